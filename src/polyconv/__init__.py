@@ -1,0 +1,53 @@
+"""Convolution in every dialect, planned and compiled for the CPU it runs on.
+
+``conv`` and ``conv_transpose`` take arrays, ``Conv`` and ``ConvTranspose`` hold packed weights, ``plan``
+explains a ``Problem``, ``InferenceSession`` runs a model file, and ``dialects`` has one callable per
+operator of ONNX, ONNX Runtime and OpenVINO.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from polyconv.errors import ArgumentError, DtypeError, Error, ModelError, Unsupported
+from polyconv.problem.plan import Plan
+from polyconv.problem.problem import Problem
+from polyconv.settings import settings
+
+if TYPE_CHECKING:
+    from polyconv import dialects
+    from polyconv.layer import Conv, ConvTranspose, conv, conv_transpose, plan
+    from polyconv.models.session import InferenceSession
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArgumentError", "Conv", "ConvTranspose", "DtypeError", "Error", "InferenceSession", "ModelError", "Plan",
+    "Problem", "Unsupported", "conv", "conv_transpose", "dialects", "plan", "settings",
+]  # fmt: skip
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+# What pulls in LLVM or a reader is imported when it is first named, so that importing costs little.
+_LATER = {
+    "Conv": "polyconv.layer", "ConvTranspose": "polyconv.layer", "conv": "polyconv.layer",
+    "conv_transpose": "polyconv.layer", "plan": "polyconv.layer", "InferenceSession": "polyconv.models.session",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _LATER:
+        value = getattr(importlib.import_module(_LATER[name]), name)
+    elif name == "dialects":
+        value = importlib.import_module("polyconv.dialects")
+    else:
+        raise AttributeError(f"module 'polyconv' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""How a convolution is computed: one algorithm a file, each one row of the table in ``table.py``."""

@@ -1,0 +1,289 @@
+"""Deformable convolution: bilinear samples of one row of outputs as a panel, then the pixel tile.
+
+The panel is [channel][tap][pixel] for a segment of an output row; coordinates and corner weights are
+found once per offset group and tap, in double, and serve all its channels.  Cost: four loads and
+multiplies a sample, plus the products.  Error: own bound, (k + 8) eps sum|sample||w|.
+Source: ONNX DeformConv-22; corners outside the image count zero (semantics 5.5).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, row_place
+from polyconv.algorithms.pixels import TILE, packed_weights, pixel_tables, tile_rows
+from polyconv.algorithms.program import (
+    FREE_BYTES,
+    Program,
+    Request,
+    Situation,
+    accumulator_arithmetic,
+    along,
+    common_words,
+    fill_words,
+    move_address,
+    one_step,
+    tile_cycles,
+    zeros,
+)  # fmt: skip
+from polyconv.algorithms.sweep import Sweep, lines, sweeps
+from polyconv.dtypes import Dtype
+from polyconv.kernels.convert import LLVM_NAMES, widen
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
+from polyconv.kernels.language import INT, Buffer, Module, Type, Value
+from polyconv.kernels.layout import Move
+from polyconv.kernels.objects import kernel
+from polyconv.runtime.arrays import words
+
+__all__ = ["applicable", "arithmetic", "build", "cost", "workspace"]
+
+PANEL_BYTES = 256 << 10
+_SEGMENT = 64
+_CORNERS = 4
+
+WORDS = (
+    *COMMON,
+    "kernel_height", "kernel_width", "dilation_height", "dilation_width", "height", "width", "x_height", "x_width",
+    "o_n", "o_group", "o_c", "o_height", "o_width", "has_mask", "m_n", "m_group", "m_c", "m_height", "m_width",
+    "channels", "group_channels", "chunk", "chunks", "corners", "segment_bytes",
+    "word_bytes", "lane_bytes", "lanes", "taps", "*entries", "*weights", "w_group",
+    "tile_count", "*tiles", "*functions",
+    "slots", "slot_tile", "outputs", "*bias", "*scale", "*constants", "*move_out",
+)  # fmt: skip
+_DOUBLE = Type("double")
+
+
+def _driver(k: Module, name: str, dtype: Dtype, element: str, f16c: bool) -> None:
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        k.clear(workspace + p.scratch, 512)
+        with k.loop(0, p.chunks) as chunk:
+            first = chunk.index * p.chunk
+            _sample(k, p, item, frame, workspace, first, dtype, element, f16c)
+            with k.loop(0, p.tile_count) as tile:
+                t = Words(k, p.buffer("tiles"), TILE).at(tile.index, len(TILE))
+                slot = p.slots + tile.index * p.slot_tile
+                _sums(k, p, t, item, workspace, slot, chunk.index)
+                with k.when(chunk.index.equals(p.chunks - 1)):
+                    _out(k, p, t, item, frame, workspace + slot)
+
+
+def _sample(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, first: Value,
+            dtype: Dtype, element: str, f16c: bool) -> None:  # fmt: skip
+    """Fill the panel with one chunk of a group's channels, offset group by offset group."""
+    end = k.minimum(first + p.chunk, p.channels)
+    base = item.g * p.channels
+    low, high = (base + first) // p.group_channels, (base + end - 1) // p.group_channels
+    with k.loop(low, high + 1) as og:
+        c0 = k.maximum(og.index * p.group_channels - base, first)
+        c1 = k.minimum((og.index + 1) * p.group_channels - base, end)
+        with k.loop(0, p.kernel_height) as i, k.loop(0, p.kernel_width) as j:
+            tap = i.index * p.kernel_width + j.index
+            with k.loop(0, item.extent(1)) as pixel:
+                at = (og.index, i.index, j.index, tap, pixel.index)
+                _corners(k, p, item, frame, workspace, *at, dtype, element, f16c)
+            with k.loop(c0, c1) as c:
+                panel = workspace + p.panel + ((c.index - first) * p.taps + tap) * p.segment_bytes
+                plane = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n + (base + c.index) * p.x_c)
+                with k.loop(0, item.extent(1)) as pixel:
+                    record = workspace + p.corners + pixel.index * (16 * _CORNERS)
+                    total = k.constant(Type(element), 0)
+                    for corner in range(_CORNERS):
+                        weight = k.load(Type(element), record + 16 * corner)
+                        place = plane + k.word(record, 2 * corner + 1)
+                        value = widen(k, k.load(Type(LLVM_NAMES[dtype.name]), place), dtype, element, f16c=f16c)
+                        # a corner of weight 0 may stand for one outside the image: it adds nothing
+                        total = k.select(weight.equals(0), total, total + weight * value)
+                    k.store(total, panel + pixel.index * p.word_bytes)
+
+
+def _corners(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, og: Value, i: Value, j: Value,
+             tap: Value, pixel: Value, dtype: Dtype, element: str, f16c: bool) -> None:  # fmt: skip
+    """Weights and plane offsets of the four corners of one sample, times its modulation."""
+    oy, ox = item.first(0), item.first(1) + pixel
+
+    def read(memory: Buffer, offset: Value) -> Value:
+        value = k.load(Type(LLVM_NAMES[dtype.name]), memory + offset)
+        return widen(k, value, dtype, "double", f16c=f16c)
+
+    at = item.n * p.o_n + og * p.o_group + tap * 2 * p.o_c + oy * p.o_height + ox * p.o_width
+    offsets = k.buffer(frame, 6)
+    modulation = k.constant(_DOUBLE, 1)
+    store = workspace + p.corners + pixel * (16 * _CORNERS)
+    k.store(modulation, store + 8)  # a slot to bring the mask through the branch
+    with k.when(p.has_mask.equals(1)):
+        place = item.n * p.m_n + og * p.m_group + tap * p.m_c + oy * p.m_height + ox * p.m_width
+        k.store(read(k.buffer(frame, 8), place), store + 8)
+    modulation = k.load(_DOUBLE, store + 8)
+    position_y = k.cast("sitofp", item.origin(0) + i * p.dilation_height, _DOUBLE) + read(offsets, at)
+    column = item.origin(1) + pixel * p.step + j * p.dilation_width
+    position_x = k.cast("sitofp", column, _DOUBLE) + read(offsets, at + p.o_c)
+    height, width = k.cast("sitofp", p.height, _DOUBLE), k.cast("sitofp", p.width, _DOUBLE)
+    # NaN compares false: such a sample is outside, as one beyond the image
+    inside = (position_y > -1) & (position_y < height) & (position_x > -1) & (position_x < width)
+    y0, fy = _floor(k, k.select(inside, position_y, 0.0))
+    x0, fx = _floor(k, k.select(inside, position_x, 0.0))
+    for corner, (dy, dx) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
+        weight = (fy if dy else 1.0 - fy) * (fx if dx else 1.0 - fx)
+        y, x = y0 + dy, x0 + dx
+        real = inside & y.below(p.height) & x.below(p.width)
+        weight = k.select(weight.equals(0), 0.0, weight * modulation)
+        weight = k.select(real, weight, 0.0)
+        if element == "float":
+            weight = k.cast("fptrunc", weight, Type("float"))
+        k.store(weight, store + 16 * corner)
+        k.store(k.select(real, y * p.x_height + x * p.x_width, 0), store + 16 * corner + 8)
+
+
+def _floor(k: Module, value: Value) -> tuple[Value, Value]:
+    """Whole part (towards -inf) and rest of a value known to lie within an image."""
+    whole = k.cast("fptosi", value, INT)
+    whole = k.select(k.cast("sitofp", whole, _DOUBLE) > value, whole - 1, whole)
+    return whole, value - k.cast("sitofp", whole, _DOUBLE)
+
+
+def _sums(k: Module, p: Words, t: Words, item: Item, workspace: Buffer, slot: Value, chunk: Value) -> None:
+    vectors = (item.extent(1) + p.lanes - 1) // p.lanes
+    channels = k.minimum(p.chunk, p.channels - chunk * p.chunk)
+    begins = chunk.equals(0)
+    with k.loop(0, vectors, t.most) as v:
+        here, at = k.minimum(vectors - v.index, t.most), v.index * p.lane_bytes
+        k.call(
+            k.buffer(p.buffer("functions"), t.table + here * 2), workspace + (p.panel + at), channels * p.taps,
+            p.buffer("entries"), p.buffer("weights") + (item.g * p.w_group + t.weights + chunk * t.chunk_weights),
+            workspace + k.select(begins, p.scratch, slot + at), k.select(begins, 0, p.segment_bytes),
+            workspace + (slot + at), p.segment_bytes,
+        )  # fmt: skip
+
+
+def _out(k: Module, p: Words, t: Words, item: Item, frame: Buffer, sums: Buffer) -> None:
+    last = axis_record(k, p, 1)
+    channel = item.g * p.outputs + t.first
+    _, y_offset, r_offset = row_place(k, p, item, k.constant(INT, 0))
+    k.call(
+        p.buffer("move_out"), sums, p.word_bytes, p.segment_bytes,
+        k.buffer(frame, 2) + (y_offset + t.first * p.y_c), last.y_stride, p.y_c, item.extent(1), t.rows,
+        p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes,
+        k.buffer(frame, 4) + (r_offset + t.first * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Sizes: pixels of a segment (rounded to vectors), channels at a time, and where things lie."""
+
+    segment: int
+    row_bytes: int
+    chunk: int
+    chunks: int
+    corners: int
+    panel: int
+    scratch: int
+    slot_tile: int
+    workspace: int
+
+
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
+    p = s.problem
+    lane = lanes(s.target, arith)
+    group_in, taps = max(1, p.c // p.groups), math.prod(p.k)
+    tiles = tile_rows(p.m // p.groups, s.target)
+
+    def sizes(segment: int, chunk: int) -> _Plan:
+        row_bytes = -(-segment // lane) * lane * arith.bytes
+        chunks = -(-group_in // chunk)
+        panel = 64 + segment * 16 * _CORNERS
+        scratch = panel + chunk * taps * row_bytes
+        slot_tile = 8 * row_bytes if chunks > 1 else 0
+        slots = slot_tile * len(tiles) if chunks > 1 else 8 * row_bytes
+        return _Plan(segment, row_bytes, chunk, chunks, 64, panel, scratch, slot_tile, scratch + 512 + slots + 128)
+
+    budget = s.budget(PANEL_BYTES)
+    segment, chunk = min(_SEGMENT, max(1, sweep[1].out)), group_in
+    while sizes(segment, chunk).workspace > budget and (chunk > 1 or segment > lane):
+        if chunk > 1:
+            chunk = -(-chunk // 2)
+        else:
+            segment = max(lane, segment // 2)
+    return sizes(segment, chunk)
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    p = s.problem
+    if p.op != "deform_conv":
+        return f"computes deform_conv, not {p.op}"
+    if p.rank != 2:
+        return f"deform_conv is defined for 2 spatial axes, not {p.rank}"
+    needed = workspace(s)
+    if s.limit is not None and needed > s.limit + FREE_BYTES:
+        return f"needs {needed - FREE_BYTES} bytes of workspace, the limit is {s.limit}"
+    return None
+
+
+def arithmetic(s: Situation) -> str:
+    """The accumulator's."""
+    return accumulator_arithmetic(s.problem)
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs."""
+    return _plan(s, ARITHMETIC[arithmetic(s)], sweeps(s.problem)[0]).workspace
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: samples, corner coordinates, products."""
+    p, arith = s.problem, ARITHMETIC[arithmetic(s)]
+    outputs = (p.n or 0) * math.prod(o or 0 for o in p.out)
+    samples = outputs * math.prod(p.k)
+    tiles = sum(tile_cycles(rows, 2) / 2 for _, rows in tile_rows(p.m // p.groups, s.target))
+    return {
+        "samples": samples * (p.c * 8.0 + p.offset_groups * 60.0),
+        "products": samples * (p.c // p.groups) * p.groups * tiles / lanes(s.target, arith),
+    }
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step."""
+    p, arith, keep = r.problem, r.arith, list[Any]()
+    (sweep,) = sweeps(p)
+    plan = _plan(r.situation, arith, sweep)
+    f16c = r.target.level != "baseline"
+    address = kernel(
+        f"deformable {p.x} {arith.name}", ("deformable",),
+        lambda k: _driver(k, "deformable", p.x_dtype, arith.accumulator, f16c), r.target, check=r.check,
+    )["deformable"]  # fmt: skip
+    group_in, group_out, taps = p.c // p.groups, p.m // p.groups, math.prod(p.k)
+    tiles = tile_rows(group_out, r.target)
+    functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps)
+    held = [lines(sweep[0], 1), lines(sweep[1], plan.segment)]
+    values = common_words(r, sweep, (1, plan.segment), held, 1, keep)
+    offset, mask = r.offset, r.mask
+    assert offset is not None
+    write = along(r.y, sweep[1], "p", reading=False, itemsize=r.y.itemsize, step=1)
+    if r.residual is not None or (write != "pp" and group_out < 8):
+        write = "any"
+    values.update({
+        "kernel_height": p.k[0], "kernel_width": p.k[1], "dilation_height": p.d[0], "dilation_width": p.d[1],
+        "height": p.i[0], "width": p.i[1], "x_height": r.x.spatial[0], "x_width": r.x.spatial[1],
+        "o_n": offset.n, "o_group": 2 * taps * offset.c, "o_c": offset.c,
+        "o_height": offset.spatial[0], "o_width": offset.spatial[1], "has_mask": int(mask is not None),
+        "m_n": mask.n if mask else 0, "m_group": taps * mask.c if mask else 0, "m_c": mask.c if mask else 0,
+        "m_height": mask.spatial[0] if mask else 0, "m_width": mask.spatial[1] if mask else 0,
+        "channels": group_in, "group_channels": max(1, p.c // p.offset_groups), "chunk": plan.chunk,
+        "chunks": plan.chunks if group_in else 1, "corners": plan.corners, "panel": plan.panel,
+        "scratch": plan.scratch, "segment_bytes": plan.row_bytes, "word_bytes": arith.bytes,
+        "lane_bytes": r.target.vector_bytes, "lanes": lanes(r.target, arith), "taps": taps,
+        "entries": words([e * plan.row_bytes for e in range(plan.chunk * taps)]),
+        "weights": r.packed(("generic", arith.name, r.target.level, "deformable"),
+                            lambda: packed_weights(r.weights(sweep), tiles)),
+        "w_group": group_out * group_in * taps * arith.bytes, "tile_count": len(tiles), "tiles": words(records),
+        "functions": words(functions), "slots": plan.scratch + 512, "slot_tile": plan.slot_tile,
+        "outputs": group_out, "bias": zeros() if r.bias is None else r.bias,
+        "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
+        "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+    })  # fmt: skip
+    return one_step(address, fill_words(WORDS, values, keep), values["items"], plan.workspace, keep)

@@ -1,0 +1,491 @@
+"""Direct convolution with output channels in the lanes: dense, any rank, stride, dilation, group, pads, layout.
+
+A box of outputs gets a zero-padded panel of its inputs, [channel block][line][pixel][16 words]; the
+channel tile reduces it over the list of (tap, channel block) entries against streaming packed weights;
+sums leave through a move with the epilogue.  Cost: the products, with lanes filled to m/groups of a
+multiple of the vector, plus one pass over input and output.  Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.program import (
+    FREE_BYTES,
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    along,
+    boxes,
+    common_words,
+    fill_words,
+    move_address,
+    near_equal,
+    tile_addresses,
+    tile_cycles,
+    zeros,
+)  # fmt: skip
+from polyconv.algorithms.sweep import Lines, Sweep, lines, sweeps
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
+from polyconv.kernels.isa import channel_tile as channel_tile_rows
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import Move
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.tile import ROW_WORDS
+from polyconv.runtime.arrays import aligned, words
+
+__all__ = [
+    "WORDS", "applicable", "arithmetic", "build", "careful_applicable", "careful_build", "careful_cost", "cost",
+    "driver", "plain_arithmetic", "workspace",
+]  # fmt: skip
+
+PANEL_BYTES = 400 << 10
+LARGEST_PANEL_BYTES = 4 << 20
+"""Workspace of a thread that stays in half of a 1 MiB second-level cache beside the streaming weights; how
+far one box may go beyond it before channels are taken in chunks."""
+
+WORDS = (
+    *COMMON,
+    "careful", "taps", "*offsets", "channels", "block_channels", "unpaired", "channel_bytes",
+    "row_bytes", "block_bytes", "line_bytes",
+    "chunk", "chunks", "chunk_entries", "entry_count", "*entries",
+    "*weights", "w_group", "w_block", "w_chunk", "w_last", "w_last_group", "w_last_chunk",
+    "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "sum_row", "sum_row_last",
+    "slots", "slot_block", "slot_row", "*tiles", "table_words", "word_bytes",
+    "*bias", "*scale", "*constants", "*move_in", "*move_out",
+)  # fmt: skip
+"""The driver's words: the panel's geometry, entry lists and packed weights, tables of tiles, moves.
+
+Channels per group come in blocks of one panel row; ``chunk`` of them are in the panel at a time and the
+chain of additions goes on through the slots.  ``tiles`` holds four tables (last block or not, box cut short
+along the last axis or not): a count, then (first pixel, function) of every tile of a row.
+"""
+
+
+def driver(k: Module, name: str) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module.
+
+    The same code serves every element type: it moves bytes and calls moves and tiles through tables.
+    """
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, words, number, workspace):
+        p = Words(k, words, WORDS)
+        item = decode(k, p, number, workspace)
+        rows = box_rows(k, p, item)
+        k.clear(workspace + p.scratch, 256)  # sums start from these zeros
+        first_block = item.split * p.split_blocks
+        end_block = k.minimum(first_block + p.split_blocks, p.blocks)
+        with k.loop(0, p.chunks) as chunk:
+            _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, chunk.index * p.chunk)
+            with k.loop(first_block, end_block) as block, k.loop(0, rows) as row:
+                slot = p.slots + (block.index - first_block) * p.slot_block + row.index * p.slot_row
+                _row(k, p, item, frame, workspace, slot, chunk.index, block.index, row.index)
+
+
+def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot: Value, chunk: Value,
+         block: Value, row: Value) -> None:  # fmt: skip
+    """One row of outputs of one block of output channels: its tiles, and its way out after the last chunk."""
+    last = axis_record(k, p, p.axes - 1)
+    is_last = block.equals(p.blocks - 1)
+    pixels = item.extent(p.axes - 1)
+    sum_row = k.select(is_last, p.sum_row_last, p.sum_row)
+    weights = k.select(
+        is_last,
+        p.w_last + item.g * p.w_last_group + chunk * p.w_last_chunk,
+        item.g * p.w_group + block * p.w_block + chunk * p.w_chunk,
+    )
+    short = pixels < last.block
+    table = p.buffer("tiles") + k.select(is_last, p.table_words * 16, 0) + k.select(short, p.table_words * 8, 0)
+    begins = chunk.equals(0)
+    start, start_row = k.select(begins, p.scratch, slot), k.select(begins, 0, sum_row)
+    entries = k.minimum(p.chunk_entries, p.entry_count - chunk * p.chunk_entries)
+    line, y_offset, r_offset = row_place(k, p, item, row)
+    panel = workspace + p.panel + line * p.line_bytes
+    tile_count = k.select(p.careful.equals(1), 0, k.word(table))
+    with k.when(p.careful.equals(1)):
+        _careful_row(
+            k, p, item, workspace, slot, sum_row, weights, chunk, row, panel, k.select(is_last, p.table_words * 16, 0)
+        )
+    with k.loop(0, tile_count) as tile:
+        place = table + (tile.index * 24 + 8)
+        first = k.word(place)
+        k.call(
+            k.buffer(place, 1), panel + first * p.row_bytes, entries,
+            p.buffer("entries") + chunk * p.chunk_entries * 16, p.buffer("weights") + weights,
+            workspace + (start + first * start_row), start_row, workspace + (slot + first * sum_row), sum_row,
+        )  # fmt: skip
+    with k.when(chunk.equals(p.chunks - 1)):
+        channel = block * p.block_outputs
+        table_place = (item.g * p.outputs + channel) * p.word_bytes
+        k.call(
+            p.buffer("move_out"), workspace + slot, sum_row, p.word_bytes,
+            k.buffer(frame, 2) + (y_offset + channel * p.y_c), last.y_stride, p.y_c,
+            pixels, k.select(is_last, p.last_outputs, p.block_outputs),
+            p.buffer("bias") + table_place, p.buffer("scale") + table_place,
+            k.buffer(frame, 4) + (r_offset + channel * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
+        )  # fmt: skip
+
+
+def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value, sum_row: Value, weights: Value,
+                 chunk: Value, row: Value, panel: Buffer, table: Value) -> None:  # fmt: skip
+    """A row output by output and entry by entry, leaving out the entries whose tap lies in the padding."""
+    one_row = k.buffer(p.buffer("tiles"), (table >> 3) + p.table_words * 4)  # a function of one row
+    entries = k.minimum(p.chunk_entries, p.entry_count - chunk * p.chunk_entries)
+    with k.loop(0, item.extent(p.axes - 1)) as pixel:
+        sums = workspace + (slot + pixel.index * sum_row)
+        with k.when(chunk.equals(0)):
+            k.call(one_row, panel, 0, p.buffer("entries"), p.buffer("weights"), workspace + p.scratch, 0, sums, 0)
+        with k.loop(0, entries, carry=[p.buffer("weights") + weights]) as entry:
+            (stream,) = entry.values
+            record = p.buffer("entries") + (chunk * p.chunk_entries + entry.index) * 16
+            offsets = p.buffer("offsets") + (entry.index % p.taps) * p.axes * 8
+            with k.loop(0, p.axes, carry=[row, k.constant(INT, 1)]) as back:
+                q, inside = back.values
+                axis = p.axes - 1 - back.index
+                is_last = back.index.equals(0)
+                b = k.select(is_last, pixel.index, q % item.extent(axis))
+                axis_words = axis_record(k, p, axis)
+                position = item.origin(axis) + b * axis_words.stride + k.word(offsets, axis)
+                within = k.cast("zext", position.below(axis_words.inp), INT)
+                back.next(k.select(is_last, q, q // item.extent(axis)), inside & within)
+            with k.when(back.results[1].equals(1)):
+                k.call(one_row, panel + pixel.index * p.row_bytes, 1, record, stream, sums, sum_row, sums, sum_row)
+            entry.next(stream + k.word(record, 1) * sum_row)
+
+
+def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
+    """Fill the panel with one chunk of channels, from ``first`` on."""
+    channels = k.minimum(p.chunk, p.channels - first)
+    pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
+
+    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+        with k.loop(
+            0, channels, p.block_channels, [panel + line * p.line_bytes + first_line * p.row_bytes, source]
+        ) as step:
+            target, x_block = step.values
+            here = k.minimum(p.block_channels, channels - step.index)
+            _clear(k, p, target, 0, head)
+            # a word of two channels whose second does not exist must hold a zero there
+            with k.when((here & p.unpaired).equals(1)):
+                _clear(k, p, target, head, end)
+            _clear(k, p, target, end, count)
+            k.call(
+                p.buffer("move_in"), x_block, pixel_step, p.x_c,
+                target + head * p.row_bytes, p.row_bytes, p.channel_bytes, end - head, here, p.zero_point,
+            )  # fmt: skip
+            step.next(target + p.block_bytes, x_block + p.block_channels * p.x_c)
+
+    fill(k, p, item, x, first, put)
+
+
+def _clear(k: Module, p: Words, rows: Buffer, low: Value | int, high: Value) -> None:
+    with k.loop(low, high) as pixel:
+        place = rows + pixel.index * p.row_bytes
+        k.clear(place, 64)
+        with k.when(p.row_bytes > 64):
+            k.clear(place + 64, 64)
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why the dense tile cannot be used."""
+    if s.problem.op not in ("conv", "conv_transpose"):
+        return f"computes conv and conv_transpose, not {s.problem.op}"
+    if not s.finite:
+        return "weights hold Inf or NaN, which would meet the zeros of the padding"
+    return _too_large(s)
+
+
+def careful_applicable(s: Situation) -> str | None:
+    """None, or why padded taps need not be skipped one by one."""
+    if s.problem.op not in ("conv", "conv_transpose"):
+        return f"computes conv and conv_transpose, not {s.problem.op}"
+    if s.finite:
+        return "only needed for weights with Inf or NaN: all are finite"
+    return _too_large(s)
+
+
+def _too_large(s: Situation) -> str | None:
+    needed = workspace(s)
+    if s.limit is not None and needed > s.limit + FREE_BYTES:
+        return f"needs {needed - FREE_BYTES} bytes of workspace, the limit is {s.limit}"
+    return None
+
+
+def arithmetic(s: Situation) -> str:
+    """Dot products of bf16 pairs where the CPU has them; else the accumulator's."""
+    p = s.problem
+    pairs = p.x == p.w == "bf16" and s.target.bf16 and not s.strict and p.c // p.groups > 1
+    return "bf16" if pairs else accumulator_arithmetic(p)
+
+
+def plain_arithmetic(s: Situation) -> str:
+    """The accumulator's: dot products flush subnormals and form sums of two."""
+    return accumulator_arithmetic(s.problem)
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs."""
+    arith = ARITHMETIC[arithmetic(s) if s.finite else plain_arithmetic(s)]
+    return max(_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem))
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
+    p, arith = s.problem, ARITHMETIC[arithmetic(s)]
+    lane, group_in, group_out = lanes(s.target, arith), p.c // p.groups, p.m // p.groups
+    products = moved = 0.0
+    for sweep in sweeps(p):
+        plan = _plan(s, arith, sweep)
+        most = channel_tile_rows(s.target, plan.vectors)
+        box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
+        steps = group_in_words(group_in, arith) * math.prod(axis.taps for axis in sweep)
+        row = sum(tile_cycles(rows, plan.vectors) for _, rows in near_equal(plan.box[-1], most))
+        rows = math.prod(plan.box[:-1]) * box_count
+        products += rows * plan.blocks * (row * (steps + 4) + 20 * len(near_equal(plan.box[-1], most)))
+        lines_held = math.prod(max(1, h.count) for h in plan.held)
+        blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
+        dense = group_in >= 8
+        moved += box_count * (400 + lines_held * (blocks_in * 6.0 if dense else group_in * 3.0))
+        moved += rows * plan.box[-1] * plan.blocks * plan.vectors * (4.0 if group_out >= lane // 2 else 2.0 * group_out)
+    batch = (p.n or 0) * p.groups
+    return {"products": products * batch, "moves": moved * batch}
+
+
+def careful_cost(s: Situation) -> dict[str, float]:
+    """Cycles: one call of a one-row tile per output, tap and block of channels."""
+    p = s.problem
+    outputs = (p.n or 0) * math.prod(o or 0 for o in p.out)
+    blocks = -(-(p.c // p.groups) // ROW_WORDS) * -(-(p.m // p.groups) // 8) * p.groups
+    return {"products": 60.0 * outputs * math.prod(p.k) * blocks}
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step per sweep."""
+    return _build(r, careful=False)
+
+
+def careful_build(r: Request) -> Program:
+    """Program that skips padded taps output by output."""
+    return _build(r, careful=True)
+
+
+def _build(r: Request, *, careful: bool) -> Program:
+    keep: list[Any] = []
+    plans = [(sweep, _plan(r.situation, r.arith, sweep)) for sweep in sweeps(r.problem)]
+    address = kernel("direct", ("direct",), lambda k: driver(k, "direct"), r.target, check=r.check)["direct"]
+    steps = tuple(step for sweep, plan in plans if (step := _step(r, sweep, plan, address, careful, keep)).items)
+    return Program(steps, max((plan.workspace for _, plan in plans), default=0), tuple(keep))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Sizes of one sweep's blocks."""
+
+    box: tuple[int, ...]
+    held: tuple[Lines, ...]
+    vectors: int
+    last_vectors: int
+    blocks: int
+    chunk: int
+    chunks: int
+    row_bytes: int
+    line_bytes: int
+    block_bytes: int
+    panel: int
+    slot_row: int
+    slot_block: int
+    splits: int
+    workspace: int
+
+
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
+    p = s.problem
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    lane = lanes(s.target, arith)
+    vectors = 1 if group_out <= lane else 2
+    block_outputs = vectors * lane
+    blocks = max(1, -(-group_out // block_outputs))
+    last_vectors = 1 if group_out - (blocks - 1) * block_outputs <= lane else vectors
+    block_channels = ROW_WORDS * arith.channels
+    row_bytes = ROW_WORDS * arith.bytes
+    header = -(-(24 * len(sweep)) // 64) * 64
+    extents = tuple(axis.out for axis in sweep)
+
+    def sizes(box: tuple[int, ...], chunk: int) -> _Plan:
+        held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
+        pixels = max(1, held[-1].count)
+        rows = math.prod(max(1, h.count) for h in held[:-1])
+        # an odd number of cache lines between lines and blocks: no two share all their sets
+        line_bytes = (pixels | 1) * row_bytes
+        block_bytes = rows * line_bytes + 64
+        chunks = max(1, -(-group_in // chunk))
+        panel = -(-min(chunk, max(group_in, 1)) // block_channels) * block_bytes
+        row_sums = box[-1] * block_outputs * arith.bytes
+        slot_row = row_sums if chunks > 1 else 0
+        slot_block = slot_row * math.prod(box[:-1])
+        sums = slot_block * blocks if chunks > 1 else row_sums
+        return _Plan(
+            box, held, vectors, last_vectors, blocks, chunk, chunks, row_bytes, line_bytes, block_bytes, panel,
+            slot_row, slot_block, 1, header + panel + 256 + sums + 128,
+        )  # fmt: skip
+
+    budget = s.budget(PANEL_BYTES)
+    whole = max(block_channels, -(-max(group_in, 1) // block_channels) * block_channels)
+    chunk = whole
+    start = (*extents[:-1], min(extents[-1], 256))
+
+    def fitted(chunk: int) -> _Plan:
+        return sizes(boxes(start, lambda box: sizes(box, chunk).workspace, budget), chunk)
+
+    plan = fitted(chunk)
+    most = LARGEST_PANEL_BYTES if s.limit is None else budget
+    while plan.workspace > most and chunk > block_channels:
+        chunk = max(block_channels, chunk // 2 // block_channels * block_channels)
+        plan = fitted(chunk)
+    return _shared(s, plan, extents)
+
+
+def _shared(s: Situation, plan: _Plan, extents: tuple[int, ...]) -> _Plan:
+    """Cut the output channels until every thread has a few items."""
+    p = s.problem
+    wanted = 1 if s.threads == 1 else 3 * s.threads
+    items = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, plan.box, strict=True))
+    splits = min(plan.blocks, -(-wanted // max(1, items)))
+    if splits <= 1:
+        return plan
+    per_split = -(-plan.blocks // splits)
+    return replace(plan, splits=-(-plan.blocks // per_split))
+
+
+def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, careful: bool, keep: list[Any]) -> Step:
+    p, arith = r.problem, r.arith
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    lane = lanes(r.target, arith)
+    block_outputs = plan.vectors * lane
+    most = channel_tile_rows(r.target, plan.vectors)
+    functions = {
+        v: [0, *tile_addresses(r, "channel", range(1, most + 1), v)] for v in {plan.vectors, plan.last_vectors}
+    }
+    last = sweep[-1]
+    edge = last.out % plan.box[-1] or plan.box[-1]
+    tables = [
+        [v for first, rows in near_equal(pixels, most) for v in (first, functions[vectors][rows], 0)]
+        for vectors in (plan.vectors, plan.last_vectors)
+        for pixels in (plan.box[-1], edge)
+    ]
+    longest = 1 + max(len(t) for t in tables)
+    tiles = [w for t in tables for w in ([len(t) // 3, *t] + [0] * (longest - 1 - len(t)))]
+    for vectors in (plan.vectors, plan.last_vectors):  # after the four tables: the tiles of one row
+        tiles += [functions[vectors][1], 0] + [0] * (2 * longest - 2)
+    entries, chunk_entries = _entries(arith, plan, group_in)
+    packed = r.packed(
+        ("direct", arith.name, lane, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
+        lambda: _packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
+    )
+    words_per_block = group_in_words(group_in, arith) * math.prod(a.taps for a in sweep)
+    main = words_per_block * block_outputs * arith.bytes
+    rest = words_per_block * plan.last_vectors * lane * arith.bytes
+    chunk_words = group_in_words(min(plan.chunk, group_in), arith) * math.prod(a.taps for a in sweep)
+    values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
+    element = "i16" if arith.name == "bf16" else arith.accumulator
+    read = along(r.x, last, "c", reading=True, itemsize=r.x.itemsize, step=last.stride)
+    write = along(r.y, last, "c", reading=False, itemsize=r.y.itemsize, step=last.out_step)
+    if r.residual is not None and write != along(
+        r.residual, last, "c", reading=False, itemsize=r.y.itemsize, step=last.out_step
+    ):
+        write = "any"
+    header = -(-(24 * len(sweep)) // 64) * 64
+    scratch = header + plan.panel
+    values.update({
+        "panel": header, "scratch": scratch, "careful": int(careful), "taps": math.prod(a.taps for a in sweep),
+        "offsets": words(_tap_offsets(sweep)), "channels": group_in, "block_channels": ROW_WORDS * arith.channels,
+        "unpaired": arith.channels - 1, "channel_bytes": arith.bytes // arith.channels,
+        "row_bytes": plan.row_bytes, "block_bytes": plan.block_bytes, "line_bytes": plan.line_bytes,
+        "chunk": plan.chunk, "chunks": plan.chunks, "chunk_entries": chunk_entries, "entry_count": len(entries) // 2,
+        "entries": words(entries), "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
+        "w_chunk": chunk_words * block_outputs * arith.bytes,
+        "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": rest,
+        "w_last_chunk": chunk_words * plan.last_vectors * lane * arith.bytes,
+        "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // plan.splits),
+        "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
+        "sum_row": block_outputs * arith.bytes, "sum_row_last": plan.last_vectors * lane * arith.bytes,
+        "slots": scratch + 256, "slot_block": plan.slot_block, "slot_row": plan.slot_row,
+        "tiles": words(tiles), "table_words": longest, "word_bytes": arith.bytes,
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
+        "constants": r.constants,
+        "move_in": move_address(r, Move(p.x, element, read)),
+        "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+    })  # fmt: skip
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _tap_offsets(sweep: Sweep) -> list[int]:
+    """Input offset of every tap along every axis, in the order of a channel block's entries."""
+    taps: list[list[int]] = [[]]
+    for axis in sweep:
+        taps = [[*t, u * axis.dilation] for t in taps for u in range(axis.taps)]
+    return [offset for t in taps for offset in t]
+
+
+def group_in_words(channels: int, arith: Arithmetic) -> int:
+    """Panel words that hold some channels."""
+    return -(-channels // arith.channels)
+
+
+def _entries(arith: Arithmetic, plan: _Plan, group_in: int) -> tuple[list[int], int]:
+    """List of (panel offset, words): for every channel block every tap; offsets start anew in each chunk."""
+    block_channels = ROW_WORDS * arith.channels
+    pixel_taps = plan.held[-1].start
+    outer = [0]
+    for h in plan.held[:-1]:
+        outer = [o * h.count + s for o in outer for s in h.start]
+    places = [o * plan.line_bytes + s * plan.row_bytes for o in outer for s in pixel_taps]
+    entries: list[int] = []
+    per_chunk = plan.chunk // block_channels
+    for block, first in enumerate(range(0, group_in, block_channels)):
+        count = group_in_words(min(block_channels, group_in - first), arith)
+        for at in places:
+            entries += (block % per_chunk * plan.block_bytes + at, count)
+    return entries, max(1, per_chunk * len(places))
+
+
+def _packed_weights(w: NDArray[Any], arith: Arithmetic, lane: int, vectors: int, last_vectors: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) in streaming order: per group and block of outputs, entry by entry.
+
+    The last block of every group, which may be narrower, follows after all others.
+    """
+    groups, m, c, taps = w.shape
+    step = vectors * lane
+    blocks = max(1, -(-m // step))
+    parts = []
+    for first, last_block, width in ((0, blocks - 1, step), (blocks - 1, blocks, last_vectors * lane)):
+        count = last_block - first
+        if not count:
+            continue
+        part = np.zeros((groups, count * width, c, taps), w.dtype)
+        there = w[:, first * step : first * step + count * width]
+        part[:, : there.shape[1]] = there
+        part = part.reshape(groups, count, width, c, taps)
+        parts.append(np.concatenate([_streamed(part[:, :, :, f : f + ROW_WORDS * arith.channels], arith)
+                                     for f in range(0, c, ROW_WORDS * arith.channels)]
+                                    or [np.zeros((groups, count, 0), w.dtype)], axis=2).reshape(-1))  # fmt: skip
+    packed = aligned(sum(part.size for part in parts), w.dtype)
+    np.concatenate(parts, out=packed)
+    return packed
+
+
+def _streamed(part: NDArray[Any], arith: Arithmetic) -> NDArray[Any]:
+    """One channel block: [tap][word][output][channel of the word]."""
+    groups, count, width, c, taps = part.shape
+    odd = -c % arith.channels
+    if odd:
+        part = np.concatenate([part, np.zeros((groups, count, width, odd, taps), part.dtype)], axis=3)
+    split = part.reshape(groups, count, width, (c + odd) // arith.channels, arith.channels, taps)
+    return split.transpose(0, 1, 5, 3, 2, 4).reshape(groups, count, -1)

@@ -1,0 +1,341 @@
+"""What an algorithm is asked and what it answers: requests, steps of native work, programs.
+
+A program is a list of steps; a step is a driver, its table of words and a number of independent
+items, each writing its own outputs.  Nothing here runs anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.panel import AXIS
+from polyconv.algorithms.sweep import Axis, Lines, Sweep
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
+from polyconv.kernels.layout import Epilogue, Move, move
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.tile import channel_tile, pixel_tile
+from polyconv.problem.problem import Problem
+from polyconv.runtime.arrays import aligned, words
+from polyconv.target import Target
+
+__all__ = [
+    "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along", "boxes",
+    "common_words", "fill_words", "move_address", "near_equal", "one_step", "tile_addresses", "tile_cycles", "zeros",
+]  # fmt: skip
+
+FREE_BYTES = 64 << 10
+"""Workspace a thread may always use; it does not count against a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Byte strides of a tensor: batch, channel and spatial, and the offset of its first element."""
+
+    n: int
+    c: int
+    spatial: tuple[int, ...]
+    offset: int
+    itemsize: int
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that choosing an algorithm may depend on.
+
+    Parameters
+    ----------
+    problem : Problem
+        With known extents.
+    target : Target
+    limit : int or None
+        Most workspace bytes of one thread beyond ``FREE_BYTES``; None for no limit.
+    threads : int
+        Most threads that will share the items; no bits may depend on it.
+    strict : bool
+        Accuracy "strict": subnormals kept, own error bounds only.
+    finite : bool
+        Whether all weights are finite.
+    """
+
+    problem: Problem
+    target: Target
+    limit: int | None = None
+    threads: int = 1
+    strict: bool = False
+    finite: bool = True
+
+    def budget(self, preferred: int) -> int:
+        """Workspace bytes a thread may plan with."""
+        return preferred if self.limit is None else min(preferred, self.limit + FREE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A convolution to be made into a program.
+
+    Parameters
+    ----------
+    situation : Situation
+    arithmetic : str
+        Row of ``ARITHMETIC``.
+    x, y : Operand
+    residual : Operand or None
+    check : bool
+        Use kernels with bounds checks.
+    packed : callable
+        ``packed(key, make)``: the array kept under a key, made on first use.
+    weights : callable
+        ``weights(sweep)``: weights of a sweep as (groups, m/groups, c/groups, taps), in the accumulator's
+        type (bf16 for dot products of bf16 pairs).
+    bias, scale, constants : arrays
+        Per output channel in the accumulator's type; float32 multipliers; activation parameters or zero
+        point in 8-byte slots.
+    zero_point : int
+        Of the input.
+    offset, mask : Operand or None
+        Of a deformable convolution.
+    """
+
+    situation: Situation
+    arithmetic: str
+    x: Operand
+    y: Operand
+    residual: Operand | None
+    check: bool
+    packed: Callable[[Any, Callable[[], NDArray[Any]]], NDArray[Any]]
+    weights: Callable[[Sweep], NDArray[Any]]
+    bias: NDArray[Any] | None
+    scale: NDArray[Any] | None
+    constants: NDArray[Any]
+    zero_point: int
+    offset: Operand | None = None
+    mask: Operand | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """The problem."""
+        return self.situation.problem
+
+    @property
+    def target(self) -> Target:
+        """The target."""
+        return self.situation.target
+
+    @property
+    def arith(self) -> Arithmetic:
+        """Row of the arithmetic."""
+        return ARITHMETIC[self.arithmetic]
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """Which epilogue the moves out need."""
+        p = self.problem
+        return Epilogue(
+            bias=self.bias is not None,
+            residual=self.residual is not None,
+            rescale=self.scale is not None,
+            activation="" if p.activation is None else p.activation.name,
+            saturate=p.overflow == "saturate" and not p.y_dtype.is_float,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A driver's address, its words, and how many items it has."""
+
+    driver: int
+    words: NDArray[np.int64]
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Native work that computes one convolution.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+    workspace : int
+        Bytes each thread needs.
+    keep : tuple
+        Arrays the words point to.
+    """
+
+    steps: tuple[Step, ...]
+    workspace: int
+    keep: tuple[Any, ...] = field(default=())
+
+
+def fill_words(names: Sequence[str], values: Mapping[str, Any], keep: list[Any]) -> NDArray[np.int64]:
+    """Table of words by name; an array fills the two words of a buffer, a function address likewise."""
+    table: list[int] = []
+    for name in names:
+        value = values[name.lstrip("*")]
+        if not name.startswith("*"):
+            table.append(int(value))
+        elif isinstance(value, np.ndarray):
+            keep.append(value)
+            table += [value.ctypes.data, value.nbytes]
+        else:
+            table += [int(value), 0]
+    result = words(table)
+    keep.append(result)
+    return result
+
+
+def boxes(extents: Sequence[int], cost: Callable[[tuple[int, ...]], int], budget: int) -> tuple[int, ...]:
+    """Largest box of outputs whose workspace fits a budget, cutting outer axes first, in near-equal parts."""
+    box = [max(1, e) for e in extents]
+    for a, whole in enumerate(tuple(box)):
+        if cost(tuple(box)) <= budget:
+            break
+        fewest, most = 1, whole  # parts of this axis: too few, enough (or as many as there are)
+        while most - fewest > 1:
+            parts = (fewest + most) // 2
+            box[a] = -(-whole // parts)
+            fewest, most = (fewest, parts) if cost(tuple(box)) <= budget else (parts, most)
+        box[a] = -(-whole // most)
+    return tuple(box)
+
+
+def accumulator_arithmetic(p: Problem) -> str:
+    """Arithmetic of a problem's accumulator.
+
+    Floats: f64 for f64, else f32.  Integers: i32 where the result needs no more than the sum modulo 2^32,
+    or the sum cannot leave 32 bits; else i64.
+    """
+    if p.x_dtype.is_float:
+        return "f64" if "f64" in (p.x, p.y) else "f32"
+    wraps = p.overflow == "wrap" and p.activation is None and p.y_dtype.bits <= 32
+    if p.quantisation is not None or wraps:
+        return "i32"
+    largest = max(abs(v) for v in p.x_dtype.limits) * max(abs(v) for v in p.w_dtype.limits)
+    products = (p.c // p.groups) * math.prod(p.k)
+    added = (p.bias + p.residual) * max(abs(v) for v in p.y_dtype.limits)
+    return "i32" if largest * products + added < 1 << 31 and p.y_dtype.bits <= 32 else "i64"
+
+
+def common_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: list[Lines], splits: int,
+                 keep: list[Any]) -> dict[str, Any]:  # fmt: skip
+    """The words every blocked driver reads (``panel.COMMON``), except panel and scratch offsets."""
+    p = r.problem
+    counts = [-(-axis.out // b) if axis.out else 0 for axis, b in zip(sweep, box, strict=True)]
+    positions: list[int] = []
+    records: list[int] = []
+    pitches = _pitches(held)
+    for a, (axis, b) in enumerate(zip(sweep, box, strict=True)):
+        record = {
+            "inp": axis.inp, "x_stride": r.x.spatial[a], "block": b, "out": axis.out, "stride": axis.stride,
+            "pad": axis.pad, "y_stride": r.y.spatial[a] * axis.out_step,
+            "r_stride": r.residual.spatial[a] * axis.out_step if r.residual else 0,
+            "boxes": counts[a], "lines": max(1, held[a].count), "positions": len(positions), "pitch": pitches[a],
+        }  # fmt: skip
+        records += [record[name] for name in AXIS]
+        positions += held[a].positions
+    last = sweep[-1]
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    first = [axis.first_out for axis in sweep]
+    residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
+
+    def origin(o: Operand) -> int:
+        return o.offset + sum(f * s for f, s in zip(first, o.spatial, strict=True))
+
+    lines = math.prod(h.count for h in held[:-1])  # none where a sweep has no taps
+    total = math.prod(counts)
+    return {
+        "axes": len(sweep), "axis": words(records), "positions": words(positions), "boxes": max(1, total),
+        "splits": splits, "groups": p.groups, "line_count": lines, "run_count": len(held[-1].runs),
+        "runs": words([v for run in held[-1].runs for v in run]),
+        "x_base": r.x.offset, "x_n": r.x.n, "x_g": r.x.c * group_in, "x_c": r.x.c,
+        "y_base": origin(r.y), "y_n": r.y.n, "y_g": r.y.c * group_out, "y_c": r.y.c,
+        "r_base": origin(residual), "r_n": residual.n, "r_g": residual.c * group_out, "r_c": residual.c,
+        "step": last.stride, "zero_point": r.zero_point,
+        "items": (p.n or 0) * p.groups * splits * total if p.m else 0,
+    }  # fmt: skip
+
+
+def _pitches(held: list[Lines]) -> list[int]:
+    """Combined lines between neighbours along each outer axis; the last axis is not part of a line."""
+    pitches = [1] * len(held)
+    for a in range(len(held) - 3, -1, -1):
+        pitches[a] = pitches[a + 1] * held[a + 1].count
+    return pitches
+
+
+def along(o: Operand, axis: Axis, panel: str, *, reading: bool, itemsize: int, step: int) -> str:
+    """Which axes lie contiguous, as a ``Move`` spells it; ``panel`` is the panel's own axis."""
+    if o.c == itemsize and not (panel == "p" and o.spatial[-1] * step == itemsize):
+        tensor = "c"
+    elif o.spatial[-1] * step == itemsize:
+        tensor = "p"
+    else:
+        return "any"
+    return tensor + panel if reading else panel + tensor
+
+
+def move_address(r: Request, spec: Move) -> int:
+    """Address of a move."""
+    target = r.target
+    element = ARITHMETIC[r.arithmetic]
+    count = target.vector_bytes // (2 if spec.element == "i16" else element.bytes)
+
+    def build(k: Any) -> None:
+        move(k, "move", spec, count, f16c=target.level != "baseline", masks=target.level == "avx512")
+
+    return kernel(f"{spec} {count}", ("move",), build, target, check=r.check)["move"]
+
+
+def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int, vectors: Sequence[int] | int) -> list[int]:
+    """Addresses of a family of tiles, for every number of rows and of vectors."""
+    make = {"channel": channel_tile, "pixel": pixel_tile}[orientation]
+    count = lanes(r.target, r.arith)
+    heights = [rows] if isinstance(rows, int) else rows
+    widths = [vectors] if isinstance(vectors, int) else vectors
+    sizes = [(n, v) for n in heights for v in widths]
+    names = tuple(f"tile{n}x{v}" for n, v in sizes)
+
+    def build(k: Any) -> None:
+        for name, (n, v) in zip(names, sizes, strict=True):
+            make(k, name, r.arith, count, n, v)
+
+    found = kernel(f"{orientation} {r.arithmetic} {names[0]}-{names[-1]}", names, build, r.target, check=r.check)
+    return [found[name] for name in names]
+
+
+MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0
+"""Vector multiply-adds and loads a cycle, and cycles of a multiply-add (Zen 5; Zen 4 has 1, 2, 4)."""
+
+
+def tile_cycles(rows: int, vectors: int) -> float:
+    """Cycles of one step of a tile: multiply-adds, loads, and the latency of the sums, whichever is longest."""
+    return max(rows * vectors / MULTIPLY_ADDS, (rows + vectors) / LOADS, LATENCY)
+
+
+def near_equal(total: int, most: int) -> list[tuple[int, int]]:
+    """Cut ``total`` into the fewest near-equal parts of at most ``most``: (first, size) of each."""
+    if total <= 0:
+        return []
+    parts = -(-total // most)
+    small, larger = divmod(total, parts)
+    result, first = [], 0
+    for i in range(parts):
+        size = small + (i < larger)
+        result.append((first, size))
+        first += size
+    return result
+
+
+def one_step(driver: int, table: NDArray[np.int64], items: int, workspace: int, keep: list[Any]) -> Program:
+    """Program of a single step."""
+    return Program((Step(driver, table, items),) if items else (), workspace, tuple(keep))
+
+
+def zeros() -> NDArray[Any]:
+    """A table nobody reads, for an absent bias or scale."""
+    return aligned(8, np.int64)

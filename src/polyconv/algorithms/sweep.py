@@ -1,0 +1,132 @@
+"""Forward sweeps: any convolution as one or more stride-phase convolutions with plain axes.
+
+A forward convolution is one sweep.  A transposed one is a sweep per output phase, never through
+zero-stuffing: output ``o = o0 + S j`` (S stride, P begin pad, D dilation) receives ``x[i] w[t]`` where
+``i S + t D = o + P``.  With g = gcd(S, D) the taps that fit a phase are ``t = t0 + (S/g) u``; their inputs
+``i = j + (o0 + P - t D)/S`` step by ``-D/g`` per u.  Read with u descending that is a forward
+convolution of stride 1, dilation D/g, begin pad ``-(smallest i at j = 0)``: each output is written once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from polyconv.problem.problem import Problem
+
+__all__ = ["Axis", "Lines", "Sweep", "lines", "sweeps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One spatial axis of a sweep.
+
+    Output ``o`` (in 0..out) of the sweep reads input ``o * stride - pad + t * dilation`` for its tap t (in
+    0..taps), which is the kernel's tap ``first_tap + t * tap_step``, and is the tensor's output
+    ``first_out + o * out_step``.
+    """
+
+    out: int
+    inp: int
+    taps: int
+    stride: int
+    dilation: int
+    pad: int
+    first_out: int = 0
+    out_step: int = 1
+    first_tap: int = 0
+    tap_step: int = 1
+
+    @property
+    def tap_indices(self) -> list[int]:
+        """Kernel taps, in the sweep's order."""
+        return [self.first_tap + t * self.tap_step for t in range(self.taps)]
+
+
+Sweep = tuple[Axis, ...]
+
+
+def sweeps(p: Problem) -> tuple[Sweep, ...]:
+    """Sweeps of a problem with known extents; together they write every output once."""
+    per_axis: list[list[Axis]] = []
+    for a, i in enumerate(p.i):
+        o = p.out[a]
+        assert i is not None and o is not None
+        k, s, d, begin = p.k[a], p.s[a], p.d[a], p.pads[a][0]
+        if p.op == "conv_transpose":
+            per_axis.append(_phases(o, i, k, s, d, begin))
+        else:
+            per_axis.append([Axis(o, i, k, s, d, begin)])
+    return tuple(itertools.product(*per_axis))
+
+
+def _phases(out: int, inp: int, k: int, s: int, d: int, begin: int) -> list[Axis]:
+    g = math.gcd(s, d)
+    period, step = s // g, d // g
+    phases = []
+    for o0 in range(min(s, out)):
+        count = (out - o0 + s - 1) // s
+        fitting = [t for t in range(min(k, period)) if (o0 + begin - t * d) % s == 0]
+        if not fitting:
+            phases.append(Axis(count, inp, 0, 1, 1, 0, o0, s))
+            continue
+        taps = (k - 1 - fitting[0]) // period + 1
+        last = fitting[0] + (taps - 1) * period
+        lowest = (o0 + begin - last * d) // s
+        phases.append(Axis(count, inp, taps, 1, step, -lowest, o0, s, last, -period))
+    return phases
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The input positions along one axis that a block of outputs needs, each stored once.
+
+    Positions are relative to ``o * stride - pad`` of the block's first output.  Runs of positions one
+    stride apart lie together, so that output b of the block finds its tap t at line ``start[t] + b``.
+
+    Parameters
+    ----------
+    positions : tuple of int
+        Relative input position of every line.
+    runs : tuple of (int, int, int)
+        First line, number of lines, relative position of the first; lines of a run are one stride apart.
+    start : tuple of int
+        Line of each tap for the block's first output.
+    """
+
+    positions: tuple[int, ...]
+    runs: tuple[tuple[int, int, int], ...]
+    start: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of lines."""
+        return len(self.positions)
+
+
+def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
+    """Lines of a block of ``block`` outputs, for all taps or a range of them.
+
+    Taps are split by their residue modulo the stride; within a residue, taps whose inputs overlap or
+    touch share a run, others get their own, so gaps of large dilations are not stored.
+    """
+    taps = range(axis.taps) if taps is None else taps
+    offsets = {t: divmod(t * axis.dilation, axis.stride) for t in taps}
+    positions: list[int] = []
+    runs: list[tuple[int, int, int]] = []
+    start: dict[int, int] = {}
+    for residue in sorted({r for _, r in offsets.values()}):
+        members = sorted((q, t) for t, (q, r) in offsets.items() if r == residue)
+        first = 0
+        for end in range(1, len(members) + 1):
+            if end < len(members) and members[end][0] - members[end - 1][0] <= block:
+                continue
+            low, high = members[first][0], members[end - 1][0]
+            base, count = len(positions), high - low + block
+            runs.append((base, count, low * axis.stride + residue))
+            positions += [(low + n) * axis.stride + residue for n in range(count)]
+            for q, t in members[first:end]:
+                start[t] = base + q - low
+            first = end
+    return Lines(tuple(positions), tuple(runs), tuple(start[t] for t in taps))

@@ -1,0 +1,83 @@
+"""``polyconv explain``: what would run, and why.
+
+A problem's plan, or the plan of every distinct convolution of a model: chosen, refused with the
+reason, workspace, error bound.  A model is run once, on what ``run`` would feed it, because sizes
+inside it may depend on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polyconv
+from polyconv.cli import render
+from polyconv.cli.options import (
+    Accuracy,
+    AsJson,
+    Dim,
+    Files,
+    Seed,
+    Semantics,
+    Target,
+    Threads,
+    WorkspaceLimit,
+    session,
+    subject,
+    within,
+)
+from polyconv.models.session import NodeRecord
+from polyconv.problem.problem import Problem
+
+__all__ = ["command"]
+
+_FACTS = ("algorithm", "arithmetic", "workspace_bytes", "error_bound", "seconds", "refused")
+
+
+def command(
+    target: Target,
+    inputs: Files = None,
+    dim: Dim = None,
+    seed: Seed = 0,
+    threads: Threads = None,
+    accuracy: Accuracy = None,
+    workspace_limit: WorkspaceLimit = None,
+    semantics: Semantics = "onnx",
+    as_json: AsJson = False,
+) -> None:
+    """Show the plan of a problem, or of every convolution of a model."""
+    wanted = subject(target)
+    with within(threads, accuracy, workspace_limit):
+        if isinstance(wanted, Problem):
+            nodes: dict[str, list[str]] = {str(wanted): []}
+        else:
+            model, fed = session(wanted, semantics, inputs, dim, seed)
+            model.run(None, {name: feed.array for name, feed in fed.items()})
+            nodes = _by_problem(model.nodes)
+        plans = {text: polyconv.plan(Problem.parse(text)) for text in nodes}
+    if as_json:
+        rows = [{"problem": text, "nodes": names, **_facts(plans[text])} for text, names in nodes.items()]
+        render.document({"command": "explain", "target": target, "plans": rows})
+        return
+    for number, (text, names) in enumerate(nodes.items()):
+        if number:
+            render.line()
+        if names:
+            render.line(f"# {', '.join(names)}")
+        render.line(str(plans[text]))
+
+
+def _by_problem(records: Sequence[NodeRecord]) -> dict[str, list[str]]:
+    """Distinct problems in running order, each with the steps that compute it."""
+    steps: dict[tuple[str, int | None], list[str]] = {}
+    for node in records:
+        if node.problem is not None:
+            steps.setdefault((node.problem, node.step), []).append(node.name)
+    found: dict[str, list[str]] = {}
+    for (problem, _), names in steps.items():
+        found.setdefault(problem, []).append(" + ".join(names))
+    return found
+
+
+def _facts(plan: Any) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in _FACTS}

@@ -1,0 +1,182 @@
+"""What a model is fed: files where they are given, seeded random numbers where not.
+
+``name=file`` words and ``name=value`` dimensions become one array per input of a session.  It must
+not know how a session computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.cli import images
+from polyconv.errors import ArgumentError
+
+__all__ = ["Feed", "Input", "dims", "feeds"]
+
+
+class Input(Protocol):
+    """An input of a session, described as onnxruntime does."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def shape(self) -> Sequence[int | str | None]:
+        """Its extents: numbers, names, or None where unknown."""
+
+    @property
+    def type(self) -> str:
+        """Its element type, as ``tensor(float)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """An array for an input, and where it came from."""
+
+    array: NDArray[Any]
+    source: str
+
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    f"tensor({name})": np.dtype(dtype)
+    for name, dtype in {
+        "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float": np.float32, "double": np.float64,
+        "bool": np.bool_,
+        **{f"{u}int{bits}": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
+    }.items()
+}  # fmt: skip
+
+
+def dims(words: Sequence[str]) -> dict[str, int]:
+    """Read ``--dim name=value`` words.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the word that is not understood.
+    """
+    found = {}
+    for word in words:
+        name, equals, value = word.rpartition("=")
+        if not equals or not name or not value.isascii() or not value.isdigit():
+            raise ArgumentError(f"--dim {word!r} is not name=value with a whole number, as in height=224")
+        found[name] = int(value)
+    return found
+
+
+def feeds(
+    inputs: Sequence[Input], files: Sequence[str], known: Mapping[str, int], seed: int
+) -> dict[str, Feed]:
+    """Make one array per input.
+
+    Parameters
+    ----------
+    inputs : sequence of Input
+        The session's.
+    files : sequence of str
+        ``name=file`` words, or one bare file where the model has one input.  An .npz file without a
+        name feeds the inputs it has arrays for.
+    known : mapping
+        Values of named dimensions; an axis without a name is spelled ``input.axis``.
+    seed : int
+        Of the random numbers for inputs without a file: floats in 0..1, integers in 0..127.
+
+    Raises
+    ------
+    ArgumentError
+        If a name, a file or a dimension does not fit the model's inputs.
+    """
+    named = {i.name: i for i in inputs}
+    found: dict[str, Feed] = {}
+    for word in files:
+        found |= _given(word, named)
+    sizes = dict(known)
+    for name, feed in found.items():
+        for extent, size in zip(named[name].shape, feed.array.shape, strict=False):
+            if isinstance(extent, str):
+                sizes.setdefault(extent, size)
+    rng = np.random.default_rng(seed)
+    return {
+        i.name: found.get(i.name) or Feed(_random(rng, i, sizes), f"random, seed {seed}") for i in inputs
+    }
+
+
+def _given(word: str, inputs: Mapping[str, Input]) -> dict[str, Feed]:
+    name, equals, text = word.partition("=")
+    if not equals:
+        name, text = "", word
+    path, said = Path(text), f"--input {word!r}"
+    if not path.is_file():
+        raise ArgumentError(f"{said}: there is no file {text!r}; give name=file.npy, .npz, .png or .jpg")
+    if not name and path.suffix != ".npz":
+        if len(inputs) != 1:
+            raise ArgumentError(f"{said} names no input; say which with name={text}: {_names(inputs)}")
+        name = next(iter(inputs))
+    if name and name not in inputs:
+        raise ArgumentError(f"{said}: the model has no input {name!r}; its inputs are {_names(inputs)}")
+    if path.suffix.lower() in images.SUFFIXES:
+        wanted = inputs[name]
+        return {name: Feed(images.read(path, wanted.shape, _dtype(wanted), name), str(path))}
+    if path.suffix not in (".npy", ".npz"):
+        raise ArgumentError(f"{said}: {path.suffix or 'no suffix'} is not .npy, .npz, .png or .jpg")
+    try:
+        content = np.load(path, allow_pickle=False)
+        if path.suffix == ".npy":
+            return {name: Feed(content, str(path))}
+        with content:
+            return _from_archive(content, name, path, inputs)
+    except (ValueError, EOFError) as error:
+        raise ArgumentError(f"{said}: {path} cannot be read as {path.suffix}: {error}") from None
+
+
+def _from_archive(content: Any, name: str, path: Path, inputs: Mapping[str, Input]) -> dict[str, Feed]:
+    wanted = [name] if name else [i for i in inputs if i in content.files]
+    if name and name not in content.files and len(content.files) == 1:
+        return {name: Feed(content[content.files[0]], str(path))}
+    if not wanted or any(w not in content.files for w in wanted):
+        raise ArgumentError(
+            f"{path} holds the arrays {', '.join(content.files)}, the model's inputs are {_names(inputs)}; "
+            f"name the arrays as the inputs"
+        )
+    return {w: Feed(content[w], f"{path}[{w}]") for w in wanted}
+
+
+def _names(inputs: Mapping[str, Input]) -> str:
+    return ", ".join(f"{i.name} {i.type} {list(i.shape)}" for i in inputs.values())
+
+
+def _dtype(wanted: Input) -> np.dtype[Any]:
+    if wanted.type not in _DTYPES:
+        raise ArgumentError(f"input {wanted.name} has type {wanted.type}; feed it by a file")
+    return _DTYPES[wanted.type]
+
+
+def _random(rng: np.random.Generator, wanted: Input, sizes: Mapping[str, int]) -> NDArray[Any]:
+    shape = tuple(_extent(wanted, axis, sizes) for axis in range(len(wanted.shape)))
+    dtype = _dtype(wanted)
+    if dtype.kind in "iub":
+        return rng.integers(0, 2 if dtype.kind == "b" else 128, shape).astype(dtype)
+    return rng.random(shape, np.float32).astype(dtype)
+
+
+def _extent(wanted: Input, axis: int, sizes: Mapping[str, int]) -> int:
+    extent = wanted.shape[axis]
+    spelled = extent if isinstance(extent, str) and extent else f"{wanted.name}.{axis}"
+    if isinstance(extent, int):
+        return extent
+    if spelled in sizes:
+        return sizes[spelled]
+    if axis == 0:  # one element of a batch of unknown size
+        return 1
+    raise ArgumentError(
+        f"input {wanted.name} has shape {list(wanted.shape)}, of which {spelled} is unknown; give "
+        f"--dim {spelled}=NUMBER or a file with --input {wanted.name}=FILE"
+    )

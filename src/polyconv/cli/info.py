@@ -1,0 +1,146 @@
+"""``polyconv info``: this machine and this installation, as polyconv sees them.
+
+Facts are read from the operating system, LLVM and the package metadata; nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from polyconv.cli import render
+from polyconv.cli.options import AsJson
+from polyconv.settings import SETTINGS, affinity, cgroup_quota, resolve
+from polyconv.target import host_target, target
+
+__all__ = ["command", "installed"]
+
+_PACKAGES = (
+    "polyconv", "numpy", "llvmlite", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch", "defusedxml",
+    "typer", "rich", "pillow",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A cache of the CPU: its size, the size of its lines, and which CPUs share it."""
+
+    bytes: int
+    line: int
+    cpus: str
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a setting is, and the environment variable that says so."""
+
+    value: str
+    variable: str | None
+
+
+def command(as_json: AsJson = False) -> None:
+    """Show CPU, instruction set, caches, cores, versions, paths and settings."""
+    facts = {
+        "cpu": _cpu(),
+        "caches": _caches(),
+        "cores": _cores(),
+        "versions": _versions(),
+        "paths": {"package": str(Path(__file__).parent.parent), "cache": str(resolve("cache_dir"))},
+        "settings": _settings(),
+    }
+    if as_json:
+        render.document({"command": "info", **facts})
+        return
+    for title, part in facts.items():
+        render.facts(title, {name: _spelled(value) for name, value in part.items()})
+
+
+def _spelled(value: object) -> object:
+    if value is None:
+        return "not installed"
+    if isinstance(value, Cache):
+        return f"{render.binary(value.bytes)}, lines of {value.line} bytes, of CPUs {value.cpus}"
+    if isinstance(value, Value):
+        return value.value if value.variable is None else f"{value.value} (from {value.variable})"
+    return value
+
+
+def _cpu() -> dict[str, Any]:
+    host = host_target()
+    used = target(resolve("target"))
+    return {
+        "name": _model_name(),
+        "machine": platform.machine(),
+        "llvm name": host.cpu,
+        "instruction set": host.level + (" with bf16 dot products" if host.bf16 else ""),
+        "used": used.level,
+        "vector": f"{8 * used.vector_bytes} bits",
+    }
+
+
+def _model_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or "unknown")
+
+
+def _caches() -> dict[str, Cache]:
+    """The first CPU's, from /sys: empty where there is none."""
+    found = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, kind, size, line, cpus = (
+                (index / fact).read_text().strip()
+                for fact in ("level", "type", "size", "coherency_line_size", "shared_cpu_list")
+            )
+            letter = {"Data": "d", "Instruction": "i"}.get(kind, "")
+            found[f"L{level}{letter}"] = Cache(1024 * int(size.removesuffix("K")), int(line), cpus)
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _cores() -> dict[str, Any]:
+    quota = cgroup_quota()
+    return {
+        "online": os.cpu_count(),
+        "affinity": affinity(),
+        "control group quota": "none" if quota is None else f"{quota:.3g}",
+        "threads of a call": resolve("threads"),
+    }
+
+
+def _versions() -> dict[str, Any]:
+    import llvmlite.binding as llvm
+
+    return {
+        "system": platform.platform(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "llvm": ".".join(map(str, llvm.llvm_version_info)),
+        **{package: installed(package) for package in _PACKAGES},
+    }
+
+
+def installed(package: str) -> str | None:
+    """Version of an installed package, without importing it; None if it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _settings() -> dict[str, Value]:
+    rows = {}
+    for row in SETTINGS.values():
+        value = resolve(row.name)
+        shown = ",".join(sorted(value)) if isinstance(value, frozenset) else value
+        variable = next((v for v in row.variables if os.environ.get(v, "").strip()), None)
+        rows[row.name] = Value("none" if shown in (None, "") else str(shown), variable)
+    return rows

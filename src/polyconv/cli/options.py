@@ -1,0 +1,98 @@
+"""Options that several verbs share, and what their target names: a model file or a problem.
+
+Words to values, with Typer's usage error for those that make no sense.  It must not know what is
+done with them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from polyconv.cli import feeds
+from polyconv.errors import ArgumentError, DtypeError
+from polyconv.models.session import InferenceSession
+from polyconv.problem.problem import Problem
+from polyconv.settings import resolve, settings
+
+__all__ = [
+    "Accuracy", "AsJson", "Dim", "Files", "Seed", "Semantics", "Target", "Threads", "WorkspaceLimit",
+    "session", "subject", "usage", "within",
+]  # fmt: skip
+
+EXAMPLE = "conv f32 NCHW n1 c64 i56x56 m64 k3x3 p1"
+
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help=f"A .onnx or .xml file, or a problem: '{EXAMPLE}'.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of tables.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads of one call.")]
+Accuracy = Annotated[
+    Literal["fast", "strict"] | None,
+    typer.Option("--accuracy", help="strict bounds every error by the output's own sum."),
+]
+WorkspaceLimit = Annotated[
+    str | None, typer.Option("--workspace-limit", metavar="BYTES", help="As in 0, 64MB or 64MiB.")
+]
+Semantics = Annotated[
+    Literal["onnx", "onnxruntime"],
+    typer.Option("--semantics", help="Whose results count where ONNX Runtime deviates from ONNX."),
+]
+Files = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", metavar="NAME=FILE", help="A .npy, .npz, .png or .jpg file; else random."),
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of random inputs.")]
+Dim = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=NUMBER", help="Extent of a named or unknown (input.axis) dimension."),
+]
+
+
+def usage(read: Callable[..., Any], *words: Any) -> Any:
+    """Call a reader of the user's words; what it rejects is wrong usage (exit code 2)."""
+    try:
+        return read(*words)
+    except (ArgumentError, DtypeError) as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def subject(target: str) -> Problem | Path:
+    """What a target names: a file that exists, else, if it has several words, a problem."""
+    if os.path.isfile(target):  # noqa: PTH113 - False, never an error, for what can be no name
+        return Path(target)
+    if " " not in target.strip():
+        raise typer.BadParameter(f"there is no file {target!r}; a problem reads like {EXAMPLE!r}")
+    problem: Problem = usage(Problem.parse, target)
+    if not problem.is_known:
+        raise typer.BadParameter(f"{target!r} leaves sizes open; put numbers in place of '?'")
+    return problem
+
+
+def session(
+    path: Path, semantics: str, files: Sequence[str] | None, dim: Sequence[str] | None, seed: int
+) -> tuple[InferenceSession, dict[str, feeds.Feed]]:
+    """A model under the settings in force, and what it is fed."""
+    known = usage(feeds.dims, dim or ())
+    model = InferenceSession(
+        path,
+        semantics=semantics,
+        accuracy=resolve("accuracy"),
+        threads=resolve("threads"),
+        workspace_limit=resolve("workspace_limit"),
+    )
+    return model, usage(feeds.feeds, model.get_inputs(), files or (), known, seed)
+
+
+@contextmanager
+def within(threads: int | None, accuracy: str | None, workspace_limit: str | None) -> Iterator[None]:
+    """Run a block under the settings that the options name."""
+    with ExitStack() as stack:
+        given = settings(threads=threads, accuracy=accuracy, workspace_limit=workspace_limit)
+        usage(stack.enter_context, given)
+        yield

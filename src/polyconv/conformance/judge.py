@@ -1,0 +1,110 @@
+"""The verdict on a computed result: a problem, its operands and an array in, None or a complaint out.
+
+An output is right when it lies within the own bound of the oracle's value, when NaN and infinities
+stand exactly where the oracle has them, and when integers are equal.  It must not know who computed
+the array.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.conformance.operands import Operands
+from polyconv.dtypes import Dtype
+from polyconv.problem.oracle import magnitude, oracle, tolerance
+from polyconv.problem.problem import Problem
+
+__all__ = ["Expected", "complaint", "expected", "present_state"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a problem's result must be.
+
+    Parameters
+    ----------
+    values : array
+        The oracle's result, converted to the result type.
+    exact : array
+        Before the conversion: float64, or the integers of ``values``.
+    allowed : array
+        Largest admissible distance from ``exact``; 0 for integers.
+    """
+
+    values: Array
+    exact: Array
+    allowed: Array
+
+
+def expected(p: Problem, made: Operands) -> Expected:
+    """The oracle's answer for given operands, with the own bound around it."""
+    arrays, named = (made.x, made.w, made.bias, made.residual), made.keywords()
+    values = oracle(p, *arrays, **named)
+    if not p.y_dtype.is_float:
+        return Expected(values, values, np.zeros(values.shape))
+    exact = oracle(p, *arrays, raw=True, **named)
+    with np.errstate(all="ignore"):
+        size = magnitude(p, *arrays, **named)
+        return Expected(values, exact, tolerance(p, size, exact))
+
+
+def present_state(p: Problem, made: Operands) -> Array:
+    """State after a causal convolution: the last k - 1 positions of past and input (semantics 5.6)."""
+    lead = np.zeros((*made.x.shape[:2], p.k[0] - 1), made.x.dtype) if made.past is None else made.past
+    whole = np.concatenate([lead, made.x], axis=2)
+    return whole[:, :, whole.shape[2] - (p.k[0] - 1) :]
+
+
+def _largest(dtype: Dtype) -> float:
+    """Values at least this large round to infinity."""
+    mantissa = round(-math.log2(dtype.eps))
+    exponent = {"f16": 15, "bf16": 127, "f32": 127, "f64": 1023}[dtype.name]
+    return float((2.0 - 2.0 ** -(mantissa + 1)) * 2.0**exponent)
+
+
+def complaint(p: Problem, want: Expected, got: Array) -> str | None:
+    """What is wrong with a result, in one line; None when nothing is.
+
+    Parameters
+    ----------
+    p : Problem
+    want : Expected
+    got : array
+        In the shape and type of the problem's result.
+    """
+    if got.shape != want.values.shape or got.dtype != want.values.dtype:
+        return f"result is {got.dtype} {got.shape}, must be {want.values.dtype} {want.values.shape}"
+    if not p.y_dtype.is_float:
+        wrong, distance = got != want.values, np.zeros(got.shape)
+    else:
+        wrong, distance = _float_faults(p.y_dtype, want, got.astype(np.float64))
+    if not wrong.any():
+        return None
+    at = np.unravel_index(
+        int(np.argmax(np.where(wrong, np.nan_to_num(distance, nan=np.inf), -1.0))), got.shape
+    )
+    return (
+        f"{int(wrong.sum())} of {got.size} outputs wrong; worst at {tuple(int(a) for a in at)}: "
+        f"got {got[at]!s}, expected {want.exact[at]!s} within {want.allowed[at]:.3g}"
+    )
+
+
+def _float_faults(dtype: Dtype, want: Expected, got: Array) -> tuple[Array, Array]:
+    exact, allowed = want.exact, want.allowed
+    with np.errstate(all="ignore"):
+        distance = np.abs(got - exact)
+        within = distance <= allowed
+        # A finite value at the type's end may round to infinity, as far as the bound lets it.
+        may_overflow = (
+            np.isinf(got) & (np.sign(got) == np.sign(exact)) & (np.abs(exact) + allowed >= _largest(dtype))
+        )
+        special = np.where(np.isnan(exact), np.isnan(got), got == exact)
+    right = np.where(np.isfinite(exact), within | may_overflow, special)
+    return ~right, distance

@@ -1,0 +1,1 @@
+"""Loops written in Python, turned into machine code for this CPU."""

@@ -1,0 +1,103 @@
+"""Element conversions in the kernel language: memory types to accumulators and back, exactly rounded.
+
+Where the CPU converts, LLVM's conversion is used; where it does not (f16 without F16C, bf16 anywhere:
+the hardware form flushes subnormals) integer code does the same, so no kernel calls out.
+It must know nothing of where values come from.
+"""
+
+from __future__ import annotations
+
+from polyconv.dtypes import Dtype
+from polyconv.kernels.language import Module, Value
+
+__all__ = ["LLVM_NAMES", "narrow", "saturate", "widen"]
+
+LLVM_NAMES = {
+    "f16": "half", "bf16": "i16", "f32": "float", "f64": "double",
+    "i8": "i8", "u8": "i8", "i16": "i16", "u16": "i16", "i32": "i32", "u32": "i32", "i64": "i64", "u64": "i64",
+}  # fmt: skip
+"""LLVM element under which a dtype is loaded and stored."""
+
+
+def widen(k: Module, value: Value, dtype: Dtype, to: str, *, f16c: bool) -> Value:
+    """Convert a loaded value of ``dtype`` to the accumulator element ``to``; exact."""
+    kind = value.type
+    if kind.element == to:  # also bf16 taken as it is, for dot products of pairs
+        return value
+    if dtype.name == "bf16":
+        bits = k.cast("zext", value, kind.of("i32")) << 16
+        value = k.cast("bitcast", bits, kind.of("float"))
+    elif dtype.name == "f16":
+        value = k.cast("fpext", value, kind.of("float")) if f16c else _half_to_float(k, value)
+    if value.type.element == to:
+        return value
+    if value.type.is_float:
+        return k.cast("fpext", value, kind.of(to))
+    if to in ("float", "double"):
+        return k.cast("uitofp" if dtype.kind == "u" else "sitofp", value, kind.of(to))
+    if value.type.element_bytes > kind.of(to).element_bytes:
+        return k.cast("trunc", value, kind.of(to))
+    return k.cast("zext" if dtype.kind == "u" else "sext", value, kind.of(to))
+
+
+def narrow(k: Module, value: Value, dtype: Dtype, *, f16c: bool) -> Value:
+    """Convert an accumulator to the element stored for ``dtype``: nearest even, integers modulo their size."""
+    kind = value.type
+    to = kind.of(LLVM_NAMES[dtype.name])
+    if kind == to:
+        return value
+    if not dtype.is_float:
+        return k.cast("trunc", value, to)
+    if kind.element == "double":
+        raise AssertionError("f64 sums are stored as f64")
+    if dtype.name == "bf16":
+        return _float_to_bfloat(k, value)
+    return k.cast("fptrunc", value, to) if f16c else _float_to_half(k, value)
+
+
+def saturate(k: Module, value: Value, dtype: Dtype) -> Value:
+    """Clamp an integer accumulator to the range of ``dtype``; a u64 result keeps its bits."""
+    low, high = dtype.limits
+    bits = value.type.element_bytes * 8
+    if (dtype.bits >= bits and dtype.kind == "i") or dtype.name == "u64":
+        return value
+    high = min(high, 2 ** (bits - 1) - 1)
+    value = k.select(value < low, low, value)
+    return k.select(value > high, high, value)
+
+
+def _half_to_float(k: Module, value: Value) -> Value:
+    """Integer form: shift exponent and fraction into place, rebias; subnormals are fraction * 2^-24."""
+    kind, wide = value.type, value.type.of("i32")
+    bits = k.cast("zext", k.cast("bitcast", value, kind.of("i16")), wide)
+    sign = (bits & 0x8000) << 16
+    rest = bits & 0x7FFF
+    normal = (rest << 13) + ((127 - 15) << 23)
+    special = normal + ((255 - 31 - (127 - 15)) << 23)  # infinity and NaN: exponent 31 becomes 255
+    tiny = k.cast("bitcast", k.cast("sitofp", rest, kind.of("float")) * 2.0**-24, wide)
+    chosen = k.select(rest < 0x0400, tiny, k.select(rest < 0x7C00, normal, special))
+    return k.cast("bitcast", chosen | sign, kind.of("float"))
+
+
+def _float_to_half(k: Module, value: Value) -> Value:
+    """Integer form, to nearest even; results below 2^-14 are rounded by adding 0.5, whose ulp is 2^-24."""
+    kind, wide = value.type, value.type.of("i32")
+    bits = k.cast("bitcast", value, wide)
+    sign = (bits >> 16) & 0x8000
+    size = bits & 0x7FFFFFFF
+    shifted = k.cast("bitcast", size, kind) + 0.5
+    tiny = k.cast("bitcast", shifted, wide) - 0x3F000000
+    rounded = (size + (((15 - 127) << 23) + 0x0FFF) + ((size >> 13) & 1)) >> 13
+    chosen = k.select(size < 0x38800000, tiny, rounded)
+    chosen = k.select(size < 0x477FF000, chosen, 0x7C00)  # 65520 and more: infinity
+    chosen = k.select(size > 0x7F800000, 0x7E00, chosen)  # NaN stays quiet NaN
+    return k.cast("bitcast", k.cast("trunc", chosen | sign, kind.of("i16")), kind.of("half"))
+
+
+def _float_to_bfloat(k: Module, value: Value) -> Value:
+    """Upper half of the float, to nearest even; NaN keeps its upper bits and becomes quiet."""
+    wide = value.type.of("i32")
+    bits = k.cast("bitcast", value, wide)
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    chosen = k.select((bits & 0x7FFFFFFF) > 0x7F800000, bits | 0x400000, rounded) >> 16
+    return k.cast("trunc", chosen, value.type.of("i16"))

@@ -1,0 +1,554 @@
+"""The kernel language: a small typed layer over LLVM's text form in which loops read like Python.
+
+Loops are ``with`` blocks, vectors have operators, memory is reached only through ``Buffer`` values
+that know their extent, so that one switch (``check``) compiles every load and store with a bounds
+check.  It must know nothing of convolutions, element types beyond their LLVM names, or settings.
+
+Check mode: every buffer argument carries its extent and an offset in bytes, and every function has one
+more argument, the error cell: word 0 receives the site number (from ``first_site`` on) of a failing
+access, which is redirected to the scratch that follows, so that a faulty kernel neither traps nor corrupts.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["BOOL", "INT", "Buffer", "Loop", "Mask", "Module", "Type", "Value", "vector"]
+
+ERROR_CELL_BYTES = 64 + 1024
+"""Size of the error cell: a cache line for the site, then scratch for redirected accesses."""
+
+_BITS = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """An LLVM element type and a number of lanes; 0 lanes is a scalar."""
+
+    element: str
+    lanes: int = 0
+
+    def __str__(self) -> str:
+        return f"<{self.lanes} x {self.element}>" if self.lanes else self.element
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the elements are floating point."""
+        return not self.element.startswith("i")
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element in memory."""
+        return max(1, _BITS[self.element] // 8)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole value in memory."""
+        return self.element_bytes * max(1, self.lanes)
+
+    @property
+    def suffix(self) -> str:
+        """How intrinsic names spell the type: ``v16f32``."""
+        short = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(self.element, self.element)
+        return f"v{self.lanes}{short}" if self.lanes else short
+
+    def of(self, element: str) -> Type:
+        """The same number of lanes of another element."""
+        return Type(element, self.lanes)
+
+    @property
+    def scalar(self) -> Type:
+        """One element."""
+        return Type(self.element)
+
+
+INT = Type("i64")
+BOOL = Type("i1")
+POINTER = Type("ptr")
+
+
+def vector(element: str, lanes: int) -> Type:
+    """Type of ``lanes`` elements."""
+    return Type(element, lanes)
+
+
+class Value:
+    """An SSA value; operators emit instructions.  Integers compare signed, shifts are logical."""
+
+    __slots__ = ("module", "name", "type")
+
+    def __init__(self, module: Module, name: str, type_: Type) -> None:
+        self.module, self.name, self.type = module, name, type_
+
+    def _binary(self, integer: str, floating: str, other: Value | float, *, swap: bool = False) -> Value:
+        right = self.module.spell(other, self.type)
+        a, b = (right, self.name) if swap else (self.name, right)
+        op = floating if self.type.is_float else integer
+        return self.module.emit(f"{op} {self.type} {a}, {b}", self.type)
+
+    def __add__(self, other: Value | float) -> Value:
+        return self if _is(other, 0) and not self.type.is_float else self._binary("add", "fadd", other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Value | float) -> Value:
+        return self if _is(other, 0) and not self.type.is_float else self._binary("sub", "fsub", other)
+
+    def __rsub__(self, other: Value | float) -> Value:
+        return self._binary("sub", "fsub", other, swap=True)
+
+    def __mul__(self, other: Value | float) -> Value:
+        if isinstance(other, int) and not self.type.is_float and not self.type.lanes:
+            if other == 1:
+                return self
+            if other > 0 and other & (other - 1) == 0:
+                return self._binary("shl", "", other.bit_length() - 1)
+        return self._binary("mul", "fmul", other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return self._binary("sdiv", "fdiv", other)
+
+    def __rtruediv__(self, other: Value | float) -> Value:
+        return self._binary("sdiv", "fdiv", other, swap=True)
+
+    def __floordiv__(self, other: Value | int) -> Value:
+        return self._binary("udiv", "", other)
+
+    def __mod__(self, other: Value | int) -> Value:
+        return self._binary("urem", "", other)
+
+    def __and__(self, other: Value | int) -> Value:
+        return self._binary("and", "", other)
+
+    def __or__(self, other: Value | int) -> Value:
+        return self._binary("or", "", other)
+
+    def __xor__(self, other: Value | int) -> Value:
+        return self._binary("xor", "", other)
+
+    def __lshift__(self, other: Value | int) -> Value:
+        return self._binary("shl", "", other)
+
+    def __rshift__(self, other: Value | int) -> Value:
+        return self._binary("lshr", "", other)
+
+    def __neg__(self) -> Value:
+        if self.type.is_float:
+            return self.module.emit(f"fneg {self.type} {self.name}", self.type)
+        return 0 - self
+
+    def _compare(self, integer: str, floating: str, other: Value | float) -> Value:
+        op = f"fcmp {floating}" if self.type.is_float else f"icmp {integer}"
+        right = self.module.spell(other, self.type)
+        return self.module.emit(f"{op} {self.type} {self.name}, {right}", self.type.of("i1"))
+
+    def __lt__(self, other: Value | float) -> Value:
+        return self._compare("slt", "olt", other)
+
+    def __le__(self, other: Value | float) -> Value:
+        return self._compare("sle", "ole", other)
+
+    def __gt__(self, other: Value | float) -> Value:
+        return self._compare("sgt", "ogt", other)
+
+    def __ge__(self, other: Value | float) -> Value:
+        return self._compare("sge", "oge", other)
+
+    def equals(self, other: Value | float) -> Value:
+        """Lane-wise equality (NaN is unequal)."""
+        return self._compare("eq", "oeq", other)
+
+    def below(self, other: Value | int) -> Value:
+        """Unsigned less-than: for an index, ``0 <= self < other``."""
+        return self._compare("ult", "", other)
+
+    def is_nan(self) -> Value:
+        """Lane-wise test for NaN."""
+        return self._compare("", "uno", self)
+
+
+def _is(value: object, number: int) -> bool:
+    return isinstance(value, int) and value == number
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory: a base pointer, its extent in bytes (check mode), and an offset into it."""
+
+    module: Module
+    base: str
+    extent: Value | None
+    offset: Value | None = None
+    constant: int = 0
+
+    def __add__(self, step: Value | int) -> Buffer:
+        """The same memory, ``step`` bytes further on."""
+        if isinstance(step, int):
+            return Buffer(self.module, self.base, self.extent, self.offset, self.constant + step)
+        offset = step if self.offset is None else self.offset + step
+        return Buffer(self.module, self.base, self.extent, offset, self.constant)
+
+    def total(self) -> Value:
+        """Offset from the base, in bytes."""
+        if self.offset is None:
+            return self.module.constant(INT, self.constant)
+        return self.offset + self.constant
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The first ``count`` lanes of a vector."""
+
+    bits: Value
+    count: Value
+
+
+class Loop:
+    """A running loop: its index, the values carried from turn to turn, and afterwards their results."""
+
+    def __init__(self, index: Value, values: list[Any]) -> None:
+        self.index = index
+        self.values = values
+        self.results: list[Any] = []
+        self._following: list[Any] | None = None
+
+    def next(self, *values: Any) -> None:
+        """Give the carried values for the next turn, in the order of ``values``."""
+        self._following = list(values)
+
+
+class Module:
+    """A translation unit under construction: functions, then ``text()`` for LLVM.
+
+    Parameters
+    ----------
+    check : bool
+        Compile bounds checks (see the module's docstring).
+    fma : bool
+        Whether the target multiplies and adds in one instruction; else ``fma`` emits two.
+    wide : int
+        Bits of the widest vectors to use.
+    first_site : int
+        Number of the first access, in check mode.
+    """
+
+    def __init__(self, *, check: bool = False, fma: bool = True, wide: int = 512, first_site: int = 1) -> None:
+        self.check, self.has_fma, self.wide = check, fma, wide
+        self._lines: list[str] = []
+        self._declared: dict[str, str] = {}
+        self._count = 0
+        self._block = ""
+        self._first_site = first_site
+        self.site_names: list[str] = []
+        self._function = ""
+
+    # -- functions -------------------------------------------------------------------------------
+
+    @contextmanager
+    def function(self, name: str, *arguments: str, internal: bool = False) -> Iterator[list[Any]]:
+        """Define ``void name(...)`` with arguments ``buffer`` or ``int``; yields them as ``Buffer`` and ``Value``."""
+        spelled: list[str] = []
+        given: list[Any] = []
+        for i, kind in enumerate(arguments):
+            if kind == "int":
+                spelled.append(f"i64 %a{i}")
+                given.append(Value(self, f"%a{i}", INT))
+            else:
+                spelled.append(f"ptr %a{i}")
+                extent = offset = None
+                if self.check:
+                    spelled += [f"i64 %e{i}", f"i64 %o{i}"]
+                    extent, offset = Value(self, f"%e{i}", INT), Value(self, f"%o{i}", INT)
+                given.append(Buffer(self, f"%a{i}", extent, offset))
+        if self.check:
+            spelled.append("ptr %cell")
+        linkage = "internal " if internal else ""
+        attributes = f'nounwind "prefer-vector-width"="{self.wide}" "min-legal-vector-width"="{self.wide}"'
+        self._function = name
+        self._line(f"define {linkage}void @{name}({', '.join(spelled)}) {attributes} {{")
+        self._start(self._fresh("entry"))
+        yield given
+        self._line("  ret void")
+        self._line("}")
+
+    def text(self, triple: str) -> str:
+        """The whole unit as LLVM's text form."""
+        head = [f'target triple = "{triple}"', *self._declared.values()]
+        return "\n".join(head + self._lines) + "\n"
+
+    def call(self, target: str | Buffer, *arguments: Any) -> None:
+        """Call a function of this unit by name, or one whose address was loaded from memory.
+
+        A buffer argument is passed from its offset on; in check mode as the whole of it with that offset,
+        so that negative strides may step back.
+        """
+        spelled = []
+        for argument in arguments:
+            if not isinstance(argument, Buffer):
+                spelled.append(f"i64 {self.spell(argument, INT)}")
+            elif self.check:
+                assert argument.extent is not None
+                spelled += [f"ptr {argument.base}", f"i64 {argument.extent.name}", f"i64 {argument.total().name}"]
+            else:
+                spelled.append(f"ptr {self._address(argument)}")
+        if self.check:
+            spelled.append("ptr %cell")
+        name = f"@{target}" if isinstance(target, str) else self._address(target)
+        self._line(f"  call void {name}({', '.join(spelled)})")
+
+    # -- control flow ----------------------------------------------------------------------------
+
+    @contextmanager
+    def loop(self, low: Value | int, high: Value | int, step: Value | int = 1, carry: Sequence[Any] = (),
+             *, runs: bool = False) -> Iterator[Loop]:  # fmt: skip
+        """Count ``index`` from low to high; ``carry`` holds start values that change from turn to turn.
+
+        With ``runs`` the loop is known to turn at least once and is tested at its end.
+        """
+        head, body, leave = self._fresh("head"), self._fresh("body"), self._fresh("leave")
+        before, start = self._block, self.spell(low, INT)
+        first = [self._spell_carried(c) for c in carry]
+        self._line(f"  br label %{head}")
+        self._start(head)
+        index = Value(self, f"%{self._fresh('i')}", INT)
+        phis = [self._like(c, f"%{self._fresh('p')}") for c in carry]
+        place = len(self._lines)
+        self._line("")
+        if not runs:
+            self._line(f"  br i1 {(index < high).name}, label %{body}, label %{leave}")
+            self._start(body)
+        loop = Loop(index, phis)
+        yield loop
+        following = loop._following if loop._following is not None else phis
+        assert len(following) == len(phis), "next() must give every carried value"
+        spelled = [self._spell_carried(v) for v in following]
+        increased = index + step
+        if runs:
+            again = increased < high
+        rows = [f"  {index.name} = phi i64 [{start}, %{before}], [{increased.name}, %{self._block}]"]
+        for phi, a, b in zip(phis, first, spelled, strict=True):
+            name, type_ = (phi.total().name, INT) if isinstance(phi, Buffer) else (phi.name, phi.type)
+            rows.append(f"  {name} = phi {type_} [{a}, %{before}], [{b}, %{self._block}]")
+        self._lines[place] = "\n".join(rows)
+        if runs:
+            self._line(f"  br i1 {again.name}, label %{head}, label %{leave}")
+            loop.results = following
+        else:
+            self._line(f"  br label %{head}")
+            loop.results = phis
+        self._start(leave)
+
+    def _like(self, value: Any, name: str) -> Any:
+        if isinstance(value, Buffer):
+            return Buffer(self, value.base, value.extent, Value(self, name, INT), 0)
+        return Value(self, name, value.type)
+
+    def _spell_carried(self, value: Any) -> str:
+        return value.total().name if isinstance(value, Buffer) else value.name
+
+    @contextmanager
+    def when(self, condition: Value, *, otherwise: bool = False) -> Iterator[None]:
+        """Run the block if the condition holds (with ``otherwise``: if it does not)."""
+        yes, leave = self._fresh("then"), self._fresh("join")
+        first, second = (leave, yes) if otherwise else (yes, leave)
+        self._line(f"  br i1 {condition.name}, label %{first}, label %{second}")
+        self._start(yes)
+        yield
+        self._line(f"  br label %{leave}")
+        self._start(leave)
+
+    def select(self, condition: Value, a: Any, b: Any) -> Value:
+        """``a`` where the condition holds, else ``b``."""
+        type_ = a.type if isinstance(a, Value) else b.type if isinstance(b, Value) else INT
+        kind = condition.type
+        return self.emit(
+            f"select {kind} {condition.name}, {type_} {self.spell(a, type_)}, {type_} {self.spell(b, type_)}", type_
+        )
+
+    def minimum(self, a: Value, b: Value | int) -> Value:
+        """Smaller of two integers."""
+        return self.select(a < b, a, b)
+
+    def maximum(self, a: Value, b: Value | int) -> Value:
+        """Larger of two integers."""
+        return self.select(a > b, a, b)
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def constant(self, type_: Type, number: float) -> Value:
+        """A constant, in every lane."""
+        return Value(self, self.spell(number, type_), type_)
+
+    def splat(self, scalar: Value, lanes: int) -> Value:
+        """A scalar in every lane."""
+        type_ = Type(scalar.type.element, lanes)
+        one = self.emit(f"insertelement {type_} poison, {scalar.type} {scalar.name}, i32 0", type_)
+        return self.emit(f"shufflevector {type_} {one.name}, {type_} poison, <{lanes} x i32> zeroinitializer", type_)
+
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+        """Lanes picked from a (0..) and b (continuing after a's)."""
+        type_ = Type(a.type.element, len(lanes))
+        picks = ", ".join(f"i32 {i}" for i in lanes)
+        return self.emit(f"shufflevector {a.type} {a.name}, {b.type} {b.name}, <{len(lanes)} x i32> <{picks}>", type_)
+
+    def cast(self, operation: str, value: Value, to: Type) -> Value:
+        """An LLVM conversion: fpext, fptrunc, sitofp, uitofp, fptosi, zext, sext, trunc, bitcast."""
+        return self.emit(f"{operation} {value.type} {value.name} to {to}", to)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """``a * b + c``: one rounding where the target can, else two; wrapping for integers."""
+        if not a.type.is_float or not self.has_fma:
+            return a * b + c
+        return self.intrinsic("fma", a.type, a, b, c)
+
+    def intrinsic(self, name: str, type_: Type, *operands: Value) -> Value:
+        """Call ``llvm.<name>`` of one type: fma, sqrt, fabs, copysign, maximum, smax, umin, ..."""
+        kinds = ", ".join(str(o.type) for o in operands)
+        full = f"llvm.{name}.{type_.suffix}"
+        return self.target_intrinsic(full, type_, kinds, operands)
+
+    def target_intrinsic(self, full: str, type_: Type, kinds: str, operands: Sequence[Value]) -> Value:
+        """Call an intrinsic by its full name."""
+        self._declared.setdefault(full, f"declare {type_} @{full}({kinds})")
+        given = ", ".join(f"{o.type} {o.name}" for o in operands)
+        return self.emit(f"call {type_} @{full}({given})", type_)
+
+    def mask(self, count: Value, lanes: int) -> Mask:
+        """Mask of the first ``count`` lanes; counts below 0 and above ``lanes`` are clamped."""
+        count = self.maximum(self.minimum(count, lanes), 0)
+        ramp = ", ".join(f"i64 {i}" for i in range(lanes))
+        wide = self.splat(count, lanes)
+        bits = self.emit(f"icmp ult <{lanes} x i64> <{ramp}>, {wide.name}", Type("i1", lanes))
+        return Mask(bits, count)
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def load(self, type_: Type, source: Buffer, align: int = 1) -> Value:
+        """Load a value; ``align`` in bytes is a promise about the address."""
+        address = self._checked(source, type_.bytes, "load")
+        return self.emit(f"load {type_}, ptr {address}, align {align}", type_)
+
+    def store(self, value: Value, target: Buffer, align: int = 1) -> None:
+        """Store a value."""
+        address = self._checked(target, value.type.bytes, "store")
+        self._line(f"  store {value.type} {value.name}, ptr {address}, align {align}")
+
+    def load_first(self, type_: Type, source: Buffer, mask: Mask) -> Value:
+        """Load the lanes of a mask, 0 elsewhere; memory behind the other lanes is not touched."""
+        address = self._checked(source, mask.count * type_.element_bytes, "masked load")
+        full = f"llvm.masked.load.{type_.suffix}.p0"
+        self._declared.setdefault(full, f"declare {type_} @{full}(ptr, i32, {mask.bits.type}, {type_})")
+        return self.emit(
+            f"call {type_} @{full}(ptr {address}, i32 1, {mask.bits.type} {mask.bits.name}, {type_} zeroinitializer)",
+            type_,
+        )
+
+    def store_first(self, value: Value, target: Buffer, mask: Mask) -> None:
+        """Store the lanes of a mask; memory behind the other lanes is not touched."""
+        type_ = value.type
+        address = self._checked(target, mask.count * type_.element_bytes, "masked store")
+        full = f"llvm.masked.store.{type_.suffix}.p0"
+        self._declared.setdefault(full, f"declare void @{full}({type_}, ptr, i32, {mask.bits.type})")
+        self._line(
+            f"  call void @{full}({type_} {value.name}, ptr {address}, i32 1, {mask.bits.type} {mask.bits.name})"
+        )
+
+    def broadcast(self, type_: Type, source: Buffer) -> Value:
+        """Load one element into every lane."""
+        return self.splat(self.load(type_.scalar, source, type_.element_bytes), type_.lanes)
+
+    def word(self, source: Buffer, index: Value | int = 0) -> Value:
+        """Load a 64-bit integer from a table."""
+        return self.load(INT, source + index * 8, 8)
+
+    def buffer(self, source: Buffer, index: Value | int = 0) -> Buffer:
+        """Load a buffer from a table: a pointer word and a word with its extent in bytes."""
+        place = source + index * 8
+        address = self._checked(place, 8, "pointer")
+        pointer = self.emit(f"load ptr, ptr {address}, align 8", POINTER)
+        extent = self.load(INT, place + 8, 8) if self.check else None
+        return Buffer(self, pointer.name, extent)
+
+    def clear(self, target: Buffer, size: int) -> None:
+        """Fill a fixed number of bytes with zeros."""
+        address = self._checked(target, size, "clear")
+        full = "llvm.memset.inline.p0.i64"
+        self._declared.setdefault(full, f"declare void @{full}(ptr, i8, i64, i1)")
+        self._line(f"  call void @{full}(ptr {address}, i8 0, i64 {size}, i1 false)")
+
+    # -- text ------------------------------------------------------------------------------------
+
+    def emit(self, instruction: str, type_: Type) -> Value:
+        """Append an instruction that gives a value."""
+        name = f"%{self._fresh('v')}"
+        self._line(f"  {name} = {instruction}")
+        return Value(self, name, type_)
+
+    def spell(self, value: Any, type_: Type) -> str:
+        """An operand's text: a value's name, or a constant of the type."""
+        if isinstance(value, Value):
+            return value.name
+        if type_.is_float and type_.element != "ptr":
+            number = _hexadecimal(float(value), type_.element)
+        else:
+            number = str(int(value))
+        return f"splat ({type_.element} {number})" if type_.lanes else number
+
+    def _line(self, text: str) -> None:
+        self._lines.append(text)
+
+    def _fresh(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}{self._count}"
+
+    def _start(self, block: str) -> None:
+        self._line(f"{block}:")
+        self._block = block
+
+    def _address(self, place: Buffer) -> str:
+        if place.offset is None and place.constant == 0:
+            return place.base
+        pointer = place.base
+        if place.offset is not None:
+            pointer = self.emit(f"getelementptr i8, ptr {pointer}, i64 {place.offset.name}", POINTER).name
+        if place.constant:
+            pointer = self.emit(f"getelementptr i8, ptr {pointer}, i64 {place.constant}", POINTER).name
+        return pointer
+
+    def _checked(self, place: Buffer, size: Value | int, what: str) -> str:
+        """Address of an access of ``size`` bytes; in check mode redirected to the cell if it does not fit."""
+        address = self._address(place)
+        if not self.check:
+            return address
+        assert place.extent is not None
+        site = self._first_site + len(self.site_names)
+        self.site_names.append(f"{self._function}: {what}")
+        offset = place.total()
+        end = offset + size
+        fits = self.emit(f"icmp ule i64 {end.name}, {place.extent.name}", BOOL)
+        ordered = self.emit(f"icmp ule i64 {offset.name}, {end.name}", BOOL)
+        good = fits & ordered
+        if isinstance(size, Value):  # no lane active: nothing is touched, wherever the place is
+            good = good | size.equals(0)
+        bad, done = self._fresh("bad"), self._fresh("good")
+        self._line(f"  br i1 {good.name}, label %{done}, label %{bad}, !prof !0")
+        self._start(bad)
+        self._line(f"  store i64 {site}, ptr %cell, align 8")
+        self._line(f"  br label %{done}")
+        self._start(done)
+        self._declared.setdefault("!0", '!0 = !{!"branch_weights", i32 1000, i32 1}')
+        spare = self.emit("getelementptr i8, ptr %cell, i64 64", POINTER)
+        return self.select(good, Value(self, address, POINTER), spare).name
+
+
+def _hexadecimal(number: float, element: str) -> str:
+    """A float constant exactly, as LLVM spells it: the double's bits, for float rounded to float first."""
+    if element == "float":
+        number = struct.unpack("<f", struct.pack("<f", number))[0]
+    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"

@@ -1,0 +1,335 @@
+"""Moves between tensors and panels: copy, transpose or gather a block of pixels by channels.
+
+One signature in terms of pixels and channels, whatever lies contiguous on either side; a move into a
+panel converts to the accumulator type (and subtracts a zero point), a move out applies the epilogue
+and converts to the result type.  It must know nothing of kernels' taps, strides or problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels import mathfn
+from polyconv.kernels.convert import LLVM_NAMES, narrow, saturate, widen
+from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
+
+__all__ = ["Epilogue", "Move", "move", "zero_words"]
+
+# source, its pixel and channel strides; target, its strides; numbers of pixels and channels
+_BLOCK = ("buffer", "int", "int", "buffer", "int", "int", "int", "int")
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What happens to a sum before it is stored, in this order.
+
+    Parameters
+    ----------
+    bias : bool
+        Add a value per channel.
+    residual : bool
+        Add an element of a tensor of the result's type.
+    rescale : bool
+        Multiply by a float per channel, round to nearest even, add a zero point, saturate.
+    activation : str
+        Name, or empty.
+    saturate : bool
+        Clamp integers instead of wrapping.
+    """
+
+    bias: bool = False
+    residual: bool = False
+    rescale: bool = False
+    activation: str = ""
+    saturate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A kind of move.
+
+    Parameters
+    ----------
+    source, target : str
+        dtype in the tensor, or LLVM accumulator element in the panel: a move in goes from dtype to
+        element, a move out from element to dtype.
+    along : str
+        Contiguous axes of source and target: ``cc``, ``pp``, ``pc``, ``cp`` (p pixel, c channel), or
+        ``any`` for a move element by element.
+    epilogue : Epilogue or None
+        None for a move in.
+    """
+
+    source: str
+    target: str
+    along: str
+    epilogue: Epilogue | None = None
+
+    @property
+    def element(self) -> str:
+        """LLVM element of the panel."""
+        return self.target if self.epilogue is None else self.source
+
+
+def zero_words(k: Module, target: Buffer, count: Value, kind: Type) -> None:
+    """Fill ``count`` words with zeros."""
+    nothing = k.constant(kind, 0)
+    full = count - count % kind.lanes
+    with k.loop(0, full, kind.lanes) as i:
+        k.store(nothing, target + i.index * kind.element_bytes)
+    rest = count - full
+    with k.when(rest > 0):
+        k.store_first(nothing, target + full * kind.element_bytes, k.mask(rest, kind.lanes))
+
+
+def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool, masks: bool) -> None:
+    """Add a move to a module.
+
+    Parameters
+    ----------
+    lanes : int
+        Accumulators per vector.
+    f16c, masks : bool
+        Whether the target converts f16, and whether masked accesses are as cheap as whole ones.
+
+    Notes
+    -----
+    Signature of a move in: the block and a zero point.  Of a move out: the block, bias, scale,
+    residual with its strides, constants (activation parameters, then the zero point of the result).
+    """
+    block = _Block(k, spec, Type(spec.element, 0 if spec.along == "any" else lanes), f16c)
+    if spec.epilogue is None:
+        with k.function(name, *_BLOCK, "int") as given:
+            block.run(_Given(*given[:8]), _load_in(block, given[8]), _store_in(block), masks)
+        return
+    with k.function(name, *_BLOCK, "buffer", "buffer", "buffer", "int", "int", "buffer") as given:
+        block.run(_Given(*given[:8]), _load_out(block), _store_out(block, *given[8:]), masks)
+
+
+_Load = Callable[[Buffer, Mask | None], Value]
+_Store = Callable[[Value, Buffer, Value, Value, Mask | None], None]
+
+
+class _Given(NamedTuple):
+    """The block's arguments: two buffers with their byte strides, and its size."""
+
+    source: Buffer
+    source_pixel: Value
+    source_channel: Value
+    target: Buffer
+    target_pixel: Value
+    target_channel: Value
+    pixels: Value
+    channels: Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The loops of a move; ``load`` gives accumulators, ``store`` takes them with their pixel and channel."""
+
+    k: Module
+    spec: Move
+    kind: Type
+    f16c: bool
+
+    def run(self, given: _Given, load: _Load, store: _Store, masks: bool) -> None:
+        along = self.spec.along
+        if along == "any":
+            self._each(given, load, store)
+        elif along in ("cc", "pp"):
+            self._rows(given, load, store)
+        else:
+            self._transposed(given, load, store, masks)
+
+    def _each(self, g: _Given, load: _Load, store: _Store) -> None:
+        with self.k.loop(0, g.channels) as c, self.k.loop(0, g.pixels) as p:
+            value = load(g.source + p.index * g.source_pixel + c.index * g.source_channel, None)
+            store(value, g.target + p.index * g.target_pixel + c.index * g.target_channel, p.index, c.index, None)
+
+    def _rows(self, g: _Given, load: _Load, store: _Store) -> None:
+        """Vectors along the axis that is contiguous on both sides."""
+        k, lanes = self.k, self.kind.lanes
+        by_channel = self.spec.along == "cc"
+        rows, columns = (g.pixels, g.channels) if by_channel else (g.channels, g.pixels)
+        step_s = g.source_pixel if by_channel else g.source_channel
+        step_t = g.target_pixel if by_channel else g.target_channel
+        from_bytes, to_bytes = _sizes(self.spec)
+        full = columns - columns % lanes
+        with k.loop(0, rows) as r:
+            s, t = g.source + r.index * step_s, g.target + r.index * step_t
+
+            def one(column: Value, mask: Mask | None, s: Buffer = s, t: Buffer = t, r: Value = r.index) -> None:
+                p, c = (r, column) if by_channel else (column, r)
+                store(load(s + column * from_bytes, mask), t + column * to_bytes, p, c, mask)
+
+            with k.loop(0, full, lanes) as i:
+                one(i.index, None)
+            with k.when(full < columns):
+                one(full, k.mask(columns - full, lanes))
+
+    def _transposed(self, g: _Given, load: _Load, store: _Store, masks: bool) -> None:
+        """Squares of vectors, loaded along one axis and stored along the other."""
+        k, lanes = self.k, self.kind.lanes
+        to_channel = self.spec.along == "pc"
+        # a: contiguous in the source; b: contiguous in the target
+        na, nb = (g.pixels, g.channels) if to_channel else (g.channels, g.pixels)
+        sb = g.source_channel if to_channel else g.source_pixel
+        ta = g.target_pixel if to_channel else g.target_channel
+        from_bytes, to_bytes = _sizes(self.spec)
+
+        def square(a: Value, b: Value, source_mask: Mask | None, target_mask: Mask | None) -> None:
+            none = None if source_mask is None else Mask(k.constant(source_mask.bits.type, 0), k.constant(_INT, 0))
+            rows = []
+            for j in range(lanes):
+                mask = _if(k, nb - b > j, source_mask, none)
+                rows.append(load(g.source + a * from_bytes + (b + j) * sb, mask))
+            for j, row in enumerate(_transpose(k, rows)):
+                p, c = (a + j, b) if to_channel else (b, a + j)
+                mask = _if(k, na - a > j, target_mask, none)
+                store(row, g.target + (a + j) * ta + b * to_bytes, p, c, mask)
+
+        with k.loop(0, na, lanes) as i, k.loop(0, nb, lanes) as j:
+            a, b = i.index, j.index
+            masked = k.mask(na - a, lanes), k.mask(nb - b, lanes)
+            if masks:
+                square(a, b, *masked)
+            else:
+                whole = (na - a >= lanes) & (nb - b >= lanes)
+                with k.when(whole):
+                    square(a, b, None, None)
+                with k.when(whole, otherwise=True):
+                    square(a, b, *masked)
+
+
+_INT = Type("i64")
+
+
+def _if(k: Module, condition: Value, mask: Mask | None, none: Mask | None) -> Mask | None:
+    if mask is None or none is None:
+        return None
+    return Mask(k.select(condition, mask.bits, none.bits), k.select(condition, mask.count, none.count))
+
+
+def _transpose(k: Module, rows: list[Value]) -> list[Value]:
+    """Transpose a square of vectors: log2(n) rounds that interleave row i with row i + n/2."""
+    n = len(rows)
+    low = [v for i in range(n // 2) for v in (i, n + i)]
+    high = [v + n // 2 for v in low]
+    for _ in range(n.bit_length() - 1):
+        rows = [k.shuffle(rows[i], rows[i + n // 2], pattern) for i in range(n // 2) for pattern in (low, high)]
+    return rows
+
+
+def _sizes(spec: Move) -> tuple[int, int]:
+    """Bytes of an element in source and target."""
+    word = Type(spec.element).element_bytes
+    if spec.epilogue is None:
+        return DTYPES[spec.source].itemsize, word
+    return word, DTYPES[spec.target].itemsize
+
+
+def _load_in(block: _Block, zero_point: Value) -> _Load:
+    dtype = DTYPES[block.spec.source]
+    integer = not block.kind.is_float
+
+    def load(place: Buffer, mask: Mask | None) -> Value:
+        k, kind = block.k, block.kind.of(LLVM_NAMES[dtype.name])
+        value = k.load(kind, place) if mask is None else k.load_first(kind, place, mask)
+        value = widen(k, value, dtype, block.kind.element, f16c=block.f16c)
+        if not integer:
+            return value
+        offset = zero_point if block.kind.element == "i64" else k.cast("trunc", zero_point, block.kind.scalar)
+        return value - (k.splat(offset, block.kind.lanes) if block.kind.lanes else offset)
+
+    return load
+
+
+def _store_in(block: _Block) -> _Store:
+    def store(value: Value, place: Buffer, p: Value, c: Value, mask: Mask | None) -> None:
+        if mask is None:
+            block.k.store(value, place)
+        else:
+            block.k.store_first(value, place, mask)
+
+    return store
+
+
+def _load_out(block: _Block) -> _Load:
+    def load(place: Buffer, mask: Mask | None) -> Value:
+        k = block.k
+        return k.load(block.kind, place) if mask is None else k.load_first(block.kind, place, mask)
+
+    return load
+
+
+def _store_out(
+    block: _Block, bias: Buffer, scale: Buffer, residual: Buffer, rp: Value, rc: Value, constants: Buffer
+) -> _Store:
+    spec, k, kind = block.spec, block.k, block.kind
+    epilogue, dtype = spec.epilogue, DTYPES[spec.target]
+    assert epilogue is not None
+    by_channel = spec.along in ("cc", "pc")
+
+    def per_channel(table: Buffer, kind: Type, c: Value, mask: Mask | None) -> Value:
+        if kind.lanes and not by_channel:
+            if mask is not None:  # a row beyond the block stores nothing, and must not read its channel
+                c = k.select(mask.count > 0, c, 0)
+            return k.broadcast(kind, table + c * kind.element_bytes)
+        place = table + c * kind.element_bytes
+        return k.load(kind, place) if mask is None else k.load_first(kind, place, mask)
+
+    def constant(index: int, kind: Type) -> Value:
+        place = constants + index * 8
+        value = k.load(kind.scalar, place)
+        return k.splat(value, kind.lanes) if kind.lanes else value
+
+    def store(value: Value, place: Buffer, p: Value, c: Value, mask: Mask | None) -> None:
+        if epilogue.bias:
+            value = value + per_channel(bias, kind, c, mask)
+        if epilogue.residual:
+            where, memory = residual + p * rp + c * rc, kind.of(LLVM_NAMES[dtype.name])
+            other = k.load(memory, where) if mask is None else k.load_first(memory, where, mask)
+            value = value + widen(k, other, dtype, kind.element, f16c=block.f16c)
+        if epilogue.rescale:
+            value = _rescaled(k, value, per_channel(scale, kind.of("float"), c, mask), constant(0, kind.of("i32")))
+            value = saturate(k, value, dtype)
+        if epilogue.activation:
+            parameters = [constant(i, kind) for i in range(mathfn.PARAMETERS[epilogue.activation])]
+            if dtype.name == "u64":  # its sums use all 64 bits: they are not signed numbers
+                value = _unsigned(k, epilogue.activation, value, parameters)
+            else:
+                value = mathfn.apply(k, epilogue.activation, value, parameters)
+        if epilogue.saturate:
+            value = saturate(k, value, dtype)
+        result = narrow(k, value, dtype, f16c=block.f16c)
+        if mask is None:
+            k.store(result, place)
+        else:
+            k.store_first(result, place, mask)
+
+    return store
+
+
+def _unsigned(k: Module, activation: str, value: Value, parameters: list[Value]) -> Value:
+    """Relu or Clip of unsigned numbers."""
+    if activation == "Relu":
+        return value
+    low, high = parameters
+    value = k.select(value.below(low), low, value)
+    return k.select(high.below(value), high, value)
+
+
+def _rescaled(k: Module, total: Value, scale: Value, zero_point: Value) -> Value:
+    """``round_half_even(total * scale) + zero_point`` in i32; QLinearConv's order (semantics 5.2).
+
+    Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits of the float; the clamp
+    before it keeps far beyond any 8-bit result.
+    """
+    scaled = k.cast("sitofp", total, scale.type) * scale
+    scaled = k.select(scaled < -(2.0**20), -(2.0**20), scaled)
+    scaled = k.select(scaled > 2.0**20, 2.0**20, scaled)
+    rounded = k.cast("bitcast", scaled + 1.5 * 2.0**23, total.type) - 0x4B400000
+    return rounded + zero_point

@@ -1,0 +1,336 @@
+"""The activations as vector code: a name, a value and its parameters to the instructions that apply it.
+
+Everything exponential grows from one reduction, ``x = n ln 2 + r`` with a polynomial in ``r``; nothing is
+called, no table is read, and no lane takes a branch, so every target and every number of lanes has the
+same code.  It must not know where values come from or go: it sees floats and doubles (Relu and Clip:
+integers too), and its meaning is the table of ``problem/epilogue.py``.
+
+Results are within 4 units in the last place of the exact value, with subnormal numbers or without.
+NaN passes through: clamps compare and select, and a comparison with NaN selects the NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from polyconv.kernels.language import Module, Value
+from polyconv.problem.epilogue import ACTIVATIONS
+
+__all__ = ["PARAMETERS", "apply"]
+
+PARAMETERS = {name: len(row.parameters) for name, row in ACTIVATIONS.items()}
+"""How many parameters each activation takes."""
+
+
+def apply(k: Module, name: str, v: Value, parameters: Sequence[Value]) -> Value:
+    """Emit ``activation(v)``.
+
+    Parameters
+    ----------
+    k : Module
+        Receives the instructions.
+    name : str
+        A key of ``ACTIVATIONS``.
+    v : Value
+        Of ``float`` or ``double``, any number of lanes or a scalar; Relu and Clip also of (signed)
+        ``i32`` or ``i64``.
+    parameters : sequence of Value
+        In the order of ``ACTIVATIONS[name].parameters``, of the type of ``v``.
+
+    Returns
+    -------
+    Value
+        Of the type of ``v``.
+    """
+    return _FORMS[name](k, v, *parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """What the two float formats differ in.
+
+    Parameters
+    ----------
+    integer : str
+        The integer element of the same size.
+    fraction : int
+        Bits of the fraction.
+    bias : int
+        The exponent's bias.
+    low_bits : int
+        Fraction bits that ``_leading`` clears: what is left has an exact square.
+    guard : int
+        ``_scaled`` goes through a power of two this much too large.
+    floor : float
+        Least argument of the exponential: both ``e^floor`` and ``floor e^floor`` round to zero.
+    gelu_floor : float
+        A distance from 0 at which ``v Phi(-v)`` rounds to zero.
+    ln2_high, ln2_low : float
+        ln 2 in two parts; the first has so few bits that its product with any ``n`` is exact.
+    exponential : tuple of float
+        Coefficients of q(r), constant first; see ``_exponential``.
+    mills : tuple of two tuples of float
+        Coefficients of N and D, constant first; see ``_gelu``.
+    """
+
+    integer: str
+    fraction: int
+    bias: int
+    low_bits: int
+    guard: int
+    floor: float
+    gelu_floor: float
+    ln2_high: float
+    ln2_low: float
+    exponential: tuple[float, ...]
+    mills: tuple[tuple[float, ...], tuple[float, ...]]
+
+
+# fmt: off
+_FORMATS = {
+    "float": _Format(
+        integer="i32", fraction=23, bias=127, low_bits=12, guard=64, floor=-110.0, gelu_floor=15.0,
+        ln2_high=0.693359375, ln2_low=-2.1219444005469057e-4,
+        exponential=(0.5, 0.1666657342385974, 0.0416665501627203, 0.008363767023287037, 0.001392691805594798),
+        mills=(
+            (0.0, 0.45543001449624093, 0.29216146208777877, 0.08525347082057083, 0.011281396491340275),
+            (1.0, 1.7393890047681404, 1.3047157889896341, 0.5373429954823166, 0.1245231198654512,
+             0.014140153813933149),
+        ),
+    ),
+    "double": _Format(
+        integer="i64", fraction=52, bias=1023, low_bits=27, guard=512, floor=-760.0, gelu_floor=40.0,
+        ln2_high=float.fromhex("0x1.62e42feep-1"), ln2_low=1.9082149292705877e-10,
+        exponential=(0.5, 0.16666666666666669, 0.04166666666662068, 0.008333333333329796,
+                     0.0013888888918918907, 0.00019841269864364933, 2.4801518672268355e-05,
+                     2.7557266442353424e-06, 2.7621324269313687e-07, 2.5101335854788522e-08),
+        mills=(
+            (0.0, 0.45542957651263494, 0.6321833751893731, 0.4356640685853141, 0.19175515833174667,
+             0.05885563263230028, 0.013011525416530662, 0.0020715153136017916, 0.0002298013844300156,
+             1.6245679327715792e-05, 5.665351995093276e-07),
+            (1.0, 2.485968047703137, 2.8938668281901516, 2.0866986830148804, 1.0382244869071144,
+             0.3753711082158605, 0.10099765854733671, 0.020313432924175714, 0.0030100823826679493,
+             0.00031535736247122084, 2.125085098159688e-05, 7.100465748343038e-07),
+        ),
+    ),
+}
+# fmt: on
+
+_LOG2_E = 1.4426950408889634
+
+
+def _at_least(k: Module, v: Value, low: Value | float) -> Value:
+    return k.select(v < low, low, v)
+
+
+def _at_most(k: Module, v: Value, high: Value | float) -> Value:
+    return k.select(v > high, high, v)
+
+
+def _absolute(k: Module, v: Value) -> Value:
+    return k.intrinsic("fabs", v.type, v)
+
+
+def _polynomial(k: Module, x: Value, coefficients: Sequence[float]) -> Value:
+    """Horner's rule; the constant stands first."""
+    total = k.constant(x.type, coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        total = k.fma(total, x, k.constant(x.type, c))
+    return total
+
+
+# -- the exponential -----------------------------------------------------------------------------------
+#
+#   e^x = 2^n (1 + p(r)),  n = round(x / ln 2),  r = x - n ln 2,  p(r) = e^r - 1 = r + r^2 q(r)
+#
+# after W. J. Cody and W. Waite, Software Manual for the Elementary Functions (1980), ch. 6.  Adding
+# 1.5 * 2^fraction rounds to an integer and leaves it in the low bits of the sum, so no rounding instruction
+# is needed (SSE2 has none).  As n * ln2_high and its difference to x are exact, r has one rounding; and as
+# p has r itself as its first term, it keeps its relative accuracy down to r = 0, which expm1 needs.
+#
+# q is the Chebyshev fit to (e^r - 1 - r) / r^2 on |r| <= 0.35, a little more than ln 2 / 2:
+#   mpmath.chebyfit(lambda r: (expm1(r) - r) / r**2 if r else 0.5, [-0.35, 0.35], count)
+# with 5 coefficients for float and 10 for double; r^2 q is then off by at most 2^-26.8 and 2^-55.9.
+
+
+def _exponential(k: Module, x: Value, low: Value | None = None) -> tuple[Value, Value]:
+    """``p`` and ``n`` of ``e^(x + low) = 2^n (1 + p)``, p in -0.3 .. 0.42, n in the low bits of integers.
+
+    ``x`` is at least the format's floor and small enough for the result to be finite.
+    """
+    f = _FORMATS[x.type.element]
+    rounder = 1.5 * 2.0**f.fraction
+    shifted = k.fma(x if low is None else x + low, k.constant(x.type, _LOG2_E), k.constant(x.type, rounder))
+    n = shifted - rounder
+    r = k.fma(n, k.constant(x.type, -f.ln2_high), x)
+    r = k.fma(n, k.constant(x.type, -f.ln2_low), r)
+    if low is not None:
+        r = r + low
+    p = k.fma(r * r, _polynomial(k, r, f.exponential), r)
+    return p, k.cast("bitcast", shifted, x.type.of(f.integer))
+
+
+def _power(k: Module, n: Value, element: str, extra: int = 0) -> Value:
+    """``2^(n + extra)``, a normal number; the shift drops the bits above n that ``_exponential`` left."""
+    f = _FORMATS[element]
+    return k.cast("bitcast", (n << f.fraction) + ((f.bias + extra) << f.fraction), n.type.of(element))
+
+
+def _scaled(k: Module, m: Value, n: Value) -> Value:
+    """``m 2^n`` also where ``2^n`` alone is below the smallest normal number."""
+    guard = _FORMATS[m.type.element].guard
+    return m * _power(k, n, m.type.element, guard) * 2.0**-guard
+
+
+def _times_power(k: Module, m: Value, p: Value, n: Value) -> Value:
+    """``m 2^n (1 + p)``, without the rounding of ``1 + p``."""
+    return _scaled(k, k.fma(m, p, m), n)
+
+
+def _expm1(k: Module, x: Value) -> Value:
+    """``e^x - 1 = 2^n p + (2^n - 1)`` for x <= 0; below -60 it is -1 in either format."""
+    p, n = _exponential(k, _at_least(k, x, -60.0))
+    power = _power(k, n, x.type.element)
+    return k.fma(power, p, power - 1.0)
+
+
+# -- exact products ------------------------------------------------------------------------------------
+
+
+def _leading(k: Module, v: Value) -> Value:
+    """The leading half of the fraction; the product of two such halves is exact."""
+    f = _FORMATS[v.type.element]
+    bits = k.cast("bitcast", v, v.type.of(f.integer)) & -(1 << f.low_bits)
+    return k.cast("bitcast", bits, v.type)
+
+
+def _multiply_add(k: Module, a: Value, b: Value, c: Value) -> Value:
+    """``a b + c`` rounded once, or as good as once where the target rounds the product first.
+
+    There the errors of product and sum are found and added back: T. J. Dekker, Numerische Mathematik 18
+    (1971), with halves cut off the bits; and D. E. Knuth, TAOCP volume 2, 4.2.2, theorem B.
+    """
+    if k.has_fma:
+        return k.fma(a, b, c)
+    product = a * b
+    a_high, b_high = _leading(k, a), _leading(k, b)
+    a_low, b_low = a - a_high, b - b_high
+    error = (a_high * b_high - product) + a_high * b_low + a_low * b_high + a_low * b_low
+    total = product + c
+    c_part = total - product
+    error = error + ((product - (total - c_part)) + (c - c_part))
+    return k.select(error.is_nan(), total, total + error)  # NaN: the total is infinite or NaN itself
+
+
+# -- the activations -----------------------------------------------------------------------------------
+
+
+def _relu(k: Module, v: Value) -> Value:
+    return _at_least(k, v, 0)
+
+
+def _leaky_relu(k: Module, v: Value, alpha: Value) -> Value:
+    return k.select(v >= 0.0, v, alpha * v)
+
+
+def _clip(k: Module, v: Value, low: Value, high: Value) -> Value:
+    return _at_most(k, _at_least(k, v, low), high)
+
+
+def _hard_sigmoid(k: Module, v: Value, alpha: Value, beta: Value) -> Value:
+    return _at_most(k, _at_least(k, _multiply_add(k, alpha, v, beta), 0.0), 1.0)
+
+
+def _hard_swish(k: Module, v: Value) -> Value:
+    # (v + 3) / 6 is exact to rounding near -3, where v / 6 + 0.5 cancels.  Below -3 the product is 0
+    # whatever v is; -3 in place of v makes that so for an infinity too.
+    gate = _at_most(k, _at_least(k, v + 3.0, 0.0), 6.0)
+    return _at_least(k, v, -3.0) * (gate * (1.0 / 6.0))
+
+
+def _decay(k: Module, v: Value) -> tuple[Value, Value, Value]:
+    """``e^-|v|``, and the ``p`` and ``n`` it is made of."""
+    p, n = _exponential(k, _at_least(k, -_absolute(k, v), _FORMATS[v.type.element].floor))
+    return _scaled(k, p + 1.0, n), p, n
+
+
+def _sigmoid(k: Module, v: Value) -> Value:
+    # 1 / (1 + e^-v) = e^v / (1 + e^v), of which the form with the power below 1 is taken
+    e, _, _ = _decay(k, v)
+    return k.select(v < 0.0, e, 1.0) / (e + 1.0)
+
+
+def _silu(k: Module, v: Value) -> Value:
+    # Below 0 the power comes in last: v e^v is a normal number where e^v no longer is.
+    e, p, n = _decay(k, v)
+    quotient = _at_least(k, v, _FORMATS[v.type.element].floor) / (e + 1.0)
+    return k.select(v < 0.0, _times_power(k, quotient, p, n), quotient)
+
+
+def _tanh(k: Module, v: Value) -> Value:
+    # tanh |v| = -t / (t + 2) with t = e^(-2 |v|) - 1
+    t = _expm1(k, _absolute(k, v) * -2.0)
+    return k.intrinsic("copysign", v.type, -t / (t + 2.0), v)
+
+
+def _mish(k: Module, v: Value) -> Value:
+    # With e = e^v and d = (1 + e)^2 + 1, tanh(ln(1 + e)) = 1 - 2 / d = e (1 - e (1 + e) / d).  The first form
+    # is taken from 0 on, the second, its factor e coming in last as in _silu, below: what is taken from 1
+    # is at most 0.4.  Beyond 30 the function is v in either format.
+    negative = v < 0.0
+    x = _at_most(k, _at_least(k, v, _FORMATS[v.type.element].floor), 30.0)
+    p, n = _exponential(k, x)
+    e = _scaled(k, p + 1.0, n)
+    share = k.select(negative, e * (e + 1.0), 2.0) / k.fma(e, e + 2.0, k.constant(v.type, 2.0))
+    rest = x * (1.0 - share)
+    return k.select(v > 30.0, v, k.select(negative, _times_power(k, rest, p, n), rest))
+
+
+def _elu(k: Module, v: Value, alpha: Value) -> Value:
+    return k.select(v > 0.0, v, alpha * _expm1(k, _at_most(k, v, 0.0)))
+
+
+# Gelu(v) = v Phi(v) = max(v, 0) - y Phi(-y), y = |v|.  The tail is taken from Mills' ratio (J. P. Mills,
+# Biometrika 18, 1926; here without its factor sqrt(2 pi)):
+#
+#   Phi(-y) = M(y) e^(-y^2 / 2),  M(y) = e^(y^2 / 2) erfc(y / sqrt 2) / 2
+#   M(y) = (1 + R(y)) / (2 + c y),  c = sqrt(2 pi) as the format rounds it
+#
+# M falls from 1/2 like 1 / (c y), so R is 0 at both ends and never above 0.19: its rounding errors count
+# for little.  R is fitted by N / D, polynomials with positive coefficients, in which nothing cancels: of
+# degrees 4 and 5 on 0 .. 15 for float (off by at most 2^-26.7), 10 and 11 on 0 .. 40 for double (2^-59.4).
+# The fit, in 60 digits of mpmath: least squares of w (N - R D) with N(0) = 0 and D(0) = 1 over 16 (degree
+# of D) points y = 3 (1 + t) / (1 - t), t Chebyshev points, six times over with w = 1 / D of the time before
+# (at first 1).
+#
+# The exponent would carry the rounding error of y^2, up to 800 times the last place.  Instead y^2 is
+# h^2 + (y - h) (y + h), h the leading half of y: the first part is exact, the second small.
+_MILLS_SLOPE = 2.5066282746310002
+
+
+def _gelu(k: Module, v: Value) -> Value:
+    f = _FORMATS[v.type.element]
+    y = _at_most(k, _absolute(k, v), f.gelu_floor)
+    h = _leading(k, y)
+    p, n = _exponential(k, h * h * -0.5, (y - h) * (y + h) * -0.5)
+    numerator, denominator = f.mills
+    ratio = _polynomial(k, y, numerator) / _polynomial(k, y, denominator)
+    quotient = y / k.fma(y, k.constant(v.type, _MILLS_SLOPE), k.constant(v.type, 2.0))
+    tail = _times_power(k, quotient, k.fma(p, ratio, p + ratio), n)
+    return _at_least(k, v, 0.0) - tail
+
+
+_FORMS: dict[str, Callable[..., Value]] = {
+    "Relu": _relu,
+    "LeakyRelu": _leaky_relu,
+    "Clip": _clip,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "Sigmoid": _sigmoid,
+    "Tanh": _tanh,
+    "Silu": _silu,
+    "Mish": _mish,
+    "Gelu": _gelu,
+    "Elu": _elu,
+}

@@ -1,0 +1,256 @@
+"""Kernels by name: compiled once per machine, kept on disk, loaded once per process.
+
+The key of a kernel is everything that shapes its code: its own name, the generator's source, check
+mode, LLVM's version and the target.  A file in the cache is used only if it is ours, private and
+whole (SHA-256 before LLVM sees it); any trouble means one warning and compiling in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from polyconv.kernels.compile import link, llvm_version, object_code
+from polyconv.kernels.language import Module
+from polyconv.target import Target
+
+__all__ = ["EVENTS", "Events", "cache_folder", "clear_cache", "has_folder", "kernel", "kernel_text", "use_folder"]
+
+_MAGIC = b"polyconv-object-1\n"
+_MOST_BYTES = 256 << 20
+_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|\w+\.part)")
+_LONGEST_WRITE_SECONDS = 3600.0
+_TRIM_BYTES = 16 << 20
+_log = logging.getLogger("polyconv")
+_lock = threading.RLock()
+_loaded: dict[str, dict[str, int]] = {}
+
+# A fork waits for a compilation under way: the child's LLVM is whole and its locks are free.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+@dataclass(slots=True)
+class Events:
+    """What this process compiled and loaded, for tests, ``explain`` and ``info``."""
+
+    compiled: int = 0
+    loaded: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    sites: list[str] = field(default_factory=list)
+
+
+EVENTS = Events()
+_folder: list[Path | None] = []
+_untrimmed = _TRIM_BYTES  # bytes written since the folder was last looked through; the first write does
+_warned: set[str] = set()
+
+
+def use_folder(folder: Path | None) -> None:
+    """Keep objects in this folder from now on; None keeps them in memory only."""
+    _folder[:] = [folder]
+
+
+def has_folder() -> bool:
+    """Whether ``use_folder`` has decided, be it for a folder or for memory."""
+    return bool(_folder)
+
+
+def cache_folder() -> Path | None:
+    """Folder in use, or None."""
+    return _folder[0] if _folder else None
+
+
+def _warn(trouble: str, message: str) -> None:
+    """Say each kind of trouble once a process, however many kernels meet it."""
+    if trouble not in _warned:
+        _warned.add(trouble)
+        _log.warning("%s", message)
+
+
+@cache
+def _generator() -> str:
+    """Fingerprint of the code that generates kernels: the contents of its files."""
+    root = Path(__file__).parent.parent
+    files = sorted([*root.glob("kernels/*.py"), *root.glob("algorithms/*.py"), root / "dtypes.py", root / "target.py"])
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def kernel(name: str, functions: tuple[str, ...], build: Callable[[Module], None], target: Target,
+           *, check: bool = False) -> dict[str, int]:  # fmt: skip
+    """Addresses of a kernel's functions.
+
+    Parameters
+    ----------
+    name : str
+        Says all that shapes the code, with target, check mode and generator.
+    functions : tuple of str
+        What ``build`` defines.
+    build : callable
+        Adds the functions to a module.
+    """
+    level = f"{target.level} {'check' if check else ''} {name}"
+    with _lock:
+        found = _loaded.get(level)
+        if found is None:
+            found = _loaded[level] = link(_object(level, build, target, check), functions)
+        return found
+
+
+def _object(level: str, build: Callable[[Module], None], target: Target, check: bool) -> bytes:
+    def make() -> bytes:
+        first = len(EVENTS.sites) + 1
+        k = Module(check=check, fma=target.has_fma, wide=8 * target.vector_bytes, first_site=first)
+        build(k)
+        EVENTS.sites += [f"{level}: {site}" for site in k.site_names]
+        return object_code(k.text(target.triple), target)
+
+    return make() if check else _kept(level, target, make)
+
+
+def _kept(label: str, target: Target, make: Callable[[], bytes]) -> bytes:
+    """An object from the cache, else made and kept there."""
+    folder = cache_folder()
+    path = None
+    if folder is not None and _usable(folder):
+        key = "\n".join((label, _generator(), llvm_version(), target.triple, target.cpu, target.features))
+        path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.o"
+        found = _read(path)
+        if found is not None:
+            EVENTS.loaded += 1
+            return found
+    start = time.perf_counter()
+    made = make()
+    EVENTS.compiled += 1
+    EVENTS.seconds[label] = time.perf_counter() - start
+    if path is not None:
+        _write(path, made)
+    return made
+
+
+def _usable(folder: Path) -> bool:
+    """Whether a folder is ours alone; it is made if it does not exist."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = folder.lstat()
+    except OSError as error:
+        _warn("folder", f"the object cache {folder} cannot be used ({error}); kernels stay in memory")
+        return False
+    if not stat.S_ISDIR(info.st_mode) or (hasattr(os, "getuid") and info.st_uid != os.getuid()):
+        _warn("folder", f"the object cache {folder} is not a folder of this user; kernels stay in memory")
+        return False
+    if os.name == "posix" and info.st_mode & 0o022:
+        _warn("folder", f"the object cache {folder} can be written by others; kernels stay in memory (chmod 700 it)")
+        return False
+    return True
+
+
+def _read(path: Path) -> bytes | None:
+    """Payload of a cache file, or None: absent, foreign or damaged."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn("open", f"{path} in the object cache cannot be opened ({error}); compiling instead")
+        return None
+    with os.fdopen(handle, "rb") as file:
+        info = os.fstat(handle)
+        own = not hasattr(os, "getuid") or info.st_uid == os.getuid()
+        if not stat.S_ISREG(info.st_mode) or not own or info.st_mode & 0o022 or info.st_size > _MOST_BYTES:
+            _warn("private", f"{path} in the object cache is not a private file of this user; compiling instead")
+            return None
+        data = file.read()
+    payload = data[len(_MAGIC) + 32 :]
+    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(payload).digest() != data[len(_MAGIC) : len(_MAGIC) + 32]:
+        _warn("damage", f"{path} in the object cache is damaged; compiling instead")
+        return None
+    return payload
+
+
+def _write(path: Path, payload: bytes) -> None:
+    """Keep an object: a private temporary file, then one rename; older objects go when space runs out."""
+    global _untrimmed
+    data = _MAGIC + hashlib.sha256(payload).digest() + payload
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        _untrimmed += len(data)
+        if _untrimmed >= _TRIM_BYTES:
+            _untrimmed = 0
+            _trim(path.parent)
+    except OSError as error:
+        _warn("write", f"the object cache {path.parent} cannot be written ({error}); kernels stay in memory")
+
+
+def _own_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """(time of change, bytes, path) of the files that this module made; others in the folder are not ours."""
+    for entry in os.scandir(folder):
+        if not _NAME.fullmatch(entry.name):
+            continue
+        try:
+            info = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:  # another process trims, too
+            continue
+        yield info.st_mtime, info.st_size, Path(entry.path)
+
+
+def _trim(folder: Path) -> None:
+    """Delete the oldest objects beyond the size cap, and what processes that died left half written."""
+    total = 0
+    for changed, size, file in sorted(_own_files(folder), reverse=True):
+        total += size
+        abandoned = file.suffix == ".part" and time.time() - changed > _LONGEST_WRITE_SECONDS
+        if abandoned or (total > _MOST_BYTES and file.suffix == ".o"):
+            file.unlink(missing_ok=True)
+
+
+def clear_cache() -> int:
+    """Delete all kept objects; how many there were."""
+    folder = cache_folder()
+    if folder is None or not folder.is_dir():
+        return 0
+    files = [file for _, _, file in _own_files(folder) if file.suffix == ".o"]
+    for file in files:
+        file.unlink(missing_ok=True)
+    return len(files)
+
+
+def kernel_text(
+    name: str, functions: tuple[str, ...], text: str, target: Target, symbols: dict[str, int]
+) -> dict[str, int]:
+    """Addresses of functions written directly in LLVM's text form.
+
+    Parameters
+    ----------
+    symbols : dict
+        Addresses of what the text calls; they are bound when it is loaded and are no part of the code.
+    """
+    with _lock:
+        found = _loaded.get(name)
+        if found is None:
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            obj = _kept(
+                f"{name} {digest}", target, lambda: object_code(f'target triple = "{target.triple}"\n{text}', target)
+            )
+            found = _loaded[name] = link(obj, functions, symbols)
+        return found

@@ -1,0 +1,93 @@
+"""The micro-kernels: a register tile of sums, reduced over a list of offsets into a panel.
+
+Two orientations of one contract ``tile(panel, n, entries, weights, start, start_stride, sums, stride)``:
+
+* ``channel_tile``: lanes are output channels.  MR rows of panel words, one word apart in pixels
+  (``ROW_WORDS`` words), are broadcast against streaming weight vectors.  An entry is (offset, count):
+  one tap of one channel block, ``count`` words long.
+* ``pixel_tile``: lanes are pixels.  An entry is an offset: one tap of one channel; pixel vectors are
+  loaded there, and MR streaming weights are broadcast.
+
+Neither knows any size of the problem: code depends on arithmetic, ISA, rows and vectors alone.
+The chain of additions of a sum is the order of the list, in every tile size.
+"""
+
+from __future__ import annotations
+
+from polyconv.kernels.isa import Arithmetic
+from polyconv.kernels.language import Buffer, Module, Type, Value, vector
+
+__all__ = ["ROW_WORDS", "channel_tile", "pixel_tile"]
+
+ROW_WORDS = 16
+"""Words of a panel row (one pixel, one channel block): 64 bytes in 4-byte arithmetic."""
+
+_SIGNATURE = ("buffer", "int", "buffer", "buffer", "buffer", "int", "buffer", "int")
+
+
+def _multiply_add(k: Module, arithmetic: Arithmetic, word: Value, weights: Value, total: Value) -> Value:
+    if arithmetic.name == "bf16":
+        # vdpbf16ps: sum of two products per lane; subnormals count as zero (stated in the plan)
+        pairs = vector("bfloat", 2 * total.type.lanes)
+        operands = (total, k.cast("bitcast", word, pairs), k.cast("bitcast", weights, pairs))
+        kinds = f"{total.type}, {pairs}, {pairs}"
+        return k.target_intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", total.type, kinds, operands)
+    return k.fma(word, weights, total)
+
+
+def _start(k: Module, kind: Type, start: Buffer, stride: Value, rows: int, vectors: int) -> list[Value]:
+    sums = []
+    for _ in range(rows):
+        sums += [k.load(kind, start + j * kind.bytes) for j in range(vectors)]
+        start = start + stride
+    return sums
+
+
+def _finish(k: Module, sums: list[Value], target: Buffer, stride: Value, vectors: int) -> None:
+    for r in range(0, len(sums), vectors):
+        for j in range(vectors):
+            k.store(sums[r + j], target + j * sums[0].type.bytes)
+        target = target + stride
+
+
+def channel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:
+    """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels to a module."""
+    sum_type, word_type = vector(arithmetic.accumulator, lanes), vector(arithmetic.word, lanes)
+    row_bytes = ROW_WORDS * arithmetic.bytes
+    with k.function(name, *_SIGNATURE) as (panel, n, entries, weights, start, start_stride, sums, stride):
+        held = _start(k, sum_type, start, start_stride, rows, vectors)
+        with k.loop(0, n, carry=[weights, *held]) as entry:
+            place = entries + entry.index * 16
+            row, count = panel + k.word(place), k.word(place, 1)
+            with k.loop(0, count, carry=[row, *entry.values], runs=True) as step:
+                a, b, *total = step.values
+                vectors_of_b = [k.load(word_type, b + j * word_type.bytes) for j in range(vectors)]
+                following = []
+                for r in range(rows):
+                    word = k.broadcast(word_type, a + r * row_bytes)
+                    following += [
+                        _multiply_add(k, arithmetic, word, vectors_of_b[j], total[r * vectors + j])
+                        for j in range(vectors)
+                    ]
+                step.next(a + arithmetic.bytes, b + vectors * word_type.bytes, *following)
+            entry.next(*step.results[1:])
+        _finish(k, entry.results[1:], sums, stride, vectors)
+
+
+def pixel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:
+    """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels to a module."""
+    kind = vector(arithmetic.accumulator, lanes)
+    with k.function(name, *_SIGNATURE) as (panel, n, entries, weights, start, start_stride, sums, stride):
+        held = _start(k, kind, start, start_stride, rows, vectors)
+        with k.loop(0, n, carry=[weights, *held]) as entry:
+            b, *total = entry.values
+            place = panel + k.word(entries, entry.index)
+            pixels = [k.load(kind, place + j * kind.bytes) for j in range(vectors)]
+            following = []
+            for r in range(rows):
+                word = k.broadcast(kind, b + r * arithmetic.bytes)
+                following += [
+                    _multiply_add(k, arithmetic, word, pixels[j], total[r * vectors + j]) for j in range(vectors)
+                ]
+            entry.next(b + rows * arithmetic.bytes, *following)
+        _finish(k, entry.results[1:], sums, stride, vectors)

@@ -1,0 +1,140 @@
+"""A convolution node made ready to run on polyconv's own operators.
+
+Turns a node, its constants and what is known of its inputs into a segment.  The one idea: weights that
+are constant are bound once, everything else arrives with the run.  It knows no file format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polyconv.dialects.call import Operator
+from polyconv.dialects.rows import SIZES
+from polyconv.errors import ArgumentError, DtypeError, Error, ModelError
+from polyconv.models.elements import BY_TYPE, type_of
+from polyconv.models.graph import Array, Dims, Node, Value
+from polyconv.models.limits import check_bytes, shorten
+from polyconv.models.operators import Epilogue, Options, make
+from polyconv.models.segment import Segment
+
+__all__ = ["ENGINE", "convolution"]
+
+ENGINE = "polyconv"
+
+
+def convolution(
+    node: Node,
+    epilogue: Epilogue,
+    inputs: Sequence[Value | None],
+    constants: Mapping[str, Array],
+    options: Options,
+) -> Segment:
+    """Make a convolution ready to run.
+
+    Parameters
+    ----------
+    node : Node
+        With the inputs that fusion added.
+    epilogue : Epilogue
+        What fusion added.
+    inputs : sequence of Value or None
+        What is known of each input by position; None where it is absent.
+    constants : mapping
+        Values that are known.
+    options : Options
+        Of the session.
+
+    Returns
+    -------
+    Segment
+        Its run takes the inputs that are no constants, each once, in the order of ``node.reads``.
+
+    Raises
+    ------
+    ModelError
+        If attributes and what is known of the inputs do not fit together; the node is named.
+    """
+    operator = make(node, options, epilogue)
+    held = {at: np.asarray(constants[name]) for at, name in enumerate(node.inputs) if name in constants}
+    outputs = _inferred(operator, node, inputs, held)
+    bound = operator.bind(held)
+    moving = {name: at for at, name in enumerate(n for n in node.reads if n not in constants)}
+    places = [moving.get(name) for name in node.inputs]
+    last: list[Any] = [None, None]  # shapes and problem of the run before
+
+    def run(arrays: Sequence[Array]) -> Sequence[Array]:
+        given = [None if at is None else arrays[at] for at in places]
+        try:
+            shapes = [a.shape for a in arrays]
+            if shapes != last[0]:
+                last[:] = shapes, _admitted(operator, node, given, held)
+            result = bound(*given)
+        except MemoryError as error:
+            raise ModelError(f"{node.label}: this machine's memory does not hold its result") from error
+        except Error as error:
+            raise type(error)(f"{node.label}: {error}") from error
+        return result if isinstance(result, tuple) else (result,)
+
+    return Segment(ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]))
+
+
+def _inferred(
+    operator: Operator, node: Node, inputs: Sequence[Value | None], held: Mapping[int, Array]
+) -> tuple[Value, ...]:
+    """Types and extents of the outputs, as far as they follow from what is known."""
+    rows = operator.row.inputs
+    if len(inputs) > len(rows):
+        raise ModelError(
+            f"{node.label} has {len(inputs)} inputs; it takes {', '.join(row.name for row in rows)}"
+        )
+    for at, row in enumerate(rows):
+        if not row.optional and (at >= len(inputs) or inputs[at] is None):
+            raise ModelError(f"{node.label} lacks its input {row.name} at position {at}")
+    shapes: list[Dims | None] = [
+        held[at].shape if at in held else None if value is None else value.dims
+        for at, value in enumerate(inputs)
+    ]
+    dtypes = [held[at].dtype if at in held else _numpy(value) for at, value in enumerate(inputs)]
+    sizes = {at: array for at, array in held.items() if rows[at].role == SIZES}
+    try:
+        found = operator.infer(*shapes, dtypes=dtypes, values=sizes)
+    except (ArgumentError, DtypeError) as error:
+        raise ModelError(f"{node.label}: {shorten(str(error), 1000)}") from error
+    if len(node.outputs) > len(found):
+        raise ModelError(f"{node.label} has {len(node.outputs)} outputs; it makes {len(found)}")
+    kind = _result_type(operator, dtypes)
+    return tuple(Value(name, kind, dims) for name, dims in zip(node.outputs, found, strict=False))
+
+
+def _numpy(value: Value | None) -> Any:
+    element = None if value is None else BY_TYPE.get(value.type)
+    return None if element is None else element.numpy
+
+
+def _result_type(operator: Operator, dtypes: Sequence[Any]) -> str:
+    """Element type of the outputs: a requantised result has its zero point's, bare integer sums are int32."""
+    roles = {row.role: at for at, row in enumerate(operator.row.inputs)}
+    if "zx" in roles and "zy" not in roles:
+        return type_of(np.dtype(np.int32))
+    dtype = dtypes[roles.get("zy", roles["x"])]
+    return "" if dtype is None else type_of(dtype)
+
+
+def _admitted(
+    operator: Operator, node: Node, given: Sequence[Array | None], held: Mapping[int, Array]
+) -> Any:
+    """The problem of these inputs; refuses a result that the machine cannot hold before it is allocated."""
+    arrays = [held.get(at, array) for at, array in enumerate(given)]
+    rows = operator.row.inputs
+    sizes = {at: a for at, a in enumerate(arrays) if a is not None and rows[at].role == SIZES}
+    problem = operator.problem(
+        *(None if a is None else a.shape for a in arrays),
+        dtypes=[None if a is None else a.dtype for a in arrays],
+        values=sizes,
+    )
+    if problem is not None:
+        check_bytes(node.label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
+    return problem

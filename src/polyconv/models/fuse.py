@@ -1,0 +1,369 @@
+"""Nodes after a convolution that its epilogue can do: found, and folded into it where that is exact.
+
+``Conv -> [Add bias] -> [Add residual] -> [activation]`` becomes one node that reads what they read and
+makes what the last of them made.  The one idea: a value with a single reader need not exist, if the one
+rounding that is left gives the same number as the roundings that were.  It runs nothing.
+
+Exact means: Relu commutes with rounding; so does Clip when the type can spell both bounds.  Other
+activations and Adds are fused where the accumulator has the result's type (f32, f64), because nothing is
+rounded before them then.  An IR's bias Add is fused for every float type, as OpenVINO does: its
+convolutions have no other bias.  Integers wrap, so Adds are exact and activations are not.
+BatchNormalization is left alone: folding it into weights rounds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from polyconv.dtypes import DTYPES, of_array
+from polyconv.errors import DtypeError, Error
+from polyconv.models.graph import Array, Node, consumers
+from polyconv.models.operators import (
+    OPENVINO,
+    Epilogue,
+    Options,
+    Unproven,
+    has_row,
+    make,
+    row_of,
+)
+from polyconv.problem.epilogue import Activation
+
+__all__ = ["TAKES_CONSTANTS", "Fused", "activation_of", "fuse"]
+
+_ABLE = frozenset(
+    [
+        "Conv",
+        "ConvTranspose",
+        "NhwcConv",
+        "FusedConv",
+        "NhwcFusedConv",
+        "Convolution",
+        "GroupConvolution",
+        "ConvolutionBackpropData",
+        "GroupConvolutionBackpropData",
+    ]
+)
+_COMMUTES = ("Relu", "Clip")
+
+TAKES_CONSTANTS = frozenset(("Add", "Sum", "Clip", "PRelu", "Swish"))
+"""Operators whose constant inputs decide whether they can be fused."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fused:
+    """A graph after fusion.
+
+    Parameters
+    ----------
+    nodes : tuple of Node
+        In running order.
+    epilogues : mapping
+        Of the nodes that absorbed others.
+    constants : mapping
+        New ones: biases in the shape that a convolution takes.
+    """
+
+    nodes: tuple[Node, ...]
+    epilogues: Mapping[Node, Epilogue] = field(default_factory=dict)
+    constants: Mapping[str, Array] = field(default_factory=dict)
+
+
+def fuse(nodes: Sequence[Node], results: Collection[str], constants: Mapping[str, Array]) -> Fused:
+    """Fold what follows convolutions into them.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        In running order.
+    results : collection of str
+        Values that must stay.
+    constants : mapping
+        Values that are known.
+
+    Notes
+    -----
+    A residual is proposed wherever a node adds two values that change; that both have one shape is for
+    the caller to prove, who takes ``epilogue.unless`` otherwise.
+    """
+    readers = consumers(nodes)
+    kept = set(results)
+    made: dict[str, Array] = {}
+    swaps: dict[Node, tuple[Node, Epilogue]] = {}  # the last node absorbed -> what takes its place
+    gone: set[Node] = set()
+    for node in nodes:
+        if (
+            node.op not in _ABLE
+            or "activation" in node.attributes
+            or len(node.outputs) != 1
+            or not has_row(node)
+        ):
+            continue
+        chain = _chain(node, readers, kept, constants, gone, made)
+        if chain.absorbed:
+            last = chain.absorbed[-1]
+            swaps[last] = chain.ready()
+            gone.update((node, *chain.absorbed))
+    after = tuple(swaps[n][0] if n in swaps else n for n in nodes if n in swaps or n not in gone)
+    return Fused(after, dict(swaps.values()), made)
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A convolution and what it has absorbed so far."""
+
+    origin: Node
+    node: Node
+    value: str
+    roles: list[str] = field(default_factory=list)
+    activation: Activation | None = None
+    absorbed: list[Node] = field(default_factory=list)
+    unproven: tuple[int, Node, Epilogue] | None = None
+
+    def ready(self) -> tuple[Node, Epilogue]:
+        """The one node that stands for all of them."""
+        epilogue = Epilogue(tuple(self.roles), self.activation, (self.origin, *self.absorbed))
+        if self.unproven is not None:
+            length, node, before = self.unproven
+            epilogue = replace(epilogue, unless=Unproven(node, before, tuple(self.absorbed[length:])))
+        return replace(self.node, outputs=(self.value,)), epilogue
+
+
+def _chain(
+    node: Node,
+    readers: Mapping[str, list[Node]],
+    kept: Collection[str],
+    constants: Mapping[str, Array],
+    gone: Collection[Node],
+    made: dict[str, Array],
+) -> _Chain:
+    chain = _Chain(node, node, node.outputs[0])
+    dtype = _dtype(node, constants)
+    while chain.activation is None and chain.value not in kept:
+        following = readers.get(chain.value, [])
+        if any(n in gone or len(n.outputs) != 1 for n in following):
+            break
+        activation: Activation | None
+        if _is_silu(following, readers, kept, chain.value):
+            activation, absorbed = Activation("Silu"), sorted(following, key=lambda n: n.op != "Sigmoid")
+        elif len(following) == 1:
+            activation, absorbed = activation_of(following[0], chain.value, constants), following
+        else:
+            break
+        if activation is not None:
+            if not _is_exact(activation, dtype):
+                break
+            chain.activation = activation
+        elif not (
+            _add_bias(chain, following[0], dtype, constants, made)
+            or _add_residual(chain, following[0], dtype, constants)
+        ):
+            break
+        chain.absorbed += absorbed
+        chain.value = absorbed[-1].outputs[0]
+    return chain
+
+
+def _dtype(node: Node, constants: Mapping[str, Array]) -> str | None:
+    """Element type of a convolution, from its weights; None where they come at run time."""
+    weights = constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+    try:
+        return None if weights is None else of_array(weights.dtype, "W").name
+    except DtypeError:
+        return None
+
+
+def _is_wide(dtype: str | None) -> bool:
+    """Whether the accumulator has the result's type, so that nothing is rounded before the epilogue."""
+    return dtype is not None and DTYPES[dtype].accumulator == dtype
+
+
+def _is_exact(activation: Activation, dtype: str | None) -> bool:
+    if dtype is None or not DTYPES[dtype].is_float:
+        return False
+    if _is_wide(dtype):
+        return True
+    if activation.name not in _COMMUTES:
+        return False
+    with np.errstate(over="ignore"):
+        spelled = np.array(activation.parameters).astype(DTYPES[dtype].numpy).astype(np.float64)
+    return bool((spelled == activation.parameters).all())
+
+
+def _is_add(node: Node) -> bool:
+    if node.domain == OPENVINO:
+        return node.op == "Add" and node.attributes.get("auto_broadcast", "numpy") == "numpy"
+    # Before opset 7 attributes told how to broadcast; without them the shapes are equal.
+    return node.domain == "" and node.op in ("Add", "Sum") and len(node.inputs) == 2 and not node.attributes
+
+
+def _other(node: Node, value: str) -> str | None:
+    """The other operand of an Add; None if both are ``value``."""
+    others = [name for name in node.inputs if name != value]
+    return others[0] if len(others) == 1 else None
+
+
+def _add_bias(
+    chain: _Chain, node: Node, dtype: str | None, constants: Mapping[str, Array], made: dict[str, Array]
+) -> bool:
+    """``Add(conv, constant per channel)`` -> bias; changes ``chain`` and ``made`` if it can."""
+    other = _other(node, chain.value)
+    if not _is_add(node) or chain.roles or other is None or other not in constants or dtype is None:
+        return False
+    if not (_is_wide(dtype) or chain.node.domain == OPENVINO or not DTYPES[dtype].is_float):
+        return False
+    row = row_of(chain.node)
+    position = next((at for at, i in enumerate(row.inputs) if i.role == "bias"), len(row.inputs))
+    if position < len(chain.node.inputs) and chain.node.inputs[position]:
+        return False
+    bias = _per_channel(constants[other], chain.node, constants)
+    if bias is None or bias.dtype != DTYPES[dtype].numpy:
+        return False
+    name = f"{other} as bias of {chain.node.outputs[0]}"
+    made[name] = bias
+    if position == len(row.inputs):
+        chain.roles.append("bias")
+    _put(chain, position, name)
+    return True
+
+
+def _per_channel(added: Array, node: Node, constants: Mapping[str, Array]) -> Array | None:
+    """The vector of one value per output channel that an addend amounts to, if it does to one."""
+    row = row_of(node)
+    weights = constants[node.inputs[1]]
+    try:
+        (shape, *_) = make(node, Options(), Epilogue()).infer(None, weights.shape)
+    except Error:  # a wrong node is reported by whoever makes it ready
+        return None
+    if shape is None or added.ndim > len(shape):
+        return None
+    axis = 1 if row.layout == "NCHW" else len(shape) - 1
+    aligned = (1,) * (len(shape) - added.ndim) + added.shape
+    m = shape[axis]
+    if (
+        not isinstance(m, int)
+        or aligned[axis] not in (1, m)
+        or any(e != 1 for a, e in enumerate(aligned) if a != axis)
+    ):
+        return None
+    return np.ascontiguousarray(np.broadcast_to(added.reshape(-1), (m,)))
+
+
+def _add_residual(chain: _Chain, node: Node, dtype: str | None, constants: Collection[str]) -> bool:
+    """``Add(conv, value)`` -> residual, to be proven of one shape; changes ``chain`` if it can."""
+    other = _other(node, chain.value)
+    row = row_of(chain.node)
+    if not _is_add(node) or other is None or other in constants or "residual" in chain.roles or dtype is None:
+        return False
+    if not (_is_wide(dtype) or not DTYPES[dtype].is_float) or any(i.role == "residual" for i in row.inputs):
+        return False
+    chain.unproven = (len(chain.absorbed), *chain.ready())
+    position = len(row.inputs) + len(chain.roles)
+    chain.roles.append("residual")
+    _put(chain, position, other)
+    return True
+
+
+def _put(chain: _Chain, position: int, name: str) -> None:
+    inputs = list(chain.node.inputs) + [""] * (position + 1 - len(chain.node.inputs))
+    inputs[position] = name
+    chain.node = replace(chain.node, inputs=tuple(inputs))
+
+
+def _is_silu(
+    following: Sequence[Node], readers: Mapping[str, list[Node]], kept: Collection[str], value: str
+) -> bool:
+    """Whether the readers of a value are ``Mul(value, Sigmoid(value))`` and nothing else."""
+    if sorted(n.op for n in following) not in (["Mul", "Sigmoid"], ["Multiply", "Sigmoid"]):
+        return False
+    product, sigmoid = sorted(following, key=lambda n: n.op)
+    gate = sigmoid.outputs[0]
+    return gate not in kept and readers.get(gate) == [product] and set(product.inputs) == {value, gate}
+
+
+def _scalar(constants: Mapping[str, Array], name: str, default: float | None) -> float | None:
+    """A one-element constant as a number; the default where the input is left out, None if it varies."""
+    if not name:
+        return default
+    array = constants.get(name)
+    return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+
+def _input(node: Node, position: int) -> str:
+    return node.inputs[position] if position < len(node.inputs) else ""
+
+
+def _f32(node: Node, name: str, default: float) -> float:
+    """A float attribute; ONNX stores 32 bits, of its defaults too."""
+    return float(np.float32(node.attributes.get(name, default)))
+
+
+def _clip(node: Node, constants: Mapping[str, Array]) -> tuple[float | None, ...]:
+    """Clip: bounds are attributes before opset 11, inputs since; without both it depends on the type."""
+    if node.version < 11:
+        largest = float(np.finfo(np.float32).max)
+        return _f32(node, "min", -largest), _f32(node, "max", largest)
+    return _scalar(constants, _input(node, 1), None), _scalar(constants, _input(node, 2), None)
+
+
+Reader = Callable[[Node, Mapping[str, Array]], tuple[float | None, ...]]
+
+
+def _none(node: Node, constants: Mapping[str, Array]) -> tuple[float | None, ...]:
+    return ()
+
+
+def _erf_only(node: Node, constants: Mapping[str, Array]) -> tuple[float | None, ...]:
+    word = node.attributes.get("approximate", node.attributes.get("approximation_mode", "none"))
+    return () if str(word).lower() in ("none", "erf") else (None,)
+
+
+def _unit_beta(node: Node, constants: Mapping[str, Array]) -> tuple[float | None, ...]:
+    return () if _scalar(constants, _input(node, 1), 1.0) == 1.0 else (None,)
+
+
+# Operator -> our activation and its parameters, None among them where it cannot be one.
+_ONNX: Mapping[str, tuple[str, Reader]] = {
+    "Relu": ("Relu", _none),
+    "LeakyRelu": ("LeakyRelu", lambda n, c: (_f32(n, "alpha", 0.01),)),
+    "Clip": ("Clip", _clip),
+    "HardSigmoid": ("HardSigmoid", lambda n, c: (_f32(n, "alpha", 0.2), _f32(n, "beta", 0.5))),
+    "HardSwish": ("HardSwish", _none),
+    "Sigmoid": ("Sigmoid", _none),
+    "Tanh": ("Tanh", _none),
+    "Mish": ("Mish", _none),
+    "Gelu": ("Gelu", _erf_only),
+    "Elu": ("Elu", lambda n, c: (_f32(n, "alpha", 1.0),)),
+    "Swish": ("Silu", lambda n, c: () if n.attributes.get("alpha", 1.0) == 1.0 else (None,)),
+}
+_IR: Mapping[str, tuple[str, Reader]] = {
+    "Relu": ("Relu", _none),
+    "Sigmoid": ("Sigmoid", _none),
+    "Tanh": ("Tanh", _none),
+    "Clamp": ("Clip", lambda n, c: (float(n.attributes["min"]), float(n.attributes["max"]))),
+    "Elu": ("Elu", lambda n, c: (float(n.attributes["alpha"]),)),
+    "HSwish": ("HardSwish", _none),
+    "Swish": ("Silu", _unit_beta),
+    "Mish": ("Mish", _none),
+    "Gelu": ("Gelu", _erf_only),
+    "PRelu": ("LeakyRelu", lambda n, c: (_scalar(c, _input(n, 1), None),)),
+}
+_MOST_INPUTS = {"Clip": 3, "Swish": 2, "PRelu": 2}
+_ACTIVATIONS: Mapping[str, Mapping[str, tuple[str, Reader]]] = {"": _ONNX, OPENVINO: _IR}
+
+
+def activation_of(node: Node, value: str, constants: Mapping[str, Array]) -> Activation | None:
+    """The activation that a node applies to a value; None if it is none or a parameter is not constant."""
+    found = _ACTIVATIONS.get(node.domain, {}).get(node.op)
+    if found is None or node.inputs[0] != value or len(node.inputs) > _MOST_INPUTS.get(node.op, 1):
+        return None
+    name, read = found
+    try:
+        parameters: tuple[Any, ...] = read(node, constants)
+    except (KeyError, TypeError, ValueError):  # an attribute is missing or no number: its host will say so
+        return None
+    return None if None in parameters else Activation(name, parameters)

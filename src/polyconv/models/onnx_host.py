@@ -1,0 +1,275 @@
+"""The other nodes of an ONNX model, run by onnxruntime or by onnx's reference evaluator.
+
+Turns a group of nodes into a small model and an engine that runs it; a few nodes that only look at a
+constant in another way are NumPy views.  The one idea: onnxruntime when it is installed and has the
+operators, else the reference, and whoever it was is told.  It must not see a convolution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from polyconv.errors import ModelError, Unsupported
+from polyconv.models.graph import Array, Graph, Node, Value
+from polyconv.models.limits import check_bytes, shorten
+from polyconv.models.onnx_file import IR_VERSION
+from polyconv.models.onnx_shapes import value_info
+from polyconv.models.onnx_tensor import tensor_array
+from polyconv.models.segment import Segment
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+__all__ = ["onnx_host", "onnx_views"]
+
+_LARGE = 1 << 16  # bytes from which onnxruntime reads a constant in place instead of from the model's bytes
+_HEAVY = frozenset(
+    (
+        "Attention",
+        "DFT",
+        "Einsum",
+        "GRU",
+        "Gemm",
+        "LSTM",
+        "MatMul",
+        "MatMulInteger",
+        "QLinearMatMul",
+        "RNN",
+        "Resize",
+    )
+)
+_MANY = 1 << 17  # elements from which an elementwise pass outlasts the waking of a thread
+_LEAST_OPSET = 7  # onnxruntime promises nothing below
+
+
+def onnx_host(
+    graph: Graph,
+    nodes: Sequence[Node],
+    inputs: Sequence[Value],
+    outputs: Sequence[str],
+    constants: Mapping[str, Array],
+    threads: int,
+) -> Segment:
+    """Make nodes of an ONNX graph ready to run; see ``segment.Host``."""
+    for node in nodes:
+        if node.op == "ConstantOfShape" and node.inputs[0] in constants:
+            _filled(node, [constants[node.inputs[0]]])  # refuses a tensor that the machine cannot hold
+    refusal = "onnxruntime is not installed"
+    untyped = [value.name for value in inputs if not value.type]
+    in_bfloat16 = any(v.type == "tensor(bfloat16)" for v in inputs) or any(
+        a.dtype == ml_dtypes.bfloat16 for a in constants.values()
+    )
+    if in_bfloat16:
+        refusal = "onnxruntime takes no bfloat16 arrays from Python"
+    elif untyped:
+        refusal = f"onnxruntime needs the type of {shorten(untyped[0])!r}, which is unknown"
+    elif find_spec("onnxruntime") is not None:
+        segment, refusal = _onnxruntime(graph, nodes, inputs, outputs, constants, threads)
+        if segment is not None:
+            return segment
+    return _reference(graph, nodes, inputs, outputs, constants, refusal)
+
+
+def _submodel(
+    graph: Graph,
+    nodes: Sequence[Node],
+    inputs: Sequence[Value],
+    outputs: Sequence[str],
+    constants: Mapping[str, Array],
+) -> tuple[ModelProto, dict[str, Array]]:
+    """The nodes as a model; large constants are left out of it and returned beside it."""
+    from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
+
+    large = {
+        n: a
+        for n, a in constants.items()
+        if a.nbytes > _LARGE and a.dtype.kind in "fiu" and a.flags.c_contiguous
+    }
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items() if n not in large]
+    for name, array in large.items():
+        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+        tensor = TensorProto(name=name, data_type=dtype, dims=array.shape, data_location=TensorProto.EXTERNAL)
+        for key, value in (("location", name), ("offset", "0"), ("length", str(array.nbytes))):
+            tensor.external_data.add(key=key, value=value)
+        tensors.append(tensor)
+    body = helper.make_graph(
+        [node.origin for node in nodes], "segment", [value_info(v) for v in inputs],
+        [ValueInfoProto(name=name) for name in outputs], tensors,
+    )  # fmt: skip
+    opsets = {**graph.origin.opsets, "": _least_opset(nodes, graph.origin.opsets[""])}
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    return helper.make_model(body, opset_imports=imports, ir_version=IR_VERSION), large
+
+
+def _least_opset(nodes: Sequence[Node], opset: int) -> int:
+    """The oldest opset in which the nodes mean the same: engines trail behind the newest ones."""
+    from onnx import defs
+
+    if any(node.captured for node in nodes):
+        return opset  # the nodes of subgraphs would have to be asked too
+    versions = (
+        defs.get_schema(node.op, max_inclusive_version=opset, domain="").since_version
+        for node in nodes
+        if node.domain == ""
+    )
+    return int(min(opset, max((_LEAST_OPSET, *versions))))
+
+
+def _onnxruntime(
+    graph: Graph,
+    nodes: Sequence[Node],
+    inputs: Sequence[Value],
+    outputs: Sequence[str],
+    constants: Mapping[str, Array],
+    threads: int,
+) -> tuple[Segment | None, str]:
+    import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as states
+
+    model, large = _submodel(graph, nodes, inputs, outputs, constants)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = _threads(nodes, inputs, threads)
+    # Every segment has a pool of its own; one that spins takes the cores from the convolution that follows.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    held = [onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(array)) for array in large.values()]
+    if large:
+        options.add_external_initializers(list(large), held)
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except states.NotImplemented as error:
+        return None, shorten(str(error))
+    except Exception as error:
+        if "Opset" in str(error):  # newer than this onnxruntime
+            return None, shorten(str(error))
+        raise ModelError(f"{_names(nodes)}: onnxruntime refuses: {shorten(str(error), 1000)}") from error
+    names = [value.name for value in inputs]
+    kinds = {v.name: Value(v.name, v.type, tuple(v.shape) or None) for v in session.get_outputs()}
+
+    def run(arrays: Sequence[Array], _held: object = (large, held)) -> Sequence[Array]:
+        try:
+            return session.run(outputs, dict(zip(names, arrays, strict=True)))  # type: ignore[no-any-return]
+        except Exception as error:
+            raise ModelError(f"{_names(nodes)}: onnxruntime stopped: {shorten(str(error), 1000)}") from error
+
+    return Segment("onnxruntime", tuple(kinds[name] for name in outputs), run), ""
+
+
+def _threads(nodes: Sequence[Node], inputs: Sequence[Value], threads: int) -> int:
+    """Threads worth having for a group: a model may have hundreds, and each keeps its threads."""
+    if any(node.op in _HEAVY or node.domain or node.captured for node in nodes):
+        return threads
+    elements = [
+        math.prod(e for e in v.dims if isinstance(e, int)) if v.dims is not None else _MANY for v in inputs
+    ]
+    return min(threads, 4) if max(elements, default=0) >= _MANY else 1
+
+
+def _reference(
+    graph: Graph,
+    nodes: Sequence[Node],
+    inputs: Sequence[Value],
+    outputs: Sequence[str],
+    constants: Mapping[str, Array],
+    refusal: str,
+) -> Segment:
+    from onnx import TensorProto
+    from onnx.reference import ReferenceEvaluator
+
+    model, large = _submodel(graph, nodes, inputs, outputs, constants)
+    kept = [t for t in model.graph.initializer if t.data_location != TensorProto.EXTERNAL]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    model.graph.input.extend(value_info(Value(name)) for name in large)
+    softmaxes = [_flattening(name) for name in _SOFT] if graph.origin.opsets[""] < 13 else []
+    try:
+        evaluator = ReferenceEvaluator(model, new_ops=softmaxes)
+    except Exception as error:
+        raise Unsupported(
+            f"{_names(nodes)}: {refusal}, and onnx's reference evaluator cannot run it either: "
+            f"{shorten(str(error))}"
+        ) from error
+    names = [value.name for value in inputs]
+
+    def run(arrays: Sequence[Array]) -> Sequence[Array]:
+        try:
+            with np.errstate(all="ignore"):
+                results = evaluator.run(list(outputs), {**large, **dict(zip(names, arrays, strict=True))})
+        except Exception as error:
+            raise ModelError(
+                f"{_names(nodes)}: onnx's reference evaluator stopped: {shorten(str(error))}"
+            ) from error
+        return [r if isinstance(r, list) else np.asarray(r) for r in results]  # type: ignore[misc]
+
+    return Segment("onnx.reference", tuple(Value(name) for name in outputs), run)
+
+
+def _names(nodes: Sequence[Node]) -> str:
+    rest = f" and {len(nodes) - 1} nodes after it" if len(nodes) > 1 else ""
+    return f"{nodes[0].label}{rest}"
+
+
+def _flattening(name: str) -> type[Any]:
+    """Softmax and its kin before opset 13, which the reference evaluator takes for today's.
+
+    They see the input as a matrix, split before ``axis``, and normalise its rows.
+    """
+    from onnx.reference.op_run import OpRun
+
+    def _run(self: Any, x: Array, axis: int | None = None) -> tuple[Array]:
+        split = (1 if axis is None else axis) % max(1, x.ndim)
+        rows = int(np.prod(x.shape[:split]))
+        matrix = x.reshape(rows, x.size // max(1, rows))
+        return (_SOFT[name](matrix).astype(x.dtype).reshape(x.shape) if x.size else x,)
+
+    return type(name, (OpRun,), {"op_domain": "", "_run": _run})
+
+
+def _softmax(matrix: Array) -> Array:
+    raised: Array = np.exp(matrix - matrix.max(axis=1, keepdims=True))
+    raised /= raised.sum(axis=1, keepdims=True)
+    return raised
+
+
+_SOFT: Mapping[str, Callable[[Array], Array]] = {
+    "Softmax": _softmax,
+    "LogSoftmax": lambda matrix: np.log(_softmax(matrix)),
+    "Hardmax": lambda matrix: np.eye(matrix.shape[1])[matrix.argmax(axis=1)],
+}
+
+
+def _filled(node: Node, inputs: Sequence[Array]) -> Array:
+    shape = inputs[0]
+    if shape.ndim != 1 or shape.dtype.kind not in "iu" or shape.size > 64:
+        raise ModelError(
+            f"{node.label} is given the shape {shorten(shape.tolist())}, which is no list of extents"
+        )
+    tensors = [a.t for a in node.origin.attribute if a.name == "value"]
+    value = tensor_array(tensors[0], node.label, None) if tensors else np.zeros(1, np.float32)
+    if value.size != 1:
+        raise ModelError(f"{node.label} fills with {value.size} values; it takes one")
+    extents = [int(extent) for extent in shape]
+    check_bytes(node.label, extents, value.itemsize)
+    return np.broadcast_to(value.reshape(()), extents)
+
+
+def _unsqueezed(node: Node, inputs: Sequence[Array]) -> Array:
+    axes = inputs[1].tolist() if len(inputs) > 1 else node.attributes.get("axes")
+    return np.expand_dims(inputs[0], tuple(axes))  # type: ignore[arg-type]
+
+
+onnx_views: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {
+    "ConstantOfShape": _filled,
+    "Identity": lambda node, inputs: inputs[0],
+    "Transpose": lambda node, inputs: inputs[0].transpose(node.attributes.get("perm")),
+    "Unsqueeze": _unsqueezed,
+}
+"""Nodes that look at a constant in another way; evaluated without a copy, however large it is."""

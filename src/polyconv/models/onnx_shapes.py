@@ -1,0 +1,101 @@
+"""Types and extents of a graph's inner values, as far as onnx's shape inference can prove them.
+
+Turns nodes, inputs and constants into named values.  The one idea: every unknown extent of a graph
+input gets a symbol of its own, so that two values with equal extents here are equal in every run.
+It computes nothing and knows no convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from polyconv.models.elements import BY_ONNX, BY_TYPE, type_of
+from polyconv.models.graph import Array, Node, Value
+
+if TYPE_CHECKING:
+    from onnx import ValueInfoProto
+
+__all__ = ["stated", "value_info"]
+
+_SMALL = 4096  # bytes: what a Reshape or Slice reads; weights are only declared
+
+
+def stated(
+    nodes: Sequence[Node], inputs: Iterable[Value], constants: Mapping[str, Array], opsets: Mapping[str, int]
+) -> dict[str, Value]:
+    """Every value that inference reaches; what it cannot prove is absent.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        In running order.
+    inputs : iterable of Value
+        Of the graph; the symbols of their extents are not believed to be equal.
+    constants : mapping
+        Initialisers; only small ones are looked into.
+    opsets : mapping
+        Version of every domain.
+    """
+    import onnx
+    from onnx import helper, numpy_helper
+
+    small = {name for name, array in constants.items() if array.nbytes <= _SMALL and array.dtype.kind in "iu"}
+    declared = [
+        value_info(
+            Value(
+                v.name,
+                v.type,
+                None if v.dims is None else tuple(_own(v.name, a, d) for a, d in enumerate(v.dims)),
+            )
+        )
+        for v in inputs
+        if v.name not in constants
+    ]
+    declared += [
+        value_info(Value(name, type_of(array.dtype), array.shape))
+        for name, array in constants.items()
+        if name not in small
+    ]
+    graph = helper.make_graph(
+        [node.origin for node in nodes], "shapes", declared, [],
+        [numpy_helper.from_array(constants[name], name) for name in sorted(small)],
+    )  # fmt: skip
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    try:
+        inferred = onnx.shape_inference.infer_shapes(
+            helper.make_model(graph, opset_imports=imports, ir_version=10)
+        )
+    except (
+        Exception
+    ):  # a proof that fails proves nothing; whoever runs the node reports what is wrong with it
+        return {}
+    return {
+        v.name: _read(v)
+        for v in (*inferred.graph.value_info, *inferred.graph.input)
+        if v.name not in constants
+    }
+
+
+def _read(info: ValueInfoProto) -> Value:
+    tensor = info.type.tensor_type
+    row = BY_ONNX.get(tensor.elem_type)
+    dims = tuple(d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim)
+    return Value(info.name, row.type if row else "", dims if tensor.HasField("shape") else None)
+
+
+def _own(name: str, axis: int, extent: int | str | None) -> int | str:
+    return extent if isinstance(extent, int) else f"{name}[{axis}]"
+
+
+def value_info(value: Value) -> ValueInfoProto:
+    """A value as ONNX declares it; what is unknown stays open."""
+    from onnx import ValueInfoProto, helper
+
+    row = BY_TYPE.get(value.type)
+    if row is not None:
+        return helper.make_tensor_value_info(value.name, row.onnx, value.dims)
+    inner = BY_TYPE.get(value.type.removeprefix("seq(").removesuffix(")"))
+    if value.type.startswith("seq(") and inner is not None:
+        return helper.make_tensor_sequence_value_info(value.name, inner.onnx, None)
+    return ValueInfoProto(name=value.name)

@@ -1,0 +1,278 @@
+"""A graph made ready to run: steps in order, each a convolution of ours or a group of other nodes.
+
+Constants are folded, convolutions fused, the rest cut into groups for the format's host.  The one idea:
+steps are made ready in running order, so that each knows types and extents of what it reads from the
+engines that make it.  It knows no file format and no engine by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from polyconv.errors import Unsupported
+from polyconv.models.convolution import convolution
+from polyconv.models.elements import type_of
+from polyconv.models.fold import Views, fold
+from polyconv.models.fuse import TAKES_CONSTANTS, Fused, fuse
+from polyconv.models.graph import Array, Graph, Node, Value, cut, fixed, live
+from polyconv.models.limits import shorten
+from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
+from polyconv.models.segment import Host, Segment
+from polyconv.settings import resolve
+
+__all__ = ["Program", "Step", "compile_graph"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """What runs as one.
+
+    Parameters
+    ----------
+    nodes : tuple of Node
+        The nodes of the file that it stands for.
+    reads : tuple of str
+        Values that its segment takes.
+    writes : tuple of str
+        Values that its segment makes.
+    segment : Segment
+        How it runs.
+    """
+
+    nodes: tuple[Node, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    segment: Segment
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """Steps in running order, and what is known beforehand.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+        In running order.
+    folded : tuple of Node
+        Nodes that were computed when the model was read, or lie in a step as constants.
+    constants : mapping
+        Results that are the same in every run.
+    values : mapping
+        What the engines know of every value.
+    """
+
+    steps: tuple[Step, ...]
+    folded: tuple[Node, ...]
+    constants: Mapping[str, Array]
+    values: Mapping[str, Value]
+    _schedules: dict[tuple[str, ...], list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
+
+    def run(
+        self, feeds: Mapping[str, Array], results: Sequence[str]
+    ) -> tuple[list[Array], list[float | None]]:
+        """Run the steps that some results need.
+
+        Parameters
+        ----------
+        feeds : mapping
+            Graph inputs.
+        results : sequence of str
+            Values to return, in this order.
+
+        Returns
+        -------
+        list of ndarray, list of float or None
+            The results, and the seconds of every step; None for a step that was not needed.
+        """
+        values = {**self.constants, **feeds}
+        seconds: list[float | None] = [None] * len(self.steps)
+        for index, last in self._schedule(tuple(results)):
+            step = self.steps[index]
+            start = perf_counter()
+            made = step.segment.run([values[name] for name in step.reads])
+            seconds[index] = perf_counter() - start
+            values.update(zip(step.writes, made, strict=False))
+            for name in last:
+                del values[name]
+        return [values[name] for name in results], seconds
+
+    def _schedule(self, results: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
+        """Steps that the results need, each with the values that nobody reads after it."""
+        found = self._schedules.get(results)
+        if found is None:
+            needed, found = set(results), []
+            for index in range(len(self.steps) - 1, -1, -1):
+                step = self.steps[index]
+                if needed.isdisjoint(step.writes):
+                    continue
+                own = set(step.writes)
+                last = tuple(n for n in {*step.reads, *own} if n not in needed and n not in self.constants)
+                needed.update(step.reads)
+                found.append((index, last))
+            found.reverse()
+            self._schedules[results] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Making:
+    """What the steps of one program share while they are made ready."""
+
+    graph: Graph
+    options: Options
+    host: Host
+    constants: Mapping[str, Array]
+    makers: Mapping[str, Node]  # of values that are the same in every run
+    order: Mapping[Node, int]
+    values: dict[str, Value]
+    steps: list[Step] = field(default_factory=list)
+
+
+def compile_graph(
+    graph: Graph, overridden: Collection[str], options: Options, host: Host, views: Views
+) -> Program:
+    """Make a graph ready to run.
+
+    Parameters
+    ----------
+    graph : Graph
+        As read.
+    overridden : collection of str
+        Inputs with a default that runs will feed all the same.
+    options : Options
+        Of the session.
+    host : Host
+        Who runs the nodes that are no convolutions.
+    views : mapping
+        See ``fold``.
+
+    Raises
+    ------
+    ModelError
+        If a node is wrong; it is named.
+    Unsupported
+        If a convolution is none of polyconv's, or stands inside control flow.
+    """
+    nodes = live(graph.nodes, graph.results)
+    for node in nodes:
+        if node.hidden:
+            raise Unsupported(
+                f"{node.label} contains the convolution {shorten(node.hidden[0])}; polyconv computes every "
+                f"convolution itself and does not run control flow: write the loop or branch out"
+            )
+        if is_convolution(node.op):
+            row_of(node)
+    constants = {name: a for name, a in graph.constants.items() if name not in overridden}
+    same = fixed(nodes, constants, lambda node: is_convolution(node.op))
+    steady = [node for node in nodes if node.writes and same.issuperset(node.writes)]
+    moving = [node for node in nodes if not (node.writes and same.issuperset(node.writes))]
+    readers = (node for node in moving if is_convolution(node.op) or node.op in TAKES_CONSTANTS)
+    wanted = sorted(same.intersection({name for node in readers for name in node.reads}.union(graph.results)))
+    folded = fold(graph, steady, wanted, constants, views, host, _threads(options))
+    known = {**constants, **folded}
+    fused = fuse(moving, graph.results, known)
+    making = _Making(
+        graph=graph,
+        options=options,
+        host=host,
+        constants={**known, **fused.constants},
+        makers={name: node for node in steady for name in node.writes},
+        order={node: index for index, node in enumerate(nodes)},
+        values={value.name: value for value in graph.inputs} | dict(graph.stated),
+    )
+    _make_steps(making, fused)
+    results = {name: known[name] for name in graph.results if name in known}
+    return Program(tuple(making.steps), tuple(steady), results, making.values)
+
+
+def _threads(options: Options) -> int:
+    return int(resolve("threads", options.threads))
+
+
+def _make_steps(making: _Making, fused: Fused) -> None:
+    readers: dict[str, list[int]] = {}
+    groups = cut(fused.nodes, lambda node: is_convolution(node.op))
+    for index, group in enumerate(groups):
+        for node in group:
+            for name in node.reads:
+                readers.setdefault(name, []).append(index)
+    results = set(making.graph.results)
+    for index, group in enumerate(groups):
+        if is_convolution(group[0].op):
+            _make_convolution(making, group[0], fused.epilogues.get(group[0], Epilogue()))
+        else:
+            outputs = tuple(
+                name
+                for node in group
+                for name in node.writes
+                if name in results or any(reader != index for reader in readers.get(name, ()))
+            )
+            _make_group(making, group, outputs)
+
+
+def _make_convolution(making: _Making, node: Node, epilogue: Epilogue) -> None:
+    known = [_known(making, name) if name else None for name in node.inputs]
+    if epilogue.unless is not None and not _is_proven(making, node, epilogue):
+        plain = epilogue.unless
+        _make_convolution(making, plain.node, plain.epilogue)
+        _make_group(making, plain.rest, (plain.rest[-1].outputs[0],))
+        return
+    segment = convolution(node, epilogue, known, making.constants, making.options)
+    reads = tuple(name for name in node.reads if name not in making.constants)
+    _add(
+        making,
+        Step(epilogue.stands_for or (node,), reads, tuple(value.name for value in segment.outputs), segment),
+    )
+
+
+def _is_proven(making: _Making, node: Node, epilogue: Epilogue) -> bool:
+    """Whether a residual has the result's extents in every run."""
+    assert epilogue.unless is not None
+    before = epilogue.unless
+    known = [_known(making, name) if name else None for name in before.node.inputs]
+    segment = convolution(before.node, before.epilogue, known, making.constants, making.options)
+    dims = segment.outputs[0].dims
+    residual = _known(making, node.inputs[-1])  # fusion puts it last
+    if dims is None or None in dims or not residual.type:
+        return False
+    return dims == residual.dims and segment.outputs[0].type == residual.type
+
+
+def _make_group(making: _Making, group: Sequence[Node], outputs: Sequence[str]) -> None:
+    nodes = _with_constant_part(making, group)
+    made = {name for node in nodes for name in node.writes}
+    outside = tuple(dict.fromkeys(name for node in nodes for name in node.reads if name not in made))
+    constants = {name: making.constants[name] for name in outside if name in making.constants}
+    inputs = tuple(_known(making, name) for name in outside if name not in constants)
+    segment = making.host(making.graph, nodes, inputs, outputs, constants, _threads(making.options))
+    _add(making, Step(tuple(group), tuple(value.name for value in inputs), tuple(outputs), segment))
+
+
+def _with_constant_part(making: _Making, group: Sequence[Node]) -> list[Node]:
+    """A group with the nodes that make its constants, so that the host can fold them as it likes."""
+    nodes = dict.fromkeys(group)
+    waiting = list(group)
+    while waiting:
+        for name in waiting.pop().reads:
+            maker = making.makers.get(name)
+            if maker is not None and maker not in nodes:
+                nodes[maker] = None
+                waiting.append(maker)
+    return sorted(nodes, key=making.order.__getitem__)
+
+
+def _known(making: _Making, name: str) -> Value:
+    constant = making.constants.get(name)
+    if constant is not None:
+        return Value(name, type_of(constant.dtype), constant.shape)
+    return making.values.get(name, Value(name))
+
+
+def _add(making: _Making, step: Step) -> None:
+    making.steps.append(step)
+    for value in step.segment.outputs:
+        stated = making.values.get(value.name, value)
+        dims = stated.dims if value.dims is None else value.dims
+        making.values[value.name] = replace(stated, type=value.type or stated.type, dims=dims)

@@ -1,0 +1,76 @@
+"""A group of nodes that a host runs as one, in terms that every host shares.
+
+The one idea: a host is a function from nodes and the values they read to something that can be run on
+arrays; which engine stands behind it is a name to show.  It knows no host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from polyconv.models.graph import Array, Graph, Node, Value
+
+__all__ = ["Host", "Segment"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """Nodes made ready to run.
+
+    Parameters
+    ----------
+    engine : str
+        Who runs them, for ``session.nodes``.
+    outputs : tuple of Value
+        What comes out, with what the engine knows of types and extents.
+    run : callable
+        Arrays in the order of the inputs given to the host -> arrays in the order of ``outputs``.
+    problem : callable
+        Text of the convolution that ran last; None where there is none.
+    """
+
+    engine: str
+    outputs: tuple[Value, ...]
+    run: Callable[[Sequence[Array]], Sequence[Array]]
+    problem: Callable[[], str | None] = lambda: None
+
+
+class Host(Protocol):
+    """Whoever runs the nodes that are no convolutions."""
+
+    def __call__(
+        self,
+        graph: Graph,
+        nodes: Sequence[Node],
+        inputs: Sequence[Value],
+        outputs: Sequence[str],
+        constants: Mapping[str, Array],
+        threads: int,
+    ) -> Segment:
+        """Make nodes ready to run.
+
+        Parameters
+        ----------
+        graph : Graph
+            Which they belong to.
+        nodes : sequence of Node
+            In running order.
+        inputs : sequence of Value
+            What a run will pass, in this order.
+        outputs : sequence of str
+            What a run must return, in this order.
+        constants : mapping
+            Every other value that the nodes read.
+        threads : int
+            Most threads to use.
+
+        Raises
+        ------
+        ModelError
+            If the engine refuses a node.
+        Unsupported
+            If no engine at hand can run a node.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""Choosing how a problem is computed."""

@@ -1,0 +1,620 @@
+"""A problem with its weights, ready for arrays: packs once, plans per extents, runs.
+
+``Layer`` is what the facade, the dialects and sessions hold; ``compute`` is the same for one call.  All
+checks of operands stand here, before the first store.  It must know nothing of attribute names.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyconv.algorithms.program import Operand, Program, Request, Situation
+from polyconv.algorithms.sweep import Sweep
+from polyconv.algorithms.table import ALGORITHMS
+from polyconv.dtypes import DTYPES, Dtype, of_array
+from polyconv.errors import ArgumentError, DtypeError, Error
+from polyconv.kernels import objects
+from polyconv.kernels.language import ERROR_CELL_BYTES
+from polyconv.planning.measure import fastest, known_choice
+from polyconv.planning.planner import CLOCK, WAKE_SECONDS, choose, describe, threads_for
+from polyconv.problem.plan import Plan
+from polyconv.problem.problem import Problem, Quantisation
+from polyconv.runtime import threads as pool
+from polyconv.runtime.arrays import aligned, may_overlap, place, words
+from polyconv.runtime.call import make_entry
+from polyconv.runtime.dlpack import read_bfloat16
+from polyconv.settings import context as settings_context
+from polyconv.settings import resolve as setting
+from polyconv.target import Target, target
+
+__all__ = ["Layer", "as_array", "compute", "plan"]
+
+Array = NDArray[Any]
+
+_MOST_CALLS = 32
+_MOST_ITEMS = 1 << 31  # of a job that is shared: the pool's ticket counts them in 32 bits
+_KEEP_GIL_SECONDS = 5e-6
+_NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "bf16": np.float32}
+
+
+_lock = threading.Lock()
+"""Guards the tables of all layers, for a moment at a time; a fork waits for it."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+def as_array(value: ArrayLike, name: str) -> Array:
+    """Whatever holds an array, as a NumPy array over the same memory where that is possible.
+
+    Raises
+    ------
+    ArgumentError
+        For masked arrays, whose mask NumPy would drop, and for what holds no numbers.
+    """
+    if type(value) is np.ndarray:
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array; its mask would be lost: pass {name}.filled(...) instead")
+    if not isinstance(value, np.ndarray | np.generic | list | tuple | float | int):
+        found = read_bfloat16(value) if "bfloat16" in str(getattr(value, "dtype", "")) else None
+        if found is not None:
+            return found
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"{name} cannot be read as an array ({error}); pass a NumPy array") from None
+    if array.dtype == object:
+        raise DtypeError(f"{name} holds Python objects, not numbers of one type; convert it with numpy.asarray")
+    return array
+
+
+def _native_order(array: Array) -> Array:
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _target() -> Target:
+    if not objects.has_folder():
+        objects.use_folder(setting("cache_dir"))
+    return target(setting("target"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A program bound to arrays of given shapes and strides."""
+
+    plan_threads: int
+    program: Program
+    steps: NDArray[np.int64]
+    items: int
+    environment: int
+    wake: bool
+    check: bool
+    entry: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def _make_ready(call: _Call) -> None:
+    """Have what a call shares with others: the pool's threads and its workspace (both are lost in a fork)."""
+    if call.plan_threads > 1:
+        pool.start_workers(call.plan_threads)
+    if call.entry is not None:
+        pool.grow_workspace(call.program.workspace * call.plan_threads)
+
+
+class Layer:
+    """A convolution with fixed weights, for inputs of any extents.
+
+    Parameters
+    ----------
+    resolve : callable
+        ``resolve(n, i)``: the problem for batch n and spatial extents i.
+    w, bias : array
+        Copied; later changes have no effect.
+    layout : str
+        ``NCHW`` or ``NHWC``, as in the problems.
+    accuracy, threads, workspace_limit, rigor, algorithm
+        As in ``polyconv.conv``; None takes the settings in force at each call (accuracy and
+        workspace_limit: when the layer is made).
+    own : bool
+        Copy the weights; without it they must not change while the layer lives.
+    quantities : mapping
+        Run-time ``zx zw zy sx sw sy`` of quantised problems.
+
+    Notes
+    -----
+    Immutable and safe to call from several threads.  It pickles as what it was made from.
+    """
+
+    def __init__(self, resolve: Callable[[int, tuple[int, ...]], Problem], w: ArrayLike, bias: ArrayLike | None = None,
+                 *, layout: str = "NCHW", accuracy: str | None = None, threads: int | None = None,
+                 workspace_limit: int | None = None, rigor: str | None = None, algorithm: str | None = None,
+                 own: bool = True, quantities: Mapping[str, ArrayLike | None] | None = None) -> None:  # fmt: skip
+        self._resolve, self._layout, self._algorithm = resolve, layout, algorithm
+        self._accuracy = setting("accuracy", accuracy)
+        self._threads = None if threads is None else setting("threads", threads)
+        self._limit = setting("workspace_limit", workspace_limit)
+        self._rigor = setting("rigor", rigor)
+        self._check = setting("check")
+        w = _native_order(as_array(w, "w"))
+        self._w = np.array(w, order="C", copy=True) if own else w
+        self._bias = None if bias is None else np.array(_native_order(as_array(bias, "b")), copy=own or None)
+        self._quantities = {
+            name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None
+        }
+        self._finite = True if not of_array(self._w.dtype, "w").is_float else _all_finite(self._w)
+        self._forms: dict[Any, Array] = {}
+        self._problems: OrderedDict[tuple[int, ...], Problem] = OrderedDict()
+        self._calls: OrderedDict[Any, _Call] = OrderedDict()
+        self._choices: dict[Any, str | None] = {}
+        self._last: tuple[_Call, Any] | None = None
+
+    # -- calling -----------------------------------------------------------------------------------
+
+    def __call__(self, x: ArrayLike, *, residual: ArrayLike | None = None, out: Any = None,
+                 offset: ArrayLike | None = None, mask: ArrayLike | None = None) -> Any:  # fmt: skip
+        """Convolve; see ``polyconv.conv`` for operands and errors."""
+        last = self._last
+        if last is not None and offset is None and last[1] is settings_context():
+            call = last[0]
+            if out is not None:
+                if call.entry(x, out, residual) is not None:
+                    return out
+            elif type(x) is np.ndarray:
+                result = np.empty(call.shape, call.dtype)
+                if call.entry(x, result, residual) is not None:
+                    return result
+        return self._run(x, residual, out, offset, mask)
+
+    def _run(
+        self, x_given: ArrayLike, residual_given: ArrayLike | None, out: Any, offset_given: Any, mask_given: Any
+    ) -> Any:
+        x = as_array(x_given, "x")
+        problem = self.problem_for(x.shape)
+        copied = x.dtype.isnative is False
+        x = _operand(x, "x", problem.x_dtype, problem.x_shape)
+        _check_weights(problem, self._w, self._bias)
+        if problem.residual != (residual_given is not None):
+            problem = replace(problem, residual=residual_given is not None)
+        residual = None
+        if residual_given is not None:
+            residual = _operand(as_array(residual_given, "residual"), "residual", problem.y_dtype, problem.y_shape)
+        offset, mask = _deformation(problem, offset_given, mask_given)
+        result, target_array = _result(problem, out)
+        for name, other in (
+            ("x", x),
+            ("residual", residual),
+            ("offset", offset),
+            ("mask", mask),
+            ("w", self._w),
+            ("b", self._bias),
+        ):
+            if other is None or not may_overlap(other, target_array):
+                continue
+            if name == "residual" and _same_memory(other, target_array):
+                continue
+            raise ArgumentError(
+                f"out overlaps {name} in memory; pass an array of its own"
+                + (" (or exactly the residual's memory)" if name == "residual" else "")
+            )
+        if target_array.size:
+            call = self._call_for(problem, x, target_array, residual, offset, mask)
+            self._execute(call, x, target_array, residual, offset, mask)
+            plain = out is None or type(out) is np.ndarray
+            if plain and not copied and call.entry is not None and offset is None:
+                self._last = call, settings_context()
+        return result
+
+    def problem_for(self, shape: tuple[int, ...]) -> Problem:
+        """Problem of an input shape."""
+        found = self._problems.get(shape)
+        if found is not None:
+            return found
+        if len(shape) < 3:
+            raise ArgumentError(f"x has shape {shape}; it needs batch, channel and at least one spatial axis")
+        spatial = shape[1:-1] if self._layout == "NHWC" else shape[2:]
+        problem = self._resolve(shape[0], tuple(spatial))
+        if problem.x_shape != shape:
+            raise ArgumentError(
+                f"x has shape {shape}, the weights {tuple(self._w.shape)} with groups={problem.groups} need "
+                f"{problem.c} channels in layout {self._layout}: {problem.x_shape}"
+            )
+        with _lock:
+            self._problems[shape] = problem
+            if len(self._problems) > _MOST_CALLS:
+                self._problems.popitem(last=False)
+        return problem
+
+    # -- planning ----------------------------------------------------------------------------------
+
+    def situation(self, problem: Problem) -> Situation:
+        """All that the choice of an algorithm depends on."""
+        threads = setting("threads") if self._threads is None else self._threads
+        strict = self._accuracy == "strict"
+        return Situation(problem, _target(), self._limit, threads, strict, self._finite)
+
+    def plan(self, shape: tuple[int, ...], *, rigor: str | None = None) -> Plan:
+        """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
+        problem = self.problem_for(tuple(shape))
+        s = self.situation(problem)
+        return describe(s, self._chosen(s, rigor or self._rigor), self.packed_bytes)
+
+    def _chosen(self, s: Situation, rigor: str) -> str | None:
+        if self._algorithm is not None:
+            return self._algorithm
+        key = (s.problem.i, s.problem.residual)
+        if key not in self._choices:  # decided once per extents: wisdom that comes later changes no bits here
+            measured = known_choice(s) if rigor == "estimate" else fastest(s, rigor, _random_candidate)
+            if rigor == "estimate" and measured is None:
+                return None
+            self._choices[key] = measured
+        return self._choices[key]
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the weights this layer owns, in all their forms."""
+        return self._w.nbytes + sum(form.nbytes for form in self._forms.values())
+
+    # -- programs ----------------------------------------------------------------------------------
+
+    def _call_for(self, problem: Problem, x: Array, y: Array, residual: Array | None, offset: Array | None,
+                  mask: Array | None) -> _Call:  # fmt: skip
+        s = self.situation(problem)
+        arrays = (x, y, residual, offset, mask)
+        key = (tuple(None if a is None else (a.shape, a.strides) for a in arrays), s.threads, s.target.level)
+        found = self._calls.get(key)
+        if found is not None:
+            _make_ready(found)
+            return found
+        algorithm, terms, _ = choose(s, self._chosen(s, self._rigor))
+        seconds = sum(terms.values()) * (problem.n or 0) / CLOCK
+        s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
+        program = self._program(s, algorithm.name, arrays)
+        table = words(
+            [v for step in program.steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)]
+        )
+        items = sum(step.items for step in program.steps)
+        threads = min(s.threads, max(1, items))
+        environment = pool.control_word(strict=s.strict)
+        wake = seconds >= WAKE_SECONDS
+        entry = None
+        if not self._check and offset is None and x.size and items < _MOST_ITEMS:
+            entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,
+                               seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
+        call = _Call(threads, program, table, items, environment, wake, self._check, entry, y.shape, y.dtype)
+        _make_ready(call)
+        with _lock:
+            self._calls[key] = call
+            if len(self._calls) > _MOST_CALLS:
+                self._calls.popitem(last=False)
+        return call
+
+    def _program(self, s: Situation, algorithm: str, arrays: tuple[Array | None, ...]) -> Program:
+        x, y, residual, offset, mask = arrays
+        p = s.problem
+        row = ALGORITHMS[algorithm]
+        arithmetic = row.arithmetic(s)
+        kind = _NUMPY[arithmetic]
+        assert x is not None and y is not None
+        request = Request(
+            situation=s, arithmetic=arithmetic, x=_strides(x, p), y=_strides(y, p),
+            residual=None if residual is None else _strides(residual, p), check=self._check,
+            packed=self._packed, weights=lambda sweep: self._sweep_weights(p, sweep, arithmetic),
+            bias=None if self._bias is None else _aligned_copy(self._bias.astype(kind)),
+            scale=self._scale(p), constants=self._constants(p, kind), zero_point=self._zero_point(p),
+            offset=None if offset is None else _strides(offset, replace(p, layout="NCHW")),
+            mask=None if mask is None else _strides(mask, replace(p, layout="NCHW")),
+        )  # fmt: skip
+        return row.build(request)
+
+    def _packed(self, key: Any, make: Callable[[], Array]) -> Array:
+        with _lock:
+            found = self._forms.get(key)
+        if found is None:
+            found = make()
+            with _lock:
+                found = self._forms.setdefault(key, found)
+        return found
+
+    def _sweep_weights(self, p: Problem, sweep: Sweep, arithmetic: str) -> Array:
+        kind = np.dtype(DTYPES["bf16"].numpy if arithmetic == "bf16" else _NUMPY[arithmetic])
+        w = self._w.astype(kind, copy=False)
+        q = p.quantisation
+        if q is not None and q.zw is not None:
+            zero = np.asarray(self._quantity(q.zw, "zw")).astype(kind)
+            w = w - (zero.reshape(()) if zero.size == 1 else zero.reshape((-1,) + (1,) * (w.ndim - 1)))
+        g = p.groups
+        if p.op == "conv_transpose":
+            w = np.swapaxes(w.reshape(g, p.c // g, p.m // g, *p.k), 1, 2)
+        else:
+            w = w.reshape(g, p.m // g, p.c // g, *p.k)
+        for a, axis in enumerate(sweep):
+            w = w.take(axis.tap_indices, axis=3 + a)
+        taps = int(np.prod(w.shape[3:]))
+        return w.reshape(*w.shape[:3], taps)
+
+    def _quantity(self, value: float | str, name: str) -> Any:
+        if not isinstance(value, str):
+            return value
+        if name not in self._quantities:
+            raise ArgumentError(f"{name} is given at run time by this problem, but was not passed")
+        return self._quantities[name]
+
+    def _zero_point(self, p: Problem) -> int:
+        q = p.quantisation
+        return 0 if q is None or q.zx is None else int(np.asarray(self._quantity(q.zx, "zx")).reshape(-1)[0])
+
+    def _scale(self, p: Problem) -> Array | None:
+        q = p.quantisation or Quantisation()
+        if q.sx is None or q.sw is None or q.sy is None:
+            return None
+        one = np.float32
+        sx, sw, sy = (np.asarray(self._quantity(v, n), one) for v, n in ((q.sx, "sx"), (q.sw, "sw"), (q.sy, "sy")))
+        with np.errstate(all="ignore"):
+            scale = (sx.reshape(-1)[0] * sw.reshape(-1)) / sy.reshape(-1)[0]
+        return _aligned_copy(np.broadcast_to(scale.astype(one), (p.m,)))
+
+    def _constants(self, p: Problem, kind: Any) -> Array:
+        table = aligned(8, np.int64)
+        q = p.quantisation
+        if q is not None and q.rescales:
+            table[0] = 0 if q.zy is None else int(np.asarray(self._quantity(q.zy, "zy")).reshape(-1)[0])
+        elif p.activation is not None:
+            for at, value in enumerate(p.activation.parameters):
+                if np.dtype(kind).kind == "f":
+                    table[at : at + 1].view(kind)[0] = value
+                else:
+                    info = np.iinfo(np.uint64 if p.y == "u64" else kind)
+                    table[at : at + 1].view(info.dtype)[0] = int(min(max(value, info.min), info.max))
+        return table
+
+    def _execute(self, call: _Call, x: Array, y: Array, residual: Array | None, offset: Array | None,
+                 mask: Array | None) -> None:  # fmt: skip
+        frame = words([v for a in (x, y, residual, offset, mask) for v in ((0, 0) if a is None else _span(a))])
+        share = -(-call.program.workspace // 64) * 64
+        workspace = aligned(max(64, share * call.plan_threads), np.uint8)
+        cell = aligned(ERROR_CELL_BYTES, np.uint8)
+        job = words([
+            call.steps.ctypes.data, len(call.steps) // 4, call.items, frame.ctypes.data, workspace.ctypes.data, share,
+            call.environment, int(call.check), cell.ctypes.data, call.plan_threads, int(call.wake),
+        ])  # fmt: skip
+        pool.run_job(job, pool=call.plan_threads > 1 and call.items < _MOST_ITEMS)
+        site = int(cell[:8].view(np.int64)[0])
+        if site:
+            raise Error(f"a kernel reached outside a buffer, at {objects.EVENTS.sites[site - 1]}; please report it")
+
+
+def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None = None,
+            residual: ArrayLike | None = None, *, out: Any = None, offset: ArrayLike | None = None,
+            mask: ArrayLike | None = None, past: ArrayLike | None = None, accuracy: str | None = None,
+            threads: int | None = None, workspace_limit: int | None = None, algorithm: str | None = None,
+            quantities: Mapping[str, ArrayLike | None] | None = None) -> Any:  # fmt: skip
+    """Compute a problem once: weights are packed for this call and nothing is remembered.
+
+    Parameters
+    ----------
+    problem : Problem
+        With known extents.
+    x, w, bias, residual, offset, mask, past : array
+        Operands in its layout and types.
+    algorithm : str, optional
+        Row of the table of algorithms to use.
+
+    Returns
+    -------
+    ndarray
+        The result, or (result, present state) of a causal convolution.
+    """
+    keywords: dict[str, Any] = {
+        "accuracy": accuracy, "threads": threads, "workspace_limit": workspace_limit, "algorithm": algorithm,
+    }  # fmt: skip
+    if problem.op == "causal_conv":
+        return _causal(problem, as_array(x, "x"), as_array(w, "w"), bias, past, out, keywords)
+    layer = Layer(lambda n, i: problem, w, bias, layout=problem.layout, own=False, quantities=quantities, **keywords)
+    return layer._run(x, residual, out, offset, mask)
+
+
+def _causal(p: Problem, x: Array, w: Array, bias: ArrayLike | None, past: ArrayLike | None, out: Any,
+            keywords: dict[str, Any]) -> tuple[Array, Array]:  # fmt: skip
+    """Causal convolution with state, as one or two plain ones (ONNX CausalConvWithState-27).
+
+    Outputs from k - 1 on need no history and read x in place; only the first k - 1, which reach into the
+    past, read a copy of 2 (k - 1) positions.
+    """
+    x = _operand(x, "input", p.x_dtype, p.x_shape)
+    (k,), (length,) = p.k, x.shape[2:]
+    history_shape = (x.shape[0], x.shape[1], k - 1)
+    if past is None:
+        history = np.zeros(history_shape, x.dtype)
+    else:
+        history = _operand(as_array(past, "past_state"), "past_state", p.x_dtype, history_shape)
+    result, y = _result(p, out)
+    for name, other in (("input", x), ("past_state", history)):
+        if may_overlap(other, y):
+            raise ArgumentError(f"out overlaps {name} in memory; pass an array of its own")
+    reach = min(k - 1, length)
+    if reach:
+        head = np.concatenate([history, x[:, :, :reach]], axis=2)
+        compute(
+            replace(p, op="conv", pads=((0, 0),), i=(k - 1 + reach,)), head, w, bias, out=y[:, :, :reach], **keywords
+        )
+    if length > reach:
+        compute(replace(p, op="conv", pads=((0, 0),), i=(length,)), x, w, bias, out=y[:, :, reach:], **keywords)
+    if length >= k - 1:
+        present = x[:, :, length - (k - 1) :].copy()
+    else:
+        present = np.concatenate([history[:, :, length:], x], axis=2)
+    return result, present
+
+
+def _all_finite(w: Array) -> bool:
+    return bool(np.isfinite(w).all())
+
+
+def _aligned_copy(values: Array) -> Array:
+    copy = aligned(values.shape, values.dtype)
+    copy[...] = values
+    return copy
+
+
+def _span(a: Array) -> tuple[int, int]:
+    where = place(a)
+    return where.address, where.size
+
+
+def _strides(a: Array, p: Problem) -> Operand:
+    where = place(a)
+    n, *rest = where.strides
+    c, spatial = (rest[-1], rest[:-1]) if p.layout == "NHWC" else (rest[0], rest[1:])
+    return Operand(n, c, tuple(spatial), where.offset, a.itemsize)
+
+
+def _operand(a: Array, name: str, dtype: Dtype, shape: tuple[int | None, ...]) -> Array:
+    if isinstance(a, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array; its mask would be lost: pass {name}.filled(...) instead")
+    given = of_array(a.dtype, name)
+    if given is not dtype:
+        raise DtypeError(f"{name} has type {given.name} where {dtype.name} is needed; convert it with {name}.astype")
+    if a.shape != shape:
+        raise ArgumentError(f"{name} has shape {a.shape}, this convolution needs {shape}")
+    return _native_order(a)
+
+
+def _check_weights(p: Problem, w: Array, bias: Array | None) -> None:
+    if of_array(w.dtype, "w") is not p.w_dtype:
+        raise DtypeError(f"w has type {w.dtype}, the problem needs {p.w}")
+    if w.shape != p.w_shape:
+        raise ArgumentError(f"w has shape {w.shape}, the problem needs {p.w_shape}")
+    if (bias is not None) != p.bias:
+        raise ArgumentError(f"the problem has bias={p.bias}, but b is {'missing' if bias is None else 'given'}")
+    if bias is not None and bias.shape != (p.m,):
+        raise ArgumentError(f"b has shape {bias.shape}, the {p.m} output channels need ({p.m},)")
+
+
+def _deformation(p: Problem, offset: Any, mask: Any) -> tuple[Array | None, Array | None]:
+    if p.op != "deform_conv":
+        return None, None
+    if offset is None:
+        raise ArgumentError("a deformable convolution needs offset")
+    taps = int(np.prod(p.k))
+    out = tuple(p.out)
+    shape = (p.n, 2 * p.offset_groups * taps, *out)
+    offset = _operand(as_array(offset, "offset"), "offset", p.x_dtype, shape)
+    if p.mask != (mask is not None):
+        raise ArgumentError(f"the problem has mask={p.mask}, but mask is {'given' if mask is not None else 'missing'}")
+    if mask is not None:
+        mask = _operand(as_array(mask, "mask"), "mask", p.x_dtype, (p.n, p.offset_groups * taps, *out))
+    return offset, mask
+
+
+def _result(p: Problem, out: Any) -> tuple[Any, Array]:
+    """What the call returns, and the array to write."""
+    shape = tuple(int(e or 0) for e in p.y_shape)
+    if out is None:
+        fresh = np.empty(shape, p.y_dtype.numpy)
+        return fresh, fresh
+    array = as_array(out, "out")
+    if array.dtype != p.y_dtype.numpy:
+        raise DtypeError(
+            f"out has type {array.dtype} where the result is {p.y_dtype.numpy}; pass an array of that type"
+        )
+    if array.shape != shape:
+        raise ArgumentError(f"out has shape {array.shape}, the result has {shape}; pass an array of that shape")
+    if not array.flags.writeable:
+        raise ArgumentError("out is read-only; pass a writable array")
+    if _overlaps_itself(array):
+        raise ArgumentError(
+            f"out has strides {array.strides} for shape {shape}: elements overlap each other; pass a plain array"
+        )
+    return out, array
+
+
+def _overlaps_itself(a: Array) -> bool:
+    """Whether two elements may share memory: sorted by stride, each axis must step over the ones inside."""
+    if a.size <= 1:
+        return False
+    span = a.itemsize
+    for stride, extent in sorted((abs(s), e) for s, e in zip(a.strides, a.shape, strict=True) if e > 1):
+        if stride < span:
+            return True
+        span = stride * (extent - 1) + span
+    return False
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    return (
+        a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+        and a.strides == b.strides
+        and a.shape == b.shape
+    )
+
+
+def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = None, threads: int | None = None,
+         workspace_limit: int | None = None) -> Plan:  # fmt: skip
+    """How a problem would be computed.
+
+    Parameters
+    ----------
+    problem : Problem
+        With known extents.
+    rigor : str
+        ``estimate`` chooses by arithmetic; ``measure`` and ``patient`` time the candidates on this machine,
+        and every later layer of this process uses what they found.
+
+    Raises
+    ------
+    ArgumentError
+        If extents are unknown.
+    Unsupported
+        If no algorithm can compute it.
+    """
+    if not problem.is_known:
+        raise ArgumentError(f"'{problem}' has unknown extents; a plan needs all of them: give n and i")
+    if problem.op == "causal_conv":
+        problem = replace(problem, op="conv", pads=((problem.k[0] - 1, 0),))
+    s = Situation(problem, _target(), setting("workspace_limit", workspace_limit), setting("threads", threads),
+                  setting("accuracy", accuracy) == "strict")  # fmt: skip
+    choice = (
+        known_choice(s)
+        if setting("rigor", rigor) == "estimate"
+        else fastest(s, setting("rigor", rigor), _random_candidate)
+    )
+    return describe(s, choice)
+
+
+def _random_candidate(s: Situation, algorithm: str) -> Callable[[], None]:
+    """A run of an algorithm on random operands, for timing."""
+    p = s.problem
+    rng = np.random.default_rng(0)
+
+    def values(shape: tuple[int | None, ...], dtype: Dtype) -> Array:
+        sizes = tuple(int(e or 0) for e in shape)
+        if dtype.is_float:
+            return rng.standard_normal(sizes, np.float32).astype(dtype.numpy)
+        return rng.integers(0, 100, sizes).astype(dtype.numpy)
+
+    q = p.quantisation or Quantisation()
+    quantities = {
+        name: np.ones((), np.float32)
+        for name in ("zx", "zw", "zy", "sx", "sw", "sy")
+        if isinstance(getattr(q, name), str)
+    }
+    layer = Layer(lambda n, i: p, values(p.w_shape, p.w_dtype), np.ones(p.m, p.y_dtype.numpy) if p.bias else None,
+                  layout=p.layout, accuracy="strict" if s.strict else "fast", threads=s.threads,
+                  workspace_limit=s.limit, algorithm=algorithm, rigor="estimate", quantities=quantities)  # fmt: skip
+    x, out = values(p.x_shape, p.x_dtype), np.empty(tuple(int(e or 0) for e in p.y_shape), p.y_dtype.numpy)
+    residual = values(p.y_shape, p.y_dtype) if p.residual else None
+    offset = mask = None
+    if p.op == "deform_conv":
+        taps = int(np.prod(p.k))
+        offset = values((p.n, 2 * p.offset_groups * taps, *p.out), p.x_dtype)
+        mask = values((p.n, p.offset_groups * taps, *p.out), p.x_dtype) if p.mask else None
+    return lambda: layer(x, residual=residual, out=out, offset=offset, mask=mask)

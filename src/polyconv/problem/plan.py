@@ -1,0 +1,92 @@
+"""``Plan``: how one problem will be computed, as a printable and picklable value.
+
+It holds names and numbers, never code or buffers, so it can be logged, compared and sent elsewhere.
+It must not know how it was chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyconv.problem.problem import Problem
+
+__all__ = ["Plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A choice for a problem.
+
+    Parameters
+    ----------
+    problem : Problem
+        With known extents.
+    algorithm : str
+        Row of the table of algorithms.
+    arithmetic : str
+        Names what fixes the bits: plans with equal names give equal bits on one instruction set, for any
+        batch, number of threads or workspace limit.
+    target : str
+        Instruction-set level the kernels are made for.
+    threads : int
+        Most threads that will share the work.
+    workspace_bytes : int
+        All that a call takes beyond its result for those threads; 64 KiB a thread are always there and
+        are not counted.
+    packed_bytes : int
+        Bytes of the packed weights.
+    error_bound : float
+        ``b`` such that every output differs from the exact one by at most ``b * sum|x||w|`` (to first order;
+        0 for integers), before the rounding to the result type.
+    seconds : float
+        Predicted time of a call.
+    cycles : tuple of (str, float)
+        The terms of the prediction, in clock cycles of one core.
+    refused : tuple of (str, str)
+        Every other algorithm, with the reason or its predicted time.
+    notes : tuple of str
+        What the user should know.
+    """
+
+    problem: Problem
+    algorithm: str
+    arithmetic: str
+    target: str
+    threads: int
+    workspace_bytes: int
+    packed_bytes: int
+    error_bound: float
+    seconds: float
+    cycles: tuple[tuple[str, float], ...]
+    refused: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        rows = [
+            ("problem", str(self.problem)),
+            ("algorithm", f"{self.algorithm} for {self.target}, up to {self.threads} thread(s)"),
+            ("arithmetic", self.arithmetic),
+            ("predicted", f"{_time(self.seconds)} one thread; cycles: "
+             + ", ".join(f"{name} {count:,.0f}" for name, count in self.cycles)),
+            ("memory", f"workspace {_size(self.workspace_bytes)} (+ 64 KiB a thread), "
+             f"packed weights {_size(self.packed_bytes)}"),
+            ("error", "exact" if self.error_bound == 0
+             else f"at most {self.error_bound:.2g} x sum|x||w|, plus one rounding"),
+            *(("refused", f"{name}: {reason}") for name, reason in self.refused),
+            *(("note", note) for note in self.notes),
+        ]  # fmt: skip
+        return "\n".join(f"{name:<10}  {text}" for name, text in rows)
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count} B"

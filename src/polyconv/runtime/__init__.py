@@ -1,0 +1,1 @@
+"""Awake things: memory, threads and the native call."""

@@ -1,0 +1,66 @@
+"""Memory for kernels: aligned arrays, and the strides and extents of a caller's arrays.
+
+Nothing is copied that a kernel can read in place; what must be copied (byte-swapped elements) is said
+in ``as_operand``.  It must know nothing of problems.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Place", "aligned", "may_overlap", "place", "words"]
+
+_LINE = 64
+_HUGE = 2 << 20
+
+
+def aligned(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Zeros on a cache line; large ones on 2 MiB pages, which the packed weights of big layers need."""
+    kind = np.dtype(dtype)
+    count = int(np.prod(shape)) * kind.itemsize
+    if count >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        pages = mmap.mmap(-1, count + _HUGE)
+        pages.madvise(mmap.MADV_HUGEPAGE)
+        raw, step = np.frombuffer(pages, np.uint8), _HUGE
+    else:
+        raw, step = np.zeros(count + _LINE, np.uint8), _LINE
+    start = -raw.ctypes.data % step
+    memory: NDArray[Any] = raw[start : start + count].view(kind).reshape(shape)
+    return memory
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an array lies: lowest address, bytes from there to its end, offset of element 0, byte strides."""
+
+    address: int
+    size: int
+    offset: int
+    strides: tuple[int, ...]
+
+
+def place(a: NDArray[Any]) -> Place:
+    """Extent of an array in memory, for any strides (negative and zero included)."""
+    if a.size == 0:
+        return Place(a.ctypes.data, 0, 0, a.strides)
+    low = sum((e - 1) * s for e, s in zip(a.shape, a.strides, strict=True) if s < 0)
+    high = sum((e - 1) * s for e, s in zip(a.shape, a.strides, strict=True) if s > 0)
+    return Place(a.ctypes.data + low, high - low + a.itemsize, -low, a.strides)
+
+
+def may_overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Whether two arrays share memory, judged by their extents."""
+    p, q = place(a), place(b)
+    return p.size > 0 and q.size > 0 and p.address < q.address + q.size and q.address < p.address + p.size
+
+
+def words(values: list[int]) -> NDArray[np.int64]:
+    """A table of 64-bit words."""
+    table = aligned(max(1, len(values)), np.int64)
+    table[: len(values)] = np.array(values, np.uint64).view(np.int64) if any(v >= 1 << 63 for v in values) else values
+    return table

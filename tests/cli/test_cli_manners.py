@@ -1,0 +1,152 @@
+"""How every command behaves: streams, exit codes, errors as JSON, and what an import costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyconv.cli import EXIT_CODES, VERBS, application, check
+from polyconv.errors import ArgumentError, DtypeError, Error, ModelError, Unsupported
+
+
+def test_importing_the_command_line_imports_no_typer() -> None:
+    code = (
+        "import sys, polyconv, polyconv.cli;"
+        "print(sorted({'typer', 'rich', 'PIL', 'onnx', 'onnxruntime'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_typer_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(name='typer')")
+    done = subprocess.run(
+        [sys.executable, "-m", "polyconv.cli", "info"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', 'src')}"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "pip install 'polyconv[cli]'" in done.stderr
+    assert done.stdout == ""
+
+
+def test_help_lists_every_verb_and_exit_code(polyconv: Callable[..., Any]) -> None:
+    done = polyconv("--help")
+    assert done.code == 0
+    folder = Path(check.__file__).parent
+    for verb in VERBS:
+        assert (verb in done.out) == (folder / f"{verb}.py").exists()
+    words = " ".join(done.out.split())
+    for code, meaning in EXIT_CODES.items():
+        assert f"{code} {meaning}" in words
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(polyconv: Callable[..., Any], verb: str) -> None:
+    if not (Path(check.__file__).parent / f"{verb}.py").exists():
+        pytest.skip(f"polyconv has no verb {verb} yet")
+    done = polyconv(verb, "--help")
+    assert done.code == 0
+    assert "--json" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fly"], "fly"),
+        (["run"], "TARGET"),
+        (["run", "no-such-file.onnx"], "no-such-file.onnx"),
+        (["run", "conv f32 NCHW n1 c3 i8x8 m4"], "'k'"),
+        (["run", "conv f32 NCHW n? c3 i8x8 m4 k3x3"], "'?'"),
+        (["run", "conv f32 NCHW n1 c3 i8x8 m4 k3x3", "--threads", "0"], "--threads"),
+        (["run", "conv f32 NCHW n1 c3 i8x8 m4 k3x3", "--accuracy", "exact"], "--accuracy"),
+        (["run", "conv f32 NCHW n1 c3 i8x8 m4 k3x3", "--workspace-limit", "lots"], "workspace_limit"),
+        (["explain", "conv f99 NCHW n1 c3 i8x8 m4 k3x3"], "f99"),
+        (["check", "--conformance", "--fuzz", "3"], "--fuzz"),
+        (["check", "--resume", "x"], "--resume"),
+        (["cache", "burn"], "burn"),
+    ],
+)
+def test_wrong_usage_is_2_and_says_what(polyconv: Callable[..., Any], words: list[str], said: str) -> None:
+    plain = polyconv(*words)
+    assert (plain.code, plain.out) == (2, "")
+    assert said in plain.err
+    document = polyconv(*words, "--json")
+    assert document.code == 2
+    assert document.json["error"]["code"] == "usage"
+    assert said in document.json["error"]["message"]
+    assert document.json["schema_version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "word"),
+    [
+        (Unsupported("x"), 3, "unsupported"),
+        (ModelError("x"), 1, "model"),
+        (DtypeError("x"), 1, "dtype"),
+        (ArgumentError("x"), 1, "argument"),
+        (Error("x"), 1, "failure"),
+        (FileNotFoundError(2, "x"), 1, "file"),
+        (MemoryError("x"), 1, "memory"),
+        (ImportError("x"), 1, "missing"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ZeroDivisionError("x"), 1, "internal"),
+    ],
+)
+def test_every_error_has_its_exit_code(
+    polyconv: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, word: str
+) -> None:
+    def fail(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(check, "_self_test", lambda seed, as_json: fail())
+    done = polyconv("check", "--json")
+    assert done.code == code
+    assert code in EXIT_CODES
+    assert done.json["error"]["code"] == word
+    assert ("Traceback" in done.err) == (word == "internal")
+    shown = polyconv("check")
+    assert shown.out == ""
+    assert "polyconv:" in shown.err
+
+
+def test_a_real_interrupt_ends_with_130() -> None:
+    code = (
+        "import os, signal, sys, threading, polyconv.cli;"
+        "threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start();"
+        "sys.exit(polyconv.cli.main(['check', '--fuzz', '100000000', '--peers', '']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    assert done.stdout == ""
+
+
+def test_version(polyconv: Callable[..., Any]) -> None:
+    done = polyconv("--version")
+    assert done.code == 0
+    assert done.out.startswith("polyconv ")
+
+
+def test_quiet_and_no_color_are_accepted_before_the_verb(polyconv: Callable[..., Any]) -> None:
+    done = polyconv("-q", "--no-color", "-vv", "info", "--json")
+    assert done.code == 0
+    assert done.err == ""
+
+
+def test_the_error_table_ends_in_known_codes() -> None:
+    assert {row[2] for row in application._ERRORS} <= set(EXIT_CODES)
+
+
+def test_json_is_one_document_without_nan() -> None:
+    from polyconv.cli.render import _plain
+
+    content = {"a": float("nan"), "b": [float("inf"), 1.5], "c": (Path("x/y"), None, True)}
+    spelled = json.dumps(_plain(content), allow_nan=False)
+    assert spelled == '{"a": null, "b": [null, 1.5], "c": ["x/y", null, true]}'

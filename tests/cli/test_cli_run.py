@@ -1,0 +1,256 @@
+"""run and explain: models and problems, what they are fed, what is written, what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from PIL import Image
+
+from polyconv.cli import saving
+from polyconv.problem.problem import Problem
+
+PROBLEM = "conv f32 NCHW n1 c3 i9x9 m4 k3x3 p1 b1"
+MADE = {"smooth", "boxed", "sharp", "half", "quarter", "zoomed", "sobel", "scharr", "laplace", "coarse"} | {
+    "gabor", "strokes",
+}  # fmt: skip
+
+# k eps sum|x||w| of the deepest output: 8 maps, each 225 products with weights of magnitude 4 in all
+BOUND = 8 * 229 * 2.0**-23 * 4
+
+
+def photo(bank: Path) -> np.ndarray:
+    pixels = np.asarray(Image.open(bank / "photo.png"), np.float32) / np.float32(255)
+    return np.ascontiguousarray(np.moveaxis(pixels, 2, 0)[None])
+
+
+@pytest.fixture(scope="module")
+def reference(bank: Path) -> dict[str, np.ndarray]:
+    """What onnxruntime makes of the photograph."""
+    session = onnxruntime.InferenceSession(str(bank / "filter_bank.onnx"))
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, {"image": photo(bank)}), strict=True))
+
+
+@pytest.mark.parametrize("model", ["filter_bank.onnx", "filter_bank.xml"])
+def test_the_bank_on_the_photograph(
+    polyconv: Callable[..., Any], bank: Path, reference: dict[str, np.ndarray], tmp_path: Path, model: str
+) -> None:
+    done = polyconv(
+        "run", bank / model, "--input", f"image={bank / 'photo.png'}", "--save", tmp_path / "out", "--json"
+    )
+    assert done.code == 0, done.out
+    assert {output["name"] for output in done.json["outputs"]} == set(reference) == MADE
+    for name, want in reference.items():
+        got = np.load(tmp_path / "out" / f"{name}.npy")
+        assert got.dtype == want.dtype
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=0, atol=BOUND)
+        if name != "gabor":
+            pixels = np.asarray(Image.open(tmp_path / "out" / f"{name}.png"), np.float64)
+            shown = np.moveaxis(want[0], 0, 2) if want.shape[1] == 3 else want[0, 0]
+            assert np.abs(pixels - 255 * shown).max() <= 0.5 + 255 * BOUND, name
+    assert not (tmp_path / "out" / "gabor.png").exists()
+    assert {step["engine"] for step in done.json["steps"] if step["problem"]} == {"polyconv"}
+    for step in done.json["steps"]:
+        if step["problem"]:
+            assert str(Problem.parse(step["problem"])) == step["problem"]
+            assert step["algorithm"]
+            assert step["milliseconds"] > 0
+
+
+def test_a_person_gets_tables_and_nothing_on_stderr(
+    polyconv: Callable[..., Any], bank: Path, tmp_path: Path
+) -> None:
+    model, picture = bank / "filter_bank.onnx", bank / "photo.png"
+    done = polyconv("run", model, "-i", picture, "--save", tmp_path, "--images")
+    assert (done.code, done.err) == (0, "")
+    for word in ("what ran where", "smooth/Conv", "polyconv", "1x8x48x64", "gabor.png", "first run"):
+        assert word in done.out
+    assert Image.open(tmp_path / "gabor.png").size == (3 * 64, 3 * 48)
+
+
+def test_random_inputs_are_seeded_and_dims_named(
+    polyconv: Callable[..., Any], bank: Path, tmp_path: Path
+) -> None:
+    words = ["run", bank / "filter_bank.onnx", "--dim", "height=24", "--dim", "width=32"]
+    for folder, seed in (("a", 1), ("b", 1), ("c", 2)):
+        assert polyconv(*words, "--seed", seed, "--save", tmp_path / folder, "--no-images").code == 0
+    a, b, c = (np.load(tmp_path / folder / "smooth.npy") for folder in "abc")
+    assert a.shape == (1, 3, 24, 32)
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+    assert list((tmp_path / "a").glob("*.png")) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--dim height=NUMBER"),
+        (["--dim", "height=8"], "--dim width=NUMBER"),
+        (["--dim", "height"], "name=value"),
+        (["--dim", "height=-3"], "name=value"),
+        (["--input", "picture={photo}"], "'picture'"),
+        (["--input", "image=nothing.npy"], "nothing.npy"),
+        (["--input", "image={bank}/filter_bank.bin"], ".bin"),
+        (["--input", "image={bank}/broken.npy"], "broken.npy"),
+        (["--input", "image={bank}/broken.png"], "broken.png"),
+        (["--input", "{bank}/other.npz"], "wrong_name"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_wrong_usage(
+    polyconv: Callable[..., Any], bank: Path, words: list[str], said: str
+) -> None:
+    (bank / "broken.npy").write_bytes(b"\x93NUMPY")
+    (bank / "broken.png").write_bytes(b"no picture")
+    np.savez(bank / "other.npz", wrong_name=np.zeros(3), another=np.zeros(3))
+    filled = [word.format(bank=bank, photo=bank / "photo.png") for word in words]
+    done = polyconv("run", bank / "filter_bank.onnx", *filled)
+    assert done.code == 2
+    assert said in " ".join(done.err.split())
+
+
+def test_arrays_come_from_npy_and_npz(
+    polyconv: Callable[..., Any], bank: Path, reference: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", photo(bank))
+    np.savez(tmp_path / "x.npz", image=photo(bank), other=np.zeros(3))
+    for number, word in enumerate([tmp_path / "x.npy", tmp_path / "x.npz", f"image={tmp_path / 'x.npz'}"]):
+        folder = tmp_path / str(number)
+        done = polyconv("run", bank / "filter_bank.onnx", "--input", word, "--save", folder)
+        assert done.code == 0, done.err
+        np.testing.assert_allclose(np.load(folder / "sobel.npy"), reference["sobel"], rtol=0, atol=BOUND)
+
+
+def test_an_array_of_the_wrong_type_is_a_failure_that_names_it(
+    polyconv: Callable[..., Any], bank: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", photo(bank).astype(np.float64))
+    done = polyconv("run", bank / "filter_bank.onnx", "--input", tmp_path / "x.npy", "--json")
+    assert done.code == 1
+    assert done.json["error"]["code"] == "dtype"
+    assert "float64" in done.json["error"]["message"]
+
+
+def test_pickled_arrays_are_never_loaded(polyconv: Callable[..., Any], bank: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    assert polyconv("run", bank / "filter_bank.onnx", "--input", tmp_path / "x.npy").code == 2
+
+
+def test_a_problem_runs_without_a_model(polyconv: Callable[..., Any], tmp_path: Path) -> None:
+    done = polyconv("run", PROBLEM, "--save", tmp_path, "--json", "--threads", 1, "--accuracy", "strict")
+    assert done.code == 0, done.out
+    [output] = done.json["outputs"]
+    assert (output["name"], output["shape"]) == ("y", [1, 4, 9, 9])
+    assert np.load(tmp_path / "y.npy").shape == (1, 4, 9, 9)
+    [step] = done.json["steps"]
+    assert step["problem"] == PROBLEM
+    assert polyconv("run", PROBLEM, "--input", "x=y.npy").code == 2
+
+
+def test_a_damaged_model_is_a_failure_that_says_so(polyconv: Callable[..., Any], tmp_path: Path) -> None:
+    for name, content in (("a.onnx", b"not a model"), ("b.xml", b"<net"), ("c.onnx", b"")):
+        (tmp_path / name).write_bytes(content)
+        done = polyconv("run", tmp_path / name, "--json")
+        assert done.code == 1, (name, done)
+        assert done.json["error"]["code"] == "model", name
+
+
+def test_an_unsupported_model_is_exit_code_3(polyconv: Callable[..., Any], tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    def described(name: str, kind: int, shape: list[int]) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    y = described("y", TensorProto.FLOAT, [1, 1, 4, 4])
+    branch = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], "inner")], "branch", [], [y])
+    node = helper.make_node("If", ["c"], ["y"], "strange", then_branch=branch, else_branch=branch)
+    shapes = {"c": (TensorProto.BOOL, []), "x": (TensorProto.FLOAT, [1, 1, 4, 4])}
+    inputs = [described(name, *row) for name, row in shapes.items()]
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 1, 1], [2.0])
+    graph = helper.make_graph([node], "g", inputs, [y], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    save(model, tmp_path / "m.onnx")
+    done = polyconv("run", tmp_path / "m.onnx", "--json")
+    assert done.code == 3
+    assert "strange" in done.json["error"]["message"]
+
+
+def test_explain_a_problem(polyconv: Callable[..., Any]) -> None:
+    import polyconv as package
+
+    plan = package.plan(Problem.parse(PROBLEM))
+    shown = polyconv("explain", PROBLEM)
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out == f"{plan}\n"
+    [row] = polyconv("explain", PROBLEM, "--json").json["plans"]
+    assert row["problem"] == PROBLEM
+    assert row["algorithm"] == plan.algorithm
+    assert row["workspace_bytes"] == plan.workspace_bytes
+    assert row["refused"]
+
+
+def test_explain_a_model_lists_each_distinct_problem_once(polyconv: Callable[..., Any], bank: Path) -> None:
+    words = ["explain", bank / "filter_bank.onnx", "--dim", "height=16", "--dim", "width=16"]
+    rows = polyconv(*words, "--json").json["plans"]
+    problems = [row["problem"] for row in rows]
+    assert len(problems) == len(set(problems))
+    nodes = {name.partition("/")[0] for row in rows for name in row["nodes"]}
+    assert MADE | {"grey", "soft", "sobel4", "scharr4"} == nodes
+    assert polyconv(*words).code == 0
+
+
+def test_nothing_is_left_when_saving_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.npy").write_bytes(b"old")
+    calls = []
+
+    def fail(path: Path, values: Any) -> None:
+        calls.append(path)
+        if len(calls) == 2:
+            raise OSError("disk full")
+        np.lib.format.open_memmap(path, "w+", values.dtype, values.shape)
+
+    monkeypatch.setattr(saving.np, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        saving.save(tmp_path, {"a": np.zeros(3), "b": np.zeros(3)})
+    assert [file.name for file in tmp_path.iterdir()] == ["a.npy"]
+    assert (tmp_path / "a.npy").read_bytes() == b"old"
+
+
+def test_file_names_are_harmless_and_distinct(tmp_path: Path) -> None:
+    names = ["../x", "a/b", "a_b", "A_B", "", ".hidden", "n" * 500]
+    outputs = {name: np.full(2, number) for number, name in enumerate(names)}
+    saved = saving.save(tmp_path / "out", outputs)
+    files = sorted(file.name for file in (tmp_path / "out").iterdir())
+    assert len({name.lower() for name in files}) == len(outputs)
+    assert [p for p in tmp_path.iterdir() if p.name != "out"] == []
+    for name, values in outputs.items():
+        assert np.array_equal(np.load(saved[name].array), values)
+
+
+def test_cache_counts_and_clears_only_its_own_files(
+    polyconv: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYCONV_CACHE_DIR", str(tmp_path))
+    for name in ("a" * 64 + ".o", "0" * 64 + ".o"):
+        (tmp_path / name).write_bytes(b"x" * 1000)
+    for name in ("mine.o", "thesis.tex", "A" * 64 + ".o"):
+        (tmp_path / name).write_bytes(b"keep")
+    facts = polyconv("cache", "info", "--json").json
+    assert (facts["kernels"], facts["bytes"]) == (2, 2000)
+    assert "2 kernels" in polyconv("cache", "clear").out
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["A" * 64 + ".o", "mine.o", "thesis.tex"]
+    assert polyconv("cache", "info").code == 0
+
+
+def test_an_empty_or_missing_cache_is_no_error(
+    polyconv: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYCONV_CACHE_DIR", str(tmp_path / "never"))
+    assert polyconv("cache", "info", "--json").json["kernels"] == 0
+    assert polyconv("cache", "clear").code == 0
+    assert not (tmp_path / "never").exists()
