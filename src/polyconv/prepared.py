@@ -138,7 +138,7 @@ class Layer:
                  *, layout: str = "NCHW", accuracy: str | None = None, threads: int | None = None,
                  workspace_limit: int | None = None, rigor: str | None = None, algorithm: str | None = None,
                  own: bool = True, quantities: Mapping[str, ArrayLike | None] | None = None) -> None:  # fmt: skip
-        self._resolve, self._layout, self._algorithm = resolve, layout, algorithm
+        self._resolve, self._layout, self._algorithm, self._own = resolve, layout, algorithm, own
         self._accuracy = setting("accuracy", accuracy)
         self._threads = None if threads is None else setting("threads", threads)
         self._limit = setting("workspace_limit", workspace_limit)
@@ -286,7 +286,7 @@ class Layer:
         environment = pool.control_word(strict=s.strict)
         wake = seconds >= WAKE_SECONDS
         entry = None
-        if not self._check and offset is None and x.size and items < _MOST_ITEMS:
+        if self._own and not self._check and offset is None and x.size and items < _MOST_ITEMS:
             entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,
                                seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
         call = _Call(threads, program, table, items, environment, wake, self._check, entry, y.shape, y.dtype)

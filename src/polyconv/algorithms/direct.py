@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -305,6 +306,7 @@ class _Plan:
     workspace: int
 
 
+@lru_cache(256)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
     p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
+
+from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.pixels import TILE, packed_weights, pixel_tables, tile_rows
 from polyconv.algorithms.program import (
     FREE_BYTES,
+    Operand,
     Program,
     Request,
     Situation,
@@ -31,7 +35,7 @@ from polyconv.algorithms.program import (
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
-from polyconv.kernels.language import Buffer, Module, Value, vector
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import words
@@ -39,17 +43,22 @@ from polyconv.runtime.arrays import words
 __all__ = ["WORDS", "applicable", "arithmetic", "build", "cost", "driver", "workspace"]
 
 PANEL_BYTES = 256 << 10
-"""Panel of a box: a quarter of a 1 MiB second-level cache, so that it stays while it is read m/groups times."""
+MOST_GROUPS = 64
+"""Panel of a box: a quarter of a 1 MiB second-level cache, so that it stays while it is read m/groups
+times; most groups of an item."""
 
 WORDS = (
     *COMMON,
-    "channels", "plane_bytes", "line_bytes", "word_bytes", "lane_bytes", "lanes",
+    "block_groups", "group_total", "channels", "plane_bytes", "line_bytes", "word_bytes", "lane_bytes", "lanes",
     "chunk", "chunks", "channel_entries", "*entries", "*weights", "w_group",
     "tile_count", "split_tiles", "*tiles", "*functions",
-    "flat", "slots", "slot_tile", "slot_row", "sum_row", "outputs",
+    "flat", "slots", "slot_output", "slot_row", "sum_row", "outputs",
     "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
-"""The driver's words: panel geometry, entry list and packed weights, tiles of output channels, moves."""
+"""The driver's words: panel geometry, entry list and packed weights, tiles of output channels, moves.
+
+An item is a box of ``block_groups`` groups: small groups share the work of finding lines and rows.  Where there
+is one group its channels may come in chunks, and the chain of additions goes on through the slots."""
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
@@ -59,21 +68,27 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         item = decode(k, p, number, workspace)
         k.clear(workspace + p.scratch, 512)  # sums start from these zeros
         rows = box_rows(k, p, item)
+        groups = k.minimum(p.block_groups, p.group_total - item.g * p.block_groups)
         first_tile = item.split * p.split_tiles
         end_tile = k.minimum(first_tile + p.split_tiles, p.tile_count)
+        single = p.block_groups.equals(1)
         with k.loop(0, p.chunks) as chunk:
-            _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, chunk.index * p.chunk, vector_bytes)
-            with k.loop(first_tile, end_tile) as tile:
+            first = chunk.index * p.chunk
+            channels = k.minimum(p.chunk, p.channels - first)
+            _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, first, channels * groups, vector_bytes)
+            with k.loop(0, groups) as group, k.loop(first_tile, end_tile) as tile:
                 t = Words(k, p.buffer("tiles"), TILE).at(tile.index, len(TILE))
-                slot = p.slots + (tile.index - first_tile) * p.slot_tile
-                _sums(k, p, t, item, workspace, slot, chunk.index, rows)
-                with k.when(chunk.index.equals(p.chunks - 1)):
-                    _out(k, p, t, item, frame, workspace + slot, rows)
+                slot = p.slots + (group.index * p.outputs + t.first) * p.slot_output
+                _sums(k, p, t, item, workspace, slot, chunk.index, channels, group.index, rows)
+                with k.when(single & chunk.index.equals(p.chunks - 1)):
+                    _out(k, p, item, frame, workspace + slot, rows, t.first, t.rows)
+        with k.when(single, otherwise=True):
+            _out(k, p, item, frame, workspace + p.slots, rows, k.constant(INT, 0), groups * p.outputs)
 
 
-def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value, vector_bytes: int) -> None:
-    """Fill the panel with one chunk of channels, from ``first`` on."""
-    channels = k.minimum(p.chunk, p.channels - first)
+def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value, channels: Value,
+          vector_bytes: int) -> None:  # fmt: skip
+    """Fill the panel with channels from ``first`` on."""
     pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
     words_of_4 = vector("i32", vector_bytes // 4)
 
@@ -83,69 +98,87 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
             here = target + c.index * p.plane_bytes
             zero_words(k, here, (head * p.word_bytes) >> 2, words_of_4)
             zero_words(k, here + end * p.word_bytes, ((count - end) * p.word_bytes) >> 2, words_of_4)
-        k.call(
-            p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes, p.plane_bytes,
-            end - head, channels, p.zero_point,
-        )  # fmt: skip
+        with k.when(end > head):
+            k.call(
+                p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
+                p.plane_bytes, end - head, channels, p.zero_point,
+            )  # fmt: skip
 
     fill(k, p, item, x, first, put)
 
 
-def _sums(k: Module, p: Words, t: Words, item: Item, workspace: Buffer, slot: Value, chunk: Value, rows: Value) -> None:
+def _sums(k: Module, p: Words, t: Words, item: Item, workspace: Buffer, slot: Value, chunk: Value, channels: Value,
+          group: Value, rows: Value) -> None:  # fmt: skip
     """Tiles of one set of output channels over the box; sums go on from the slot after the first chunk."""
     flat = p.flat.equals(1)
     last_line, _, _ = row_place(k, p, item, rows - 1)
     width = item.extent(p.axes - 1)
     width = k.select(flat, last_line * (p.line_bytes // p.word_bytes) + width, width)
     vectors = (width + p.lanes - 1) // p.lanes
-    channels = k.minimum(p.chunk, p.channels - chunk * p.chunk)
     begins = chunk.equals(0)
+    planes = workspace + p.panel + group * p.channels * p.plane_bytes
+    weights = p.buffer("weights") + (
+        (item.g * p.block_groups + group) * p.w_group + t.weights + chunk * t.chunk_weights
+    )
     with k.loop(0, k.select(flat, 1, rows)) as row:
         line, _, _ = row_place(k, p, item, row.index)
-        panel = workspace + p.panel + line * p.line_bytes
+        panel = planes + line * p.line_bytes
         sums = slot + row.index * p.slot_row
         with k.loop(0, vectors, t.most) as v:
             here = k.minimum(vectors - v.index, t.most)
             at = v.index * p.lane_bytes
             k.call(
                 k.buffer(p.buffer("functions"), t.table + here * 2), panel + at, channels * p.channel_entries,
-                p.buffer("entries"), p.buffer("weights") + (item.g * p.w_group + t.weights + chunk * t.chunk_weights),
+                p.buffer("entries"), weights,
                 workspace + k.select(begins, p.scratch, sums + at), k.select(begins, 0, p.sum_row),
                 workspace + (sums + at), p.sum_row,
             )  # fmt: skip
 
 
-def _out(k: Module, p: Words, t: Words, item: Item, frame: Buffer, sums: Buffer, rows: Value) -> None:
-    """Move the sums of a set of output channels to the result, row by row."""
+def _out(k: Module, p: Words, item: Item, frame: Buffer, sums: Buffer, rows: Value, first: Value, count: Value) -> None:
+    """Move the sums of some output channels of the item to the result, row by row."""
     last = axis_record(k, p, p.axes - 1)
-    channel = item.g * p.outputs + t.first
+    channel = item.g * p.block_groups * p.outputs + first
     with k.loop(0, rows) as row:
         line, y_offset, r_offset = row_place(k, p, item, row.index)
         place = k.select(p.flat.equals(1), line, row.index) * p.slot_row
         k.call(
             p.buffer("move_out"), sums + place, p.word_bytes, p.sum_row,
-            k.buffer(frame, 2) + (y_offset + t.first * p.y_c), last.y_stride, p.y_c, item.extent(p.axes - 1), t.rows,
+            k.buffer(frame, 2) + (y_offset + first * p.y_c), last.y_stride, p.y_c, item.extent(p.axes - 1), count,
             p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes,
-            k.buffer(frame, 4) + (r_offset + t.first * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
+            k.buffer(frame, 4) + (r_offset + first * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Sizes of one sweep's blocks."""
+    """Sizes of one sweep's blocks, and the order of its axes: the last one lies along the lanes."""
 
+    order: tuple[int, ...]
+    sweep: Sweep
     box: tuple[int, ...]
     held: tuple[Lines, ...]
     flat: bool
+    block_groups: int
     chunk: int
     line_words: int
     plane_bytes: int
     slot_row: int
     sum_row: int
-    slot_tile: int
+    slot_output: int
     panel: int
     workspace: int
     splits: int = 1
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step per sweep."""
+    keep: list[Any] = []
+    wide = r.target.vector_bytes
+    address = kernel("generic", ("generic",), lambda k: driver(k, "generic", wide), r.target, check=r.check)["generic"]
+    plans = [_plan(r.situation, r.arith, sweep) for sweep in sweeps(r.problem)]
+    steps = tuple(step for plan in plans if (step := _step(r, plan, address, keep)).items)
+    return Program(steps, max((plan.workspace for plan in plans), default=0), tuple(keep))
 
 
 def applicable(s: Situation) -> str | None:
@@ -173,98 +206,130 @@ def workspace(s: Situation) -> int:
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds with the lanes that rows or boxes fill, and the moves."""
-    p, arith = s.problem, ARITHMETIC[arithmetic(s)]
+    arith = ARITHMETIC[arithmetic(s)]
+    terms = [_cost(s, arith, _plan(s, arith, sweep)) for sweep in sweeps(s.problem)]
+    return {name: sum(t[name] for t in terms) for name in terms[0]} if terms else {"products": 0.0, "moves": 0.0}
+
+
+def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
+    p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups
-    lane, heights = lanes(s.target, arith), pixel_tiles(s.target)
-    products = moved = 0.0
-    for sweep in sweeps(p):
-        plan = _plan(s, arith, sweep)
-        box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
-        entries = group_in * math.prod(axis.taps for axis in sweep)
-        vectors = plan.sum_row // (lane * arith.bytes)
-        step = 0.0
-        for _, rows in tile_rows(group_out, s.target):
-            full, rest = divmod(vectors, heights[rows])
-            step += full * (tile_cycles(rows, heights[rows]) + 1) + (tile_cycles(rows, rest) + 1 if rest else 0)
-        products += box_count * entries * step
-        in_place = p.layout == "NCHW" and sweep[-1].stride == 1
-        per_word = 0.3 if in_place else 1.0 if p.layout == "NHWC" and group_in >= 8 else 2.5
-        lines_held = math.prod(max(1, h.count) for h in plan.held)
-        moved += box_count * (600 + group_in * (lines_held * per_word + 15 * lines_held / max(1, plan.line_words)))
-        outputs = math.prod(plan.box)
-        per_output = 0.4 if p.layout == "NCHW" and sweep[-1].out_step == 1 else 1.0 if group_out >= 8 else 2.5
-        moved += box_count * group_out * (outputs * per_output + 40 * outputs / max(1, plan.box[-1]) / 8)
-    batch = (p.n or 0) * p.groups
-    return {"products": products * batch, "moves": moved * batch}
+    lane, heights, last = lanes(s.target, arith), pixel_tiles(s.target), plan.sweep[-1]
+    box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
+    entries = group_in * math.prod(axis.taps for axis in plan.sweep)
+    vectors = plan.sum_row // (lane * arith.bytes)
+    step = 0.0
+    for _, rows in tile_rows(group_out, s.target):
+        full, rest = divmod(vectors, heights[rows])
+        step += (full + (rest > 0)) * 30 / max(1, entries)
+        step += full * (tile_cycles(rows, heights[rows]) + 1) + (tile_cycles(rows, rest) + 1 if rest else 0)
+    innermost = plan.order[-1] == len(plan.order) - 1
+    rows_in = math.prod(max(1, h.count) for h in plan.held[:-1]) * max(1, len(plan.held[-1].runs))
+    rows_out, width = math.prod(plan.box[:-1]), plan.box[-1]
+    copies_in = p.layout == "NCHW" and last.stride == 1 and innermost
+    copies_out = p.layout == "NCHW" and last.out_step == 1 and innermost
+    wide_in, wide_out = plan.block_groups * group_in >= 8, plan.block_groups * group_out >= 8
+    per_in = 0.3 if copies_in else 1.0 if p.layout == "NHWC" and wide_in else 2.5
+    per_out = 0.4 if copies_out else 1.0 if p.layout == "NHWC" and wide_out else 2.5
+    moves = rows_in * (40.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
+    moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))
+    items = box_count * (p.n or 0) * p.groups
+    return {"products": items * entries * step, "moves": items * (moves + 300.0 / plan.block_groups)}
 
 
-def build(r: Request) -> Program:
-    """Program of a request: one step per sweep."""
-    keep: list[Any] = []
-    wide = r.target.vector_bytes
-    address = kernel("generic", ("generic",), lambda k: driver(k, "generic", wide), r.target, check=r.check)["generic"]
-    plans = [(sweep, _plan(r.situation, r.arith, sweep)) for sweep in sweeps(r.problem)]
-    steps = tuple(step for sweep, plan in plans if (step := _step(r, sweep, plan, address, keep)).items)
-    return Program(steps, max((plan.workspace for _, plan in plans), default=0), tuple(keep))
-
-
+@lru_cache(256)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
+    """The cheapest order of axes: the innermost reads in place, a longer one fills more lanes."""
+    rank = len(sweep)
+    orders = [tuple(range(rank))]
+    longest = max(range(rank), key=lambda a: (sweep[a].out, a))
+    if longest != rank - 1 and sweep[longest].out > 2 * sweep[-1].out:
+        orders.append((*(a for a in range(rank) if a != longest), longest))
+    plans = [_plan_in_order(s, arith, tuple(sweep[a] for a in order), order) for order in orders]
+    return min(plans, key=lambda plan: sum(_cost(s, arith, plan).values())) if len(plans) > 1 else plans[0]
+
+
+def _plan_in_order(s: Situation, arith: Arithmetic, sweep: Sweep, order: tuple[int, ...]) -> _Plan:
     p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane = lanes(s.target, arith)
     tiles = tile_rows(group_out, s.target)
+    most_rows = max((rows for _, rows in tiles), default=1)
     header = -(-(24 * len(sweep)) // 64) * 64
 
-    def sizes(box: tuple[int, ...], chunk: int) -> _Plan:
+    def sizes(box: tuple[int, ...], block_groups: int, chunk: int) -> _Plan:
         held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
         pitches = [math.prod(h.count for h in held[a + 1 :]) for a in range(len(held))]
         outer = math.prod(box[:-1])
         whole = sum((b - 1) * pitch for b, pitch in zip(box, pitches, strict=True)) + 1
         flat = -(-whole // lane) < outer * -(-box[-1] // lane)
-        width = whole if flat else box[-1]
-        padded = -(-width // lane) * lane
-        most_rows = max((rows for _, rows in tiles), default=1)
+        padded = -(-(whole if flat else box[-1]) // lane) * lane
         line_words = held[-1].count
         slot_row = (line_words if flat else padded) * arith.bytes
         sum_row = (padded + lane if flat else padded * outer) * arith.bytes
         plane = (math.prod(h.count for h in held) + 2 * lane) * arith.bytes
-        chunks = max(1, -(-group_in // chunk))
-        slot_tile = 0 if chunks == 1 else most_rows * sum_row
-        sums = most_rows * sum_row * (len(tiles) if chunks > 1 else 1)
-        panel = -(-min(chunk, group_in) * plane // 64) * 64
-        workspace = header + panel + 512 + sums + 128
-        return _Plan(box, held, flat, chunk, line_words, plane, slot_row, sum_row, slot_tile, panel, workspace)
+        whole_slots = block_groups > 1 or chunk < group_in
+        sums = sum_row * (block_groups * group_out if whole_slots else most_rows)
+        panel = -(-min(chunk, group_in) * block_groups * plane // 64) * 64
+        return _Plan(
+            order, sweep, box, held, flat, block_groups, chunk, line_words, plane, slot_row, sum_row,
+            sum_row if whole_slots else 0, panel, header + panel + 512 + sums + 128,
+        )  # fmt: skip
 
     budget = s.budget(PANEL_BYTES)
     extents = tuple(axis.out for axis in sweep)
     start = (*extents[:-1], min(extents[-1], 4096))
     enough = min(4 * lane, math.prod(extents))  # outputs of a box: fewer read the panel badly
 
+    # channels that lie together should be read together: boxes small enough for a cache line of them
+    together = min(p.groups, -(-16 // max(1, group_in))) if p.layout == "NHWC" or extents[-1] < 64 else 1
+
     def fitted(chunk: int) -> _Plan:
-        return sizes(boxes(start, lambda box: sizes(box, chunk).workspace, budget), chunk)
+        return sizes(boxes(start, lambda box: sizes(box, together, chunk).workspace, budget), 1, chunk)
 
     chunk = max(1, group_in)
     plan = fitted(chunk)
     while chunk > 1 and (plan.workspace > budget or math.prod(plan.box) < enough):
         chunk = -(-chunk // 2)
         plan = fitted(chunk)
-    wanted = 1 if s.threads == 1 else 3 * s.threads
-    items = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, plan.box, strict=True))
-    splits = min(max(1, len(tiles)), -(-wanted // max(1, items)))
-    per_split = -(-len(tiles) // splits) or 1
-    return replace(plan, splits=max(1, -(-len(tiles) // per_split)))
+    if plan.chunk >= group_in and p.groups > 1:
+        one = plan.workspace - header - 640
+        block_groups = max(1, min(p.groups, MOST_GROUPS, (budget - header - 640) // max(1, one)))
+        while block_groups > 1 and sizes(plan.box, block_groups, chunk).workspace > budget:
+            block_groups = -(-block_groups // 2)
+        plan = sizes(plan.box, block_groups, chunk)
+    return _shared(s, plan, extents, len(tiles))
 
 
-def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, keep: list[Any]) -> Step:
+def _shared(s: Situation, plan: _Plan, extents: tuple[int, ...], tiles: int) -> _Plan:
+    """Cut the sets of output channels until every thread has a few items."""
+    p = s.problem
+    wanted = 1 if s.threads == 1 or plan.block_groups > 1 else 3 * s.threads
+    count = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, plan.box, strict=True))
+    splits = min(max(1, tiles), -(-wanted // max(1, count)))
+    per_split = -(-tiles // splits) or 1
+    return replace(plan, splits=max(1, -(-tiles // per_split)))
+
+
+def _in_order(o: Operand, order: tuple[int, ...]) -> Operand:
+    return replace(o, spatial=tuple(o.spatial[a] for a in order))
+
+
+def _step(given: Request, plan: _Plan, address: int, keep: list[Any]) -> Step:
+    sweep, order = plan.sweep, plan.order
+    r = replace(
+        given, x=_in_order(given.x, order), y=_in_order(given.y, order),
+        residual=None if given.residual is None else _in_order(given.residual, order),
+    )  # fmt: skip
     p, arith = r.problem, r.arith
     group_in, group_out = p.c // p.groups, p.m // p.groups
     taps = math.prod(axis.taps for axis in sweep)
     last = sweep[-1]
     tiles = tile_rows(group_out, r.target)
     functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps)
+    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
-        ("generic", arith.name, r.target.level, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
-        lambda: packed_weights(r.weights(sweep), tiles),
+        ("generic", arith.name, r.target.level, order, key), lambda: packed_weights(_weights(r, plan), tiles)
     )
     outer = [0]
     for h in plan.held[:-1]:
@@ -273,29 +338,39 @@ def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, keep: list[Any]) 
     entries = [c * plan.plane_bytes + at for c in range(min(plan.chunk, group_in)) for at in places]
     header = -(-(24 * len(sweep)) // 64) * 64
     scratch = header + plan.panel
-    values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
-    write = _along(r, last, reading=False)
+    values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep, plan.block_groups)
+    write = _along(r, last, plan.block_groups, reading=False)
     values.update({
-        "panel": header, "scratch": scratch, "channels": group_in, "plane_bytes": plan.plane_bytes,
+        "panel": header, "scratch": scratch, "block_groups": plan.block_groups, "group_total": p.groups,
+        "channels": group_in, "plane_bytes": plan.plane_bytes,
         "line_bytes": plan.line_words * arith.bytes, "word_bytes": arith.bytes,
         "lane_bytes": r.target.vector_bytes, "lanes": lanes(r.target, arith), "chunk": plan.chunk,
         "chunks": max(1, -(-group_in // plan.chunk)), "channel_entries": len(places), "entries": words(entries),
         "weights": packed, "w_group": group_out * group_in * taps * arith.bytes, "tile_count": len(tiles),
         "split_tiles": -(-len(tiles) // plan.splits), "tiles": words(records), "functions": words(functions),
-        "flat": int(plan.flat), "slots": scratch + 512, "slot_tile": plan.slot_tile, "slot_row": plan.slot_row,
+        "flat": int(plan.flat), "slots": scratch + 512, "slot_output": plan.slot_output, "slot_row": plan.slot_row,
         "sum_row": plan.sum_row, "outputs": group_out,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
-        "move_in": move_address(r, Move(p.x, arith.accumulator, _along(r, last, reading=True))),
+        "move_in": move_address(r, Move(p.x, arith.accumulator, _along(r, last, plan.block_groups, reading=True))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"] if group_out else 0)
 
 
-def _along(r: Request, last: Axis, *, reading: bool) -> str:
+def _weights(r: Request, plan: _Plan) -> NDArray[Any]:
+    """Weights of a sweep whose axes were put in order, taps in that order too."""
+    back = [plan.order.index(a) for a in range(len(plan.order))]
+    original = tuple(plan.sweep[a] for a in back)
+    w = r.weights(original)
+    spread = w.reshape(*w.shape[:3], *(axis.taps for axis in original))
+    return spread.transpose(0, 1, 2, *(3 + a for a in plan.order)).reshape(w.shape)
+
+
+def _along(r: Request, last: Axis, block_groups: int, *, reading: bool) -> str:
     """Contiguous axes of a move; few channels are cheaper element by element than through squares."""
     p = r.problem
-    channels = (p.c if reading else p.m) // p.groups
+    channels = (p.c if reading else p.m) // p.groups * block_groups
     if reading:
         found = along(r.x, last, "p", reading=True, itemsize=r.x.itemsize, step=last.stride)
     else:

@@ -222,7 +222,7 @@ def accumulator_arithmetic(p: Problem) -> str:
 
 
 def common_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: list[Lines], splits: int,
-                 keep: list[Any]) -> dict[str, Any]:  # fmt: skip
+                 keep: list[Any], block_groups: int = 1) -> dict[str, Any]:  # fmt: skip
     """The words every blocked driver reads (``panel.COMMON``), except panel and scratch offsets."""
     p = r.problem
     counts = [-(-axis.out // b) if axis.out else 0 for axis, b in zip(sweep, box, strict=True)]
@@ -239,7 +239,8 @@ def common_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: list[Line
         records += [record[name] for name in AXIS]
         positions += held[a].positions
     last = sweep[-1]
-    group_in, group_out = p.c // p.groups, p.m // p.groups
+    group_in, group_out = p.c // p.groups * block_groups, p.m // p.groups * block_groups
+    blocks = -(-p.groups // block_groups)
     first = [axis.first_out for axis in sweep]
     residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
 
@@ -250,13 +251,13 @@ def common_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: list[Line
     total = math.prod(counts)
     return {
         "axes": len(sweep), "axis": words(records), "positions": words(positions), "boxes": max(1, total),
-        "splits": splits, "groups": p.groups, "line_count": lines, "run_count": len(held[-1].runs),
+        "splits": splits, "groups": blocks, "line_count": lines, "run_count": len(held[-1].runs),
         "runs": words([v for run in held[-1].runs for v in run]),
         "x_base": r.x.offset, "x_n": r.x.n, "x_g": r.x.c * group_in, "x_c": r.x.c,
         "y_base": origin(r.y), "y_n": r.y.n, "y_g": r.y.c * group_out, "y_c": r.y.c,
         "r_base": origin(residual), "r_n": residual.n, "r_g": residual.c * group_out, "r_c": residual.c,
         "step": last.stride, "zero_point": r.zero_point,
-        "items": (p.n or 0) * p.groups * splits * total if p.m else 0,
+        "items": (p.n or 0) * blocks * splits * total if p.m else 0,
     }  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from polyconv.problem.problem import Problem
 
@@ -47,6 +48,7 @@ class Axis:
 Sweep = tuple[Axis, ...]
 
 
+@lru_cache(256)
 def sweeps(p: Problem) -> tuple[Sweep, ...]:
     """Sweeps of a problem with known extents; together they write every output once."""
     per_axis: list[list[Axis]] = []
@@ -55,10 +57,23 @@ def sweeps(p: Problem) -> tuple[Sweep, ...]:
         assert i is not None and o is not None
         k, s, d, begin = p.k[a], p.s[a], p.d[a], p.pads[a][0]
         if p.op == "conv_transpose":
-            per_axis.append(_phases(o, i, k, s, d, begin))
+            per_axis.append([_trimmed(axis) for axis in _phases(o, i, k, s, d, begin)])
         else:
-            per_axis.append([Axis(o, i, k, s, d, begin)])
+            axis = Axis(o, i, k, s, d, begin)
+            per_axis.append([axis if p.op == "deform_conv" else _trimmed(axis)])  # its taps wander
     return tuple(itertools.product(*per_axis))
+
+
+def _trimmed(axis: Axis) -> Axis:
+    """Without the first and last taps that meet padding for every output: on small maps most of a kernel."""
+    first = max(0, -((axis.stride * (axis.out - 1) - axis.pad) // axis.dilation))
+    end = min(axis.taps, (axis.inp - 1 + axis.pad) // axis.dilation + 1)
+    if first == 0 and end == axis.taps:
+        return axis
+    taps = max(0, end - first) if axis.out else 0
+    return replace(
+        axis, taps=taps, first_tap=axis.first_tap + first * axis.tap_step, pad=axis.pad - first * axis.dilation
+    )
 
 
 def _phases(out: int, inp: int, k: int, s: int, d: int, begin: int) -> list[Axis]:

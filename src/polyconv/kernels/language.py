@@ -391,6 +391,22 @@ class Module:
         one = self.emit(f"insertelement {type_} poison, {scalar.type} {scalar.name}, i32 0", type_)
         return self.emit(f"shufflevector {type_} {one.name}, {type_} poison, <{lanes} x i32> zeroinitializer", type_)
 
+    def gather(self, type_: Type, source: Buffer, stride: Value) -> Value:
+        """Load a vector whose elements lie ``stride`` bytes apart."""
+        vector_ = Value(self, "poison", type_)
+        for i in range(type_.lanes):
+            one = self.load(type_.scalar, source + stride * i if i else source)
+            vector_ = self.emit(
+                f"insertelement {type_} {vector_.name}, {type_.element} {one.name}, i32 {i}", type_
+            )
+        return vector_
+
+    def scatter(self, value: Value, target: Buffer, stride: Value) -> None:
+        """Store a vector's elements ``stride`` bytes apart."""
+        for i in range(value.type.lanes):
+            one = self.emit(f"extractelement {value.type} {value.name}, i32 {i}", value.type.scalar)
+            self.store(one, target + stride * i if i else target)
+
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
         """Lanes picked from a (0..) and b (continuing after a's)."""
         type_ = Type(a.type.element, len(lanes))

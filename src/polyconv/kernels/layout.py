@@ -100,13 +100,26 @@ def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool, masks: boo
     Signature of a move in: the block and a zero point.  Of a move out: the block, bias, scale,
     residual with its strides, constants (activation parameters, then the zero point of the result).
     """
-    block = _Block(k, spec, Type(spec.element, 0 if spec.along == "any" else lanes), f16c)
-    if spec.epilogue is None:
-        with k.function(name, *_BLOCK, "int") as given:
-            block.run(_Given(*given[:8]), _load_in(block, given[8]), _store_in(block), masks)
-        return
-    with k.function(name, *_BLOCK, "buffer", "buffer", "buffer", "int", "int", "buffer") as given:
-        block.run(_Given(*given[:8]), _load_out(block), _store_out(block, *given[8:]), masks)
+    more = ("int",) if spec.epilogue is None else ("buffer", "buffer", "buffer", "int", "int", "buffer")
+    with k.function(name, *_BLOCK, *more) as given:
+        g, rest = _Given(*given[:8]), given[8:]
+
+        def ends(block: _Block) -> tuple[_Load, _Store]:
+            if spec.epilogue is None:
+                return _load_in(block, *rest), _store_in(block)
+            return _load_out(block), _store_out(block, *rest)
+
+        kind = Type(spec.element, lanes)
+        if spec.along == "any":
+            spread = _Block(k, spec, kind, f16c, g.source_pixel, g.target_pixel)
+            single = _Block(k, spec, kind.scalar, f16c)
+            spread.each(g, ends(spread), ends(single))
+            return
+        block = _Block(k, spec, kind, f16c)
+        if spec.along in ("cc", "pp"):
+            block.rows(g, *ends(block))
+        else:
+            block.transposed(g, *ends(block), masks)
 
 
 _Load = Callable[[Buffer, Mask | None], Value]
@@ -128,28 +141,50 @@ class _Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The loops of a move; ``load`` gives accumulators, ``store`` takes them with their pixel and channel."""
+    """The loops of a move; ``load`` gives accumulators, ``store`` takes them with their pixel and channel.
+
+    Strides are given where the elements of a vector do not lie together.
+    """
 
     k: Module
     spec: Move
     kind: Type
     f16c: bool
+    source_stride: Value | None = None
+    target_stride: Value | None = None
 
-    def run(self, given: _Given, load: _Load, store: _Store, masks: bool) -> None:
-        along = self.spec.along
-        if along == "any":
-            self._each(given, load, store)
-        elif along in ("cc", "pp"):
-            self._rows(given, load, store)
+    def read(self, kind: Type, place: Buffer, mask: Mask | None, stride: Value | None) -> Value:
+        """Load a vector or a scalar."""
+        if stride is not None:
+            return self.k.gather(kind, place, stride)
+        return self.k.load(kind, place) if mask is None else self.k.load_first(kind, place, mask)
+
+    def write(self, value: Value, place: Buffer, mask: Mask | None) -> None:
+        """Store a vector or a scalar."""
+        if self.target_stride is not None:
+            self.k.scatter(value, place, self.target_stride)
+        elif mask is None:
+            self.k.store(value, place)
         else:
-            self._transposed(given, load, store, masks)
+            self.k.store_first(value, place, mask)
 
-    def _each(self, g: _Given, load: _Load, store: _Store) -> None:
-        with self.k.loop(0, g.channels) as c, self.k.loop(0, g.pixels) as p:
-            value = load(g.source + p.index * g.source_pixel + c.index * g.source_channel, None)
-            store(value, g.target + p.index * g.target_pixel + c.index * g.target_channel, p.index, c.index, None)
+    def each(self, g: _Given, wide: tuple[_Load, _Store], single: tuple[_Load, _Store]) -> None:
+        """Pixel by pixel, a vector's worth at a time: for strides that leave nothing together."""
+        k, lanes = self.k, self.kind.lanes
 
-    def _rows(self, g: _Given, load: _Load, store: _Store) -> None:
+        def one(ends: tuple[_Load, _Store], p: Value, c: Value) -> None:
+            load, store = ends
+            value = load(g.source + p * g.source_pixel + c * g.source_channel, None)
+            store(value, g.target + p * g.target_pixel + c * g.target_channel, p, c, None)
+
+        full = g.pixels - g.pixels % lanes
+        with k.loop(0, g.channels) as c:
+            with k.loop(0, full, lanes) as p:
+                one(wide, p.index, c.index)
+            with k.loop(full, g.pixels) as p:
+                one(single, p.index, c.index)
+
+    def rows(self, g: _Given, load: _Load, store: _Store) -> None:
         """Vectors along the axis that is contiguous on both sides."""
         k, lanes = self.k, self.kind.lanes
         by_channel = self.spec.along == "cc"
@@ -170,7 +205,7 @@ class _Block:
             with k.when(full < columns):
                 one(full, k.mask(columns - full, lanes))
 
-    def _transposed(self, g: _Given, load: _Load, store: _Store, masks: bool) -> None:
+    def transposed(self, g: _Given, load: _Load, store: _Store, masks: bool) -> None:
         """Squares of vectors, loaded along one axis and stored along the other."""
         k, lanes = self.k, self.kind.lanes
         to_channel = self.spec.along == "pc"
@@ -237,7 +272,7 @@ def _load_in(block: _Block, zero_point: Value) -> _Load:
 
     def load(place: Buffer, mask: Mask | None) -> Value:
         k, kind = block.k, block.kind.of(LLVM_NAMES[dtype.name])
-        value = k.load(kind, place) if mask is None else k.load_first(kind, place, mask)
+        value = block.read(kind, place, mask, block.source_stride)
         value = widen(k, value, dtype, block.kind.element, f16c=block.f16c)
         if not integer:
             return value
@@ -249,18 +284,14 @@ def _load_in(block: _Block, zero_point: Value) -> _Load:
 
 def _store_in(block: _Block) -> _Store:
     def store(value: Value, place: Buffer, p: Value, c: Value, mask: Mask | None) -> None:
-        if mask is None:
-            block.k.store(value, place)
-        else:
-            block.k.store_first(value, place, mask)
+        block.write(value, place, mask)
 
     return store
 
 
 def _load_out(block: _Block) -> _Load:
     def load(place: Buffer, mask: Mask | None) -> Value:
-        k = block.k
-        return k.load(block.kind, place) if mask is None else k.load_first(block.kind, place, mask)
+        return block.read(block.kind, place, mask, block.source_stride)
 
     return load
 
@@ -291,7 +322,7 @@ def _store_out(
             value = value + per_channel(bias, kind, c, mask)
         if epilogue.residual:
             where, memory = residual + p * rp + c * rc, kind.of(LLVM_NAMES[dtype.name])
-            other = k.load(memory, where) if mask is None else k.load_first(memory, where, mask)
+            other = block.read(memory, where, mask, None if block.target_stride is None else rp)
             value = value + widen(k, other, dtype, kind.element, f16c=block.f16c)
         if epilogue.rescale:
             value = _rescaled(k, value, per_channel(scale, kind.of("float"), c, mask), constant(0, kind.of("i32")))
@@ -305,10 +336,7 @@ def _store_out(
         if epilogue.saturate:
             value = saturate(k, value, dtype)
         result = narrow(k, value, dtype, f16c=block.f16c)
-        if mask is None:
-            k.store(result, place)
-        else:
-            k.store_first(result, place, mask)
+        block.write(result, place, mask)
 
     return store
 

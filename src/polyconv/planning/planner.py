@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.table import ALGORITHMS, Algorithm
@@ -42,7 +43,11 @@ def choose(s: Situation, algorithm: str | None = None) -> Choice:
     Unsupported
         If no algorithm is applicable; the message gives every reason.
     """
-    one = replace(s, problem=replace(s.problem, n=1), threads=1)
+    return _choose(replace(s, problem=replace(s.problem, n=1), threads=1), algorithm)
+
+
+@lru_cache(1024)
+def _choose(one: Situation, algorithm: str | None) -> Choice:
     refused: list[tuple[str, str]] = []
     costs: dict[str, Mapping[str, float]] = {}
     for name, row in ALGORITHMS.items():
@@ -53,7 +58,7 @@ def choose(s: Situation, algorithm: str | None = None) -> Choice:
             refused.append((name, reason))
     if not costs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
-        raise Unsupported(f"no algorithm can compute '{s.problem}': {reasons}")
+        raise Unsupported(f"no algorithm can compute '{one.problem}': {reasons}")
     best = min(costs, key=lambda name: sum(costs[name].values()))
     for name, terms in costs.items():
         if name != best:

@@ -1,0 +1,1 @@
+"""Measuring: the machine's peaks, and how close polyconv comes."""

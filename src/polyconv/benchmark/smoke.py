@@ -1,0 +1,159 @@
+"""The smoke benchmark: a minute's look at start-up, call overhead, compile times and dense speed.
+
+Start-up is timed in processes of their own, calls by the interpreter's timer, layers against the
+measured peak of one core.  Rows of numbers come out; showing them is the command's business.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyconv.benchmark.peaks import peak
+from polyconv.benchmark.runs import median_seconds, restricted, runner
+from polyconv.kernels import objects
+from polyconv.layer import Conv, plan
+from polyconv.problem.problem import Problem
+from polyconv.target import LEVELS, host_target, target
+
+__all__ = [
+    "LAYERS", "CallTimes", "LayerSpeed", "StartTimes", "call_times", "compile_times", "layer_speeds", "start_times",
+]  # fmt: skip
+
+LAYERS = {
+    "resnet50 2b_3x3": "c64 i56x56 m64 k3x3 p1",
+    "resnet50 3b_3x3": "c128 i28x28 m128 k3x3 p1",
+    "resnet50 4b_3x3": "c256 i14x14 m256 k3x3 p1",
+    "resnet50 4a_1x1a": "c512 i28x28 m256 k1x1",
+    "vgg16 conv3_2": "c256 i56x56 m256 k3x3 p1",
+    "yolov3 r3_3x3": "c128 i52x52 m256 k3x3 p1",
+}
+"""Six dense f32 layers of published networks."""
+
+_PROBE = """
+import json, time
+import numpy
+start = time.perf_counter()
+import polyconv
+imported = time.perf_counter()
+x, w = numpy.ones((1, 16, 14, 14), "f4"), numpy.ones((32, 16, 3, 3), "f4")
+before = time.perf_counter()
+polyconv.conv(x, w, pads=1)
+print(json.dumps([imported - start, time.perf_counter() - before]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimes:
+    """Seconds, medians of fresh processes: import beyond NumPy, first result without and with the object cache."""
+
+    imported: float
+    first_cold: float
+    first_warm: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallTimes:
+    """Seconds of a call of a tiny layer, with ``out`` and without; best of several rounds."""
+
+    with_out: float
+    without_out: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpeed:
+    """One layer: median seconds, GFLOP/s and the share of the target's own peak and of the machine's."""
+
+    name: str
+    layout: str
+    level: str
+    algorithm: str
+    seconds: float
+    gflops: float
+    share: float
+    share_of_machine: float
+
+
+def start_times(rounds: int = 5) -> StartTimes:
+    """Time fresh processes."""
+    cold, warm = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(rounds):
+            environment = {**os.environ, "POLYCONV_CACHE_DIR": f"{folder}/{i}"}
+            cold.append(_probe(environment))
+            warm.append(_probe(environment))
+    imported = statistics.median(a for a, _ in cold + warm)
+    return StartTimes(imported, statistics.median(b for _, b in cold), statistics.median(b for _, b in warm))
+
+
+def _probe(environment: dict[str, str]) -> tuple[float, float]:
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE], env=environment, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    imported, first = json.loads(done.stdout)
+    return imported, first
+
+
+def call_times(rounds: int = 7, calls: int = 20_000) -> CallTimes:
+    """Overhead of a call, on a layer that has next to nothing to do."""
+    layer = Conv(np.ones((1, 1, 1), np.float32), threads=1)
+    x = np.ones((1, 1, 4), np.float32)
+    out = layer(x)
+
+    def best(call: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            for _ in range(calls):
+                call()
+            times.append((time.perf_counter() - start) / calls)
+        return min(times)
+
+    return CallTimes(best(lambda: layer(x, out=out)), best(lambda: layer(x)))
+
+
+def compile_times() -> dict[str, float]:
+    """Seconds to generate and compile every kernel that the six layers need, by kernel."""
+    folder, loaded = objects.cache_folder(), dict(objects._loaded)
+    objects.EVENTS.seconds.clear()
+    objects._loaded.clear()
+    objects.use_folder(None)
+    try:
+        for text in LAYERS.values():
+            for layout in ("NHWC", "NCHW"):
+                runner(Problem.parse(f"conv f32 {layout} n1 {text}"))()
+        return dict(objects.EVENTS.seconds)
+    finally:
+        objects.use_folder(folder)
+        objects._loaded.update(loaded)
+
+
+def layer_speeds(progress: Callable[[LayerSpeed], None] = lambda row: None) -> list[LayerSpeed]:
+    """Speed of the six layers on one thread: both layouts, all vector levels this machine has."""
+    host = host_target()
+    here = LEVELS.index(host.level)
+    levels = [level for level in ("avx512", "avx2") if LEVELS.index(level) <= here] or [host.level]
+    rows = []
+    for level in levels:
+        for layout in ("NHWC", "NCHW"):
+            for name, text in LAYERS.items():
+                problem = Problem.parse(f"conv f32 {layout} n1 {text}")
+                with restricted(level):
+                    algorithm = plan(problem).algorithm
+                    seconds = median_seconds(runner(problem), least=9, seconds=0.25)
+                gflops = 2.0 * problem.macs / seconds / 1e9
+                own, machine = peak(target(level), "f32"), peak(host, "f32")
+                row = LayerSpeed(name, layout, level, algorithm, seconds, gflops, gflops / own, gflops / machine)
+                progress(row)
+                rows.append(row)
+    return rows
