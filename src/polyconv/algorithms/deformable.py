@@ -46,7 +46,8 @@ _CORNERS = 4
 WORDS = (
     *COMMON,
     "kernel_height", "kernel_width", "dilation_height", "dilation_width", "height", "width", "x_height", "x_width",
-    "o_n", "o_group", "o_c", "o_height", "o_width", "has_mask", "m_n", "m_group", "m_c", "m_height", "m_width",
+    "o_base", "o_n", "o_group", "o_c", "o_height", "o_width",
+    "has_mask", "m_base", "m_n", "m_group", "m_c", "m_height", "m_width",
     "channels", "group_channels", "chunk", "chunks", "corners", "segment_bytes",
     "word_bytes", "lane_bytes", "lanes", "taps", "*entries", "*weights", "w_group",
     "tile_count", "*tiles", "*functions",
@@ -109,13 +110,13 @@ def _corners(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, 
         value = k.load(Type(LLVM_NAMES[dtype.name]), memory + offset)
         return widen(k, value, dtype, "double", f16c=f16c)
 
-    at = item.n * p.o_n + og * p.o_group + tap * 2 * p.o_c + oy * p.o_height + ox * p.o_width
+    at = p.o_base + item.n * p.o_n + og * p.o_group + tap * 2 * p.o_c + oy * p.o_height + ox * p.o_width
     offsets = k.buffer(frame, 6)
     modulation = k.constant(_DOUBLE, 1)
     store = workspace + p.corners + pixel * (16 * _CORNERS)
     k.store(modulation, store + 8)  # a slot to bring the mask through the branch
     with k.when(p.has_mask.equals(1)):
-        place = item.n * p.m_n + og * p.m_group + tap * p.m_c + oy * p.m_height + ox * p.m_width
+        place = p.m_base + item.n * p.m_n + og * p.m_group + tap * p.m_c + oy * p.m_height + ox * p.m_width
         k.store(read(k.buffer(frame, 8), place), store + 8)
     modulation = k.load(_DOUBLE, store + 8)
     position_y = k.cast("sitofp", item.origin(0) + i * p.dilation_height, _DOUBLE) + read(offsets, at)
@@ -269,9 +270,10 @@ def build(r: Request) -> Program:
     values.update({
         "kernel_height": p.k[0], "kernel_width": p.k[1], "dilation_height": p.d[0], "dilation_width": p.d[1],
         "height": p.i[0], "width": p.i[1], "x_height": r.x.spatial[0], "x_width": r.x.spatial[1],
-        "o_n": offset.n, "o_group": 2 * taps * offset.c, "o_c": offset.c,
+        "o_base": offset.offset, "o_n": offset.n, "o_group": 2 * taps * offset.c, "o_c": offset.c,
         "o_height": offset.spatial[0], "o_width": offset.spatial[1], "has_mask": int(mask is not None),
-        "m_n": mask.n if mask else 0, "m_group": taps * mask.c if mask else 0, "m_c": mask.c if mask else 0,
+        "m_base": mask.offset if mask else 0, "m_n": mask.n if mask else 0,
+        "m_group": taps * mask.c if mask else 0, "m_c": mask.c if mask else 0,
         "m_height": mask.spatial[0] if mask else 0, "m_width": mask.spatial[1] if mask else 0,
         "channels": group_in, "group_channels": max(1, p.c // p.offset_groups), "chunk": plan.chunk,
         "chunks": plan.chunks if group_in else 1, "corners": plan.corners, "panel": plan.panel,

@@ -44,8 +44,9 @@ from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
-    "WORDS", "applicable", "arithmetic", "build", "careful_applicable", "careful_build", "careful_cost", "cost",
-    "driver", "plain_arithmetic", "workspace",
+    "WORDS", "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "build", "careful_applicable",
+    "careful_build", "careful_cost", "cost", "driver", "pack_panel", "plain_arithmetic", "sweep_cost", "sweep_step",
+    "sweep_workspace", "workspace",
 ]  # fmt: skip
 
 PANEL_BYTES = 400 << 10
@@ -76,15 +77,28 @@ def driver(k: Module, name: str) -> None:
 
     The same code serves every element type: it moves bytes and calls moves and tiles through tables.
     """
+    box_body(k, f"{name}_box")
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, words, number, workspace):
         p = Words(k, words, WORDS)
         item = decode(k, p, number, workspace)
+        first = item.split * p.split_blocks
+        end = k.minimum(first + p.split_blocks, p.blocks)
+        k.call(f"{name}_box", frame, words, workspace, item.n, item.g, first, end)
+
+
+def box_body(k: Module, name: str) -> None:
+    """Add ``name(frame, words, workspace, n, g, first, end)``: blocks first..end of outputs of a box.
+
+    The box stands in the workspace's header, as ``decode`` leaves it.
+    """
+    arguments = ("buffer", "buffer", "buffer", "int", "int", "int", "int")
+    with k.function(name, *arguments, internal=True) as (frame, words, workspace, n, g, first_block, end_block):
+        p = Words(k, words, WORDS)
+        item = Item(k, workspace, n, g, k.constant(INT, 0))
         rows = box_rows(k, p, item)
         k.clear(workspace + p.scratch, 256)  # sums start from these zeros
-        first_block = item.split * p.split_blocks
-        end_block = k.minimum(first_block + p.split_blocks, p.blocks)
         with k.loop(0, p.chunks) as chunk:
-            _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, chunk.index * p.chunk)
+            pack_panel(k, p, item, k.buffer(frame, 0), workspace + p.panel, chunk.index * p.chunk)
             with k.loop(first_block, end_block) as block, k.loop(0, rows) as row:
                 slot = p.slots + (block.index - first_block) * p.slot_block + row.index * p.slot_row
                 _row(k, p, item, frame, workspace, slot, chunk.index, block.index, row.index)
@@ -161,7 +175,7 @@ def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value
             entry.next(stream + k.word(record, 1) * sum_row)
 
 
-def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
+def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
     """Fill the panel with one chunk of channels, from ``first`` on."""
     channels = k.minimum(p.chunk, p.channels - first)
     pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
@@ -234,29 +248,44 @@ def plain_arithmetic(s: Situation) -> str:
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[arithmetic(s) if s.finite else plain_arithmetic(s)]
-    return max(_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem))
+    return max(sweep_workspace(s, arith, sweep) for sweep in sweeps(s.problem))
 
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
-    p, arith = s.problem, ARITHMETIC[arithmetic(s)]
+    arith = ARITHMETIC[arithmetic(s)]
+    terms = [sweep_cost(s, arith, sweep) for sweep in sweeps(s.problem)]
+    return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
+
+
+def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float]:
+    """Cycles of one sweep."""
+    p, plan = s.problem, _plan(s, arith, sweep)
     lane, group_in, group_out = lanes(s.target, arith), p.c // p.groups, p.m // p.groups
-    products = moved = 0.0
-    for sweep in sweeps(p):
-        plan = _plan(s, arith, sweep)
-        most = channel_tile_rows(s.target, plan.vectors)
-        box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
-        steps = group_in_words(group_in, arith) * math.prod(axis.taps for axis in sweep)
-        row = sum(tile_cycles(rows, plan.vectors) for _, rows in near_equal(plan.box[-1], most))
-        rows = math.prod(plan.box[:-1]) * box_count
-        products += rows * plan.blocks * (row * (steps + 4) + 20 * len(near_equal(plan.box[-1], most)))
-        lines_held = math.prod(max(1, h.count) for h in plan.held)
-        blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
-        dense = group_in >= 8
-        moved += box_count * (400 + lines_held * (blocks_in * 6.0 if dense else group_in * 3.0))
-        moved += rows * plan.box[-1] * plan.blocks * plan.vectors * (4.0 if group_out >= lane // 2 else 2.0 * group_out)
+    most = channel_tile_rows(s.target, plan.vectors)
+    box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
+    steps = group_in_words(group_in, arith) * math.prod(axis.taps for axis in sweep)
+    row = sum(tile_cycles(rows, plan.vectors) for _, rows in near_equal(plan.box[-1], most))
+    rows = math.prod(plan.box[:-1]) * box_count
+    products = rows * plan.blocks * (row * (steps + 4) + 20 * len(near_equal(plan.box[-1], most)))
+    lines_held = math.prod(max(1, h.count) for h in plan.held)
+    blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
+    moves = box_count * (400 + lines_held * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0))
+    per_output = 4.0 if group_out >= lane // 2 else 2.0 * group_out
+    moves += rows * plan.box[-1] * plan.blocks * plan.vectors * per_output
     batch = (p.n or 0) * p.groups
-    return {"products": products * batch, "moves": moved * batch}
+    return {"products": products * batch, "moves": moves * batch}
+
+
+def sweep_workspace(s: Situation, arith: Arithmetic, sweep: Sweep) -> int:
+    """Bytes a thread needs for one sweep."""
+    return _plan(s, arith, sweep).workspace
+
+
+def sweep_step(r: Request, sweep: Sweep, keep: list[Any], *, careful: bool = False) -> Step:
+    """Step of one sweep."""
+    address = kernel("direct", ("direct",), lambda k: driver(k, "direct"), r.target, check=r.check)["direct"]
+    return _step(r, sweep, _plan(r.situation, r.arith, sweep), address, careful, keep)
 
 
 def careful_cost(s: Situation) -> dict[str, float]:
@@ -279,10 +308,20 @@ def careful_build(r: Request) -> Program:
 
 def _build(r: Request, *, careful: bool) -> Program:
     keep: list[Any] = []
-    plans = [(sweep, _plan(r.situation, r.arith, sweep)) for sweep in sweeps(r.problem)]
-    address = kernel("direct", ("direct",), lambda k: driver(k, "direct"), r.target, check=r.check)["direct"]
-    steps = tuple(step for sweep, plan in plans if (step := _step(r, sweep, plan, address, careful, keep)).items)
-    return Program(steps, max((plan.workspace for _, plan in plans), default=0), tuple(keep))
+    steps = [sweep_step(r, sweep, keep, careful=careful) for sweep in sweeps(r.problem)]
+    needed = max(sweep_workspace(r.situation, r.arith, sweep) for sweep in sweeps(r.problem))
+    return Program(tuple(step for step in steps if step.items), needed, tuple(keep))
+
+
+def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int, keep: list[Any]) -> NDArray[np.int64]:
+    """Words with which ``box_body`` computes boxes of at most this size, skipping padded taps."""
+    plan = _sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), vectors)
+    return _step(r, sweep, plan, 0, True, keep).words
+
+
+def again_workspace(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], vectors: int) -> int:
+    """Bytes that computing such a box takes."""
+    return _sizes(s, arith, sweep, box, _whole(s, arith), vectors).workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,43 +347,15 @@ class _Plan:
 
 @lru_cache(256)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
-    p = s.problem
-    group_in, group_out = p.c // p.groups, p.m // p.groups
-    lane = lanes(s.target, arith)
-    vectors = 1 if group_out <= lane else 2
-    block_outputs = vectors * lane
-    blocks = max(1, -(-group_out // block_outputs))
-    last_vectors = 1 if group_out - (blocks - 1) * block_outputs <= lane else vectors
-    block_channels = ROW_WORDS * arith.channels
-    row_bytes = ROW_WORDS * arith.bytes
-    header = -(-(24 * len(sweep)) // 64) * 64
-    extents = tuple(axis.out for axis in sweep)
-
-    def sizes(box: tuple[int, ...], chunk: int) -> _Plan:
-        held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
-        pixels = max(1, held[-1].count)
-        rows = math.prod(max(1, h.count) for h in held[:-1])
-        # an odd number of cache lines between lines and blocks: no two share all their sets
-        line_bytes = (pixels | 1) * row_bytes
-        block_bytes = rows * line_bytes + 64
-        chunks = max(1, -(-group_in // chunk))
-        panel = -(-min(chunk, max(group_in, 1)) // block_channels) * block_bytes
-        row_sums = box[-1] * block_outputs * arith.bytes
-        slot_row = row_sums if chunks > 1 else 0
-        slot_block = slot_row * math.prod(box[:-1])
-        sums = slot_block * blocks if chunks > 1 else row_sums
-        return _Plan(
-            box, held, vectors, last_vectors, blocks, chunk, chunks, row_bytes, line_bytes, block_bytes, panel,
-            slot_row, slot_block, 1, header + panel + 256 + sums + 128,
-        )  # fmt: skip
-
     budget = s.budget(PANEL_BYTES)
-    whole = max(block_channels, -(-max(group_in, 1) // block_channels) * block_channels)
-    chunk = whole
+    extents = tuple(axis.out for axis in sweep)
     start = (*extents[:-1], min(extents[-1], 256))
+    block_channels = ROW_WORDS * arith.channels
+    chunk = _whole(s, arith)
 
     def fitted(chunk: int) -> _Plan:
-        return sizes(boxes(start, lambda box: sizes(box, chunk).workspace, budget), chunk)
+        box = boxes(start, lambda box: _sizes(s, arith, sweep, box, chunk).workspace, budget)
+        return _sizes(s, arith, sweep, box, chunk)
 
     plan = fitted(chunk)
     most = LARGEST_PANEL_BYTES if s.limit is None else budget
@@ -352,6 +363,42 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
         chunk = max(block_channels, chunk // 2 // block_channels * block_channels)
         plan = fitted(chunk)
     return _shared(s, plan, extents)
+
+
+def _whole(s: Situation, arith: Arithmetic) -> int:
+    """All channels of a group, rounded up to blocks."""
+    block_channels = ROW_WORDS * arith.channels
+    return max(block_channels, -(-(s.problem.c // s.problem.groups) // block_channels) * block_channels)
+
+
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], chunk: int,
+           vectors: int | None = None) -> _Plan:  # fmt: skip
+    p = s.problem
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    lane = lanes(s.target, arith)
+    vectors = vectors or (1 if group_out <= lane else 2)
+    block_outputs = vectors * lane
+    blocks = max(1, -(-group_out // block_outputs))
+    last_vectors = 1 if group_out - (blocks - 1) * block_outputs <= lane else vectors
+    block_channels = ROW_WORDS * arith.channels
+    row_bytes = ROW_WORDS * arith.bytes
+    header = -(-(24 * len(sweep)) // 64) * 64
+    held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
+    pixels = max(1, held[-1].count)
+    rows = math.prod(max(1, h.count) for h in held[:-1])
+    # an odd number of cache lines between lines and blocks: no two share all their sets
+    line_bytes = (pixels | 1) * row_bytes
+    block_bytes = rows * line_bytes + 64
+    chunks = max(1, -(-group_in // chunk))
+    panel = -(-min(chunk, max(group_in, 1)) // block_channels) * block_bytes
+    row_sums = box[-1] * block_outputs * arith.bytes
+    slot_row = row_sums if chunks > 1 else 0
+    slot_block = slot_row * math.prod(box[:-1])
+    sums = slot_block * blocks if chunks > 1 else row_sums
+    return _Plan(
+        box, held, vectors, last_vectors, blocks, chunk, chunks, row_bytes, line_bytes, block_bytes, panel,
+        slot_row, slot_block, 1, header + panel + 256 + sums + 128,
+    )  # fmt: skip
 
 
 def _shared(s: Situation, plan: _Plan, extents: tuple[int, ...]) -> _Plan:
@@ -388,7 +435,7 @@ def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, careful: bool, ke
         tiles += [functions[vectors][1], 0] + [0] * (2 * longest - 2)
     entries, chunk_entries = _entries(arith, plan, group_in)
     packed = r.packed(
-        ("direct", arith.name, lane, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
+        ("direct", arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
         lambda: _packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
     )
     words_per_block = group_in_words(group_in, arith) * math.prod(a.taps for a in sweep)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import AXIS
 from polyconv.algorithms.sweep import Axis, Lines, Sweep
+from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.layout import Epilogue, Move, move
 from polyconv.kernels.objects import kernel
@@ -26,7 +27,8 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along", "boxes",
-    "common_words", "fill_words", "move_address", "near_equal", "one_step", "tile_addresses", "tile_cycles", "zeros",
+    "common_words", "fill_words", "move_address", "near_equal", "one_step", "own_bound", "tile_addresses",
+    "tile_cycles", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -316,6 +318,14 @@ MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0
 def tile_cycles(rows: int, vectors: int) -> float:
     """Cycles of one step of a tile: multiply-adds, loads, and the latency of the sums, whichever is longest."""
     return max(rows * vectors / MULTIPLY_ADDS, (rows + vectors) / LOADS, LATENCY)
+
+
+def own_bound(s: Situation) -> tuple[str, float]:
+    """Bound of a plain sum of products: ``(k + 4) eps`` times the output's own ``sum|x||w|``; integers are exact."""
+    p = s.problem
+    if not p.y_dtype.is_float:
+        return "own", 0.0
+    return "own", ((p.c // p.groups) * math.prod(p.k) + 4) * DTYPES[accumulator_arithmetic(p)].eps
 
 
 def near_equal(total: int, most: int) -> list[tuple[int, int]]:

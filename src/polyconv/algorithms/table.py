@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from polyconv.algorithms import deformable, direct, generic
-from polyconv.algorithms.program import Program, Request, Situation
+from polyconv.algorithms import deformable, direct, generic, winograd
+from polyconv.algorithms.program import Program, Request, Situation, own_bound
 
 __all__ = ["ALGORITHMS", "Algorithm"]
 
@@ -29,6 +29,8 @@ class Algorithm:
         ``workspace(situation)``: bytes a thread needs.
     arithmetic : callable
         ``arithmetic(situation)``: in which arithmetic it forms products.
+    bound : callable
+        ``bound(situation)``: ``own`` or ``window``, and the factor of its error bound.
     build : callable
         ``build(request)``: the program.
     """
@@ -38,17 +40,22 @@ class Algorithm:
     cost: Callable[[Situation], Mapping[str, float]]
     workspace: Callable[[Situation], int]
     arithmetic: Callable[[Situation], str]
+    bound: Callable[[Situation], tuple[str, float]]
     build: Callable[[Request], Program]
 
 
 ALGORITHMS: dict[str, Algorithm] = {
     row.name: row
     for row in (
-        Algorithm("direct", direct.applicable, direct.cost, direct.workspace, direct.arithmetic, direct.build),
+        Algorithm("direct", direct.applicable, direct.cost, direct.workspace, direct.arithmetic, own_bound,
+                  direct.build),
+        Algorithm("winograd", winograd.applicable, winograd.cost, winograd.workspace, winograd.arithmetic,
+                  winograd.bound, winograd.build),
         Algorithm("careful", direct.careful_applicable, direct.careful_cost, direct.workspace,
-                  direct.plain_arithmetic, direct.careful_build),
-        Algorithm("generic", generic.applicable, generic.cost, generic.workspace, generic.arithmetic, generic.build),
-        Algorithm("deformable", deformable.applicable, deformable.cost, deformable.workspace,
-                  deformable.arithmetic, deformable.build),
+                  direct.plain_arithmetic, own_bound, direct.careful_build),
+        Algorithm("generic", generic.applicable, generic.cost, generic.workspace, generic.arithmetic, own_bound,
+                  generic.build),
+        Algorithm("deformable", deformable.applicable, deformable.cost, deformable.workspace, deformable.arithmetic,
+                  own_bound, deformable.build),
     )
 }  # fmt: skip

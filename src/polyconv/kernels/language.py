@@ -435,6 +435,12 @@ class Module:
         given = ", ".join(f"{o.type} {o.name}" for o in operands)
         return self.emit(f"call {type_} @{full}({given})", type_)
 
+    def any(self, bits: Value) -> Value:
+        """1 if a lane of a mask is set, else 0."""
+        whole = Type(f"i{bits.type.lanes}")
+        packed = self.emit(f"bitcast {bits.type} {bits.name} to {whole}", whole)
+        return self.cast("zext", self.emit(f"icmp ne {whole} {packed.name}, 0", BOOL), INT)
+
     def mask(self, count: Value, lanes: int) -> Mask:
         """Mask of the first ``count`` lanes; counts below 0 and above ``lanes`` are clamped."""
         count = self.maximum(self.minimum(count, lanes), 0)

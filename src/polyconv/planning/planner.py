@@ -6,14 +6,12 @@ batch or the number of threads, so that these cannot change bits.  It knows no a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.table import ALGORITHMS, Algorithm
-from polyconv.dtypes import DTYPES
 from polyconv.errors import Unsupported
 from polyconv.problem.plan import Plan
 from polyconv.runtime.threads import MOST_WORKERS
@@ -85,8 +83,7 @@ def describe(s: Situation, algorithm: str | None = None, packed_bytes: int = 0, 
     workspace = row.workspace(s)
     threads = threads_for(s, seconds, workspace)
     arithmetic = row.arithmetic(s)
-    accumulator = DTYPES.get("f32" if arithmetic == "bf16" else arithmetic, DTYPES["f32"])
-    products = (p.c // p.groups) * math.prod(p.k)
+    kind, bound = row.bound(s)
     if arithmetic == "bf16":
         notes = (
             *notes,
@@ -100,7 +97,8 @@ def describe(s: Situation, algorithm: str | None = None, packed_bytes: int = 0, 
         threads=threads,
         workspace_bytes=threads * max(0, workspace - FREE_BYTES),
         packed_bytes=packed_bytes,
-        error_bound=(products + 4) * accumulator.eps if p.y_dtype.is_float else 0.0,
+        error_bound=bound,
+        bound_kind=kind,
         seconds=seconds,
         cycles=cycles,
         refused=refused,

@@ -36,8 +36,10 @@ class Plan:
     packed_bytes : int
         Bytes of the packed weights.
     error_bound : float
-        ``b`` such that every output differs from the exact one by at most ``b * sum|x||w|`` (to first order;
+        ``b`` such that every output differs from the exact one by at most ``b`` times a size (to first order;
         0 for integers), before the rounding to the result type.
+    bound_kind : str
+        The size: ``own``, the output's own ``sum|x||w|``; ``window``, ``max|x| sum|w|`` over the inputs of its tile.
     seconds : float
         Predicted time of a call.
     cycles : tuple of (str, float)
@@ -56,6 +58,7 @@ class Plan:
     workspace_bytes: int
     packed_bytes: int
     error_bound: float
+    bound_kind: str
     seconds: float
     cycles: tuple[tuple[str, float], ...]
     refused: tuple[tuple[str, str], ...]
@@ -71,11 +74,14 @@ class Plan:
             ("memory", f"workspace {_size(self.workspace_bytes)} (+ 64 KiB a thread), "
              f"packed weights {_size(self.packed_bytes)}"),
             ("error", "exact" if self.error_bound == 0
-             else f"at most {self.error_bound:.2g} x sum|x||w|, plus one rounding"),
+             else f"at most {self.error_bound:.2g} x {_SIZES[self.bound_kind]}, plus one rounding"),
             *(("refused", f"{name}: {reason}") for name, reason in self.refused),
             *(("note", note) for note in self.notes),
         ]  # fmt: skip
         return "\n".join(f"{name:<10}  {text}" for name, text in rows)
+
+
+_SIZES = {"own": "sum|x||w|", "window": "max|x| sum|w| over a tile's inputs"}
 
 
 def _time(seconds: float) -> str:

@@ -1,0 +1,646 @@
+"""Fused Winograd convolution: stride-1 kernels of 2 to 7 taps along the last one or two axes.
+
+A box of tiles is brought to the transform domain, every point is a small matrix product by the same
+channel tile as the direct algorithm, and sums come back tile by tile; axes that are not transformed
+sum their taps in the transform domain, as further entries of the list.  Cost: (m + r - 1)^2 products
+for m^2 outputs, the transforms, and the transformed weights streaming once per box.
+
+Tiles one output short skip the point at infinity with the same weights, so edges waste nothing.
+Error: window bound, k eps max|x| sum|w| over a tile's inputs; admitted in accuracy "fast" only.  Blocks
+of outputs with a non-finite value are done again by the direct algorithm, which spreads it no further
+than it belongs.  Sources: Winograd 1980; Lavin and Gray 2015; points after Barabasz et al. 2020.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms import direct
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, row_place
+from polyconv.algorithms.program import (
+    FREE_BYTES,
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    along,
+    common_words,
+    fill_words,
+    move_address,
+    near_equal,
+    tile_addresses,
+    tile_cycles,
+    zeros,
+)
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import Move, zero_words
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.tile import ROW_WORDS
+from polyconv.kernels.transform import Scheme, input_transform, output_transform
+from polyconv.runtime.arrays import aligned, words
+
+__all__ = ["applicable", "arithmetic", "bound", "build", "cost", "workspace"]
+
+_A, _B = 2.0**-0.5, 2.0**0.5
+
+# Schemes by number of taps, the largest tile first.  Points c and 1/c keep the transforms' entries near 1:
+# rms errors of F(2,3) 0.6, F(4,3) 1.7 times that of a direct f32 sum in two dimensions.
+SCHEMES: dict[int, tuple[Scheme, ...]] = {
+    2: (Scheme(3, 2, (1.0,)),),
+    3: (Scheme(4, 3, (_A, _B)), Scheme(2, 3, (1.0,))),
+    5: (Scheme(2, 5, (_A, _B)),),
+}
+_NONE = Scheme(1, 1)
+
+TRANSFORMED_BYTES = 768 << 10
+"""Transformed inputs of a box: with the sums they should stay in a 1 MiB second-level cache."""
+
+_RECORD = ("line", "valid", "x0", "t0", "count0", "x1", "t1", "count1")
+_BOX = ("first_y", "rows", "first_x", "columns", "records", "record_count", "lists")
+
+WORDS = (
+    *COMMON,
+    "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes", "line_bytes", "chunk",
+    "transformed", "y_lines", "outer_lines", "points", "inner_points", "*boxes_table", "*records", "*lists",
+    "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "tile", "out", "out_line",
+    "*entries", "entry_count", "*weights", "w_group", "w_block", "w_point",
+    "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "word_bytes",
+    "flags", "again", "*again_words",
+    "*input_transform", "*output_transform", "*bias", "*scale", "*constants", "*move_in", "*move_out",
+)  # fmt: skip
+
+
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module."""
+    direct.box_body(k, f"{name}_again")
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        box = _place_box(k, p, item, workspace)
+        panel = workspace + p.panel
+        direct.pack_panel(k, p, item, k.buffer(frame, 0), panel, k.constant(INT, 0))
+        _transform_inputs(k, p, box, panel, workspace + p.v)
+        first = item.split * p.split_blocks
+        end = k.minimum(first + p.split_blocks, p.blocks)
+        k.clear(workspace + p.scratch, 256)
+        # products that short tiles do without enter outputs that are thrown away, but must be finite
+        zero_words(k, workspace + p.sums, p.unused_words, vector("i32", vector_bytes // 4))
+        with k.loop(1, p.axes - (p.transformed - 1), carry=[k.constant(INT, 1)]) as back:
+            back.next(back.values[0] * item.extent(back.index - 1))
+        rows = back.results[0]
+        with k.loop(first, end) as block:
+            flag = workspace + (p.flags + block.index * 8)
+            k.store(k.constant(INT, 0), flag, 8)
+            with k.loop(0, rows) as row:
+                _multiply(k, p, item, box, workspace, block.index, row.index)
+                _out(k, p, item, box, frame, workspace, block.index, row.index, flag)
+        # once the transformed inputs are no longer needed their place serves to repair
+        with k.loop(first, end) as block, k.when(k.word(workspace + (p.flags + block.index * 8)) > 0):
+            with k.loop(0, p.axes * 3) as word:
+                k.store(k.word(workspace, word.index), workspace + (p.again + word.index * 8), 8)
+            k.call(
+                f"{name}_again", frame, p.buffer("again_words"), workspace + p.again, item.n, item.g,
+                block.index, block.index + 1,
+            )  # fmt: skip
+
+
+def _place_box(k: Module, p: Words, item: Item, workspace: Buffer) -> Words:
+    """Write where the box really lies: tiles are not all of one size, so a table says where each begins."""
+    last = p.axes - 1
+    x_box = item.first(last)
+    y_box = k.select(p.transformed.equals(2), item.first(k.maximum(last - 1, 0)), 0)
+    box = Words(k, p.buffer("boxes_table"), _BOX).at(
+        y_box * axis_record(k, p, last).boxes + x_box, len(_BOX)
+    )
+
+    def write(axis: Value, first: Value, extent: Value) -> None:
+        place = workspace + axis * 24
+        k.store(first - axis_record(k, p, axis).pad, place, 8)
+        k.store(extent, place + 8, 8)
+        k.store(first, place + 16, 8)
+
+    write(last, box.first_x, box.columns)
+    with k.when(p.transformed.equals(2)):
+        write(last - 1, box.first_y, box.rows)
+    return box
+
+
+def _transform_inputs(k: Module, p: Words, box: Words, panel: Buffer, v: Buffer) -> None:
+    with k.loop(0, p.outer_lines) as outer, k.loop(0, p.channels, p.block_channels) as c:
+        block = c.index // p.block_channels
+        target = v + (outer.index * p.v_line + block * p.v_block)
+        with k.loop(0, box.record_count) as r:
+            record = Words(k, p.buffer("records"), _RECORD).at(box.records + r.index, len(_RECORD))
+            line = panel + (block * p.block_bytes + (outer.index * p.y_lines + record.line) * p.line_bytes)
+            runs = ((record.x0, record.t0, record.count0, p.tile), (record.x1, record.t1, record.count1, p.tile - 1))
+            for x, t, count, step in runs:
+                k.call(
+                    p.buffer("input_transform"), line + x * p.row_bytes, p.line_bytes, target + t * p.row_bytes,
+                    p.v_point, count, step,
+                )  # fmt: skip
+
+
+def _multiply(k: Module, p: Words, item: Item, box: Words, workspace: Buffer, block: Value, row: Value) -> None:
+    """The matrix products of all points, for a row of the axes that are not transformed."""
+    y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
+    line, _, _ = row_place(k, p, item, row * y_rows)
+    v = workspace + (p.v + line // p.y_lines * p.v_line)
+    weights = p.buffer("weights") + (item.g * p.w_group + block * p.w_block)
+    with k.loop(0, p.points) as point:
+        at_end = k.cast("zext", (point.index % p.inner_points).equals(p.inner_points - 1), INT)
+        low_end = k.cast("zext", point.index >= p.points - p.inner_points, INT)
+        kind = k.select(p.transformed.equals(2), low_end * 2 + at_end, at_end)
+        tiles = p.buffer("lists") + k.word(p.buffer("lists"), box.lists + kind) * 8
+        source, target = v + point.index * p.v_point, workspace + (p.sums + point.index * p.s_point)
+        with k.loop(0, k.word(tiles)) as tile:
+            place = tiles + (tile.index * 24 + 8)
+            first = k.word(place)
+            k.call(
+                k.buffer(place, 1), source + first * p.row_bytes, p.entry_count, p.buffer("entries"),
+                weights + point.index * p.w_point, workspace + p.scratch, 0, target + first * p.sum_row, p.sum_row,
+            )  # fmt: skip
+
+
+def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: Buffer, block: Value, row: Value,
+         flag: Buffer) -> None:  # fmt: skip
+    """Back from the transform domain and out, one row of tiles at a time."""
+    last = axis_record(k, p, p.axes - 1)
+    y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
+    channel = block * p.block_outputs
+    outputs = k.select(block.equals(p.blocks - 1), p.last_outputs, p.block_outputs)
+    table_place = (item.g * p.outputs + channel) * p.word_bytes
+    with k.loop(0, box.record_count) as r:
+        record = Words(k, p.buffer("records"), _RECORD).at(box.records + r.index, len(_RECORD))
+        runs = ((record.x0, record.t0, record.count0, p.tile), (record.x1, record.t1, record.count1, p.tile - 1))
+        for x, t, count, step in runs:
+            k.call(
+                p.buffer("output_transform"), workspace + (p.sums + t * p.sum_row), p.s_point,
+                workspace + (p.out + x * p.sum_row), p.out_line, count, step, flag,
+            )  # fmt: skip
+        with k.loop(0, record.valid) as i:
+            _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line + i.index)
+            k.call(
+                p.buffer("move_out"), workspace + (p.out + i.index * p.out_line), p.sum_row, p.word_bytes,
+                k.buffer(frame, 2) + (y_offset + channel * p.y_c), last.y_stride, p.y_c, box.columns, outputs,
+                p.buffer("bias") + table_place, p.buffer("scale") + table_place,
+                k.buffer(frame, 4) + (r_offset + channel * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
+            )  # fmt: skip
+
+
+# -- planning ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Sizes of one sweep: its schemes, how outputs are cut into tiles and tiles into boxes, where things lie."""
+
+    y: Scheme
+    x: Scheme
+    transformed: int
+    rows: tuple[tuple[int, ...], ...]
+    columns: tuple[tuple[int, ...], ...]
+    outer: tuple[int, ...]
+    held: tuple[Lines, ...]
+    vectors: int
+    blocks: int
+    tiles: int
+    line_bytes: int
+    block_bytes: int
+    v_block: int
+    v_line: int
+    v_point: int
+    s_point: int
+    out_line: int
+    panel: int
+    v: int
+    sums: int
+    out: int
+    flags: int
+    workspace: int
+    splits: int = 1
+
+
+def tile_sizes(out: int, m: int) -> tuple[int, ...]:
+    """Cut outputs into tiles of m, the last ones one short where that ends exactly; else the last is cut."""
+    count = -(-out // m)
+    short = count * m - out
+    if m > 1 and short <= count:
+        return (m,) * (count - short) + (m - 1,) * short
+    return (m,) * (count - 1) + (out - (count - 1) * m,)
+
+
+def _boxes(sizes: tuple[int, ...], most: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(sizes[first : first + count] for first, count in near_equal(len(sizes), most))
+
+
+def _schemes(sweep: Sweep) -> list[tuple[Scheme, Scheme]]:
+    """Pairs of schemes for the last two axes that a sweep admits; F(1, 1) stands for an axis left alone."""
+
+    def admits(axis: Axis) -> bool:
+        return axis.stride == 1 and axis.dilation == 1 and axis.taps in SCHEMES and axis.out > 1
+
+    found: list[tuple[Scheme, Scheme]] = []
+    last = sweep[-1]
+    if not admits(last) or not all(axis.taps and axis.out for axis in sweep):
+        return found
+    if len(sweep) > 1 and admits(sweep[-2]):
+        found += [
+            (y, x) for y, x in itertools.product(SCHEMES[sweep[-2].taps], SCHEMES[last.taps])
+            if (y.m == x.m or sweep[-2].taps != last.taps)
+        ]  # fmt: skip
+    else:
+        found += [(_NONE, x) for x in SCHEMES[last.taps]]
+    return found
+
+
+@lru_cache(256)
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan | None:
+    """The cheapest schemes and boxes; None where the sweep admits no scheme."""
+    plans = [plan for y, x in _schemes(sweep) for plan in _candidates(s, arith, sweep, y, x)]
+    return min(plans, key=lambda plan: sum(_cost(s, arith, sweep, plan).values()), default=None)
+
+
+def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme) -> list[_Plan]:
+    """Boxes of a few shapes whose transformed inputs fit."""
+    transformed = 1 if y is _NONE else 2
+    rows = tile_sizes(sweep[-2].out, y.m) if transformed == 2 else (1,)
+    columns = tile_sizes(sweep[-1].out, x.m)
+    extents = tuple(axis.out for axis in sweep[: len(sweep) - transformed])
+    budget = s.budget(TRANSFORMED_BYTES)
+    plans = []
+    for most_rows in sorted({1, 2, 3, 4, 7, len(rows)}):
+        if most_rows > len(rows):
+            continue
+        for depth in sorted({1, 2, 4, 8}):
+            outer = (*(1 for _ in extents[:-1]), min(depth, extents[-1])) if extents else ()
+            if depth > 1 and (not extents or depth > extents[-1]):
+                continue
+            plan = _sizes(s, arith, sweep, y, x, _boxes(rows, most_rows), _boxes(columns, len(columns)), outer)
+            if plan.workspace <= budget:
+                plans.append(plan)
+    if not plans:  # a single row of tiles is too much: fewer columns
+        most = len(columns)
+        while most > 1:
+            most = -(-most // 2)
+            plan = _sizes(s, arith, sweep, y, x, _boxes(rows, 1), _boxes(columns, most), (1,) * len(extents))
+            if plan.workspace <= max(budget, 4 * TRANSFORMED_BYTES if s.limit is None else 0):
+                return [plan]
+    return plans
+
+
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, rows: tuple[tuple[int, ...], ...],
+           columns: tuple[tuple[int, ...], ...], outer: tuple[int, ...]) -> _Plan:  # fmt: skip
+    p = s.problem
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    lane, transformed = lanes(s.target, arith), 1 if y is _NONE else 2
+    vectors = 1 if group_out <= lane or (-(-group_out // lane) % 2 and group_out < 4 * lane) else 2
+    blocks = -(-group_out // (vectors * lane))
+    tall, wide = max(len(box) for box in rows), max(len(box) for box in columns)
+    box = (*outer, *((tall * y.m,) if transformed == 2 else ()), wide * x.m)
+    held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
+    row_bytes = ROW_WORDS * arith.bytes
+    line_bytes = (held[-1].count | 1) * row_bytes
+    all_lines = math.prod(h.count for h in held[:-1])
+    block_bytes = all_lines * line_bytes + 64
+    in_blocks = -(-group_in // ROW_WORDS)
+    outer_lines = math.prod(h.count for h in held[: len(sweep) - transformed])
+    tiles = tall * wide
+    v_block = tiles * row_bytes
+    v_line = in_blocks * v_block
+    # an odd number of cache lines between points: their stores fall into different sets
+    v_point = (outer_lines * v_line // 64 | 1) * 64
+    sum_row = vectors * lane * arith.bytes
+    s_point = (tiles * sum_row // 64 | 1) * 64
+    out_line = (wide * x.m + x.m) * sum_row
+    header = -(-(24 * len(sweep)) // 64) * 64 + 256
+    v = header + in_blocks * block_bytes
+    sums = v + y.n * x.n * v_point
+    out = sums + y.n * x.n * s_point
+    flags = out + y.m * out_line
+    again = direct.again_workspace(s, arith, sweep, box, vectors)
+    end = max(flags + 8 * blocks + 64, v + again)
+    return _Plan(
+        y, x, transformed, rows, columns, outer, held, vectors, blocks, tiles, line_bytes, block_bytes, v_block, v_line,
+        v_point, s_point, out_line, header, v, sums, out, max(flags, v + again), end + 8 * blocks + 128,
+    )  # fmt: skip
+
+
+def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> dict[str, float]:
+    """Cycles: products or the stream of weights, whichever is longer, and the passes over tiles."""
+    p = s.problem
+    group_in = p.c // p.groups
+    most = channel_tile(s.target, plan.vectors)
+    lane = lanes(s.target, arith)
+    taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
+    products = stream = transforms = moves = 0.0
+    outer_boxes = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
+    outer_rows = math.prod(axis.out for axis in sweep[: len(sweep) - plan.transformed])
+    outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
+    weight_bytes = plan.y.n * plan.x.n * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
+    bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 7.0
+    points = plan.y.n * plan.x.n
+    vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
+    for rows, columns in itertools.product(plan.rows, plan.columns):
+        for i_end, j_end in itertools.product((False, True), (False, True)):
+            tall = sum(1 for r in rows if not i_end or r == plan.y.m or plan.transformed == 1)
+            wide = sum(1 for c in columns if not j_end or c == plan.x.m)
+            share = ((1 if i_end else plan.y.n - 1) if plan.transformed == 2 else (0 if i_end else 1)) * (
+                1 if j_end else plan.x.n - 1
+            )
+            steps = taps * group_in
+            cycles = sum(tile_cycles(rows_, plan.vectors) for _, rows_ in near_equal(tall * wide, most))
+            products += share * plan.blocks * outer_rows * (cycles * steps + 12 * len(near_equal(tall * wide, most)))
+        tiles = len(rows) * len(columns)
+        transforms += outer_boxes * outer_lines * vectors_in * tiles * points * 2.6
+        transforms += outer_rows * plan.blocks * plan.vectors * tiles * points * 2.6
+        stream += outer_rows * weight_bytes / bytes_a_cycle
+        outputs = sum(rows) * sum(columns)
+        moves += outer_rows * plan.blocks * plan.vectors * outputs * (2.5 if p.layout == "NHWC" else 3.5)
+        moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * (3.0 if p.layout == "NHWC" else 4.5)
+        moves += 1500.0 * outer_boxes
+    batch = (p.n or 0) * p.groups
+    return {"products": max(products, stream) * batch, "transforms": transforms * batch, "moves": moves * batch}
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    p = s.problem
+    if p.op not in ("conv", "conv_transpose"):
+        return f"computes conv and conv_transpose, not {p.op}"
+    if s.strict:
+        return "its error bound is over a tile's inputs; accuracy='strict' admits bounds over an output's own products"
+    if not p.x_dtype.is_float:
+        return "transforms floating-point numbers only"
+    if not s.finite:
+        return "weights hold Inf or NaN"
+    if p.c // p.groups < 8 or p.m // p.groups < 8:
+        return f"needs 8 channels a group on both sides, this has {p.c // p.groups} and {p.m // p.groups}"
+    if all(plan is None for _, plan in _parts(s)):
+        return "needs stride 1, dilation 1 and 2, 3 or 5 taps along the last axis, several outputs, and room"
+    needed = workspace(s)
+    if s.limit is not None and needed > s.limit + FREE_BYTES:
+        return f"needs {needed - FREE_BYTES} bytes of workspace, the limit is {s.limit}"
+    return None
+
+
+def arithmetic(s: Situation) -> str:
+    """The accumulator's."""
+    return accumulator_arithmetic(s.problem)
+
+
+@lru_cache(256)
+def _parts(s: Situation) -> tuple[tuple[Sweep, _Plan | None], ...]:
+    """Every sweep with its plan; None where the direct algorithm does it better."""
+    arith = ARITHMETIC[arithmetic(s)]
+    parts: list[tuple[Sweep, _Plan | None]] = []
+    for sweep in sweeps(s.problem):
+        plan = _plan(s, arith, sweep)
+        if plan is not None and len(sweeps(s.problem)) > 1:
+            plain = direct.sweep_cost(s, arith, sweep)
+            plan = plan if sum(_cost(s, arith, sweep, plan).values()) < sum(plain.values()) else None
+        parts.append((sweep, plan))
+    return tuple(parts)
+
+
+def bound(s: Situation) -> tuple[str, float]:
+    """Window bound: the additions of a point and of the transforms, times how far the transforms enlarge terms."""
+    p, eps = s.problem, DTYPES[arithmetic(s)].eps
+    products = p.c // p.groups
+    worst = (products * math.prod(p.k) + 4) * eps
+    for sweep, plan in _parts(s):
+        if plan is not None:
+            taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
+            growth = plan.y.growth * plan.x.growth
+            worst = max(worst, (products * taps + 2 * (plan.y.n + plan.x.n) + 4) * eps * growth)
+    return "window", worst
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs."""
+    arith = ARITHMETIC[arithmetic(s)]
+    return max(
+        direct.sweep_workspace(s, arith, sweep) if plan is None else plan.workspace for sweep, plan in _parts(s)
+    )
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles by term."""
+    arith = ARITHMETIC[arithmetic(s)]
+    terms = [
+        direct.sweep_cost(s, arith, sweep) if plan is None else _cost(s, arith, sweep, plan)
+        for sweep, plan in _parts(s)
+    ]
+    return {name: sum(t.get(name, 0.0) for t in terms) for name in ("products", "transforms", "moves")}
+
+
+# -- building ------------------------------------------------------------------------------------------
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step per sweep."""
+    keep: list[Any] = []
+    address = kernel(
+        "winograd", ("winograd",), lambda k: driver(k, "winograd", r.target.vector_bytes), r.target, check=r.check
+    )["winograd"]
+    steps = [
+        direct.sweep_step(r, sweep, keep) if plan is None else _step(r, sweep, plan, address, keep)
+        for sweep, plan in _parts(r.situation)
+    ]
+    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, keep: list[Any]) -> Step:
+    p, arith = r.problem, r.arith
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    lane = lanes(r.target, arith)
+    row_bytes, block_outputs = ROW_WORDS * arith.bytes, plan.vectors * lane
+    sum_row = block_outputs * arith.bytes
+    splits = _splits(r.situation, sweep, plan)
+    outer_axes = len(sweep) - plan.transformed
+    box_counts = (*plan.outer, *((1, 1) if plan.transformed == 2 else (1,)))
+    cuts = ((len(plan.rows),) if plan.transformed == 2 else ()) + (len(plan.columns),)
+    counted = sweep[:outer_axes] + tuple(
+        replace(axis, out=count) for axis, count in zip(sweep[outer_axes:], cuts, strict=True)
+    )  # as decode sees them: boxes instead of outputs; a table says where they lie
+    values = common_words(r, counted, box_counts, list(plan.held), splits, keep)
+    boxes_table, records, lists = _tables(r, plan)
+    outer = [0]
+    for h in plan.held[:outer_axes]:
+        outer = [o * h.count + t for o in outer for t in h.start]
+    entries = [
+        v for block, first in enumerate(range(0, group_in, ROW_WORDS)) for o in outer
+        for v in (o * plan.v_line + block * plan.v_block, min(ROW_WORDS, group_in - first))
+    ]  # fmt: skip
+    points = plan.y.n * plan.x.n
+    per_point = group_in * len(outer) * block_outputs * arith.bytes
+    scheme = f"F({plan.y.m},{plan.y.r})xF({plan.x.m},{plan.x.r})"
+    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
+    packed = r.packed(
+        ("winograd", arith.name, lane, plan.vectors, scheme, key),
+        lambda: _packed_weights(r.weights(sweep), sweep, plan, lane),
+    )
+    last = sweep[-1]
+    read = along(r.x, last, "c", reading=True, itemsize=r.x.itemsize, step=1)
+    write = along(r.y, last, "c", reading=False, itemsize=r.y.itemsize, step=last.out_step)
+    if r.residual is not None and write != along(
+        r.residual, last, "c", reading=False, itemsize=r.y.itemsize, step=last.out_step
+    ):
+        write = "any"
+    box = (*plan.outer, *((max(len(b) for b in plan.rows) * plan.y.m,) if plan.transformed == 2 else ()),
+           max(len(b) for b in plan.columns) * plan.x.m)  # fmt: skip
+    again_words = direct.again_words(r, sweep, box, plan.vectors, keep)
+    values.update({
+        "panel": plan.panel, "scratch": plan.panel - 256, "channels": group_in, "block_channels": ROW_WORDS,
+        "unpaired": 0, "channel_bytes": arith.bytes, "row_bytes": row_bytes, "block_bytes": plan.block_bytes,
+        "line_bytes": plan.line_bytes, "chunk": -(-group_in // ROW_WORDS) * ROW_WORDS, "transformed": plan.transformed,
+        "y_lines": plan.held[-2].count if plan.transformed == 2 else 1,
+        "outer_lines": math.prod(h.count for h in plan.held[:outer_axes]), "points": points,
+        "inner_points": plan.x.n, "boxes_table": words(boxes_table), "records": words(records), "lists": words(lists),
+        "v": plan.v, "v_point": plan.v_point, "v_line": plan.v_line, "v_block": plan.v_block, "sums": plan.sums,
+        "s_point": plan.s_point, "unused_words": points * plan.s_point // 4 if _has_short(plan) else 0,
+        "sum_row": sum_row, "tile": plan.x.m, "out": plan.out, "out_line": plan.out_line,
+        "entries": words(entries), "entry_count": len(entries) // 2, "weights": packed,
+        "w_group": plan.blocks * points * per_point, "w_block": points * per_point, "w_point": per_point,
+        "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // splits),
+        "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
+        "word_bytes": arith.bytes, "flags": plan.flags, "again": plan.v, "again_words": again_words,
+        "input_transform": _transform(r, plan, "input"), "output_transform": _transform(r, plan, "output"),
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
+        "move_in": move_address(r, Move(p.x, arith.accumulator, read)),
+        "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+    })  # fmt: skip
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _splits(s: Situation, sweep: Sweep, plan: _Plan) -> int:
+    """Into how many parts the output channels are cut so that every thread has work."""
+    p = s.problem
+    if s.threads == 1:
+        return 1
+    outer = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
+    items = max(1, (p.n or 0) * p.groups * outer * len(plan.rows) * len(plan.columns))
+    splits = min(plan.blocks, -(-2 * s.threads // items))
+    per_split = -(-plan.blocks // splits)
+    return -(-plan.blocks // per_split)
+
+
+def _tables(r: Request, plan: _Plan) -> tuple[list[int], list[int], list[int]]:
+    """Boxes, the rows of tiles of each, and for each kind of point the list of its channel tiles.
+
+    The tiles of a box are numbered so that those a point needs are neighbours: short row and full column,
+    full both, short column, short both.  The point at infinity of an axis does without its short tiles.
+    """
+    most = channel_tile(r.target, plan.vectors)
+    functions = [0, *tile_addresses(r, "channel", range(1, most + 1), plan.vectors)]
+    boxes_table: list[int] = []
+    records: list[int] = []
+    lists: list[int] = []
+    first_y = 0
+    for rows in plan.rows:
+        first_x = 0
+        for columns in plan.columns:
+            lists_at = len(lists)
+            at = len(records) // len(_RECORD)
+            boxes_table += (first_y, sum(rows), first_x, sum(columns), at, len(rows), lists_at)
+            records += _records(plan, rows, columns)
+            ends = _class_ends(plan, rows, columns)
+            lists += [0, 0, 0, 0]
+            for kind, (low, high) in enumerate(((0, 4), (0, 2), (1, 3), (1, 2))):
+                lists[lists_at + kind] = len(lists)
+                parts = near_equal(ends[high] - ends[low], most)
+                lists.append(len(parts))
+                lists += [v for first, count in parts for v in (ends[low] + first, functions[count], 0)]
+            first_x += sum(columns)
+        first_y += sum(rows)
+    return boxes_table, records, lists
+
+
+def _full(sizes: tuple[int, ...], scheme: Scheme, transformed: bool) -> int:
+    return sum(1 for size in sizes if size == scheme.m) if transformed else len(sizes)
+
+
+def _class_ends(plan: _Plan, rows: tuple[int, ...], columns: tuple[int, ...]) -> list[int]:
+    """Where the four classes of tiles begin, and where the last ends."""
+    full_rows, full_columns = _full(rows, plan.y, plan.transformed == 2), _full(columns, plan.x, True)
+    short_rows, short_columns = len(rows) - full_rows, len(columns) - full_columns
+    counts = (
+        short_rows * full_columns, full_rows * full_columns, full_rows * short_columns, short_rows * short_columns,
+    )  # fmt: skip
+    return [0, *itertools.accumulate(counts)]
+
+
+def _records(plan: _Plan, rows: tuple[int, ...], columns: tuple[int, ...]) -> list[int]:
+    full_rows, full_columns = _full(rows, plan.y, plan.transformed == 2), _full(columns, plan.x, True)
+    short_columns = len(columns) - full_columns
+    _, class_1, class_2, class_3, _ = _class_ends(plan, rows, columns)
+    records: list[int] = []
+    line = 0
+    for i, size in enumerate(rows):
+        if i < full_rows:
+            t0, t1 = class_1 + i * full_columns, class_2 + i * short_columns
+        else:
+            t0, t1 = (i - full_rows) * full_columns, class_3 + (i - full_rows) * short_columns
+        records += (line, size, 0, t0, full_columns, full_columns * plan.x.m, t1, short_columns)
+        line += size
+    return records
+
+
+def _has_short(plan: _Plan) -> bool:
+    sizes = [(size, plan.x.m) for box in plan.columns for size in box]
+    if plan.transformed == 2:
+        sizes += [(size, plan.y.m) for box in plan.rows for size in box]
+    return any(size < m for size, m in sizes)
+
+
+def _transform(r: Request, plan: _Plan, which: str) -> int:
+    """Address of a transform."""
+    element, lane = r.arith.accumulator, lanes(r.target, r.arith)
+    y, x, vectors = plan.y, plan.x, plan.vectors
+
+    def build(k: Module) -> None:
+        if which == "input":
+            input_transform(k, "transform", y, x, element, lane)
+        else:
+            output_transform(k, "transform", y, x, element, lane, vectors)
+
+    label = f"winograd {which} {y} {x} {element} {vectors if which == 'output' else ''}"
+    return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
+
+
+def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: _Plan, lane: int) -> NDArray[Any]:
+    """Transformed weights in streaming order: [group][block][point][channel block][outer tap][channel][output].
+
+    The transform is done in float64 and rounded once.
+    """
+    groups, m, c, _ = w.shape
+    width = plan.vectors * lane
+    taps = [axis.taps for axis in sweep]
+    outer = math.prod(taps[: len(taps) - plan.transformed])
+    last_two = (taps[-2], taps[-1]) if plan.transformed == 2 else (1, taps[-1])
+    padded = np.zeros((groups, plan.blocks * width, c, outer, *last_two))
+    padded[:, :m] = w.reshape(groups, m, c, outer, *last_two)
+    points = np.einsum("ia,gmcoab,jb->gmcoij", plan.y.weights, padded, plan.x.weights, optimize=True)
+    points = points.reshape(groups, plan.blocks, width, c, outer, plan.y.n * plan.x.n)
+    whole = c // ROW_WORDS * ROW_WORDS
+    parts = []
+    for first, last in ((0, whole), (whole, c)):
+        if last == first:
+            continue
+        size = min(ROW_WORDS, last - first)
+        part = points[:, :, :, first:last].reshape(groups, plan.blocks, width, -1, size, outer, plan.y.n * plan.x.n)
+        part = part.transpose(0, 1, 6, 3, 5, 4, 2)
+        parts.append(part.reshape(groups, plan.blocks, plan.y.n * plan.x.n, -1))
+    packed = aligned(sum(part.size for part in parts), w.dtype)
+    np.concatenate(parts, axis=3, out=packed.reshape(groups, plan.blocks, plan.y.n * plan.x.n, -1), casting="same_kind")
+    return packed

@@ -1,0 +1,184 @@
+"""Winograd's transforms as kernels: tiles of a panel to the transform domain, and sums back to pixels.
+
+``F(m, r)`` computes m outputs of an r-tap correlation from n = m + r - 1 products at the points
+0, +-p, ..., infinity (Winograd 1980; Toom-Cook): ``y = A^T [(G g) * (B^T d)]`` with, for the polynomial
+``N(x) = prod (x - p_i)`` over the finite points and ``N_i = N / (x - p_i)``,
+
+    B^T row i = coefficients of N_i,   G row i = (1, p_i, p_i^2, ...) / N_i(p_i),   A^T column i = (1, p_i, ...),
+    B^T last = coefficients of N,      G last = (0, ..., 0, 1),                     A^T last = (0, ..., 0, 1).
+
+Opposite points share work: their rows of B^T are even part plus and minus odd part, and A^T needs only
+the sum and the difference of their products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.kernels.language import Module, Value, vector
+from polyconv.kernels.tile import ROW_WORDS
+
+__all__ = ["Scheme", "input_transform", "output_transform"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """F(m, r) with the points 0, +-p for every p of ``pairs``, and infinity.  F(1, 1) transforms nothing."""
+
+    m: int
+    r: int
+    pairs: tuple[float, ...] = ()
+
+    @property
+    def n(self) -> int:
+        """Products of a tile."""
+        return self.m + self.r - 1
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """G, n x r, in float64."""
+        if self.n == 1:
+            return np.ones((1, 1))
+        points = self._points()
+        rows = []
+        for i, p in enumerate(points):
+            f = np.prod([p - q for j, q in enumerate(points) if j != i])
+            rows.append([p**t / f for t in range(self.r)])
+        return np.array([*rows, [0.0] * (self.r - 1) + [1.0]])
+
+    @property
+    def growth(self) -> float:
+        """How much larger than ``max|d| sum|g|`` the terms of an output get: ``max sum |A^T||G||B^T|`` per tap."""
+        if self.n == 1:
+            return 1.0
+        points = self._points()
+        whole = np.abs(np.poly(points))[::-1]
+        rows = [np.abs(np.poly([q for j, q in enumerate(points) if j != i])).sum() for i in range(len(points))]
+        spread = np.array([*rows, whole.sum()])[:, None] * np.abs(self.weights)
+        back = [[abs(p) ** t for p in points] + [float(t == self.m - 1)] for t in range(self.m)]
+        return float((np.array(back) @ spread).max())
+
+    def _points(self) -> list[float]:
+        return [0.0, *(s * p for p in self.pairs for s in (1.0, -1.0))]
+
+    def _even(self, leave: float | None) -> list[float]:
+        """Coefficients, in x^2, of the product of (x^2 - p^2) over the pairs but one."""
+        poly = np.array([1.0])
+        for p in self.pairs:
+            if p != leave:
+                poly = np.convolve(poly, [-p * p, 1.0])
+        return [float(v) for v in poly]
+
+    def forward(self, k: Module, d: Sequence[Value]) -> list[Value]:
+        """B^T d."""
+        if self.n == 1:
+            return list(d)
+        whole = self._even(None)
+        result = [_sum(k, whole, d[0::2])]
+        for p in self.pairs:
+            part = self._even(p)
+            even = _sum(k, part, d[2::2])
+            odd = _sum(k, [p * c for c in part], d[1::2])
+            result += [even + odd, even - odd]
+        return [*result, _sum(k, whole, d[1::2])]
+
+    def back(self, k: Module, v: Sequence[Value]) -> list[Value]:
+        """A^T v; the product at infinity enters the last output only."""
+        if self.n == 1:
+            return list(v)
+        sums = [v[1 + 2 * i] + v[2 + 2 * i] for i in range(len(self.pairs))]
+        differences = [v[1 + 2 * i] - v[2 + 2 * i] for i in range(len(self.pairs))]
+        outputs = []
+        for t in range(self.m):
+            terms = sums if t % 2 == 0 else differences
+            y = _sum(k, [p**t for p in self.pairs], terms)
+            if t == 0:
+                y = y + v[0]
+            outputs.append(y + v[-1] if t == self.m - 1 else y)
+        return outputs
+
+
+def _sum(k: Module, coefficients: Sequence[float], values: Sequence[Value]) -> Value:
+    """``sum c v``, unit coefficients last so that they are additions."""
+    terms = sorted(zip(coefficients, values, strict=False), key=lambda t: abs(t[0]) == 1.0)
+    total: Value | None = None
+    for c, v in terms:
+        if c == 0.0:
+            continue
+        if total is None:
+            total = v if c == 1.0 else v * c
+        elif c == 1.0:
+            total = total + v
+        elif c == -1.0:
+            total = total - v
+        else:
+            total = k.fma(v, k.constant(v.type, c), total)
+    assert total is not None
+    return total
+
+
+def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int) -> None:
+    """Add ``name(panel, line_bytes, target, point_bytes, count, step)``: a run of tiles along a row.
+
+    Tiles start ``step`` pixels apart in the panel and one panel row apart in the target, whose points lie
+    ``point_bytes`` apart, row-major.
+    """
+    kind = vector(element, lanes)
+    row_bytes = ROW_WORDS * kind.element_bytes
+    arguments = ("buffer", "int", "buffer", "int", "int", "int")
+    with k.function(name, *arguments) as given:
+        panel, line_bytes, target, point_bytes, count, step = given
+        with k.loop(0, count) as tile:
+            source, place = panel + tile.index * step * row_bytes, target + tile.index * row_bytes
+            for part in range(ROW_WORDS // lanes):
+                columns = []
+                for j in range(x.n):
+                    at, column = source + (j * row_bytes + part * kind.bytes), []
+                    for _ in range(y.n):
+                        column.append(k.load(kind, at))
+                        at = at + line_bytes
+                    columns.append(y.forward(k, column))
+                at = place + part * kind.bytes
+                for i in range(y.n):
+                    for value in x.forward(k, [column[i] for column in columns]):
+                        k.store(value, at)
+                        at = at + point_bytes
+
+
+def output_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int, vectors: int) -> None:
+    """Add ``name(sums, point_bytes, target, line_bytes, count, step, flag)``: a run of tiles along a row.
+
+    Tiles are one row of ``vectors`` vectors apart in the sums, ``step`` pixels apart in the target.  Where an
+    output is not finite the word ``flag`` becomes non-zero.
+    """
+    kind = vector(element, lanes)
+    row_bytes = vectors * kind.bytes
+    arguments = ("buffer", "int", "buffer", "int", "int", "int", "buffer")
+    with k.function(name, *arguments) as (sums, point_bytes, target, line_bytes, count, step, flag):
+        with k.loop(0, count, carry=[k.constant(kind, 0)]) as tile:
+            (seen,) = tile.values
+            for part in range(vectors):
+                at = sums + tile.index * row_bytes + part * kind.bytes
+                rows: list[list[Value]] = []
+                for _ in range(y.n):
+                    line = []
+                    for _ in range(x.n):
+                        line.append(k.load(kind, at))
+                        at = at + point_bytes
+                    rows.append(x.back(k, line))
+                place = target + tile.index * step * row_bytes + part * kind.bytes
+                outputs = [y.back(k, [row[j] for row in rows]) for j in range(x.m)]
+                for i in range(y.m):
+                    for j in range(x.m):
+                        k.store(outputs[j][i], place + j * row_bytes)
+                        # 0 * Inf and 0 * NaN are NaN: one multiply-add finds them
+                        seen = k.fma(outputs[j][i], k.constant(kind, 0), seen)
+                    place = place + line_bytes
+            tile.next(seen)
+        found = k.any(tile.results[0].is_nan())
+        with k.when(found > 0):
+            k.store(found, flag)
