@@ -64,7 +64,10 @@ def as_array(value: ArrayLike, name: str) -> Array:
     if isinstance(value, np.ma.MaskedArray):
         raise ArgumentError(f"{name} is a masked array; its mask would be lost: pass {name}.filled(...) instead")
     if not isinstance(value, np.ndarray | np.generic | list | tuple | float | int):
-        found = read_bfloat16(value) if "bfloat16" in str(getattr(value, "dtype", "")) else None
+        try:
+            found = read_bfloat16(value) if "bfloat16" in str(getattr(value, "dtype", "")) else None
+        except BufferError as error:
+            raise ArgumentError(f"{name} cannot be read as an array ({error}); pass a NumPy array") from None
         if found is not None:
             return found
     try:

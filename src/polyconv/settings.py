@@ -250,6 +250,9 @@ SETTINGS: dict[str, Setting] = {
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _context: ContextVar[Mapping[str, Any]] = ContextVar("polyconv_settings", default=_NOTHING)
 
+context = _context.get
+"""``context()``: settings given by the ``with`` blocks around the caller; the same object while they are the same."""
+
 
 @contextmanager
 def settings(**values: Any) -> Iterator[None]:
@@ -283,11 +286,6 @@ def settings(**values: Any) -> Iterator[None]:
         yield
     finally:
         _context.reset(token)
-
-
-def context() -> Mapping[str, Any]:
-    """Settings given by the ``with`` blocks around the caller; the same object as long as they are the same."""
-    return _context.get()
 
 
 def resolve(name: str, argument: Any = None) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -44,8 +47,10 @@ def test_resumes_where_it_stopped(tmp_path: Path) -> None:
     report = fuzz.run(12, seed=5, resume=state, progress=lambda r: seen.append(r.next))
     assert seen == [8, 9, 10, 11, 12]
     assert sum(report.operators.values()) == 12
-    with pytest.raises(ArgumentError, match="belongs to seed 5, not 6"):
+    with pytest.raises(ArgumentError, match="belongs to seed 5, not seed 6"):
         fuzz.run(12, seed=6, resume=state)
+    with pytest.raises(ArgumentError, match="belongs to seed 5, not seed 5 algorithm generic"):
+        fuzz.run(12, seed=5, algorithm="generic", resume=state)
 
 
 def test_a_trial_that_ended_the_process_is_a_finding(tmp_path: Path) -> None:
@@ -66,9 +71,41 @@ def test_a_trial_is_decided_by_its_name() -> None:
         assert one.operands.x.strides == two.operands.x.strides
 
 
-def test_unknown_peer_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"peers=\['tensorflow'\] are not installed"):
-        fuzz.run(1, peers=("tensorflow",))
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"peers": ("tensorflow",)}, r"peers=\['tensorflow'\] are not installed"),
+        ({"algorithm": "guess"}, "algorithm='guess' is not known; choose from .*generic"),
+        ({"operator": "pool"}, "operator='pool' is not known; choose from .*conv_transpose"),
+        ({"target": "sse9"}, "POLYCONV_TARGET='sse9' is not valid"),
+    ],
+)
+def test_unknown_names_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        fuzz.run(1, **given)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"POLYCONV_CHECK": "1"}, {"POLYCONV_TARGET": "avx2"}, {"POLYCONV_TARGET": "baseline"}],
+    ids=lambda e: " ".join(f"{name}={value}" for name, value in e.items()),
+)
+def test_other_kernels_are_right(environment: dict[str, str]) -> None:
+    """A slice of the fuzz with bounds-checked kernels and on lower instruction sets, in a process each."""
+    command = [sys.executable, "-m", "polyconv.conformance.fuzz", "--count", "120", "--seed", "106", "--json"]
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = fuzz.Report.from_json(done.stdout)
+    assert (report.next, report.findings) == (120, [])
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "generic"])
+def test_a_forced_algorithm_is_right(algorithm: str) -> None:
+    report = fuzz.run(60, seed=107, algorithm=algorithm)
+    assert not report.findings, "\n".join(map(str, report.findings))
+    assert report.not_applicable < 30
 
 
 # Faults as a kernel would have them, planted behind the oracle: what the fuzz must find.
@@ -158,7 +195,8 @@ def faulty(fault: Callable[..., Any]) -> Callable[..., Any]:
 
     def compute(p: Problem, x: Any, w: Any, bias: Any = None, residual: Any = None, **named: Any) -> Any:
         out = named.pop("out", None)
-        named = {k: v for k, v in named.items() if k not in ("threads", "accuracy", "layout")}
+        options = ("threads", "accuracy", "workspace_limit", "algorithm", "layout")
+        named = {k: v for k, v in named.items() if k not in options}
         if fault in OPERAND_FAULTS:
             x, w, bias = fault(p, x, w, bias)
         q = fault(p) if fault in PROBLEM_FAULTS else p
@@ -199,7 +237,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, compute: Callable[..., Any]) -> Non
 @pytest.mark.parametrize("fault", RESULT_FAULTS + PROBLEM_FAULTS + OPERAND_FAULTS, ids=lambda f: f.__name__)
 def test_planted_fault_is_found(fault: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, faulty(fault))
-    assert fuzz.run(COUNT, seed=104).mismatches
+    found = fuzz.run(COUNT, seed=104).mismatches
+    assert found
+    assert not [f for f in found if f.message.startswith("raised")]
 
 
 def test_without_a_fault_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

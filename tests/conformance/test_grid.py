@@ -29,7 +29,8 @@ def peers() -> Iterator[dict[str, Peer]]:
 @pytest.mark.parametrize(("engine", "compare", "step"), COMPARISONS, ids=lambda v: getattr(v, "__name__", v))
 def test_grid(engine: str, compare: grid.Comparison, step: int, peers: dict[str, Peer]) -> None:
     chosen = itertools.islice(grid.cases(), 0, None, step)
-    wrong = [f"{case}: {found}" for case in chosen if (found := compare(case, peers[engine]))]
+    differing = ((case, found) for case in chosen if (found := compare(case, peers[engine])))
+    wrong = [f"{case}: {found}" for case, found in differing if found.reason is None]
     assert not wrong, "\n".join(wrong)
 
 
@@ -48,4 +49,5 @@ def test_every_explanation_is_needed(peers: dict[str, Peer], monkeypatch: pytest
         engine, function, _ = compare[row[0]]
         monkeypatch.setattr(grid, "EXPLANATIONS", tuple(other for other in rows if other is not row))
         concerned = (case for case in grid.cases() if row[2](case))
-        assert any(function(case, peers[engine]) for case in concerned), row[1]
+        found = (function(case, peers[engine]) for case in concerned)
+        assert any(f is not None and f.reason is None for f in found), row[1]

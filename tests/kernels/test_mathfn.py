@@ -6,15 +6,15 @@ Errors are counted in units in the last place of the exact value, which mpmath g
 from __future__ import annotations
 
 import ctypes
-import platform
-import struct
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import elf
 import mpmath  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from elf import TARGETS, undefined_symbols
 from mpmath import mpf
 
 from polyconv.kernels import mathfn
@@ -182,44 +182,20 @@ def test_integers(element: str, level: str) -> None:
         )
 
 
-def undefined_symbols(obj: bytes) -> list[str]:
-    """Names a 64-bit little-endian ELF object expects from elsewhere."""
-    (table,) = struct.unpack_from("<Q", obj, 0x28)
-    size, count = struct.unpack_from("<HH", obj, 0x3A)
-    # of a section header: name, type, flags, address, offset, size, link
-    sections = [struct.unpack_from("<IIQQQQI", obj, table + i * size) for i in range(count)]
-    names = []
-    for _, type_, _, _, offset, length, strings in sections:
-        if type_ != 2:  # the symbol table
-            continue
-        for at in range(offset + 24, offset + length, 24):  # after the null symbol
-            name, _, _, section = struct.unpack_from("<IBBH", obj, at)
-            if section == 0:
-                start = sections[strings][4] + name
-                names.append(obj[start : obj.index(0, start)].decode())
-    return names
-
-
-def elf(level: str) -> Target:
-    """A target of the level with ELF objects, whatever this machine's own format is."""
-    cpu = {"avx512": "x86-64-v4", "avx2": "x86-64-v3", "baseline": "x86-64"}[level] if X86 else "generic"
-    return Target(level, f"{platform.machine()}-unknown-linux-gnu", cpu, "")
-
-
-@pytest.mark.parametrize("level", LEVELS if X86 else ["baseline"])
+@pytest.mark.parametrize("level", TARGETS)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_nothing_is_called(name: str, level: str) -> None:
     """No object refers to a symbol outside it: no libm, on no target."""
-    to = elf(level)
+    to = TARGETS[level]
     for element in ("float", "double", *(("i32", "i64") if ACTIVATIONS[name].integers else ())):
         for kind in kinds(element, to):
-            assert undefined_symbols(object_code(text(name, kind, to), to)) == []
+            assert undefined_symbols(elf.object_code(text(name, kind, to), to)) == []
 
 
 def test_undefined_symbols_are_seen() -> None:
     """The reader of the test above finds a call of libm where there is one."""
-    to = elf("baseline")
+    to = TARGETS["baseline"]
     k = Module(fma=False)
     with k.function("loop", "buffer") as (x,):
         k.store(k.intrinsic("exp", Type("double"), k.load(Type("double"), x)), x)
-    assert undefined_symbols(object_code(k.text(to.triple), to)) == ["exp"]
+    assert undefined_symbols(elf.object_code(k.text(to.triple), to)) == ["exp"]

@@ -27,10 +27,11 @@ def test_engine_agrees_or_is_explained(engine: str) -> None:
             if answer.startswith("error: "):
                 wrong.append(f"{p}: {answer}")
             continue
-        found = complaint(p, expected(p, made), answer)
+        want = expected(p, made)
+        found = complaint(p, want, answer)
         if found is None:
             agreed += 1
-        elif explanation(engine, p, made) is None:
+        elif explanation(engine, p, made, want, answer) is None:
             wrong.append(f"{p}: {found}")
     peer.close()
     assert not wrong, "\n".join(wrong)

@@ -319,9 +319,9 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     v_block = tiles * row_bytes
     v_line = in_blocks * v_block
     # an odd number of cache lines between points: their stores fall into different sets
-    v_point = (outer_lines * v_line // 64 | 1) * 64
+    v_point = (-(-outer_lines * v_line // 64) | 1) * 64
     sum_row = vectors * lane * arith.bytes
-    s_point = (tiles * sum_row // 64 | 1) * 64
+    s_point = (-(-tiles * sum_row // 64) | 1) * 64
     out_line = (wide * x.m + x.m) * sum_row
     header = -(-(24 * len(sweep)) // 64) * 64 + 256
     v = header + in_blocks * block_bytes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -18,7 +19,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
-__all__ = ["copy_bandwidth", "peak"]
+__all__ = ["burner", "copy_bandwidth", "peak"]
 
 _SUMS, _UNROLLED, _TURNS, _RUNS = 12, 4, 20_000, 25
 
@@ -38,6 +39,28 @@ def _burn(k: Module, arithmetic: Arithmetic, count: int) -> None:
 
 
 @cache
+def burner(target: Target, name: str) -> tuple[Callable[[], None], float]:
+    """A run of multiply-adds on registers, callable from any thread, and how many operations it does.
+
+    Parameters
+    ----------
+    name : str
+        ``f32``, ``f64``, ``i32`` or ``i64``.
+    """
+    arithmetic = ARITHMETIC[name]
+    count = lanes(target, arithmetic)
+    address = kernel(f"burn {name}", ("burn",), lambda k: _burn(k, arithmetic, count), target)["burn"]
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
+
+    def burn() -> None:
+        memory = aligned(4096, np.uint8)
+        memory[:] = 0
+        run(memory.ctypes.data, _TURNS)
+
+    return burn, 2.0 * _SUMS * _UNROLLED * _TURNS * count
+
+
+@cache
 def peak(target: Target, name: str) -> float:
     """Multiply-adds, times two, a second: GFLOP/s (or GOP/s) of one core in an arithmetic.
 
@@ -48,17 +71,13 @@ def peak(target: Target, name: str) -> float:
     """
     if name == "bf16":
         return 2.0 * peak(target, "f32")
-    arithmetic = ARITHMETIC[name]
-    count = lanes(target, arithmetic)
-    address = kernel(f"burn {name}", ("burn",), lambda k: _burn(k, arithmetic, count), target)["burn"]
-    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
-    memory = aligned(4096, np.uint8)
+    burn, operations = burner(target, name)
     best = float("inf")
     for _ in range(_RUNS):
         start = time.perf_counter()
-        run(memory.ctypes.data, _TURNS)
+        burn()
         best = min(best, time.perf_counter() - start)
-    return 2.0 * _SUMS * _UNROLLED * _TURNS * count / best / 1e9
+    return operations / best / 1e9
 
 
 @cache

@@ -1,7 +1,7 @@
 """``polyconv check``: shows whether polyconv computes right on this machine.
 
 A short self-test by default: one problem of every kind, type and layout against the float64 oracle,
-within the bound that the arithmetic allows.  ``--conformance`` and ``--fuzz`` run the long tests.
+within the bound that the arithmetic allows.  ``--conformance``, ``--fuzz`` and ``--faults`` run the long tests.
 """
 
 from __future__ import annotations
@@ -80,17 +80,30 @@ def command(
         str | None,
         typer.Option("--peers", metavar="NAMES", help="Engines --fuzz asks too; by default all installed."),
     ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", metavar="NAME", help="Only this algorithm, where it applies.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="LEVEL", help="Fuzz kernels for avx512, avx2 or baseline."),
+    ] = None,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="Plant faults in the kernels: do --fuzz and check mode see them?")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Test that polyconv computes right on this machine."""
-    if conformance and fuzz:
-        raise typer.BadParameter("--conformance and --fuzz are two runs; give one of them")
-    if fuzz is None and (resume is not None or peers is not None):
-        raise typer.BadParameter("--resume and --peers belong to --fuzz N")
+    if conformance + faults + (fuzz is not None) > 1:
+        raise typer.BadParameter("--conformance, --fuzz and --faults are separate runs; give one of them")
+    given = {"--resume": resume, "--peers": peers, "--algorithm": algorithm, "--target": target}
+    if fuzz is None and (named := [name for name, value in given.items() if value is not None]):
+        raise typer.BadParameter(f"{' and '.join(named)} belong to --fuzz N")
     if conformance:
         passed = _conformance(as_json=as_json)
+    elif faults:
+        passed = _faults(as_json=as_json)
     elif fuzz is not None:
-        passed = _fuzz(fuzz, seed, resume, peers, as_json=as_json)
+        passed = _fuzz(fuzz, seed, resume, peers, algorithm, target, as_json=as_json)
     else:
         passed = _self_test(seed, as_json=as_json)
     if not passed:
@@ -152,7 +165,7 @@ def _conformance(*, as_json: bool) -> bool:
         rows = suite.run(lambda outcome: advance(next(done)))
     failed = sum(row.failed for row in rows)
     if as_json:
-        names = ("operator", "version", "run", "passed", "failed", "failures")
+        names = ("operator", "version", "run", "passed", "failed", "failures", "deviations")
         shown = [{name: getattr(row, name) for name in names} for row in rows]
         render.document({"command": "check", "failed": failed, "conformance": shown})
         return failed == 0
@@ -162,6 +175,10 @@ def _conformance(*, as_json: bool) -> bool:
         [(row.operator, row.version, row.run, row.passed, row.failed) for row in rows],
         right="version run passed failed",
     )
+    deviations = [(row.operator, *pair) for row in rows for pair in sorted(row.deviations.items())]
+    if deviations:
+        title = "known deviations of other engines, among the passed cases"
+        render.table(title, ("operator", "deviation", "cases"), deviations, right="cases")
     for row in rows:
         for name, complaint in row.failures:
             render.line(f"{row.operator} {row.version}: {name}: {complaint}")
@@ -169,15 +186,25 @@ def _conformance(*, as_json: bool) -> bool:
     return failed == 0
 
 
-def _fuzz(count: int, seed: int, resume: Path | None, peers: str | None, *, as_json: bool) -> bool:
+def _fuzz(
+    count: int,
+    seed: int,
+    resume: Path | None,
+    peers: str | None,
+    algorithm: str | None,
+    target: str | None,
+    *,
+    as_json: bool,
+) -> bool:
     from polyconv.conformance import fuzz
     from polyconv.conformance.peers import available
 
     engines = available() if peers is None else tuple(name for name in peers.split(",") if name)
     with render.progress("fuzz") as advance:
         report = fuzz.run(
-            count, seed, resume=resume, peers=engines, progress=lambda state: advance(state.next, count)
-        )
+            count, seed, algorithm=algorithm, target=target, resume=resume, peers=engines,
+            progress=lambda state: advance(state.next, count),
+        )  # fmt: skip
     if as_json:
         render.document({"command": "check", "fuzz": report})
         return not report.findings
@@ -187,8 +214,32 @@ def _fuzz(count: int, seed: int, resume: Path | None, peers: str | None, *, as_j
         render.table("other engines", ("engine", "outcome", "problems"), outcomes, right="problems")
     for finding in report.findings:
         render.line(str(finding))
+    if report.not_applicable:
+        render.line(f"{report.not_applicable} problems were passed over: the algorithm does not take them")
     render.line(
-        f"seed {seed}: {report.next} problems, {len(report.mismatches)} mismatches of polyconv, "
+        f"{report.campaign}: {report.next} problems, {len(report.mismatches)} mismatches of polyconv, "
         f"{len(report.findings) - len(report.mismatches)} of other engines without an explanation"
     )
     return not report.findings
+
+
+def _faults(*, as_json: bool) -> bool:
+    from polyconv.conformance import faults
+
+    with render.progress("planted faults") as advance:
+        done = itertools.count(1)
+        verdicts = faults.run(progress=lambda verdict: advance(next(done), len(faults.FAULTS)))
+    missed = sum(not verdict.is_caught for verdict in verdicts)
+    if as_json:
+        render.document({"command": "check", "missed": missed, "faults": verdicts})
+        return missed == 0
+    rows = [
+        (v.fault.name, v.fault.meaning, *(
+            cell for catch in (v.fuzz, v.check) for cell in ((catch.problems, catch.how) if catch else (None, "MISSED"))
+        ))
+        for v in verdicts
+    ]  # fmt: skip
+    columns = ("fault", "what goes wrong", "fuzz", "shown by", "check", "access outside a buffer")
+    render.table("planted faults, and after how many problems each is caught", columns, rows, right="fuzz check")
+    render.line(f"{len(verdicts)} faults, {missed} missed")
+    return missed == 0

@@ -26,11 +26,13 @@ BUDGET = 3_000_000
 # One below, at and one above: vectors of 4, 8, 16, 32 elements, tiles of 6, 14 and 28 rows.
 _EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 16, 17, 27, 28, 29, 31, 32, 33, 47, 56, 65)
 _CHANNELS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96)
+_DEEP = (127, 128, 129, 255, 257, 384, 512, 513)
 _GROUP_CHANNELS = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32)
 _KERNELS = (1, 1, 2, 3, 3, 3, 4, 5, 7, 9, 11)
 _FLOATS = ("f32", "f32", "f32", "f32", "f64", "f64", "f16", "bf16")
 _INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
-_LARGEST_TENSOR = 1 << 18
+
+_MACS_PER_ELEMENT = 11  # what moving one element of a tensor counts
 
 T = TypeVar("T")
 
@@ -106,9 +108,10 @@ def _axes(rng: np.random.Generator, rank: int) -> dict[str, Any]:
 def _conv(rng: np.random.Generator, op: str = "conv") -> Problem:
     rank = _pick(rng, (1, 1, 2, 2, 2, 2, 3, 3, 4))
     x, w, y = _types(rng)
-    g, c, m = _groups(rng)
+    is_deep = _chance(rng, 0.06)  # more channels than are held at a time
+    g, c, m = (1, _pick(rng, _DEEP), _pick(rng, _GROUP_CHANNELS)) if is_deep else _groups(rng)
     axes = _axes(rng, rank)
-    i = tuple(_pick(rng, _EXTENTS) for _ in range(rank))
+    i = tuple(_pick(rng, _EXTENTS[:6] if is_deep else _EXTENTS) for _ in range(rank))
     p = Problem(
         op, x, w, y, _pick(rng, ("NCHW", "NHWC")), _pick(rng, (1, 1, 1, 2, 3)), g * c, i, g * m,
         **axes, groups=g, bias=_chance(rng, 0.5), residual=_chance(rng, 0.25), activation=_activation(rng, y),
@@ -189,7 +192,7 @@ def _largest(p: Problem) -> int:
 
 def _within(p: Problem, budget: int) -> Problem:
     """Halve what is largest until the problem fits; every step keeps it valid or raises."""
-    while p.macs > budget or _largest(p) > _LARGEST_TENSOR:
+    while p.macs > budget or _largest(p) > budget // _MACS_PER_ELEMENT:
         i = [e or 0 for e in p.i]
         largest = max(i)
         per_group = max(p.c, p.m) // p.groups

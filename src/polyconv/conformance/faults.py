@@ -7,11 +7,10 @@ mistake, into a cache that is thrown away.  It must not import the generator bef
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import importlib.util
 import os
-import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,9 +25,9 @@ from polyconv.errors import ArgumentError, Error
 if TYPE_CHECKING:
     from polyconv.conformance.fuzz import Report
 
-__all__ = ["FAULTS", "Catch", "Fault", "Verdict", "main", "plant", "run"]
+__all__ = ["FAULTS", "Catch", "Fault", "Verdict", "caught", "main", "plant", "run"]
 
-SEED = 7
+SEED = 2
 MOST_PROBLEMS = 600
 _SECONDS = 600.0
 _OUTSIDE = "reached outside a buffer"
@@ -108,8 +107,8 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "bias offset", "a group's bias begins one channel too late",
-            "polyconv.algorithms.generic",
-            "channel = item.g * p.outputs + t.first", "channel = item.g * (p.outputs + 1) + t.first",
+            "polyconv.algorithms.direct",
+            "(item.g * p.outputs + channel) * p.word_bytes", "(item.g * (p.outputs + 1) + channel) * p.word_bytes",
         ),
         Fault(
             "residual pitch", "rows of the residual lie one element too far apart",
@@ -125,7 +124,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "chunk weights", "the next chunk of input channels goes on one tap too late in the weights",
-            "polyconv.algorithms.generic", "rows * chunk_entries * size", "rows * (chunk_entries + 1) * size",
+            "polyconv.algorithms.pixels", "rows * chunk_entries * size", "rows * (chunk_entries + 1) * size",
         ),
         Fault(
             "tap offset", "a deformed sample takes its horizontal offset from the next tap",
@@ -146,7 +145,7 @@ class Catch:
     problems : int
         Problems tried, the one that showed it included.
     how : str
-        What was wrong with its result; in check mode the site of the access.
+        What was wrong with its result; in check mode the function and kind of the access.
     """
 
     problems: int
@@ -162,7 +161,7 @@ class Verdict:
     check: Catch | None
 
     @property
-    def caught(self) -> bool:
+    def is_caught(self) -> bool:
         """Whether both caught it."""
         return self.fuzz is not None and self.check is not None
 
@@ -215,40 +214,59 @@ def run(
         raise ArgumentError(f"faults {unknown} are not known; choose from {list(FAULTS)}")
     verdicts = []
     for name in chosen:
-        by_fuzz, by_check = (_caught(name, seed, most, check=check) for check in (False, True))
+        by_fuzz, by_check = (caught(FAULTS[name], seed, most, check=check) for check in (False, True))
         verdicts.append(Verdict(FAULTS[name], by_fuzz, by_check))
         if progress is not None:
             progress(verdicts[-1])
     return verdicts
 
 
-def _caught(name: str, seed: int, most: int, *, check: bool) -> Catch | None:
-    """Search for a fault in a process that has it; one that the fault kills has found it."""
-    from polyconv.conformance.fuzz import DIED, Report
+def caught(fault: Fault, seed: int = SEED, most: int = MOST_PROBLEMS, *, check: bool) -> Catch | None:
+    """Search for a fault in a process that has it; one that the fault kills has found it.
+
+    Parameters
+    ----------
+    fault : Fault
+    seed, most : int
+        Seed of the problems, and how many to try at most.
+    check : bool
+        Compile bounds checks, and look for what they report only.
+
+    Raises
+    ------
+    Error
+        If the fault cannot be planted.
+    """
+    from polyconv.conformance.fuzz import Report
 
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder) / "state.json"
         environment = {
             **os.environ, "POLYCONV_CACHE_DIR": str(Path(folder) / "cache"), "POLYCONV_CHECK": str(int(check)),
         }  # fmt: skip
-        command = [sys.executable, "-m", __name__, name, str(seed), str(most), str(state)]
+        ending: str | None
+        planted = (fault.module, fault.right, fault.wrong)
+        command = [sys.executable, "-m", "polyconv.conformance.faults", *planted, str(seed), str(most), str(state)]
         try:
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, check=False, timeout=_SECONDS
             )
-            died = done.returncode != 0
         except subprocess.TimeoutExpired:
-            died = True
-        if not state.exists():
-            raise Error(f"fault '{name}' could not be planted: {done.stderr[-1000:]}")
+            ending = f"the process hung for {_SECONDS:g} s"
+        else:
+            if done.returncode > 0:
+                raise Error(f"fault '{fault.name}' could not be tried: {done.stderr[-1000:]}")
+            ending = f"the process died ({signal.Signals(-done.returncode).name})" if done.returncode else None
         report = Report.from_json(state.read_text())
-    if died:
-        return None if check or report.running is None else Catch(report.running + 1, DIED)
+    if ending is not None:
+        return None if check or report.running is None else Catch(report.running + 1, ending)
     message = _message(report, check=check)
     if message is None:
         return None
-    site = re.search(rf"{_OUTSIDE}, at (.*?);", message)
-    return Catch(report.next, site[1] if check and site else message.split(";")[0])
+    if check:
+        *_, function, access = message.split(f"{_OUTSIDE}, at ")[1].split(";")[0].split(": ")
+        return Catch(report.next, f"{function}: {access}")
+    return Catch(report.next, message.split(";")[0])
 
 
 def _message(report: Report, *, check: bool) -> str | None:
@@ -256,24 +274,19 @@ def _message(report: Report, *, check: bool) -> str | None:
     return next((f.message for f in report.mismatches if not check or _OUTSIDE in f.message), None)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """The process that has a fault: ``FAULT SEED MOST STATE``."""
-    parser = argparse.ArgumentParser(prog=f"python -m {__name__}", description=main.__doc__)
-    parser.add_argument("fault", choices=FAULTS)
-    parser.add_argument("seed", type=int)
-    parser.add_argument("most", type=int)
-    parser.add_argument("state", type=Path)
-    given = parser.parse_args(arguments)
-    plant(FAULTS[given.fault])
+def main(words: list[str]) -> None:
+    """The process that has a fault: ``MODULE RIGHT WRONG SEED MOST STATE``."""
+    module, right, wrong, seed, most, state = words
+    plant(Fault("", "", module, right, wrong))
     from polyconv.conformance import fuzz
     from polyconv.settings import resolve
 
     check = resolve("check")
     fuzz.run(
-        given.most, given.seed, resume=given.state,
+        int(most), int(seed), resume=Path(state),
         enough=lambda report: _message(report, check=check) is not None,
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

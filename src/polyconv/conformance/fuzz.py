@@ -21,17 +21,15 @@ from pathlib import Path
 
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance.corpus import OPERATORS
-from polyconv.conformance.deviations import explanation
+from polyconv.conformance.deviations import crash, explanation
 from polyconv.conformance.judge import Expected, complaint, expected
 from polyconv.conformance.peers import Peer, available, opened
 from polyconv.conformance.trial import Trial, against, drawn
 from polyconv.errors import ArgumentError, Unsupported
+from polyconv.settings import resolve
+from polyconv.target import target as available_target
 
-__all__ = ["DIED", "Campaign", "Finding", "Report", "main", "run"]
-
-DIED = "the process ended in this trial"
-"""Message of a trial that killed its process."""
-
+__all__ = ["Campaign", "Finding", "Report", "main", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
@@ -161,7 +159,8 @@ def run(
     Raises
     ------
     ArgumentError
-        If a name is unknown, an engine is not installed, or the state file belongs to another campaign.
+        If a name is unknown, an engine is not installed, the target is beyond this machine, or the state
+        file belongs to another campaign.
     """
     missing = [name for name in peers if name not in available()]
     if missing:
@@ -172,6 +171,7 @@ def run(
     campaign = Campaign(seed, operator, algorithm, target)
     report = _resumed(resume, campaign)
     with opened(peers) as guests, _restricted(target):
+        available_target(resolve("target"))  # here, rather than in every problem
         while report.next < count and not (enough is not None and enough(report)):
             report.running = report.next
             _save(report, resume)
@@ -208,7 +208,8 @@ def _resumed(resume: Path | None, campaign: Campaign) -> Report:
         )
     if report.running is not None:
         trial = drawn(campaign.seed, report.running, operator=campaign.operator)
-        report.findings.append(Finding(report.running, "polyconv", str(trial), DIED))
+        ended = "the process ended in this trial"
+        report.findings.append(Finding(report.running, "polyconv", str(trial), ended))
         report.next, report.running = report.running + 1, None
     return report
 
@@ -242,13 +243,17 @@ def _try(report: Report, index: int, guests: dict[str, Peer]) -> None:
 
 def _peer_outcome(trial: Trial, want: Expected, guest: Peer) -> tuple[str, str | None]:
     """How a peer fared, and the message if that is unexplained."""
-    answer = guest.run(trial.problem, trial.operands)
+    p, made = trial.problem, trial.operands
+    answer = guest.run(p, made)
     if isinstance(answer, str):
-        return ("unexplained", answer) if answer.startswith("error: ") else (f"not asked: {answer}", None)
-    wrong = complaint(trial.problem, want, answer)
-    if wrong is None:
-        return "agrees", None
-    reason = explanation(guest.engine, trial.problem, trial.operands)
+        if not answer.startswith("error: "):
+            return f"not asked: {answer}", None
+        reason, wrong = crash(guest.engine, p, made) if " died " in answer else None, answer
+    else:
+        wrong = complaint(p, want, answer)
+        if wrong is None:
+            return "agrees", None
+        reason = explanation(guest.engine, p, made, want, answer)
     return ("unexplained", wrong) if reason is None else (f"explained: {reason}", None)
 
 

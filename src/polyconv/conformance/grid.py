@@ -25,6 +25,7 @@ __all__ = [
     "EXPLANATIONS",
     "Case",
     "Comparison",
+    "Disagreement",
     "against_importer",
     "against_onnxruntime",
     "against_opset",
@@ -92,8 +93,28 @@ class Case:
         return x, w
 
 
-Comparison = Callable[[Case, Peer], str | None]
-"""What puts a case to an engine; None when it agrees or is explained, else the difference."""
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A case that an engine answers differently.
+
+    Parameters
+    ----------
+    engine, ours, theirs : str
+    reason : str or None
+        Name of the row of ``EXPLANATIONS`` that concerns the case.
+    """
+
+    engine: str
+    ours: str
+    theirs: str
+    reason: str | None
+
+    def __str__(self) -> str:
+        return f"{self.engine}: ours {self.ours}, theirs {self.theirs}"
+
+
+Comparison = Callable[[Case, Peer], Disagreement | None]
+"""What puts a case to an engine; None when it agrees."""
 
 
 def cases() -> Iterator[Case]:
@@ -163,23 +184,23 @@ def _cropped(case: Case) -> int:
 
 EXPLANATIONS: tuple[tuple[str, str, Callable[[Case], bool]], ...] = (
     (
-        "onnxruntime", "output_shape of a stride or more beyond the products is rejected (4.3)",
+        "onnxruntime", "output_shape of a stride or more beyond the products is rejected",
         _beyond_a_stride,
     ),
     (
-        "openvino importer", "auto_pad silently wins over pads (2.4)",
+        "openvino importer", "auto_pad silently wins over pads",
         lambda case: "pads" in case.form and case.auto_pad != "NOTSET",
     ),
     (
-        "openvino importer", "SAME_UPPER with output_shape puts the odd element at the begin (6.5 a)",
+        "openvino importer", "SAME_UPPER with output_shape puts the odd element at the begin",
         lambda case: case.auto_pad == "SAME_UPPER" and _cropped(case) % 2 == 1,
     ),
     (
-        "openvino importer", "grouped with output_shape drops the begin pad (6.5 b)",
+        "openvino importer", "grouped with output_shape drops the begin pad",
         lambda case: case.groups > 1 and _cropped(case) > 0,
     ),
     (
-        "openvino", "grouped with an output_shape input ignores pads_begin (measured)",
+        "openvino", "grouped with an output_shape input ignores pads_begin",
         lambda case: (
             case.groups > 1 and case.auto_pad == "NOTSET" and {"pads", "output_shape"} <= set(case.form)
         ),
@@ -188,32 +209,30 @@ EXPLANATIONS: tuple[tuple[str, str, Callable[[Case], bool]], ...] = (
 """By engine: the deviation's name, and the cases that it concerns."""
 
 
-def _difference(case: Case, engine: str, ours: Array | str, theirs: Array | str) -> str | None:
-    """None when both agree or a row explains; else what differs."""
+def _difference(case: Case, engine: str, ours: Array | str, theirs: Array | str) -> Disagreement | None:
     if isinstance(ours, str) and isinstance(theirs, str):
         return None
     if not isinstance(ours, str) and not isinstance(theirs, str) and np.array_equal(ours, theirs):
         return None
-    if any(e == engine and concerns(case) for e, _, concerns in EXPLANATIONS):
-        return None
-    return f"{engine}: ours {_shown(ours)}, theirs {_shown(theirs)}"
+    reasons = (name for e, name, concerns in EXPLANATIONS if e == engine and concerns(case))
+    return Disagreement(engine, _shown(ours), _shown(theirs), next(reasons, None))
 
 
 def _shown(answer: Array | str) -> str:
     return answer[:200] if isinstance(answer, str) else str(answer.tolist())
 
 
-def against_onnxruntime(case: Case, peer: Peer) -> str | None:
+def against_onnxruntime(case: Case, peer: Peer) -> Disagreement | None:
     """Our main-domain ConvTranspose against ONNX Runtime's."""
     return _difference(case, "onnxruntime", _ours(case, "onnx"), _theirs(case, peer))
 
 
-def against_importer(case: Case, peer: Peer) -> str | None:
+def against_importer(case: Case, peer: Peer) -> Disagreement | None:
     """Our main-domain ConvTranspose against OpenVINO's reading of the same model."""
     return _difference(case, "openvino importer", _ours(case, "onnx"), _theirs(case, peer))
 
 
-def against_opset(case: Case, peer: Peer) -> str | None:
+def against_opset(case: Case, peer: Peer) -> Disagreement | None:
     """Our ConvolutionBackpropData (grouped: GroupConvolutionBackpropData) against OpenVINO's own."""
     x, w = case.operands
     begin, end = case.form.get("pads", [0, 0])

@@ -1,14 +1,14 @@
 """The verdict on a computed result: a problem, its operands and an array in, None or a complaint out.
 
-An output is right when it lies within the own bound of the oracle's value, when NaN and infinities
-stand exactly where the oracle has them, and when integers are equal.  It must not know who computed
-the array.
+An output is right when it lies within the own bound of the oracle's value (or the window bound, for
+those whose algorithm has no other), when NaN and infinities stand exactly where the oracle has them,
+and when integers are equal.  It must not know who computed the array.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from polyconv.dtypes import Dtype
 from polyconv.problem.oracle import magnitude, oracle, tolerance
 from polyconv.problem.problem import Problem
 
-__all__ = ["Expected", "complaint", "expected", "present_state"]
+__all__ = ["Expected", "complaint", "expected", "faults", "present_state", "widened"]
 
 Array = NDArray[Any]
 
@@ -46,13 +46,30 @@ class Expected:
 def expected(p: Problem, made: Operands) -> Expected:
     """The oracle's answer for given operands, with the own bound around it."""
     arrays, named = (made.x, made.w, made.bias, made.residual), made.keywords()
-    values = oracle(p, *arrays, **named)
-    if not p.y_dtype.is_float:
-        return Expected(values, values, np.zeros(values.shape))
-    exact = oracle(p, *arrays, raw=True, **named)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # overflow to infinity is a valid result
+        values = oracle(p, *arrays, **named)
+        if not p.y_dtype.is_float:
+            return Expected(values, values, np.zeros(values.shape))
+        exact = oracle(p, *arrays, raw=True, **named)
         size = magnitude(p, *arrays, **named)
         return Expected(values, exact, tolerance(p, size, exact))
+
+
+def widened(p: Problem, made: Operands, want: Expected) -> Expected:
+    """The same answer with the window bound around it: ``k eps max|x| sum|w|`` in place of ``k eps sum|x||w|``."""
+    x, w = (np.abs(a.astype(np.float64)) for a in (made.x, made.w))
+    largest = float(np.max(x, where=np.isfinite(x), initial=0.0))
+    if p.op == "conv_transpose":
+        grouped = w.reshape(p.groups, p.c // p.groups, p.m // p.groups, math.prod(p.k))
+        heaviest = grouped.sum(axis=(1, 3)).reshape(p.m)
+    else:
+        heaviest = w.reshape(p.m, -1).sum(axis=1)
+    window = largest * heaviest.reshape(-1, *(1,) * p.rank)
+    if p.layout == "NHWC":
+        window = np.moveaxis(window, 0, -1)
+    with np.errstate(all="ignore"):
+        own = magnitude(p, made.x, made.w, made.bias, made.residual, **made.keywords())
+        return replace(want, allowed=tolerance(p, own + window, want.exact))
 
 
 def present_state(p: Problem, made: Operands) -> Array:
@@ -81,10 +98,7 @@ def complaint(p: Problem, want: Expected, got: Array) -> str | None:
     """
     if got.shape != want.values.shape or got.dtype != want.values.dtype:
         return f"result is {got.dtype} {got.shape}, must be {want.values.dtype} {want.values.shape}"
-    if not p.y_dtype.is_float:
-        wrong, distance = got != want.values, np.zeros(got.shape)
-    else:
-        wrong, distance = _float_faults(p.y_dtype, want, got.astype(np.float64))
+    wrong, distance = faults(p, want, got)
     if not wrong.any():
         return None
     at = np.unravel_index(
@@ -96,14 +110,26 @@ def complaint(p: Problem, want: Expected, got: Array) -> str | None:
     )
 
 
-def _float_faults(dtype: Dtype, want: Expected, got: Array) -> tuple[Array, Array]:
+def faults(p: Problem, want: Expected, got: Array) -> tuple[Array, Array]:
+    """Which outputs are wrong, as a mask, and how far each is from the exact value.
+
+    Parameters
+    ----------
+    p : Problem
+    want : Expected
+    got : array
+        In the shape and type of the problem's result.
+    """
+    if not p.y_dtype.is_float:
+        return got != want.values, np.zeros(got.shape)
+    got = got.astype(np.float64)
     exact, allowed = want.exact, want.allowed
     with np.errstate(all="ignore"):
         distance = np.abs(got - exact)
         within = distance <= allowed
         # A finite value at the type's end may round to infinity, as far as the bound lets it.
         may_overflow = (
-            np.isinf(got) & (np.sign(got) == np.sign(exact)) & (np.abs(exact) + allowed >= _largest(dtype))
+            np.isinf(got) & (np.sign(got) == np.sign(exact)) & (np.abs(exact) + allowed >= _largest(p.y_dtype))
         )
         special = np.where(np.isnan(exact), np.isnan(got), got == exact)
     right = np.where(np.isfinite(exact), within | may_overflow, special)

@@ -34,12 +34,13 @@ MEMORY_LIMIT = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One case: what it is a case of, its name, and what is wrong or None."""
+    """One case: what it is a case of, its name, what is wrong or None, and how another engine deviates."""
 
     operator: str
     version: int
     name: str
     complaint: str | None
+    deviation: str | None = None
 
 
 @dataclass(slots=True)
@@ -53,12 +54,15 @@ class Row:
     passed : int
     failures : list of (str, str)
         Name and complaint of each failed case.
+    deviations : dict
+        Passed cases in which another engine deviates, by the deviation's name.
     """
 
     operator: str
     version: int
     passed: int = 0
     failures: list[tuple[str, str]] = field(default_factory=list)
+    deviations: dict[str, int] = field(default_factory=dict)
 
     @property
     def run(self) -> int:
@@ -76,7 +80,11 @@ def _guarded(check: Callable[[], str | None]) -> str | None:
     try:
         return check()
     except Exception as error:
-        return f"raised {type(error).__name__}: {error}"
+        return _raised(error)
+
+
+def _raised(error: Exception) -> str:
+    return f"raised {type(error).__name__}: {error}"
 
 
 def _example(dialect: str, name: str, version: int, example: Example) -> str | None:
@@ -147,9 +155,21 @@ def _grid() -> Iterator[Outcome]:
             for (operator, compare), case in (
                 (row, case) for row in engines[engine] for case in grid.cases()
             ):
-                name = f"grid, {engine}: {case}"
-                version = 11 if operator.startswith("onnx") else 1
-                yield Outcome(operator, version, name, _guarded(partial(compare, case, peer)))
+                yield _compared(operator, f"grid, {engine}: {case}", partial(compare, case, peer))
+
+
+def _compared(operator: str, name: str, compare: Callable[[], grid.Disagreement | None]) -> Outcome:
+    """The outcome of a case put to an engine; one with a known reason passes and names it."""
+    version = 11 if operator.startswith("onnx") else 1
+    try:
+        found = compare()
+    except Exception as error:
+        return Outcome(operator, version, name, _raised(error))
+    if found is None:
+        return Outcome(operator, version, name, None)
+    if found.reason is None:
+        return Outcome(operator, version, name, str(found))
+    return Outcome(operator, version, name, None, f"{found.engine}: {found.reason}")
 
 
 SECTIONS: dict[str, Callable[[], Iterator[Outcome]]] = {
@@ -189,6 +209,8 @@ def run(
         row = rows.setdefault((outcome.operator, outcome.version), Row(outcome.operator, outcome.version))
         if outcome.complaint is None:
             row.passed += 1
+            if outcome.deviation is not None:
+                row.deviations[outcome.deviation] = row.deviations.get(outcome.deviation, 0) + 1
         else:
             row.failures.append((outcome.name, outcome.complaint))
         if progress is not None:

@@ -78,13 +78,13 @@ def measured(layer: LayerIR, seconds: float = 600.0) -> Volume:
     return Volume(tuple(found["shape"]), found["wrong"], found["extra_bytes"])
 
 
-def _peak() -> int:
-    """Most resident memory of this process so far, in bytes."""
+def _memory(row: str) -> int:
+    """Resident bytes of this process: now (``VmRSS``) or at most so far (``VmHWM``)."""
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would count what the parent had when it forked
-        line = next(row for row in status.read_text().splitlines() if row.startswith("VmHWM"))
+        line = next(line for line in status.read_text().splitlines() if line.startswith(row))
         return int(line.split()[1]) * 1024
-    import resource  # Unix only
+    import resource  # Unix only; knows the peak alone
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
@@ -123,9 +123,9 @@ def _main(name: str) -> None:
     layer = next(row for row in LAYERS if row.name == name)
     with tempfile.TemporaryDirectory() as folder:
         _run(LAYERS[0], Path(folder))
-        before = _peak()
+        before = _memory("VmRSS")
         x, y = _run(layer, Path(folder))
-        extra = _peak() - before - x.nbytes - y.nbytes
+        extra = _memory("VmHWM") - before - x.nbytes - y.nbytes
     sys.stdout.write(json.dumps({"shape": y.shape, "wrong": _wrong(layer, x, y), "extra_bytes": extra}))
 
 

@@ -89,6 +89,9 @@ def _generator() -> str:
     return digest.hexdigest()[:16]
 
 
+_generator()  # now: the files may change while this process lives, the code that it has read does not
+
+
 def kernel(name: str, functions: tuple[str, ...], build: Callable[[Module], None], target: Target,
            *, check: bool = False) -> dict[str, int]:  # fmt: skip
     """Addresses of a kernel's functions.
@@ -162,18 +165,18 @@ def _read(path: Path) -> bytes | None:
     """Payload of a cache file, or None: absent, foreign or damaged."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+        with os.fdopen(handle, "rb") as file:
+            info = os.fstat(handle)
+            own = not hasattr(os, "getuid") or info.st_uid == os.getuid()
+            if not stat.S_ISREG(info.st_mode) or not own or info.st_mode & 0o022 or info.st_size > _MOST_BYTES:
+                _warn("private", f"{path} in the object cache is not a private file of this user; compiling instead")
+                return None
+            data = file.read()
     except FileNotFoundError:
         return None
     except OSError as error:
-        _warn("open", f"{path} in the object cache cannot be opened ({error}); compiling instead")
+        _warn("read", f"{path} in the object cache cannot be read ({error}); compiling instead")
         return None
-    with os.fdopen(handle, "rb") as file:
-        info = os.fstat(handle)
-        own = not hasattr(os, "getuid") or info.st_uid == os.getuid()
-        if not stat.S_ISREG(info.st_mode) or not own or info.st_mode & 0o022 or info.st_size > _MOST_BYTES:
-            _warn("private", f"{path} in the object cache is not a private file of this user; compiling instead")
-            return None
-        data = file.read()
     payload = data[len(_MAGIC) + 32 :]
     if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(payload).digest() != data[len(_MAGIC) : len(_MAGIC) + 32]:
         _warn("damage", f"{path} in the object cache is damaged; compiling instead")

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem, effective_kernel
 
-__all__ = ["run_model", "run_problem", "version"]
+__all__ = ["activation", "convolution", "run_model", "run_problem", "version"]
 
 Array = NDArray[Any]
 
@@ -46,14 +46,14 @@ def run_model(model: bytes, feeds: dict[str, Array]) -> list[Array]:
 
 def run_problem(p: Problem, made: Operands) -> Array:
     """Result of a problem."""
-    feeds, nodes = _convolution(p, made)
+    feeds, nodes = convolution(p, made)
     last = nodes[-1].output[0]
     if made.residual is not None:
         feeds["Z"] = _first(p, made.residual)
         nodes.append(helper.make_node("Add", [last, "Z"], ["sum"]))
         last = "sum"
     if p.activation is not None:
-        nodes += _activation(p, last, feeds)
+        nodes += activation(p, last, feeds)
         last = nodes[-1].output[0]
     if p.op == "causal_conv":
         past = np.zeros((*made.x.shape[:2], p.k[0] - 1), made.x.dtype) if made.past is None else made.past
@@ -76,7 +76,8 @@ def _back(p: Problem, a: Array) -> Array:
     return np.moveaxis(a, 1, -1) if p.layout == "NHWC" else a
 
 
-def _convolution(p: Problem, made: Operands) -> tuple[dict[str, Array], list[Any]]:
+def convolution(p: Problem, made: Operands) -> tuple[dict[str, Array], list[Any]]:
+    """Arrays by name, X first, and the nodes that convolve them."""
     begins, ends = [list(v) for v in zip(*p.pads, strict=True)]
     attributes: dict[str, Any] = {"strides": p.s, "dilations": p.d, "group": p.groups}
     feeds = {"X": _first(p, made.x), "W": np.ascontiguousarray(made.w)}
@@ -119,7 +120,8 @@ def _convolution(p: Problem, made: Operands) -> tuple[dict[str, Array], list[Any
     return feeds, [node]
 
 
-def _activation(p: Problem, source: str, feeds: dict[str, Array]) -> list[Any]:
+def activation(p: Problem, source: str, feeds: dict[str, Array]) -> list[Any]:
+    """Nodes that apply the problem's activation to a value; what they need in addition joins the feeds."""
     assert p.activation is not None
     name, parameters = p.activation.name, p.activation.parameters
     if name == "Silu":

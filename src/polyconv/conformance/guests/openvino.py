@@ -18,7 +18,7 @@ from openvino import opset8, opset13
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem
 
-__all__ = ["run_backprop", "run_model", "run_problem", "version"]
+__all__ = ["activation", "convolution", "run_backprop", "run_model", "run_problem", "version"]
 
 Array = NDArray[Any]
 
@@ -82,13 +82,13 @@ def run_problem(p: Problem, made: Operands) -> Array:
         arrays.append(a)
         return parameters[-1]
 
-    node = _convolution(p, made, given)
+    node = convolution(p, made, given)
     if made.bias is not None:
         node = opset13.add(node, given(made.bias.reshape(1, -1, *(1,) * p.rank)))
     if made.residual is not None:
         node = opset13.add(node, given(_first(p, made.residual)))
     if p.activation is not None:
-        node = _activation(p, node)
+        node = activation(p, node)
     result = _run(openvino.Model([opset8.result(node)], parameters), arrays)[0]
     return np.moveaxis(result, 1, -1) if p.layout == "NHWC" else result
 
@@ -97,7 +97,8 @@ def _first(p: Problem, a: Array) -> Array:
     return np.ascontiguousarray(np.moveaxis(a, -1, 1) if p.layout == "NHWC" else a)
 
 
-def _convolution(p: Problem, made: Operands, given: Any) -> Any:
+def convolution(p: Problem, made: Operands, given: Any) -> Any:
+    """Node of the convolution; ``given(array)`` makes the node of each of its operands."""
     x = made.x
     if p.op == "causal_conv":
         past = np.zeros((*x.shape[:2], p.k[0] - 1), x.dtype) if made.past is None else made.past
@@ -132,7 +133,8 @@ def _convolution(p: Problem, made: Operands, given: Any) -> Any:
     return opset8.group_convolution(data, grouped, strides, begins, ends, dilations)
 
 
-def _activation(p: Problem, node: Any) -> Any:
+def activation(p: Problem, node: Any) -> Any:
+    """Node that applies the problem's activation."""
     assert p.activation is not None
     name, parameters = p.activation.name, p.activation.parameters
 

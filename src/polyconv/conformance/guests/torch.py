@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem, effective_kernel
 
-__all__ = ["run_problem", "version"]
+__all__ = ["activation", "run_problem", "version"]
 
 Array = NDArray[Any]
 
@@ -78,7 +78,7 @@ def run_problem(p: Problem, made: Operands) -> Array:
     if made.residual is not None:
         y = y + _tensor(np.moveaxis(made.residual, -1, 1) if last else made.residual)
     if p.activation is not None:
-        y = _activation(p, y)
+        y = activation(p, y)
     result = _array(y)
     return np.moveaxis(result, 1, -1) if last else result
 
@@ -88,7 +88,8 @@ def _history(p: Problem, made: Operands, x: Any) -> Any:
     return _padded(x, [(p.k[0] - 1, 0)]) if past is None else torch.cat([past, x], dim=2)
 
 
-def _activation(p: Problem, y: Any) -> Any:
+def activation(p: Problem, y: Any) -> Any:
+    """Tensor after the problem's activation."""
     assert p.activation is not None
     name, parameters = p.activation.name, p.activation.parameters
     simple = {
