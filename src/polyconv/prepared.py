@@ -248,6 +248,11 @@ class Layer:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
         problem = self.problem_for(tuple(shape))
         s = self.situation(problem)
+        if rigor is not None:
+            with _lock:
+                self._choices.pop((problem.i, problem.residual), None)
+                self._calls.clear()
+                self._last = None
         return describe(s, self._chosen(s, rigor or self._rigor), self.packed_bytes)
 
     def _chosen(self, s: Situation, rigor: str) -> str | None:
@@ -255,10 +260,7 @@ class Layer:
             return self._algorithm
         key = (s.problem.i, s.problem.residual)
         if key not in self._choices:  # decided once per extents: wisdom that comes later changes no bits here
-            measured = known_choice(s) if rigor == "estimate" else fastest(s, rigor, _random_candidate)
-            if rigor == "estimate" and measured is None:
-                return None
-            self._choices[key] = measured
+            self._choices[key] = known_choice(s) if rigor == "estimate" else fastest(s, rigor, _random_candidate)
         return self._choices[key]
 
     @property

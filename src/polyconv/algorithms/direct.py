@@ -44,9 +44,9 @@ from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
-    "WORDS", "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "build", "careful_applicable",
-    "careful_build", "careful_cost", "cost", "driver", "pack_panel", "plain_arithmetic", "sweep_cost", "sweep_step",
-    "sweep_workspace", "workspace",
+    "PANEL_BYTES", "WORDS", "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "box_sizes",
+    "build", "careful_applicable", "careful_build", "careful_cost", "cost", "driver", "pack_panel",
+    "plain_arithmetic", "step_words", "sweep_cost", "sweep_step", "sweep_workspace", "workspace",
 ]  # fmt: skip
 
 PANEL_BYTES = 400 << 10
@@ -56,8 +56,8 @@ far one box may go beyond it before channels are taken in chunks."""
 
 WORDS = (
     *COMMON,
-    "careful", "taps", "*offsets", "channels", "block_channels", "unpaired", "channel_bytes",
-    "row_bytes", "block_bytes", "line_bytes",
+    "careful", "taps", "*offsets", "total_channels", "total_outputs",
+    "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes", "line_bytes",
     "chunk", "chunks", "chunk_entries", "entry_count", "*entries",
     "*weights", "w_group", "w_block", "w_chunk", "w_last", "w_last_group", "w_last_chunk",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "sum_row", "sum_row_last",
@@ -138,11 +138,13 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
         )  # fmt: skip
     with k.when(chunk.equals(p.chunks - 1)):
         channel = block * p.block_outputs
-        table_place = (item.g * p.outputs + channel) * p.word_bytes
+        absolute = item.g * p.outputs + channel
+        table_place = absolute * p.word_bytes
+        outputs = k.minimum(k.select(is_last, p.last_outputs, p.block_outputs), p.total_outputs - absolute)
         k.call(
             p.buffer("move_out"), workspace + slot, sum_row, p.word_bytes,
             k.buffer(frame, 2) + (y_offset + channel * p.y_c), last.y_stride, p.y_c,
-            pixels, k.select(is_last, p.last_outputs, p.block_outputs),
+            pixels, outputs,
             p.buffer("bias") + table_place, p.buffer("scale") + table_place,
             k.buffer(frame, 4) + (r_offset + channel * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
         )  # fmt: skip
@@ -177,7 +179,8 @@ def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value
 
 def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
     """Fill the panel with one chunk of channels, from ``first`` on."""
-    channels = k.minimum(p.chunk, p.channels - first)
+    there = k.minimum(p.channels, p.total_channels - item.g * p.channels)  # the last group may be cut short
+    channels = k.minimum(p.chunk, there - first)
     pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
@@ -285,7 +288,8 @@ def sweep_workspace(s: Situation, arith: Arithmetic, sweep: Sweep) -> int:
 def sweep_step(r: Request, sweep: Sweep, keep: list[Any], *, careful: bool = False) -> Step:
     """Step of one sweep."""
     address = kernel("direct", ("direct",), lambda k: driver(k, "direct"), r.target, check=r.check)["direct"]
-    return _step(r, sweep, _plan(r.situation, r.arith, sweep), address, careful, keep)
+    values = _dense_words(r, sweep, _plan(r.situation, r.arith, sweep), careful, keep)
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
 def careful_cost(s: Situation) -> dict[str, float]:
@@ -315,13 +319,13 @@ def _build(r: Request, *, careful: bool) -> Program:
 
 def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int, keep: list[Any]) -> NDArray[np.int64]:
     """Words with which ``box_body`` computes boxes of at most this size, skipping padded taps."""
-    plan = _sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), vectors)
-    return _step(r, sweep, plan, 0, True, keep).words
+    plan = box_sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), vectors)
+    return Step(0, fill_words(WORDS, _dense_words(r, sweep, plan, True, keep), keep), 0).words
 
 
 def again_workspace(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], vectors: int) -> int:
     """Bytes that computing such a box takes."""
-    return _sizes(s, arith, sweep, box, _whole(s, arith), vectors).workspace
+    return box_sizes(s, arith, sweep, box, _whole(s, arith), vectors).workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +358,8 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
     chunk = _whole(s, arith)
 
     def fitted(chunk: int) -> _Plan:
-        box = boxes(start, lambda box: _sizes(s, arith, sweep, box, chunk).workspace, budget)
-        return _sizes(s, arith, sweep, box, chunk)
+        box = boxes(start, lambda box: box_sizes(s, arith, sweep, box, chunk).workspace, budget)
+        return box_sizes(s, arith, sweep, box, chunk)
 
     plan = fitted(chunk)
     most = LARGEST_PANEL_BYTES if s.limit is None else budget
@@ -371,7 +375,7 @@ def _whole(s: Situation, arith: Arithmetic) -> int:
     return max(block_channels, -(-(s.problem.c // s.problem.groups) // block_channels) * block_channels)
 
 
-def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], chunk: int,
+def box_sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], chunk: int,
            vectors: int | None = None) -> _Plan:  # fmt: skip
     p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups
@@ -379,7 +383,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
     vectors = vectors or (1 if group_out <= lane else 2)
     block_outputs = vectors * lane
     blocks = max(1, -(-group_out // block_outputs))
-    last_vectors = 1 if group_out - (blocks - 1) * block_outputs <= lane else vectors
+    last_vectors = 1 if vectors == 2 and group_out - (blocks - 1) * block_outputs <= lane else vectors
     block_channels = ROW_WORDS * arith.channels
     row_bytes = ROW_WORDS * arith.bytes
     header = -(-(24 * len(sweep)) // 64) * 64
@@ -413,15 +417,42 @@ def _shared(s: Situation, plan: _Plan, extents: tuple[int, ...]) -> _Plan:
     return replace(plan, splits=-(-plan.blocks // per_split))
 
 
-def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, careful: bool, keep: list[Any]) -> Step:
+def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: list[Any]) -> dict[str, Any]:
+    """Words of a sweep by the dense tile."""
     p, arith = r.problem, r.arith
-    group_in, group_out = p.c // p.groups, p.m // p.groups
-    lane = lanes(r.target, arith)
-    block_outputs = plan.vectors * lane
+    lane, taps = lanes(r.target, arith), math.prod(a.taps for a in sweep)
     most = channel_tile_rows(r.target, plan.vectors)
     functions = {
         v: [0, *tile_addresses(r, "channel", range(1, most + 1), v)] for v in {plan.vectors, plan.last_vectors}
     }
+    packed = r.packed(
+        ("direct", arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
+        lambda: _packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
+    )
+    group_in = p.c // p.groups
+    steps = group_in_words(group_in, arith) * taps
+    chunk_steps = group_in_words(min(plan.chunk, group_in), arith) * taps
+    return step_words(r, sweep, plan, functions, packed, steps, chunk_steps, careful, keep)
+
+
+def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: dict[int, list[int]], packed: NDArray[Any],
+               steps: int, chunk_steps: int, careful: bool, keep: list[Any]) -> dict[str, Any]:  # fmt: skip
+    """Words of a sweep for a family of tiles with the channel tile's contract.
+
+    Parameters
+    ----------
+    functions : dict
+        By vectors, the tiles' addresses by rows.
+    packed : array
+        The weights in streaming order.
+    steps, chunk_steps : int
+        Rows of weights that a block of outputs streams, in all and in a chunk of channels.
+    """
+    p, arith = r.problem, r.arith
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    lane = lanes(r.target, arith)
+    block_outputs = plan.vectors * lane
+    most = len(functions[plan.vectors]) - 1
     last = sweep[-1]
     edge = last.out % plan.box[-1] or plan.box[-1]
     tables = [
@@ -434,14 +465,8 @@ def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, careful: bool, ke
     for vectors in (plan.vectors, plan.last_vectors):  # after the four tables: the tiles of one row
         tiles += [functions[vectors][1], 0] + [0] * (2 * longest - 2)
     entries, chunk_entries = _entries(arith, plan, group_in)
-    packed = r.packed(
-        ("direct", arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
-        lambda: _packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
-    )
-    words_per_block = group_in_words(group_in, arith) * math.prod(a.taps for a in sweep)
-    main = words_per_block * block_outputs * arith.bytes
-    rest = words_per_block * plan.last_vectors * lane * arith.bytes
-    chunk_words = group_in_words(min(plan.chunk, group_in), arith) * math.prod(a.taps for a in sweep)
+    main = steps * block_outputs * arith.bytes
+    rest = steps * plan.last_vectors * lane * arith.bytes
     values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
     element = "i16" if arith.name == "bf16" else arith.accumulator
     read = along(r.x, last, "c", reading=True, itemsize=r.x.itemsize, step=last.stride)
@@ -454,14 +479,15 @@ def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, careful: bool, ke
     scratch = header + plan.panel
     values.update({
         "panel": header, "scratch": scratch, "careful": int(careful), "taps": math.prod(a.taps for a in sweep),
-        "offsets": words(_tap_offsets(sweep)), "channels": group_in, "block_channels": ROW_WORDS * arith.channels,
+        "offsets": words(_tap_offsets(sweep)), "total_channels": r.x_channels, "total_outputs": r.y_channels,
+        "channels": group_in, "block_channels": ROW_WORDS * arith.channels,
         "unpaired": arith.channels - 1, "channel_bytes": arith.bytes // arith.channels,
         "row_bytes": plan.row_bytes, "block_bytes": plan.block_bytes, "line_bytes": plan.line_bytes,
         "chunk": plan.chunk, "chunks": plan.chunks, "chunk_entries": chunk_entries, "entry_count": len(entries) // 2,
         "entries": words(entries), "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
-        "w_chunk": chunk_words * block_outputs * arith.bytes,
+        "w_chunk": chunk_steps * block_outputs * arith.bytes,
         "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": rest,
-        "w_last_chunk": chunk_words * plan.last_vectors * lane * arith.bytes,
+        "w_last_chunk": chunk_steps * plan.last_vectors * lane * arith.bytes,
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // plan.splits),
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "sum_row": block_outputs * arith.bytes, "sum_row_last": plan.last_vectors * lane * arith.bytes,
@@ -472,7 +498,7 @@ def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, careful: bool, ke
         "move_in": move_address(r, Move(p.x, element, read)),
         "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
     })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    return values
 
 
 def _tap_offsets(sweep: Sweep) -> list[int]:

@@ -40,7 +40,7 @@ from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import words
 
-__all__ = ["WORDS", "applicable", "arithmetic", "build", "cost", "driver", "workspace"]
+__all__ = ["WORDS", "applicable", "arithmetic", "build", "cost", "driver", "scheme", "workspace"]
 
 PANEL_BYTES = 256 << 10
 MOST_GROUPS = 64
@@ -202,6 +202,14 @@ def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[arithmetic(s)]
     return max(_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem))
+
+
+def scheme(s: Situation) -> str:
+    """The order of the axes, where it is not their own: taps are summed in it."""
+    arith = ARITHMETIC[arithmetic(s)]
+    orders = {_plan(s, arith, sweep).order for sweep in sweeps(s.problem)}
+    own = tuple(range(s.problem.rank))
+    return " ".join(f"axes {','.join(map(str, order))}" for order in sorted(orders) if order != own)
 
 
 def cost(s: Situation) -> dict[str, float]:

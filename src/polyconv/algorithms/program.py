@@ -102,6 +102,8 @@ class Request:
         Of the input.
     offset, mask : Operand or None
         Of a deformable convolution.
+    channels : (int, int)
+        Channels of input and result where the problem's are rounded up; else 0.
     """
 
     situation: Situation
@@ -118,6 +120,7 @@ class Request:
     zero_point: int
     offset: Operand | None = None
     mask: Operand | None = None
+    channels: tuple[int, int] = (0, 0)
 
     @property
     def problem(self) -> Problem:
@@ -128,6 +131,16 @@ class Request:
     def target(self) -> Target:
         """The target."""
         return self.situation.target
+
+    @property
+    def x_channels(self) -> int:
+        """Channels that the input has; a problem cut into groups of lanes may count more."""
+        return self.channels[0] or self.problem.c
+
+    @property
+    def y_channels(self) -> int:
+        """Channels that the result has."""
+        return self.channels[1] or self.problem.m
 
     @property
     def arith(self) -> Arithmetic:

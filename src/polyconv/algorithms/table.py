@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from polyconv.algorithms import deformable, direct, generic, winograd
+from polyconv.algorithms import deformable, depthwise, direct, generic, grouped, winograd
 from polyconv.algorithms.program import Program, Request, Situation, own_bound
 
 __all__ = ["ALGORITHMS", "Algorithm"]
@@ -33,6 +33,8 @@ class Algorithm:
         ``bound(situation)``: ``own`` or ``window``, and the factor of its error bound.
     build : callable
         ``build(request)``: the program.
+    scheme : callable
+        ``scheme(situation)``: what else fixes the bits; empty if nothing does.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Algorithm:
     arithmetic: Callable[[Situation], str]
     bound: Callable[[Situation], tuple[str, float]]
     build: Callable[[Request], Program]
+    scheme: Callable[[Situation], str] = lambda s: ""
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -50,11 +53,15 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("direct", direct.applicable, direct.cost, direct.workspace, direct.arithmetic, own_bound,
                   direct.build),
         Algorithm("winograd", winograd.applicable, winograd.cost, winograd.workspace, winograd.arithmetic,
-                  winograd.bound, winograd.build),
+                  winograd.bound, winograd.build, winograd.scheme),
+        Algorithm("depthwise", depthwise.applicable, depthwise.cost, depthwise.workspace, depthwise.arithmetic,
+                  own_bound, depthwise.build),
+        Algorithm("grouped", grouped.applicable, grouped.cost, grouped.workspace, grouped.arithmetic, own_bound,
+                  grouped.build),
         Algorithm("careful", direct.careful_applicable, direct.careful_cost, direct.workspace,
                   direct.plain_arithmetic, own_bound, direct.careful_build),
         Algorithm("generic", generic.applicable, generic.cost, generic.workspace, generic.arithmetic, own_bound,
-                  generic.build),
+                  generic.build, generic.scheme),
         Algorithm("deformable", deformable.applicable, deformable.cost, deformable.workspace, deformable.arithmetic,
                   own_bound, deformable.build),
     )

@@ -50,7 +50,7 @@ from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Scheme, input_transform, output_transform
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["applicable", "arithmetic", "bound", "build", "cost", "workspace"]
+__all__ = ["applicable", "arithmetic", "bound", "build", "cost", "scheme", "workspace"]
 
 _A, _B = 2.0**-0.5, 2.0**0.5
 
@@ -71,7 +71,8 @@ _BOX = ("first_y", "rows", "first_x", "columns", "records", "record_count", "lis
 
 WORDS = (
     *COMMON,
-    "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes", "line_bytes", "chunk",
+    "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
+    "line_bytes", "chunk",
     "transformed", "y_lines", "outer_lines", "points", "inner_points", "*boxes_table", "*records", "*lists",
     "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "tile", "out", "out_line",
     "*entries", "entry_count", "*weights", "w_group", "w_block", "w_point",
@@ -402,6 +403,7 @@ def arithmetic(s: Situation) -> str:
 @lru_cache(256)
 def _parts(s: Situation) -> tuple[tuple[Sweep, _Plan | None], ...]:
     """Every sweep with its plan; None where the direct algorithm does it better."""
+    s = replace(s, problem=replace(s.problem, n=1), threads=1)  # neither may change what is chosen, not even a tie
     arith = ARITHMETIC[arithmetic(s)]
     parts: list[tuple[Sweep, _Plan | None]] = []
     for sweep in sweeps(s.problem):
@@ -411,6 +413,16 @@ def _parts(s: Situation) -> tuple[tuple[Sweep, _Plan | None], ...]:
             plan = plan if sum(_cost(s, arith, sweep, plan).values()) < sum(plain.values()) else None
         parts.append((sweep, plan))
     return tuple(parts)
+
+
+def scheme(s: Situation) -> str:
+    """Which schemes compute the sweeps: with them the bits change."""
+    names = [
+        "direct" if plan is None else f"F({plan.x.m},{plan.x.r})" if plan.transformed == 1
+        else f"F({plan.y.m},{plan.y.r})xF({plan.x.m},{plan.x.r})"
+        for _, plan in _parts(s)
+    ]  # fmt: skip
+    return "+".join(dict.fromkeys(names))
 
 
 def bound(s: Situation) -> tuple[str, float]:
@@ -484,10 +496,9 @@ def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, keep: list[Any]) 
     ]  # fmt: skip
     points = plan.y.n * plan.x.n
     per_point = group_in * len(outer) * block_outputs * arith.bytes
-    scheme = f"F({plan.y.m},{plan.y.r})xF({plan.x.m},{plan.x.r})"
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
-        ("winograd", arith.name, lane, plan.vectors, scheme, key),
+        ("winograd", arith.name, lane, plan.vectors, plan.y, plan.x, key),
         lambda: _packed_weights(r.weights(sweep), sweep, plan, lane),
     )
     last = sweep[-1]
@@ -501,8 +512,9 @@ def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, keep: list[Any]) 
            max(len(b) for b in plan.columns) * plan.x.m)  # fmt: skip
     again_words = direct.again_words(r, sweep, box, plan.vectors, keep)
     values.update({
-        "panel": plan.panel, "scratch": plan.panel - 256, "channels": group_in, "block_channels": ROW_WORDS,
-        "unpaired": 0, "channel_bytes": arith.bytes, "row_bytes": row_bytes, "block_bytes": plan.block_bytes,
+        "panel": plan.panel, "scratch": plan.panel - 256, "total_channels": p.c, "channels": group_in,
+        "block_channels": ROW_WORDS, "unpaired": 0, "channel_bytes": arith.bytes, "row_bytes": row_bytes,
+        "block_bytes": plan.block_bytes,
         "line_bytes": plan.line_bytes, "chunk": -(-group_in // ROW_WORDS) * ROW_WORDS, "transformed": plan.transformed,
         "y_lines": plan.held[-2].count if plan.transformed == 2 else 1,
         "outer_lines": math.prod(h.count for h in plan.held[:outer_axes]), "points": points,

@@ -391,21 +391,29 @@ class Module:
         one = self.emit(f"insertelement {type_} poison, {scalar.type} {scalar.name}, i32 0", type_)
         return self.emit(f"shufflevector {type_} {one.name}, {type_} poison, <{lanes} x i32> zeroinitializer", type_)
 
-    def gather(self, type_: Type, source: Buffer, stride: Value) -> Value:
-        """Load a vector whose elements lie ``stride`` bytes apart."""
+    def gather(self, type_: Type, source: Buffer, stride: Value, mask: Mask | None = None) -> Value:
+        """Load a vector whose elements lie ``stride`` bytes apart; lanes beyond a mask repeat lane 0."""
         vector_ = Value(self, "poison", type_)
         for i in range(type_.lanes):
-            one = self.load(type_.scalar, source + stride * i if i else source)
+            step = stride * i
+            if mask is not None:
+                step = self.select(mask.count > i, step, 0)
+            one = self.load(type_.scalar, source + step if i else source)
             vector_ = self.emit(
                 f"insertelement {type_} {vector_.name}, {type_.element} {one.name}, i32 {i}", type_
             )
         return vector_
 
-    def scatter(self, value: Value, target: Buffer, stride: Value) -> None:
-        """Store a vector's elements ``stride`` bytes apart."""
+    def scatter(self, value: Value, target: Buffer, stride: Value, mask: Mask | None = None) -> None:
+        """Store a vector's elements ``stride`` bytes apart; only the lanes of a mask, if there is one."""
         for i in range(value.type.lanes):
             one = self.emit(f"extractelement {value.type} {value.name}, i32 {i}", value.type.scalar)
-            self.store(one, target + stride * i if i else target)
+            place = target + stride * i if i else target
+            if mask is None:
+                self.store(one, place)
+            else:
+                with self.when(mask.count > i):
+                    self.store(one, place)
 
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
         """Lanes picked from a (0..) and b (continuing after a's)."""
@@ -460,6 +468,10 @@ class Module:
         """Store a value."""
         address = self._checked(target, value.type.bytes, "store")
         self._line(f"  store {value.type} {value.name}, ptr {address}, align {align}")
+
+    def rebase(self, place: Buffer) -> Buffer:
+        """The same place as a pointer of its own, so that further offsets cost no addition; not in check mode."""
+        return place if self.check else Buffer(self, self._address(place), None)
 
     def load_first(self, type_: Type, source: Buffer, mask: Mask) -> Value:
         """Load the lanes of a mask, 0 elsewhere; memory behind the other lanes is not touched."""

@@ -16,7 +16,7 @@ from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES, narrow, saturate, widen
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
 
-__all__ = ["Epilogue", "Move", "move", "zero_words"]
+__all__ = ["Block", "Epilogue", "Move", "load_in", "move", "store_out", "zero_words"]
 
 # source, its pixel and channel strides; target, its strides; numbers of pixels and channels
 _BLOCK = ("buffer", "int", "int", "buffer", "int", "int", "int", "int")
@@ -104,26 +104,26 @@ def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool, masks: boo
     with k.function(name, *_BLOCK, *more) as given:
         g, rest = _Given(*given[:8]), given[8:]
 
-        def ends(block: _Block) -> tuple[_Load, _Store]:
+        def ends(block: Block) -> tuple[Load, Store]:
             if spec.epilogue is None:
-                return _load_in(block, *rest), _store_in(block)
-            return _load_out(block), _store_out(block, *rest)
+                return load_in(block, *rest), _store_in(block)
+            return _load_out(block), store_out(block, *rest)
 
         kind = Type(spec.element, lanes)
         if spec.along == "any":
-            spread = _Block(k, spec, kind, f16c, g.source_pixel, g.target_pixel)
-            single = _Block(k, spec, kind.scalar, f16c)
+            spread = Block(k, spec, kind, f16c, g.source_pixel, g.target_pixel)
+            single = Block(k, spec, kind.scalar, f16c)
             spread.each(g, ends(spread), ends(single))
             return
-        block = _Block(k, spec, kind, f16c)
+        block = Block(k, spec, kind, f16c)
         if spec.along in ("cc", "pp"):
             block.rows(g, *ends(block))
         else:
             block.transposed(g, *ends(block), masks)
 
 
-_Load = Callable[[Buffer, Mask | None], Value]
-_Store = Callable[[Value, Buffer, Value, Value, Mask | None], None]
+Load = Callable[[Buffer, Mask | None], Value]
+Store = Callable[[Value, Buffer, Value, Value, Mask | None], None]
 
 
 class _Given(NamedTuple):
@@ -140,7 +140,7 @@ class _Given(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class Block:
     """The loops of a move; ``load`` gives accumulators, ``store`` takes them with their pixel and channel.
 
     Strides are given where the elements of a vector do not lie together.
@@ -156,23 +156,23 @@ class _Block:
     def read(self, kind: Type, place: Buffer, mask: Mask | None, stride: Value | None) -> Value:
         """Load a vector or a scalar."""
         if stride is not None:
-            return self.k.gather(kind, place, stride)
+            return self.k.gather(kind, place, stride, mask)
         return self.k.load(kind, place) if mask is None else self.k.load_first(kind, place, mask)
 
     def write(self, value: Value, place: Buffer, mask: Mask | None) -> None:
         """Store a vector or a scalar."""
         if self.target_stride is not None:
-            self.k.scatter(value, place, self.target_stride)
+            self.k.scatter(value, place, self.target_stride, mask)
         elif mask is None:
             self.k.store(value, place)
         else:
             self.k.store_first(value, place, mask)
 
-    def each(self, g: _Given, wide: tuple[_Load, _Store], single: tuple[_Load, _Store]) -> None:
+    def each(self, g: _Given, wide: tuple[Load, Store], single: tuple[Load, Store]) -> None:
         """Pixel by pixel, a vector's worth at a time: for strides that leave nothing together."""
         k, lanes = self.k, self.kind.lanes
 
-        def one(ends: tuple[_Load, _Store], p: Value, c: Value) -> None:
+        def one(ends: tuple[Load, Store], p: Value, c: Value) -> None:
             load, store = ends
             value = load(g.source + p * g.source_pixel + c * g.source_channel, None)
             store(value, g.target + p * g.target_pixel + c * g.target_channel, p, c, None)
@@ -184,7 +184,7 @@ class _Block:
             with k.loop(full, g.pixels) as p:
                 one(single, p.index, c.index)
 
-    def rows(self, g: _Given, load: _Load, store: _Store) -> None:
+    def rows(self, g: _Given, load: Load, store: Store) -> None:
         """Vectors along the axis that is contiguous on both sides."""
         k, lanes = self.k, self.kind.lanes
         by_channel = self.spec.along == "cc"
@@ -205,7 +205,7 @@ class _Block:
             with k.when(full < columns):
                 one(full, k.mask(columns - full, lanes))
 
-    def transposed(self, g: _Given, load: _Load, store: _Store, masks: bool) -> None:
+    def transposed(self, g: _Given, load: Load, store: Store, masks: bool) -> None:
         """Squares of vectors, loaded along one axis and stored along the other."""
         k, lanes = self.k, self.kind.lanes
         to_channel = self.spec.along == "pc"
@@ -266,7 +266,7 @@ def _sizes(spec: Move) -> tuple[int, int]:
     return word, DTYPES[spec.target].itemsize
 
 
-def _load_in(block: _Block, zero_point: Value) -> _Load:
+def load_in(block: Block, zero_point: Value) -> Load:
     dtype = DTYPES[block.spec.source]
     integer = not block.kind.is_float
 
@@ -282,23 +282,23 @@ def _load_in(block: _Block, zero_point: Value) -> _Load:
     return load
 
 
-def _store_in(block: _Block) -> _Store:
+def _store_in(block: Block) -> Store:
     def store(value: Value, place: Buffer, p: Value, c: Value, mask: Mask | None) -> None:
         block.write(value, place, mask)
 
     return store
 
 
-def _load_out(block: _Block) -> _Load:
+def _load_out(block: Block) -> Load:
     def load(place: Buffer, mask: Mask | None) -> Value:
         return block.read(block.kind, place, mask, block.source_stride)
 
     return load
 
 
-def _store_out(
-    block: _Block, bias: Buffer, scale: Buffer, residual: Buffer, rp: Value, rc: Value, constants: Buffer
-) -> _Store:
+def store_out(
+    block: Block, bias: Buffer, scale: Buffer, residual: Buffer, rp: Value, rc: Value, constants: Buffer
+) -> Store:
     spec, k, kind = block.spec, block.k, block.kind
     epilogue, dtype = spec.epilogue, DTYPES[spec.target]
     assert epilogue is not None

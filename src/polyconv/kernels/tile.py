@@ -17,7 +17,7 @@ from __future__ import annotations
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import Buffer, Module, Type, Value, vector
 
-__all__ = ["ROW_WORDS", "channel_tile", "pixel_tile"]
+__all__ = ["ROW_WORDS", "channel_tile", "grouped_tile", "pixel_tile"]
 
 ROW_WORDS = 16
 """Words of a panel row (one pixel, one channel block): 64 bytes in 4-byte arithmetic."""
@@ -71,6 +71,31 @@ def channel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows:
                     ]
                 step.next(a + arithmetic.bytes, b + vectors * word_type.bytes, *following)
             entry.next(*step.results[1:])
+        _finish(k, entry.results[1:], sums, stride, vectors)
+
+
+def grouped_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int, group: int) -> None:
+    """Add the tile whose lanes are output channels in groups of ``group`` in- and output channels.
+
+    The contract is the channel tile's with one panel row per entry: its lanes are multiplied in place, each
+    channel of a group brought to all lanes of its group in turn; weights stream ``group`` rows an entry.
+    """
+    kind = vector(arithmetic.accumulator, lanes)
+    row_bytes = ROW_WORDS * arithmetic.bytes
+    with k.function(name, *_SIGNATURE) as (panel, n, entries, weights, start, start_stride, sums, stride):
+        held = _start(k, kind, start, start_stride, rows, vectors)
+        with k.loop(0, n, carry=[weights, *held]) as entry:
+            b, *total = entry.values
+            place = panel + k.word(entries + entry.index * 16)
+            for v in range(vectors):
+                of_group = [k.load(kind, b + (j * vectors + v) * kind.bytes) for j in range(group)]
+                for r in range(rows):
+                    pixels = k.load(kind, place + (r * row_bytes + v * kind.bytes))
+                    for j in range(group):
+                        spread = [lane // group * group + j for lane in range(lanes)]
+                        value = pixels if group == 1 else k.shuffle(pixels, pixels, spread)
+                        total[r * vectors + v] = k.fma(value, of_group[j], total[r * vectors + v])
+            entry.next(b + group * vectors * kind.bytes, *total)
         _finish(k, entry.results[1:], sums, stride, vectors)
 
 

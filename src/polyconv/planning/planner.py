@@ -92,7 +92,7 @@ def describe(s: Situation, algorithm: str | None = None, packed_bytes: int = 0, 
     return Plan(
         problem=p,
         algorithm=row.name,
-        arithmetic=f"{row.name} {arithmetic}, sums by channel block, tap, channel",
+        arithmetic=" ".join(word for word in (row.name, arithmetic, row.scheme(s)) if word),
         target=s.target.level,
         threads=threads,
         workspace_bytes=threads * max(0, workspace - FREE_BYTES),

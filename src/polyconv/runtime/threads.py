@@ -55,8 +55,8 @@ CONTROL: int = _memory.ctypes.data
 _eternal = [ctypes.py_object(_memory)]
 ctypes.pythonapi.Py_IncRef(_eternal[0])
 
-# Spin waits and the floating-point control word, by architecture.
-_PAUSE = {True: "call void @llvm.x86.sse2.pause()", False: 'call void asm sideeffect "yield", ""()'}
+# Spin waits and the floating-point control word, by architecture (inline assembly would need LLVM's parser of it).
+_PAUSE = {True: "call void @llvm.x86.sse2.pause()", False: ""}
 _ENVIRONMENT = {
     True: """
 declare void @llvm.x86.sse.stmxcsr(ptr)

@@ -1,0 +1,163 @@
+"""The code that comes out: it calls nothing, it is the same every time, its tiles keep their sums in registers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from elf import TARGETS, assembly, object_code, undefined_symbols
+from generated import digest, kernels, text
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels import isa
+from polyconv.kernels.isa import ARITHMETIC, lanes
+from polyconv.kernels.language import Module
+from polyconv.kernels.tile import channel_tile, pixel_tile
+from polyconv.runtime import call, threads
+
+EVERY = pytest.mark.parametrize("level", TARGETS)
+
+
+@EVERY
+def test_no_kernel_calls_anything(level: str) -> None:
+    """No libm, no memcpy, no compiler runtime (`__truncsfbf2`, `__extendhfsf2`): not on any target."""
+    target = TARGETS[level]
+    found = {
+        name: undefined_symbols(object_code(text(build, target), target)) for name, build in kernels(target).items()
+    }
+    assert {name: symbols for name, symbols in found.items() if symbols} == {}
+
+
+@EVERY
+def test_the_corpus_is_broad(level: str) -> None:
+    """The test above has seen moves in and out of every type, every family of tiles, and every driver."""
+    names = " ".join(kernels(TARGETS[level]))
+    for dtype in DTYPES:
+        assert f"Move(source='{dtype}'" in names
+        assert f"target='{dtype}'" in names
+    for along in ("cc", "pp", "pc", "cp", "any"):
+        assert f"along='{along}'" in names
+    for driver in ("direct", "generic", "deformable"):
+        assert f" {driver}" in names
+    assert len(kernels(TARGETS[level])) > 200
+
+
+@EVERY
+def test_the_text_is_the_same_every_time(level: str) -> None:
+    """Also in other processes, whose sets and dictionaries hash strings in another way."""
+    code = Path(__file__).with_name("generated.py")
+    path = os.pathsep.join(filter(None, (str(code.parents[2] / "src"), os.environ.get("PYTHONPATH"))))
+    found = {digest(TARGETS[level])}
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, code, level], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found.add(done.stdout.strip())
+    assert len(found) == 1
+
+
+# Tiles
+
+MULTIPLY_ADD = {
+    ("avx512", "f32"): r"vfmadd\d+ps", ("avx512", "f64"): r"vfmadd\d+pd", ("avx512", "i32"): r"vpmulld",
+    ("avx512", "i64"): r"vpmullq", ("avx512", "bf16"): r"vdpbf16ps",
+    ("avx2", "f32"): r"vfmadd\d+ps", ("avx2", "f64"): r"vfmadd\d+pd", ("avx2", "i32"): r"vpmulld",
+    ("baseline", "f32"): r"mulps", ("baseline", "f64"): r"mulpd",
+    ("aarch64", "f32"): r"fmla\tv\d+\.4s", ("aarch64", "f64"): r"fmla\tv\d+\.2d", ("aarch64", "i32"): r"mla\tv\d+\.4s",
+}  # fmt: skip
+"""One vector instruction that forms a product (and, where there is one, adds it); other pairs need several."""
+
+STACK = {
+    "x86": re.compile(r"[xyz]mm\d+.*\((%rsp|%rbp)\)|\((%rsp|%rbp)[^)]*\).*[xyz]mm\d+"),
+    "arm": re.compile(r"\b(str|stp|stur|ldr|ldp|ldur)\s+[qdv]\d+.*\[(sp|x29)"),
+}
+
+
+def tiles(level: str) -> list[tuple[str, int, int]]:
+    """Orientation, rows and vectors of every tile of a target."""
+    name = TARGETS[level].level
+    channel = [("channel", rows, v) for v, most in isa._CHANNEL_TILES[name].items() for rows in range(1, most + 1)]
+    pixel = [("pixel", rows, v) for rows, most in isa._PIXEL_TILES[name].items() for v in range(1, most + 1)]
+    return channel + pixel
+
+
+def code_of(level: str, arithmetic: str, orientation: str, rows: int, vectors: int) -> str:
+    target, row = TARGETS[level], ARITHMETIC[arithmetic]
+    k = Module(fma=target.has_fma, wide=8 * target.vector_bytes)
+    make = {"channel": channel_tile, "pixel": pixel_tile}[orientation]
+    make(k, "tile", row, lanes(target, row), rows, vectors)
+    return assembly(k.text(target.triple), target)
+
+
+def inner_loop(code: str) -> str:
+    """The shortest block of code that ends in a jump back to its start."""
+    lines = code.splitlines()
+    labels = {line.split(":")[0]: at for at, line in enumerate(lines) if re.match(r"\.L\w+:", line)}
+    loops = []
+    for end, line in enumerate(lines):
+        jump = re.match(r"\s+(?:j\w+|b\.\w+|b|cbn?z\s+\w+,|tbn?z\s+\w+, #\d+,)\s+(\.L\w+)$", line)
+        if jump and labels[jump[1]] < end:
+            loops.append(lines[labels[jump[1]] : end + 1])
+    return "\n".join(min(loops, key=len))
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), MULTIPLY_ADD)
+def test_tiles(level: str, arithmetic: str) -> None:
+    """The inner loop has one multiply-add for each vector of sums; no sum of floats ever leaves its register.
+
+    An integer product needs a register before it is added, so the largest integer tiles of x86-64 put one or
+    two vectors aside.
+    """
+    allowed = 0 if arithmetic in ("f32", "f64", "bf16") or level == "aarch64" else 4
+    pattern = re.compile(rf"\s{MULTIPLY_ADD[level, arithmetic]}\b")
+    spills = STACK["arm" if level == "aarch64" else "x86"]
+    for orientation, rows, vectors in tiles(level):
+        if arithmetic == "bf16" and orientation == "pixel":
+            continue  # dot products of pairs are for channels
+        code = code_of(level, arithmetic, orientation, rows, vectors)
+        what = f"{orientation} tile of {rows} x {vectors}"
+        loop = inner_loop(code)
+        assert len(pattern.findall(loop)) == rows * vectors, what
+        assert len(pattern.findall(code)) == rows * vectors, what
+        assert len([line for line in loop.splitlines() if spills.search(line)]) <= allowed, what
+        if not allowed:
+            assert not [line for line in code.splitlines() if spills.search(line)], what
+
+
+def test_a_spill_is_seen() -> None:
+    """Twice as many sums as there are registers: the tests above would notice."""
+    target, row = TARGETS["avx2"], ARITHMETIC["f32"]
+    k = Module(fma=True, wide=256)
+    channel_tile(k, "tile", row, 8, 16, 2)
+    code = assembly(k.text(target.triple), target)
+    assert any(STACK["x86"].search(line) for line in code.splitlines())
+    assert any(STACK["x86"].search(line) for line in inner_loop(code).splitlines())
+    assert STACK["arm"].search("\tstr\tq8, [sp, #16]")
+    assert STACK["arm"].search("\tldp\tq1, q2, [sp]")
+
+
+# The runner and the call entry, which are written as LLVM text
+
+SYSTEM = {"syscall", "sched_yield", "sched_getcpu", "sched_setaffinity"}
+
+
+@EVERY
+def test_the_runner_calls_the_system_only(level: str) -> None:
+    """Four functions of the C library, bound when it is loaded, on every processor."""
+    x86 = level != "aarch64"
+    body = threads._ENVIRONMENT[x86] + threads._TEXT.replace("PAUSE", threads._PAUSE[x86])
+    obj = object_code(f'target triple = "{TARGETS[level].triple}"\n{body}', TARGETS[level])
+    assert set(undefined_symbols(obj)) <= SYSTEM
+
+
+@EVERY
+def test_the_call_entry_calls_python_and_the_runner_only(level: str) -> None:
+    body = call._DECLARATIONS + call._CHECK + call._ENTRY
+    for name in ("GROUP_X", "GROUP_Y", "GROUP_R"):
+        body = body.replace(name, "16")
+    obj = object_code(f'target triple = "{TARGETS[level].triple}"\n{body}', TARGETS[level])
+    assert set(undefined_symbols(obj)) == {*call._API, "serial", "shared", "acquire", "release"}

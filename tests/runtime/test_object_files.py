@@ -1,0 +1,115 @@
+"""Files of the object cache in this process: whose they are, which go first, what their names depend on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from polyconv.kernels import objects
+from polyconv.kernels.language import Module
+from polyconv.target import host_target
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder of our own, in use."""
+    before = objects.cache_folder() if objects.has_folder() else ...
+    objects.use_folder(tmp_path)
+    tmp_path.chmod(0o700)
+    yield tmp_path
+    objects._folder[:] = [] if before is ... else [before]
+
+
+FOREIGN = (
+    "main.o",
+    "notes.txt",
+    "f" * 63 + ".o",
+    "g" * 64 + ".o",
+    "a" * 64 + ".obj",
+    "tmp1234.part",
+    "b" * 64 + ".o.bak",
+)
+
+
+def test_clearing_touches_only_files_of_our_own(folder: Path) -> None:
+    for name in FOREIGN:
+        (folder / name).write_bytes(b"somebody's")
+    ours = [folder / f"{digit * 64}.o" for digit in "0a9"]
+    for file in ours:
+        file.write_bytes(b"ours")
+    assert objects.clear_cache() == 3
+    assert sorted(file.name for file in folder.iterdir()) == sorted(FOREIGN)
+    assert objects.clear_cache() == 0
+
+
+def test_the_oldest_go_when_there_are_too_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "_MOST_BYTES", 3500)
+    for name in FOREIGN:
+        (folder / name).write_bytes(bytes(5000))
+    for age, digit in enumerate("3a0f7"):  # oldest last
+        file = folder / f"{digit * 64}.o"
+        file.write_bytes(bytes(1000))
+        os.utime(file, (time.time() - age, time.time() - age))
+    objects._trim(folder)
+    assert sorted(file.name for file in folder.iterdir()) == sorted([*FOREIGN, *(f"{d * 64}.o" for d in "3a0")])
+
+
+def test_the_key_has_all_that_shapes_the_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name, source of the generator, LLVM and target: another one of any is another object."""
+
+    def build(k: Module) -> None:
+        with k.function("nothing"):
+            pass
+
+    def objects_after(name: str) -> int:
+        objects._loaded.clear()
+        objects.kernel(name, ("nothing",), build, host_target())
+        return len(list(folder.glob("*.o")))
+
+    monkeypatch.setattr(objects, "_loaded", {})
+    assert objects_after("one") == 1
+    assert objects_after("one") == 1
+    assert objects_after("two") == 2
+    monkeypatch.setattr(objects, "_generator", lambda: "another")
+    assert objects_after("one") == 3
+    monkeypatch.setattr(objects, "llvm_version", lambda: "0.0.0")
+    assert objects_after("one") == 4
+
+
+def test_the_fingerprint_of_the_generator_is_that_of_its_text(tmp_path: Path) -> None:
+    """A copy of the package with other file times has the same one; a changed letter makes another."""
+    package = Path(objects.__file__).parents[1]
+    code = "from polyconv.kernels.objects import _generator; print(_generator())"
+
+    def fingerprint(root: Path) -> str:
+        found = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)},
+                               capture_output=True, text=True, check=True)  # fmt: skip
+        return found.stdout.strip()
+
+    copy = shutil.copytree(package, tmp_path / "polyconv", copy_function=shutil.copyfile)
+    assert fingerprint(tmp_path) == fingerprint(package.parent)
+    source = copy / "kernels" / "tile.py"
+    times = source.stat()
+    source.write_text(source.read_text().replace("ROW_WORDS = 16", "ROW_WORDS = 32"))
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert fingerprint(tmp_path) != fingerprint(package.parent)
+
+
+def test_each_kind_of_trouble_is_said_once(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "_warned", set())
+    with caplog.at_level(logging.WARNING, "polyconv"):
+        for name in ("a", "b", "c"):
+            (folder / name).write_bytes(b"damaged")
+            (folder / name).chmod(0o600)
+            assert objects._read(folder / name) is None
+    assert len(caplog.records) == 1
