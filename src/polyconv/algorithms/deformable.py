@@ -20,7 +20,7 @@ from polyconv.algorithms.program import (
     Request,
     Situation,
     accumulator_arithmetic,
-    along,
+    along_out,
     common_words,
     fill_words,
     move_address,
@@ -264,8 +264,8 @@ def build(r: Request) -> Program:
     values = common_words(r, sweep, (1, plan.segment), held, 1, keep)
     offset, mask = r.offset, r.mask
     assert offset is not None
-    write = along(r.y, sweep[1], "p", reading=False, itemsize=r.y.itemsize, step=1)
-    if r.residual is not None or (write != "pp" and group_out < 8):
+    write = along_out(r, sweep[1], "p")
+    if write == "pc" and group_out < 8:
         write = "any"
     values.update({
         "kernel_height": p.k[0], "kernel_width": p.k[1], "dilation_height": p.d[0], "dilation_width": p.d[1],

@@ -24,7 +24,8 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
-    along,
+    along_in,
+    along_out,
     boxes,
     common_words,
     fill_words,
@@ -469,12 +470,6 @@ def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: dict[int, list[
     rest = steps * plan.last_vectors * lane * arith.bytes
     values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
     element = "i16" if arith.name == "bf16" else arith.accumulator
-    read = along(r.x, last, "c", reading=True, itemsize=r.x.itemsize, step=last.stride)
-    write = along(r.y, last, "c", reading=False, itemsize=r.y.itemsize, step=last.out_step)
-    if r.residual is not None and write != along(
-        r.residual, last, "c", reading=False, itemsize=r.y.itemsize, step=last.out_step
-    ):
-        write = "any"
     header = -(-(24 * len(sweep)) // 64) * 64
     scratch = header + plan.panel
     values.update({
@@ -495,8 +490,8 @@ def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: dict[int, list[
         "tiles": words(tiles), "table_words": longest, "word_bytes": arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
-        "move_in": move_address(r, Move(p.x, element, read)),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+        "move_in": move_address(r, Move(p.x, element, along_in(r, last, "c"))),
+        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
     })  # fmt: skip
     return values
 

@@ -25,7 +25,8 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
-    along,
+    along_in,
+    along_out,
     boxes,
     common_words,
     fill_words,
@@ -237,8 +238,10 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     copies_in = p.layout == "NCHW" and last.stride == 1 and innermost
     copies_out = p.layout == "NCHW" and last.out_step == 1 and innermost
     wide_in, wide_out = plan.block_groups * group_in >= 8, plan.block_groups * group_out >= 8
-    per_in = 0.3 if copies_in else 1.0 if p.layout == "NHWC" and wide_in else 2.5
-    per_out = 0.4 if copies_out else 1.0 if p.layout == "NHWC" and wide_out else 2.5
+    halved = p.layout == "NCHW" and innermost
+    squares = p.layout == "NHWC"
+    per_in = 0.3 if copies_in else 0.6 if halved and last.stride == 2 else 1.0 if squares and wide_in else 2.5
+    per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 1.0 if squares and wide_out else 2.5
     moves = rows_in * (40.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
     moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))
     items = box_count * (p.n or 0) * p.groups
@@ -379,12 +382,5 @@ def _along(r: Request, last: Axis, block_groups: int, *, reading: bool) -> str:
     """Contiguous axes of a move; few channels are cheaper element by element than through squares."""
     p = r.problem
     channels = (p.c if reading else p.m) // p.groups * block_groups
-    if reading:
-        found = along(r.x, last, "p", reading=True, itemsize=r.x.itemsize, step=last.stride)
-    else:
-        found = along(r.y, last, "p", reading=False, itemsize=r.y.itemsize, step=last.out_step)
-        if r.residual is not None and found != along(
-            r.residual, last, "p", reading=False, itemsize=r.y.itemsize, step=last.out_step
-        ):
-            return "any"
-    return "any" if found != "pp" and channels < 8 else found
+    found = along_in(r, last, "p") if reading else along_out(r, last, "p")
+    return "any" if found in ("pc", "cp") and channels < 8 else found

@@ -26,8 +26,8 @@ from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
 __all__ = [
-    "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along", "boxes",
-    "common_words", "fill_words", "move_address", "near_equal", "one_step", "own_bound", "tile_addresses",
+    "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
+    "along_out", "boxes",     "common_words", "fill_words", "move_address", "near_equal", "one_step", "own_bound", "tile_addresses",
     "tile_cycles", "zeros",
 ]  # fmt: skip
 
@@ -284,15 +284,26 @@ def _pitches(held: list[Lines]) -> list[int]:
     return pitches
 
 
-def along(o: Operand, axis: Axis, panel: str, *, reading: bool, itemsize: int, step: int) -> str:
-    """Which axes lie contiguous, as a ``Move`` spells it; ``panel`` is the panel's own axis."""
-    if o.c == itemsize and not (panel == "p" and o.spatial[-1] * step == itemsize):
-        tensor = "c"
-    elif o.spatial[-1] * step == itemsize:
-        tensor = "p"
-    else:
+def along_in(r: Request, axis: Axis, panel: str) -> str:
+    """Which axes lie contiguous on the way in, as a ``Move`` spells it; ``panel`` is the panel's own axis."""
+    found = _contiguous(r.x, axis.stride, panel)
+    return found + panel if found else "any"
+
+
+def along_out(r: Request, axis: Axis, panel: str) -> str:
+    """The same on the way out, where a residual must lie as the result does."""
+    found = _contiguous(r.y, axis.out_step, panel)
+    if r.residual is not None and (found == "2" or found != _contiguous(r.residual, axis.out_step, panel)):
         return "any"
-    return tensor + panel if reading else panel + tensor
+    return panel + found if found else "any"
+
+
+def _contiguous(o: Operand, step: int, panel: str) -> str:
+    if o.c == o.itemsize and not (panel == "p" and o.spatial[-1] * step == o.itemsize):
+        return "c"
+    if o.spatial[-1] * step == o.itemsize:
+        return "p"
+    return "2" if o.spatial[-1] == o.itemsize and step == 2 else ""
 
 
 def move_address(r: Request, spec: Move) -> int:

@@ -31,7 +31,8 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
-    along,
+    along_in,
+    along_out,
     common_words,
     fill_words,
     move_address,
@@ -502,12 +503,6 @@ def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, keep: list[Any]) 
         lambda: _packed_weights(r.weights(sweep), sweep, plan, lane),
     )
     last = sweep[-1]
-    read = along(r.x, last, "c", reading=True, itemsize=r.x.itemsize, step=1)
-    write = along(r.y, last, "c", reading=False, itemsize=r.y.itemsize, step=last.out_step)
-    if r.residual is not None and write != along(
-        r.residual, last, "c", reading=False, itemsize=r.y.itemsize, step=last.out_step
-    ):
-        write = "any"
     box = (*plan.outer, *((max(len(b) for b in plan.rows) * plan.y.m,) if plan.transformed == 2 else ()),
            max(len(b) for b in plan.columns) * plan.x.m)  # fmt: skip
     again_words = direct.again_words(r, sweep, box, plan.vectors, keep)
@@ -529,8 +524,8 @@ def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, keep: list[Any]) 
         "word_bytes": arith.bytes, "flags": plan.flags, "again": plan.v, "again_words": again_words,
         "input_transform": _transform(r, plan, "input"), "output_transform": _transform(r, plan, "output"),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
-        "move_in": move_address(r, Move(p.x, arith.accumulator, read)),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+        "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "c"))),
+        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 

@@ -485,13 +485,24 @@ class Module:
 
     def store_first(self, value: Value, target: Buffer, mask: Mask) -> None:
         """Store the lanes of a mask; memory behind the other lanes is not touched."""
+        self._store_masked(value, target, mask.bits, mask.count * value.type.element_bytes)
+
+    def _store_masked(self, value: Value, target: Buffer, bits: Value, size: Value) -> None:
         type_ = value.type
-        address = self._checked(target, mask.count * type_.element_bytes, "masked store")
+        address = self._checked(target, size, "masked store")
         full = f"llvm.masked.store.{type_.suffix}.p0"
-        self._declared.setdefault(full, f"declare void @{full}({type_}, ptr, i32, {mask.bits.type})")
-        self._line(
-            f"  call void @{full}({type_} {value.name}, ptr {address}, i32 1, {mask.bits.type} {mask.bits.name})"
-        )
+        self._declared.setdefault(full, f"declare void @{full}({type_}, ptr, i32, {bits.type})")
+        self._line(f"  call void @{full}({type_} {value.name}, ptr {address}, i32 1, {bits.type} {bits.name})")
+
+    def store_even(self, value: Value, target: Buffer, count: Value) -> None:
+        """Store the first ``count`` of a vector's even lanes; the others' memory is not touched."""
+        type_ = value.type
+        count = self.maximum(count, 0)
+        ramp = ", ".join(f"i64 {i if i % 2 == 0 else 2 * type_.lanes}" for i in range(type_.lanes))
+        wide = self.splat(count * 2, type_.lanes)
+        bits = self.emit(f"icmp ult <{type_.lanes} x i64> <{ramp}>, {wide.name}", type_.of("i1"))
+        size = self.maximum(count * 2 - 1, 0) * type_.element_bytes
+        self._store_masked(value, target, bits, size)
 
     def broadcast(self, type_: Type, source: Buffer) -> Value:
         """Load one element into every lane."""

@@ -57,8 +57,8 @@ class Move:
         dtype in the tensor, or LLVM accumulator element in the panel: a move in goes from dtype to
         element, a move out from element to dtype.
     along : str
-        Contiguous axes of source and target: ``cc``, ``pp``, ``pc``, ``cp`` (p pixel, c channel), or
-        ``any`` for a move element by element.
+        Contiguous axes of source and target: ``c`` channel, ``p`` pixel, ``2`` every second pixel of
+        contiguous ones, as in ``cc``, ``pc`` or ``2c``; or ``any`` for a move element by element.
     epilogue : Epilogue or None
         None for a move in.
     """
@@ -116,7 +116,7 @@ def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool, masks: boo
             spread.each(g, ends(spread), ends(single))
             return
         block = Block(k, spec, kind, f16c)
-        if spec.along in ("cc", "pp"):
+        if (spec.along[0] == "c") == (spec.along[1] == "c"):
             block.rows(g, *ends(block))
         else:
             block.transposed(g, *ends(block), masks)
@@ -157,16 +157,42 @@ class Block:
         """Load a vector or a scalar."""
         if stride is not None:
             return self.k.gather(kind, place, stride, mask)
+        if self.spec.along[0] == "2" and kind.lanes:
+            return self._every_second(kind, place, mask)
         return self.k.load(kind, place) if mask is None else self.k.load_first(kind, place, mask)
 
     def write(self, value: Value, place: Buffer, mask: Mask | None) -> None:
         """Store a vector or a scalar."""
         if self.target_stride is not None:
             self.k.scatter(value, place, self.target_stride, mask)
+        elif self.spec.along[1] == "2" and value.type.lanes:
+            self._to_every_second(value, place, mask)
         elif mask is None:
             self.k.store(value, place)
         else:
             self.k.store_first(value, place, mask)
+
+    def _every_second(self, kind: Type, place: Buffer, mask: Mask | None) -> Value:
+        """Elements 0, 2, ... of contiguous ones; two loads that end with the last one needed."""
+        k, n = self.k, kind.lanes
+        second = place + (n - 1) * kind.element_bytes
+        if mask is None:
+            low, high = k.load(kind, place), k.load(kind, second)
+        else:
+            needed = mask.count * 2 - 1
+            low = k.load_first(kind, place, k.mask(needed, n))
+            high = k.load_first(kind, second, k.mask(needed - (n - 1), n))
+        even = [2 * i if 2 * i < n else n + 2 * i - (n - 1) for i in range(n)]
+        return k.shuffle(low, high, even)
+
+    def _to_every_second(self, value: Value, place: Buffer, mask: Mask | None) -> None:
+        """Store to elements 0, 2, ...; what lies between is not touched."""
+        k, n = self.k, value.type.lanes
+        half = n // 2
+        for part in range(2):
+            spread = k.shuffle(value, value, [part * half + i // 2 for i in range(n)])
+            count = k.constant(_INT, half) if mask is None else k.minimum(mask.count - part * half, half)
+            k.store_even(spread, place + part * n * value.type.element_bytes, count)
 
     def each(self, g: _Given, wide: tuple[Load, Store], single: tuple[Load, Store]) -> None:
         """Pixel by pixel, a vector's worth at a time: for strides that leave nothing together."""
@@ -187,7 +213,7 @@ class Block:
     def rows(self, g: _Given, load: Load, store: Store) -> None:
         """Vectors along the axis that is contiguous on both sides."""
         k, lanes = self.k, self.kind.lanes
-        by_channel = self.spec.along == "cc"
+        by_channel = self.spec.along[0] == "c"
         rows, columns = (g.pixels, g.channels) if by_channel else (g.channels, g.pixels)
         step_s = g.source_pixel if by_channel else g.source_channel
         step_t = g.target_pixel if by_channel else g.target_channel
@@ -208,7 +234,7 @@ class Block:
     def transposed(self, g: _Given, load: Load, store: Store, masks: bool) -> None:
         """Squares of vectors, loaded along one axis and stored along the other."""
         k, lanes = self.k, self.kind.lanes
-        to_channel = self.spec.along == "pc"
+        to_channel = self.spec.along[1] == "c"
         # a: contiguous in the source; b: contiguous in the target
         na, nb = (g.pixels, g.channels) if to_channel else (g.channels, g.pixels)
         sb = g.source_channel if to_channel else g.source_pixel
@@ -259,11 +285,12 @@ def _transpose(k: Module, rows: list[Value]) -> list[Value]:
 
 
 def _sizes(spec: Move) -> tuple[int, int]:
-    """Bytes of an element in source and target."""
+    """Bytes between neighbours in source and target."""
     word = Type(spec.element).element_bytes
-    if spec.epilogue is None:
-        return DTYPES[spec.source].itemsize, word
-    return word, DTYPES[spec.target].itemsize
+    source, target = DTYPES.get(spec.source), DTYPES.get(spec.target)
+    from_bytes = word if spec.epilogue is not None or source is None else source.itemsize
+    to_bytes = word if spec.epilogue is None or target is None else target.itemsize
+    return from_bytes * (1 + (spec.along[0] == "2")), to_bytes * (1 + (spec.along[1] == "2"))
 
 
 def load_in(block: Block, zero_point: Value) -> Load:
@@ -302,7 +329,7 @@ def store_out(
     spec, k, kind = block.spec, block.k, block.kind
     epilogue, dtype = spec.epilogue, DTYPES[spec.target]
     assert epilogue is not None
-    by_channel = spec.along in ("cc", "pc")
+    by_channel = spec.along[1] == "c"
 
     def per_channel(table: Buffer, kind: Type, c: Value, mask: Mask | None) -> Value:
         if kind.lanes and not by_channel:
