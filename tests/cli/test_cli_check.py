@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from polyconv.cli import check
+from polyconv.conformance import faults, fuzz, suite
 from polyconv.dtypes import DTYPES
 from polyconv.problem.problem import Problem
 
@@ -70,6 +71,64 @@ def test_fuzz_runs_resumes_and_reports(polyconv: Callable[..., Any], tmp_path: A
     again = polyconv("check", "--fuzz", 8, "--seed", 5, "--peers", "", "--resume", state)
     assert again.code == 0, again.out
     assert "8 problems, 0 mismatches" in again.out
+
+
+def test_fuzz_takes_an_algorithm_and_a_target(polyconv: Callable[..., Any]) -> None:
+    words = ("check", "--fuzz", 12, "--seed", 5, "--peers", "", "--algorithm", "direct", "--target", "baseline")
+    done = polyconv(*words, "--json")
+    assert done.code == 0, done.out
+    named = {"seed": 5, "operator": None, "algorithm": "direct", "target": "baseline"}
+    assert done.json["fuzz"]["campaign"] == named
+    assert "seed 5 algorithm direct target baseline: 12 problems" in polyconv(*words).out
+    assert "POLYCONV_TARGET" not in os.environ or os.environ["POLYCONV_TARGET"] != "baseline"
+    wrong = polyconv("check", "--fuzz", 1, "--algorithm", "guess")
+    assert (wrong.code, wrong.out) == (1, "")
+    assert "algorithm='guess' is not known" in wrong.err
+
+
+def test_a_mismatch_of_the_fuzz_is_exit_code_4(
+    polyconv: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz, "against", lambda *given, **named: ["planted"])
+    done = polyconv("check", "--fuzz", 2, "--seed", 5, "--peers", "", "--json")
+    assert done.code == 4
+    assert [f["message"] for f in done.json["fuzz"]["findings"]] == ["planted", "planted"]
+    shown = polyconv("check", "--fuzz", 2, "--seed", 5, "--peers", "")
+    assert shown.code == 4
+    assert "2 problems, 2 mismatches of polyconv" in shown.out
+
+
+def test_conformance_counts_by_operator_and_names_what_failed(
+    polyconv: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = (
+        suite.Outcome("onnx Conv", 11, "one", None),
+        suite.Outcome("onnx Conv", 11, "two", "planted"),
+        suite.Outcome("onnx Conv", 1, "three", None, "torch: a known one"),
+    )
+    monkeypatch.setattr(suite, "SECTIONS", {"made": lambda: iter(outcomes)})
+    done = polyconv("check", "--conformance", "--json")
+    assert done.code == 4
+    rows = [(r["operator"], r["version"], r["run"], r["passed"], r["failed"]) for r in done.json["conformance"]]
+    assert rows == [("onnx Conv", 1, 1, 1, 0), ("onnx Conv", 11, 2, 1, 1)]
+    shown = polyconv("check", "--conformance")
+    assert shown.code == 4
+    assert "onnx Conv 11: two: planted" in shown.out
+    assert "torch: a known one" in shown.out
+
+
+@pytest.mark.parametrize("caught", [True, False])
+def test_a_missed_fault_is_exit_code_4(
+    polyconv: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caught: bool
+) -> None:
+    found = faults.Catch(3, "move: load") if caught else None
+    monkeypatch.setattr(faults, "caught", lambda fault, *given, check: found if check else faults.Catch(2, "wrong"))
+    done = polyconv("check", "--faults", "--json")
+    assert done.code == (0 if caught else 4)
+    assert done.json["missed"] == (0 if caught else len(faults.FAULTS))
+    shown = polyconv("check", "--faults")
+    assert ("MISSED" in shown.out) is not caught
+    assert "tail mask" in shown.out
 
 
 def test_info_tells_this_machines_facts(

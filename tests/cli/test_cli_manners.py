@@ -71,6 +71,8 @@ def test_every_verb_has_help(polyconv: Callable[..., Any], verb: str) -> None:
         (["explain", "conv f99 NCHW n1 c3 i8x8 m4 k3x3"], "f99"),
         (["check", "--conformance", "--fuzz", "3"], "--fuzz"),
         (["check", "--resume", "x"], "--resume"),
+        (["check", "--faults", "--fuzz", "3"], "--faults"),
+        (["check", "--target", "avx2", "--algorithm", "direct"], "--algorithm and --target"),
         (["cache", "burn"], "burn"),
     ],
 )

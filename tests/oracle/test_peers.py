@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
-from polyconv.conformance import corpus
+from polyconv.conformance import corpus, peers
 from polyconv.conformance.deviations import DIFFERENCES, REFUSALS, explanation
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
@@ -78,6 +80,16 @@ def test_a_dead_worker_is_replaced_and_named() -> None:
 def test_a_slow_worker_is_ended() -> None:
     peer = Peer("torch", seconds=0.01)  # less than an import takes
     with pytest.raises(GuestError, match=r"torch took longer than 0\.01 s in version"):
+        peer.call("version")
+    peer.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a matter of fork")
+def test_a_forked_child_of_a_slow_worker_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that a guest forks and that hangs holds the worker's end of the pipe."""
+    monkeypatch.setattr(peers, "_WORKER", "import os, time; os.fork(); time.sleep(60)")
+    peer = Peer("torch", seconds=1.0)
+    with pytest.raises(GuestError, match="torch took longer than 1 s in version"):
         peer.call("version")
     peer.close()
 

@@ -269,11 +269,13 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     most = channel_tile_rows(s.target, plan.vectors)
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
     steps = group_in_words(group_in, arith) * math.prod(axis.taps for axis in sweep)
-    row = sum(tile_cycles(rows, plan.vectors) for _, rows in near_equal(plan.box[-1], most))
+    tiles = near_equal(plan.box[-1], most)
+    row = sum(tile_cycles(rows, plan.vectors) for _, rows in tiles)
     rows = math.prod(plan.box[:-1]) * box_count
-    products = rows * plan.blocks * (row * (steps + 4) + 20 * len(near_equal(plan.box[-1], most)))
     lines_held = math.prod(max(1, h.count) for h in plan.held)
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
+    entries = blocks_in * math.prod(axis.taps for axis in sweep)
+    products = rows * plan.blocks * (row * steps + len(tiles) * (20 + 4.0 * entries))
     moves = box_count * (400 + lines_held * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0))
     per_output = 4.0 if group_out >= lane // 2 else 2.0 * group_out
     moves += rows * plan.box[-1] * plan.blocks * plan.vectors * per_output

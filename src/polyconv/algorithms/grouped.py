@@ -111,6 +111,8 @@ def cost(s: Situation) -> dict[str, float]:
             products += rows * (taps * step + 25)
         rows_in = math.prod(max(1, h.count) for h in plan.held[:-1])
         per_in, per_out = (2.0, 2.5) if p.layout == "NHWC" else (4.5, 4.5)
+        if sweep[-1].stride > 1:  # every second pixel costs a whole line of the cache
+            per_in *= 2.0
         moves += box_count * (300 + rows_in * (60 + max(1, plan.held[-1].count) * per_in * vectors))
         moves += rows * (40 + plan.box[-1] * per_out * vectors)
     batch = (p.n or 0) * -(-p.c // ROW_WORDS)

@@ -27,8 +27,8 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
-    "along_out", "boxes",     "common_words", "fill_words", "move_address", "near_equal", "one_step", "own_bound", "tile_addresses",
-    "tile_cycles", "zeros",
+    "along_out", "boxes", "common_words", "fill_words", "move_address", "near_equal", "one_step", "own_bound",
+    "tile_addresses", "tile_cycles", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10

@@ -20,6 +20,7 @@ EXIT_CODES = {
     2: "wrong usage",
     3: "the model or the operator is not supported",
     4: "results differ",
+    5: "slower than before (bench --compare --fail-over)",
     130: "interrupted",
 }
 

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -49,8 +50,15 @@ def run(words: Sequence[str]) -> int:
         if code == 130:  # Typer makes this of an interrupt
             raise KeyboardInterrupt
     except BaseException as error:
-        return _report(error, as_json="--json" in words)
+        return _report(error, as_json=_wants_document(words))
     return code if isinstance(code, int) else 0
+
+
+def _wants_document(words: Sequence[str]) -> bool:
+    """Whether stdout is for one JSON document; ``bench --json FILE`` leaves it to the tables."""
+    if "bench" in words:
+        return "--json=-" in words or ("--json", "-") in pairwise(words)
+    return "--json" in words
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:

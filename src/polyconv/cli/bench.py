@@ -1,104 +1,151 @@
-"""``polyconv bench``: measure this machine and this installation.
+"""``polyconv bench``: convolutions measured against every other engine that is installed, or ``--smoke``.
 
-``--smoke`` takes a minute: start-up, call overhead, compile times, six dense layers, and the floor of
-the generic algorithm on random problems.  Floors it should keep are printed beside the figures.
+What to measure comes from problem lines, files of them, layer sets that come with the package, or a model;
+tables, a JSON document and a report page come out.  How it is measured is the package ``benchmark``'s.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
-from polyconv.benchmark import floor, smoke
-from polyconv.benchmark.peaks import copy_bandwidth, peak
-from polyconv.cli import render
-from polyconv.cli.options import AsJson
-from polyconv.errors import ArgumentError
+from polyconv.benchmark import compare, record, sets
+from polyconv.benchmark.record import Document, Row
+from polyconv.benchmark.run import Options, resumed, run
+from polyconv.benchmark.summary import published
+from polyconv.cli import bench_tables, info, render, smoke
+from polyconv.cli.options import Accuracy, Dim, Files, Semantics, session, subject, usage, within
 from polyconv.settings import resolve
-from polyconv.target import target
 
 __all__ = ["command"]
 
-Smoke = Annotated[bool, typer.Option("--smoke", help="The short benchmark.")]
-Problems = Annotated[int, typer.Option("--problems", min=1, help="Random problems for the floor.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random problems.")]
-Algorithm = Annotated[str, typer.Option("--algorithm", help="Algorithm whose floor is measured.")]
+_NOISE_PERCENT = 3.0
+_MODELS = (".onnx", ".xml")
+
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TARGET]...", help="Problems, files of problems (one a line), .onnx or .xml files."),
+]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME", help="A layer set of the package, or all; may be repeated.")
+]
+Match = Annotated[str | None, typer.Option("--match", metavar="REGEX", help="Only lines in which it is found.")]
+Peers = Annotated[
+    str | None, typer.Option("--peers", metavar="NAME,...", help="Other engines; by default all that are installed.")
+]
+Layout = Annotated[
+    Literal["NCHW", "NHWC"], typer.Option("--layout", help="Whose ratios lead; both are always measured.")
+]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of every engine.")]
+Level = Annotated[
+    Literal["avx512", "avx2", "baseline"] | None,
+    typer.Option("--target", help="Restrict all engines to these instructions; those that cannot be are left out."),
+]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.01, help="Of measuring, per layer and about.")]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Good rounds wanted per layer.")]
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE|-", help="One JSON document, written after every layer; - is stdout."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Leave out the layers that the --json file holds already.")]
+Compare = Annotated[
+    Path | None, typer.Option("--compare", metavar="FILE", exists=True, dir_okay=False, help="Of an earlier --json.")
+]
+FailOver = Annotated[
+    float | None,
+    typer.Option("--fail-over", metavar="PERCENT", min=0, help="With --compare: exit code 5 if one is so much slower."),
+]
+Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML page with plots.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of operands, orders and random problems.")]
+Smoke = Annotated[bool, typer.Option("--smoke", help="Instead: a minute's look at this installation alone.")]
+Problems = Annotated[int, typer.Option("--problems", min=1, help="With --smoke: random problems for the floor.")]
+Algorithm = Annotated[str, typer.Option("--algorithm", help="With --smoke: algorithm whose floor is measured.")]
 
 
 def command(
+    targets: Targets = None,
+    set_: Sets = None,
+    match: Match = None,
+    peers: Peers = None,
+    layout: Layout = "NCHW",
+    threads: Threads = 1,
+    accuracy: Accuracy = None,
+    target: Level = None,
+    seconds: Seconds = 2.0,
+    rounds: Rounds = 7,
+    json_: Json = None,
+    resume: Resume = False,
+    compare_: Compare = None,
+    fail_over: FailOver = None,
+    report: Report = None,
+    inputs: Files = None,
+    dim: Dim = None,
+    semantics: Semantics = "onnx",
+    seed: Seed = 0,
     smoke_: Smoke = False,
     problems: Problems = 300,
-    seed: Seed = 0,
     algorithm: Algorithm = "generic",
-    as_json: AsJson = False,
 ) -> None:
-    """Measure start-up, calls, compiling and speed, one thread."""
-    if not smoke_:
-        raise ArgumentError("bench measures with --smoke; comparisons with other engines are not part of this version")
-    here = target(resolve("target"))
-    starts, calls, compiled = smoke.start_times(), smoke.call_times(), smoke.compile_times()
-    with render.progress("layers") as advance:
-        done = [0]
-
-        def layer(_: object) -> None:
-            done[0] += 1
-            advance(done[0])
-
-        layers = smoke.layer_speeds(layer)
-    with render.progress("random problems") as advance:
-        seen = [0]
-
-        def one(_: object) -> None:
-            seen[0] += 1
-            advance(seen[0], problems)
-
-        shares = floor.shares(floor.random_problems(problems, seed), here, algorithm, one)
-    shares.sort(key=lambda s: s.share)
-    peaks = {name: peak(here, name) for name in ("f32", "f64", "i32", "i64")}
-    if as_json:
-        render.document(
-            {
-                "command": "bench", "start": starts, "call": calls, "compile_seconds": compiled, "layers": layers,
-                "peaks_gflops": peaks, "copy_bytes_per_second": copy_bandwidth(),
-                "floor": [{"problem": str(s.problem), "gflops": s.gflops, "share": s.share, "of_bound": s.of_bound}
-                          for s in shares],
-            }
-        )  # fmt: skip
+    """Measure convolutions against PyTorch, ONNX Runtime and OpenVINO."""
+    if smoke_:
+        smoke.show(problems, seed, algorithm, as_json=json_ == "-")
         return
-    slowest = max(compiled.values())
-    render.table("start and call", ("what", "measured", "floor"), [
-        ("import, beyond NumPy", f"{1e3 * starts.imported:.1f} ms", "100 ms"),
-        ("first result, empty object cache", f"{1e3 * starts.first_cold:.0f} ms", "1000 ms"),
-        ("first result, warm object cache", f"{1e3 * starts.first_warm:.0f} ms", "150 ms"),
-        ("call of a tiny layer, with out", f"{1e6 * calls.with_out:.2f} us", "1 us"),
-        ("call of a tiny layer, without out", f"{1e6 * calls.without_out:.2f} us", "1.5 us"),
-        (f"compile time, slowest of {len(compiled)} kernels", f"{1e3 * slowest:.0f} ms", "50 ms"),
-        ("compile time, all kernels of the six layers", f"{1e3 * sum(compiled.values()):.0f} ms", ""),
-    ])  # fmt: skip
-    render.line(", ".join(f"{name} {value:.0f} GFLOP/s" for name, value in peaks.items())
-                + f" peak of one core ({here.level}); copy {copy_bandwidth() / 1e9:.0f} GB/s")  # fmt: skip
-    columns = ("layer", "layout", "target", "algorithm", "us", "GFLOP/s", "of its peak", "of f32 peak")
-    render.table("f32, one thread", columns, [_row(row) for row in layers])
-    _floor(shares, algorithm)
+    cases = usage(sets.select, _cases(targets or (), set_ or (), inputs, dim, semantics, seed), match)
+    file = None if json_ in (None, "-") else Path(str(json_))
+    names = None if peers is None else tuple(word.strip() for word in peers.split(",") if word.strip())
+    options = Options(threads, resolve("accuracy", accuracy), target, names, seconds, rounds, seed)
+    earlier = usage(resumed, record.load(file), options) if resume and file is not None and file.exists() else None
+    before = None if compare_ is None else record.load(compare_)
+    with render.progress("layers") as advance:
+
+        def finished(document: Document, row: Row) -> None:
+            advance(len(document.rows), len(cases))
+            render.note(bench_tables.line(row))
+            if file is not None:
+                record.save(published(document), file)
+
+        document = run(cases, options, machine=_machine(), earlier=earlier, progress=finished)
+    if report is not None:
+        from polyconv.benchmark.report import report as page  # brings matplotlib
+
+        report.write_text(page(document))
+    percent = _NOISE_PERCENT if fail_over is None else fail_over
+    changes = [] if before is None else compare.changes(document, before, percent)
+    if json_ == "-":
+        render.document({**published(document), "changes": changes})
+    else:
+        bench_tables.show(document, layout)
+        if before is not None:
+            bench_tables.show_changes(changes, compare.differences(document, before))
+    if fail_over is not None and any(change.verdict == "slower" for change in changes):
+        raise typer.Exit(5)
 
 
-def _row(row: smoke.LayerSpeed) -> tuple[Any, ...]:
-    return (
-        row.name, row.layout, row.level, row.algorithm, f"{1e6 * row.seconds:.0f}", f"{row.gflops:.0f}",
-        f"{row.share:.0%}", f"{row.share_of_machine:.0%}",
-    )  # fmt: skip
+def _machine() -> dict[str, object]:
+    """The machine card, without what names the user."""
+    return {title: facts for title, facts in info.card().items() if title != "paths"}
 
 
-def _floor(shares: list[floor.Share], algorithm: str) -> None:
-    """The lowest shares, and how many lie below 4 %."""
-    low = [s for s in shares if s.share < 0.04]
-    middle = shares[len(shares) // 2].share
-    bound = min(shares, key=lambda s: s.of_bound)
-    rows = [(f"{s.share:.1%}", f"{s.of_bound:.0%}", f"{s.gflops:.1f}", str(s.problem)) for s in shares[:10]]
-    title = f"{algorithm} on {len(shares)} random problems above 1 MFLOP, lowest shares"
-    render.table(title, ("share of peak", "of bound", "GFLOP/s", "problem"), rows)
-    render.line(
-        f"below 4 % of the peak: {len(low)} of {len(shares)}; median {middle:.0%}; lowest share of the bound "
-        f"(multiply-adds or memory): {bound.of_bound:.1%}"
-    )
+def _cases(
+    targets: Sequence[str], names: Sequence[str], inputs: Sequence[str] | None, dim: Sequence[str] | None,
+    semantics: str, seed: int,
+) -> list[sets.Case]:  # fmt: skip
+    """Everything that was named, in the order of the command line."""
+    if not targets and not names:
+        raise typer.BadParameter("name what to measure: problems, files of problems, models, --set NAME, or --smoke")
+    cases: list[sets.Case] = []
+    for word in targets:
+        named = subject(word.partition("  #")[0])
+        if not isinstance(named, Path):
+            cases.append(usage(sets.of_line, word))
+        elif named.suffix not in _MODELS:
+            cases += usage(sets.of_file, named)
+        else:
+            with within(1, None, None):
+                model, fed = session(named, semantics, inputs, dim, seed)
+                model.run(None, {name: feed.array for name, feed in fed.items()})
+            cases += sets.of_model(named.stem, model.nodes)
+    return [*cases, *usage(sets.of_sets, names)]

@@ -17,7 +17,7 @@ from polyconv.cli.options import AsJson
 from polyconv.settings import SETTINGS, affinity, cgroup_quota, resolve
 from polyconv.target import host_target, target
 
-__all__ = ["command", "installed"]
+__all__ = ["card", "command", "installed"]
 
 _PACKAGES = (
     "polyconv", "numpy", "llvmlite", "ml_dtypes", "onnx", "onnxruntime", "openvino", "torch", "defusedxml",
@@ -44,7 +44,20 @@ class Value:
 
 def command(as_json: AsJson = False) -> None:
     """Show CPU, instruction set, caches, cores, versions, paths and settings."""
-    facts = {
+    if as_json:
+        render.document({"command": "info", **_facts()})
+        return
+    for title, part in card().items():
+        render.facts(title, part)
+
+
+def card() -> dict[str, dict[str, object]]:
+    """All facts in the words and numbers that a person reads, title by title."""
+    return {title: {name: _spelled(value) for name, value in part.items()} for title, part in _facts().items()}
+
+
+def _facts() -> dict[str, dict[str, Any]]:
+    return {
         "cpu": _cpu(),
         "caches": _caches(),
         "cores": _cores(),
@@ -52,11 +65,6 @@ def command(as_json: AsJson = False) -> None:
         "paths": {"package": str(Path(__file__).parent.parent), "cache": str(resolve("cache_dir"))},
         "settings": _settings(),
     }
-    if as_json:
-        render.document({"command": "info", **facts})
-        return
-    for title, part in facts.items():
-        render.facts(title, {name: _spelled(value) for name, value in part.items()})
 
 
 def _spelled(value: object) -> object:
@@ -113,6 +121,7 @@ def _cores() -> dict[str, Any]:
         "online": os.cpu_count(),
         "affinity": affinity(),
         "control group quota": "none" if quota is None else f"{quota:.3g}",
+        "load average": f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown",
         "threads of a call": resolve("threads"),
     }
 

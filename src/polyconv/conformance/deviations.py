@@ -1,8 +1,8 @@
 """Where other engines refuse a problem or answer differently: one named row each, with the reason.
 
 A comparison against an engine is either equal within the bound, or every output beyond it is covered by
-a row that says what the engine does instead and how far that may lead; nothing else passes.  All rows
-were measured with onnxruntime 1.31.1, openvino 2026.4.1 and torch 2.13.0; docs/conformance.md explains them.
+a row that says what the engine does instead and how far that may lead; nothing else passes.  The rows
+hold for onnxruntime 1.31.1, openvino 2026.4.1 and torch 2.13.0; docs/conformance.md explains them.
 """
 
 from __future__ import annotations

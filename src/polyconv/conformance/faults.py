@@ -106,9 +106,8 @@ FAULTS: dict[str, Fault] = {
             "polyconv.algorithms.program", '"x_g": r.x.c * group_in', '"x_g": r.x.c * (group_in + 1)',
         ),
         Fault(
-            "bias offset", "a group's bias begins one channel too late",
-            "polyconv.algorithms.direct",
-            "(item.g * p.outputs + channel) * p.word_bytes", "(item.g * (p.outputs + 1) + channel) * p.word_bytes",
+            "bias offset", "every output channel gets the bias of the next one",
+            "polyconv.kernels.layout", "per_channel(bias, kind, c, mask)", "per_channel(bias, kind, c + 1, mask)",
         ),
         Fault(
             "residual pitch", "rows of the residual lie one element too far apart",
@@ -117,10 +116,8 @@ FAULTS: dict[str, Fault] = {
             "(r.residual.spatial[a] + r.residual.itemsize) * axis.out_step",
         ),
         Fault(
-            "last block", "the last block of output channels stores one channel too many",
-            "polyconv.algorithms.direct",
-            '"last_outputs": group_out - (plan.blocks - 1) * block_outputs',
-            '"last_outputs": group_out - (plan.blocks - 1) * block_outputs + 1',
+            "last channel", "a block of output channels stores one channel too many",
+            "polyconv.algorithms.direct", "p.total_outputs - absolute)", "p.total_outputs - absolute) + 1",
         ),
         Fault(
             "chunk weights", "the next chunk of input channels goes on one tap too late in the weights",
@@ -277,7 +274,7 @@ def _message(report: Report, *, check: bool) -> str | None:
 def main(words: list[str]) -> None:
     """The process that has a fault: ``MODULE RIGHT WRONG SEED MOST STATE``."""
     module, right, wrong, seed, most, state = words
-    plant(Fault("", "", module, right, wrong))
+    plant(Fault(module, "", module, right, wrong))
     from polyconv.conformance import fuzz
     from polyconv.settings import resolve
 

@@ -248,12 +248,12 @@ def _peer_outcome(trial: Trial, want: Expected, guest: Peer) -> tuple[str, str |
     if isinstance(answer, str):
         if not answer.startswith("error: "):
             return f"not asked: {answer}", None
-        reason, wrong = crash(guest.engine, p, made) if " died " in answer else None, answer
-    else:
-        wrong = complaint(p, want, answer)
-        if wrong is None:
-            return "agrees", None
-        reason = explanation(guest.engine, p, made, want, answer)
+        reason = crash(guest.engine, p, made) if " died " in answer else None
+        return ("unexplained", answer) if reason is None else (f"explained: {reason}", None)
+    wrong = complaint(p, want, answer)
+    if wrong is None:
+        return "agrees", None
+    reason = explanation(guest.engine, p, made, want, answer)
     return ("unexplained", wrong) if reason is None else (f"explained: {reason}", None)
 
 

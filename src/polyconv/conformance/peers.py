@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +29,10 @@ __all__ = ["ENGINES", "GuestError", "Peer", "available", "opened"]
 
 ENGINES: dict[str, str] = {"onnxruntime": "onnxruntime", "openvino": "openvino", "torch": "torch"}
 """Engine, and the module whose presence makes it available."""
+
+
+# Started through -c: a module run by -m after its package imported it would warn.
+_WORKER = "import sys; from polyconv.conformance.guests.worker import main; main(sys.argv[1])"
 
 
 class GuestError(Error):
@@ -63,13 +69,12 @@ class Peer:
             With what the guest raised, or how its process ended.
         """
         if self._process is None or self._process.poll() is not None:
-            # Started through -c: a module run by -m after its package imported it would warn.
-            code = f"from polyconv.conformance.guests.worker import main; main({self.engine!r})"
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-c", _WORKER, self.engine],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
         process = self._process
         assert process.stdin is not None and process.stdout is not None
@@ -77,7 +82,7 @@ class Peer:
 
         def end() -> None:
             late.set()
-            process.kill()
+            _kill(process)
 
         watch = threading.Timer(self.seconds, end)
         watch.start()
@@ -114,8 +119,21 @@ class Peer:
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
-            self._process.wait()
+            try:
+                self._process.wait(self.seconds)
+            except subprocess.TimeoutExpired:
+                _kill(self._process)
+                self._process.wait()
             self._process = None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a worker and whatever it has forked: a child left behind would hold our pipe open for ever."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
 
 
 @contextlib.contextmanager

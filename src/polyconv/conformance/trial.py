@@ -155,15 +155,14 @@ def against(trial: Trial, want: Expected, *, algorithm: str | None = None) -> li
 
 
 def _is_windowed(trial: Trial, algorithm: str | None) -> bool:
-    """Whether the algorithm that a trial runs bounds errors over a window only: accuracy strict refuses it."""
+    """Whether the algorithm that a trial runs bounds errors over a window only."""
     p, limit = trial.problem, trial.workspace_limit
     if trial.accuracy == "strict" or not p.x_dtype.is_float:
         return False
     if p.op == "causal_conv":  # computed as one or two plain ones
         p = replace(p, op="conv", pads=((0, 0),), i=(p.k[0] - 1 + int(p.i[0] or 0),))
     row = ALGORITHMS[algorithm or plan(p, accuracy=trial.accuracy, workspace_limit=limit).algorithm]
-    fast = Situation(p, target(resolve("target")), limit)
-    return row.applicable(fast) is None and row.applicable(replace(fast, strict=True)) is not None
+    return row.bound(Situation(p, target(resolve("target")), limit))[0] == "window"
 
 
 def _caller(trial: Trial, threads: int, algorithm: str | None) -> Callable[[Array | None], Any]:

@@ -1,0 +1,87 @@
+"""ONNX Runtime in a comparison: a model of one convolution, all arrays but the input inside.
+
+Arrays are bound before the calls, the result's too.  Runs in a worker process only.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from polyconv.benchmark.engines.ready import Lacking, Ready, Task
+from polyconv.conformance.deviations import refusal
+from polyconv.conformance.guests.onnxruntime import activation, convolution
+from polyconv.conformance.operands import Operands
+from polyconv.problem.problem import Problem
+
+__all__ = ["ready", "start", "version"]
+
+
+def version() -> str:
+    """Version of the guest."""
+    return importlib.metadata.version("onnxruntime")
+
+
+def start(task: Task) -> None:
+    """Keep the calling thread on the first CPU; the session's threads are given the others."""
+    if task.threads > 1 and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, task.cpus[:1])
+
+
+def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
+    """A session with bound arrays."""
+    reason = refusal("onnxruntime", p, made)
+    if reason is not None:
+        raise Lacking(reason)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = task.threads, 1
+    options.log_severity_level = 4
+    if task.threads > 1 and task.cpus:
+        places = ";".join(str(cpu + 1) for cpu in task.cpus[1:])  # it counts from 1
+        options.add_session_config_entry("session.intra_op_thread_affinities", places)
+    model, arrays = _model(p, made)
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    binding = session.io_binding()
+    for name, array in arrays.items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    output = session.get_outputs()[0]
+    shape = tuple(int(e or 0) for e in p.y_shape)
+    result = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, p.y_dtype.numpy))
+    binding.bind_ortvalue_output(output.name, result)
+
+    def run() -> object:
+        return session.run_with_iobinding(binding)
+
+    def values() -> NDArray[Any]:
+        return np.asarray(result.numpy())
+
+    return Ready(run, values, lambda: {"precision": p.x, "kernel": "MLAS", "remark": ""})
+
+
+def _model(p: Problem, made: Operands) -> tuple[bytes, dict[str, NDArray[Any]]]:
+    """A serialised model, and the arrays that it is fed."""
+    constants, nodes = convolution(p, made)
+    fed: dict[str, NDArray[Any]] = {n: constants.pop(n) for n in ("X", "offset", "mask") if n in constants}
+    last = nodes[-1].output[0]
+    if made.residual is not None:
+        fed["Z"] = np.ascontiguousarray(made.residual)
+        nodes.append(helper.make_node("Add", [last, "Z"], ["sum"]))
+        last = "sum"
+    if p.activation is not None:
+        nodes += activation(p, last, constants)
+        last = nodes[-1].output[0]
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in fed.items()
+    ]
+    output = helper.make_tensor_value_info(last, TensorProto.UNDEFINED, None)
+    inside = [numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in constants.items()]
+    graph = helper.make_graph(nodes, "problem", inputs, [output], inside)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    return onnx.shape_inference.infer_shapes(model).SerializeToString(), fed

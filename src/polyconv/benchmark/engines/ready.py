@@ -1,0 +1,62 @@
+"""What a guest makes of a problem: a function that computes it, and what there is to say about it.
+
+The contract between the worker and the files of the guests, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Lacking", "Ready", "Task", "channels_last"]
+
+
+class Lacking(Exception):
+    """The guest cannot compute the problem; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """How to compute.
+
+    Parameters
+    ----------
+    threads : int
+    cpus : tuple of int
+        The CPUs of the process, one per thread.
+    accuracy : str
+        polyconv's.
+    """
+
+    threads: int = 1
+    cpus: tuple[int, ...] = ()
+    accuracy: str = "fast"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A problem prepared for calls.
+
+    Parameters
+    ----------
+    run : callable
+        One call, all of its results left where ``result`` finds them.
+    result : callable
+        The last call's result as a NumPy array, channels first.
+    facts : callable
+        What is known after a first call: ``precision``, ``kernel``, ``remark``, and seconds of parts of
+        the preparation by name.
+    """
+
+    run: Callable[[], object]
+    result: Callable[[], NDArray[Any]]
+    facts: Callable[[], dict[str, Any]] = field(default=dict)
+
+
+def channels_last(a: NDArray[Any]) -> NDArray[Any]:
+    """A copy with the channels innermost."""
+    return np.ascontiguousarray(np.moveaxis(a, 1, -1))

@@ -1,0 +1,113 @@
+"""A document to two pictures in SVG: the ratio of every layer, and where polyconv stands under the roofline.
+
+matplotlib draws them; it is loaded when a picture is wanted.  What the figures mean is the judge's.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from polyconv.benchmark.engines import OURS
+from polyconv.benchmark.families import FAMILIES
+from polyconv.benchmark.judge import best_peer, ratio
+from polyconv.benchmark.record import Document, Row
+
+__all__ = ["ratio_plot", "roofline_plot"]
+
+_COLOURS = {"NCHW": "#0072b2", "NHWC": "#d55e00", "peer": "#7f7f7f"}
+_ROW_INCHES = 0.16
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    # text stays text: the page can be searched, and is smaller
+    pyplot.rcParams.update({"svg.fonttype": "none", "font.size": 8, "font.family": "sans-serif"})
+    return pyplot
+
+
+def _svg(figure: Any) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", bbox_inches="tight")
+    _pyplot().close(figure)
+    whole = text.getvalue()
+    return whole[whole.index("<svg") :]
+
+
+def ratio_plot(document: Document) -> str:
+    """Ratio to the best other engine of every layer in both layouts, by family, with quartiles and goals."""
+    rows = [row for row in document.rows if any(ratio(row, layout) for layout in OURS)]
+    pyplot = _pyplot()
+    families = [(f, sorted((r for r in rows if r.family == f.name), key=_headline)) for f in FAMILIES]
+    lines = sum(len(members) + 1 for _, members in families if members)
+    figure, axes = pyplot.subplots(figsize=(9, 1 + _ROW_INCHES * max(lines, 4)))
+    at, ticks = 0, []
+    for family, members in families:
+        if not members:
+            continue
+        ticks.append((at, family.name, True))
+        axes.plot([family.goal] * 2, [at + 0.5, at + len(members) + 0.5], color="#009e73", lw=1)
+        for row in members:
+            at += 1
+            ticks.append((at, row.label, False))
+            for layout in OURS:
+                found = ratio(row, layout)
+                if found is not None:
+                    axes.plot([found.low, found.high], [at, at], color=_COLOURS[layout], lw=1)
+                    axes.plot(found.value, at, "o" if layout == "NCHW" else "D", ms=3.5, color=_COLOURS[layout],
+                              mfc=_COLOURS[layout] if layout == "NCHW" else "white")  # fmt: skip
+        at += 1
+    axes.axvline(1.0, color="black", lw=1)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_yticks([place for place, _, _ in ticks], [name for _, name, _ in ticks])
+    for label, (_, _, is_family) in zip(axes.get_yticklabels(), ticks, strict=True):
+        label.set_fontweight("bold" if is_family else "normal")
+    axes.set_ylim(at, -1)
+    axes.grid(axis="x", lw=0.3)
+    axes.tick_params(top=True, labeltop=True)
+    for layout, mark in (("NCHW", "o"), ("NHWC", "D")):
+        axes.plot([], [], mark, ms=4, color=_COLOURS[layout], mfc=_COLOURS[layout] if layout == "NCHW" else "white",
+                  label=f"polyconv {layout}")  # fmt: skip
+    axes.plot([], [], color="#009e73", lw=1, label="goal of the family")
+    axes.legend(loc="lower right")
+    axes.set_xlabel("time of the best other engine / time of polyconv (quartiles of the rounds)")
+    return _svg(figure)
+
+
+def _headline(row: Row) -> float:
+    return min((r.value for layout in OURS if (r := ratio(row, layout)) is not None), default=0.0)
+
+
+def roofline_plot(document: Document) -> str:
+    """GFLOP/s over operations per byte, under the measured peaks."""
+    pyplot = _pyplot()
+    figure, axes = pyplot.subplots(figsize=(9, 5))
+    limits = document.peaks
+    rows = [row for row in document.rows if row.bytes]
+    intensity = [row.flops / row.bytes for row in rows]
+    ends = min([0.5, *intensity]), max([200.0, *intensity])
+    knee = limits.flops / limits.bandwidth
+    corners = [ends[0], knee, max(ends[1], knee)]
+    axes.plot(corners, [min(limits.flops, x * limits.bandwidth) / 1e9 for x in corners], color="black", lw=1)
+    series = [(layout, OURS[layout], "o" if layout == "NCHW" else "D") for layout in OURS]
+    for layout, engine, mark in series:
+        found = [(x, row.flops / m.seconds / 1e9) for x, row in zip(intensity, rows, strict=True)
+                 if (m := row.measures.get(engine)) is not None and m.seconds]  # fmt: skip
+        axes.plot([x for x, _ in found], [y for _, y in found], mark, ms=3.5, color=_COLOURS[layout],
+                  mfc=_COLOURS[layout] if layout == "NCHW" else "white", label=f"polyconv {layout}")  # fmt: skip
+    peers = [(x, row.flops / m.seconds / 1e9) for x, row in zip(intensity, rows, strict=True)
+             if (m := best_peer(row)) is not None and m.seconds]  # fmt: skip
+    axes.plot([x for x, _ in peers], [y for _, y in peers], "x", ms=3.5, color=_COLOURS["peer"],
+              label="best other engine")  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("operations per byte of input, weights and result")
+    axes.set_ylabel("GFLOP/s, padding counted as work")
+    axes.grid(lw=0.3)
+    axes.legend(loc="lower right")
+    return _svg(figure)

@@ -1,0 +1,94 @@
+"""The tables of ``polyconv bench --smoke``: start-up, calls, compiling, six dense layers, the slowest random problems.
+
+A minute's look at one installation, without other engines; floors it should keep stand beside the figures.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polyconv.benchmark import floor, smoke
+from polyconv.benchmark.peaks import copy_bandwidth, peak
+from polyconv.cli import render
+from polyconv.settings import resolve
+from polyconv.target import target
+
+__all__ = ["show"]
+
+
+def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
+    """Measure, and write tables or one document.
+
+    Parameters
+    ----------
+    problems, seed : int
+        How many random problems the floor is searched on, and their seed.
+    algorithm : str
+        Whose floor it is.
+    """
+    here = target(resolve("target"))
+    starts, calls, compiled = smoke.start_times(), smoke.call_times(), smoke.compile_times()
+    with render.progress("layers") as advance:
+        done = [0]
+
+        def layer(_: object) -> None:
+            done[0] += 1
+            advance(done[0])
+
+        layers = smoke.layer_speeds(layer)
+    with render.progress("random problems") as advance:
+        seen = [0]
+
+        def one(_: object) -> None:
+            seen[0] += 1
+            advance(seen[0], problems)
+
+        shares = floor.shares(floor.random_problems(problems, seed), here, algorithm, one)
+    shares.sort(key=lambda s: s.share)
+    peaks = {name: peak(here, name) for name in ("f32", "f64", "i32", "i64")}
+    if as_json:
+        render.document(
+            {
+                "command": "bench", "start": starts, "call": calls, "compile_seconds": compiled, "layers": layers,
+                "peaks_gflops": peaks, "copy_bytes_per_second": copy_bandwidth(),
+                "floor": [{"problem": str(s.problem), "gflops": s.gflops, "share": s.share, "of_bound": s.of_bound}
+                          for s in shares],
+            }
+        )  # fmt: skip
+        return
+    slowest = max(compiled.values())
+    render.table("start and call", ("what", "measured", "floor"), [
+        ("import, beyond NumPy", f"{1e3 * starts.imported:.1f} ms", "100 ms"),
+        ("first result, empty object cache", f"{1e3 * starts.first_cold:.0f} ms", "1000 ms"),
+        ("first result, warm object cache", f"{1e3 * starts.first_warm:.0f} ms", "150 ms"),
+        ("call of a tiny layer, with out", f"{1e6 * calls.with_out:.2f} us", "1 us"),
+        ("call of a tiny layer, without out", f"{1e6 * calls.without_out:.2f} us", "1.5 us"),
+        (f"compile time, slowest of {len(compiled)} kernels", f"{1e3 * slowest:.0f} ms", "50 ms"),
+        ("compile time, all kernels of the six layers", f"{1e3 * sum(compiled.values()):.0f} ms", ""),
+    ])  # fmt: skip
+    render.line(", ".join(f"{name} {value:.0f} GFLOP/s" for name, value in peaks.items())
+                + f" peak of one core ({here.level}); copy {copy_bandwidth() / 1e9:.0f} GB/s")  # fmt: skip
+    columns = ("layer", "layout", "target", "algorithm", "us", "GFLOP/s", "of its peak", "of f32 peak")
+    render.table("f32, one thread", columns, [_row(row) for row in layers])
+    _floor(shares, algorithm)
+
+
+def _row(row: smoke.LayerSpeed) -> tuple[Any, ...]:
+    return (
+        row.name, row.layout, row.level, row.algorithm, f"{1e6 * row.seconds:.0f}", f"{row.gflops:.0f}",
+        f"{row.share:.0%}", f"{row.share_of_machine:.0%}",
+    )  # fmt: skip
+
+
+def _floor(shares: list[floor.Share], algorithm: str) -> None:
+    """The lowest shares, and how many lie below 4 %."""
+    low = [s for s in shares if s.share < 0.04]
+    middle = shares[len(shares) // 2].share
+    bound = min(shares, key=lambda s: s.of_bound)
+    rows = [(f"{s.share:.1%}", f"{s.of_bound:.0%}", f"{s.gflops:.1f}", str(s.problem)) for s in shares[:10]]
+    title = f"{algorithm} on {len(shares)} random problems above 1 MFLOP, lowest shares"
+    render.table(title, ("share of peak", "of bound", "GFLOP/s", "problem"), rows)
+    render.line(
+        f"below 4 % of the peak: {len(low)} of {len(shares)}; median {middle:.0%}; lowest share of the bound "
+        f"(multiply-adds or memory): {bound.of_bound:.1%}"
+    )

@@ -1,0 +1,49 @@
+"""Planted faults are noticed twice, by the fuzz and by check mode; ``polyconv check --faults`` tries them all."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from polyconv.conformance import faults
+from polyconv.errors import ArgumentError, Error
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS.values(), ids=lambda fault: fault.name)
+def test_the_fault_can_be_planted(fault: faults.Fault) -> None:
+    """The text a fault replaces stands in today's generator, and what replaces it is valid."""
+    spec = importlib.util.find_spec(fault.module)
+    assert spec is not None and spec.origin is not None
+    compile(fault.planted_in(Path(spec.origin).read_text()), spec.origin, "exec")
+
+
+def test_there_are_ten_faults_of_their_own() -> None:
+    assert len(faults.FAULTS) >= 10
+    assert len({(f.module, f.right, f.wrong) for f in faults.FAULTS.values()}) == len(faults.FAULTS)
+
+
+@pytest.mark.parametrize("name", ["tail mask", "group offset", "tap offset"])
+def test_the_fault_is_caught(name: str) -> None:
+    (verdict,) = faults.run([name], most=40)
+    assert verdict.fuzz is not None
+    assert verdict.check is not None
+    assert verdict.check.how.endswith(("load", "store"))  # by a bounds check, not by a wrong value
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_harmless_change_is_not_caught(check: bool) -> None:
+    """The search itself reports nothing."""
+    harmless = faults.Fault("", "", "polyconv.kernels.layout", "_INT = ", "_INT  = ")
+    assert faults.caught(harmless, most=15, check=check) is None
+
+
+def test_what_cannot_be_planted_is_an_error() -> None:
+    with pytest.raises(ArgumentError, match=r"faults \['typo'\] are not known; choose from \['tail mask'"):
+        faults.run(["typo"])
+    with pytest.raises(Error, match=r"stands 0 times in polyconv\.kernels\.layout, must stand once"):
+        faults.FAULTS["tail mask"].planted_in("nothing")
+    loaded = faults.Fault("late", "", "polyconv.errors", "a", "b")
+    with pytest.raises(Error, match=r"polyconv\.errors is loaded already"):
+        faults.plant(loaded)
