@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from polyconv.dtypes import Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
-from polyconv.prepared import Layer, as_array, compute, plan
+from polyconv.operands import as_array
+from polyconv.prepared import Layer, compute, plan
 from polyconv.problem.epilogue import Activation, activation
 from polyconv.problem.padding import AUTO_PADS, forward_axes, transposed_axes
 from polyconv.problem.plan import Plan

@@ -6,8 +6,10 @@ checks of operands stand here, before the first store.  It must know nothing of 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,28 +18,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from polyconv.algorithms.program import Operand, Program, Request, Situation
+from polyconv.algorithms.program import Program, Request, Situation
 from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.dtypes import DTYPES, Dtype, of_array
-from polyconv.errors import ArgumentError, DtypeError, Error
+from polyconv.errors import ArgumentError, Error
 from polyconv.kernels import objects
 from polyconv.kernels.language import ERROR_CELL_BYTES
+from polyconv.operands import (
+    as_array,
+    check_weights,
+    deformation,
+    native_order,
+    operand,
+    result_of,
+    same_memory,
+    span,
+    strides,
+)
 from polyconv.planning.measure import fastest, known_choice
 from polyconv.planning.planner import CLOCK, WAKE_SECONDS, choose, describe, threads_for
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
-from polyconv.runtime.arrays import aligned, may_overlap, place, words
+from polyconv.runtime.arrays import aligned, may_overlap, words
 from polyconv.runtime.call import make_entry
-from polyconv.runtime.dlpack import read_bfloat16
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
 from polyconv.target import Target, target
 
-__all__ = ["Layer", "as_array", "compute", "plan"]
+__all__ = ["Layer", "compute", "plan"]
 
 Array = NDArray[Any]
+
+_log = logging.getLogger("polyconv")
 
 _MOST_CALLS = 32
 _MOST_ITEMS = 1 << 31  # of a job that is shared: the pool's ticket counts them in 32 bits
@@ -49,38 +63,6 @@ _lock = threading.Lock()
 """Guards the tables of all layers, for a moment at a time; a fork waits for it."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
-
-
-def as_array(value: ArrayLike, name: str) -> Array:
-    """Whatever holds an array, as a NumPy array over the same memory where that is possible.
-
-    Raises
-    ------
-    ArgumentError
-        For masked arrays, whose mask NumPy would drop, and for what holds no numbers.
-    """
-    if type(value) is np.ndarray:
-        return value
-    if isinstance(value, np.ma.MaskedArray):
-        raise ArgumentError(f"{name} is a masked array; its mask would be lost: pass {name}.filled(...) instead")
-    if not isinstance(value, np.ndarray | np.generic | list | tuple | float | int):
-        try:
-            found = read_bfloat16(value) if "bfloat16" in str(getattr(value, "dtype", "")) else None
-        except BufferError as error:
-            raise ArgumentError(f"{name} cannot be read as an array ({error}); pass a NumPy array") from None
-        if found is not None:
-            return found
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(f"{name} cannot be read as an array ({error}); pass a NumPy array") from None
-    if array.dtype == object:
-        raise DtypeError(f"{name} holds Python objects, not numbers of one type; convert it with numpy.asarray")
-    return array
-
-
-def _native_order(array: Array) -> Array:
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _target() -> Target:
@@ -147,9 +129,11 @@ class Layer:
         self._limit = setting("workspace_limit", workspace_limit)
         self._rigor = setting("rigor", rigor)
         self._check = setting("check")
-        w = _native_order(as_array(w, "w"))
+        self._verbose = setting("verbose")
+        objects.log_compiling("compile" in self._verbose)
+        w = native_order(as_array(w, "w"))
         self._w = np.array(w, order="C", copy=True) if own else w
-        self._bias = None if bias is None else np.array(_native_order(as_array(bias, "b")), copy=own or None)
+        self._bias = None if bias is None else np.array(native_order(as_array(bias, "b")), copy=own or None)
         self._quantities = {
             name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None
         }
@@ -183,15 +167,15 @@ class Layer:
         x = as_array(x_given, "x")
         problem = self.problem_for(x.shape)
         copied = x.dtype.isnative is False
-        x = _operand(x, "x", problem.x_dtype, problem.x_shape)
-        _check_weights(problem, self._w, self._bias)
+        x = operand(x, "x", problem.x_dtype, problem.x_shape)
+        check_weights(problem, self._w, self._bias)
         if problem.residual != (residual_given is not None):
             problem = replace(problem, residual=residual_given is not None)
         residual = None
         if residual_given is not None:
-            residual = _operand(as_array(residual_given, "residual"), "residual", problem.y_dtype, problem.y_shape)
-        offset, mask = _deformation(problem, offset_given, mask_given)
-        result, target_array = _result(problem, out)
+            residual = operand(as_array(residual_given, "residual"), "residual", problem.y_dtype, problem.y_shape)
+        offset, mask = deformation(problem, offset_given, mask_given)
+        result, target_array = result_of(problem, out)
         for name, other in (
             ("x", x),
             ("residual", residual),
@@ -202,17 +186,21 @@ class Layer:
         ):
             if other is None or not may_overlap(other, target_array):
                 continue
-            if name == "residual" and _same_memory(other, target_array):
+            if name == "residual" and same_memory(other, target_array):
                 continue
             raise ArgumentError(
                 f"out overlaps {name} in memory; pass an array of its own"
                 + (" (or exactly the residual's memory)" if name == "residual" else "")
             )
         if target_array.size:
+            started = time.perf_counter()
             call = self._call_for(problem, x, target_array, residual, offset, mask)
             self._execute(call, x, target_array, residual, offset, mask)
+            is_timed = "exec" in self._verbose
+            if is_timed:
+                _log.info("exec %s, %.1f us", problem, 1e6 * (time.perf_counter() - started))
             plain = out is None or type(out) is np.ndarray
-            if plain and not copied and call.entry is not None and offset is None:
+            if plain and not copied and call.entry is not None and offset is None and not is_timed:
                 self._last = call, settings_context()
         return result
 
@@ -279,7 +267,12 @@ class Layer:
         if found is not None:
             _make_ready(found)
             return found
-        algorithm, terms, _ = choose(s, self._chosen(s, self._rigor))
+        algorithm, terms, refused = choose(s, self._chosen(s, self._rigor))
+        if "plan" in self._verbose:
+            _log.info("plan %s by %s", problem, algorithm.name)
+        if "dispatch" in self._verbose:
+            for name, reason in refused:
+                _log.info("dispatch %s not by %s: %s", problem, name, reason)
         seconds = sum(terms.values()) * (problem.n or 0) / CLOCK
         s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
         program = self._program(s, algorithm.name, arrays)
@@ -310,13 +303,13 @@ class Layer:
         kind = _NUMPY[arithmetic]
         assert x is not None and y is not None
         request = Request(
-            situation=s, arithmetic=arithmetic, x=_strides(x, p), y=_strides(y, p),
-            residual=None if residual is None else _strides(residual, p), check=self._check,
+            situation=s, arithmetic=arithmetic, x=strides(x, p), y=strides(y, p),
+            residual=None if residual is None else strides(residual, p), check=self._check,
             packed=self._packed, weights=lambda sweep: self._sweep_weights(p, sweep, arithmetic),
             bias=None if self._bias is None else _aligned_copy(self._bias.astype(kind)),
             scale=self._scale(p), constants=self._constants(p, kind), zero_point=self._zero_point(p),
-            offset=None if offset is None else _strides(offset, replace(p, layout="NCHW")),
-            mask=None if mask is None else _strides(mask, replace(p, layout="NCHW")),
+            offset=None if offset is None else strides(offset, replace(p, layout="NCHW")),
+            mask=None if mask is None else strides(mask, replace(p, layout="NCHW")),
         )  # fmt: skip
         return row.build(request)
 
@@ -383,7 +376,7 @@ class Layer:
 
     def _execute(self, call: _Call, x: Array, y: Array, residual: Array | None, offset: Array | None,
                  mask: Array | None) -> None:  # fmt: skip
-        frame = words([v for a in (x, y, residual, offset, mask) for v in ((0, 0) if a is None else _span(a))])
+        frame = words([v for a in (x, y, residual, offset, mask) for v in ((0, 0) if a is None else span(a))])
         share = -(-call.program.workspace // 64) * 64
         workspace = aligned(max(64, share * call.plan_threads), np.uint8)
         cell = aligned(ERROR_CELL_BYTES, np.uint8)
@@ -434,14 +427,14 @@ def _causal(p: Problem, x: Array, w: Array, bias: ArrayLike | None, past: ArrayL
     Outputs from k - 1 on need no history and read x in place; only the first k - 1, which reach into the
     past, read a copy of 2 (k - 1) positions.
     """
-    x = _operand(x, "input", p.x_dtype, p.x_shape)
+    x = operand(x, "input", p.x_dtype, p.x_shape)
     (k,), (length,) = p.k, x.shape[2:]
     history_shape = (x.shape[0], x.shape[1], k - 1)
     if past is None:
         history = np.zeros(history_shape, x.dtype)
     else:
-        history = _operand(as_array(past, "past_state"), "past_state", p.x_dtype, history_shape)
-    result, y = _result(p, out)
+        history = operand(as_array(past, "past_state"), "past_state", p.x_dtype, history_shape)
+    result, y = result_of(p, out)
     for name, other in (("input", x), ("past_state", history)):
         if may_overlap(other, y):
             raise ArgumentError(f"out overlaps {name} in memory; pass an array of its own")
@@ -468,98 +461,6 @@ def _aligned_copy(values: Array) -> Array:
     copy = aligned(values.shape, values.dtype)
     copy[...] = values
     return copy
-
-
-def _span(a: Array) -> tuple[int, int]:
-    where = place(a)
-    return where.address, where.size
-
-
-def _strides(a: Array, p: Problem) -> Operand:
-    where = place(a)
-    n, *rest = where.strides
-    c, spatial = (rest[-1], rest[:-1]) if p.layout == "NHWC" else (rest[0], rest[1:])
-    return Operand(n, c, tuple(spatial), where.offset, a.itemsize)
-
-
-def _operand(a: Array, name: str, dtype: Dtype, shape: tuple[int | None, ...]) -> Array:
-    if isinstance(a, np.ma.MaskedArray):
-        raise ArgumentError(f"{name} is a masked array; its mask would be lost: pass {name}.filled(...) instead")
-    given = of_array(a.dtype, name)
-    if given is not dtype:
-        raise DtypeError(f"{name} has type {given.name} where {dtype.name} is needed; convert it with {name}.astype")
-    if a.shape != shape:
-        raise ArgumentError(f"{name} has shape {a.shape}, this convolution needs {shape}")
-    return _native_order(a)
-
-
-def _check_weights(p: Problem, w: Array, bias: Array | None) -> None:
-    if of_array(w.dtype, "w") is not p.w_dtype:
-        raise DtypeError(f"w has type {w.dtype}, the problem needs {p.w}")
-    if w.shape != p.w_shape:
-        raise ArgumentError(f"w has shape {w.shape}, the problem needs {p.w_shape}")
-    if (bias is not None) != p.bias:
-        raise ArgumentError(f"the problem has bias={p.bias}, but b is {'missing' if bias is None else 'given'}")
-    if bias is not None and bias.shape != (p.m,):
-        raise ArgumentError(f"b has shape {bias.shape}, the {p.m} output channels need ({p.m},)")
-
-
-def _deformation(p: Problem, offset: Any, mask: Any) -> tuple[Array | None, Array | None]:
-    if p.op != "deform_conv":
-        return None, None
-    if offset is None:
-        raise ArgumentError("a deformable convolution needs offset")
-    taps = int(np.prod(p.k))
-    out = tuple(p.out)
-    shape = (p.n, 2 * p.offset_groups * taps, *out)
-    offset = _operand(as_array(offset, "offset"), "offset", p.x_dtype, shape)
-    if p.mask != (mask is not None):
-        raise ArgumentError(f"the problem has mask={p.mask}, but mask is {'given' if mask is not None else 'missing'}")
-    if mask is not None:
-        mask = _operand(as_array(mask, "mask"), "mask", p.x_dtype, (p.n, p.offset_groups * taps, *out))
-    return offset, mask
-
-
-def _result(p: Problem, out: Any) -> tuple[Any, Array]:
-    """What the call returns, and the array to write."""
-    shape = tuple(int(e or 0) for e in p.y_shape)
-    if out is None:
-        fresh = np.empty(shape, p.y_dtype.numpy)
-        return fresh, fresh
-    array = as_array(out, "out")
-    if array.dtype != p.y_dtype.numpy:
-        raise DtypeError(
-            f"out has type {array.dtype} where the result is {p.y_dtype.numpy}; pass an array of that type"
-        )
-    if array.shape != shape:
-        raise ArgumentError(f"out has shape {array.shape}, the result has {shape}; pass an array of that shape")
-    if not array.flags.writeable:
-        raise ArgumentError("out is read-only; pass a writable array")
-    if _overlaps_itself(array):
-        raise ArgumentError(
-            f"out has strides {array.strides} for shape {shape}: elements overlap each other; pass a plain array"
-        )
-    return out, array
-
-
-def _overlaps_itself(a: Array) -> bool:
-    """Whether two elements may share memory: sorted by stride, each axis must step over the ones inside."""
-    if a.size <= 1:
-        return False
-    span = a.itemsize
-    for stride, extent in sorted((abs(s), e) for s, e in zip(a.strides, a.shape, strict=True) if e > 1):
-        if stride < span:
-            return True
-        span = stride * (extent - 1) + span
-    return False
-
-
-def _same_memory(a: Array, b: Array) -> bool:
-    return (
-        a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
-        and a.strides == b.strides
-        and a.shape == b.shape
-    )
 
 
 def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = None, threads: int | None = None,

@@ -24,7 +24,10 @@ from polyconv.kernels.compile import link, llvm_version, object_code
 from polyconv.kernels.language import Module
 from polyconv.target import Target
 
-__all__ = ["EVENTS", "Events", "cache_folder", "clear_cache", "has_folder", "kernel", "kernel_text", "use_folder"]
+__all__ = [
+    "EVENTS", "Events", "cache_folder", "clear_cache", "has_folder", "kernel", "kernel_text",
+    "log_compiling", "use_folder",
+]  # fmt: skip
 
 _MAGIC = b"polyconv-object-1\n"
 _MOST_BYTES = 256 << 20
@@ -52,6 +55,7 @@ class Events:
 
 EVENTS = Events()
 _folder: list[Path | None] = []
+_logged = [False]
 _untrimmed = _TRIM_BYTES  # bytes written since the folder was last looked through; the first write does
 _warned: set[str] = set()
 
@@ -64,6 +68,11 @@ def use_folder(folder: Path | None) -> None:
 def has_folder() -> bool:
     """Whether ``use_folder`` has decided, be it for a folder or for memory."""
     return bool(_folder)
+
+
+def log_compiling(wanted: bool) -> None:
+    """Whether every compiled kernel is logged with its time."""
+    _logged[:] = [wanted]
 
 
 def cache_folder() -> Path | None:
@@ -139,6 +148,8 @@ def _kept(label: str, target: Target, make: Callable[[], bytes]) -> bytes:
     made = make()
     EVENTS.compiled += 1
     EVENTS.seconds[label] = time.perf_counter() - start
+    if _logged[0]:
+        _log.info("compile %s, %.1f ms", label, 1e3 * EVENTS.seconds[label])
     if path is not None:
         _write(path, made)
     return made

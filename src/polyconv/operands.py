@@ -1,0 +1,150 @@
+"""Operands of a call: what holds an array becomes one, and is checked against the problem.
+
+Nothing is copied but byte-swapped elements; every check stands here, before the first store.  It must
+not know how anything is computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyconv.algorithms.program import Operand
+from polyconv.dtypes import Dtype, of_array
+from polyconv.errors import ArgumentError, DtypeError
+from polyconv.problem.problem import Problem
+from polyconv.runtime.arrays import place
+from polyconv.runtime.dlpack import read_bfloat16
+
+__all__ = [
+    "as_array", "check_weights", "deformation", "native_order", "operand", "result_of", "same_memory", "span",
+    "strides",
+]  # fmt: skip
+
+Array = NDArray[Any]
+
+
+def as_array(value: ArrayLike, name: str) -> Array:
+    """Whatever holds an array, as a NumPy array over the same memory where that is possible.
+
+    Raises
+    ------
+    ArgumentError
+        For masked arrays, whose mask NumPy would drop, and for what holds no numbers.
+    """
+    if type(value) is np.ndarray:
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array; its mask would be lost: pass {name}.filled(...) instead")
+    if not isinstance(value, np.ndarray | np.generic | list | tuple | float | int):
+        try:
+            found = read_bfloat16(value) if "bfloat16" in str(getattr(value, "dtype", "")) else None
+        except BufferError as error:
+            raise ArgumentError(f"{name} cannot be read as an array ({error}); pass a NumPy array") from None
+        if found is not None:
+            return found
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"{name} cannot be read as an array ({error}); pass a NumPy array") from None
+    if array.dtype == object:
+        raise DtypeError(f"{name} holds Python objects, not numbers of one type; convert it with numpy.asarray")
+    return array
+
+
+def native_order(array: Array) -> Array:
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def span(a: Array) -> tuple[int, int]:
+    where = place(a)
+    return where.address, where.size
+
+
+def strides(a: Array, p: Problem) -> Operand:
+    where = place(a)
+    n, *rest = where.strides
+    c, spatial = (rest[-1], rest[:-1]) if p.layout == "NHWC" else (rest[0], rest[1:])
+    return Operand(n, c, tuple(spatial), where.offset, a.itemsize)
+
+
+def operand(a: Array, name: str, dtype: Dtype, shape: tuple[int | None, ...]) -> Array:
+    if isinstance(a, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array; its mask would be lost: pass {name}.filled(...) instead")
+    given = of_array(a.dtype, name)
+    if given is not dtype:
+        raise DtypeError(f"{name} has type {given.name} where {dtype.name} is needed; convert it with {name}.astype")
+    if a.shape != shape:
+        raise ArgumentError(f"{name} has shape {a.shape}, this convolution needs {shape}")
+    return native_order(a)
+
+
+def check_weights(p: Problem, w: Array, bias: Array | None) -> None:
+    if of_array(w.dtype, "w") is not p.w_dtype:
+        raise DtypeError(f"w has type {w.dtype}, the problem needs {p.w}")
+    if w.shape != p.w_shape:
+        raise ArgumentError(f"w has shape {w.shape}, the problem needs {p.w_shape}")
+    if (bias is not None) != p.bias:
+        raise ArgumentError(f"the problem has bias={p.bias}, but b is {'missing' if bias is None else 'given'}")
+    if bias is not None and bias.shape != (p.m,):
+        raise ArgumentError(f"b has shape {bias.shape}, the {p.m} output channels need ({p.m},)")
+
+
+def deformation(p: Problem, offset: Any, mask: Any) -> tuple[Array | None, Array | None]:
+    if p.op != "deform_conv":
+        return None, None
+    if offset is None:
+        raise ArgumentError("a deformable convolution needs offset")
+    taps = int(np.prod(p.k))
+    out = tuple(p.out)
+    shape = (p.n, 2 * p.offset_groups * taps, *out)
+    offset = operand(as_array(offset, "offset"), "offset", p.x_dtype, shape)
+    if p.mask != (mask is not None):
+        raise ArgumentError(f"the problem has mask={p.mask}, but mask is {'given' if mask is not None else 'missing'}")
+    if mask is not None:
+        mask = operand(as_array(mask, "mask"), "mask", p.x_dtype, (p.n, p.offset_groups * taps, *out))
+    return offset, mask
+
+
+def result_of(p: Problem, out: Any) -> tuple[Any, Array]:
+    """What the call returns, and the array to write."""
+    shape = tuple(int(e or 0) for e in p.y_shape)
+    if out is None:
+        fresh = np.empty(shape, p.y_dtype.numpy)
+        return fresh, fresh
+    array = as_array(out, "out")
+    if array.dtype != p.y_dtype.numpy:
+        raise DtypeError(
+            f"out has type {array.dtype} where the result is {p.y_dtype.numpy}; pass an array of that type"
+        )
+    if array.shape != shape:
+        raise ArgumentError(f"out has shape {array.shape}, the result has {shape}; pass an array of that shape")
+    if not array.flags.writeable:
+        raise ArgumentError("out is read-only; pass a writable array")
+    if _overlaps_itself(array):
+        raise ArgumentError(
+            f"out has strides {array.strides} for shape {shape}: elements overlap each other; pass a plain array"
+        )
+    return out, array
+
+
+def _overlaps_itself(a: Array) -> bool:
+    """Whether two elements may share memory: sorted by stride, each axis must step over the ones inside."""
+    if a.size <= 1:
+        return False
+    span = a.itemsize
+    for stride, extent in sorted((abs(s), e) for s, e in zip(a.strides, a.shape, strict=True) if e > 1):
+        if stride < span:
+            return True
+        span = stride * (extent - 1) + span
+    return False
+
+
+def same_memory(a: Array, b: Array) -> bool:
+    return (
+        a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+        and a.strides == b.strides
+        and a.shape == b.shape
+    )
