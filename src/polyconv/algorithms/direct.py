@@ -55,6 +55,11 @@ LARGEST_PANEL_BYTES = 4 << 20
 """Workspace of a thread that stays in half of a 1 MiB second-level cache beside the streaming weights; how
 far one box may go beyond it before channels are taken in chunks."""
 
+_CACHED_BYTES = 8 << 20
+"""Weights beyond this are taken to come from memory, not from a share of the last cache."""
+_MEMORY_BYTES, _CACHE_BYTES = 5.0, 16.0
+"""Bytes a cycle that a thread gets from memory and from its second-level cache."""
+
 WORDS = (
     *COMMON,
     "careful", "taps", "*offsets", "total_channels", "total_outputs",
@@ -276,8 +281,11 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     products = rows * plan.blocks * (row * steps + len(tiles) * (20 + 4.0 * entries))
-    moves = box_count * (400 + lines_held * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0))
-    per_output = 4.0 if group_out >= lane // 2 else 2.0 * group_out
+    moves = _traffic(s, arith, sweep, plan) + box_count * (
+        400 + lines_held * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0)
+    )
+    across = 8.0 if p.layout == "NCHW" else 4.0  # a row of outputs leaves through a transposition
+    per_output = across if group_out >= lane // 2 else 2.0 * group_out
     moves += rows * plan.box[-1] * plan.blocks * plan.vectors * per_output
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "moves": moves * batch}
@@ -366,10 +374,28 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
 
     plan = fitted(chunk)
     most = LARGEST_PANEL_BYTES if s.limit is None else budget
-    while plan.workspace > most and chunk > block_channels:
+    while chunk > block_channels:
         chunk = max(block_channels, chunk // 2 // block_channels * block_channels)
-        plan = fitted(chunk)
+        less = fitted(chunk)
+        cheaper = less.workspace <= most and _traffic(s, arith, sweep, less) < _traffic(s, arith, sweep, plan)
+        if plan.workspace > most or cheaper:
+            plan = less
     return _shared(s, plan, extents)
+
+
+def _traffic(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> float:
+    """Cycles in which memory feeds the tiles of a sweep: weights past the caches, once a box, and sums, twice a chunk.
+
+    Weights that the caches hold are prefetched in time and cost nothing.
+    """
+    p = s.problem
+    steps = group_in_words(p.c // p.groups, arith) * math.prod(axis.taps for axis in sweep)
+    outputs = p.groups * plan.blocks * plan.vectors * lanes(s.target, arith)
+    weights = steps * outputs * arith.bytes
+    box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
+    sums = outputs * math.prod(axis.out for axis in sweep) * arith.bytes
+    stream = weights * box_count / _MEMORY_BYTES if weights > _CACHED_BYTES else 0.0
+    return stream + 2 * (plan.chunks - 1) * sums / _CACHE_BYTES
 
 
 def _whole(s: Situation, arith: Arithmetic) -> int:

@@ -286,20 +286,24 @@ def _pitches(held: list[Lines]) -> list[int]:
 
 def along_in(r: Request, axis: Axis, panel: str) -> str:
     """Which axes lie contiguous on the way in, as a ``Move`` spells it; ``panel`` is the panel's own axis."""
-    found = _contiguous(r.x, axis.stride, panel)
+    found = _contiguous(r.x, r.x_channels, axis.stride, panel)
     return found + panel if found else "any"
 
 
 def along_out(r: Request, axis: Axis, panel: str) -> str:
     """The same on the way out, where a residual must lie as the result does."""
-    found = _contiguous(r.y, axis.out_step, panel)
-    if r.residual is not None and (found == "2" or found != _contiguous(r.residual, axis.out_step, panel)):
+    found = _contiguous(r.y, r.y_channels, axis.out_step, panel)
+    if r.residual is not None and (
+        found == "2" or found != _contiguous(r.residual, r.y_channels, axis.out_step, panel)
+    ):
         return "any"
     return panel + found if found else "any"
 
 
-def _contiguous(o: Operand, step: int, panel: str) -> str:
-    if o.c == o.itemsize and not (panel == "p" and o.spatial[-1] * step == o.itemsize):
+def _contiguous(o: Operand, channels: int, step: int, panel: str) -> str:
+    # a single channel is a vector of one, whatever its stride: better pixels, even ones far apart
+    single = channels == 1 and panel == "c"
+    if o.c == o.itemsize and not single and not (panel == "p" and o.spatial[-1] * step == o.itemsize):
         return "c"
     if o.spatial[-1] * step == o.itemsize:
         return "p"

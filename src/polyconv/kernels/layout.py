@@ -242,15 +242,22 @@ class Block:
         from_bytes, to_bytes = _sizes(self.spec)
 
         def square(a: Value, b: Value, source_mask: Mask | None, target_mask: Mask | None) -> None:
+            # A row beyond the block has an empty mask, and the place of the last row there is: where memory
+            # ends, a CPU takes hundreds of cycles to find that an empty mask asks for nothing.
             none = None if source_mask is None else Mask(k.constant(source_mask.bits.type, 0), k.constant(_INT, 0))
-            rows = []
-            for j in range(lanes):
-                mask = _if(k, nb - b > j, source_mask, none)
-                rows.append(load(g.source + a * from_bytes + (b + j) * sb, mask))
+            source = g.source + a * from_bytes + b * sb
+            rows = [load(source, source_mask)]
+            for j in range(1, lanes):
+                there = nb - b > j
+                source = source + (sb if none is None else k.select(there, sb, 0))
+                rows.append(load(source, _if(k, there, source_mask, none)))
+            target = g.target + a * ta + b * to_bytes
             for j, row in enumerate(_transpose(k, rows)):
                 p, c = (a + j, b) if to_channel else (b, a + j)
-                mask = _if(k, na - a > j, target_mask, none)
-                store(row, g.target + (a + j) * ta + b * to_bytes, p, c, mask)
+                there = na - a > j
+                if j:
+                    target = target + (ta if none is None else k.select(there, ta, 0))
+                store(row, target, p, c, _if(k, there, target_mask, none))
 
         with k.loop(0, na, lanes) as i, k.loop(0, nb, lanes) as j:
             a, b = i.index, j.index
