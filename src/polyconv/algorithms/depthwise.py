@@ -93,17 +93,17 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, row:
     low, high = p.interior_low, p.interior_high
 
     def run(entries: Buffer, n: Value, column: Value, rows: Value) -> None:
-        with k.loop(0, channels, p.lanes) as c:
-            left = channels - c.index
-            tile = p.buffer("tiles") + (k.select(left >= p.lanes, 0, ROWS) + rows - 1) * 16
-            channel = item.g * p.chunk_channels + c.index
-            _tile(
-                k, p, frame, entries, tile, n,
-                x0 + c.index * p.x_c + item.origin(p.axes - 1) * last.x_stride + column * step, step,
-                p.buffer("weights") + channel * p.word_bytes,
-                y_row + c.index * p.y_c + column * last.y_stride, last.y_stride,
-                r_row + c.index * p.r_c + column * last.r_stride, last.r_stride, channel, left,
-            )  # fmt: skip
+        whole = channels - channels % p.lanes
+        for first, there, tiles in ((0, whole, 0), (whole, channels - whole, ROWS)):
+            with k.when(there > 0):
+                channel = item.g * p.chunk_channels + first
+                _tile(
+                    k, p, frame, entries, p.buffer("tiles") + (rows + (tiles - 1)) * 16, n,
+                    x0 + first * p.x_c + item.origin(p.axes - 1) * last.x_stride + column * step, step,
+                    p.buffer("weights") + channel * p.word_bytes,
+                    y_row + first * p.y_c + column * last.y_stride, last.y_stride,
+                    r_row + first * p.r_c + column * last.r_stride, last.r_stride, channel, there,
+                )  # fmt: skip
 
     parts = (high - low + ROWS - 1) // ROWS
     with k.when(parts > 0):
@@ -170,7 +170,7 @@ def cost(s: Situation) -> dict[str, float]:
     rows, width = math.prod(out[:-1]), out[-1]
     vectors = rows * width * -(-p.c // lane)
     edges = rows * min(width, 2 * ((p.k[-1] - 1) * p.d[-1] // 2 // p.s[-1])) * -(-p.c // lane)
-    loads = 0.65 * vectors * taps + vectors / ROWS * 45 + edges * (4.0 * taps + 60)
+    loads = 0.65 * vectors * taps + vectors / ROWS * 20 + edges * (4.0 * taps + 60)
     lists = rows * (60 + taps * 8.0 + min(width, p.k[-1]) * (40 + 10.0 * taps))
     moved = (math.prod(i or 0 for i in p.i) * p.x_dtype.itemsize + rows * width * p.y_dtype.itemsize) * p.c / 12.0
     batch = p.n or 0

@@ -1,6 +1,6 @@
 """Depthwise tiles: one channel per lane, read in place, epilogue included.
 
-A tile is a few outputs, each summed over a list of entries (input offset, weight offset, column
+A tile is a few outputs of many channels, each summed over a list of entries (input offset, weight offset, column
 offset); every tap is a load with a multiply-add, so nothing is packed and the loads are the bound.
 It knows neither extents nor kernel size.
 """
@@ -47,7 +47,10 @@ class DepthwiseTile:
 
 
 def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: int, *, f16c: bool, edge: bool) -> None:
-    """Add the tile of ``rows`` outputs; at an ``edge`` only some channels count."""
+    """Add the tile of ``rows`` outputs: for a whole number of vectors of channels, or at an ``edge`` for part of one.
+
+    The loop over vectors is inside, since a call with so many arguments costs as much as a vector's 3x3 taps.
+    """
     kind = vector(spec.element, lanes)
     with k.function(name, *_SIGNATURE) as given:
         x, x_step, entries, n, weights, y, y_step, bias, scale, residual, r_step, constants = given[:12]
@@ -57,11 +60,14 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
         block = Block(k, Move(spec.element, spec.target, "cc", spec.epilogue), kind, f16c, *strides)
         load = load_in(Block(k, Move(spec.source, spec.element, "cc"), kind, f16c, *strides), zero)
         mask = k.mask(count, lanes) if edge else None
-        inputs = [k.rebase(x + x_step * r) for r in range(rows)]
-        with k.loop(0, n, carry=[k.constant(kind, 0)] * rows) as entry:
-            place = entries + entry.index * ENTRY_BYTES
-            offset, w = k.word(place), k.load(kind, weights + k.word(place, 1))
-            entry.next(*(k.fma(load(x + offset, mask), w, t) for x, t in zip(inputs, entry.values, strict=True)))
-        for r, total in enumerate(entry.results):
-            store = store_out(block, bias, scale, residual + r_step * r, r_lane, zero, constants)
-            store(total, y + y_step * r, zero, zero, mask)
+        with k.loop(0, 1 if edge else count, lanes) as channel:
+            c = channel.index
+            inputs = [k.rebase(x + c * x_lane + x_step * r) for r in range(rows)]
+            rows_of_weights = weights + c * kind.element_bytes
+            with k.loop(0, n, carry=[k.constant(kind, 0)] * rows) as entry:
+                place = entries + entry.index * ENTRY_BYTES
+                offset, w = k.word(place), k.load(kind, rows_of_weights + k.word(place, 1))
+                entry.next(*(k.fma(load(x + offset, mask), w, t) for x, t in zip(inputs, entry.values, strict=True)))
+            for r, total in enumerate(entry.results):
+                store = store_out(block, bias, scale, residual + c * r_lane + r_step * r, r_lane, zero, constants)
+                store(total, y + c * y_lane + y_step * r, zero, c, mask)
