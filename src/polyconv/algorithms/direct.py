@@ -281,9 +281,7 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     products = rows * plan.blocks * (row * steps + len(tiles) * (20 + 4.0 * entries))
-    moves = _traffic(s, arith, sweep, plan) + box_count * (
-        400 + lines_held * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0)
-    )
+    moves = box_count * (400 + lines_held * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0))
     across = 8.0 if p.layout == "NCHW" else 4.0  # a row of outputs leaves through a transposition
     per_output = across if group_out >= lane // 2 else 2.0 * group_out
     moves += rows * plan.box[-1] * plan.blocks * plan.vectors * per_output
