@@ -53,7 +53,7 @@ def _programs(p: Problem, index: int, target: Target) -> None:
     y = np.empty([int(e or 0) for e in p.y_shape], p.y_dtype.numpy)
     situation = replace(layer.situation(p), target=target, threads=2)
     for name, row in ALGORITHMS.items():
-        if y.size and row.applicable(situation) is None:
+        if y.size and row.refusal(situation) is None:
             layer._program(situation, name, (made.x, y, made.residual, made.offset, made.mask))
 
 

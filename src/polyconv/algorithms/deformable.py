@@ -15,7 +15,6 @@ from typing import Any
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, row_place
 from polyconv.algorithms.pixels import TILE, packed_weights, pixel_tables, tile_rows
 from polyconv.algorithms.program import (
-    FREE_BYTES,
     Program,
     Request,
     Situation,
@@ -219,9 +218,6 @@ def applicable(s: Situation) -> str | None:
         return f"computes deform_conv, not {p.op}"
     if p.rank != 2:
         return f"deform_conv is defined for 2 spatial axes, not {p.rank}"
-    needed = workspace(s)
-    if s.limit is not None and needed > s.limit + FREE_BYTES:
-        return f"needs {needed - FREE_BYTES} bytes of workspace, the limit is {s.limit}"
     return None
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.program import (
-    FREE_BYTES,
     Program,
     Request,
     Situation,
@@ -146,9 +145,6 @@ def applicable(s: Situation) -> str | None:
         return f"lists at most {_MOST_TAPS} taps, the kernel has {math.prod(p.k)}"
     if p.layout != "NHWC":
         return "reads channels that lie together, layout NHWC"
-    needed = workspace(s)
-    if s.limit is not None and needed > s.limit + FREE_BYTES:
-        return f"needs {needed - FREE_BYTES} bytes of workspace, the limit is {s.limit}"
     return None
 
 

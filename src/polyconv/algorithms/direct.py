@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.program import (
-    FREE_BYTES,
     Program,
     Request,
     Situation,
@@ -223,7 +222,7 @@ def applicable(s: Situation) -> str | None:
         return f"computes conv and conv_transpose, not {s.problem.op}"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
-    return _too_large(s)
+    return None
 
 
 def careful_applicable(s: Situation) -> str | None:
@@ -232,13 +231,6 @@ def careful_applicable(s: Situation) -> str | None:
         return f"computes conv and conv_transpose, not {s.problem.op}"
     if s.finite:
         return "only needed for weights with Inf or NaN: all are finite"
-    return _too_large(s)
-
-
-def _too_large(s: Situation) -> str | None:
-    needed = workspace(s)
-    if s.limit is not None and needed > s.limit + FREE_BYTES:
-        return f"needs {needed - FREE_BYTES} bytes of workspace, the limit is {s.limit}"
     return None
 
 

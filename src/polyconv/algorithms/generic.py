@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.pixels import TILE, packed_weights, pixel_tables, tile_rows
 from polyconv.algorithms.program import (
-    FREE_BYTES,
     Operand,
     Program,
     Request,
@@ -188,9 +187,6 @@ def applicable(s: Situation) -> str | None:
         return f"computes conv and conv_transpose, not {s.problem.op}"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
-    needed = workspace(s)
-    if s.limit is not None and needed > s.limit + FREE_BYTES:
-        return f"needs {needed - FREE_BYTES} bytes of workspace, the limit is {s.limit}"
     return None
 
 

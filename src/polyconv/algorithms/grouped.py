@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
 from polyconv.algorithms.program import (
-    FREE_BYTES,
     Program,
     Request,
     Situation,
@@ -79,9 +78,6 @@ def applicable(s: Situation) -> str | None:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
     if p.c // p.groups > lanes(s.target, ARITHMETIC[arithmetic(s)]):
         return "a group is wider than a vector"
-    needed = workspace(s)
-    if s.limit is not None and needed > s.limit + FREE_BYTES:
-        return f"needs {needed - FREE_BYTES} bytes of workspace, the limit is {s.limit}"
     return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from polyconv.algorithms import deformable, depthwise, direct, generic, grouped, winograd
-from polyconv.algorithms.program import Program, Request, Situation, own_bound
+from polyconv.algorithms.program import FREE_BYTES, Program, Request, Situation, own_bound
 
 __all__ = ["ALGORITHMS", "Algorithm"]
 
@@ -22,7 +22,7 @@ class Algorithm:
     ----------
     name : str
     applicable : callable
-        ``applicable(situation)``: None, or a sentence that says why not.
+        ``applicable(situation)``: None, or a sentence that says why not, whatever the workspace limit.
     cost : callable
         ``cost(situation)``: predicted cycles of one core, by term.
     workspace : callable
@@ -45,6 +45,14 @@ class Algorithm:
     bound: Callable[[Situation], tuple[str, float]]
     build: Callable[[Request], Program]
     scheme: Callable[[Situation], str] = lambda s: ""
+
+    def refusal(self, s: Situation) -> str | None:
+        """None, or why it cannot be used: not applicable, or beyond the workspace limit."""
+        reason = self.applicable(s)
+        if reason is not None or s.limit is None:
+            return reason
+        needed = self.workspace(s) - FREE_BYTES
+        return f"needs {needed} bytes of workspace, the limit is {s.limit}" if needed > s.limit else None
 
 
 ALGORITHMS: dict[str, Algorithm] = {

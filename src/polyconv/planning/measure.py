@@ -58,7 +58,7 @@ def fastest(s: Situation, rigor: str, candidate: Callable[[Situation, str], Call
     with _lock:
         key = _key(s)
         if key not in _known:
-            names = [name for name, row in ALGORITHMS.items() if row.applicable(s) is None]
+            names = [name for name, row in ALGORITHMS.items() if row.refusal(s) is None]
             if len(names) > 1:
                 rounds, seconds = _ROUNDS[rigor]
                 runs = {name: candidate(s, name) for name in names}

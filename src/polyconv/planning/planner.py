@@ -49,7 +49,7 @@ def _choose(one: Situation, algorithm: str | None) -> Choice:
     refused: list[tuple[str, str]] = []
     costs: dict[str, Mapping[str, float]] = {}
     for name, row in ALGORITHMS.items():
-        reason = row.applicable(one) if algorithm in (None, name) else f"only {algorithm} was asked for"
+        reason = row.refusal(one) if algorithm in (None, name) else f"only {algorithm} was asked for"
         if reason is None:
             costs[name] = row.cost(one)
         else:
