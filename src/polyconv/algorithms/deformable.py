@@ -36,7 +36,7 @@ from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "arithmetic", "build", "cost", "workspace"]
+__all__ = ["applicable", "build", "cost", "workspace"]
 
 PANEL_BYTES = 256 << 10
 _SEGMENT = 64
@@ -221,19 +221,14 @@ def applicable(s: Situation) -> str | None:
     return None
 
 
-def arithmetic(s: Situation) -> str:
-    """The accumulator's."""
-    return accumulator_arithmetic(s.problem)
-
-
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
-    return _plan(s, ARITHMETIC[arithmetic(s)], sweeps(s.problem)[0]).workspace
+    return _plan(s, ARITHMETIC[accumulator_arithmetic(s)], sweeps(s.problem)[0]).workspace
 
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: samples, corner coordinates, products."""
-    p, arith = s.problem, ARITHMETIC[arithmetic(s)]
+    p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     outputs = (p.n or 0) * math.prod(o or 0 for o in p.out)
     samples = outputs * math.prod(p.k)
     tiles = sum(tile_cycles(rows, 2) / 2 for _, rows in tile_rows(p.m // p.groups, s.target))

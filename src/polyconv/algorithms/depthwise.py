@@ -30,7 +30,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["applicable", "arithmetic", "build", "cost", "workspace"]
+__all__ = ["applicable", "build", "cost", "workspace"]
 
 ROWS = 8
 """Outputs of the largest tile: enough sums to hide the latency of a multiply-add."""
@@ -148,11 +148,6 @@ def applicable(s: Situation) -> str | None:
     return None
 
 
-def arithmetic(s: Situation) -> str:
-    """The accumulator's."""
-    return accumulator_arithmetic(s.problem)
-
-
 def workspace(s: Situation) -> int:
     """Bytes a thread needs: two lists of entries."""
     return 64 * (s.problem.rank + 2) + 2 * ENTRY_BYTES * math.prod(s.problem.k) + 256
@@ -160,7 +155,7 @@ def workspace(s: Situation) -> int:
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: loads of taps, building lists, starting tiles; or the stream of input and result."""
-    p, arith = s.problem, ARITHMETIC[arithmetic(s)]
+    p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     lane, taps = lanes(s.target, arith), math.prod(p.k)
     out = [o or 0 for o in p.out]
     rows, width = math.prod(out[:-1]), out[-1]

@@ -46,7 +46,7 @@ from polyconv.runtime.arrays import aligned, words
 __all__ = [
     "PANEL_BYTES", "WORDS", "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "box_sizes",
     "build", "careful_applicable", "careful_build", "careful_cost", "cost", "driver", "pack_panel",
-    "plain_arithmetic", "step_words", "sweep_cost", "sweep_step", "sweep_workspace", "workspace",
+    "step_words", "sweep_cost", "sweep_step", "sweep_workspace", "workspace",
 ]  # fmt: skip
 
 PANEL_BYTES = 400 << 10
@@ -238,17 +238,12 @@ def arithmetic(s: Situation) -> str:
     """Dot products of bf16 pairs where the CPU has them; else the accumulator's."""
     p = s.problem
     pairs = p.x == p.w == "bf16" and s.target.bf16 and not s.strict and p.c // p.groups > 1
-    return "bf16" if pairs else accumulator_arithmetic(p)
-
-
-def plain_arithmetic(s: Situation) -> str:
-    """The accumulator's: dot products flush subnormals and form sums of two."""
-    return accumulator_arithmetic(s.problem)
+    return "bf16" if pairs else accumulator_arithmetic(s)
 
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
-    arith = ARITHMETIC[arithmetic(s) if s.finite else plain_arithmetic(s)]
+    arith = ARITHMETIC[arithmetic(s) if s.finite else accumulator_arithmetic(s)]
     return max(sweep_workspace(s, arith, sweep) for sweep in sweeps(s.problem))
 
 

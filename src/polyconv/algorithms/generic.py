@@ -40,7 +40,7 @@ from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import words
 
-__all__ = ["WORDS", "applicable", "arithmetic", "build", "cost", "driver", "scheme", "workspace"]
+__all__ = ["WORDS", "applicable", "build", "cost", "driver", "scheme", "workspace"]
 
 PANEL_BYTES = 256 << 10
 MOST_GROUPS = 64
@@ -190,20 +190,15 @@ def applicable(s: Situation) -> str | None:
     return None
 
 
-def arithmetic(s: Situation) -> str:
-    """The accumulator's."""
-    return accumulator_arithmetic(s.problem)
-
-
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
-    arith = ARITHMETIC[arithmetic(s)]
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
     return max(_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem))
 
 
 def scheme(s: Situation) -> str:
     """The order of the axes, where it is not their own: taps are summed in it."""
-    arith = ARITHMETIC[arithmetic(s)]
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
     orders = {_plan(s, arith, sweep).order for sweep in sweeps(s.problem)}
     own = tuple(range(s.problem.rank))
     return " ".join(f"axes {','.join(map(str, order))}" for order in sorted(orders) if order != own)
@@ -211,7 +206,7 @@ def scheme(s: Situation) -> str:
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds with the lanes that rows or boxes fill, and the moves."""
-    arith = ARITHMETIC[arithmetic(s)]
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
     terms = [_cost(s, arith, _plan(s, arith, sweep)) for sweep in sweeps(s.problem)]
     return {name: sum(t[name] for t in terms) for name in terms[0]} if terms else {"products": 0.0, "moves": 0.0}
 

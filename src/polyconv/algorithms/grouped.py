@@ -35,7 +35,7 @@ from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
-__all__ = ["applicable", "arithmetic", "build", "cost", "workspace"]
+__all__ = ["applicable", "build", "cost", "workspace"]
 
 _GROUPS = (1, 2, 4, 8)
 _PANEL_BYTES = 192 << 10
@@ -76,25 +76,20 @@ def applicable(s: Situation) -> str | None:
         return f"needs 1, 2, 4 or 8 channels a group, as many out as in, not {p.c // p.groups} and {p.m // p.groups}"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
-    if p.c // p.groups > lanes(s.target, ARITHMETIC[arithmetic(s)]):
+    if p.c // p.groups > lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]):
         return "a group is wider than a vector"
     return None
 
 
-def arithmetic(s: Situation) -> str:
-    """The accumulator's."""
-    return accumulator_arithmetic(s.problem)
-
-
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
-    arith = ARITHMETIC[arithmetic(s)]
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
     return max(int(_plan(s, arith, sweep).workspace) for sweep in sweeps(s.problem))
 
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: loads or permutations of taps, starting tiles, and the moves."""
-    p, arith = s.problem, ARITHMETIC[arithmetic(s)]
+    p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     group, vectors, most = p.c // p.groups, _vectors(s.target, arith), _SUMS[s.target.level]
     products = moves = 0.0
     for sweep in sweeps(p):

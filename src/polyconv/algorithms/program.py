@@ -219,12 +219,13 @@ def boxes(extents: Sequence[int], cost: Callable[[tuple[int, ...]], int], budget
     return tuple(box)
 
 
-def accumulator_arithmetic(p: Problem) -> str:
+def accumulator_arithmetic(s: Situation) -> str:
     """Arithmetic of a problem's accumulator.
 
     Floats: f64 for f64, else f32.  Integers: i32 where the result needs no more than the sum modulo 2^32,
     or the sum cannot leave 32 bits; else i64.
     """
+    p = s.problem
     if p.x_dtype.is_float:
         return "f64" if "f64" in (p.x, p.y) else "f32"
     wraps = p.overflow == "wrap" and p.activation is None and p.y_dtype.bits <= 32
@@ -353,7 +354,7 @@ def own_bound(s: Situation) -> tuple[str, float]:
     p = s.problem
     if not p.y_dtype.is_float:
         return "own", 0.0
-    return "own", ((p.c // p.groups) * math.prod(p.k) + 4) * DTYPES[accumulator_arithmetic(p)].eps
+    return "own", ((p.c // p.groups) * math.prod(p.k) + 4) * DTYPES[accumulator_arithmetic(s)].eps
 
 
 def near_equal(total: int, most: int) -> list[tuple[int, int]]:

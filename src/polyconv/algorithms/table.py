@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from polyconv.algorithms import deformable, depthwise, direct, generic, grouped, winograd
-from polyconv.algorithms.program import FREE_BYTES, Program, Request, Situation, own_bound
+from polyconv.algorithms.program import FREE_BYTES, Program, Request, Situation, accumulator_arithmetic, own_bound
 
 __all__ = ["ALGORITHMS", "Algorithm"]
 
@@ -60,17 +60,17 @@ ALGORITHMS: dict[str, Algorithm] = {
     for row in (
         Algorithm("direct", direct.applicable, direct.cost, direct.workspace, direct.arithmetic, own_bound,
                   direct.build),
-        Algorithm("winograd", winograd.applicable, winograd.cost, winograd.workspace, winograd.arithmetic,
+        Algorithm("winograd", winograd.applicable, winograd.cost, winograd.workspace, accumulator_arithmetic,
                   winograd.bound, winograd.build, winograd.scheme),
-        Algorithm("depthwise", depthwise.applicable, depthwise.cost, depthwise.workspace, depthwise.arithmetic,
+        Algorithm("depthwise", depthwise.applicable, depthwise.cost, depthwise.workspace, accumulator_arithmetic,
                   own_bound, depthwise.build),
-        Algorithm("grouped", grouped.applicable, grouped.cost, grouped.workspace, grouped.arithmetic, own_bound,
+        Algorithm("grouped", grouped.applicable, grouped.cost, grouped.workspace, accumulator_arithmetic, own_bound,
                   grouped.build),
         Algorithm("careful", direct.careful_applicable, direct.careful_cost, direct.workspace,
-                  direct.plain_arithmetic, own_bound, direct.careful_build),
-        Algorithm("generic", generic.applicable, generic.cost, generic.workspace, generic.arithmetic, own_bound,
+                  accumulator_arithmetic, own_bound, direct.careful_build),
+        Algorithm("generic", generic.applicable, generic.cost, generic.workspace, accumulator_arithmetic, own_bound,
                   generic.build, generic.scheme),
-        Algorithm("deformable", deformable.applicable, deformable.cost, deformable.workspace, deformable.arithmetic,
+        Algorithm("deformable", deformable.applicable, deformable.cost, deformable.workspace, accumulator_arithmetic,
                   own_bound, deformable.build),
     )
 }  # fmt: skip

@@ -50,7 +50,7 @@ from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Scheme, input_transform, output_transform
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["applicable", "arithmetic", "bound", "build", "cost", "scheme", "workspace"]
+__all__ = ["applicable", "bound", "build", "cost", "scheme", "workspace"]
 
 _PAIRS = (5 / 8, 3 / 2)
 
@@ -398,16 +398,11 @@ def applicable(s: Situation) -> str | None:
     return None
 
 
-def arithmetic(s: Situation) -> str:
-    """The accumulator's."""
-    return accumulator_arithmetic(s.problem)
-
-
 @lru_cache(256)
 def _parts(s: Situation) -> tuple[tuple[Sweep, _Plan | None], ...]:
     """Every sweep with its plan; None where the direct algorithm does it better."""
     s = replace(s, problem=replace(s.problem, n=1), threads=1)  # neither may change what is chosen, not even a tie
-    arith = ARITHMETIC[arithmetic(s)]
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
     parts: list[tuple[Sweep, _Plan | None]] = []
     for sweep in sweeps(s.problem):
         plan = _plan(s, arith, sweep)
@@ -430,7 +425,7 @@ def scheme(s: Situation) -> str:
 
 def bound(s: Situation) -> tuple[str, float]:
     """Window bound: the additions of a point and of the transforms, times how far the transforms enlarge terms."""
-    p, eps = s.problem, DTYPES[arithmetic(s)].eps
+    p, eps = s.problem, DTYPES[accumulator_arithmetic(s)].eps
     products = p.c // p.groups
     worst = (products * math.prod(p.k) + 4) * eps
     for sweep, plan in _parts(s):
@@ -443,7 +438,7 @@ def bound(s: Situation) -> tuple[str, float]:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
-    arith = ARITHMETIC[arithmetic(s)]
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
     return max(
         direct.sweep_workspace(s, arith, sweep) if plan is None else plan.workspace for sweep, plan in _parts(s)
     )
@@ -451,7 +446,7 @@ def workspace(s: Situation) -> int:
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles by term."""
-    arith = ARITHMETIC[arithmetic(s)]
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
     terms = [
         direct.sweep_cost(s, arith, sweep) if plan is None else _cost(s, arith, sweep, plan)
         for sweep, plan in _parts(s)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyconv.algorithms.program import accumulator_arithmetic
+from polyconv.algorithms.program import Situation, accumulator_arithmetic
 from polyconv.benchmark.peaks import copy_bandwidth, peak
 from polyconv.benchmark.runs import median_seconds, runner
 from polyconv.errors import ArgumentError
@@ -92,7 +92,7 @@ def shares(problems: Iterator[Problem], target: Target, algorithm: str | None,
     for problem in problems:
         seconds = median_seconds(runner(problem, algorithm))
         flops = 2.0 * problem.macs
-        best = peak(target, accumulator_arithmetic(problem)) * 1e9
+        best = peak(target, accumulator_arithmetic(Situation(problem, target))) * 1e9
         bound = max(flops / best, _bytes(problem) / copy_bandwidth())
         share = Share(problem, flops / seconds / 1e9, flops / seconds / best, bound / seconds)
         progress(share)
