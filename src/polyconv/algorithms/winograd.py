@@ -67,8 +67,9 @@ _LEAST_TERMS = 32
 """Products a point must sum for F(4,3) along both axes: short direct sums are more accurate than twice its error."""
 _NONE = Scheme(1, 1)
 
-TRANSFORMED_BYTES = 768 << 10
-"""Transformed inputs of a box: with the sums they should stay in a 1 MiB second-level cache."""
+TRANSFORMED_BYTES = 4 << 20
+"""Most workspace of a box.  Beyond the second-level cache transformed inputs are read again from the third, once per
+block of outputs; every box less saves a pass over the transformed weights, which is longer where those are large."""
 
 _RECORD = ("line", "valid", "x0", "t0", "count0", "x1", "t1", "count1")
 _BOX = ("first_y", "rows", "first_x", "columns", "records", "record_count", "lists")

@@ -469,6 +469,12 @@ class Module:
         address = self._checked(target, value.type.bytes, "store")
         self._line(f"  store {value.type} {value.name}, ptr {address}, align {align}")
 
+    def prefetch(self, place: Buffer) -> None:
+        """Ask for the cache line of a place; a hint that touches nothing, wherever the place is."""
+        full = "llvm.prefetch.p0"
+        self._declared.setdefault(full, f"declare void @{full}(ptr, i32, i32, i32)")
+        self._line(f"  call void @{full}(ptr {self._address(place)}, i32 0, i32 3, i32 1)")
+
     def rebase(self, place: Buffer) -> Buffer:
         """The same place as a pointer of its own, so that further offsets cost no addition; not in check mode."""
         return place if self.check else Buffer(self, self._address(place), None)
