@@ -16,14 +16,16 @@ from polyconv.errors import Unsupported
 from polyconv.problem.plan import Plan
 from polyconv.runtime.threads import MOST_WORKERS
 
-__all__ = ["Choice", "choose", "describe", "threads_for"]
+__all__ = ["Choice", "choose", "describe", "threads_for", "waking"]
 
 CLOCK = 4.0e9
 """Cycles a second assumed by predictions; choices do not depend on it."""
 
-# Below this a second thread costs more than it brings; below the next, waking one that sleeps does.
+# Below this a second thread costs more than it brings; below the next, waking one that sleeps does, though between
+# the two it pays for the jobs of a burst, which then find it awake.
 _SHARED_SECONDS = 10e-6
-WAKE_SECONDS = 150e-6
+_BURST_SECONDS = 15e-6
+_WAKE_SECONDS = 150e-6
 
 Choice = tuple[Algorithm, Mapping[str, float], tuple[tuple[str, str], ...]]
 
@@ -72,6 +74,11 @@ def threads_for(s: Situation, seconds: float, workspace: int) -> int:
     if s.limit is not None and workspace > FREE_BYTES:
         threads = min(threads, max(1, s.limit // (workspace - FREE_BYTES)))
     return threads
+
+
+def waking(seconds: float) -> int:
+    """Whether a job wakes sleeping threads: 0 never, 1 in a burst of jobs, 2 always."""
+    return (seconds >= _BURST_SECONDS) + (seconds >= _WAKE_SECONDS)
 
 
 def describe(s: Situation, algorithm: str | None = None, packed_bytes: int = 0, notes: tuple[str, ...] = ()) -> Plan:
