@@ -32,7 +32,7 @@ from polyconv.target import host_target
 
 __all__ = [
     "RIGORS", "Entry", "decision", "entries", "export", "forget", "import_", "merge", "outdated", "path", "read",
-    "remember", "save",
+    "remember", "save", "write",
 ]  # fmt: skip
 
 RIGORS = ("measure", "patient")
@@ -181,7 +181,7 @@ def export(file: File) -> int:
     The file is JSON, the same for the same knowledge.  An existing one is replaced at once.
     """
     known = entries()
-    _write(Path(file), known)
+    write(Path(file), known)
     return len(known)
 
 
@@ -217,7 +217,7 @@ def merge(files: Sequence[File], into: File) -> int:
     for file in files:
         for entry in read(file):
             merged[entry.key] = _better(merged.get(entry.key), entry)
-    _write(Path(into), _sorted(merged.values()))
+    write(Path(into), _sorted(merged.values()))
     return len(merged)
 
 
@@ -237,7 +237,7 @@ def path() -> Path | None:
 
 
 def save() -> Path | None:
-    """Add what this process knows to the user's file.
+    """Add what this process knows to the user's file; what it measured itself replaces what stands there.
 
     Entries of this CPU that another version or other kernels made are dropped there.
 
@@ -253,11 +253,12 @@ def save() -> Path | None:
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             merged = {entry.key: entry for entry in (read(file, private=True) if os.path.lexists(file) else ())}
-            for entry, _ in _known.values():
-                merged[entry.key] = _better(merged.get(entry.key), entry)
+            for entry, source in _known.values():
+                before = None if source == "measured" else merged.get(entry.key)
+                merged[entry.key] = _better(before, entry)
             here = host_target().cpu
             kept = [e for e in merged.values() if e.cpu != here or outdated(e) is None]
-            _write(file, _sorted(kept))
+            write(file, _sorted(kept))
         except (OSError, ArgumentError) as error:
             _log.warning("wisdom cannot be saved: %s", error)
             return None
@@ -306,8 +307,8 @@ def _sorted(found: Iterable[Entry]) -> tuple[Entry, ...]:
     return tuple(sorted(found, key=lambda e: tuple(-1 if part is None else part for part in e.key)))
 
 
-def _write(file: Path, found: Sequence[Entry]) -> None:
-    """Write a file in one step: a temporary one beside it, then a rename."""
+def write(file: Path, found: Sequence[Entry]) -> None:
+    """Write entries to a file in one step: a temporary one beside it, then a rename."""
     content = {"kind": _KIND, "schema_version": _SCHEMA, "entries": [_plain(entry) for entry in found]}
     temporary = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
     try:
