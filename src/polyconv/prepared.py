@@ -338,7 +338,8 @@ class Layer:
         else:
             w = w.reshape(g, p.m // g, p.c // g, *p.k)
         for a, axis in enumerate(sweep):
-            w = w.take(axis.tap_indices, axis=3 + a)
+            if axis.tap_indices != list(range(w.shape[3 + a])):
+                w = w.take(axis.tap_indices, axis=3 + a)
         taps = int(np.prod(w.shape[3:]))
         return w.reshape(*w.shape[:3], taps)
 
