@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from polyconv.algorithms import deformable, depthwise, direct, generic, grouped, winograd
+from polyconv.algorithms import deformable, depthwise, direct, generic, grouped, pointwise, winograd
 from polyconv.algorithms.program import FREE_BYTES, Program, Request, Situation, accumulator_arithmetic, own_bound
 
 __all__ = ["ALGORITHMS", "Algorithm"]
@@ -60,6 +60,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     for row in (
         Algorithm("direct", direct.applicable, direct.cost, direct.workspace, direct.arithmetic, own_bound,
                   direct.build),
+        Algorithm("pointwise", pointwise.applicable, pointwise.cost, pointwise.workspace, accumulator_arithmetic,
+                  own_bound, pointwise.build),
         Algorithm("winograd", winograd.applicable, winograd.cost, winograd.workspace, accumulator_arithmetic,
                   winograd.bound, winograd.build, winograd.scheme),
         Algorithm("depthwise", depthwise.applicable, depthwise.cost, depthwise.workspace, accumulator_arithmetic,

@@ -1,0 +1,423 @@
+"""Pointwise convolution in place: one tap an axis and no padding, any stride, group and layout.
+
+Every output is a product of weights with the channels of one pixel, so nothing is packed.  Two orientations:
+lanes are output channels, with words of the input broadcast from wherever they lie; or, where pixels lie
+together and fill vectors, lanes are pixels.  Axes that lie together are one.  Sums start from the bias and
+go straight to the result where it has their type and lanes lie together in it, else through a move with the
+epilogue.  Cost: the products over lane use.  Error: own bound; sums run over the channels in order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode
+from polyconv.algorithms.pixels import packed_weights, tile_rows
+from polyconv.algorithms.program import (
+    Operand,
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    along_out,
+    boxes,
+    common_words,
+    fill_words,
+    move_address,
+    near_equal,
+    tile_cycles,
+    zeros,
+)  # fmt: skip
+from polyconv.algorithms.sweep import Axis, Sweep, lines, sweeps
+from polyconv.kernels.convert import LLVM_NAMES
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes, pixel_tiles
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import Epilogue, Move
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.point import channel_point_tile, pixel_point_tile
+from polyconv.runtime.arrays import aligned, words
+
+__all__ = ["applicable", "build", "cost", "workspace"]
+
+_INPUT_BYTES = 256 << 10
+"""Input of an item where lanes are channels: it is read once per block of outputs, from a second-level cache."""
+_NEAR_BYTES = 32 << 10
+"""The same where lanes are pixels: it is read once per set of outputs, from a first-level cache if it fits."""
+_SLOT_BYTES = 48 << 10
+"""Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
+_MOST_PIXELS = 512
+
+_SET = ("first", "outputs", "weights", "most", "functions", "edges", "there")
+"""Words of a set of output channels: its first, how many, bytes of weights before it, the most pixels (lanes are
+channels) or vectors (lanes are pixels) of a tile, where the functions for 1, 2, ... of them stand, and outputs in the
+last vector."""
+
+WORDS = (
+    *COMMON,
+    "channels", "x_pixel", "*weights", "w_group", "sets", "split_sets", "*set", "*functions",
+    "outputs", "bias_group", "word_bytes", "lanes", "lane_bytes", "plain", "slots", "slot_step", "slot_pixel",
+    "slot_channel", "*start", "*bias", "*scale", "*constants", "*move_out",
+)  # fmt: skip
+
+
+def driver(k: Module, name: str, *, pixels: bool) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module; lanes are pixels or channels."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        rows = box_rows(k, p, item)
+        first = item.split * p.split_sets
+        end = k.minimum(first + p.split_sets, p.sets)
+        with k.loop(first, end) as number_, k.loop(0, rows) as row:
+            of = Words(k, p.buffer("set"), _SET).at(number_.index, len(_SET))
+            x, y, r = _places(k, p, item, row.index)
+            x_row, y_row = k.buffer(frame, 0) + x, k.buffer(frame, 2) + (y + of.first * p.y_c)
+            y_pixel = axis_record(k, p, p.axes - 1).y_stride
+            slot = workspace + p.slots
+            tiles = _pixel_tiles if pixels else _channel_tiles
+            with k.when(p.plain.equals(1)):
+                tiles(k, p, item, of, x_row, y_row, y_pixel, p.y_c)
+            with k.when(p.plain.equals(1), otherwise=True):
+                tiles(k, p, item, of, x_row, slot, p.slot_pixel, p.slot_channel)
+                channel = item.g * p.outputs + of.first
+                last = axis_record(k, p, p.axes - 1)
+                k.call(
+                    p.buffer("move_out"), slot, p.slot_pixel, p.slot_channel, y_row, y_pixel, p.y_c,
+                    item.extent(p.axes - 1), of.outputs, p.buffer("bias") + channel * p.word_bytes,
+                    p.buffer("scale") + channel * p.word_bytes, k.buffer(frame, 4) + (r + of.first * p.r_c),
+                    last.r_stride, p.r_c, p.buffer("constants"),
+                )  # fmt: skip
+
+
+def _places(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value, Value]:
+    """Offsets in input, result and residual (bytes, without channel) of a row of the box."""
+    last = axis_record(k, p, p.axes - 1)
+    first = item.first(p.axes - 1)
+    x0 = p.x_base + item.n * p.x_n + item.g * p.x_g + item.origin(p.axes - 1) * last.x_stride
+    y0 = p.y_base + item.n * p.y_n + item.g * p.y_g + first * last.y_stride
+    r0 = p.r_base + item.n * p.r_n + item.g * p.r_g + first * last.r_stride
+    with k.loop(1, p.axes, carry=[row, x0, y0, r0]) as back:
+        q, x, y, r = back.values
+        axis = p.axes - 1 - back.index
+        record = axis_record(k, p, axis)
+        b = q % item.extent(axis)
+        o = item.first(axis) + b
+        back.next(
+            q // item.extent(axis), x + (item.origin(axis) + b * record.stride) * record.x_stride,
+            y + o * record.y_stride, r + o * record.r_stride,
+        )  # fmt: skip
+    _, x, y, r = back.results
+    return x, y, r
+
+
+def _channel_tiles(k: Module, p: Words, item: Item, of: Words, x: Buffer, y: Buffer, y_pixel: Value,
+                   _: Value) -> None:  # fmt: skip
+    """A row in near-equal tiles, lanes are channels."""
+    pixels = item.extent(p.axes - 1)
+    parts = (pixels + of.most - 1) // of.most
+    share, larger = pixels // parts, pixels % parts
+    with k.loop(0, parts, carry=[k.constant(INT, 0)]) as tile:
+        (first,) = tile.values
+        count = share + k.cast("zext", tile.index < larger, INT)
+        k.call(
+            k.buffer(p.buffer("functions"), of.functions + count * 2), x + first * p.x_pixel, p.x_pixel, p.x_c,
+            p.channels, p.buffer("weights") + (item.g * p.w_group + of.weights),
+            p.buffer("start") + (item.g * p.bias_group + of.first * p.word_bytes), y + first * y_pixel, y_pixel,
+            of.there,
+        )  # fmt: skip
+        tile.next(first + count)
+
+
+def _pixel_tiles(k: Module, p: Words, item: Item, of: Words, x: Buffer, y: Buffer, _: Value,
+                 y_channel: Value) -> None:  # fmt: skip
+    """A row in the largest tiles there are, the last vector cut short; lanes are pixels."""
+    pixels = item.extent(p.axes - 1)
+    with k.loop(0, pixels, of.most * p.lanes) as tile:
+        left = pixels - tile.index
+        vectors = k.minimum((left + p.lanes - 1) // p.lanes, of.most)
+        there = left - (vectors - 1) * p.lanes
+        family = k.select(there < p.lanes, of.edges, of.functions)
+        at = tile.index * p.word_bytes
+        k.call(
+            k.buffer(p.buffer("functions"), family + vectors * 2), x + at, 0, p.x_c, p.channels,
+            p.buffer("weights") + (item.g * p.w_group + of.weights),
+            p.buffer("start") + (item.g * p.bias_group + of.first * p.word_bytes), y + at, y_channel, there,
+        )  # fmt: skip
+
+
+# -- planning ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Orientation of one sweep, its axes after folding, its box, and the sets of output channels."""
+
+    pixels: bool
+    sweep: Sweep
+    box: tuple[int, ...]
+    sets: tuple[tuple[int, int], ...]
+    width: int
+    slot: int
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    p = s.problem
+    if p.op not in ("conv", "conv_transpose"):
+        return f"computes conv and conv_transpose, not {p.op}"
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    if LLVM_NAMES[p.x] != arith.accumulator:
+        return f"reads the input in place, which is not of the sum's type: {p.x}, {arith.name}"
+    if p.quantisation is not None:
+        return "inputs with a zero point are converted in a panel"
+    if p.c == 0:
+        return "there are no channels to add up"
+    if not all(_is_point(axis) for sweep in sweeps(p) for axis in sweep):
+        return "needs a kernel of one tap and no padding"
+    return None
+
+
+def _is_point(axis: Axis) -> bool:
+    inside = axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad < axis.inp
+    return axis.taps == 1 and (inside or axis.out == 0)
+
+
+def _folded(sweep: Sweep, operands: Sequence[Operand]) -> tuple[Sweep, list[Operand]]:
+    """Neighbouring axes that lie together in all operands (the input first) as one."""
+    axes, spatial = [sweep[-1]], [[o.spatial[-1]] for o in operands]
+    for a in range(len(sweep) - 2, -1, -1):
+        outer, inner = sweep[a], axes[0]
+        whole = inner.out == inner.inp and inner.stride == outer.stride == 1 and inner.pad == outer.pad == 0
+        plain = inner.out_step == outer.out_step == 1 and inner.first_out == outer.first_out == 0
+        if whole and plain and all(
+            o.spatial[a] == inner.out * known[0] for o, known in zip(operands, spatial, strict=True)
+        ):  # fmt: skip
+            axes[0] = replace(inner, out=outer.out * inner.out, inp=outer.inp * inner.inp)
+        else:
+            axes.insert(0, outer)
+            for o, known in zip(operands, spatial, strict=True):
+                known.insert(0, o.spatial[a])
+    return tuple(axes), [replace(o, spatial=tuple(known)) for o, known in zip(operands, spatial, strict=True)]
+
+
+@lru_cache(512)
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool) -> _Plan:
+    """Sizes of a sweep whose axes are folded."""
+    p = s.problem
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    lane = lanes(s.target, arith)
+    width = 1 if pixels or group_out <= lane else 2
+    sets = tuple(tile_rows(group_out, s.target)) if pixels else tuple(
+        (first, min(width * lane, group_out - first)) for first in range(0, group_out, width * lane)
+    )  # fmt: skip
+    least = lane * max(pixel_tiles(s.target).values()) if pixels else channel_tile(s.target, width)
+    wanted = (_NEAR_BYTES if pixels else _INPUT_BYTES) // (group_in * arith.bytes)
+    if pixels:  # a whole number of the tiles that most outputs take
+        tall = max((rows for _, rows in sets), default=1)
+        least = lane * pixel_tiles(s.target)[tall]
+        wanted = wanted // least * least
+    slot_pixels = _SLOT_BYTES // (arith.bytes * (max((n for _, n in sets), default=1) if pixels else width * lane))
+    most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
+    extents = [axis.out for axis in sweep]
+    if not pixels and extents[-1] > most:  # no rest that starts tiles for a few pixels
+        extents[-1] = -(-extents[-1] // -(-extents[-1] // most))
+    box = boxes((*extents[:-1], min(extents[-1], most)), math.prod, most)
+    return _Plan(pixels, sweep, box, sets, width, box[-1] * (max((n for _, n in sets), default=1) if pixels else
+                                                            width * lane) * arith.bytes)  # fmt: skip
+
+
+def _packed_strides(axes: Sequence[Axis], extent: str) -> Operand:
+    """Strides of a packed tensor of a sweep's extents, in elements of one byte: enough to see what folds."""
+    step, strides = 1, list[int]()
+    for axis in reversed(axes):
+        strides.insert(0, step)
+        step *= axis.inp if extent == "inp" else axis.out
+    return Operand(0, 0, tuple(strides), 0, 1)
+
+
+def _expected(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
+    """The plan for packed tensors: the cheaper orientation."""
+    axes, _ = _folded(sweep, [_packed_strides(sweep, "inp"), _packed_strides(sweep, "out")])
+    plans = [_plan(s, arith, axes, pixels) for pixels in ((False, True) if _lies_in_rows(s, axes) else (False,))]
+    return min(plans, key=lambda plan: sum(_cost(s, arith, plan).values()))
+
+
+def _lies_in_rows(s: Situation, axes: Sweep) -> bool:
+    return (s.problem.layout == "NCHW" or s.problem.c == 1) and axes[-1].stride == 1
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs: the header, and the sums of a set of outputs for a row of the box."""
+    return 64 * (s.problem.rank + 2) + _SLOT_BYTES + 256
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: multiply-adds or the loads of short tiles, and the way out."""
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    terms = [_cost(s, arith, _expected(s, arith, sweep)) for sweep in sweeps(s.problem) if all(a.out for a in sweep)]
+    return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
+
+
+def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
+    p = s.problem
+    group_in = p.c // p.groups
+    lane, heights = lanes(s.target, arith), pixel_tiles(s.target)
+    box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
+    rows = math.prod(plan.box[:-1]) * box_count
+    width = plan.sweep[-1].out / -(-plan.sweep[-1].out // plan.box[-1])
+    products = moves = 0.0
+    for _, outputs in plan.sets:
+        if plan.pixels:
+            vectors = -(-width // lane)
+            full, rest = divmod(vectors, heights[outputs])
+            products += full * (tile_cycles(outputs, heights[outputs]) * group_in + 15)
+            products += (tile_cycles(outputs, int(rest)) * group_in + 15) if rest else 0
+            moves += vectors * outputs * 1.5
+        else:
+            used = -(-outputs // lane)
+            tiles = near_equal(math.ceil(width), channel_tile(s.target, plan.width))
+            products += sum(tile_cycles(n, used) * group_in + 15 for _, n in tiles)
+            across = p.layout == "NCHW" and p.m > 1
+            moves += width * used * (8.0 if across else 1.5)
+    batch = (p.n or 0) * p.groups
+    return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count) * batch}
+
+
+# -- building ------------------------------------------------------------------------------------------
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step per sweep."""
+    keep: list[Any] = []
+    steps = [_step(r, sweep, keep) for sweep in sweeps(r.problem)]
+    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
+    s, arith, p = given.situation, given.arith, given.problem
+    wanted = _expected(s, arith, sweep) if all(axis.out for axis in sweep) else None
+    operands = [given.x, given.y] + ([given.residual] if given.residual is not None else [])
+    axes, folded = _folded(sweep, operands)
+    r = replace(given, x=folded[0], y=folded[1], residual=folded[2] if given.residual is not None else None)
+    pixels = wanted is not None and wanted.pixels and r.x.spatial[-1] * axes[-1].stride == r.x.itemsize
+    plan = _plan(s, arith, axes, pixels)
+    lane, group_out = lanes(r.target, arith), p.m // p.groups
+    name = f"pointwise {'pixels' if pixels else 'channels'}"
+    address = kernel(name, ("driver",), lambda k: driver(k, "driver", pixels=pixels), r.target, check=r.check)["driver"]
+    y_lane = r.y.spatial[-1] * axes[-1].out_step if pixels else r.y.c
+    nothing = r.epilogue == Epilogue(bias=r.epilogue.bias) and LLVM_NAMES[p.y] == arith.accumulator
+    plain = nothing and y_lane == r.y.itemsize
+    functions, records = (_pixel_sets if pixels else _channel_sets)(r, plan)
+    packed = _packed_weights(r, sweep, plan)
+    values = common_words(r, axes, plan.box, [lines(axis, b) for axis, b in zip(axes, plan.box, strict=True)],
+                          _splits(s, plan, axes), keep)  # fmt: skip
+    start = aligned(p.groups * group_out + 2 * lane, np.dtype(f"V{arith.bytes}"))
+    if r.bias is not None:
+        start[: p.m] = r.bias.view(start.dtype)
+    sets = len(plan.sets)
+    header = -(-(24 * len(axes)) // 64) * 64
+    block = max((n for _, n in plan.sets), default=1) if pixels else plan.width * lane
+    epilogue = replace(r.epilogue, bias=False)
+    values.update({
+        "panel": 0, "scratch": 0, "channels": p.c // p.groups, "x_pixel": axes[-1].stride * r.x.spatial[-1],
+        "weights": packed, "w_group": packed.nbytes // max(1, p.groups), "sets": sets,
+        "split_sets": -(-sets // values["splits"]), "set": words(records), "functions": words(functions),
+        "outputs": group_out, "bias_group": group_out * arith.bytes, "word_bytes": arith.bytes, "lanes": lane,
+        "lane_bytes": r.target.vector_bytes, "plain": int(plain), "slots": header, "slot_step": 0,
+        "slot_pixel": arith.bytes if pixels else block * arith.bytes,
+        "slot_channel": plan.box[-1] * arith.bytes if pixels else arith.bytes,
+        "start": start, "bias": zeros(), "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
+        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, axes[-1], "p" if pixels else "c"),
+                                         epilogue)),
+    })  # fmt: skip
+    return Step(address, fill_words(WORDS, values, keep), values["items"] if group_out else 0)
+
+
+def _splits(s: Situation, plan: _Plan, axes: Sweep) -> int:
+    """Into how many parts the sets of outputs are cut so that every thread has a few items."""
+    p = s.problem
+    if s.threads == 1:
+        return 1
+    items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(axes, plan.box, strict=True))
+    splits = min(max(1, len(plan.sets)), -(-3 * s.threads // max(1, items)))
+    per_split = -(-len(plan.sets) // splits) or 1
+    return max(1, -(-len(plan.sets) // per_split))
+
+
+def _channel_sets(r: Request, plan: _Plan) -> tuple[list[int], list[int]]:
+    """Functions for 1, 2, ... pixels by the vectors of a block, and a record (``_SET``) per block."""
+    lane, most = lanes(r.target, r.arith), channel_tile(r.target, plan.width)
+    functions: list[int] = []
+    tables: dict[tuple[int, bool], int] = {}
+    records: list[int] = []
+    at = 0
+    for first, outputs in plan.sets:
+        vectors, there = -(-outputs // lane), (outputs - 1) % lane + 1
+        kind = vectors, there < lane
+        if kind not in tables:
+            tables[kind] = len(functions) - 2  # the function of n pixels is at word 2 n
+            for address in _tiles(r, "channel", vectors, range(1, most + 1), edges=(there < lane,)):
+                functions += (address, 0)
+        records += (first, outputs, at, most, tables[kind], tables[kind], there)
+        at += vectors * lane * (r.problem.c // r.problem.groups) * r.arith.bytes
+    return functions, records
+
+
+def _pixel_sets(r: Request, plan: _Plan) -> tuple[list[int], list[int]]:
+    """Functions for 1, 2, ... vectors, whole and at an edge, by outputs; and a record (``_SET``) per set."""
+    heights = pixel_tiles(r.target)
+    functions: list[int] = []
+    tables: dict[int, int] = {}
+    records: list[int] = []
+    for first, outputs in plan.sets:
+        if outputs not in tables:
+            tables[outputs] = len(functions) - 2
+            for address in _tiles(r, "pixel", outputs, range(1, heights[outputs] + 1), edges=(False, True)):
+                functions += (address, 0)
+        table = tables[outputs]
+        records += (first, outputs, first * (r.problem.c // r.problem.groups) * r.arith.bytes, heights[outputs],
+                    table, table + 2 * heights[outputs], 0)  # fmt: skip
+    return functions, records
+
+
+def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], edges: Sequence[bool]) -> list[int]:
+    """Addresses of a family of tiles: of all sizes whole, or cut short, or first whole and then cut short."""
+    lane, make = lanes(r.target, r.arith), {"channel": channel_point_tile, "pixel": pixel_point_tile}[orientation]
+    kinds = {f"{'edge' if edge else 'whole'}{n}": (edge, n) for edge in edges for n in sizes}
+
+    def build(k: Module) -> None:
+        for name, (edge, n) in kinds.items():
+            make(k, name, r.arith, lane, *((fixed, n) if orientation == "pixel" else (n, fixed)), edge=edge)
+
+    label = f"point {orientation} {r.arith.name} {fixed} {len(sizes)} {edges}"
+    found = kernel(label, tuple(kinds), build, r.target, check=r.check)
+    return [found[name] for name in kinds]
+
+
+def _packed_weights(r: Request, sweep: Sweep, plan: _Plan) -> Any:
+    """Weights in streaming order: per group and set of outputs, a row of outputs per channel."""
+    key = (r.arith.name, r.target.level, plan.pixels, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
+    if plan.pixels:
+        return r.packed(("point", *key), lambda: packed_weights(r.weights(sweep), list(plan.sets)))
+    lane = lanes(r.target, r.arith)
+
+    def pack() -> Any:
+        w = r.weights(sweep)
+        groups, m, c, _ = w.shape
+        packed = aligned((groups, -(-m // lane) * lane * c), w.dtype)
+        at = 0
+        for first, outputs in plan.sets:
+            width = -(-outputs // lane) * lane
+            part = packed[:, at : at + c * width].reshape(groups, c, width)
+            part[:, :, :outputs] = w[:, first : first + outputs, :, 0].transpose(0, 2, 1)
+            at += c * width
+        return packed
+
+    return r.packed(("point", *key), pack)

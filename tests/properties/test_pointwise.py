@@ -1,0 +1,93 @@
+"""Pointwise convolution in place: around every edge of its tiles, boxes, vectors and sets of outputs."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithms import result
+
+import polyconv
+from polyconv.benchmark.runs import restricted
+from polyconv.conformance.judge import complaint, expected
+from polyconv.conformance.operands import operands
+from polyconv.problem.problem import Problem
+
+
+def _agrees(line: str) -> None:
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(0), "normal" if p.x_dtype.is_float else "small")
+    got = result(p, made, "pointwise")
+    assert got is not None, line
+    assert complaint(p, expected(p, made), got) is None
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i64"])
+def test_pixels_around_the_edges_of_tiles(dtype: str, layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for pixels in (1, 2, 7, 13, 14, 15, 16, 17, 28, 29, 47, 48, 49, 63, 97, 513):
+            _agrees(f"conv {dtype} {layout} n2 c5 i{pixels} m19 k1 b1")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("epilogue", ["", " b1", " b1 r1 act=Relu"])
+def test_outputs_around_the_edges_of_vectors(layout: str, epilogue: str) -> None:
+    for m in (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 79):
+        _agrees(f"conv f32 {layout} n1 c3 i3x19 m{m} k1x1{epilogue}")
+        _agrees(f"conv f32 {layout} n1 c6 i3x19 m{3 * m} k1x1 g3{epilogue}")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_strides_crops_and_transposes(layout: str) -> None:
+    _agrees(f"conv f32 {layout} n2 c7 i9x40 m20 k1x1 s2x2 b1 r1")
+    _agrees(f"conv f32 {layout} n2 c7 i5x6x30 m20 k1x1x1 s1x2x1")
+    _agrees(f"conv f32 {layout} n2 c7 i9x40 m20 k1x1 p-1:-2x-3:0")
+    _agrees(f"conv_transpose f32 {layout} n1 c7 i9x40 m20 k1x1 b1")
+    _agrees(f"conv_transpose f32 {layout} n1 c40 i3x4 m20 k3x2 s3x2 b1")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_any_strides_of_the_arrays(layout: str) -> None:
+    """Rows, pixels and channels reversed, repeated, interleaved or in the order of the other layout."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((18, 6, 1, 1), np.float32)
+    layer = polyconv.Conv(w, layout=layout)
+    shape = (2, 6, 7, 20) if layout == "NCHW" else (2, 7, 20, 6)
+    other = (0, 2, 3, 1) if layout == "NCHW" else (0, 3, 1, 2)
+    x = rng.standard_normal(shape, np.float32)
+    wide = rng.standard_normal([2 * e for e in shape], np.float32)
+    swapped = np.transpose(np.ascontiguousarray(np.transpose(x, other)), np.argsort(other))
+    views = [
+        x, x[:, ::-1, ::-1, ::-1], swapped, wide[::2, ::2, ::2, ::2], np.broadcast_to(x[:, :, :1], shape),
+    ]  # fmt: skip
+    for view in views:
+        y = layer(view)
+        assert np.array_equal(y, layer(np.ascontiguousarray(view)))
+        out = np.zeros([2 * e for e in y.shape], np.float32)[::2, ::2, ::2, ::2]
+        assert np.array_equal(layer(view, out=out), y)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_no_workspace_and_any_threads(layout: str) -> None:
+    p = Problem.parse(f"conv f32 {layout} n1 c70 i30x31 m90 k1x1 b1 r1 act=Relu")
+    made = operands(p, np.random.default_rng(0), "normal")
+    alone = result(p, made, "pointwise", workspace_limit=0)
+    assert alone is not None
+    assert complaint(p, expected(p, made), alone) is None
+    for threads in (1, 2, 3):
+        again = result(p, made, "pointwise", threads=threads)
+        assert again is not None and np.array_equal(alone, again)
+
+
+def test_non_finite_weights_stay_where_they_belong() -> None:
+    """No padding is multiplied, so Inf and NaN need no care."""
+    w = np.ones((20, 3, 1, 1), np.float32)
+    w[7, 1], w[19, 2] = np.inf, np.nan
+    y = polyconv.conv(np.ones((1, 3, 5, 7), np.float32), w)
+    assert np.isinf(y[0, 7]).all() and np.isnan(y[0, 19]).all()
+    assert (np.delete(y, (7, 19), axis=1) == 3).all()
