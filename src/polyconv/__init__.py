@@ -1,8 +1,8 @@
 """Convolution in every dialect, planned and compiled for the CPU it runs on.
 
 ``conv`` and ``conv_transpose`` take arrays, ``Conv`` and ``ConvTranspose`` hold packed weights, ``plan``
-explains a ``Problem``, ``InferenceSession`` runs a model file, and ``dialects`` has one callable per
-operator of ONNX, ONNX Runtime and OpenVINO.
+explains a ``Problem``, ``InferenceSession`` runs a model file, ``dialects`` has one callable per
+operator of ONNX, ONNX Runtime and OpenVINO, and ``wisdom`` keeps what measuring found out.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from polyconv import dialects
     from polyconv.layer import Conv, ConvTranspose, conv, conv_transpose, plan
     from polyconv.models.session import InferenceSession
+    from polyconv.planning import wisdom
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "Conv", "ConvTranspose", "DtypeError", "Error", "InferenceSession", "ModelError", "Plan",
-    "Problem", "Unsupported", "conv", "conv_transpose", "dialects", "plan", "settings",
+    "Problem", "Unsupported", "conv", "conv_transpose", "dialects", "plan", "settings", "wisdom",
 ]  # fmt: skip
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -35,14 +36,16 @@ _LATER = {
     "conv_transpose": "polyconv.layer", "plan": "polyconv.layer", "InferenceSession": "polyconv.models.session",
 }  # fmt: skip
 
+_MODULES = {"dialects": "polyconv.dialects", "wisdom": "polyconv.planning.wisdom"}
+
 
 def __getattr__(name: str) -> Any:
     import importlib
 
     if name in _LATER:
         value = getattr(importlib.import_module(_LATER[name]), name)
-    elif name == "dialects":
-        value = importlib.import_module("polyconv.dialects")
+    elif name in _MODULES:
+        value = importlib.import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'polyconv' has no attribute {name!r}")
     globals()[name] = value

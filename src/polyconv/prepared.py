@@ -36,8 +36,9 @@ from polyconv.operands import (
     span,
     strides,
 )
-from polyconv.planning.measure import fastest, known_choice
-from polyconv.planning.planner import CLOCK, choose, describe, threads_for, waking
+from polyconv.planning import wisdom
+from polyconv.planning.measure import fastest
+from polyconv.planning.planner import CLOCK, Decision, choose, describe, reasons, threads_for, waking
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
@@ -123,7 +124,8 @@ class Layer:
                  *, layout: str = "NCHW", accuracy: str | None = None, threads: int | None = None,
                  workspace_limit: int | None = None, rigor: str | None = None, algorithm: str | None = None,
                  own: bool = True, quantities: Mapping[str, ArrayLike | None] | None = None) -> None:  # fmt: skip
-        self._resolve, self._layout, self._algorithm, self._own = resolve, layout, algorithm, own
+        self._resolve, self._layout, self._own = resolve, layout, own
+        self._asked = None if algorithm is None else Decision(algorithm, "asked")
         self._accuracy = setting("accuracy", accuracy)
         self._threads = None if threads is None else setting("threads", threads)
         self._limit = setting("workspace_limit", workspace_limit)
@@ -141,7 +143,7 @@ class Layer:
         self._forms: dict[Any, Array] = {}
         self._problems: OrderedDict[tuple[int, ...], Problem] = OrderedDict()
         self._calls: OrderedDict[Any, _Call] = OrderedDict()
-        self._choices: dict[Any, str | None] = {}
+        self._choices: dict[Any, Decision | None] = {}
         self._last: tuple[_Call, Any] | None = None
 
     # -- calling -----------------------------------------------------------------------------------
@@ -243,12 +245,12 @@ class Layer:
                 self._last = None
         return describe(s, self._chosen(s, rigor or self._rigor), self.packed_bytes)
 
-    def _chosen(self, s: Situation, rigor: str) -> str | None:
-        if self._algorithm is not None:
-            return self._algorithm
+    def _chosen(self, s: Situation, rigor: str) -> Decision | None:
+        if self._asked is not None:
+            return self._asked
         key = (s.problem.i, s.problem.residual)
         if key not in self._choices:  # decided once per extents: wisdom that comes later changes no bits here
-            self._choices[key] = known_choice(s) if rigor == "estimate" else fastest(s, rigor, _random_candidate)
+            self._choices[key] = _decided(s, rigor)
         return self._choices[key]
 
     @property
@@ -267,13 +269,14 @@ class Layer:
         if found is not None:
             _make_ready(found)
             return found
-        algorithm, terms, refused = choose(s, self._chosen(s, self._rigor))
+        choice = choose(s, self._chosen(s, self._rigor))
+        algorithm = choice.algorithm
         if "plan" in self._verbose:
             _log.info("plan %s by %s", problem, algorithm.name)
         if "dispatch" in self._verbose:
-            for name, reason in refused:
+            for name, reason in reasons(choice):
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
-        seconds = sum(terms.values()) * (problem.n or 0) / CLOCK
+        seconds = sum(choice.terms.values()) * (problem.n or 0) / CLOCK
         s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
         program = self._program(s, algorithm.name, arrays)
         table = words(
@@ -335,7 +338,8 @@ class Layer:
         else:
             w = w.reshape(g, p.m // g, p.c // g, *p.k)
         for a, axis in enumerate(sweep):
-            w = w.take(axis.tap_indices, axis=3 + a)
+            if axis.tap_indices != list(range(w.shape[3 + a])):
+                w = w.take(axis.tap_indices, axis=3 + a)
         taps = int(np.prod(w.shape[3:]))
         return w.reshape(*w.shape[:3], taps)
 
@@ -488,12 +492,12 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
         problem = replace(problem, op="conv", pads=((problem.k[0] - 1, 0),))
     s = Situation(problem, _target(), setting("workspace_limit", workspace_limit), setting("threads", threads),
                   setting("accuracy", accuracy) == "strict")  # fmt: skip
-    choice = (
-        known_choice(s)
-        if setting("rigor", rigor) == "estimate"
-        else fastest(s, setting("rigor", rigor), _random_candidate)
-    )
-    return describe(s, choice)
+    return describe(s, _decided(s, setting("rigor", rigor)))
+
+
+def _decided(s: Situation, rigor: str) -> Decision | None:
+    """What was measured of a situation, or with more rigor than an estimate is measured now; None to predict."""
+    return wisdom.decision(s) if rigor == "estimate" else fastest(s, rigor, _random_candidate)
 
 
 def _random_candidate(s: Situation, algorithm: str) -> Callable[[], None]:

@@ -123,6 +123,10 @@ def _path(given: Any) -> Path:
     return path.absolute()
 
 
+def _path_or_off(given: Any) -> Path | None:
+    return None if given == "off" else _path(given)
+
+
 def _cache_dir() -> Path:
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
@@ -236,6 +240,12 @@ SETTINGS: dict[str, Setting] = {
             "a directory; it is made, for its owner alone, when it does not exist",
             "polyconv in the user's cache directory (~/.cache on Linux)",
             "Where compiled kernels are kept.",
+            per_call=False,
+        ),
+        Setting(
+            "wisdom", ("POLYCONV_WISDOM",), _path_or_off, lambda: Path(resolve("cache_dir")) / "wisdom.json",
+            "a file, or off", "wisdom.json in cache_dir",
+            "Measured choices of earlier processes, read when the first plan is made; polyconv tune writes them.",
             per_call=False,
         ),
         Setting(

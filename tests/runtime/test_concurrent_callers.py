@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import polyconv
-from polyconv.planning import measure
+from polyconv.planning import wisdom
 
 Array = np.ndarray[Any, Any]
 CALLERS = 8
@@ -174,12 +174,14 @@ def test_a_layer_and_its_like() -> None:
 
 def test_a_layer_keeps_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured later is for later layers; this one follows when it is asked to decide anew."""
-    monkeypatch.setattr(measure, "_known", {})
+    monkeypatch.setenv("POLYCONV_WISDOM", "off")
+    wisdom.forget()
     make, x = LAYERS["half"]()
     layer = make(threads=1)
     y = layer(x)
     assert layer.plan(x.shape).algorithm != "generic"
-    measure._known[measure._key(layer._layer.situation(layer._layer.problem_for(x.shape)))] = "generic"
+    situation = layer._layer.situation(layer._layer.problem_for(x.shape))
+    wisdom.remember(situation, "generic", {"generic": 1e-6}, "measure")
     later = make(threads=1)
     assert later.plan(x.shape).algorithm == "generic"
     other = later(x)
@@ -190,6 +192,7 @@ def test_a_layer_keeps_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert layer.plan(x.shape, rigor="measure").algorithm == "generic"
     for _ in range(2):
         assert bits(layer(x)) == bits(other)
+    wisdom.forget()
 
 
 def test_many_short_shared_jobs() -> None:

@@ -240,7 +240,7 @@ import json, logging
 from polyconv.kernels import objects
 objects.use_folder(None)
 layer()(image())
-objects._generator()
+objects.generator()
 objects._folder.clear()
 objects._loaded.clear()
 objects.EVENTS.compiled = 0

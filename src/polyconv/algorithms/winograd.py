@@ -642,24 +642,26 @@ def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: _Plan, lane: int) -> ND
 
     The transform is done in float64 and rounded once.
     """
-    groups, m, c, _ = w.shape
+    groups, _, c, _ = w.shape
     width = plan.vectors * lane
     taps = [axis.taps for axis in sweep]
     outer = math.prod(taps[: len(taps) - plan.transformed])
     last_two = (taps[-2], taps[-1]) if plan.transformed == 2 else (1, taps[-1])
-    padded = np.zeros((groups, plan.blocks * width, c, outer, *last_two))
-    padded[:, :m] = w.reshape(groups, m, c, outer, *last_two)
-    points = np.einsum("ia,gmcoab,jb->gmcoij", plan.y.weights, padded, plan.x.weights, optimize=True)
-    points = points.reshape(groups, plan.blocks, width, c, outer, plan.y.n * plan.x.n)
+    points = plan.y.n * plan.x.n
+    transform = np.kron(plan.y.weights, plan.x.weights)
     whole = c // ROW_WORDS * ROW_WORDS
-    parts = []
-    for first, last in ((0, whole), (whole, c)):
-        if last == first:
-            continue
-        size = min(ROW_WORDS, last - first)
-        part = points[:, :, :, first:last].reshape(groups, plan.blocks, width, -1, size, outer, plan.y.n * plan.x.n)
-        part = part.transpose(0, 1, 6, 3, 5, 4, 2)
-        parts.append(part.reshape(groups, plan.blocks, plan.y.n * plan.x.n, -1))
-    packed = aligned(sum(part.size for part in parts), w.dtype)
-    np.concatenate(parts, axis=3, out=packed.reshape(groups, plan.blocks, plan.y.n * plan.x.n, -1), casting="same_kind")
+    packed = aligned(groups * plan.blocks * points * c * outer * width, w.dtype)
+    for one, into in zip(w, packed.reshape(groups, plan.blocks, points, -1), strict=True):
+        for block in range(plan.blocks):  # one after the other: its points stay in the cache
+            some = one[block * width : (block + 1) * width].reshape(-1, c, outer, math.prod(last_two))
+            taps_first = np.zeros((transform.shape[1], c, outer, width))
+            taps_first[..., : len(some)] = some.transpose(3, 1, 2, 0)
+            made = (transform @ taps_first.reshape(len(taps_first), -1)).reshape(points, c, outer, width)
+            for first, last in ((0, whole), (whole, c)):
+                if last == first:
+                    continue
+                size = min(ROW_WORDS, last - first)
+                part = made[:, first:last].reshape(points, -1, size, outer, width).transpose(0, 1, 3, 2, 4)
+                place = into[block, :, first * outer * width : last * outer * width]
+                place.reshape(part.shape)[...] = part
     return packed

@@ -44,8 +44,11 @@ def median_seconds(run: Callable[[], object], least: int = 5, seconds: float = 0
 
 
 @contextmanager
-def restricted(level: str) -> Iterator[None]:
-    """Make kernels for a lower instruction-set level."""
+def restricted(level: str | None) -> Iterator[None]:
+    """Make kernels for a lower instruction-set level, if one is given."""
+    if level is None:
+        yield
+        return
     before = os.environ.get("POLYCONV_TARGET")
     os.environ["POLYCONV_TARGET"] = level
     try:

@@ -6,7 +6,6 @@ tables, a JSON document and a report page come out.  How it is measured is the p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,22 +16,14 @@ from polyconv.benchmark.record import Document, Row
 from polyconv.benchmark.run import Options, resumed, run
 from polyconv.benchmark.summary import published
 from polyconv.cli import bench_tables, info, render, smoke
-from polyconv.cli.options import Accuracy, Dim, Files, Semantics, session, subject, usage, within
+from polyconv.cli.options import Accuracy, Dim, Files, Semantics, usage
+from polyconv.cli.targets import Level, Match, Sets, Targets, cases_of
 from polyconv.settings import resolve
 
 __all__ = ["command"]
 
 _NOISE_PERCENT = 3.0
-_MODELS = (".onnx", ".xml")
 
-Targets = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[TARGET]...", help="Problems, files of problems (one a line), .onnx or .xml files."),
-]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME", help="A layer set of the package, or all; may be repeated.")
-]
-Match = Annotated[str | None, typer.Option("--match", metavar="REGEX", help="Only lines in which it is found.")]
 Peers = Annotated[
     str | None, typer.Option("--peers", metavar="NAME,...", help="Other engines; by default all that are installed.")
 ]
@@ -40,10 +31,6 @@ Layout = Annotated[
     Literal["NCHW", "NHWC"], typer.Option("--layout", help="Whose ratios lead; both are always measured.")
 ]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of every engine.")]
-Level = Annotated[
-    Literal["avx512", "avx2", "baseline"] | None,
-    typer.Option("--target", help="Restrict all engines to these instructions; those that cannot be are left out."),
-]
 Seconds = Annotated[float, typer.Option("--seconds", min=0.01, help="Of measuring, per layer and about.")]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Good rounds wanted per layer.")]
 Json = Annotated[
@@ -93,7 +80,9 @@ def command(
     if smoke_:
         smoke.show(problems, seed, algorithm, as_json=json_ == "-")
         return
-    cases = usage(sets.select, _cases(targets or (), set_ or (), inputs, dim, semantics, seed), match)
+    if not targets and not set_:
+        raise typer.BadParameter("name what to measure: problems, files of problems, models, --set NAME, or --smoke")
+    cases = usage(sets.select, cases_of(targets or (), set_ or (), inputs, dim, semantics, seed), match)
     file = None if json_ in (None, "-") else Path(str(json_))
     names = None if peers is None else tuple(word.strip() for word in peers.split(",") if word.strip())
     options = Options(threads, resolve("accuracy", accuracy), target, names, seconds, rounds, seed)
@@ -127,25 +116,3 @@ def command(
 def _machine() -> dict[str, object]:
     """The machine card, without what names the user."""
     return {title: facts for title, facts in info.card().items() if title != "paths"}
-
-
-def _cases(
-    targets: Sequence[str], names: Sequence[str], inputs: Sequence[str] | None, dim: Sequence[str] | None,
-    semantics: str, seed: int,
-) -> list[sets.Case]:  # fmt: skip
-    """Everything that was named, in the order of the command line."""
-    if not targets and not names:
-        raise typer.BadParameter("name what to measure: problems, files of problems, models, --set NAME, or --smoke")
-    cases: list[sets.Case] = []
-    for word in targets:
-        named = subject(word.partition("  #")[0])
-        if not isinstance(named, Path):
-            cases.append(usage(sets.of_line, word))
-        elif named.suffix not in _MODELS:
-            cases += usage(sets.of_file, named)
-        else:
-            with within(1, None, None):
-                model, fed = session(named, semantics, inputs, dim, seed)
-                model.run(None, {name: feed.array for name, feed in fed.items()})
-            cases += sets.of_model(named.stem, model.nodes)
-    return [*cases, *usage(sets.of_sets, names)]

@@ -1,14 +1,16 @@
 """``polyconv explain``: what would run, and why.
 
-A problem's plan, or the plan of every distinct convolution of a model: chosen, refused with the
-reason, workspace, error bound.  A model is run once, on what ``run`` would feed it, because sizes
-inside it may depend on values.
+A problem's plan, or the plan of every distinct convolution of a model: chosen and by what, predicted and
+measured times, refused with the reason, workspace, error bound.  A model is run once, on what ``run`` would
+feed it, because sizes inside it may depend on values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import typer
 
 import polyconv
 from polyconv.cli import render
@@ -31,11 +33,16 @@ from polyconv.problem.problem import Problem
 
 __all__ = ["command"]
 
-_FACTS = ("algorithm", "arithmetic", "workspace_bytes", "error_bound", "seconds", "refused")
+_FACTS = ("algorithm", "source", "arithmetic", "threads", "workspace_bytes", "error_bound", "bound_kind", "seconds",
+          "measured", "candidates", "refused", "notes")  # fmt: skip
 
 
 def command(
     target: Target,
+    rigor: Annotated[
+        Literal["estimate", "measure", "patient"] | None,
+        typer.Option("--rigor", help="measure and patient time the candidates now; nothing is kept."),
+    ] = None,
     inputs: Files = None,
     dim: Dim = None,
     seed: Seed = 0,
@@ -54,7 +61,7 @@ def command(
             model, fed = session(wanted, semantics, inputs, dim, seed)
             model.run(None, {name: feed.array for name, feed in fed.items()})
             nodes = _by_problem(model.nodes)
-        plans = {text: polyconv.plan(Problem.parse(text)) for text in nodes}
+        plans = {text: polyconv.plan(Problem.parse(text), rigor=rigor) for text in nodes}
     if as_json:
         rows = [{"problem": text, "nodes": names, **_facts(plans[text])} for text, names in nodes.items()]
         render.document({"command": "explain", "target": target, "plans": rows})

@@ -1,4 +1,4 @@
-"""The tables of ``polyconv bench --smoke``: start-up, calls, compiling, six dense layers, the slowest random problems.
+"""The tables of ``polyconv bench --smoke``: start-up, calls, loading, six dense layers, the slowest random problems.
 
 A minute's look at one installation, without other engines; floors it should keep stand beside the figures.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polyconv.benchmark import floor, smoke
+from polyconv.benchmark import floor, load, smoke
 from polyconv.benchmark.peaks import copy_bandwidth, peak
 from polyconv.cli import render
 from polyconv.settings import resolve
@@ -28,6 +28,8 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
     """
     here = target(resolve("target"))
     starts, calls, compiled = smoke.start_times(), smoke.call_times(), smoke.compile_times()
+    loads = [load.load_times(load.network(repeated=repeated)) for repeated in (False, True)]
+    sizes = load.sizes()
     with render.progress("layers") as advance:
         done = [0]
 
@@ -49,7 +51,8 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
     if as_json:
         render.document(
             {
-                "command": "bench", "start": starts, "call": calls, "compile_seconds": compiled, "layers": layers,
+                "command": "bench", "start": starts, "call": calls, "compile_seconds": compiled, "load": loads,
+                "sizes": sizes, "layers": layers,
                 "peaks_gflops": peaks, "copy_bytes_per_second": copy_bandwidth(),
                 "floor": [{"problem": str(s.problem), "gflops": s.gflops, "share": s.share, "of_bound": s.of_bound}
                           for s in shares],
@@ -63,6 +66,9 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
         ("first result, warm object cache", f"{1e3 * starts.first_warm:.0f} ms", "150 ms"),
         ("call of a tiny layer, with out", f"{1e6 * calls.with_out:.2f} us", "1 us"),
         ("call of a tiny layer, without out", f"{1e6 * calls.without_out:.2f} us", "1.5 us"),
+        *(row for times in loads for row in _loading(times)),
+        (f"compile events of a layer that saw {sizes.images} image sizes", f"{sizes.events}", "3"),
+        ("growth of the process meanwhile, after the first image", f"{sizes.grown / 2**20:.1f} MiB", "32 MB"),
         (f"compile time, slowest of {len(compiled)} kernels", f"{1e3 * slowest:.0f} ms", "50 ms"),
         ("compile time, all kernels of the six layers", f"{1e3 * sum(compiled.values()):.0f} ms", ""),
     ])  # fmt: skip
@@ -71,6 +77,14 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
     columns = ("layer", "layout", "target", "algorithm", "us", "GFLOP/s", "of its peak", "of f32 peak")
     render.table("f32, one thread", columns, [_row(row) for row in layers])
     _floor(shares, algorithm)
+
+
+def _loading(times: load.LoadTimes) -> tuple[tuple[str, str, str], ...]:
+    name = f"loading {times.layers} convolutions of ResNet-50"
+    return (
+        (f"{name}, empty object cache", f"{1e3 * times.cold:.0f} ms", "3000 ms"),
+        (f"{name}, warm object cache", f"{1e3 * times.warm:.0f} ms", "300 ms"),
+    )
 
 
 def _row(row: smoke.LayerSpeed) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ from polyconv.kernels.language import Module
 from polyconv.target import Target
 
 __all__ = [
-    "EVENTS", "Events", "cache_folder", "clear_cache", "has_folder", "kernel", "kernel_text",
+    "EVENTS", "Events", "cache_folder", "clear_cache", "generator", "has_folder", "kernel", "kernel_text",
     "log_compiling", "use_folder",
 ]  # fmt: skip
 
@@ -88,7 +88,7 @@ def _warn(trouble: str, message: str) -> None:
 
 
 @cache
-def _generator() -> str:
+def generator() -> str:
     """Fingerprint of the code that generates kernels: the contents of its files."""
     root = Path(__file__).parent.parent
     files = sorted([*root.glob("kernels/*.py"), *root.glob("algorithms/*.py"), root / "dtypes.py", root / "target.py"])
@@ -98,7 +98,7 @@ def _generator() -> str:
     return digest.hexdigest()[:16]
 
 
-_generator()  # now: the files may change while this process lives, the code that it has read does not
+generator()  # now: the files may change while this process lives, the code that it has read does not
 
 
 def kernel(name: str, functions: tuple[str, ...], build: Callable[[Module], None], target: Target,
@@ -138,7 +138,7 @@ def _kept(label: str, target: Target, make: Callable[[], bytes]) -> bytes:
     folder = cache_folder()
     path = None
     if folder is not None and _usable(folder):
-        key = "\n".join((label, _generator(), llvm_version(), target.triple, target.cpu, target.features))
+        key = "\n".join((label, generator(), llvm_version(), target.triple, target.cpu, target.features))
         path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.o"
         found = _read(path)
         if found is not None:

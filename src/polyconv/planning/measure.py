@@ -1,4 +1,4 @@
-"""Choosing by timing: every applicable algorithm runs the problem, the fastest is kept for this process.
+"""Choosing by timing: applicable algorithms run the problem in turns, the fastest is remembered.
 
 The clock decides once; from then on the same situation gets the same algorithm, so bits do not change
 from call to call.  What runs a candidate is given by the caller.
@@ -10,17 +10,24 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 
 from polyconv.algorithms.program import Situation
-from polyconv.algorithms.table import ALGORITHMS
+from polyconv.planning import wisdom
+from polyconv.planning.planner import Decision, choose
 
-__all__ = ["fastest", "known_choice"]
+__all__ = ["fastest"]
 
 _ROUNDS = {"measure": (5, 0.05), "patient": (25, 0.5)}
+"""Rounds and seconds of all candidates together."""
 
-_known: dict[str, str] = {}
+_MEASURED_BELOW = {"measure": 8.0, "patient": float("inf")}
+"""Candidates predicted to take so many times longer than the best are not timed."""
+
+_RACING = 3.0  # one that takes so many times longer in its first call is not timed again
+_NOISE = 1.02  # a gain below it leaves the predicted one in place
+_MOST_CALLS = 1000
+
 _lock = threading.Lock()
 
 
@@ -34,19 +41,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _key(s: Situation) -> str:
-    """What a choice may depend on: never the batch or the number of threads."""
-    problem = replace(s.problem, n=None).__str__()
-    return f"{problem} | {s.target.level} {s.limit} {s.strict} {s.finite}"
-
-
-def known_choice(s: Situation) -> str | None:
-    """Algorithm that was measured fastest for a situation, or None."""
-    return _known.get(_key(s))
-
-
-def fastest(s: Situation, rigor: str, candidate: Callable[[Situation, str], Callable[[], object]]) -> str | None:
-    """Algorithm that runs a situation fastest; measured at most once a process.
+def fastest(s: Situation, rigor: str, candidate: Callable[[Situation, str], Callable[[], object]]) -> Decision | None:
+    """Decide by measuring, unless it is known already with as much rigor; None where there is no choice.
 
     Parameters
     ----------
@@ -56,27 +52,45 @@ def fastest(s: Situation, rigor: str, candidate: Callable[[Situation, str], Call
         ``candidate(situation, name)``: a function that runs the problem once with that algorithm.
     """
     with _lock:
-        key = _key(s)
-        if key not in _known:
-            names = [name for name, row in ALGORITHMS.items() if row.refusal(s) is None]
-            if len(names) > 1:
-                rounds, seconds = _ROUNDS[rigor]
-                runs = {name: candidate(s, name) for name in names}
-                times = {name: _median(run, rounds, seconds / len(runs)) for name, run in runs.items()}
-                names.sort(key=lambda name: times[name])
-            if names:
-                _known[key] = names[0]
-        return _known.get(key)
+        known = wisdom.decision(s)
+        if known is not None and wisdom.RIGORS.index(known.rigor) >= wisdom.RIGORS.index(rigor):
+            return known
+        choice = choose(s)
+        cycles = {name: sum(terms.values()) for name, terms in choice.costs.items()}
+        predicted = choice.algorithm.name
+        most = _MEASURED_BELOW[rigor] * cycles[predicted]
+        names = [name for name in sorted(cycles, key=cycles.__getitem__) if cycles[name] <= most]
+        if len(cycles) < 2 or 0 in s.problem.y_shape:
+            return known
+        times = _times({name: candidate(s, name) for name in names}, *_ROUNDS[rigor])
+        best = min(times, key=times.__getitem__)
+        if times[predicted] <= _NOISE * times[best]:
+            best = predicted
+        wisdom.remember(s, best, times, rigor)
+        return wisdom.decision(s)
 
 
-def _median(run: Callable[[], object], rounds: int, seconds: float) -> float:
+def _times(runs: Mapping[str, Callable[[], object]], rounds: int, seconds: float) -> dict[str, float]:
+    """Seconds of a call: the median of the rounds' best.
+
+    A round times every candidate, so that a busy spell of the machine hits all alike.
+    """
+    once = {}
+    for name, run in runs.items():
+        run()  # packs, compiles, touches the memory
+        once[name] = _clocked(run)
+    racing = [name for name in runs if once[name] <= _RACING * min(once.values())]
+    calls = {
+        name: min(_MOST_CALLS, max(1, round(seconds / rounds / len(racing) / max(once[name], 1e-9)))) for name in racing
+    }
+    best: dict[str, list[float]] = {name: [] for name in racing}
+    for _ in range(rounds):
+        for name in racing:
+            best[name].append(min(_clocked(runs[name]) for _ in range(calls[name])))
+    return {**once, **{name: statistics.median(times) for name, times in best.items()}}
+
+
+def _clocked(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
     run()
-    times: list[float] = []
-    begin = time.perf_counter()
-    while len(times) < rounds or (time.perf_counter() - begin < seconds and len(times) < 1000):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-        if time.perf_counter() - begin > 20 * seconds + 1:
-            break
-    return statistics.median(times)
+    return time.perf_counter() - start

@@ -1,22 +1,24 @@
-"""From a situation to a plan: ask every algorithm of the table, take the one predicted fastest.
+"""From a situation to a plan: ask every algorithm of the table, take the one predicted or measured fastest.
 
-The choice depends on problem, weights being finite, accuracy, workspace limit and target; never on the
-batch or the number of threads, so that these cannot change bits.  It knows no algorithm by name.
+The choice depends on problem, weights being finite, accuracy, workspace limit, target and what was measured;
+never on the batch or the number of threads, so that these cannot change bits.  It knows no algorithm by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.table import ALGORITHMS, Algorithm
 from polyconv.errors import Unsupported
-from polyconv.problem.plan import Plan
+from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.runtime.threads import MOST_WORKERS
 
-__all__ = ["Choice", "choose", "describe", "threads_for", "waking"]
+__all__ = [
+    "Choice", "Decision", "arithmetic_name", "choose", "describe", "of_one_image", "reasons", "threads_for", "waking",
+]  # fmt: skip
 
 CLOCK = 4.0e9
 """Cycles a second assumed by predictions; choices do not depend on it."""
@@ -27,31 +29,83 @@ _SHARED_SECONDS = 10e-6
 _BURST_SECONDS = 15e-6
 _WAKE_SECONDS = 150e-6
 
-Choice = tuple[Algorithm, Mapping[str, float], tuple[tuple[str, str], ...]]
 
-
-def choose(s: Situation, algorithm: str | None = None) -> Choice:
-    """Algorithm for a situation, its cost by term, and what was refused and why.
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An algorithm taken for another reason than its prediction.
 
     Parameters
     ----------
-    algorithm : str, optional
-        Consider this row of the table only.
+    algorithm : str
+    source : str
+        ``asked`` by the caller, ``measured`` in this process, or ``wisdom``: measured in an earlier one.
+    seconds : mapping
+        Measured times of the candidates.
+    rigor : str
+        How carefully they were measured.
+    conditions : str
+        Under which they were measured.
+    """
+
+    algorithm: str
+    source: str
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    rigor: str = ""
+    conditions: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An algorithm for one image, the cost of every candidate by term, and why others are none."""
+
+    algorithm: Algorithm
+    costs: Mapping[str, Mapping[str, float]]
+    refused: tuple[tuple[str, str], ...]
+    decision: Decision | None = None
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        """Predicted cycles of an image, by term."""
+        return self.costs[self.algorithm.name]
+
+
+def of_one_image(s: Situation) -> Situation:
+    """A situation without what no choice may depend on."""
+    return replace(s, problem=replace(s.problem, n=1), threads=1)
+
+
+def arithmetic_name(row: Algorithm, s: Situation) -> str:
+    """What fixes the bits of an algorithm's results."""
+    return " ".join(word for word in (row.name, row.arithmetic(s), row.scheme(s)) if word)
+
+
+def choose(s: Situation, decision: Decision | None = None) -> Choice:
+    """Algorithm for a situation: the one predicted fastest, or what was decided.
+
+    Parameters
+    ----------
+    decision : Decision, optional
+        Its algorithm must be applicable; one that was asked for is the only one considered.
 
     Raises
     ------
     Unsupported
         If no algorithm is applicable; the message gives every reason.
     """
-    return _choose(replace(s, problem=replace(s.problem, n=1), threads=1), algorithm)
+    one = of_one_image(s)
+    if decision is None:
+        return _estimated(one, None)
+    if decision.source == "asked":
+        return replace(_estimated(one, decision.algorithm), decision=decision)
+    return replace(_estimated(one, None), algorithm=ALGORITHMS[decision.algorithm], decision=decision)
 
 
 @lru_cache(1024)
-def _choose(one: Situation, algorithm: str | None) -> Choice:
+def _estimated(one: Situation, only: str | None) -> Choice:
     refused: list[tuple[str, str]] = []
     costs: dict[str, Mapping[str, float]] = {}
     for name, row in ALGORITHMS.items():
-        reason = row.refusal(one) if algorithm in (None, name) else f"only {algorithm} was asked for"
+        reason = row.refusal(one) if only in (None, name) else f"only {only} was asked for"
         if reason is None:
             costs[name] = row.cost(one)
         else:
@@ -60,12 +114,37 @@ def _choose(one: Situation, algorithm: str | None) -> Choice:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
         raise Unsupported(f"no algorithm can compute '{one.problem}': {reasons}")
     best = min(costs, key=lambda name: sum(costs[name].values()))
-    for name, terms in costs.items():
-        if name != best:
-            refused.append(
-                (name, f"predicted {sum(terms.values()) / max(1.0, sum(costs[best].values())):.2f} times slower")
-            )
-    return ALGORITHMS[best], costs[best], tuple(refused)
+    return Choice(ALGORITHMS[best], costs, tuple(refused))
+
+
+def reasons(choice: Choice, n: int = 1) -> tuple[tuple[str, str], ...]:
+    """Every algorithm that was not taken, with the reason: why it cannot be, or how much slower it is.
+
+    Parameters
+    ----------
+    n : int
+        Batch, for the predicted times.
+    """
+    chosen = choice.algorithm.name
+    measured = {} if choice.decision is None else choice.decision.seconds
+    said = list(choice.refused)
+    for name, terms in choice.costs.items():
+        if name == chosen:
+            continue
+        predicted = sum(terms.values()), sum(choice.terms.values())
+        words = [f"predicted {_compared(*predicted)}" + (f" ({spelled(n * predicted[0] / CLOCK)})" if n else "")]
+        if name in measured and chosen in measured:
+            words.append(f"measured {_compared(measured[name], measured[chosen])} ({spelled(measured[name])})")
+        elif measured:
+            words.append("not measured")
+        said.append((name, ", ".join(words)))
+    return tuple(said)
+
+
+def _compared(time: float, other: float) -> str:
+    if time >= other:
+        return f"{time / max(other, 1e-12):.2f} times slower"
+    return f"{other / max(time, 1e-12):.2f} times faster"
 
 
 def threads_for(s: Situation, seconds: float, workspace: int) -> int:
@@ -81,25 +160,27 @@ def waking(seconds: float) -> int:
     return (seconds >= _BURST_SECONDS) + (seconds >= _WAKE_SECONDS)
 
 
-def describe(s: Situation, algorithm: str | None = None, packed_bytes: int = 0, notes: tuple[str, ...] = ()) -> Plan:
+def describe(s: Situation, decision: Decision | None = None, packed_bytes: int = 0) -> Plan:
     """Plan of a situation."""
     p = s.problem
-    row, terms, refused = choose(s, algorithm)
-    cycles = tuple((name, count * (p.n or 0)) for name, count in terms.items())
+    n = p.n or 0
+    choice = choose(s, decision)
+    row = choice.algorithm
+    cycles = tuple((name, count * n) for name, count in choice.terms.items())
     seconds = sum(count for _, count in cycles) / CLOCK
     workspace = row.workspace(s)
     threads = threads_for(s, seconds, workspace)
-    arithmetic = row.arithmetic(s)
     kind, bound = row.bound(s)
-    if arithmetic == "bf16":
-        notes = (
-            *notes,
-            "dot products of bf16 pairs count subnormal numbers as zero; accuracy='strict' does not use them",
-        )
+    measured: Mapping[str, float] = {} if decision is None else decision.seconds
+    notes = []
+    if decision is not None and measured:
+        notes.append(f"times were measured {decision.conditions}, rigor {decision.rigor}")
+    if row.arithmetic(s) == "bf16":
+        notes.append("dot products of bf16 pairs count subnormal numbers as zero; accuracy='strict' does not use them")
     return Plan(
         problem=p,
         algorithm=row.name,
-        arithmetic=" ".join(word for word in (row.name, arithmetic, row.scheme(s)) if word),
+        arithmetic=arithmetic_name(row, s),
         target=s.target.level,
         threads=threads,
         workspace_bytes=threads * max(0, workspace - FREE_BYTES),
@@ -108,6 +189,10 @@ def describe(s: Situation, algorithm: str | None = None, packed_bytes: int = 0, 
         bound_kind=kind,
         seconds=seconds,
         cycles=cycles,
-        refused=refused,
-        notes=notes,
+        refused=reasons(choice, n),
+        notes=tuple(notes),
+        source="estimate" if decision is None else decision.source,
+        candidates=tuple(
+            Candidate(name, n * sum(terms.values()) / CLOCK, measured.get(name)) for name, terms in choice.costs.items()
+        ),
     )

@@ -10,7 +10,26 @@ from dataclasses import dataclass
 
 from polyconv.problem.problem import Problem
 
-__all__ = ["Plan"]
+__all__ = ["Candidate", "Plan", "spelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An algorithm that could compute a problem.
+
+    Parameters
+    ----------
+    algorithm : str
+        Row of the table of algorithms.
+    predicted : float
+        Seconds of a call on one thread, by the cost model.
+    measured : float or None
+        Seconds of a call as it was measured, where it was; the plan's notes say with which batch and threads.
+    """
+
+    algorithm: str
+    predicted: float
+    measured: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +64,14 @@ class Plan:
     cycles : tuple of (str, float)
         The terms of the prediction, in clock cycles of one core.
     refused : tuple of (str, str)
-        Every other algorithm, with the reason or its predicted time.
+        Every other algorithm, with the reason or its predicted and measured time.
     notes : tuple of str
         What the user should know.
+    source : str
+        What the choice rests on: ``estimate``, the predictions; ``measured``, the clock in this process;
+        ``wisdom``, the clock in an earlier one; ``asked``, the caller.
+    candidates : tuple of Candidate
+        All algorithms that were considered, the chosen one among them.
     """
 
     problem: Problem
@@ -63,14 +87,23 @@ class Plan:
     cycles: tuple[tuple[str, float], ...]
     refused: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
+    source: str = "estimate"
+    candidates: tuple[Candidate, ...] = ()
+
+    @property
+    def measured(self) -> float | None:
+        """Measured seconds of the chosen algorithm; None where nothing was measured."""
+        return next((c.measured for c in self.candidates if c.algorithm == self.algorithm), None)
 
     def __str__(self) -> str:
         rows = [
             ("problem", str(self.problem)),
             ("algorithm", f"{self.algorithm} for {self.target}, up to {self.threads} thread(s)"),
+            ("chosen", _SOURCES[self.source].format(count=len(self.candidates))),
             ("arithmetic", self.arithmetic),
-            ("predicted", f"{_time(self.seconds)} one thread; cycles: "
+            ("predicted", f"{spelled(self.seconds)} one thread; cycles: "
              + ", ".join(f"{name} {count:,.0f}" for name, count in self.cycles)),
+            *(() if self.measured is None else (("measured", spelled(self.measured)),)),
             ("memory", f"workspace {_size(self.workspace_bytes)} (+ 64 KiB a thread), "
              f"packed weights {_size(self.packed_bytes)}"),
             ("error", "exact" if self.error_bound == 0
@@ -81,10 +114,17 @@ class Plan:
         return "\n".join(f"{name:<10}  {text}" for name, text in rows)
 
 
+_SOURCES = {
+    "estimate": "predicted fastest of {count} candidate(s); nothing was measured",
+    "measured": "measured in this process: fastest, within 2 %, of {count} candidate(s)",
+    "wisdom": "wisdom, measured in an earlier process: fastest, within 2 %, of {count} candidate(s)",
+    "asked": "the caller named it",
+}
 _SIZES = {"own": "sum|x||w|", "window": "max|x| sum|w| over a tile's inputs"}
 
 
-def _time(seconds: float) -> str:
+def spelled(seconds: float) -> str:
+    """Spell a time with its unit, in three digits."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
