@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.panel import AXIS
 from polyconv.algorithms.sweep import Axis, Lines, Sweep
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile
+from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile, is_cheap
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.layout import Epilogue, Move, move
 from polyconv.kernels.objects import kernel
@@ -28,8 +28,8 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
-    "along_out", "boxes", "common_words", "fill_words", "fused_addresses", "move_address", "near_equal", "one_step",
-    "own_bound", "tile_addresses", "tile_cycles", "zeros",
+    "along_out", "boxes", "common_words", "fill_words", "fused_addresses", "is_fusible", "move_address", "near_equal",
+    "one_step", "own_bound", "tile_addresses", "tile_cycles", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -339,6 +339,11 @@ def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int, vect
 
     found = kernel(f"{orientation} {r.arithmetic} {names[0]}-{names[-1]}", names, build, r.target, check=r.check)
     return [found[name] for name in names]
+
+
+def is_fusible(p: Problem) -> bool:
+    """Whether the epilogue of a problem is cheap enough for fused tiles."""
+    return is_cheap(Epilogue(activation="" if p.activation is None else p.activation.name))
 
 
 def fused_addresses(

@@ -26,13 +26,14 @@ from polyconv.algorithms.program import (
     common_words,
     fill_words,
     fused_addresses,
+    is_fusible,
     move_address,
     near_equal,
     tile_cycles,
     zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Lines, Sweep, lines, sweeps
-from polyconv.kernels.fused import FusedTile, is_cheap
+from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tile
 from polyconv.kernels.language import Buffer, Module, Value, vector
 from polyconv.kernels.layout import Epilogue, Move, zero_words
@@ -158,19 +159,13 @@ def cost(s: Situation) -> dict[str, float]:
         tiles = near_equal(plan.box[-1], run_tile(s.target, vectors))
         row = sum(tile_cycles(n, vectors) * steps + 1.2 * n * vectors for _, n in tiles)
         products += rows * count * (row + len(tiles) * (25 + 6.0 * len(plan.places)) + 40)
-        if not _fuses(p):
+        if p.layout == "NCHW" or not is_fusible(p):
             moves += rows * count * plan.box[-1] * vectors * (8.0 if p.layout == "NCHW" else 4.0)
     held = math.prod(max(1, h.count) for h in plan.held)
     dense = (p.layout == "NHWC" and p.groups == 1) or p.c == 1
     moves += box_count * (300 + held * group_in * (0.15 if dense else 2.5))
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "moves": moves * batch}
-
-
-def _fuses(p: Any) -> bool:
-    """Whether results are predicted to go straight to their place."""
-    name = "" if p.activation is None else p.activation.name
-    return p.layout == "NHWC" and is_cheap(Epilogue(activation=name))
 
 
 def build(r: Request) -> Program:
@@ -248,7 +243,7 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     group_in, group_out, lane = p.c // p.groups, p.m // p.groups, lanes(r.target, arith)
     last = sweep[-1]
     epilogue = r.epilogue
-    fused = along_out(r, last, "c") == "cc" and is_cheap(epilogue)
+    fused = along_out(r, last, "c") == "cc" and is_fusible(p)
     left = group_out - (plan.blocks - 1) * plan.vectors * lane
     last_lanes = left - (plan.last_vectors - 1) * lane
     edge = last.out % plan.box[-1] or plan.box[-1]

@@ -114,7 +114,7 @@ def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
                 for j in range(vectors):
                     out.store(sums[r * vectors + j], y_row, r_row, j, r, last=j == vectors - 1)
                 y_row, r_row = y_row + y_step, r_row + r_step
-            along = vectors * lanes * out.bytes
+            along = vectors * out.bytes
             group.next(pixels_in + vectors * kind.bytes, rows_out + along, rows_beside + along)
 
 
