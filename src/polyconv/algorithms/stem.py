@@ -34,7 +34,7 @@ from polyconv.algorithms.program import (
 )  # fmt: skip
 from polyconv.algorithms.sweep import Lines, Sweep, lines, sweeps
 from polyconv.kernels.fused import FusedTile
-from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tile
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import Buffer, Module, Value, vector
 from polyconv.kernels.layout import Epilogue, Move, zero_words
 from polyconv.kernels.objects import kernel
@@ -156,7 +156,7 @@ def cost(s: Situation) -> dict[str, float]:
     products = moves = 0.0
     last_vectors = plan.last_vectors
     for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
-        tiles = near_equal(plan.box[-1], run_tile(s.target, vectors))
+        tiles = near_equal(plan.box[-1], run_tiles(s.target)[vectors])
         row = sum(tile_cycles(n, vectors) * steps + 1.2 * n * vectors for _, n in tiles)
         products += rows * count * (row + len(tiles) * (25 + 6.0 * len(plan.places)) + 40)
         if p.layout == "NCHW" or not is_fusible(p):
@@ -213,10 +213,12 @@ def _plan(s: Situation, arith: Arithmetic) -> _Plan:
 def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) -> _Plan:
     p = s.problem
     group_in, group_out, lane = p.c // p.groups, p.m // p.groups, lanes(s.target, arith)
-    vectors = 1 if group_out <= lane else 2
+    total = max(1, -(-group_out // lane))
+    blocks = -(-total // max(run_tiles(s.target)))
+    vectors = -(-total // blocks)
+    blocks = -(-total // vectors)
+    last_vectors = total - (blocks - 1) * vectors
     block_outputs = vectors * lane
-    blocks = max(1, -(-group_out // block_outputs))
-    last_vectors = max(1, -(-(group_out - (blocks - 1) * block_outputs) // lane))
     last = sweep[-1]
     span = (box[-1] - 1) * last.stride + (last.taps - 1) * last.dilation + 1 if last.taps and box[-1] else 0
     run = Lines(tuple(range(span)), ((0, span, 0),), tuple(t * last.dilation for t in range(last.taps)))
@@ -251,7 +253,7 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     tables = []
     for vectors, cut in ((plan.vectors, False), (plan.last_vectors, fused and last_lanes < lane)):
         spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else FusedTile(arith.name, accumulator, Epilogue())
-        functions = fused_addresses(r, "channel", spec, range(1, run_tile(r.target, vectors) + 1), vectors)
+        functions = fused_addresses(r, "channel", spec, range(1, run_tiles(r.target)[vectors] + 1), vectors)
         tables += [_walks(pixels, functions) for pixels in (plan.box[-1], edge)]
     longest = 1 + max(len(t) for t in tables)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from polyconv.target import Target
 
-__all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "lanes", "pixel_tiles", "run_tile"]
+__all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "lanes", "pixel_tiles", "run_tiles"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ _CHANNEL_TILES: dict[str, dict[int, int]] = {
     "baseline": {1: 4, 2: 4},
 }
 
-# Rows by vectors per row of tiles that add broadcasts from memory: one row more where registers allow.
+# Vectors -> rows of tiles that store their results: several vectors, so that a pixel's results fill whole lines.
 _RUN_TILES: dict[str, dict[int, int]] = {
-    "avx512": {1: 28, 2: 14},
-    "avx2": {1: 12, 2: 6},
+    "avx512": {1: 28, 2: 14, 3: 9, 4: 6},
+    "avx2": {1: 12, 2: 6, 3: 4},
     "baseline": {1: 4, 2: 4},
 }
 
@@ -83,9 +83,9 @@ def channel_tile(target: Target, vectors: int) -> int:
     return _CHANNEL_TILES[target.level][vectors]
 
 
-def run_tile(target: Target, vectors: int) -> int:
-    """Most rows of a tile whose rows lie a run-time step apart."""
-    return _RUN_TILES[target.level][vectors]
+def run_tiles(target: Target) -> dict[int, int]:
+    """Vectors of output channels -> most pixels, for the tile whose pixels lie a run-time step apart."""
+    return _RUN_TILES[target.level]
 
 
 def pixel_tiles(target: Target) -> dict[int, int]:
