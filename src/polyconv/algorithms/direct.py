@@ -45,7 +45,8 @@ from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
     "PANEL_BYTES", "WORDS", "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "box_sizes",
-    "build", "careful_applicable", "careful_build", "careful_cost", "cost", "driver", "pack_panel",
+    "build", "careful_applicable", "careful_build", "careful_cost", "cost", "driver", "group_in_words", "pack_panel",
+    "packed_weights",
     "step_words", "sweep_cost", "sweep_step", "sweep_workspace", "workspace",
 ]  # fmt: skip
 
@@ -441,7 +442,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     }
     packed = r.packed(
         ("direct", arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
-        lambda: _packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
+        lambda: packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
     )
     group_in = p.c // p.groups
     steps = group_in_words(group_in, arith) * taps
@@ -539,7 +540,7 @@ def _entries(arith: Arithmetic, plan: _Plan, group_in: int) -> tuple[list[int], 
     return entries, max(1, per_chunk * len(places))
 
 
-def _packed_weights(w: NDArray[Any], arith: Arithmetic, lane: int, vectors: int, last_vectors: int) -> NDArray[Any]:
+def packed_weights(w: NDArray[Any], arith: Arithmetic, lane: int, vectors: int, last_vectors: int) -> NDArray[Any]:
     """Weights (groups, m, c, taps) in streaming order: per group and block of outputs, entry by entry.
 
     The last block of every group, which may be narrower, follows after all others.
