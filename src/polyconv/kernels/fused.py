@@ -14,6 +14,7 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.tile import AHEAD
 
 __all__ = ["FusedTile", "fused_channel_tile", "fused_pixel_tile", "is_cheap"]
 
@@ -68,6 +69,9 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                 run, count = rows_in + k.word(place), k.word(place, 1)
                 with k.loop(0, count, carry=[run, *entry.values], runs=True) as word:
                     a, b, *total = word.values
+                    if kind.is_float:
+                        for j in range(0, vectors * kind.bytes, 64):
+                            k.prefetch(b + (AHEAD + j))
                     of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
                     pixel = k.rebase(a)
                     for r in range(rows):
