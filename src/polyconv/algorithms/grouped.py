@@ -9,10 +9,12 @@ plus one pass over input and output.  Error: own bound.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
@@ -32,7 +34,7 @@ from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS, grouped_tile
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import aligned
+from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
 __all__ = ["applicable", "build", "cost", "workspace"]
@@ -40,8 +42,16 @@ __all__ = ["applicable", "build", "cost", "workspace"]
 _GROUPS = (1, 2, 4, 8)
 _PANEL_BYTES = 192 << 10
 
-# Most sums of a tile by level: registers less weights, a row of pixels and its permutation.
-_SUMS = {"avx512": 14, "avx2": 8, "baseline": 8}
+_MOST_TAPS = 3
+"""Most taps of a run: with them a panel row is brought to the lanes once for three products."""
+
+# Most sums of a tile by level and channels a group: registers less weights and a row of pixels, and not more code
+# than compiles in 50 ms.
+_SUMS = {
+    "avx512": {1: 14, 2: 10, 4: 8, 8: 8},
+    "avx2": {1: 8, 2: 8, 4: 8, 8: 8},
+    "baseline": {1: 8, 2: 8, 4: 8, 8: 8},
+}
 
 
 def _as_lanes(p: Problem) -> Problem:
@@ -90,7 +100,8 @@ def workspace(s: Situation) -> int:
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: loads or permutations of taps, starting tiles, and the moves."""
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
-    group, vectors, most = p.c // p.groups, _vectors(s.target, arith), _SUMS[s.target.level]
+    group, vectors = p.c // p.groups, _vectors(s.target, arith)
+    most = _SUMS[s.target.level][group]
     products = moves = 0.0
     for sweep in sweeps(p):
         plan = _plan(s, arith, sweep)
@@ -98,7 +109,7 @@ def cost(s: Situation) -> dict[str, float]:
         rows = math.prod(plan.box[:-1]) * box_count
         taps = math.prod(axis.taps for axis in sweep)
         for _, pixels in near_equal(plan.box[-1], max(1, most // vectors)):
-            step = vectors * max(pixels * max(0.55, 0.75 * group if group > 1 else 0.0), 4.0) + 0.5 * group
+            step = vectors * max(pixels * max(0.55, 0.6 * group if group > 1 else 0.0), 4.0) + 0.5 * group
             products += rows * (taps * step + 25)
         rows_in = math.prod(max(1, h.count) for h in plan.held[:-1])
         per_in, per_out = (2.0, 2.5) if p.layout == "NHWC" else (4.5, 4.5)
@@ -123,33 +134,59 @@ def build(r: Request) -> Program:
 def _step(r: Request, wide: Request, sweep: Sweep, driver: int, keep: list[Any]) -> Step:
     p, arith = r.problem, r.arith
     group, vectors = p.c // p.groups, _vectors(r.target, arith)
-    most = max(1, _SUMS[r.target.level] // vectors)
+    most = max(1, _SUMS[r.target.level][group] // vectors)
     names = tuple(f"tile{rows}" for rows in range(1, most + 1))
+    plan = _plan(r.situation, arith, sweep)
+    runs = _runs(plan.held[-1].start)
+    lengths = tuple(sorted({len(run) for run in runs}))
 
     def tiles(k: Module) -> None:
         for rows, name in enumerate(names, 1):
-            grouped_tile(k, name, arith, lanes(r.target, arith), rows, vectors, group)
+            grouped_tile(k, name, arith, lanes(r.target, arith), rows, vectors, group, lengths)
 
-    found = kernel(f"grouped {arith.name} {group} {most}x{vectors}", names, tiles, r.target, check=r.check)
+    label = f"grouped {arith.name} {group} {most}x{vectors} {lengths}"
+    found = kernel(label, names, tiles, r.target, check=r.check)
     packed = r.packed(
-        ("grouped", arith.name, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
-        lambda: _packed_weights(r.weights(sweep)),
+        ("grouped", arith.name, runs, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
+        lambda: _packed_weights(r.weights(sweep), runs),
     )
-    taps = math.prod(axis.taps for axis in sweep)
-    plan = _plan(r.situation, arith, sweep)
     functions = [found[name] for name in names]
-    steps = taps * group
+    steps = math.prod(axis.taps for axis in sweep) * group
     values = direct.step_words(wide, sweep, plan, (functions, functions), packed, steps, steps, False, keep)
+    outer = [0]
+    for h in plan.held[:-1]:
+        outer = [o * h.count + line for o in outer for line in h.start]
+    entries = [
+        v for o in outer for run in runs
+        for v in (o * plan.line_bytes + plan.held[-1].start[run[0]] * plan.row_bytes, len(run))
+    ]  # fmt: skip
+    count = len(entries) // 2
+    values.update({"entries": words(entries), "entry_count": count, "chunk_entries": max(1, count)})
     return Step(driver, fill_words(direct.WORDS, values, keep), values["items"])
 
 
-def _packed_weights(w: NDArray[Any]) -> NDArray[Any]:
-    """Weights (groups, m, c, taps) as [16 channels][tap][channel within its group][lane]."""
+def _runs(start: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Taps along the last axis in runs whose panel rows, which ``start`` gives, follow each other."""
+    runs: list[list[int]] = []
+    for tap in sorted(range(len(start)), key=lambda tap: start[tap]):
+        if runs and start[tap] == start[runs[-1][-1]] + 1 and len(runs[-1]) < _MOST_TAPS:
+            runs[-1].append(tap)
+        else:
+            runs.append([tap])
+    return tuple(tuple(run) for run in runs)
+
+
+def _packed_weights(w: NDArray[Any], runs: Sequence[Sequence[int]]) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) as [16 channels][outer tap][run: [channel within its group][tap]][lane]."""
     groups, m, c, taps = w.shape
     blocks = -(-groups * m // ROW_WORDS)
-    packed = aligned((blocks, taps, c, ROW_WORDS), w.dtype)
-    flat = w.transpose(3, 2, 0, 1).reshape(taps, c, groups * m)
+    if not taps:
+        return aligned((blocks, 0), w.dtype)
+    flat = w.transpose(3, 2, 0, 1).reshape(-1, sum(len(run) for run in runs), c, groups * m)
+    parts = [flat[:, list(run)].transpose(0, 2, 1, 3).reshape(flat.shape[0], -1, groups * m) for run in runs]
+    ordered = np.concatenate(parts, axis=1)
+    packed = aligned((blocks, *ordered.shape[:2], ROW_WORDS), w.dtype)
     for block in range(blocks):
-        part = flat[:, :, block * ROW_WORDS : (block + 1) * ROW_WORDS]
+        part = ordered[:, :, block * ROW_WORDS : (block + 1) * ROW_WORDS]
         packed[block, :, :, : part.shape[2]] = part
     return packed
