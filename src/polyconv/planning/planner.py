@@ -65,6 +65,7 @@ class Choice:
         return self.costs[self.algorithm.name]
 
 
+@lru_cache(1024)
 def of_one_image(s: Situation) -> Situation:
     """A situation without what no choice may depend on."""
     return replace(s, problem=replace(s.problem, n=1), threads=1)
