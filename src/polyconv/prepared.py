@@ -38,7 +38,7 @@ from polyconv.operands import (
 )
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
-from polyconv.planning.planner import CLOCK, WAKE_SECONDS, Decision, choose, describe, reasons, threads_for
+from polyconv.planning.planner import CLOCK, Decision, choose, describe, reasons, threads_for, waking
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
@@ -81,7 +81,7 @@ class _Call:
     steps: NDArray[np.int64]
     items: int
     environment: int
-    wake: bool
+    wake: int
     check: bool
     entry: Any
     shape: tuple[int, ...]
@@ -285,7 +285,7 @@ class Layer:
         items = sum(step.items for step in program.steps)
         threads = min(s.threads, max(1, items))
         environment = pool.control_word(strict=s.strict)
-        wake = seconds >= WAKE_SECONDS
+        wake = waking(seconds)
         entry = None
         if self._own and not self._check and offset is None and x.size and items < _MOST_ITEMS:
             entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,
@@ -386,7 +386,7 @@ class Layer:
         cell = aligned(ERROR_CELL_BYTES, np.uint8)
         job = words([
             call.steps.ctypes.data, len(call.steps) // 4, call.items, frame.ctypes.data, workspace.ctypes.data, share,
-            call.environment, int(call.check), cell.ctypes.data, call.plan_threads, int(call.wake),
+            call.environment, int(call.check), cell.ctypes.data, call.plan_threads, call.wake,
         ])  # fmt: skip
         pool.run_job(job, pool=call.plan_threads > 1 and call.items < _MOST_ITEMS)
         site = int(cell[:8].view(np.int64)[0])

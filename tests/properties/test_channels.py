@@ -41,7 +41,7 @@ def test_depthwise_with_a_whole_epilogue(algorithm: str | None, dtype: str, leve
 @pytest.mark.parametrize("m", [1, 3, 16, 17, 40])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("stride", [1, 2, 3])
-@pytest.mark.parametrize("algorithm", ["direct", "generic"])
+@pytest.mark.parametrize("algorithm", ["direct", "generic", "stem"])
 def test_one_or_three_channels(algorithm: str, stride: int, layout: str, m: int) -> None:
     for c in (1, 3):
         p = Problem.parse(f"conv f32 {layout} n1 c{c} i9x37 m{m} k3x5 s{stride}x{stride} p1x2 b1 r1")

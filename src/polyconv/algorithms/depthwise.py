@@ -1,247 +1,523 @@
-"""Depthwise convolution in place, channels last: one input and one output channel a group, any rank.
+"""Depthwise convolution in place: one input and one output channel a group, any rank.
 
-Lanes are channels that lie together in memory; padded taps are left out of each row's list of entries,
-and of the lists of the columns at its edges, so nothing is copied and Inf or NaN weights are no matter.
-Cost: a load per tap and vector.  Error: own bound, k eps sum|x||w|; sums run over the taps in order.
+A window slides along one axis, the last one where lanes are channels that lie together, the one before it where
+lanes are neighbouring pixels of the last; the other taps are a list of entries.  Padded taps are left out of
+the list, padded positions of the window are skipped, padded lanes are masked: nothing is copied.
+Cost: the multiply-adds, or the loads that rows of outputs share.  Error: own bound, k eps sum|x||w|.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
 from polyconv.algorithms.program import (
+    Operand,
     Program,
     Request,
     Situation,
+    Step,
     accumulator_arithmetic,
     common_words,
     fill_words,
-    one_step,
     zeros,
 )
-from polyconv.algorithms.sweep import Sweep, lines, sweeps
-from polyconv.kernels.depthwise import ENTRY_BYTES, DepthwiseTile, depthwise_tile
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
+from polyconv.kernels.depthwise import ENTRY, SETTINGS, DepthwiseTile, depthwise_tile
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
+from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = ["applicable", "build", "cost", "workspace"]
 
-ROWS = 8
-"""Outputs of the largest tile: enough sums to hide the latency of a multiply-add."""
+_ROWS = {"avx512": (14, 7, 4, 2, 1), "avx2": (7, 4, 2, 1), "baseline": (7, 4, 2, 1)}
+"""Outputs of a tile: sums, the taps of an entry and an input must fit the registers."""
+
+_TAPS = 8
+"""Most taps of an entry."""
 
 _MOST_TAPS = 4096
+_CHUNK_BYTES = 128 << 10
+"""Input that the channels of an item share: of all lines where lanes are pixels, else of one line's window."""
+
+_ENTRY_BYTES = 8 * len(ENTRY)
 
 WORDS = (
     *COMMON,
-    "channels", "chunk_channels", "lanes", "taps_outer", "taps_inner", "dilation", "*tap_offsets", "list", "edge_list",
-    "interior_low", "interior_high", "*weights", "w_tap", "x_lane", "y_lane", "r_lane", "word_bytes", "*tiles",
-    "*bias", "*scale", "*constants",
+    "slid", "channels", "chunk_channels", "lanes", "taps_outer", "*tap_offsets", "lane_taps", "lane_dilation",
+    "slid_taps", "parts_first", "taps_first", "parts_second", "taps_second", "dilation", "phases", "most", "*cuts",
+    "list", "*weights", "w_channel", "w_tap", "*tiles", "*settings",
 )  # fmt: skip
+"""The driver's words; the list of entries has two parts, with their own numbers of taps."""
 
 
-def driver(k: Module, name: str) -> None:
-    """Add the driver ``name(frame, words, item, workspace)`` to a module."""
+def driver(k: Module, name: str, pixels: bool) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module; lanes are channels or ``pixels``."""
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
-        channels = k.minimum(p.chunk_channels, p.channels - item.g * p.chunk_channels)
-        with k.loop(0, box_rows(k, p, item)) as row:
-            _row(k, p, item, frame, workspace, row.index, channels)
+        entries = workspace + p.list
+        with k.loop(0, p.slid, carry=[k.constant(INT, 1)]) as axis:
+            axis.next(axis.values[0] * item.extent(axis.index))
+        with k.loop(0, axis.results[0]) as row:
+            (_strips if pixels else _channels)(k, p, item, entries, row.index, _start(k, p, item, frame, row.index))
 
 
-def _entries(k: Module, p: Words, item: Item, workspace: Buffer, row: Value) -> Value:
-    """Write the list of a row: the taps whose lines exist, in order; their number."""
+# Words before the list: entries with the first and the second number of taps, whether it holds all of them.
+_COUNTS, _ALL = -24, -8
+
+Place = tuple[Buffer, Buffer, Buffer]
+
+
+def _moved(place: Place, x: Value, y: Value, r: Value) -> Place:
+    return place[0] + x, place[1] + y, place[2] + r
+
+
+def _channels(k: Module, p: Words, item: Item, entries: Buffer, row: Value, place: Place) -> None:
+    """A row of outputs: whole vectors of channels, then part of one."""
+    first = item.g * p.chunk_channels
+    channels = k.minimum(p.chunk_channels, p.channels - first)
+    whole = channels - channels % p.lanes
+    _list(k, p, item, entries, row, None)
+    for skipped, there, masked in ((k.constant(INT, 0), whole, 0), (whole, channels - whole, 1)):
+        with k.when(there > 0):
+            at = _moved(place, skipped * p.x_c, skipped * p.y_c, skipped * p.r_c)
+            _tiles(k, p, item, entries, at, first + skipped, there, there, k.constant(INT, masked))
+
+
+def _strips(k: Module, p: Words, item: Item, entries: Buffer, row: Value, place: Place) -> None:
+    """Strips as wide as a vector: those whose lanes all read the input for every tap share a list."""
     last = axis_record(k, p, p.axes - 1)
-    with k.loop(0, p.taps_outer, carry=[k.constant(INT, 0)]) as tap:
-        (count,) = tap.values
-        offsets = p.buffer("tap_offsets") + tap.index * p.axes * 8
-        start = [row, k.constant(INT, 0), k.constant(INT, 1)]
-        with k.loop(1, p.axes, carry=start) as back:
-            q, offset, inside = back.values
-            axis = p.axes - 1 - back.index
-            record = axis_record(k, p, axis)
-            position = item.origin(axis) + q % item.extent(axis) * record.stride + k.word(offsets, axis)
-            within = k.cast("zext", position.below(record.inp), INT)
-            back.next(q // item.extent(axis), offset + position * record.x_stride, inside & within)
-        _, offset, inside = back.results
-        with k.when(inside.equals(1)), k.loop(0, p.taps_inner) as t:
-            place = workspace + (p.list + (count + t.index) * ENTRY_BYTES)
-            shift = t.index * p.dilation
-            k.store(offset + shift * last.x_stride, place, 8)
-            k.store((tap.index * p.taps_inner + t.index) * p.w_tap, place + 8, 8)
-            k.store(shift, place + 16, 8)
-        tap.next(count + p.taps_inner * inside)
-    total: Value = tap.results[0]
-    return total
+    first = item.g * p.chunk_channels
+    channels = k.minimum(p.chunk_channels, p.channels - first)
+    width, reach = item.extent(p.axes - 1), (p.lane_taps - 1) * p.lane_dilation
+    k.store(k.constant(INT, 0), entries + _ALL, 8)
+    with k.loop(0, width, p.lanes) as strip:
+        column, used = item.origin(p.axes - 1) + strip.index * last.stride, width - strip.index
+        end = column + ((p.lanes - 1) * last.stride + reach)
+        masked = k.select((column >= 0) & (end < last.inp) & (used >= p.lanes), k.constant(INT, 0), 1)
+        with k.when(k.word(entries + _ALL).equals(0) | masked.equals(1)):
+            _list(k, p, item, entries, row, column)
+            k.store(1 - masked, entries + _ALL, 8)
+        o = item.first(p.axes - 1) + strip.index
+        at = _moved(place, column * last.x_stride, o * last.y_stride, o * last.r_stride)
+        _tiles(k, p, item, entries, at, first, channels, used, masked)
 
 
-def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, row: Value, channels: Value) -> None:
-    """A row of outputs: the interior in tiles, edge columns with lists of their own."""
-    last = axis_record(k, p, p.axes - 1)
-    count = _entries(k, p, item, workspace, row)
-    _, y_row, r_row = row_place(k, p, item, row)
-    x0 = p.x_base + item.n * p.x_n + item.g * p.x_g
-    width = item.extent(p.axes - 1)
-    step = last.stride * last.x_stride
-    low, high = p.interior_low, p.interior_high
+def _start(k: Module, p: Words, item: Item, frame: Buffer, row: Value) -> Place:
+    """Input, result and residual of a row of the box, for the box's first output along the sliding axis.
 
-    def run(entries: Buffer, n: Value, column: Value, rows: Value) -> None:
-        whole = channels - channels % p.lanes
-        for first, there, tiles in ((0, whole, 0), (whole, channels - whole, ROWS)):
-            with k.when(there > 0):
-                channel = item.g * p.chunk_channels + first
-                _tile(
-                    k, p, frame, entries, p.buffer("tiles") + (rows + (tiles - 1)) * 16, n,
-                    x0 + first * p.x_c + item.origin(p.axes - 1) * last.x_stride + column * step, step,
-                    p.buffer("weights") + channel * p.word_bytes,
-                    y_row + first * p.y_c + column * last.y_stride, last.y_stride,
-                    r_row + first * p.r_c + column * last.r_stride, last.r_stride, channel, there,
-                )  # fmt: skip
-
-    parts = (high - low + ROWS - 1) // ROWS
-    with k.when(parts > 0):
-        share = (high - low + parts - 1) // parts
-        with k.loop(low, high, share) as column:
-            run(workspace + p.list, count, column.index, k.minimum(share, high - column.index))
-    with k.loop(0, width) as column, k.when((column.index < low) | (column.index >= high)):
-        position = item.origin(p.axes - 1) + column.index * last.stride
-        with k.loop(0, count, carry=[k.constant(INT, 0)]) as entry:
-            (kept,) = entry.values
-            source = workspace + (p.list + entry.index * ENTRY_BYTES)
-            inside = (position + k.word(source, 2)).below(last.inp)
-            with k.when(inside):
-                target = workspace + (p.edge_list + kept * ENTRY_BYTES)
-                for word in range(3):
-                    k.store(k.word(source, word), target + 8 * word, 8)
-            entry.next(kept + k.cast("zext", inside, INT))
-        run(workspace + p.edge_list, entry.results[0], column.index, k.constant(INT, 1))
+    The input is at its first position before tap offsets, without the axes that entries know.
+    """
+    slid = axis_record(k, p, p.slid)
+    o = item.first(p.slid)
+    y = p.y_base + item.n * p.y_n + item.g * p.y_g + o * slid.y_stride
+    r = p.r_base + item.n * p.r_n + item.g * p.r_g + o * slid.r_stride
+    with k.loop(0, p.slid, carry=[row, y, r]) as back:
+        q, y, r = back.values
+        axis = p.slid - 1 - back.index
+        record, extent = axis_record(k, p, axis), item.extent(axis)
+        o = item.first(axis) + q % extent
+        back.next(q // extent, y + o * record.y_stride, r + o * record.r_stride)
+    _, y, r = back.results
+    x = p.x_base + item.n * p.x_n + item.g * p.x_g + item.origin(p.slid) * slid.x_stride
+    return k.buffer(frame, 0) + x, k.buffer(frame, 2) + y, k.buffer(frame, 4) + r
 
 
-def _tile(k: Module, p: Words, frame: Buffer, entries: Buffer, tile: Buffer, count: Value, x: Value, x_step: Value,
-          weights: Buffer, y: Value, y_step: Value, r: Value, r_step: Value, channel: Value,
-          left: Value) -> None:  # fmt: skip
-    k.call(
-        k.buffer(tile), k.buffer(frame, 0) + x, x_step, entries, count, weights, k.buffer(frame, 2) + y, y_step,
-        p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes,
-        k.buffer(frame, 4) + r, r_step, p.buffer("constants"), left, p.x_lane, p.y_lane,
-        p.r_lane,
-    )  # fmt: skip
+def _list(k: Module, p: Words, item: Item, entries: Buffer, row: Value, column: Value | None) -> None:
+    """Write the list of a row: the taps whose lines exist and, for a strip from ``column`` on, that have lanes."""
+    slid, last = axis_record(k, p, p.slid), axis_record(k, p, p.axes - 1)
+    zero = k.constant(INT, 0)
+    before = zero
+    parts = ((p.parts_first, p.taps_first, zero), (p.parts_second, p.taps_second, p.parts_first * p.taps_first))
+    for half, (number, size, first_tap) in enumerate(parts):
+        with k.loop(0, p.taps_outer, carry=[before]) as tap:
+            (count,) = tap.values
+            with k.loop(0, p.slid, carry=[row, zero, k.constant(INT, 1)]) as back:
+                q, offset, inside = back.values
+                axis = p.slid - 1 - back.index
+                record, extent = axis_record(k, p, axis), item.extent(axis)
+                shift = k.word(p.buffer("tap_offsets"), tap.index * p.slid + axis)
+                position = item.origin(axis) + q % extent * record.stride + shift
+                within = k.cast("zext", position.below(record.inp), INT)
+                back.next(q // extent, offset + position * record.x_stride, inside & within)
+            _, offset, inside = back.results
+            with k.loop(0, number * inside, carry=[count]) as part:
+                t = first_tap + part.index * size
+                shift, weights = t * p.dilation, (tap.index * p.slid_taps + t) * p.lane_taps
+                with k.loop(0, p.lane_taps, carry=part.values) as tap_of_lane:
+                    (count,) = tap_of_lane.values
+                    place, across = entries + count * _ENTRY_BYTES, tap_of_lane.index * p.lane_dilation
+                    k.store(offset + shift * slid.x_stride + across * last.x_stride * int(column is not None), place, 8)
+                    k.store((weights + tap_of_lane.index * size) * p.w_tap, place + 8, 8)
+                    k.store(shift, place + 16, 8)
+                    kept = k.constant(INT, 1)
+                    if column is not None:
+                        at, step = column + across, last.stride
+                        start = k.select(at < 0, (step - 1 - at) // step, 0)
+                        end = k.minimum(k.select(at < last.inp, (last.inp - at + step - 1) // step, 0), p.lanes)
+                        k.store(start, place + 24, 8)
+                        k.store(end, place + 32, 8)
+                        kept = k.cast("zext", start < end, INT)
+                    tap_of_lane.next(count + kept)
+                part.next(tap_of_lane.results[0])
+            tap.next(part.results[0])
+        k.store(tap.results[0] - before, entries + (_COUNTS + 8 * half), 8)
+        before = tap.results[0]
+
+
+def _tiles(k: Module, p: Words, item: Item, entries: Buffer, place: Place, channel: Value, channels: Value,
+           used: Value, masked: Value) -> None:  # fmt: skip
+    """All outputs along the sliding axis, every ``phases``-th in a tile, in the largest tiles that there are."""
+    slid = axis_record(k, p, p.slid)
+    x, y, r = place
+    counts = [k.word(entries + (_COUNTS + 8 * half)) for half in range(2)]
+    weights = p.buffer("weights") + channel * p.w_channel
+    reach = (p.slid_taps - 1) * p.dilation
+    with k.loop(0, p.phases) as phase:
+        outputs = (item.extent(p.slid) - phase.index + p.phases - 1) // p.phases
+        tiles = outputs // p.most + k.word(p.buffer("cuts"), outputs % p.most * 2 + 1)
+        with k.loop(0, tiles, carry=[k.constant(INT, 0)]) as tile:
+            (done,) = tile.values
+            rows, o = k.word(p.buffer("cuts"), k.minimum(outputs - done, p.most) * 2), phase.index + done * p.phases
+            tile.next(done + rows)
+            start = item.origin(p.slid) + o * slid.stride
+            inside = (start >= 0) & (start + ((rows - 1) * p.phases * slid.stride + reach) < slid.inp)
+            kind = masked + k.select(inside, 0, 2)
+            k.call(
+                k.buffer(p.buffer("tiles") + (kind * p.most + rows - 1) * 16), p.buffer("settings"),
+                x + o * slid.stride * slid.x_stride, entries, *counts, weights, y + o * slid.y_stride,
+                r + o * slid.r_stride, channel, channels, used, start,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How one sweep is cut: the sliding axis, what a tile does along it, and the box of an item.
+
+    Parameters
+    ----------
+    lanes : str
+        ``c`` or ``p``.
+    sweep : Sweep
+        With an axis to slide along.
+    slid : int
+        The sliding axis.
+    stride, dilation, phases : int
+        Steps between outputs of a tile; input positions between steps; sets of outputs that share inputs.
+    parts : ((int, int), (int, int))
+        Rows of taps and taps of each, twice.
+    rows : tuple of int
+        Outputs of the tiles, largest first.
+    chunk : int
+        Channels of an item.
+    box : tuple of int
+    """
+
+    lanes: str
+    sweep: Sweep
+    slid: int
+    stride: int
+    dilation: int
+    phases: int
+    parts: tuple[tuple[int, int], tuple[int, int]]
+    rows: tuple[int, ...]
+    chunk: int
+    box: tuple[int, ...]
+
+    @property
+    def lane_taps(self) -> int:
+        """Taps along the lanes."""
+        return self.sweep[-1].taps if self.lanes == "p" else 1
+
+    @property
+    def most(self) -> int:
+        """Outputs of the largest tile."""
+        return self.rows[0]
+
+    @property
+    def taps(self) -> int:
+        """Taps of all axes."""
+        return math.prod(axis.taps for axis in self.sweep)
+
+    def across(self, lane: int) -> int:
+        """Channels of a vector."""
+        return lane if self.lanes == "c" else 1
+
+    @property
+    def outer(self) -> Sweep:
+        """Axes before the sliding one."""
+        return self.sweep[: self.slid]
+
+
+@lru_cache(512)
+def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
+    p, lane = s.problem, lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
+    if pixels and len(sweep) == 1:
+        sweep = (Axis(1, 1, 1, 1, 1, 0), *sweep)
+    slid = len(sweep) - (2 if pixels else 1)
+    axis = sweep[slid]
+    g = math.gcd(axis.stride, axis.dilation)
+    phases = axis.dilation // g
+    rows = _ROWS[s.target.level]
+    if axis.taps > 1 and axis.stride // g <= 2 and (phases == 1 or axis.out >= 4 * phases):
+        stride, dilation, parts = axis.stride // g, axis.dilation, _parts(axis.taps)
+    else:  # a window would share nothing
+        stride, dilation, phases, parts = 1, axis.stride, 1, ((axis.taps, 1), (0, 0))
+    row_bytes = sweep[-1].inp * p.x_dtype.itemsize
+    if pixels:
+        chunk = min(p.c, max(1, min(64, _CHUNK_BYTES // max(1, row_bytes * axis.inp))))
+    else:
+        held = row_bytes * lane * (sweep[-2].taps if slid else 1)
+        chunk = min(p.c, lane * max(1, min(24, _CHUNK_BYTES // max(1, held))))
+    box = [1] * slid + [max(1, axis.out) for axis in sweep[slid:]]
+    if not pixels and slid:
+        box[slid - 1] = max(1, sweep[slid - 1].out)
+    if s.threads > 1:
+        items = (p.n or 0) * -(-p.c // chunk) * math.prod(-(-a.out // b) for a, b in zip(sweep, box, strict=True))
+        if items < 4 * s.threads:
+            cut = slid if pixels or not slid else slid - 1
+            box[cut] = max(min(rows[0], box[cut]), -(-box[cut] // -(-4 * s.threads // max(1, items))))
+    return _Plan("p" if pixels else "c", sweep, slid, stride, dilation, phases, parts, rows, chunk, tuple(box))
+
+
+def _parts(taps: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Near-equal parts of a row of taps: how many have one tap more, and how many have not."""
+    number = -(-taps // _TAPS)
+    size, larger = divmod(taps, number)
+    return ((larger, size + 1), (number - larger, size)) if larger else ((number, size), (0, 0))
+
+
+def _pixels(p: Problem) -> bool:
+    """Whether lanes are pixels, in arrays that lie as the layout says."""
+    return p.layout == "NCHW" or p.c == 1
 
 
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
     p = s.problem
-    if p.op != "conv" or p.c != p.groups or p.m != p.groups:
-        return "computes conv with one input and one output channel a group"
+    if p.op not in ("conv", "conv_transpose") or p.c != p.groups or p.m != p.groups:
+        return "computes conv and conv_transpose with one input and one output channel a group"
     if p.quantisation is not None and p.quantisation.zx is not None:
         return "inputs with a zero point are converted in a panel"
     if math.prod(p.k) > _MOST_TAPS:
         return f"lists at most {_MOST_TAPS} taps, the kernel has {math.prod(p.k)}"
-    if p.layout != "NHWC":
-        return "reads channels that lie together, layout NHWC"
+    if not s.finite and _pixels(p):
+        return "weights hold Inf or NaN, which would meet the masked lanes of the padding"
     return None
 
 
 def workspace(s: Situation) -> int:
-    """Bytes a thread needs: two lists of entries."""
-    return 64 * (s.problem.rank + 2) + 2 * ENTRY_BYTES * math.prod(s.problem.k) + 256
+    """Bytes a thread needs: a list of entries."""
+    return _list_place(s.problem.rank + 1) + _ENTRY_BYTES * (math.prod(s.problem.k) + 1)
+
+
+def _list_place(rank: int) -> int:
+    return -(-(24 * rank - _COUNTS) // 64) * 64
 
 
 def cost(s: Situation) -> dict[str, float]:
-    """Cycles: loads of taps, building lists, starting tiles; or the stream of input and result."""
-    p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
-    lane, taps = lanes(s.target, arith), math.prod(p.k)
-    out = [o or 0 for o in p.out]
-    rows, width = math.prod(out[:-1]), out[-1]
-    vectors = rows * width * -(-p.c // lane)
-    edges = rows * min(width, 2 * ((p.k[-1] - 1) * p.d[-1] // 2 // p.s[-1])) * -(-p.c // lane)
-    loads = 0.65 * vectors * taps + vectors / ROWS * 20 + edges * (4.0 * taps + 60)
-    lists = rows * (60 + taps * 8.0 + min(width, p.k[-1]) * (40 + 10.0 * taps))
-    moved = (math.prod(i or 0 for i in p.i) * p.x_dtype.itemsize + rows * width * p.y_dtype.itemsize) * p.c / 12.0
+    """Cycles: multiply-adds or loads of tiles, starting tiles; lists; at least the stream of input and result."""
+    p = s.problem
+    plans = [_plan(s, sweep, _pixels(p)) for sweep in sweeps(p)]
+    terms = [_cost(s, plan) for plan in plans]
+    products, moves = sum(t[0] for t in terms), sum(t[1] for t in terms)
+    read, written = (math.prod(e or 0 for e in extents) * p.c for extents in (p.i, p.out))
+    streamed = (read * p.x_dtype.itemsize + written * p.y_dtype.itemsize) / 30.0
     batch = p.n or 0
-    return {"products": max(loads, moved) * batch, "moves": lists * batch}
+    return {"products": max(products, streamed) * batch, "moves": moves * batch}
+
+
+def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
+    """Tiles and lists of a sweep."""
+    p, last, slid = s.problem, plan.sweep[-1], plan.sweep[plan.slid]
+    lane, pixels = lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]), plan.lanes == "p"
+    vectors = -(-last.out // lane) * p.c if pixels else -(-p.c // lane)
+    across = math.prod(axis.out for axis in plan.outer)
+    outputs = -(-slid.out // plan.phases)
+    tiles = plan.phases * (outputs // plan.most + _cuts(plan.rows)[outputs % plan.most * 2 + 1])
+    rows = slid.out / max(1, tiles)
+    met = math.prod(_met(axis) for axis in plan.outer) * plan.lane_taps  # rows of the window that meet the input
+    inside = _met(slid) / max(1, slid.taps)
+    distance = last.stride if pixels else 1 if p.layout == "NHWC" or p.c == 1 else 0
+    load = {1: 1.0, 2: 4.0}.get(distance, 20.0)
+    entry = 0.0
+    for number, taps in plan.parts:
+        loads = ((rows - 1) * plan.stride + taps) * load + taps / 2
+        entry += number * (max(inside * rows * taps / 2, inside * loads, 2.0 * taps) + 3)
+    edges = 0.0 if _interior(slid) == (0, slid.out) else 1.0 * (plan.stride * min(rows, slid.out) + slid.taps)
+    each = 30 + 2.5 * rows + met * (entry + edges / tiles)
+    strips = -(-last.out // lane) if pixels else 1
+    lists = across * -(-p.c // plan.chunk) * (150 + min(3, strips) * met * sum(n for n, _ in plan.parts) * 30)
+    return across * vectors * tiles * each, lists
+
+
+def _met(axis: Axis) -> float:
+    """Taps that meet the input, on average."""
+    met = 0
+    for t in range(axis.taps):
+        first = max(0, -((t * axis.dilation - axis.pad) // axis.stride))
+        met += max(0, min(axis.out, (axis.inp - 1 + axis.pad - t * axis.dilation) // axis.stride + 1) - first)
+    return met / max(1, axis.out)
 
 
 def build(r: Request) -> Program:
-    """Program of a request: one step."""
-    p, arith = r.problem, r.arith
+    """Program of a request: one step per sweep."""
     keep: list[Any] = []
-    (sweep,) = sweeps(p)
-    lane = lanes(r.target, arith)
-    last = sweep[-1]
-    chunk = min(p.c, 8 * lane)
-    box = _box(r, sweep, chunk)
-    held = [lines(axis, b) for axis, b in zip(sweep, box, strict=True)]
-    values = common_words(r, sweep, box, held, 1, keep, chunk)
+    together = all(o.c == o.itemsize for o in (r.x, r.y)) and r.problem.c > 1
+    pixels = _pixels(r.problem) and not together
+    name = "pixels" if pixels else "channels"
+    found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)
+    steps = [_step(r, _plan(r.situation, sweep, pixels), sweep, found[name], keep) for sweep in sweeps(r.problem)]
+    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _step(r: Request, plan: _Plan, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+    p, arith = r.problem, r.arith
+    if len(plan.sweep) > len(sweep):
+        r = replace(r, x=_with_axis(r.x), y=_with_axis(r.y), residual=r.residual and _with_axis(r.residual))
+    lane, slid = lanes(r.target, arith), plan.sweep[plan.slid]
     offsets: list[list[int]] = [[]]
-    for axis in sweep[:-1]:
+    for axis in plan.outer:
         offsets = [[*o, t * axis.dilation] for o in offsets for t in range(axis.taps)]
-    outer = [v for o in offsets for v in (*o, 0)]
-    interior = _interior(last.pad, last.stride, (last.taps - 1) * last.dilation, last.inp, last.out)
-    taps = math.prod(axis.taps for axis in sweep)
-    header = -(-(24 * len(sweep)) // 64) * 64
+    (parts_first, taps_first), (parts_second, taps_second) = plan.parts
+    of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     weights = r.packed(
-        ("depthwise", arith.name, lane, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
-        lambda: _packed_weights(r.weights(sweep), lane),
+        ("depthwise", arith.name, plan.lanes, lane, plan.parts, of_sweep),
+        lambda: _packed_weights(r.weights(sweep), plan, lane),
     )
-    padded = -(-p.c // lane) * lane
-    made = kernel("depthwise", ("depthwise",), lambda k: driver(k, "depthwise"), r.target, check=r.check)
-    tensors = [r.x, r.y] + ([r.residual] if r.residual is not None else [])
-    together = all(t.c == t.itemsize for t in tensors)
+    values = common_words(r, plan.sweep, plan.box, [Lines((), (), ())] * len(plan.sweep), 1, keep, plan.chunk)
     values.update({
-        "channels": p.c, "chunk_channels": chunk, "lanes": lane, "taps_outer": math.prod(a.taps for a in sweep[:-1]),
-        "taps_inner": last.taps, "dilation": last.dilation, "tap_offsets": words(outer), "list": header,
-        "edge_list": header + ENTRY_BYTES * taps, "interior_low": interior[0], "interior_high": interior[1],
-        "weights": weights, "w_tap": padded * arith.bytes, "x_lane": r.x.c, "y_lane": r.y.c,
-        "r_lane": 0 if r.residual is None else r.residual.c, "word_bytes": arith.bytes,
-        "tiles": words(_tiles(r, together, lane)), "bias": zeros() if r.bias is None else r.bias,
-        "scale": zeros() if r.scale is None else r.scale, "constants": r.constants, "panel": 0, "scratch": 0,
+        "slid": plan.slid, "channels": p.c, "chunk_channels": plan.chunk, "lanes": lane, "taps_outer": len(offsets),
+        "tap_offsets": words([v for o in offsets for v in o]), "lane_taps": plan.lane_taps,
+        "lane_dilation": plan.sweep[-1].dilation, "slid_taps": slid.taps, "parts_first": parts_first,
+        "taps_first": taps_first, "parts_second": parts_second, "taps_second": taps_second, "dilation": slid.dilation,
+        "phases": plan.phases, "most": plan.rows[0], "cuts": words(_cuts(plan.rows)),
+        "list": _list_place(len(plan.sweep)), "weights": weights,
+        "w_channel": plan.taps * arith.bytes, "w_tap": arith.bytes * plan.across(lane),
+        "tiles": words(_tile_addresses(r, plan)), "settings": fill_words(SETTINGS, _settings(r, plan, lane), keep),
+        "panel": 0, "scratch": 0,
     })  # fmt: skip
-    return one_step(made["depthwise"], fill_words(WORDS, values, keep), values["items"], workspace(r.situation), keep)
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _box(r: Request, sweep: Sweep, chunk: int) -> tuple[int, ...]:
-    """Whole rows; cut along the outer axes until there are items for the threads."""
-    p, threads = r.problem, r.situation.threads
-    box = [axis.out for axis in sweep]
-    box[: max(0, len(box) - 2)] = [1] * max(0, len(box) - 2)
-    items = (p.n or 0) * -(-p.c // chunk) * math.prod(axis.out for axis in sweep[:-2])
-    if len(sweep) > 1 and threads > 1 and items < 4 * threads:
-        box[-2] = max(ROWS, -(-box[-2] // -(-4 * threads // max(1, items))))
-    return tuple(max(1, b) for b in box)
+def _settings(r: Request, plan: _Plan, lane: int) -> dict[str, Any]:
+    """What the tiles of a step share."""
+    slid, last, across = plan.sweep[plan.slid], plan.sweep[-1], plan.across(lane)
+    residual = r.residual or Operand(0, 0, (0,) * len(plan.sweep), 0, 1)
+    step = plan.phases * slid.out_step
+
+    def lanes_apart(o: Operand, pixels: int) -> int:
+        return o.c if plan.lanes == "c" else o.spatial[-1] * pixels
+
+    return {
+        "x_channel": across * r.x.c, "x_step": plan.dilation * r.x.spatial[plan.slid],
+        "x_lane": lanes_apart(r.x, last.stride), "w_channel": across * plan.taps * r.arith.bytes,
+        "y_channel": across * r.y.c, "y_step": step * r.y.spatial[plan.slid],
+        "y_lane": lanes_apart(r.y, last.out_step), "r_channel": across * residual.c,
+        "r_step": step * residual.spatial[plan.slid], "r_lane": lanes_apart(residual, last.out_step),
+        "unit": plan.dilation, "extent": slid.inp, "bias": zeros() if r.bias is None else r.bias,
+        "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
+    }  # fmt: skip
 
 
-def _interior(pad: int, stride: int, reach: int, inp: int, out: int) -> tuple[int, int]:
+def _with_axis(o: Operand) -> Operand:
+    return replace(o, spatial=(0, *o.spatial))
+
+
+def _lying(plan: _Plan, o: Operand, step: int) -> str:
+    """How the lanes of an operand lie: together, every second element, or any way."""
+    if plan.lanes == "c":
+        return "1" if o.c == o.itemsize else "any"
+    if o.spatial[-1] * step == o.itemsize:
+        return "1"
+    return "2" if o.spatial[-1] == o.itemsize and step == 2 else "any"
+
+
+def _tile_addresses(r: Request, plan: _Plan) -> list[int]:
+    """Addresses of the tiles that a step uses, by kind and outputs; 0 for the others."""
+    p, last, lane = r.problem, plan.sweep[-1], lanes(r.target, r.arith)
+    writes = _lying(plan, r.y, last.out_step)
+    if r.residual is not None and (writes == "2" or writes != _lying(plan, r.residual, last.out_step)):
+        writes = "any"
+    spec = DepthwiseTile(
+        p.x, p.y, r.arith.accumulator, r.epilogue, plan.lanes, _lying(plan, r.x, last.stride), writes, plan.stride,
+        (plan.parts[0][1], plan.parts[1][1]),
+    )  # fmt: skip
+    table = [0] * (2 * 4 * plan.most)
+    names = tuple(f"tile{rows}" for rows in plan.rows)
+    for kind in _kinds(plan, p.c, lane):
+        edge, masked = kind >= 2, kind % 2 == 1
+
+        def tiles(k: Module, edge: bool = edge, masked: bool = masked) -> None:
+            for name, rows in zip(names, plan.rows, strict=True):
+                depthwise_tile(k, name, spec, lane, rows, f16c=r.target.level != "baseline", edge=edge, masked=masked)
+
+        found = kernel(f"{spec} {lane}{' edge' * edge}{' masked' * masked}", names, tiles, r.target, check=r.check)
+        for name, rows in zip(names, plan.rows, strict=True):
+            table[2 * (kind * plan.most + rows - 1)] = found[name]
+    return table
+
+
+def _kinds(plan: _Plan, channels: int, lane: int) -> list[int]:
+    """Kinds of tiles that the driver may ask for: 1 for masked ones, 2 for those at an edge."""
+    slid, last = plan.sweep[plan.slid], plan.sweep[-1]
+    if plan.lanes == "c":
+        masked = [m for m, there in ((0, channels >= lane), (1, channels % lane)) if there]
+    else:
+        first, end = _interior(last)
+        whole = -(-first // lane) * lane + lane <= end
+        masked = [m for m, there in ((0, whole), (1, first > 0 or end < last.out or last.out % lane)) if there]
+    low, high = _interior(slid)
+    edges = [e for e, there in ((0, high > low), (2, low > 0 or high < slid.out)) if there]
+    return [e + m for e in edges for m in masked]
+
+
+def _cuts(rows: tuple[int, ...]) -> list[int]:
+    """For every number of outputs up to the largest tile's: those of the first tile, and how many tiles it takes."""
+    cuts = [(0, 0)]
+    for outputs in range(1, rows[0] + 1):
+        first = next(r for r in rows if r <= outputs)
+        cuts.append((first, 1 + cuts[outputs - first][1]))
+    return [v for cut in cuts for v in cut]
+
+
+def _interior(axis: Axis) -> tuple[int, int]:
     """Outputs low..high whose taps all lie inside."""
-    low = min(out, max(0, -(-pad // stride)))
-    high = min(out, (inp - 1 - reach + pad) // stride + 1)
+    low = min(axis.out, max(0, -(-axis.pad // axis.stride)))
+    high = min(axis.out, (axis.inp - 1 - (axis.taps - 1) * axis.dilation + axis.pad) // axis.stride + 1)
     return low, max(low, high)
 
 
-def _tiles(r: Request, together: bool, lane: int) -> list[int]:
-    """Addresses of the tiles: whole ones of 1 to ROWS outputs, then those at an edge."""
-    p = r.problem
-    spec = DepthwiseTile(p.x, p.y, r.arith.accumulator, r.epilogue, together)
-    names = [f"{kind}{rows}" for kind in ("whole", "edge") for rows in range(1, ROWS + 1)]
-
-    def build(k: Module) -> None:
-        for name in names:
-            edge, rows = name.startswith("edge"), int(name[5:] if name.startswith("whole") else name[4:])
-            depthwise_tile(k, name, spec, lane, rows, f16c=r.target.level != "baseline", edge=edge)
-
-    found = kernel(f"{spec} {lane}", tuple(names), build, r.target, check=r.check)
-    return [v for name in names for v in (found[name], 0)]
-
-
-def _packed_weights(w: NDArray[Any], lane: int) -> NDArray[Any]:
-    """Weights (groups, 1, 1, taps) as a row of channels per tap."""
-    groups, taps = w.shape[0], w.shape[3]
-    packed = aligned((taps, -(-groups // lane) * lane), w.dtype)
-    packed[:, :groups] = w.reshape(groups, taps).T
-    return packed
+def _packed_weights(w: NDArray[Any], plan: _Plan, lane: int) -> NDArray[Any]:
+    """Weights (groups, 1, 1, taps) as rows of taps in the list's order, for every vector of channels."""
+    groups = w.shape[0]
+    slid_taps, lane_taps = plan.sweep[plan.slid].taps, plan.lane_taps
+    outer = math.prod(axis.taps for axis in plan.outer)
+    w = w.reshape(groups, outer, slid_taps, lane_taps)
+    rows, first = [], 0
+    for number, size in plan.parts:
+        for _ in range(number):
+            part = w[:, :, first : first + size].transpose(0, 1, 3, 2)
+            rows.append(part.reshape(groups, outer, lane_taps * size))
+            first += size
+    taps = plan.taps
+    flat = np.concatenate(rows, axis=2).reshape(groups, taps) if taps else np.zeros((groups, 0), w.dtype)
+    if plan.lanes == "p":
+        packed = aligned((groups, taps), w.dtype)
+        packed[:] = flat
+        return packed
+    vectors = -(-groups // lane)
+    wide = aligned((vectors, taps, lane), w.dtype)
+    padded = np.zeros((vectors * lane, taps), w.dtype)
+    padded[:groups] = flat
+    wide[:] = padded.reshape(vectors, lane, taps).transpose(0, 2, 1)
+    return wide

@@ -28,6 +28,8 @@ from polyconv.algorithms.program import (
     boxes,
     common_words,
     fill_words,
+    fused_addresses,
+    is_fusible,
     move_address,
     near_equal,
     tile_addresses,
@@ -35,6 +37,7 @@ from polyconv.algorithms.program import (
     zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Lines, Sweep, lines, sweeps
+from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.isa import channel_tile as channel_tile_rows
 from polyconv.kernels.language import INT, Buffer, Module, Value
@@ -45,7 +48,8 @@ from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
     "PANEL_BYTES", "WORDS", "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "box_sizes",
-    "build", "careful_applicable", "careful_build", "careful_cost", "cost", "driver", "pack_panel",
+    "build", "careful_applicable", "careful_build", "careful_cost", "cost", "driver", "group_in_words", "pack_panel",
+    "packed_weights",
     "step_words", "sweep_cost", "sweep_step", "sweep_workspace", "workspace",
 ]  # fmt: skip
 
@@ -66,13 +70,14 @@ WORDS = (
     "chunk", "chunks", "chunk_entries", "entry_count", "*entries",
     "*weights", "w_group", "w_block", "w_chunk", "w_last", "w_last_group", "w_last_chunk",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "sum_row", "sum_row_last",
-    "slots", "slot_block", "slot_row", "*tiles", "table_words", "word_bytes",
+    "slots", "slot_block", "slot_row", "*tiles", "table_words", "word_bytes", "fused", "last_lanes",
     "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
 """The driver's words: the panel's geometry, entry lists and packed weights, tables of tiles, moves.
 
 Channels per group come in blocks of one panel row; ``chunk`` of them are in the panel at a time and the
-chain of additions goes on through the slots.  ``tiles`` holds four tables (last block or not, box cut short
+chain of additions goes on through the slots.  Where there is one chunk and output channels lie together, tiles are
+``fused``: results go from registers to their place.  ``tiles`` holds four tables (last block or not, box cut short
 along the last axis or not): a count, then (first pixel, function) of every tile of a row.
 """
 
@@ -133,25 +138,32 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
         _careful_row(
             k, p, item, workspace, slot, sum_row, weights, chunk, row, panel, k.select(is_last, p.table_words * 16, 0)
         )
+    channel = block * p.block_outputs
+    absolute = item.g * p.outputs + channel
+    bias, scale = p.buffer("bias") + absolute * p.word_bytes, p.buffer("scale") + absolute * p.word_bytes
+    y, r = k.buffer(frame, 2) + (y_offset + channel * p.y_c), k.buffer(frame, 4) + (r_offset + channel * p.r_c)
+    fused = p.fused.equals(1)
     with k.loop(0, tile_count) as tile:
         place = table + (tile.index * 24 + 8)
         first = k.word(place)
-        k.call(
-            k.buffer(place, 1), panel + first * p.row_bytes, entries,
-            p.buffer("entries") + chunk * p.chunk_entries * 16, p.buffer("weights") + weights,
-            workspace + (start + first * start_row), start_row, workspace + (slot + first * sum_row), sum_row,
-        )  # fmt: skip
-    with k.when(chunk.equals(p.chunks - 1)):
-        channel = block * p.block_outputs
-        absolute = item.g * p.outputs + channel
-        table_place = absolute * p.word_bytes
+        pixels_in, stream = panel + first * p.row_bytes, p.buffer("weights") + weights
+        list_ = p.buffer("entries") + chunk * p.chunk_entries * 16
+        with k.when(fused):
+            k.call(
+                k.buffer(place, 1), pixels_in, p.row_bytes, list_, entries, stream, y + first * last.y_stride,
+                last.y_stride, r + first * last.r_stride, last.r_stride, 1, p.last_lanes, bias, scale,
+                p.buffer("constants"),
+            )  # fmt: skip
+        with k.when(fused, otherwise=True):
+            k.call(
+                k.buffer(place, 1), pixels_in, entries, list_, stream, workspace + (start + first * start_row),
+                start_row, workspace + (slot + first * sum_row), sum_row,
+            )  # fmt: skip
+    with k.when(chunk.equals(p.chunks - 1) & p.fused.equals(0)):
         outputs = k.minimum(k.select(is_last, p.last_outputs, p.block_outputs), p.total_outputs - absolute)
         k.call(
-            p.buffer("move_out"), workspace + slot, sum_row, p.word_bytes,
-            k.buffer(frame, 2) + (y_offset + channel * p.y_c), last.y_stride, p.y_c,
-            pixels, outputs,
-            p.buffer("bias") + table_place, p.buffer("scale") + table_place,
-            k.buffer(frame, 4) + (r_offset + channel * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
+            p.buffer("move_out"), workspace + slot, sum_row, p.word_bytes, y, last.y_stride, p.y_c, pixels, outputs,
+            bias, scale, r, last.r_stride, p.r_c, p.buffer("constants"),
         )  # fmt: skip
 
 
@@ -269,7 +281,8 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     products = rows * plan.blocks * (row * steps + len(tiles) * (20 + 4.0 * entries))
     moves = box_count * (400 + lines_held * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0))
-    across = 8.0 if p.layout == "NCHW" else 4.0  # a row of outputs leaves through a transposition
+    # a row of outputs leaves through a transposition, or straight from registers
+    across = 8.0 if p.layout == "NCHW" else 1.5 if is_fusible(p) and plan.chunks == 1 else 4.0
     per_output = across if group_out >= lane // 2 else 2.0 * group_out
     moves += rows * plan.box[-1] * plan.blocks * plan.vectors * per_output
     batch = (p.n or 0) * p.groups
@@ -435,28 +448,36 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     """Words of a sweep by the dense tile."""
     p, arith = r.problem, r.arith
     lane, taps = lanes(r.target, arith), math.prod(a.taps for a in sweep)
-    most = channel_tile_rows(r.target, plan.vectors)
-    functions = {
-        v: [0, *tile_addresses(r, "channel", range(1, most + 1), v)] for v in {plan.vectors, plan.last_vectors}
-    }
+    last_lanes = (p.m // p.groups - 1) % lane + 1
+    fused = not careful and plan.chunks == 1 and arith.channels == 1 and is_fusible(p)
+    fused = fused and along_out(r, sweep[-1], "c") == "cc"
+
+    def tiles(vectors: int, cut: bool) -> list[int]:
+        rows = range(1, channel_tile_rows(r.target, vectors) + 1)
+        if fused:
+            return fused_addresses(r, "channel", FusedTile(arith.name, p.y, r.epilogue, cut), rows, vectors)
+        return tile_addresses(r, "channel", rows, vectors)
+
+    functions = tiles(plan.vectors, False), tiles(plan.last_vectors, last_lanes < lane)
     packed = r.packed(
         ("direct", arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
-        lambda: _packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
+        lambda: packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
     )
     group_in = p.c // p.groups
     steps = group_in_words(group_in, arith) * taps
     chunk_steps = group_in_words(min(plan.chunk, group_in), arith) * taps
-    return step_words(r, sweep, plan, functions, packed, steps, chunk_steps, careful, keep)
+    values = step_words(r, sweep, plan, functions, packed, steps, chunk_steps, careful, keep)
+    return {**values, "fused": int(fused), "last_lanes": last_lanes}
 
 
-def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: dict[int, list[int]], packed: NDArray[Any],
+def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: tuple[list[int], list[int]], packed: NDArray[Any],
                steps: int, chunk_steps: int, careful: bool, keep: list[Any]) -> dict[str, Any]:  # fmt: skip
     """Words of a sweep for a family of tiles with the channel tile's contract.
 
     Parameters
     ----------
-    functions : dict
-        By vectors, the tiles' addresses by rows.
+    functions : tuple of list
+        Addresses of the tiles of 1, 2, ... rows: of all blocks of outputs but the last, and of the last.
     packed : array
         The weights in streaming order.
     steps, chunk_steps : int
@@ -466,18 +487,18 @@ def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: dict[int, list[
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane = lanes(r.target, arith)
     block_outputs = plan.vectors * lane
-    most = len(functions[plan.vectors]) - 1
+    most = len(functions[0])
     last = sweep[-1]
     edge = last.out % plan.box[-1] or plan.box[-1]
     tables = [
-        [v for first, rows in near_equal(pixels, most) for v in (first, functions[vectors][rows], 0)]
-        for vectors in (plan.vectors, plan.last_vectors)
+        [v for first, rows in near_equal(pixels, most) for v in (first, of_block[rows - 1], 0)]
+        for of_block in functions
         for pixels in (plan.box[-1], edge)
     ]
     longest = 1 + max(len(t) for t in tables)
     tiles = [w for t in tables for w in ([len(t) // 3, *t] + [0] * (longest - 1 - len(t)))]
-    for vectors in (plan.vectors, plan.last_vectors):  # after the four tables: the tiles of one row
-        tiles += [functions[vectors][1], 0] + [0] * (2 * longest - 2)
+    for of_block in functions:  # after the four tables: the tiles of one row
+        tiles += [of_block[0], 0] + [0] * (2 * longest - 2)
     entries, chunk_entries = _entries(arith, plan, group_in)
     main = steps * block_outputs * arith.bytes
     rest = steps * plan.last_vectors * lane * arith.bytes
@@ -500,7 +521,7 @@ def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: dict[int, list[
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "sum_row": block_outputs * arith.bytes, "sum_row_last": plan.last_vectors * lane * arith.bytes,
         "slots": scratch + 256, "slot_block": plan.slot_block, "slot_row": plan.slot_row,
-        "tiles": words(tiles), "table_words": longest, "word_bytes": arith.bytes,
+        "tiles": words(tiles), "table_words": longest, "word_bytes": arith.bytes, "fused": 0, "last_lanes": lane,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
         "move_in": move_address(r, Move(p.x, element, along_in(r, last, "c"))),
@@ -539,7 +560,7 @@ def _entries(arith: Arithmetic, plan: _Plan, group_in: int) -> tuple[list[int], 
     return entries, max(1, per_chunk * len(places))
 
 
-def _packed_weights(w: NDArray[Any], arith: Arithmetic, lane: int, vectors: int, last_vectors: int) -> NDArray[Any]:
+def packed_weights(w: NDArray[Any], arith: Arithmetic, lane: int, vectors: int, last_vectors: int) -> NDArray[Any]:
     """Weights (groups, m, c, taps) in streaming order: per group and block of outputs, entry by entry.
 
     The last block of every group, which may be narrower, follows after all others.

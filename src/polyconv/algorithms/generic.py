@@ -2,7 +2,8 @@
 
 A box of outputs gets a zero-padded panel, [channel][line][pixel]; because inputs a stride apart lie
 together in it, every tap of every channel is a contiguous vector load, whatever stride and dilation.
-Lanes run along rows, or along the whole flattened box where rows are short.  Cost: the products over
+Lanes run along rows, or along the whole flattened box where rows are short.  Rows of results that lie together
+are stored from registers, others leave through slots and a move.  Cost: the products over
 lane use, plus a pass over the inputs of every group.  Error: own bound, k eps sum|x||w|.
 """
 
@@ -29,11 +30,14 @@ from polyconv.algorithms.program import (
     boxes,
     common_words,
     fill_words,
+    is_fusible,
     move_address,
+    near_equal,
     tile_cycles,
     zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
+from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
@@ -52,7 +56,7 @@ WORDS = (
     "block_groups", "group_total", "channels", "plane_bytes", "line_bytes", "word_bytes", "lane_bytes", "lanes",
     "chunk", "chunks", "channel_entries", "*entries", "*weights", "w_group",
     "tile_count", "split_tiles", "*tiles", "*functions",
-    "flat", "slots", "slot_output", "slot_row", "sum_row", "outputs",
+    "flat", "fused", "slots", "slot_output", "slot_row", "sum_row", "outputs",
     "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
 """The driver's words: panel geometry, entry list and packed weights, tiles of output channels, moves.
@@ -79,9 +83,13 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             with k.loop(0, groups) as group, k.loop(first_tile, end_tile) as tile:
                 t = Words(k, p.buffer("tiles"), TILE).at(tile.index, len(TILE))
                 slot = p.slots + (group.index * p.outputs + t.first) * p.slot_output
-                _sums(k, p, t, item, workspace, slot, chunk.index, channels, group.index, rows)
-                with k.when(single & chunk.index.equals(p.chunks - 1)):
-                    _out(k, p, item, frame, workspace + slot, rows, t.first, t.rows)
+                fused = p.fused.equals(1)
+                with k.when(fused):
+                    _results(k, p, t, item, frame, workspace, rows)
+                with k.when(fused, otherwise=True):
+                    _sums(k, p, t, item, workspace, slot, chunk.index, channels, group.index, rows)
+                    with k.when(single & chunk.index.equals(p.chunks - 1)):
+                        _out(k, p, item, frame, workspace + slot, rows, t.first, t.rows)
         with k.when(single, otherwise=True):
             _out(k, p, item, frame, workspace + p.slots, rows, k.constant(INT, 0), groups * p.outputs)
 
@@ -105,6 +113,34 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
             )  # fmt: skip
 
     fill(k, p, item, x, first, put)
+
+
+def _results(k: Module, p: Words, t: Words, item: Item, frame: Buffer, workspace: Buffer, rows: Value) -> None:
+    """Fused tiles of one set of output channels over the box, in near-equal walks; the last vector may be masked."""
+    last = axis_record(k, p, p.axes - 1)
+    width = item.extent(p.axes - 1)
+    vectors = (width + p.lanes - 1) // p.lanes
+    last_lanes = width - (vectors - 1) * p.lanes
+    cut = k.select(last_lanes < p.lanes, 1, k.constant(INT, 0))
+    parts = (vectors + t.most - 1) // t.most
+    less, more = vectors // parts, vectors % parts
+    weights = p.buffer("weights") + (item.g * p.w_group + t.weights)
+    channel = (item.g * p.outputs + t.first) * p.word_bytes
+    with k.loop(0, rows) as row:
+        line, y_row, r_row = row_place(k, p, item, row.index)
+        panel = workspace + (p.panel + line * p.line_bytes)
+        y, r = k.buffer(frame, 2) + (y_row + t.first * p.y_c), k.buffer(frame, 4) + (r_row + t.first * p.r_c)
+        begin = k.constant(INT, 0)
+        for size, times, kind in ((less + 1, more, 0), (less, parts - more - cut, 0), (less, cut, t.most * 2)):
+            first = begin * p.lanes
+            with k.when(times > 0):
+                k.call(
+                    k.buffer(p.buffer("functions"), t.table + size * 2 + kind), panel + begin * p.lane_bytes, 0,
+                    p.buffer("entries"), p.channels * p.channel_entries, weights, y + first * last.y_stride, p.y_c,
+                    r + first * last.r_stride, p.r_c, times, last_lanes, p.buffer("bias") + channel,
+                    p.buffer("scale") + channel, p.buffer("constants"),
+                )  # fmt: skip
+            begin = begin + size * times
 
 
 def _sums(k: Module, p: Words, t: Words, item: Item, workspace: Buffer, slot: Value, chunk: Value, channels: Value,
@@ -159,6 +195,7 @@ class _Plan:
     box: tuple[int, ...]
     held: tuple[Lines, ...]
     flat: bool
+    fused: bool
     block_groups: int
     chunk: int
     line_words: int
@@ -176,9 +213,17 @@ def build(r: Request) -> Program:
     keep: list[Any] = []
     wide = r.target.vector_bytes
     address = kernel("generic", ("generic",), lambda k: driver(k, "generic", wide), r.target, check=r.check)["generic"]
-    plans = [_plan(r.situation, r.arith, sweep) for sweep in sweeps(r.problem)]
+    plans = [_suited(r, sweep) for sweep in sweeps(r.problem)]
     steps = tuple(step for plan in plans if (step := _step(r, plan, address, keep)).items)
     return Program(steps, max((plan.workspace for plan in plans), default=0), tuple(keep))
+
+
+def _suited(r: Request, sweep: Sweep) -> _Plan:
+    """The plan of a sweep; results that do not lie as their layout says leave through slots, taps in the same order."""
+    plan = _plan(r.situation, r.arith, sweep)
+    if not plan.fused or along_out(r, sweep[-1], "p") == "pp":
+        return plan
+    return _plan_in_order(r.situation, r.arith, sweep, plan.order, fused=False)
 
 
 def applicable(s: Situation) -> str | None:
@@ -193,7 +238,9 @@ def applicable(s: Situation) -> str | None:
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
-    return max(_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem))
+    plans = [(sweep, _plan(s, arith, sweep)) for sweep in sweeps(s.problem)]
+    slots = [_plan_in_order(s, arith, sweep, plan.order, fused=False) for sweep, plan in plans if plan.fused]
+    return max(plan.workspace for plan in (*(plan for _, plan in plans), *slots))
 
 
 def scheme(s: Situation) -> str:
@@ -217,9 +264,14 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     lane, heights, last = lanes(s.target, arith), pixel_tiles(s.target), plan.sweep[-1]
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
     entries = group_in * math.prod(axis.taps for axis in plan.sweep)
-    vectors = plan.sum_row // (lane * arith.bytes)
+    vectors = -(-plan.box[-1] // lane) if plan.fused else plan.sum_row // (lane * arith.bytes)
     step = 0.0
     for _, rows in tile_rows(group_out, s.target):
+        if plan.fused:
+            walks = near_equal(vectors, heights[rows])
+            calls = 2 * 40 + sum(10 + 1.2 * rows * v for _, v in walks)
+            step += math.prod(plan.box[:-1]) * (sum(tile_cycles(rows, v) for _, v in walks) + calls / max(1, entries))
+            continue
         full, rest = divmod(vectors, heights[rows])
         step += (full + (rest > 0)) * 30 / max(1, entries)
         step += full * (tile_cycles(rows, heights[rows]) + 1) + (tile_cycles(rows, rest) + 1 if rest else 0)
@@ -234,7 +286,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     per_in = 0.3 if copies_in else 0.6 if halved and last.stride == 2 else 1.0 if squares and wide_in else 2.5
     per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 1.0 if squares and wide_out else 2.5
     moves = rows_in * (40.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
-    moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))
+    if not plan.fused:
+        moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))
     items = box_count * (p.n or 0) * p.groups
     return {"products": items * entries * step, "moves": items * (moves + 300.0 / plan.block_groups)}
 
@@ -247,11 +300,15 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
     longest = max(range(rank), key=lambda a: (sweep[a].out, a))
     if longest != rank - 1 and sweep[longest].out > 2 * sweep[-1].out:
         orders.append((*(a for a in range(rank) if a != longest), longest))
-    plans = [_plan_in_order(s, arith, tuple(sweep[a] for a in order), order) for order in orders]
+    plans = [_plan_in_order(s, arith, sweep, order, fused=False) for order in orders]
+    if s.problem.layout == "NCHW" and sweep[-1].out_step == 1 and is_fusible(s.problem):
+        fused = _plan_in_order(s, arith, sweep, orders[0], fused=True)
+        plans += [fused] if fused.fused else []
     return min(plans, key=lambda plan: sum(_cost(s, arith, plan).values())) if len(plans) > 1 else plans[0]
 
 
-def _plan_in_order(s: Situation, arith: Arithmetic, sweep: Sweep, order: tuple[int, ...]) -> _Plan:
+def _plan_in_order(s: Situation, arith: Arithmetic, original: Sweep, order: tuple[int, ...], *, fused: bool) -> _Plan:
+    sweep = tuple(original[a] for a in order)
     p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane = lanes(s.target, arith)
@@ -264,17 +321,18 @@ def _plan_in_order(s: Situation, arith: Arithmetic, sweep: Sweep, order: tuple[i
         pitches = [math.prod(h.count for h in held[a + 1 :]) for a in range(len(held))]
         outer = math.prod(box[:-1])
         whole = sum((b - 1) * pitch for b, pitch in zip(box, pitches, strict=True)) + 1
-        flat = -(-whole // lane) < outer * -(-box[-1] // lane)
+        direct = fused and chunk >= group_in and block_groups == 1
+        flat = not direct and -(-whole // lane) < outer * -(-box[-1] // lane)
         padded = -(-(whole if flat else box[-1]) // lane) * lane
         line_words = held[-1].count
         slot_row = (line_words if flat else padded) * arith.bytes
         sum_row = (padded + lane if flat else padded * outer) * arith.bytes
         plane = (math.prod(h.count for h in held) + 2 * lane) * arith.bytes
         whole_slots = block_groups > 1 or chunk < group_in
-        sums = sum_row * (block_groups * group_out if whole_slots else most_rows)
+        sums = 0 if direct else sum_row * (block_groups * group_out if whole_slots else most_rows)
         panel = -(-min(chunk, group_in) * block_groups * plane // 64) * 64
         return _Plan(
-            order, sweep, box, held, flat, block_groups, chunk, line_words, plane, slot_row, sum_row,
+            order, sweep, box, held, flat, direct, block_groups, chunk, line_words, plane, slot_row, sum_row,
             sum_row if whole_slots else 0, panel, header + panel + 512 + sums + 128,
         )  # fmt: skip
 
@@ -285,6 +343,7 @@ def _plan_in_order(s: Situation, arith: Arithmetic, sweep: Sweep, order: tuple[i
 
     # channels that lie together should be read together: boxes small enough for a cache line of them
     together = min(p.groups, -(-16 // max(1, group_in))) if p.layout == "NHWC" or extents[-1] < 64 else 1
+    together = 1 if fused else together
 
     def fitted(chunk: int) -> _Plan:
         return sizes(boxes(start, lambda box: sizes(box, together, chunk).workspace, budget), 1, chunk)
@@ -294,7 +353,7 @@ def _plan_in_order(s: Situation, arith: Arithmetic, sweep: Sweep, order: tuple[i
     while chunk > 1 and (plan.workspace > budget or math.prod(plan.box) < enough):
         chunk = -(-chunk // 2)
         plan = fitted(chunk)
-    if plan.chunk >= group_in and p.groups > 1:
+    if plan.chunk >= group_in and p.groups > 1 and not fused:
         one = plan.workspace - header - 640
         block_groups = max(1, min(p.groups, MOST_GROUPS, (budget - header - 640) // max(1, one)))
         while block_groups > 1 and sizes(plan.box, block_groups, chunk).workspace > budget:
@@ -328,7 +387,8 @@ def _step(given: Request, plan: _Plan, address: int, keep: list[Any]) -> Step:
     taps = math.prod(axis.taps for axis in sweep)
     last = sweep[-1]
     tiles = tile_rows(group_out, r.target)
-    functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps)
+    specs = [FusedTile(arith.name, p.y, r.epilogue, edge) for edge in (False, True)] if plan.fused else []
+    functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps, specs)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
         ("generic", arith.name, r.target.level, order, key), lambda: packed_weights(_weights(r, plan), tiles)
@@ -350,7 +410,8 @@ def _step(given: Request, plan: _Plan, address: int, keep: list[Any]) -> Step:
         "chunks": max(1, -(-group_in // plan.chunk)), "channel_entries": len(places), "entries": words(entries),
         "weights": packed, "w_group": group_out * group_in * taps * arith.bytes, "tile_count": len(tiles),
         "split_tiles": -(-len(tiles) // plan.splits), "tiles": words(records), "functions": words(functions),
-        "flat": int(plan.flat), "slots": scratch + 512, "slot_output": plan.slot_output, "slot_row": plan.slot_row,
+        "flat": int(plan.flat), "fused": int(plan.fused), "slots": scratch + 512, "slot_output": plan.slot_output,
+        "slot_row": plan.slot_row,
         "sum_row": plan.sum_row, "outputs": group_out,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,

@@ -137,8 +137,9 @@ def _step(r: Request, wide: Request, sweep: Sweep, driver: int, keep: list[Any])
     )
     taps = math.prod(axis.taps for axis in sweep)
     plan = _plan(r.situation, arith, sweep)
-    functions = {vectors: [0, *(found[name] for name in names)]}
-    values = direct.step_words(wide, sweep, plan, functions, packed, taps * group, taps * group, False, keep)
+    functions = [found[name] for name in names]
+    steps = taps * group
+    values = direct.step_words(wide, sweep, plan, (functions, functions), packed, steps, steps, False, keep)
     return Step(driver, fill_words(direct.WORDS, values, keep), values["items"])
 
 

@@ -283,8 +283,9 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
         else:
             used = -(-outputs // lane)
             tiles = near_equal(math.ceil(width), channel_tile(s.target, plan.width))
-            products += sum(tile_cycles(n, used) * group_in + 15 for _, n in tiles)
             across = p.layout == "NCHW" and p.m > 1
+            apart = 1.01 if p.layout == "NCHW" else 1.0  # each channel's pixels in a line of their own
+            products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
             moves += width * used * (8.0 if across else 1.5)
     batch = (p.n or 0) * p.groups
     return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count) * batch}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.panel import AXIS
 from polyconv.algorithms.sweep import Axis, Lines, Sweep
 from polyconv.dtypes import DTYPES
+from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile, is_cheap
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.layout import Epilogue, Move, move
 from polyconv.kernels.objects import kernel
@@ -27,8 +28,8 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
-    "along_out", "boxes", "common_words", "fill_words", "move_address", "near_equal", "one_step", "own_bound",
-    "tile_addresses", "tile_cycles", "zeros",
+    "along_out", "boxes", "common_words", "fill_words", "fused_addresses", "is_fusible", "move_address", "near_equal",
+    "one_step", "own_bound", "tile_addresses", "tile_cycles", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -337,6 +338,30 @@ def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int, vect
             make(k, name, r.arith, count, n, v)
 
     found = kernel(f"{orientation} {r.arithmetic} {names[0]}-{names[-1]}", names, build, r.target, check=r.check)
+    return [found[name] for name in names]
+
+
+def is_fusible(p: Problem) -> bool:
+    """Whether the epilogue of a problem is cheap enough for fused tiles."""
+    return is_cheap(Epilogue(activation="" if p.activation is None else p.activation.name))
+
+
+def fused_addresses(
+    r: Request, orientation: str, spec: FusedTile, rows: Sequence[int] | int, vectors: Sequence[int] | int
+) -> list[int]:
+    """Addresses of a family of fused tiles, for every number of rows and of vectors."""
+    make = {"channel": fused_channel_tile, "pixel": fused_pixel_tile}[orientation]
+    count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.level != "baseline"
+    heights = [rows] if isinstance(rows, int) else rows
+    widths = [vectors] if isinstance(vectors, int) else vectors
+    sizes = [(n, v) for n in heights for v in widths]
+    names = tuple(f"tile{n}x{v}" for n, v in sizes)
+
+    def build(k: Any) -> None:
+        for name, (n, v) in zip(names, sizes, strict=True):
+            make(k, name, spec, count, n, v, f16c=f16c)
+
+    found = kernel(f"{orientation} {spec} {names[0]}-{names[-1]}", names, build, r.target, check=r.check)
     return [found[name] for name in names]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from polyconv.algorithms import deformable, depthwise, direct, generic, grouped, pointwise, winograd
+from polyconv.algorithms import deformable, depthwise, direct, generic, grouped, pointwise, stem, winograd
 from polyconv.algorithms.program import FREE_BYTES, Program, Request, Situation, accumulator_arithmetic, own_bound
 
 __all__ = ["ALGORITHMS", "Algorithm"]
@@ -68,6 +68,7 @@ ALGORITHMS: dict[str, Algorithm] = {
                   own_bound, depthwise.build),
         Algorithm("grouped", grouped.applicable, grouped.cost, grouped.workspace, accumulator_arithmetic, own_bound,
                   grouped.build),
+        Algorithm("stem", stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build),
         Algorithm("careful", direct.careful_applicable, direct.careful_cost, direct.workspace,
                   accumulator_arithmetic, own_bound, direct.careful_build),
         Algorithm("generic", generic.applicable, generic.cost, generic.workspace, accumulator_arithmetic, own_bound,

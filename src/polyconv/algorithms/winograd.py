@@ -67,8 +67,12 @@ _LEAST_TERMS = 32
 """Products a point must sum for F(4,3) along both axes: short direct sums are more accurate than twice its error."""
 _NONE = Scheme(1, 1)
 
-TRANSFORMED_BYTES = 768 << 10
-"""Transformed inputs of a box: with the sums they should stay in a 1 MiB second-level cache."""
+TRANSFORMED_BYTES = 4 << 20
+"""Most workspace of a box.  Beyond the second-level cache transformed inputs are read again from the third, once per
+block of outputs; every box less saves a pass over the transformed weights, which is longer where those are large."""
+
+_REPEATED_BYTES = 2 << 20
+"""Transformed weights that each of several threads streams rather than transforming all inputs."""
 
 _RECORD = ("line", "valid", "x0", "t0", "count0", "x1", "t1", "count1")
 _BOX = ("first_y", "rows", "first_x", "columns", "records", "record_count", "lists")
@@ -233,7 +237,6 @@ class _Plan:
     out: int
     flags: int
     workspace: int
-    splits: int = 1
 
 
 def tile_sizes(out: int, m: int) -> tuple[int, ...]:
@@ -470,13 +473,13 @@ def build(r: Request) -> Program:
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, alone: _Plan, address: int, keep: list[Any]) -> Step:
     p, arith = r.problem, r.arith
+    plan, splits = _shared(r.situation, arith, sweep, alone)
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane = lanes(r.target, arith)
     row_bytes, block_outputs = ROW_WORDS * arith.bytes, plan.vectors * lane
     sum_row = block_outputs * arith.bytes
-    splits = _splits(r.situation, sweep, plan)
     outer_axes = len(sweep) - plan.transformed
     box_counts = (*plan.outer, *((1, 1) if plan.transformed == 2 else (1,)))
     cuts = ((len(plan.rows),) if plan.transformed == 2 else ()) + (len(plan.columns),)
@@ -527,16 +530,28 @@ def _step(r: Request, sweep: Sweep, plan: _Plan, address: int, keep: list[Any]) 
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _splits(s: Situation, sweep: Sweep, plan: _Plan) -> int:
-    """Into how many parts the output channels are cut so that every thread has work."""
+def _shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> tuple[_Plan, int]:
+    """The plan in boxes enough for the threads, and into how many parts its output channels are cut instead.
+
+    Every box streams the transformed weights, every part transforms the inputs: whichever is less is repeated.
+    """
     p = s.problem
-    if s.threads == 1:
-        return 1
     outer = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
     items = max(1, (p.n or 0) * p.groups * outer * len(plan.rows) * len(plan.columns))
-    splits = min(plan.blocks, -(-2 * s.threads // items))
-    per_split = -(-plan.blocks // splits)
-    return -(-plan.blocks // per_split)
+    if s.threads == 1 or items >= 2 * s.threads:
+        return plan, 1
+    taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
+    lane = lanes(s.target, arith)
+    weight_bytes = plan.y.n * plan.x.n * taps * (p.c // p.groups) * plan.vectors * lane * arith.bytes * plan.blocks
+    if weight_bytes > _REPEATED_BYTES:
+        splits = min(plan.blocks, -(-s.threads // items))
+        return plan, -(-plan.blocks // -(-plan.blocks // splits))
+    cuts = plan.rows if plan.transformed == 2 else plan.columns
+    sizes = tuple(itertools.chain.from_iterable(cuts))
+    most = -(-len(sizes) // min(len(sizes), len(cuts) * -(-2 * s.threads // items)))
+    finer = _boxes(sizes, most)
+    rows, columns = (finer, plan.columns) if plan.transformed == 2 else (plan.rows, finer)
+    return _sizes(s, arith, sweep, plan.y, plan.x, rows, columns, plan.outer), 1
 
 
 def _tables(r: Request, plan: _Plan) -> tuple[list[int], list[int], list[int]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from polyconv.target import Target
 
-__all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "lanes", "pixel_tiles"]
+__all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "lanes", "pixel_tiles", "run_tiles"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,13 @@ _CHANNEL_TILES: dict[str, dict[int, int]] = {
     "baseline": {1: 4, 2: 4},
 }
 
+# Vectors -> rows of tiles that store their results: several vectors, so that a pixel's results fill whole lines.
+_RUN_TILES: dict[str, dict[int, int]] = {
+    "avx512": {1: 28, 2: 14, 3: 9, 4: 6},
+    "avx2": {1: 12, 2: 6, 3: 4},
+    "baseline": {1: 4, 2: 4},
+}
+
 # Output channels -> most pixel vectors, for the tile whose lanes are pixels.
 _PIXEL_TILES: dict[str, dict[int, int]] = {
     "avx512": {1: 8, 2: 8, 4: 6, 8: 3},
@@ -74,6 +81,11 @@ def lanes(target: Target, arithmetic: Arithmetic) -> int:
 def channel_tile(target: Target, vectors: int) -> int:
     """Most rows of a tile of ``vectors`` weight vectors."""
     return _CHANNEL_TILES[target.level][vectors]
+
+
+def run_tiles(target: Target) -> dict[int, int]:
+    """Vectors of output channels -> most pixels, for the tile whose pixels lie a run-time step apart."""
+    return _RUN_TILES[target.level]
 
 
 def pixel_tiles(target: Target) -> dict[int, int]:

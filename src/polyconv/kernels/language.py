@@ -203,10 +203,11 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The first ``count`` lanes of a vector."""
+    """The first ``count`` lanes of a vector, less those below ``first`` where that is given."""
 
     bits: Value
     count: Value
+    first: Value | None = None
 
 
 class Loop:
@@ -363,6 +364,23 @@ class Module:
         self._line(f"  br label %{leave}")
         self._start(leave)
 
+    @contextmanager
+    def choice(self, condition: Value, carry: Sequence[Value]) -> Iterator[Loop]:
+        """Run the block, which gives values with ``next``, if the condition holds; else ``results`` are the carried."""
+        yes, leave, before = self._fresh("then"), self._fresh("join"), self._block
+        self._line(f"  br i1 {condition.name}, label %{yes}, label %{leave}")
+        self._start(yes)
+        chosen = Loop(self.constant(INT, 0), list(carry))
+        yield chosen
+        assert chosen._following is not None, "next() must give every carried value"
+        end = self._block
+        self._line(f"  br label %{leave}")
+        self._start(leave)
+        chosen.results = [
+            self.emit(f"phi {old.type} [{old.name}, %{before}], [{new.name}, %{end}]", old.type)
+            for old, new in zip(carry, chosen._following, strict=True)
+        ]
+
     def select(self, condition: Value, a: Any, b: Any) -> Value:
         """``a`` where the condition holds, else ``b``."""
         type_ = a.type if isinstance(a, Value) else b.type if isinstance(b, Value) else INT
@@ -392,17 +410,22 @@ class Module:
         return self.emit(f"shufflevector {type_} {one.name}, {type_} poison, <{lanes} x i32> zeroinitializer", type_)
 
     def gather(self, type_: Type, source: Buffer, stride: Value, mask: Mask | None = None) -> Value:
-        """Load a vector whose elements lie ``stride`` bytes apart; lanes beyond a mask repeat lane 0."""
+        """Load a vector whose elements lie ``stride`` bytes apart.
+
+        Lanes beyond a mask repeat lane 0; if it has a first lane it has one lane at least, and others are 0.
+        """
         vector_ = Value(self, "poison", type_)
         for i in range(type_.lanes):
             step = stride * i
-            if mask is not None:
+            if mask is not None and mask.first is not None:
+                step = stride * self.maximum(self.minimum(mask.count - 1, i), mask.first)
+            elif mask is not None:
                 step = self.select(mask.count > i, step, 0)
-            one = self.load(type_.scalar, source + step if i else source)
+            one = self.load(type_.scalar, source + step if i or mask is not None else source)
             vector_ = self.emit(
                 f"insertelement {type_} {vector_.name}, {type_.element} {one.name}, i32 {i}", type_
             )
-        return vector_
+        return vector_ if mask is None or mask.first is None else self.select(mask.bits, vector_, 0)
 
     def scatter(self, value: Value, target: Buffer, stride: Value, mask: Mask | None = None) -> None:
         """Store a vector's elements ``stride`` bytes apart; only the lanes of a mask, if there is one."""
@@ -457,6 +480,15 @@ class Module:
         bits = self.emit(f"icmp ult <{lanes} x i64> <{ramp}>, {wide.name}", Type("i1", lanes))
         return Mask(bits, count)
 
+    def span(self, first: Value, end: Value, lanes: int) -> Mask:
+        """Mask of the lanes first..end, both clamped to what there is."""
+        first = self.minimum(self.maximum(first, 0), lanes)
+        end = self.maximum(self.minimum(end, lanes), first)
+        ramp = ", ".join(f"i32 {i}" for i in range(lanes))
+        low, size = (self.splat(self.cast("trunc", v, Type("i32")), lanes) for v in (first, end - first))
+        bits = self.emit(f"sub <{lanes} x i32> <{ramp}>, {low.name}", low.type).below(size)
+        return Mask(bits, end, first)
+
     # -- memory ----------------------------------------------------------------------------------
 
     def load(self, type_: Type, source: Buffer, align: int = 1) -> Value:
@@ -469,13 +501,20 @@ class Module:
         address = self._checked(target, value.type.bytes, "store")
         self._line(f"  store {value.type} {value.name}, ptr {address}, align {align}")
 
+    def prefetch(self, place: Buffer) -> None:
+        """Ask for the cache line of a place; a hint that touches nothing, wherever the place is."""
+        full = "llvm.prefetch.p0"
+        self._declared.setdefault(full, f"declare void @{full}(ptr, i32, i32, i32)")
+        self._line(f"  call void @{full}(ptr {self._address(place)}, i32 0, i32 3, i32 1)")
+
     def rebase(self, place: Buffer) -> Buffer:
         """The same place as a pointer of its own, so that further offsets cost no addition; not in check mode."""
         return place if self.check else Buffer(self, self._address(place), None)
 
     def load_first(self, type_: Type, source: Buffer, mask: Mask) -> Value:
         """Load the lanes of a mask, 0 elsewhere; memory behind the other lanes is not touched."""
-        address = self._checked(source, mask.count * type_.element_bytes, "masked load")
+        skipped = 0 if mask.first is None else mask.first * type_.element_bytes
+        address = self._checked(source, mask.count * type_.element_bytes - skipped, "masked load", skipped)
         full = f"llvm.masked.load.{type_.suffix}.p0"
         self._declared.setdefault(full, f"declare {type_} @{full}(ptr, i32, {mask.bits.type}, {type_})")
         return self.emit(
@@ -566,15 +605,15 @@ class Module:
             pointer = self.emit(f"getelementptr i8, ptr {pointer}, i64 {place.constant}", POINTER).name
         return pointer
 
-    def _checked(self, place: Buffer, size: Value | int, what: str) -> str:
-        """Address of an access of ``size`` bytes; in check mode redirected to the cell if it does not fit."""
+    def _checked(self, place: Buffer, size: Value | int, what: str, skipped: Value | int = 0) -> str:
+        """Address of an access of ``size`` bytes after some skipped; redirected if it does not fit, in check mode."""
         address = self._address(place)
         if not self.check:
             return address
         assert place.extent is not None
         site = self._first_site + len(self.site_names)
         self.site_names.append(f"{self._function}: {what}")
-        offset = place.total()
+        offset = place.total() + skipped
         end = offset + size
         fits = self.emit(f"icmp ule i64 {end.name}, {place.extent.name}", BOOL)
         ordered = self.emit(f"icmp ule i64 {offset.name}, {end.name}", BOOL)

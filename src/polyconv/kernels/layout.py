@@ -178,6 +178,10 @@ class Block:
         second = place + (n - 1) * kind.element_bytes
         if mask is None:
             low, high = k.load(kind, place), k.load(kind, second)
+        elif mask.first is not None:
+            start, needed = mask.first * 2, mask.count * 2 - 1
+            low = k.load_first(kind, place, k.span(start, needed, n))
+            high = k.load_first(kind, second, k.span(start - (n - 1), needed - (n - 1), n))
         else:
             needed = mask.count * 2 - 1
             low = k.load_first(kind, place, k.mask(needed, n))

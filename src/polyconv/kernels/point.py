@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import Buffer, Mask, Module, Value, vector
+from polyconv.kernels.tile import AHEAD
 
 __all__ = ["channel_point_tile", "pixel_point_tile"]
 
@@ -47,6 +48,8 @@ def channel_point_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int,
         with k.loop(0, n, carry=[nothing, weights, *(begin * rows)], runs=True) as step:
             at, b, *total = step.values
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
+            for j in range(0, vectors * kind.bytes, 64):
+                k.prefetch(b + (AHEAD + j))
             following = []
             for r, pixel in enumerate(pixels):
                 word = k.broadcast(kind, pixel + at)

@@ -16,14 +16,18 @@ from polyconv.errors import Unsupported
 from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.runtime.threads import MOST_WORKERS
 
-__all__ = ["Choice", "Decision", "arithmetic_name", "choose", "describe", "of_one_image", "reasons", "threads_for"]
+__all__ = [
+    "Choice", "Decision", "arithmetic_name", "choose", "describe", "of_one_image", "reasons", "threads_for", "waking",
+]  # fmt: skip
 
 CLOCK = 4.0e9
 """Cycles a second assumed by predictions; choices do not depend on it."""
 
-# Below this a second thread costs more than it brings; below the next, waking one that sleeps does.
+# Below this a second thread costs more than it brings; below the next, waking one that sleeps does, though between
+# the two it pays for the jobs of a burst, which then find it awake.
 _SHARED_SECONDS = 10e-6
-WAKE_SECONDS = 150e-6
+_BURST_SECONDS = 15e-6
+_WAKE_SECONDS = 150e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,11 @@ def threads_for(s: Situation, seconds: float, workspace: int) -> int:
     if s.limit is not None and workspace > FREE_BYTES:
         threads = min(threads, max(1, s.limit // (workspace - FREE_BYTES)))
     return threads
+
+
+def waking(seconds: float) -> int:
+    """Whether a job wakes sleeping threads: 0 never, 1 in a burst of jobs, 2 always."""
+    return (seconds >= _BURST_SECONDS) + (seconds >= _WAKE_SECONDS)
 
 
 def describe(s: Situation, decision: Decision | None = None, packed_bytes: int = 0) -> Plan:

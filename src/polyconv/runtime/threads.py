@@ -14,12 +14,14 @@ The control block is one page that is never freed:
 256   lock: a job, with the shared workspace, is running
 264   shared workspace: address, bytes
 280   CPU that workers are kept away from; number of workers
+288   cycle counter at the end of the last shared job; cycles that a worker spins
 320   thread ids of the workers (64)
 576   allowed CPUs (1024 bits); 704 scratch for the same
 ====  ==========================================================================================
 
 A job has eleven words: steps, their number, items, frame, workspace, its bytes per thread, floating-point
-control word, check mode, error cell, threads, wake.  A step has four: driver, words, their bytes, items.
+control word, check mode, error cell, threads, wake (0 never, 1 in a burst of jobs, 2 always).  A step has
+four: driver, words, their bytes, items.
 """
 
 from __future__ import annotations
@@ -293,7 +295,17 @@ pool:
   %keptp = getelementptr i8, ptr %control, i64 280
   %kept = load i32, ptr %keptp
   %moved = icmp ne i32 %cpu, %kept
-  %willing = icmp ne i64 %wake, 0
+  ; A sleeper comes too late for a short job, but not for those that follow it within the time it then spins.
+  %lastp = getelementptr i8, ptr %control, i64 288
+  %last = load i64, ptr %lastp
+  %begin = call i64 @llvm.readcyclecounter()
+  %gap = sub i64 %begin, %last
+  %windowp = getelementptr i8, ptr %control, i64 296
+  %window = load i64, ptr %windowp
+  %burst = icmp ult i64 %gap, %window
+  %in = zext i1 %burst to i64
+  %level = add i64 %wake, %in
+  %willing = icmp ugt i64 %level, 1
   %away = and i1 %moved, %willing
   br i1 %away, label %keep, label %post
 keep:
@@ -343,6 +355,8 @@ yield:
 pause:
   br label %wait
 out:
+  %end = call i64 @llvm.readcyclecounter()
+  store i64 %end, ptr %lastp
   ret void
 }
 
@@ -442,6 +456,8 @@ def start_workers(threads: int) -> None:
                 break
         for at, worker in enumerate(_workers):
             _poke(320 + 4 * at, ctypes.c_int32, worker.native_id or -1)  # 0 would mean the caller
+        _poke(288, ctypes.c_uint64, 0)
+        _poke(296, ctypes.c_uint64, spin)
         _poke(280, ctypes.c_int32, -1)
         _poke(284, ctypes.c_int32, len(_workers))
 

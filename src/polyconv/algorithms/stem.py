@@ -1,0 +1,297 @@
+"""Layers with few input channels, output channels in the lanes: dense, any rank, stride, dilation, group, pads, layout.
+
+A box of outputs gets a zero-padded copy of its input lines, [line][pixel][channel]: there the taps of a row of the
+kernel and their channels are one run of words, read by a tile whose rows lie a run-time step apart.  Where output
+channels lie together, results go from registers to their place; else through slots and a move.
+Cost: the products, with lanes filled to m/groups of a multiple of the vector.  Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from polyconv.algorithms.direct import group_in_words, packed_weights
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    along_out,
+    boxes,
+    common_words,
+    fill_words,
+    fused_addresses,
+    is_fusible,
+    move_address,
+    near_equal,
+    tile_cycles,
+    zeros,
+)  # fmt: skip
+from polyconv.algorithms.sweep import Lines, Sweep, lines, sweeps
+from polyconv.kernels.fused import FusedTile
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
+from polyconv.kernels.language import Buffer, Module, Value, vector
+from polyconv.kernels.layout import Epilogue, Move, zero_words
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.tile import ROW_WORDS
+from polyconv.runtime.arrays import words
+
+__all__ = ["WORDS", "applicable", "build", "cost", "driver", "workspace"]
+
+PANEL_BYTES = 256 << 10
+"""Workspace of a thread: a quarter of a 1 MiB second-level cache."""
+
+WORDS = (
+    *COMMON,
+    "channels", "dense", "pixel_bytes", "line_bytes", "entry_count", "*entries",
+    "*weights", "w_group", "w_block", "w_last", "w_last_group",
+    "outputs", "blocks", "block_outputs", "last_outputs", "last_lanes", "row_step",
+    "fused", "slots", "sum_row", "sum_row_last", "*tiles", "table_words", "word_bytes",
+    "*bias", "*scale", "*constants", "*move_in", "*move_out",
+)  # fmt: skip
+"""The driver's words.  ``tiles`` holds four tables (last block or not, box cut short along the last axis or not): a
+count, then (first pixel, times, function) of every tile of a row."""
+
+
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, vector_bytes)
+        with k.loop(0, box_rows(k, p, item)) as row:
+            line, y, r = row_place(k, p, item, row.index)
+            panel = workspace + (p.panel + line * p.line_bytes)
+            with k.loop(0, p.blocks) as block:
+                _block(k, p, item, frame, workspace, panel, block.index, y, r)
+
+
+def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
+    """Copy the lines of a box."""
+    words_of_4 = vector("i32", vector_bytes // 4)
+    pixel_step = axis_record(k, p, p.axes - 1).x_stride
+
+    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+        target = panel + line * p.line_bytes
+        zero_words(k, target, (head * p.pixel_bytes) >> 2, words_of_4)
+        zero_words(k, target + end * p.pixel_bytes, ((count - end) * p.pixel_bytes) >> 2, words_of_4)
+        with k.when(end > head):
+            pixels = end - head
+            dense = p.dense.equals(1)
+            k.call(
+                p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
+                p.word_bytes, k.select(dense, 1, pixels), k.select(dense, pixels * p.channels, p.channels),
+                p.zero_point,
+            )  # fmt: skip
+
+    fill(k, p, item, x, k.constant(p.axes.type, 0), put)
+
+
+def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, panel: Buffer, block: Value,
+           y_row: Value, r_row: Value) -> None:  # fmt: skip
+    """One row of outputs of one block of output channels."""
+    last = axis_record(k, p, p.axes - 1)
+    is_last = block.equals(p.blocks - 1)
+    pixels = item.extent(p.axes - 1)
+    weights = k.select(is_last, p.w_last + item.g * p.w_last_group, item.g * p.w_group + block * p.w_block)
+    table = p.buffer("tiles") + k.select(is_last, p.table_words * 16, 0)
+    table = table + k.select(pixels < last.block, p.table_words * 8, 0)
+    channel = block * p.block_outputs
+    here = (item.g * p.outputs + channel) * p.word_bytes
+    bias, scale = p.buffer("bias") + here, p.buffer("scale") + here
+    y, r = k.buffer(frame, 2) + (y_row + channel * p.y_c), k.buffer(frame, 4) + (r_row + channel * p.r_c)
+    sum_row = k.select(is_last, p.sum_row_last, p.sum_row)
+    fused = p.fused.equals(1)
+    with k.loop(0, k.word(table)) as tile:
+        place = table + (tile.index * 32 + 8)
+        first, times, function = k.word(place), k.word(place, 1), k.buffer(place, 2)
+        source = panel + first * p.row_step
+        given = source, p.row_step, p.buffer("entries"), p.entry_count, p.buffer("weights") + weights
+        rest = times, p.last_lanes, bias, scale, p.buffer("constants")
+        with k.when(fused):
+            k.call(
+                function, *given, y + first * last.y_stride, last.y_stride, r + first * last.r_stride, last.r_stride,
+                *rest,
+            )  # fmt: skip
+        with k.when(fused, otherwise=True):
+            k.call(function, *given, workspace + (p.slots + first * sum_row), sum_row, workspace, 0, *rest)
+    with k.when(fused, otherwise=True):
+        k.call(
+            p.buffer("move_out"), workspace + p.slots, sum_row, p.word_bytes, y, last.y_stride, p.y_c,
+            pixels, k.select(is_last, p.last_outputs, p.block_outputs), bias, scale, r, last.r_stride, p.r_c,
+            p.buffer("constants"),
+        )  # fmt: skip
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    p = s.problem
+    if p.op != "conv":
+        return f"computes conv, not {p.op}"
+    if not s.finite:
+        return "weights hold Inf or NaN, which would meet the zeros of the padding"
+    if p.c // p.groups > ROW_WORDS:
+        return f"takes at most {ROW_WORDS} input channels a group, not {p.c // p.groups}"
+    return None
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs."""
+    return _plan(s, ARITHMETIC[accumulator_arithmetic(s)]).workspace
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    p, plan = s.problem, _plan(s, arith)
+    group_in, sweep = p.c // p.groups, plan.sweep
+    box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
+    rows = math.prod(plan.box[:-1]) * box_count
+    steps = group_in * math.prod(axis.taps for axis in sweep)
+    products = moves = 0.0
+    last_vectors = plan.last_vectors
+    for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
+        tiles = near_equal(plan.box[-1], run_tiles(s.target)[vectors])
+        row = sum(tile_cycles(n, vectors) * steps + 1.2 * n * vectors for _, n in tiles)
+        products += rows * count * (row + len(tiles) * (25 + 6.0 * len(plan.places)) + 40)
+        if p.layout == "NCHW" or not is_fusible(p):
+            moves += rows * count * plan.box[-1] * vectors * (8.0 if p.layout == "NCHW" else 4.0)
+    held = math.prod(max(1, h.count) for h in plan.held)
+    dense = (p.layout == "NHWC" and p.groups == 1) or p.c == 1
+    moves += box_count * (300 + held * group_in * (0.15 if dense else 2.5))
+    batch = (p.n or 0) * p.groups
+    return {"products": products * batch, "moves": moves * batch}
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step."""
+    plan = _plan(r.situation, r.arith)
+    keep: list[Any] = []
+    wide = r.target.vector_bytes
+    address = kernel("stem", ("stem",), lambda k: driver(k, "stem", wide), r.target, check=r.check)["stem"]
+    values = _words(r, plan, keep)
+    step = Step(address, fill_words(WORDS, values, keep), values["items"])
+    return Program((step,) if step.items else (), plan.workspace, tuple(keep))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Sizes of a problem's blocks."""
+
+    sweep: Sweep
+    box: tuple[int, ...]
+    held: tuple[Lines, ...]
+    vectors: int
+    last_vectors: int
+    blocks: int
+    places: tuple[tuple[int, int], ...]
+    line_bytes: int
+    panel: int
+    workspace: int
+
+
+@lru_cache(256)
+def _plan(s: Situation, arith: Arithmetic) -> _Plan:
+    p = s.problem
+    (sweep,) = sweeps(p)
+    budget = s.budget(PANEL_BYTES)
+    extents = tuple(axis.out for axis in sweep)
+    start = (*extents[:-1], min(extents[-1], 1024))
+    items = (p.n or 0) * p.groups
+    if s.threads > 1 and items < 4 * s.threads:  # a few items for every thread
+        parts = -(-4 * s.threads // max(1, items))
+        axis = 0 if len(extents) == 1 or extents[0] >= parts else len(extents) - 2
+        start = tuple(max(1, -(-e // parts)) if a == axis else e for a, e in enumerate(start))
+    return _sizes(s, arith, sweep, boxes(start, lambda box: _sizes(s, arith, sweep, box).workspace, budget))
+
+
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) -> _Plan:
+    p = s.problem
+    group_in, group_out, lane = p.c // p.groups, p.m // p.groups, lanes(s.target, arith)
+    total = max(1, -(-group_out // lane))
+    blocks = -(-total // max(run_tiles(s.target)))
+    vectors = -(-total // blocks)
+    blocks = -(-total // vectors)
+    last_vectors = total - (blocks - 1) * vectors
+    block_outputs = vectors * lane
+    last = sweep[-1]
+    span = (box[-1] - 1) * last.stride + (last.taps - 1) * last.dilation + 1 if last.taps and box[-1] else 0
+    run = Lines(tuple(range(span)), ((0, span, 0),), tuple(t * last.dilation for t in range(last.taps)))
+    held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
+    pixel = group_in * arith.bytes
+    line_bytes = (-(-span * pixel // 64) | 1) * 64  # odd: lines do not share all their sets
+    outer = [0]
+    for h in held[:-1]:
+        outer = [o * h.count + t for o in outer for t in h.start]
+    together = [(0, last.taps)] if last.dilation == 1 else [(t * last.dilation, 1) for t in range(last.taps)]
+    places = tuple(
+        (o * line_bytes + at * pixel, taps * group_in) for o in outer for at, taps in together if taps * group_in
+    )
+    header = -(-(24 * len(sweep)) // 64) * 64
+    panel = math.prod(max(1, h.count) for h in held[:-1]) * line_bytes
+    sums = box[-1] * block_outputs * arith.bytes
+    return _Plan(
+        sweep, box, held, vectors, last_vectors, blocks, places, line_bytes, panel, header + panel + sums + 128
+    )
+
+
+def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
+    p, arith, sweep = r.problem, r.arith, plan.sweep
+    group_in, group_out, lane = p.c // p.groups, p.m // p.groups, lanes(r.target, arith)
+    last = sweep[-1]
+    epilogue = r.epilogue
+    fused = along_out(r, last, "c") == "cc" and is_fusible(p)
+    left = group_out - (plan.blocks - 1) * plan.vectors * lane
+    last_lanes = left - (plan.last_vectors - 1) * lane
+    edge = last.out % plan.box[-1] or plan.box[-1]
+    accumulator = {"float": "f32", "double": "f64"}.get(arith.accumulator, arith.accumulator)
+    tables = []
+    for vectors, cut in ((plan.vectors, False), (plan.last_vectors, fused and last_lanes < lane)):
+        spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else FusedTile(arith.name, accumulator, Epilogue())
+        functions = fused_addresses(r, "channel", spec, range(1, run_tiles(r.target)[vectors] + 1), vectors)
+        tables += [_walks(pixels, functions) for pixels in (plan.box[-1], edge)]
+    longest = 1 + max(len(t) for t in tables)
+    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
+    packed = r.packed(
+        ("direct", arith.name, lane, plan.vectors, key),
+        lambda: packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
+    )
+    steps = group_in_words(group_in, arith) * math.prod(a.taps for a in sweep)
+    main = steps * plan.vectors * lane * arith.bytes
+    dense = (r.x.c == r.x.itemsize or p.c == 1) and r.x.spatial[-1] == group_in * r.x.itemsize
+    header = -(-(24 * len(sweep)) // 64) * 64
+    values = common_words(r, sweep, plan.box, list(plan.held), 1, keep)
+    values.update({
+        "step": 1, "panel": header, "scratch": 0, "channels": group_in, "dense": int(dense),
+        "pixel_bytes": group_in * arith.bytes, "line_bytes": plan.line_bytes,
+        "entry_count": len(plan.places), "entries": words([v for place in plan.places for v in place]),
+        "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
+        "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": steps * plan.last_vectors * lane * arith.bytes,
+        "outputs": group_out, "blocks": plan.blocks, "block_outputs": plan.vectors * lane, "last_outputs": left,
+        "last_lanes": last_lanes, "row_step": last.stride * group_in * arith.bytes, "fused": int(fused),
+        "slots": header + plan.panel, "sum_row": plan.vectors * lane * arith.bytes,
+        "sum_row_last": plan.last_vectors * lane * arith.bytes,
+        "tiles": words([v for t in tables for v in (len(t) // 4, *t, *[0] * (longest - 1 - len(t)))]),
+        "table_words": longest, "word_bytes": arith.bytes,
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
+        "constants": r.constants,
+        "move_in": move_address(r, Move(p.x, arith.accumulator, "cc" if dense else "any")),
+        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
+    })  # fmt: skip
+    return values
+
+
+def _walks(pixels: int, functions: list[int]) -> list[int]:
+    """Tiles of a row of pixels, equal ones together: (first pixel, times, function, 0) of each walk."""
+    walks: list[int] = []
+    for first, rows in near_equal(pixels, len(functions)):
+        if walks and walks[-2] == functions[rows - 1]:
+            walks[-3] += 1
+        else:
+            walks += (first, 1, functions[rows - 1], 0)
+    return walks

@@ -1,0 +1,141 @@
+"""The register tiles with their way out: sums get their epilogue in registers and go straight to the result.
+
+Both orientations of ``tile``, for results whose lanes lie together.  What differs from those tiles: rows of a panel
+lie a run-time step apart, so that a run of pixels with few channels is read as it lies; and a call walks several
+tiles along a line, since with few products a call costs as much as they do.
+The chain of additions of a sum is the order of the list, as in ``tile``; it must not know sizes of a problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.isa import ARITHMETIC
+from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
+from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.tile import AHEAD
+
+__all__ = ["FusedTile", "fused_channel_tile", "fused_pixel_tile", "is_cheap"]
+
+_CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
+
+# panel, its step between rows, entries, their number, weights, result and residual with their steps between rows,
+# tiles to walk, lanes of the last vector that count, bias, scale, constants
+_SIGNATURE = (
+    "buffer", "int", "buffer", "int", "buffer", "buffer", "int", "buffer", "int", "int", "int", "buffer", "buffer",
+    "buffer",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FusedTile:
+    """A kind of tile.
+
+    Parameters
+    ----------
+    arithmetic : str
+        Row of ``ARITHMETIC``, one without pairs.
+    target : str
+        dtype of the result.
+    epilogue : Epilogue
+    edge : bool
+        Whether the last vector of a row is masked.
+    """
+
+    arithmetic: str
+    target: str
+    epilogue: Epilogue
+    edge: bool = False
+
+
+def is_cheap(epilogue: Epilogue) -> bool:
+    """Whether an epilogue is short enough to be written out for every register of a tile."""
+    return epilogue.activation in _CHEAP
+
+
+def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, *,
+                       f16c: bool) -> None:  # fmt: skip
+    """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels; an entry is (offset, words)."""
+    arithmetic = ARITHMETIC[spec.arithmetic]
+    kind = vector(arithmetic.accumulator, lanes)
+    with k.function(name, *_SIGNATURE) as given:
+        panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
+        out = _Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+        with k.loop(0, times, carry=[panel, y, residual]) as group:
+            rows_in, rows_out, rows_beside = group.values
+            with k.loop(0, n, carry=[weights, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
+                place = entries + entry.index * 16
+                run, count = rows_in + k.word(place), k.word(place, 1)
+                with k.loop(0, count, carry=[run, *entry.values], runs=True) as word:
+                    a, b, *total = word.values
+                    if kind.is_float:
+                        for j in range(0, vectors * kind.bytes, 64):
+                            k.prefetch(b + (AHEAD + j))
+                    of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
+                    pixel = k.rebase(a)
+                    for r in range(rows):
+                        value = k.broadcast(kind, pixel)
+                        pixel = k.rebase(pixel + step)
+                        for j in range(vectors):
+                            total[r * vectors + j] = k.fma(value, of_b[j], total[r * vectors + j])
+                    word.next(a + arithmetic.bytes, b + vectors * kind.bytes, *total)
+                entry.next(*word.results[1:])
+            sums = entry.results[1:]
+            y_row, r_row = rows_out, rows_beside
+            for r in range(rows):
+                for j in range(vectors):
+                    out.store(sums[r * vectors + j], y_row, r_row, j, j * lanes, last=j == vectors - 1)
+                y_row, r_row = y_row + y_step, r_row + r_step
+            group.next(rows_in + step * rows, y_row, r_row)
+
+
+def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, *,
+                     f16c: bool) -> None:  # fmt: skip
+    """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels; an entry is an offset.
+
+    Tiles follow each other along the pixels: ``step`` is not used, rows of the result are channels.
+    """
+    arithmetic = ARITHMETIC[spec.arithmetic]
+    kind = vector(arithmetic.accumulator, lanes)
+    with k.function(name, *_SIGNATURE) as given:
+        panel, _, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
+        out = _Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
+        with k.loop(0, times, carry=[panel, y, residual]) as group:
+            pixels_in, rows_out, rows_beside = group.values
+            with k.loop(0, n, carry=[weights, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
+                b, *total = entry.values
+                place = k.rebase(pixels_in + k.word(entries, entry.index))
+                pixels = [k.load(kind, place + j * kind.bytes) for j in range(vectors)]
+                for r in range(rows):
+                    value = k.broadcast(kind, b + r * arithmetic.bytes)
+                    for j in range(vectors):
+                        total[r * vectors + j] = k.fma(value, pixels[j], total[r * vectors + j])
+                entry.next(b + rows * arithmetic.bytes, *total)
+            sums = entry.results[1:]
+            y_row, r_row = rows_out, rows_beside
+            for r in range(rows):
+                for j in range(vectors):
+                    out.store(sums[r * vectors + j], y_row, r_row, j, r, last=j == vectors - 1)
+                y_row, r_row = y_row + y_step, r_row + r_step
+            along = vectors * out.bytes
+            group.next(pixels_in + vectors * kind.bytes, rows_out + along, rows_beside + along)
+
+
+class _Out:
+    """Stores of one tile: epilogue, conversion, and a mask for its last vector."""
+
+    def __init__(self, k: Module, spec: FusedTile, kind: Type, f16c: bool, bias: Buffer, scale: Buffer,
+                 constants: Buffer, last: Value, along: str) -> None:  # fmt: skip
+        self.k, self.tables, self.zero = k, (bias, scale), k.constant(INT, 0)
+        self.constants = constants
+        self.block = Block(k, Move(kind.element, spec.target, along, spec.epilogue), kind, f16c)
+        self.mask = k.mask(last, kind.lanes) if spec.edge else None
+        self.bytes = kind.lanes * DTYPES[spec.target].itemsize
+
+    def store(self, total: Value, y: Buffer, residual: Buffer, vector: int, channel: int, *, last: bool) -> None:
+        """Store vector ``vector`` of a row whose bias and scale start at ``channel``."""
+        beside = residual + vector * self.bytes
+        store = store_out(self.block, *self.tables, beside, self.zero, self.zero, self.constants)
+        at = self.k.constant(INT, channel)
+        store(total, y + vector * self.bytes, self.zero, at, self.mask if last else None)

@@ -1,0 +1,109 @@
+"""Depthwise convolution around every edge of its tiles: widths, strides, dilations, pads and kernels of all sizes."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithms import Array, result
+
+from polyconv.benchmark.runs import restricted
+from polyconv.conformance.judge import complaint, expected
+from polyconv.conformance.operands import operands
+from polyconv.errors import Unsupported
+from polyconv.layer import compute
+from polyconv.problem.problem import Problem
+
+LEVELS = [None, "avx2", "baseline"]
+
+
+def _judged(line: str, seed: int = 0, level: str | None = None) -> None:
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(seed), "normal" if p.x_dtype.is_float else "small")
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        got = result(p, made, "depthwise")
+    assert got is not None
+    assert complaint(p, expected(p, made), got) is None, line
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_every_width_and_height(stride: int, layout: str, level: str | None) -> None:
+    for extent in (*range(1, 36), 47, 48, 49):
+        s = f"s{stride}x{stride}"
+        _judged(f"conv f32 {layout} n1 c3 i5x{extent} m3 k3x3 {s} p1x1 g3 b1 act=Relu", extent, level)
+        _judged(f"conv f32 {layout} n1 c17 i{extent}x6 m17 k5x2 {s} p2x1 g17 r1", extent, level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_kernels_larger_than_the_map_and_pads_larger_than_the_kernel(layout: str, level: str | None) -> None:
+    for kernel, pads in (("9x9", "4x4"), ("17x19", "8x9"), ("1x31", "0x15"), ("31x1", "15x0"), ("2x3", "7x40")):
+        for extent in ("7x7", "20x33"):
+            _judged(f"conv f32 {layout} n2 c18 i{extent} m18 k{kernel} p{pads} g18 b1", 0, level)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_strides_and_dilations(layout: str) -> None:
+    for strides in ("1x1", "2x2", "3x1", "1x3", "2x5", "4x2"):
+        for dilations in ("1x1", "2x2", "3x1", "1x4", "6x6", "2x18"):
+            _judged(f"conv f32 {layout} n1 c5 i40x41 m5 k3x3 s{strides} p2x3 d{dilations} g5")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_other_ranks_and_transposed(layout: str) -> None:
+    for line in (
+        "conv f32 {} n2 c17 i50 m17 k31 p15 g17 b1 r1", "conv f64 {} n1 c9 i6x7x20 m9 k3x3x3 s2x1x2 p1x1x1 g9",
+        "conv_transpose f32 {} n1 c20 i9x20 m20 k3x3 s2x2 p1x1 g20 op1x1 b1 r1",
+        "conv_transpose f32 {} n1 c20 i9x20 m20 k4x4 s2x2 p1x1 g20", "conv_transpose f32 {} n1 c3 i9x9 m3 k2x2 s3x3 g3",
+        "conv_transpose f16 {} n1 c20 i11 m20 k5 s2 d3 p1 g20", "conv f32 {} n1 c1 i30x70 m1 k9x9 p4x4",
+    ):  # fmt: skip
+        _judged(line.format(layout))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("types", ["f16", "bf16", "f64", "i8>i32", "u8*i8>i32", "i16", "u64", "i64", "f16>f32"])
+def test_every_type(types: str, level: str | None) -> None:
+    for layout in ("NCHW", "NHWC"):
+        _judged(f"conv {types} {layout} n1 c19 i16x37 m19 k3x3 p1x1 g19 b1", 0, level)
+        _judged(f"conv {types} {layout} n1 c19 i16x37 m19 k3x3 s2x2 p1x1 g19 r1", 0, level)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_unusual_strides_and_the_result_in_the_residual(stride: int, layout: str) -> None:
+    p = Problem.parse(f"conv f32 {layout} n2 c18 i15x40 m18 k3x3 s{stride}x{stride} p1x1 g18 b1 r1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    assert made.residual is not None
+    want = expected(p, made)
+    for order in ((0, 1, 2, 3), (3, 2, 1, 0), (0, 2, 3, 1), (1, 0, 3, 2)):
+        for step in (1, -1, 3):
+            x, y = (_lying(a, order, step) for a in (made.x, made.residual))
+            assert compute(p, x, made.w, made.bias, y, out=y, algorithm="depthwise") is y
+            assert complaint(p, want, y) is None
+
+
+def _lying(a: Array, order: tuple[int, ...], step: int) -> Array:
+    """A copy with axes in this order in memory, the last of them every so many elements."""
+    spread = a.transpose(order)
+    memory = np.zeros([*spread.shape[:-1], spread.shape[-1] * abs(step)], a.dtype)
+    view = memory[..., ::step].transpose(np.argsort(order))
+    view[:] = a
+    return view
+
+
+def test_weights_that_are_not_finite() -> None:
+    """Padding is left out, never multiplied; where it would be, such weights are refused."""
+    w = np.ones((18, 1, 3, 3), np.float32)
+    w[0] = np.inf
+    p = Problem.parse("conv f32 NHWC n1 c18 i9x9 m18 k3x3 p1x1 g18")
+    y = compute(p, np.ones((1, 9, 9, 18), np.float32), w, None, None, algorithm="depthwise")
+    assert np.isposinf(y[..., 0]).all()
+    assert np.isfinite(y[..., 1:]).all()
+    with pytest.raises(Unsupported, match="Inf or NaN"):
+        compute(replace(p, layout="NCHW"), np.ones((1, 18, 9, 9), np.float32), w, None, None, algorithm="depthwise")

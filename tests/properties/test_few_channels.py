@@ -1,0 +1,83 @@
+"""Few input or output channels: rows as wide as several tiles, every edge of them, every way out.
+
+Tiles that store results themselves walk along a row; corpus problems are too narrow for a second step.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithms import result
+
+from polyconv.benchmark.runs import restricted
+from polyconv.conformance.judge import complaint, expected
+from polyconv.conformance.operands import operands
+from polyconv.problem.problem import Problem
+
+WIDTHS = (1, 15, 16, 17, 47, 49, 96, 113, 225)
+
+
+def agree(line: str, algorithm: str, **options: Any) -> None:
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(len(line)), "normal" if p.x_dtype.is_float else "small")
+    got = result(p, made, algorithm, **options)
+    assert got is not None
+    assert complaint(p, expected(p, made), got) is None, line
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("algorithm", ["stem", "generic"])
+def test_widths(algorithm: str, layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for width in WIDTHS:
+            for c, m, more in ((1, 16, ""), (3, 37, " s2x2"), (2, 70, " b1"), (4, 3, " s1x3 d2x1"), (1, 130, " d1x2")):
+                agree(f"conv f32 {layout} n1 c{c} i4x{width * 2} m{m} k3x2 p1x1{more}", algorithm)
+
+
+@pytest.mark.parametrize("kinds", ["f64", "f16", "bf16", "i8>i32", "u8*i8>i32", "i64", "i16"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("algorithm", ["stem", "generic"])
+def test_types(algorithm: str, layout: str, kinds: str) -> None:
+    for width in (17, 113):
+        agree(f"conv {kinds} {layout} n2 c3 i5x{width} m19 k3x3 s1x2 p1x1", algorithm)
+
+
+@pytest.mark.parametrize(
+    "epilogue", ["act=Relu", "b1 act=Clip(-1,1)", "b1 r1", "b1 r1 act=LeakyRelu(0.1)", "b1 act=Gelu"]
+)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("algorithm", ["stem", "generic"])
+def test_epilogues(algorithm: str, layout: str, epilogue: str) -> None:
+    for c, m in ((1, 20), (3, 64)):
+        agree(f"conv f32 {layout} n1 c{c} i6x101 m{m} k3x3 p1x1 {epilogue}", algorithm)
+
+
+@pytest.mark.parametrize("line", [
+    "conv f32 {} n2 c3 i700 m24 k9 s2 p4", "conv f32 {} n1 c2 i5x9x60 m18 k3x3x3 p1x1x1 s2x2x2",
+    "conv f32 {} n1 c6 i7x130 m40 k3x3 p1x1 g2", "conv f32 {} n1 c3 i40x3 m8 k5x5 p2x2",
+    "conv f32 {} n1 c1 i3x90 m8 k3x200 p1x70",
+])  # fmt: skip
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("algorithm", ["stem", "generic"])
+def test_ranks_groups_and_limits(algorithm: str, layout: str, line: str) -> None:
+    agree(line.format(layout), algorithm)
+    agree(line.format(layout), algorithm, workspace_limit=0)
+
+
+@pytest.mark.parametrize("algorithm", ["stem", "generic"])
+def test_threads_and_strides_change_no_bit(algorithm: str) -> None:
+    for layout in ("NCHW", "NHWC"):
+        p = Problem.parse(f"conv f32 {layout} n1 c3 i64x300 m40 k3x3 p1x1 b1")
+        made = operands(p, np.random.default_rng(0), "normal")
+        alone = result(p, made, algorithm, threads=1)
+        shared = result(p, made, algorithm, threads=2)
+        assert alone is not None and shared is not None
+        wide = np.zeros((*alone.shape[:-1], 2 * alone.shape[-1]), alone.dtype)[..., ::2]
+        result(p, made, algorithm, threads=1, out=wide)
+        assert np.array_equal(alone, shared)
+        assert np.array_equal(alone, wide)
