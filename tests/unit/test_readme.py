@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from polyconv import wisdom
 from polyconv.cli import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +25,7 @@ def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(BLOCKS) >= 6
     for number, block in enumerate(BLOCKS):
         exec(compile(block, f"README.md, Python block {number + 1}", "exec"), names)
+    wisdom.forget()  # what it measured is not for other tests
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

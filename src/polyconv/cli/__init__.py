@@ -1,4 +1,4 @@
-"""The command line: ``polyconv run | explain | bench | check | tune | wisdom | cache | info``, one verb a file.
+"""The command line ``polyconv run | explain | bench | compare | check | tune | wisdom | cache | info``, a verb a file.
 
 ``main`` turns an argument list into an exit code.  This file stays free of Typer and rich, so that
 importing polyconv never needs them: they are loaded when a command runs.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 __all__ = ["EXIT_CODES", "VERBS", "main"]
 
-VERBS = ("run", "explain", "bench", "check", "tune", "wisdom", "cache", "info")
+VERBS = ("run", "explain", "bench", "compare", "check", "tune", "wisdom", "cache", "info")
 """The verbs in the order of ``--help``: each is a module of this package with a function ``command``."""
 
 EXIT_CODES = {

@@ -34,7 +34,7 @@ from polyconv.problem.problem import Problem
 __all__ = ["command"]
 
 _FACTS = ("algorithm", "source", "arithmetic", "threads", "workspace_bytes", "error_bound", "bound_kind", "seconds",
-          "measured", "candidates", "refused", "notes")  # fmt: skip
+          "measured", "conditions", "candidates", "refused", "notes")  # fmt: skip
 
 
 def command(

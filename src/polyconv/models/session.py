@@ -29,7 +29,7 @@ from polyconv.models.program import Program, compile_graph
 from polyconv.models.segment import Host
 from polyconv.settings import resolve
 
-__all__ = ["InferenceSession", "NodeRecord"]
+__all__ = ["InferenceSession", "NodeRecord", "compiled", "host_of", "read_model"]
 
 PROVIDER = "PolyconvExecutionProvider"
 
@@ -125,9 +125,9 @@ class InferenceSession:
             resolve(name, value)  # refuses what is invalid, before the file is read
         self.sess_options, self.providers, self.provider_options = sess_options, providers, provider_options
         self._options = Options(semantics, accuracy, threads, workspace_limit)
-        graph = _read(path_or_bytes, weights)
+        graph = read_model(path_or_bytes, weights)
         self._inputs, self._defaults, self._aliases = graph.inputs, graph.defaults, graph.aliases
-        self._program = _compiled(graph, frozenset(), self._options)
+        self._program = compiled(graph, frozenset(), self._options)
         self._outputs = tuple(
             _described(v, n, self._program) for v, n in zip(graph.outputs, graph.results, strict=True)
         )
@@ -192,7 +192,7 @@ class InferenceSession:
         program = self._programs.get(overridden)
         if program is None:
             assert self._graph is not None  # kept wherever there are defaults
-            program = self._programs.setdefault(overridden, _compiled(self._graph, overridden, self._options))
+            program = self._programs.setdefault(overridden, compiled(self._graph, overridden, self._options))
         results, seconds = program.run(feeds, [self._results[name] for name in wanted])
         self._last = program, seconds
         ours = {id(a) for a in (*feeds.values(), *program.constants.values())}
@@ -245,7 +245,8 @@ class InferenceSession:
         return feeds
 
 
-def _read(path_or_bytes: str | PathLike[str] | bytes, weights: bytes | None) -> Graph:
+def read_model(path_or_bytes: str | PathLike[str] | bytes, weights: bytes | None = None) -> Graph:
+    """Read a model file, or the content of one; see ``InferenceSession``."""
     path: Path | None = None
     if isinstance(path_or_bytes, bytes | bytearray | memoryview):
         data = bytes(path_or_bytes)
@@ -263,7 +264,13 @@ def _read(path_or_bytes: str | PathLike[str] | bytes, weights: bytes | None) -> 
     return read_onnx(data, None if path is None else path.parent)
 
 
-def _compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
+def host_of(graph: Graph) -> Host:
+    """Who runs a graph's other nodes."""
+    return _HOSTS[graph.format][0]
+
+
+def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
+    """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
     host, views = _HOSTS[graph.format]
     return compile_graph(graph, overridden, options, host, views)
 

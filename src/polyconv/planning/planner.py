@@ -69,6 +69,7 @@ class Choice:
         return self.costs[self.algorithm.name]
 
 
+@lru_cache(1024)
 def of_one_image(s: Situation) -> Situation:
     """A situation without what no choice may depend on."""
     return replace(s, problem=replace(s.problem, n=1), threads=1)
@@ -173,8 +174,6 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
     kind, bound = row.bound(s)
     measured: Mapping[str, float] = {} if decision is None else decision.seconds
     notes = []
-    if decision is not None and measured:
-        notes.append(f"times were measured {decision.conditions}, rigor {decision.rigor}")
     if row.arithmetic(s) == "bf16":
         notes.append("dot products of bf16 pairs count subnormal numbers as zero; accuracy='strict' does not use them")
     return Plan(
@@ -195,4 +194,5 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
         candidates=tuple(
             Candidate(name, n * sum(terms.values()) / CLOCK, measured.get(name)) for name, terms in choice.costs.items()
         ),
+        conditions="" if decision is None or not measured else f"{decision.conditions}, rigor {decision.rigor}",
     )

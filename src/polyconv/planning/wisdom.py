@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -310,7 +309,7 @@ def _sorted(found: Iterable[Entry]) -> tuple[Entry, ...]:
 def write(file: Path, found: Sequence[Entry]) -> None:
     """Write entries to a file in one step: a temporary one beside it, then a rename."""
     content = {"kind": _KIND, "schema_version": _SCHEMA, "entries": [_plain(entry) for entry in found]}
-    temporary = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
+    temporary = file.with_name(f"{file.name}.{os.urandom(8).hex()}.part")
     try:
         with temporary.open("x", encoding="utf-8") as stream:
             stream.write(json.dumps(content, indent=1) + "\n")

@@ -24,7 +24,7 @@ class Candidate:
     predicted : float
         Seconds of a call on one thread, by the cost model.
     measured : float or None
-        Seconds of a call as it was measured, where it was; the plan's notes say with which batch and threads.
+        Seconds of a call as it was measured, where it was; the plan's ``conditions`` say with which batch.
     """
 
     algorithm: str
@@ -72,6 +72,8 @@ class Plan:
         ``wisdom``, the clock in an earlier one; ``asked``, the caller.
     candidates : tuple of Candidate
         All algorithms that were considered, the chosen one among them.
+    conditions : str
+        Batch, threads and rigor with which times were measured; empty where none were.
     """
 
     problem: Problem
@@ -89,6 +91,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     source: str = "estimate"
     candidates: tuple[Candidate, ...] = ()
+    conditions: str = ""
 
     @property
     def measured(self) -> float | None:
@@ -103,7 +106,7 @@ class Plan:
             ("arithmetic", self.arithmetic),
             ("predicted", f"{spelled(self.seconds)} one thread; cycles: "
              + ", ".join(f"{name} {count:,.0f}" for name, count in self.cycles)),
-            *(() if self.measured is None else (("measured", spelled(self.measured)),)),
+            *(() if self.measured is None else (("measured", f"{spelled(self.measured)} {self.conditions}"),)),
             ("memory", f"workspace {_size(self.workspace_bytes)} (+ 64 KiB a thread), "
              f"packed weights {_size(self.packed_bytes)}"),
             ("error", "exact" if self.error_bound == 0

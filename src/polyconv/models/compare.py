@@ -1,0 +1,185 @@
+"""A model held against another engine, one convolution at a time.
+
+Every convolution of polyconv's, with the nodes that it stands for, also runs on the engine that runs the
+model's other nodes, on the very arrays that reached it: so a difference belongs to the nodes that show it, not
+to some before them.  It knows no engine by name and no file format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.dtypes import DTYPES, of_array
+from polyconv.errors import Error
+from polyconv.models.convolution import ENGINE
+from polyconv.models.elements import type_of
+from polyconv.models.graph import Array, Graph, Node, Value
+from polyconv.models.operators import Options
+from polyconv.models.program import Step
+from polyconv.models.segment import Segment
+from polyconv.models.session import compiled, host_of, read_model
+from polyconv.settings import resolve
+
+__all__ = ["Compared", "Difference", "compared", "difference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far two results lie apart.
+
+    Parameters
+    ----------
+    rms, largest : float
+        Of the differences, in units of the rms of the other engine's finite values.
+    outputs : int
+        How many lie beyond the tolerance, or are not finite where the other's are.
+    size : int
+        How many there are.
+    """
+
+    rms: float
+    largest: float
+    outputs: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One step of a model.
+
+    Parameters
+    ----------
+    nodes, ops : tuple of str
+        The nodes of the file that it stands for.
+    problem : str
+        The convolution that ran.
+    engine : str
+        Who else ran them; empty if nobody could.
+    found : Difference or None
+        None where there is nothing to compare.
+    remark : str
+        Why there is not.
+    arrays : mapping
+        What went in and came out of both, where they differ.
+    """
+
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    problem: str
+    engine: str
+    found: Difference | None
+    remark: str = ""
+    arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
+
+
+def difference(ours: Array, theirs: Array, tolerance: float | None = None) -> Difference:
+    """Compare two results.
+
+    Parameters
+    ----------
+    tolerance : float, optional
+        In units of the rms of ``theirs``.  By default a thousand roundings of the accumulator (f32, or f64 for
+        f64) and four of the result's type; integers must be equal.
+    """
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return Difference(float("inf"), float("inf"), max(ours.size, 1), ours.size)
+    kind = of_array(ours.dtype, "the result")
+    if kind.is_float and tolerance is None:
+        tolerance = 1000 * DTYPES["f64" if kind.name == "f64" else "f32"].eps + 4 * kind.eps
+    a, b = (_wide(array) for array in (ours, theirs))
+    finite = np.isfinite(a) & np.isfinite(b)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(all="ignore"):
+        apart = np.where(finite, np.abs(a - b), 0.0)
+    size = float(np.sqrt(np.mean(np.square(b[finite])))) if finite.any() else 0.0
+    scale = size or 1.0
+    wrong = np.where(finite, apart > (tolerance or 0.0) * scale, ~same)
+    rms = float(np.sqrt(np.mean(np.square(apart)))) if apart.size else 0.0
+    return Difference(rms / scale, float(apart.max(initial=0.0)) / scale, int(wrong.sum()), ours.size)
+
+
+def _wide(array: Array) -> NDArray[np.float64]:
+    return array.astype(np.float64)
+
+
+def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics: str = "onnx",
+             tolerance: float | None = None) -> Iterator[Compared]:  # fmt: skip
+    """Run a model on polyconv and every convolution also on the engine of its other nodes.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        An ONNX file or an OpenVINO IR.
+    feeds : mapping
+        Graph inputs.
+    semantics : str
+        As for ``InferenceSession``.
+    tolerance : float, optional
+        As for ``difference``.
+
+    Yields
+    ------
+    Compared
+        One for each convolution, in running order.
+
+    Raises
+    ------
+    ModelError, Unsupported, OSError
+        As ``InferenceSession``.
+    """
+    graph = read_model(path)
+    options = Options(semantics, resolve("accuracy"), resolve("threads"), resolve("workspace_limit"))
+    program = compiled(graph, graph.defaults.intersection(feeds), options)
+    values = {**program.constants, **feeds}
+    for step in program.steps:
+        arrays = [values[name] for name in step.reads]
+        made = step.segment.run(arrays)
+        values.update(zip(step.writes, made, strict=False))
+        if step.segment.engine == ENGINE:
+            yield _held_against(graph, step, arrays, made, tolerance)
+
+
+def _held_against(graph: Graph, step: Step, arrays: list[Array], made: Any, tolerance: float | None) -> Compared:
+    names, ops = tuple(node.name for node in step.nodes), tuple(node.op for node in step.nodes)
+    problem = step.segment.problem() or ""
+    try:
+        other = _other(graph, step, arrays)
+        theirs = other.run(arrays)
+    except Error as error:
+        return Compared(names, ops, problem, "", None, str(error))
+    founds = [difference(np.asarray(a), np.asarray(b), tolerance) for a, b in zip(made, theirs, strict=False)]
+    worst = max(founds, key=lambda f: (f.outputs, f.largest))
+    kept: dict[str, Array] = {}
+    if worst.outputs:
+        kept = {f"input {name}": a for name, a in zip(step.reads, arrays, strict=True)}
+        for engine, results in ((ENGINE, made), (other.engine, theirs)):
+            kept |= {f"{engine} {name}": a for name, a in zip(step.writes, results, strict=False)}
+    return Compared(names, ops, problem, other.engine, worst, "", kept)
+
+
+def _other(graph: Graph, step: Step, arrays: list[Array]) -> Segment:
+    """The nodes between what a step reads and what it writes, on the host."""
+    makers: dict[str, Node] = {name: node for node in graph.nodes for name in node.writes}
+    nodes: dict[Node, None] = {}
+    constants: dict[str, Array] = {}
+    waiting = list(step.writes)
+    while waiting:
+        name = waiting.pop()
+        if name in step.reads:
+            continue
+        if name in graph.constants:
+            constants[name] = graph.constants[name]
+        elif makers[name] not in nodes:
+            nodes[makers[name]] = None
+            waiting.extend(makers[name].reads)
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    inputs = [Value(name, type_of(a.dtype), a.shape) for name, a in zip(step.reads, arrays, strict=True)]
+    return host_of(graph)(
+        graph, sorted(nodes, key=order.__getitem__), inputs, step.writes, constants, int(resolve("threads"))
+    )

@@ -1,0 +1,141 @@
+"""``compare``: a problem held against the exact result, a model node by node, and who differs is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from polyconv.cli import compare as verb
+from polyconv.models import compare
+from polyconv.models.compare import difference
+from polyconv.models.convolution import ENGINE
+
+PROBLEM = "conv f32 NCHW n1 c8 i9x9 m8 k3x3 p1 b1 act=Relu"
+SIZES = ("--dim", "height=24", "--dim", "width=20")
+
+
+def test_a_problem_and_its_engines(polyconv: Callable[..., Any]) -> None:
+    done = polyconv("compare", PROBLEM)
+    assert done.code == 0, done.err
+    assert "0 differ from the exact result" in done.out
+    document = polyconv("compare", PROBLEM, "--with", "", "--json").json
+    assert document["differ"] == []
+    [ours] = document["engines"]
+    assert (ours["engine"], ours["outputs"]) == ("polyconv", 0)
+    assert 0 < ours["share"] < 1 and ours["rms"] <= ours["largest"]
+
+
+@pytest.mark.parametrize("text", ["conv i8 NCHW n1 c4 i9 m4 k3", "causal_conv f32 NCW n2 c16 i21 m16 k4 p3:0 g16"])
+def test_integers_and_state(polyconv: Callable[..., Any], text: str) -> None:
+    assert polyconv("compare", text, "--with", "").code == 0
+
+
+def test_a_wrong_problem_is_4(polyconv: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    right = verb.compute
+
+    def wrong(p: Any, *arrays: Any, **more: Any) -> Any:
+        y = right(p, *arrays, **more)
+        y.flat[5] += 1e-2
+        return y
+
+    monkeypatch.setattr(verb, "compute", wrong)
+    done = polyconv("compare", PROBLEM, "--with", "", "--json")
+    assert done.code == 4
+    assert done.json["differ"] == ["polyconv"]
+    assert done.json["engines"][0]["outputs"] == 1 and done.json["engines"][0]["share"] > 1
+    assert "1 differ from the exact result: polyconv" in polyconv("compare", PROBLEM, "--with", "").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([PROBLEM, "--with", "abacus"], "abacus"),
+        ([PROBLEM, "--save", "x"], "--save"),
+        ([PROBLEM, "--tolerance", "1"], "--tolerance"),
+        (["nothing.onnx"], "nothing.onnx"),
+    ],
+)
+def test_wrong_usage(polyconv: Callable[..., Any], words: list[str], said: str) -> None:
+    done = polyconv("compare", *words)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
+def test_a_model_agrees_node_by_node(polyconv: Callable[..., Any], bank: Path) -> None:
+    done = polyconv("compare", bank / "filter_bank.onnx", *SIZES, "--json")
+    assert done.code == 0
+    assert (done.json["differ"], done.json["first"]) == (0, None)
+    rows = done.json["convolutions"]
+    assert len(rows) == 16
+    assert all(row["difference"]["outputs"] == 0 and row["engine"] for row in rows)
+    assert "0 of 16 convolutions differ" in polyconv("compare", bank / "filter_bank.onnx", *SIZES).out
+    other = polyconv("compare", bank / "filter_bank.onnx", *SIZES, "--with", "torch")
+    assert other.code == 2 and "onnxruntime" in other.err
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")
+def test_an_ir_agrees_with_openvino(polyconv: Callable[..., Any], bank: Path) -> None:
+    done = polyconv("compare", bank / "filter_bank.xml", "--json")
+    assert done.code == 0, done.out
+    assert {row["engine"] for row in done.json["convolutions"]} == {"openvino"}
+
+
+def test_a_planted_wrong_node_is_named_and_saved(
+    polyconv: Callable[..., Any], bank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*arguments: Any) -> Any:
+        program = make(*arguments)
+        steps = list(program.steps)
+        at = [i for i, step in enumerate(steps) if step.segment.engine == ENGINE][6]
+        run = steps[at].segment.run
+
+        def wrong(arrays: Any) -> Any:
+            [y] = run(arrays)
+            y[0, 0, 3, 4] += 0.25
+            return (y,)
+
+        steps[at] = replace(steps[at], segment=replace(steps[at].segment, run=wrong))
+        planted.extend(node.name for node in steps[at].nodes)
+        return replace(program, steps=tuple(steps))
+
+    make, planted = compare.compiled, []
+    monkeypatch.setattr(compare, "compiled", faulty)
+    done = polyconv("compare", bank / "filter_bank.onnx", *SIZES, "--json", "--save", tmp_path / "out")
+    assert done.code == 4
+    assert done.json["differ"] == 1, "what comes after the wrong node is fed the same by both"
+    assert done.json["first"] == planted
+    [file] = done.json["saved"]
+    with np.load(file) as saved:
+        assert str(saved["problem"]).startswith("conv f32")
+        ours = next(saved[name] for name in saved.files if name.startswith("polyconv "))
+        theirs = next(saved[name] for name in saved.files if name.startswith("onnx"))
+        assert np.argmax(np.abs(ours - theirs)) == np.ravel_multi_index((0, 0, 3, 4), ours.shape)
+        assert any(name.startswith("input ") for name in saved.files)
+    said = polyconv("compare", bank / "filter_bank.onnx", *SIZES)
+    assert said.code == 4 and f"the first is {planted[0]}" in said.out
+
+
+def test_differences() -> None:
+    x = np.linspace(-1, 1, 1000, dtype=np.float32)
+    assert difference(x, x).outputs == 0
+    assert difference(x * np.float32(1 + 1e-6), x).outputs == 0
+    assert difference(x * np.float32(1.01), x).outputs > 900
+    assert difference(x * np.float32(1.01), x, tolerance=0.1).outputs == 0
+    broken = x.copy()
+    broken[3] = np.nan
+    assert difference(broken, x).outputs == difference(x, broken).outputs == 1
+    assert difference(broken, broken).outputs == 0
+    whole = np.arange(9, dtype=np.int8)
+    assert difference(whole, whole).outputs == 0
+    assert difference(whole + np.int8(1), whole).outputs == 9
+    assert difference(x, x.astype(np.float64)).outputs == x.size
+    assert difference(x[:0], x[:0]).outputs == 0
+    half = x.astype(ml_dtypes.bfloat16)
+    assert difference((half.astype(np.float32) * 1.002).astype(ml_dtypes.bfloat16), half).outputs == 0
