@@ -51,6 +51,9 @@ MOST_GROUPS = 64
 """Panel of a box: a quarter of a 1 MiB second-level cache, so that it stays while it is read m/groups
 times; most groups of an item."""
 
+_NEAR_BYTES = 16 << 10
+"""Inputs of one tile beyond this do not stay in the first-level cache until the next tile reads them again."""
+
 WORDS = (
     *COMMON,
     "block_groups", "group_total", "channels", "plane_bytes", "line_bytes", "word_bytes", "lane_bytes", "lanes",
@@ -265,12 +268,16 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
     entries = group_in * math.prod(axis.taps for axis in plan.sweep)
     vectors = -(-plan.box[-1] // lane) if plan.fused else plan.sum_row // (lane * arith.bytes)
+    outer = math.prod(axis.taps for axis in plan.sweep[:-1])
     step = 0.0
     for _, rows in tile_rows(group_out, s.target):
         if plan.fused:
             walks = near_equal(vectors, heights[rows])
             calls = 2 * 40 + sum(10 + 1.2 * rows * v for _, v in walks)
-            step += math.prod(plan.box[:-1]) * (sum(tile_cycles(rows, v) for _, v in walks) + calls / max(1, entries))
+            line = -(-vectors // max(1, len(walks))) * s.target.vector_bytes + last.taps * arith.bytes
+            missed = 1.5 * vectors if group_in * outer * line > _NEAR_BYTES else 0.0
+            cycles = sum(tile_cycles(rows, v) for _, v in walks) + missed + calls / max(1, entries)
+            step += math.prod(plan.box[:-1]) * cycles
             continue
         full, rest = divmod(vectors, heights[rows])
         step += (full + (rest > 0)) * 30 / max(1, entries)
