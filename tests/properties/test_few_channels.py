@@ -81,3 +81,24 @@ def test_threads_and_strides_change_no_bit(algorithm: str) -> None:
         result(p, made, algorithm, threads=1, out=wide)
         assert np.array_equal(alone, shared)
         assert np.array_equal(alone, wide)
+
+
+@pytest.mark.parametrize("line", [
+    "conv_transpose f32 {} n1 c9 i17x33 m3 k4x4 s2x2 p1x1",
+    "conv_transpose f32 {} n2 c5 i20x19 m1 k9x9 s3x3 p4x4 op2x2 b1",
+    "conv_transpose f32 {} n1 c7 i40 m2 k5 s2 p1 b1 r1 act=Relu",
+    "conv_transpose f64 {} n1 c3 i6x9x10 m2 k4x3x4 s2x1x2 p1x1x1",
+    "conv_transpose i8>i32 {} n1 c6 i24x24 m3 k3x4 s2x2 p1x1",
+    "conv_transpose f16 {} n1 c4 i50x3 m3 k6x2 s3x1 p2x0",
+    "conv_transpose f32 {} n1 c4 i30x31 m4 k2x3 s3x2",
+    "conv_transpose f32 {} n1 c4 i30x31 m4 k5x5 s2x4 d3x2 p2:3x1:2 g2",
+])  # fmt: skip
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_phases_that_share_their_inputs(layout: str, line: str) -> None:
+    agree(line.format(layout), "generic")
+    agree(line.format(layout), "generic", workspace_limit=0)
+    p = Problem.parse(line.format(layout))
+    made = operands(p, np.random.default_rng(0), "normal" if p.x_dtype.is_float else "small")
+    alone, shared = (result(p, made, "generic", threads=n) for n in (1, 2))
+    assert alone is not None and shared is not None
+    assert np.array_equal(alone, shared)

@@ -32,6 +32,7 @@ from polyconv.algorithms.program import (
     is_fusible,
     move_address,
     near_equal,
+    planes_collide,
     tile_addresses,
     tile_cycles,
     zeros,
@@ -280,9 +281,13 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     products = rows * plan.blocks * (row * steps + len(tiles) * (20 + 4.0 * entries))
-    moves = box_count * (400 + lines_held * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0))
+    slow_in = 3.0 if planes_collide(p, reading=True) else 1.0
+    moves = box_count * (400 + lines_held * (blocks_in * 6.0 * slow_in if group_in >= 8 else group_in * 3.0))
     # a row of outputs leaves through a transposition, or straight from registers
-    across = 8.0 if p.layout == "NCHW" else 1.5 if is_fusible(p) and plan.chunks == 1 else 4.0
+    if p.layout == "NHWC":
+        across = 1.5 if is_fusible(p) and plan.chunks == 1 else 4.0
+    else:
+        across = 16.0 if planes_collide(p, reading=False) else 9.0
     per_output = across if group_out >= lane // 2 else 2.0 * group_out
     moves += rows * plan.box[-1] * plan.blocks * plan.vectors * per_output
     batch = (p.n or 0) * p.groups

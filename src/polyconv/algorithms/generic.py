@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
@@ -36,12 +37,13 @@ from polyconv.algorithms.program import (
     tile_cycles,
     zeros,
 )  # fmt: skip
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
+from polyconv.algorithms.sweep import Axis, Family, Lines, Sweep, families, lines, sweeps
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
+from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
 __all__ = ["WORDS", "applicable", "build", "cost", "driver", "scheme", "workspace"]
@@ -51,18 +53,23 @@ MOST_GROUPS = 64
 """Panel of a box: a quarter of a 1 MiB second-level cache, so that it stays while it is read m/groups
 times; most groups of an item."""
 
+_NEAR_BYTES = 16 << 10
+"""Inputs of one tile beyond this do not stay in the first-level cache until the next tile reads them again."""
+
 WORDS = (
     *COMMON,
     "block_groups", "group_total", "channels", "plane_bytes", "line_bytes", "word_bytes", "lane_bytes", "lanes",
     "chunk", "chunks", "channel_entries", "*entries", "*weights", "w_group",
     "tile_count", "split_tiles", "*tiles", "*functions",
-    "flat", "fused", "slots", "slot_output", "slot_row", "sum_row", "outputs",
+    "flat", "fused", "slots", "slot_output", "slot_row", "sum_row", "outputs", "member_count", "*members",
     "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
 """The driver's words: panel geometry, entry list and packed weights, tiles of output channels, moves.
 
 An item is a box of ``block_groups`` groups: small groups share the work of finding lines and rows.  Where there
-is one group its channels may come in chunks, and the chain of additions goes on through the slots."""
+is one group its channels may come in chunks, and the chain of additions goes on through the slots; and the phases of
+a transposed convolution may be members of one sweep, each a set of rows of its tiles.  A member's record: shifts of
+result and residual in bytes, then for every axis the outputs of the sweep, low and end, that are the member's."""
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
@@ -75,7 +82,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         groups = k.minimum(p.block_groups, p.group_total - item.g * p.block_groups)
         first_tile = item.split * p.split_tiles
         end_tile = k.minimum(first_tile + p.split_tiles, p.tile_count)
-        single = p.block_groups.equals(1)
+        single = p.block_groups.equals(1) & p.member_count.equals(1)
         with k.loop(0, p.chunks) as chunk:
             first = chunk.index * p.chunk
             channels = k.minimum(p.chunk, p.channels - first)
@@ -89,9 +96,11 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                 with k.when(fused, otherwise=True):
                     _sums(k, p, t, item, workspace, slot, chunk.index, channels, group.index, rows)
                     with k.when(single & chunk.index.equals(p.chunks - 1)):
-                        _out(k, p, item, frame, workspace + slot, rows, t.first, t.rows)
-        with k.when(single, otherwise=True):
-            _out(k, p, item, frame, workspace + p.slots, rows, k.constant(INT, 0), groups * p.outputs)
+                        _out(k, p, item, frame, workspace + slot, rows, t.first, t.rows, p.buffer("members"))
+        with k.when(single, otherwise=True), k.loop(0, p.member_count) as member:
+            sums = workspace + (p.slots + member.index * p.outputs * p.slot_output)
+            record = p.buffer("members") + member.index * (p.axes + 1) * 16
+            _out(k, p, item, frame, sums, rows, k.constant(INT, 0), groups * p.outputs, record)
 
 
 def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value, channels: Value,
@@ -171,19 +180,37 @@ def _sums(k: Module, p: Words, t: Words, item: Item, workspace: Buffer, slot: Va
             )  # fmt: skip
 
 
-def _out(k: Module, p: Words, item: Item, frame: Buffer, sums: Buffer, rows: Value, first: Value, count: Value) -> None:
+def _out(k: Module, p: Words, item: Item, frame: Buffer, sums: Buffer, rows: Value, first: Value, count: Value,
+         member: Buffer) -> None:  # fmt: skip
     """Move the sums of some output channels of the item to the result, row by row."""
     last = axis_record(k, p, p.axes - 1)
     channel = item.g * p.block_groups * p.outputs + first
+
+    def bounds(axis: Value) -> tuple[Value, Value]:
+        return k.word(member, axis * 2 + 2), k.word(member, axis * 2 + 3)
+
+    low, end = bounds(p.axes - 1)
+    begin = item.first(p.axes - 1)
+    low, end = k.maximum(low - begin, 0), k.minimum(end - begin, item.extent(p.axes - 1))
     with k.loop(0, rows) as row:
+        with k.loop(1, p.axes, carry=[row.index, end - low]) as back:
+            q, pixels = back.values
+            axis = p.axes - 1 - back.index
+            from_, to = bounds(axis)
+            place = item.first(axis) + q % item.extent(axis)
+            back.next(q // item.extent(axis), k.select((place - from_).below(to - from_), pixels, 0))
+        pixels = back.results[1]
         line, y_offset, r_offset = row_place(k, p, item, row.index)
-        place = k.select(p.flat.equals(1), line, row.index) * p.slot_row
-        k.call(
-            p.buffer("move_out"), sums + place, p.word_bytes, p.sum_row,
-            k.buffer(frame, 2) + (y_offset + first * p.y_c), last.y_stride, p.y_c, item.extent(p.axes - 1), count,
-            p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes,
-            k.buffer(frame, 4) + (r_offset + first * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
-        )  # fmt: skip
+        place = k.select(p.flat.equals(1), line, row.index) * p.slot_row + low * p.word_bytes
+        y_offset = y_offset + k.word(member) + low * last.y_stride
+        r_offset = r_offset + k.word(member, 1) + low * last.r_stride
+        with k.when(pixels > 0):
+            k.call(
+                p.buffer("move_out"), sums + place, p.word_bytes, p.sum_row,
+                k.buffer(frame, 2) + (y_offset + first * p.y_c), last.y_stride, p.y_c, pixels, count,
+                p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes,
+                k.buffer(frame, 4) + (r_offset + first * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +219,8 @@ class _Plan:
 
     order: tuple[int, ...]
     sweep: Sweep
+    outputs: int
+    members: int
     box: tuple[int, ...]
     held: tuple[Lines, ...]
     flat: bool
@@ -213,17 +242,26 @@ def build(r: Request) -> Program:
     keep: list[Any] = []
     wide = r.target.vector_bytes
     address = kernel("generic", ("generic",), lambda k: driver(k, "generic", wide), r.target, check=r.check)["generic"]
-    plans = [_suited(r, sweep) for sweep in sweeps(r.problem)]
-    steps = tuple(step for plan in plans if (step := _step(r, plan, address, keep)).items)
+    found = _families(r.problem)
+    plans = [_suited(r, family) for family in found]
+    made = [_step(r, family, plan, address, keep) for family, plan in zip(found, plans, strict=True)]
+    steps = tuple(step for step in made if step.items)
     return Program(steps, max((plan.workspace for plan in plans), default=0), tuple(keep))
 
 
-def _suited(r: Request, sweep: Sweep) -> _Plan:
+def _families(p: Problem) -> tuple[Family, ...]:
+    """What is computed together: phases that read the same inputs, where there is one group."""
+    if p.groups == 1:
+        return families(p)
+    return tuple(Family(sweep, ((sweep, (0,) * len(sweep)),)) for sweep in sweeps(p))
+
+
+def _suited(r: Request, family: Family) -> _Plan:
     """The plan of a sweep; results that do not lie as their layout says leave through slots, taps in the same order."""
-    plan = _plan(r.situation, r.arith, sweep)
-    if not plan.fused or along_out(r, sweep[-1], "p") == "pp":
+    plan = _plan(r.situation, r.arith, family)
+    if not plan.fused or along_out(r, family.sweep[-1], "p") == "pp":
         return plan
-    return _plan_in_order(r.situation, r.arith, sweep, plan.order, fused=False)
+    return _plan_in_order(r.situation, r.arith, family, plan.order, fused=False)
 
 
 def applicable(s: Situation) -> str | None:
@@ -238,15 +276,15 @@ def applicable(s: Situation) -> str | None:
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
-    plans = [(sweep, _plan(s, arith, sweep)) for sweep in sweeps(s.problem)]
-    slots = [_plan_in_order(s, arith, sweep, plan.order, fused=False) for sweep, plan in plans if plan.fused]
+    plans = [(family, _plan(s, arith, family)) for family in _families(s.problem)]
+    slots = [_plan_in_order(s, arith, family, plan.order, fused=False) for family, plan in plans if plan.fused]
     return max(plan.workspace for plan in (*(plan for _, plan in plans), *slots))
 
 
 def scheme(s: Situation) -> str:
     """The order of the axes, where it is not their own: taps are summed in it."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
-    orders = {_plan(s, arith, sweep).order for sweep in sweeps(s.problem)}
+    orders = {_plan(s, arith, family).order for family in _families(s.problem)}
     own = tuple(range(s.problem.rank))
     return " ".join(f"axes {','.join(map(str, order))}" for order in sorted(orders) if order != own)
 
@@ -254,23 +292,27 @@ def scheme(s: Situation) -> str:
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds with the lanes that rows or boxes fill, and the moves."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
-    terms = [_cost(s, arith, _plan(s, arith, sweep)) for sweep in sweeps(s.problem)]
+    terms = [_cost(s, arith, _plan(s, arith, family)) for family in _families(s.problem)]
     return {name: sum(t[name] for t in terms) for name in terms[0]} if terms else {"products": 0.0, "moves": 0.0}
 
 
 def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     p = s.problem
-    group_in, group_out = p.c // p.groups, p.m // p.groups
+    group_in, group_out = p.c // p.groups, plan.outputs
     lane, heights, last = lanes(s.target, arith), pixel_tiles(s.target), plan.sweep[-1]
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
     entries = group_in * math.prod(axis.taps for axis in plan.sweep)
     vectors = -(-plan.box[-1] // lane) if plan.fused else plan.sum_row // (lane * arith.bytes)
+    outer = math.prod(axis.taps for axis in plan.sweep[:-1])
     step = 0.0
     for _, rows in tile_rows(group_out, s.target):
         if plan.fused:
             walks = near_equal(vectors, heights[rows])
             calls = 2 * 40 + sum(10 + 1.2 * rows * v for _, v in walks)
-            step += math.prod(plan.box[:-1]) * (sum(tile_cycles(rows, v) for _, v in walks) + calls / max(1, entries))
+            line = -(-vectors // max(1, len(walks))) * s.target.vector_bytes + last.taps * arith.bytes
+            missed = 1.5 * vectors if group_in * outer * line > _NEAR_BYTES else 0.0
+            cycles = sum(tile_cycles(rows, v) for _, v in walks) + missed + calls / max(1, entries)
+            step += math.prod(plan.box[:-1]) * cycles
             continue
         full, rest = divmod(vectors, heights[rows])
         step += (full + (rest > 0)) * 30 / max(1, entries)
@@ -293,24 +335,26 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
 
 
 @lru_cache(256)
-def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
+def _plan(s: Situation, arith: Arithmetic, family: Family) -> _Plan:
     """The cheapest order of axes: the innermost reads in place, a longer one fills more lanes."""
+    sweep = family.sweep
     rank = len(sweep)
     orders = [tuple(range(rank))]
     longest = max(range(rank), key=lambda a: (sweep[a].out, a))
     if longest != rank - 1 and sweep[longest].out > 2 * sweep[-1].out:
         orders.append((*(a for a in range(rank) if a != longest), longest))
-    plans = [_plan_in_order(s, arith, sweep, order, fused=False) for order in orders]
-    if s.problem.layout == "NCHW" and sweep[-1].out_step == 1 and is_fusible(s.problem):
-        fused = _plan_in_order(s, arith, sweep, orders[0], fused=True)
+    plans = [_plan_in_order(s, arith, family, order, fused=False) for order in orders]
+    alone = len(family.members) == 1 and sweep[-1].out_step == 1
+    if s.problem.layout == "NCHW" and alone and is_fusible(s.problem):
+        fused = _plan_in_order(s, arith, family, orders[0], fused=True)
         plans += [fused] if fused.fused else []
     return min(plans, key=lambda plan: sum(_cost(s, arith, plan).values())) if len(plans) > 1 else plans[0]
 
 
-def _plan_in_order(s: Situation, arith: Arithmetic, original: Sweep, order: tuple[int, ...], *, fused: bool) -> _Plan:
-    sweep = tuple(original[a] for a in order)
+def _plan_in_order(s: Situation, arith: Arithmetic, family: Family, order: tuple[int, ...], *, fused: bool) -> _Plan:
+    sweep, members = tuple(family.sweep[a] for a in order), len(family.members)
     p = s.problem
-    group_in, group_out = p.c // p.groups, p.m // p.groups
+    group_in, group_out = p.c // p.groups, p.m // p.groups * members
     lane = lanes(s.target, arith)
     tiles = tile_rows(group_out, s.target)
     most_rows = max((rows for _, rows in tiles), default=1)
@@ -328,15 +372,16 @@ def _plan_in_order(s: Situation, arith: Arithmetic, original: Sweep, order: tupl
         slot_row = (line_words if flat else padded) * arith.bytes
         sum_row = (padded + lane if flat else padded * outer) * arith.bytes
         plane = (math.prod(h.count for h in held) + 2 * lane) * arith.bytes
-        whole_slots = block_groups > 1 or chunk < group_in
+        whole_slots = block_groups > 1 or chunk < group_in or members > 1
         sums = 0 if direct else sum_row * (block_groups * group_out if whole_slots else most_rows)
         panel = -(-min(chunk, group_in) * block_groups * plane // 64) * 64
         return _Plan(
-            order, sweep, box, held, flat, direct, block_groups, chunk, line_words, plane, slot_row, sum_row,
+            order, sweep, group_out, members, box, held, flat, direct, block_groups, chunk, line_words, plane, slot_row,
+            sum_row,
             sum_row if whole_slots else 0, panel, header + panel + 512 + sums + 128,
         )  # fmt: skip
 
-    budget = s.budget(PANEL_BYTES)
+    budget = s.budget(PANEL_BYTES if len(tiles) > 2 else 2 * PANEL_BYTES)
     extents = tuple(axis.out for axis in sweep)
     start = (*extents[:-1], min(extents[-1], 4096))
     enough = min(4 * lane, math.prod(extents))  # outputs of a box: fewer read the panel badly
@@ -365,7 +410,7 @@ def _plan_in_order(s: Situation, arith: Arithmetic, original: Sweep, order: tupl
 def _shared(s: Situation, plan: _Plan, extents: tuple[int, ...], tiles: int) -> _Plan:
     """Cut the sets of output channels until every thread has a few items."""
     p = s.problem
-    wanted = 1 if s.threads == 1 or plan.block_groups > 1 else 3 * s.threads
+    wanted = 1 if s.threads == 1 or plan.block_groups > 1 or plan.members > 1 else 3 * s.threads
     count = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, plan.box, strict=True))
     splits = min(max(1, tiles), -(-wanted // max(1, count)))
     per_split = -(-tiles // splits) or 1
@@ -376,22 +421,22 @@ def _in_order(o: Operand, order: tuple[int, ...]) -> Operand:
     return replace(o, spatial=tuple(o.spatial[a] for a in order))
 
 
-def _step(given: Request, plan: _Plan, address: int, keep: list[Any]) -> Step:
+def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[Any]) -> Step:
     sweep, order = plan.sweep, plan.order
     r = replace(
         given, x=_in_order(given.x, order), y=_in_order(given.y, order),
         residual=None if given.residual is None else _in_order(given.residual, order),
     )  # fmt: skip
     p, arith = r.problem, r.arith
-    group_in, group_out = p.c // p.groups, p.m // p.groups
+    group_in, group_out = p.c // p.groups, plan.outputs
     taps = math.prod(axis.taps for axis in sweep)
     last = sweep[-1]
     tiles = tile_rows(group_out, r.target)
     specs = [FusedTile(arith.name, p.y, r.epilogue, edge) for edge in (False, True)] if plan.fused else []
     functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps, specs)
-    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
+    key = tuple((a.taps, a.first_tap, a.tap_step) for member, _ in family.members for a in member)
     packed = r.packed(
-        ("generic", arith.name, r.target.level, order, key), lambda: packed_weights(_weights(r, plan), tiles)
+        ("generic", arith.name, r.target.level, order, key), lambda: packed_weights(_weights(r, family, order), tiles)
     )
     outer = [0]
     for h in plan.held[:-1]:
@@ -412,7 +457,8 @@ def _step(given: Request, plan: _Plan, address: int, keep: list[Any]) -> Step:
         "split_tiles": -(-len(tiles) // plan.splits), "tiles": words(records), "functions": words(functions),
         "flat": int(plan.flat), "fused": int(plan.fused), "slots": scratch + 512, "slot_output": plan.slot_output,
         "slot_row": plan.slot_row,
-        "sum_row": plan.sum_row, "outputs": group_out,
+        "sum_row": plan.sum_row, "outputs": p.m // p.groups,
+        "member_count": plan.members, "members": words(_members(r, family, order)),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
         "move_in": move_address(r, Move(p.x, arith.accumulator, _along(r, last, plan.block_groups, reading=True))),
@@ -421,13 +467,26 @@ def _step(given: Request, plan: _Plan, address: int, keep: list[Any]) -> Step:
     return Step(address, fill_words(WORDS, values, keep), values["items"] if group_out else 0)
 
 
-def _weights(r: Request, plan: _Plan) -> NDArray[Any]:
-    """Weights of a sweep whose axes were put in order, taps in that order too."""
-    back = [plan.order.index(a) for a in range(len(plan.order))]
-    original = tuple(plan.sweep[a] for a in back)
-    w = r.weights(original)
-    spread = w.reshape(*w.shape[:3], *(axis.taps for axis in original))
-    return spread.transpose(0, 1, 2, *(3 + a for a in plan.order)).reshape(w.shape)
+def _members(r: Request, family: Family, order: tuple[int, ...]) -> list[int]:
+    """Records of the members of a family; ``r`` has its axes in order already."""
+    strides = [o.spatial if o is not None else (0,) * len(order) for o in (r.y, r.residual)]
+    records: list[int] = []
+    for member, shifts in family.members:
+        ordered = [(family.sweep[a], member[a], shifts[a]) for a in order]
+        places = [own.first_out - whole.first_out - shift * whole.out_step for whole, own, shift in ordered]
+        records += [sum(at * step for at, step in zip(places, of, strict=True)) for of in strides]
+        records += [v for _, own, shift in ordered for v in (shift, shift + own.out)]
+    return records
+
+
+def _weights(r: Request, family: Family, order: tuple[int, ...]) -> NDArray[Any]:
+    """Weights of a family whose axes were put in order, taps in that order too, one member after the other."""
+    parts = []
+    for member, _ in family.members:
+        w = r.weights(member)
+        spread = w.reshape(*w.shape[:3], *(axis.taps for axis in member))
+        parts.append(spread.transpose(0, 1, 2, *(3 + a for a in order)).reshape(w.shape))
+    return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
 
 
 def _along(r: Request, last: Axis, block_groups: int, *, reading: bool) -> str:

@@ -29,7 +29,7 @@ from polyconv.target import Target
 __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
     "along_out", "boxes", "common_words", "fill_words", "fused_addresses", "is_fusible", "move_address", "near_equal",
-    "one_step", "own_bound", "tile_addresses", "tile_cycles", "zeros",
+    "one_step", "own_bound", "planes_collide", "tile_addresses", "tile_cycles", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -372,6 +372,13 @@ MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0
 def tile_cycles(rows: int, vectors: int) -> float:
     """Cycles of one step of a tile: multiply-adds, loads, and the latency of the sums, whichever is longest."""
     return max(rows * vectors / MULTIPLY_ADDS, (rows + vectors) / LOADS, LATENCY)
+
+
+def planes_collide(p: Problem, *, reading: bool) -> bool:
+    """Whether channels of the input (or result) lie a multiple of 4 KiB apart: all in the same sets of a cache."""
+    extents, dtype = (p.i, p.x_dtype) if reading else (p.out, p.y_dtype)
+    size = math.prod(e or 0 for e in extents) * dtype.itemsize
+    return p.layout == "NCHW" and size > 0 and size % 4096 == 0
 
 
 def own_bound(s: Situation) -> tuple[str, float]:

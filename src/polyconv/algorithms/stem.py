@@ -29,6 +29,7 @@ from polyconv.algorithms.program import (
     is_fusible,
     move_address,
     near_equal,
+    planes_collide,
     tile_cycles,
     zeros,
 )  # fmt: skip
@@ -160,7 +161,8 @@ def cost(s: Situation) -> dict[str, float]:
         row = sum(tile_cycles(n, vectors) * steps + 1.2 * n * vectors for _, n in tiles)
         products += rows * count * (row + len(tiles) * (25 + 6.0 * len(plan.places)) + 40)
         if p.layout == "NCHW" or not is_fusible(p):
-            moves += rows * count * plan.box[-1] * vectors * (8.0 if p.layout == "NCHW" else 4.0)
+            across = 4.0 if p.layout == "NHWC" else 16.0 if planes_collide(p, reading=False) else 9.0
+            moves += rows * count * plan.box[-1] * vectors * across
     held = math.prod(max(1, h.count) for h in plan.held)
     dense = (p.layout == "NHWC" and p.groups == 1) or p.c == 1
     moves += box_count * (300 + held * group_in * (0.15 if dense else 2.5))

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from polyconv.problem.problem import Problem
 
-__all__ = ["Axis", "Lines", "Sweep", "lines", "sweeps"]
+__all__ = ["Axis", "Family", "Lines", "Sweep", "families", "lines", "sweeps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,11 @@ Sweep = tuple[Axis, ...]
 @lru_cache(256)
 def sweeps(p: Problem) -> tuple[Sweep, ...]:
     """Sweeps of a problem with known extents; together they write every output once."""
+    return tuple(itertools.product(*_axes(p)))
+
+
+def _axes(p: Problem) -> list[list[Axis]]:
+    """Phases of every spatial axis."""
     per_axis: list[list[Axis]] = []
     for a, i in enumerate(p.i):
         o = p.out[a]
@@ -61,7 +66,62 @@ def sweeps(p: Problem) -> tuple[Sweep, ...]:
         else:
             axis = Axis(o, i, k, s, d, begin)
             per_axis.append([axis if p.op == "deform_conv" else _trimmed(axis)])  # its taps wander
-    return tuple(itertools.product(*per_axis))
+    return per_axis
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Sweeps that read the same inputs, as one.
+
+    Output ``j`` of the family's sweep is output ``j - shift`` of each member, where there is one: all members'
+    outputs can be rows of the same tiles.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        Without places of outputs and kernel taps, which are the members' own.
+    members : tuple of (Sweep, tuple of int)
+        Sweeps and their shifts along every axis.
+    """
+
+    sweep: Sweep
+    members: tuple[tuple[Sweep, tuple[int, ...]], ...]
+
+
+@lru_cache(256)
+def families(p: Problem) -> tuple[Family, ...]:
+    """Sweeps of a problem, those with the same taps joined where that adds few outputs; together as ``sweeps``."""
+    joined = [_joined(phases) for phases in _axes(p)]
+    return tuple(
+        Family(
+            tuple(axis for axis, _ in group),
+            tuple((tuple(m for m, _ in member), tuple(shift for _, shift in member)) for member in members),
+        )
+        for group in itertools.product(*joined)
+        for members in (tuple(itertools.product(*(of_axis for _, of_axis in group))),)
+    )
+
+
+def _joined(phases: list[Axis]) -> list[tuple[Axis, list[tuple[Axis, int]]]]:
+    """Phases of an axis in groups of equal taps: the axis of a group, and its members with their shifts."""
+    groups: list[list[Axis]] = []
+    for axis in phases:
+        for group in groups:
+            one = group[0]
+            pads = [axis.pad, *(m.pad for m in group)]
+            few = 8 * (max(pads) - min(pads)) <= axis.out
+            if axis.taps and (axis.taps, axis.dilation, axis.stride) == (one.taps, one.dilation, one.stride) and few:
+                group.append(axis)
+                break
+        else:
+            groups.append([axis])
+    result = []
+    for group in groups:
+        pad = max(m.pad for m in group)
+        members = [(m, pad - m.pad) for m in group]
+        whole = replace(group[0], pad=pad, out=max(m.out + shift for m, shift in members))
+        result.append((whole if len(group) == 1 else replace(whole, first_out=0, first_tap=0, tap_step=1), members))
+    return result
 
 
 def _trimmed(axis: Axis) -> Axis:
