@@ -29,7 +29,7 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
-from polyconv.kernels.depthwise import ENTRY, SETTINGS, DepthwiseTile, depthwise_tile
+from polyconv.kernels.depthwise import ENTRY, LIST_HEADER, SETTINGS, DepthwiseTile, depthwise_tile
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
@@ -52,11 +52,15 @@ _ENTRY_BYTES = 8 * len(ENTRY)
 
 WORDS = (
     *COMMON,
-    "slid", "channels", "chunk_channels", "lanes", "taps_outer", "*tap_offsets", "lane_taps", "lane_dilation",
-    "slid_taps", "parts_first", "taps_first", "parts_second", "taps_second", "dilation", "phases", "most", "*cuts",
-    "list", "*weights", "w_channel", "w_tap", "*tiles", "*settings",
+    "slid", "channels", "chunk_channels", "lanes", "taps_outer", "*tap_offsets", "lane_step", "lane_reach",
+    "lane_span", "lane_dilation", "reach", "kind_count", "*kinds", "dilation", "phases", "most", "*cuts", "list",
+    "*weights", "w_channel", "w_tap", "*tiles", "*settings",
 )  # fmt: skip
-"""The driver's words; the list of entries has two parts, with their own numbers of taps."""
+"""The driver's words; along the lanes an entry counts in steps of ``lane_step`` elements, at most ``lane_span``."""
+
+KIND = ("parts", "taps", "first", "groups", "across", "first_across", "weights")
+"""A kind of entry: how many rows of taps of which size, from which tap on, along the sliding axis and across the lanes;
+where its weights begin, in taps."""
 
 
 def driver(k: Module, name: str, pixels: bool) -> None:
@@ -71,8 +75,8 @@ def driver(k: Module, name: str, pixels: bool) -> None:
             (_strips if pixels else _channels)(k, p, item, entries, row.index, _start(k, p, item, frame, row.index))
 
 
-# Words before the list: entries with the first and the second number of taps, whether it holds all of them.
-_COUNTS, _ALL = -24, -8
+# Word of the list's header that says whether it holds all taps; the first ones count entries by kind.
+_ALL = 56
 
 Place = tuple[Buffer, Buffer, Buffer]
 
@@ -98,7 +102,7 @@ def _strips(k: Module, p: Words, item: Item, entries: Buffer, row: Value, place:
     last = axis_record(k, p, p.axes - 1)
     first = item.g * p.chunk_channels
     channels = k.minimum(p.chunk_channels, p.channels - first)
-    width, reach = item.extent(p.axes - 1), (p.lane_taps - 1) * p.lane_dilation
+    width, reach = item.extent(p.axes - 1), p.lane_reach
     k.store(k.constant(INT, 0), entries + _ALL, 8)
     with k.loop(0, width, p.lanes) as strip:
         column, used = item.origin(p.axes - 1) + strip.index * last.stride, width - strip.index
@@ -136,11 +140,10 @@ def _list(k: Module, p: Words, item: Item, entries: Buffer, row: Value, column: 
     """Write the list of a row: the taps whose lines exist and, for a strip from ``column`` on, that have lanes."""
     slid, last = axis_record(k, p, p.slid), axis_record(k, p, p.axes - 1)
     zero = k.constant(INT, 0)
-    before = zero
-    parts = ((p.parts_first, p.taps_first, zero), (p.parts_second, p.taps_second, p.parts_first * p.taps_first))
-    for half, (number, size, first_tap) in enumerate(parts):
+    with k.loop(0, p.kind_count, carry=[zero]) as number:
+        kind = Words(k, p.buffer("kinds"), KIND).at(number.index, len(KIND))
+        (before,) = number.values
         with k.loop(0, p.taps_outer, carry=[before]) as tap:
-            (count,) = tap.values
             with k.loop(0, p.slid, carry=[row, zero, k.constant(INT, 1)]) as back:
                 q, offset, inside = back.values
                 axis = p.slid - 1 - back.index
@@ -150,28 +153,31 @@ def _list(k: Module, p: Words, item: Item, entries: Buffer, row: Value, column: 
                 within = k.cast("zext", position.below(record.inp), INT)
                 back.next(q // extent, offset + position * record.x_stride, inside & within)
             _, offset, inside = back.results
-            with k.loop(0, number * inside, carry=[count]) as part:
-                t = first_tap + part.index * size
-                shift, weights = t * p.dilation, (tap.index * p.slid_taps + t) * p.lane_taps
-                with k.loop(0, p.lane_taps, carry=part.values) as tap_of_lane:
-                    (count,) = tap_of_lane.values
-                    place, across = entries + count * _ENTRY_BYTES, tap_of_lane.index * p.lane_dilation
-                    k.store(offset + shift * slid.x_stride + across * last.x_stride * int(column is not None), place, 8)
-                    k.store((weights + tap_of_lane.index * size) * p.w_tap, place + 8, 8)
-                    k.store(shift, place + 16, 8)
-                    kept = k.constant(INT, 1)
-                    if column is not None:
-                        at, step = column + across, last.stride
-                        start = k.select(at < 0, (step - 1 - at) // step, 0)
-                        end = k.minimum(k.select(at < last.inp, (last.inp - at + step - 1) // step, 0), p.lanes)
-                        k.store(start, place + 24, 8)
-                        k.store(end, place + 32, 8)
-                        kept = k.cast("zext", start < end, INT)
-                    tap_of_lane.next(count + kept)
-                part.next(tap_of_lane.results[0])
-            tap.next(part.results[0])
-        k.store(tap.results[0] - before, entries + (_COUNTS + 8 * half), 8)
-        before = tap.results[0]
+            groups, size = kind.groups, kind.taps * kind.across
+            weights = kind.weights + tap.index * kind.parts * groups * size
+            with k.loop(0, kind.parts * groups * inside, carry=tap.values) as each:
+                (count,) = each.values
+                shift = (kind.first + each.index // groups * kind.taps) * p.dilation
+                across = (kind.first_across + each.index % groups * kind.across) * p.lane_dilation
+                place = entries + count * _ENTRY_BYTES + LIST_HEADER
+                at = offset + shift * slid.x_stride
+                words_of_entry = [at, (weights + each.index * size) * p.w_tap, shift]
+                kept = k.constant(INT, 1)
+                if column is not None:
+                    words_of_entry[0] = at + across * last.x_stride
+                    first, end = column + across, last.inp - column - across
+                    step = p.lane_step
+                    first = k.select(first < 0, (step - 1 - first) // step, 0)
+                    end = k.select(end > 0, (end + step - 1) // step, 0)
+                    words_of_entry += [first, end]
+                    kept = k.cast("zext", (first < end) & (first < p.lane_span + kind.across), INT)
+                for index, word in enumerate(words_of_entry):
+                    k.store(word, place + 8 * index, 8)
+                each.next(count + kept)
+            tap.next(each.results[0])
+        k.store(tap.results[0] - before, entries + number.index * 8, 8)
+        number.next(tap.results[0])
+
 
 
 def _tiles(k: Module, p: Words, item: Item, entries: Buffer, place: Place, channel: Value, channels: Value,
@@ -179,9 +185,7 @@ def _tiles(k: Module, p: Words, item: Item, entries: Buffer, place: Place, chann
     """All outputs along the sliding axis, every ``phases``-th in a tile, in the largest tiles that there are."""
     slid = axis_record(k, p, p.slid)
     x, y, r = place
-    counts = [k.word(entries + (_COUNTS + 8 * half)) for half in range(2)]
     weights = p.buffer("weights") + channel * p.w_channel
-    reach = (p.slid_taps - 1) * p.dilation
     with k.loop(0, p.phases) as phase:
         outputs = (item.extent(p.slid) - phase.index + p.phases - 1) // p.phases
         tiles = outputs // p.most + k.word(p.buffer("cuts"), outputs % p.most * 2 + 1)
@@ -190,11 +194,11 @@ def _tiles(k: Module, p: Words, item: Item, entries: Buffer, place: Place, chann
             rows, o = k.word(p.buffer("cuts"), k.minimum(outputs - done, p.most) * 2), phase.index + done * p.phases
             tile.next(done + rows)
             start = item.origin(p.slid) + o * slid.stride
-            inside = (start >= 0) & (start + ((rows - 1) * p.phases * slid.stride + reach) < slid.inp)
+            inside = (start >= 0) & (start + ((rows - 1) * p.phases * slid.stride + p.reach) < slid.inp)
             kind = masked + k.select(inside, 0, 2)
             k.call(
                 k.buffer(p.buffer("tiles") + (kind * p.most + rows - 1) * 16), p.buffer("settings"),
-                x + o * slid.stride * slid.x_stride, entries, *counts, weights, y + o * slid.y_stride,
+                x + o * slid.stride * slid.x_stride, entries, weights, y + o * slid.y_stride,
                 r + o * slid.r_stride, channel, channels, used, start,
             )  # fmt: skip
 
@@ -213,8 +217,8 @@ class _Plan:
         The sliding axis.
     stride, dilation, phases : int
         Steps between outputs of a tile; input positions between steps; sets of outputs that share inputs.
-    parts : ((int, int), (int, int))
-        Rows of taps and taps of each, twice.
+    kinds : tuple of tuple
+        Kinds of entries, in the words of ``KIND``.
     rows : tuple of int
         Outputs of the tiles, largest first.
     chunk : int
@@ -228,15 +232,10 @@ class _Plan:
     stride: int
     dilation: int
     phases: int
-    parts: tuple[tuple[int, int], tuple[int, int]]
+    kinds: tuple[tuple[int, ...], ...]
     rows: tuple[int, ...]
     chunk: int
     box: tuple[int, ...]
-
-    @property
-    def lane_taps(self) -> int:
-        """Taps along the lanes."""
-        return self.sweep[-1].taps if self.lanes == "p" else 1
 
     @property
     def most(self) -> int:
@@ -271,7 +270,8 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
     if axis.taps > 1 and axis.stride // g <= 2 and (phases == 1 or axis.out >= 4 * phases):
         stride, dilation, parts = axis.stride // g, axis.dilation, _parts(axis.taps)
     else:  # a window would share nothing
-        stride, dilation, phases, parts = 1, axis.stride, 1, ((axis.taps, 1), (0, 0))
+        stride, dilation, phases, parts = 1, axis.stride, 1, [(axis.taps, 1)]
+    kinds = _kinds_of_entries(parts, _groups(sweep[-1], parts) if pixels else [(1, 1)], sweep[:slid])
     row_bytes = sweep[-1].inp * p.x_dtype.itemsize
     if pixels:
         chunk = min(p.c, max(1, min(64, _CHUNK_BYTES // max(1, row_bytes * axis.inp))))
@@ -286,14 +286,39 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
         if items < 4 * s.threads:
             cut = slid if pixels or not slid else slid - 1
             box[cut] = max(min(rows[0], box[cut]), -(-box[cut] // -(-4 * s.threads // max(1, items))))
-    return _Plan("p" if pixels else "c", sweep, slid, stride, dilation, phases, parts, rows, chunk, tuple(box))
+    return _Plan("p" if pixels else "c", sweep, slid, stride, dilation, phases, kinds, rows, chunk, tuple(box))
 
 
-def _parts(taps: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Near-equal parts of a row of taps: how many have one tap more, and how many have not."""
+def _parts(taps: int) -> list[tuple[int, int]]:
+    """Near-equal rows of taps: how many have one tap more, and how many have not."""
     number = -(-taps // _TAPS)
     size, larger = divmod(taps, number)
-    return ((larger, size + 1), (number - larger, size)) if larger else ((number, size), (0, 0))
+    return [(n, t) for n, t in ((larger, size + 1), (number - larger, size)) if n]
+
+
+def _groups(axis: Axis, parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Groups of taps across the lanes, and taps of each: where lanes read every second element they share loads."""
+    taps = axis.taps
+    if axis.stride != 2 or axis.dilation != 1 or taps < 2:
+        return [(taps, 1)]
+    odd = (1, 1) if taps % 2 == 0 or max(size for _, size in parts) > 3 else (1, 3)
+    rest = taps - odd[1] if taps % 2 else taps
+    return [(n, across) for n, across in ((taps % 2, odd[1]), (rest // 2, 2)) if n]
+
+
+def _kinds_of_entries(
+    parts: list[tuple[int, int]], groups: list[tuple[int, int]], outer: Sweep
+) -> tuple[tuple[int, ...], ...]:
+    """Records in the words of ``KIND``, and with them the order of a sum."""
+    kinds, before, across_before = [], 0, 0
+    for number, across in groups:
+        first = 0
+        for rows, taps in parts:
+            kinds.append((rows, taps, first, number, across, across_before, before))
+            before += math.prod(axis.taps for axis in outer) * rows * taps * number * across
+            first += rows * taps
+        across_before += number * across
+    return tuple(kinds)
 
 
 def _pixels(p: Problem) -> bool:
@@ -317,11 +342,11 @@ def applicable(s: Situation) -> str | None:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs: a list of entries."""
-    return _list_place(s.problem.rank + 1) + _ENTRY_BYTES * (math.prod(s.problem.k) + 1)
+    return _list_place(s.problem.rank + 1) + LIST_HEADER + _ENTRY_BYTES * (math.prod(s.problem.k) + 1)
 
 
 def _list_place(rank: int) -> int:
-    return -(-(24 * rank - _COUNTS) // 64) * 64
+    return -(-24 * rank // 64) * 64
 
 
 def cost(s: Situation) -> dict[str, float]:
@@ -341,23 +366,26 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     p, last, slid = s.problem, plan.sweep[-1], plan.sweep[plan.slid]
     lane, pixels = lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]), plan.lanes == "p"
     vectors = -(-last.out // lane) * p.c if pixels else -(-p.c // lane)
-    across = math.prod(axis.out for axis in plan.outer)
+    lines = math.prod(axis.out for axis in plan.outer)
     outputs = -(-slid.out // plan.phases)
     tiles = plan.phases * (outputs // plan.most + _cuts(plan.rows)[outputs % plan.most * 2 + 1])
     rows = slid.out / max(1, tiles)
-    met = math.prod(_met(axis) for axis in plan.outer) * plan.lane_taps  # rows of the window that meet the input
+    met = math.prod(_met(axis) for axis in plan.outer)  # rows of the window that meet the input
     inside = _met(slid) / max(1, slid.taps)
     distance = last.stride if pixels else 1 if p.layout == "NHWC" or p.c == 1 else 0
-    load = {1: 1.0, 2: 4.0}.get(distance, 20.0)
+    load = {1: 0.9, 2: 2.0}.get(distance, 20.0)
     entry = 0.0
-    for number, taps in plan.parts:
-        loads = ((rows - 1) * plan.stride + taps) * load + taps / 2
-        entry += number * (max(inside * rows * taps / 2, inside * loads, 2.0 * taps) + 3)
-    edges = 0.0 if _interior(slid) == (0, slid.out) else 1.0 * (plan.stride * min(rows, slid.out) + slid.taps)
+    for number, taps, _, groups, across, *_ in plan.kinds:
+        loads = ((rows - 1) * plan.stride + taps) * load * (1.0 if across == 1 else 1.2) + taps * across / 2
+        products = inside * rows * taps * across / 2
+        entry += number * groups * (max(products, inside * loads, 2.0 * taps * across) + 3)
+    guarded = sum(kind[0] * kind[3] for kind in plan.kinds)
+    positions = plan.stride * min(rows, slid.out) + slid.taps
+    edges = 0.0 if _interior(slid) == (0, slid.out) else 0.5 * guarded * positions
     each = 30 + 2.5 * rows + met * (entry + edges / tiles)
     strips = -(-last.out // lane) if pixels else 1
-    lists = across * -(-p.c // plan.chunk) * (150 + min(3, strips) * met * sum(n for n, _ in plan.parts) * 30)
-    return across * vectors * tiles * each, lists
+    lists = lines * -(-p.c // plan.chunk) * (150 + min(3, strips) * met * guarded * 30)
+    return lines * vectors * tiles * each, lists
 
 
 def _met(axis: Axis) -> float:
@@ -384,22 +412,22 @@ def _step(r: Request, plan: _Plan, sweep: Sweep, address: int, keep: list[Any]) 
     p, arith = r.problem, r.arith
     if len(plan.sweep) > len(sweep):
         r = replace(r, x=_with_axis(r.x), y=_with_axis(r.y), residual=r.residual and _with_axis(r.residual))
-    lane, slid = lanes(r.target, arith), plan.sweep[plan.slid]
+    lane, slid, last = lanes(r.target, arith), plan.sweep[plan.slid], plan.sweep[-1]
     offsets: list[list[int]] = [[]]
     for axis in plan.outer:
         offsets = [[*o, t * axis.dilation] for o in offsets for t in range(axis.taps)]
-    (parts_first, taps_first), (parts_second, taps_second) = plan.parts
     of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     weights = r.packed(
-        ("depthwise", arith.name, plan.lanes, lane, plan.parts, of_sweep),
+        ("depthwise", arith.name, plan.lanes, lane, plan.kinds, of_sweep),
         lambda: _packed_weights(r.weights(sweep), plan, lane),
     )
     values = common_words(r, plan.sweep, plan.box, [Lines((), (), ())] * len(plan.sweep), 1, keep, plan.chunk)
     values.update({
         "slid": plan.slid, "channels": p.c, "chunk_channels": plan.chunk, "lanes": lane, "taps_outer": len(offsets),
-        "tap_offsets": words([v for o in offsets for v in o]), "lane_taps": plan.lane_taps,
-        "lane_dilation": plan.sweep[-1].dilation, "slid_taps": slid.taps, "parts_first": parts_first,
-        "taps_first": taps_first, "parts_second": parts_second, "taps_second": taps_second, "dilation": slid.dilation,
+        "tap_offsets": words([v for o in offsets for v in o]), "lane_step": 1 if last.stride == 2 else last.stride,
+        "lane_reach": (last.taps - 1) * last.dilation, "lane_span": 2 * lane - 2 if last.stride == 2 else lane - 1,
+        "lane_dilation": last.dilation, "reach": (slid.taps - 1) * slid.dilation, "kind_count": len(plan.kinds),
+        "kinds": words([v for kind in plan.kinds for v in kind]), "dilation": slid.dilation,
         "phases": plan.phases, "most": plan.rows[0], "cuts": words(_cuts(plan.rows)),
         "list": _list_place(len(plan.sweep)), "weights": weights,
         "w_channel": plan.taps * arith.bytes, "w_tap": arith.bytes * plan.across(lane),
@@ -420,12 +448,13 @@ def _settings(r: Request, plan: _Plan, lane: int) -> dict[str, Any]:
 
     return {
         "x_channel": across * r.x.c, "x_step": plan.dilation * r.x.spatial[plan.slid],
-        "x_lane": lanes_apart(r.x, last.stride), "w_channel": across * plan.taps * r.arith.bytes,
-        "y_channel": across * r.y.c, "y_step": step * r.y.spatial[plan.slid],
-        "y_lane": lanes_apart(r.y, last.out_step), "r_channel": across * residual.c,
-        "r_step": step * residual.spatial[plan.slid], "r_lane": lanes_apart(residual, last.out_step),
-        "unit": plan.dilation, "extent": slid.inp, "bias": zeros() if r.bias is None else r.bias,
-        "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
+        "x_lane": lanes_apart(r.x, last.stride), "x_element": r.x.spatial[-1],
+        "w_channel": across * plan.taps * r.arith.bytes, "y_channel": across * r.y.c,
+        "y_step": step * r.y.spatial[plan.slid], "y_lane": lanes_apart(r.y, last.out_step),
+        "r_channel": across * residual.c, "r_step": step * residual.spatial[plan.slid],
+        "r_lane": lanes_apart(residual, last.out_step), "unit": plan.dilation, "extent": slid.inp,
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
+        "constants": r.constants,
     }  # fmt: skip
 
 
@@ -448,9 +477,12 @@ def _tile_addresses(r: Request, plan: _Plan) -> list[int]:
     writes = _lying(plan, r.y, last.out_step)
     if r.residual is not None and (writes == "2" or writes != _lying(plan, r.residual, last.out_step)):
         writes = "any"
+    reads = _lying(plan, r.x, last.stride)
+    if reads == "any" and plan.lanes == "p" and last.stride == 2:
+        reads = "any2"
     spec = DepthwiseTile(
-        p.x, p.y, r.arith.accumulator, r.epilogue, plan.lanes, _lying(plan, r.x, last.stride), writes, plan.stride,
-        (plan.parts[0][1], plan.parts[1][1]),
+        p.x, p.y, r.arith.accumulator, r.epilogue, plan.lanes, reads, writes, plan.stride,
+        tuple((taps, across) for _, taps, _, _, across, *_ in plan.kinds),
     )  # fmt: skip
     table = [0] * (2 * 4 * plan.most)
     names = tuple(f"tile{rows}" for rows in plan.rows)
@@ -499,25 +531,21 @@ def _interior(axis: Axis) -> tuple[int, int]:
 
 def _packed_weights(w: NDArray[Any], plan: _Plan, lane: int) -> NDArray[Any]:
     """Weights (groups, 1, 1, taps) as rows of taps in the list's order, for every vector of channels."""
-    groups = w.shape[0]
-    slid_taps, lane_taps = plan.sweep[plan.slid].taps, plan.lane_taps
+    channels, taps = w.shape[0], plan.taps
     outer = math.prod(axis.taps for axis in plan.outer)
-    w = w.reshape(groups, outer, slid_taps, lane_taps)
-    rows, first = [], 0
-    for number, size in plan.parts:
-        for _ in range(number):
-            part = w[:, :, first : first + size].transpose(0, 1, 3, 2)
-            rows.append(part.reshape(groups, outer, lane_taps * size))
-            first += size
-    taps = plan.taps
-    flat = np.concatenate(rows, axis=2).reshape(groups, taps) if taps else np.zeros((groups, 0), w.dtype)
+    w = w.reshape(channels, outer, plan.sweep[plan.slid].taps, -1 if taps else 0)
+    flat = np.zeros((channels, taps), w.dtype)
+    for rows, size, first, groups, across, first_across, before in plan.kinds:
+        part = w[:, :, first : first + rows * size, first_across : first_across + groups * across]
+        part = part.reshape(channels, outer, rows, size, groups, across).transpose(0, 1, 2, 4, 5, 3)
+        flat[:, before : before + outer * rows * size * groups * across] = part.reshape(channels, -1)
     if plan.lanes == "p":
-        packed = aligned((groups, taps), w.dtype)
+        packed = aligned((channels, taps), w.dtype)
         packed[:] = flat
         return packed
-    vectors = -(-groups // lane)
+    vectors = -(-channels // lane)
     wide = aligned((vectors, taps, lane), w.dtype)
     padded = np.zeros((vectors * lane, taps), w.dtype)
-    padded[:groups] = flat
+    padded[:channels] = flat
     wide[:] = padded.reshape(vectors, lane, taps).transpose(0, 2, 1)
     return wide

@@ -8,29 +8,34 @@ kernel size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from polyconv.kernels.language import Buffer, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, Move, load_in, store_out
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES, widen
+from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
+from polyconv.kernels.layout import Block, Epilogue, Move, store_out
 
-__all__ = ["ENTRY", "SETTINGS", "DepthwiseTile", "depthwise_tile"]
+__all__ = ["ENTRY", "LIST_HEADER", "SETTINGS", "DepthwiseTile", "depthwise_tile"]
 
 ENTRY = ("input", "weights", "position", "first_lane", "end_lane")
-"""Words of an entry: offsets in bytes, position along the sliding axis, lanes of pixels that are not padding."""
+"""Words of an entry: offsets in bytes, position along the sliding axis, lanes of pixels that are not padding (where
+an entry has several taps across the lanes: elements of the input, counted from lane 0 of the first of them)."""
+
+LIST_HEADER = 64
+"""Bytes before the entries: a word for each kind of entry, how many there are."""
 
 SETTINGS = (
-    "x_channel", "x_step", "x_lane", "w_channel", "y_channel", "y_step", "y_lane", "r_channel", "r_step", "r_lane",
-    "unit", "extent", "*bias", "*scale", "*constants",
+    "x_channel", "x_step", "x_lane", "x_element", "w_channel", "y_channel", "y_step", "y_lane", "r_channel", "r_step",
+    "r_lane", "unit", "extent", "*bias", "*scale", "*constants",
 )  # fmt: skip
 """What all calls of a step share: byte strides (``channel``: from one vector to the next where lanes are channels),
 input positions from one step to the next, input extent."""
 
-# settings, input, entries, how many have the first and the second number of taps, weights, result, residual, channel,
-# channels, lanes that count, input position of the first step
-_SIGNATURE = (
-    "buffer", "buffer", "buffer", "int", "int", "buffer", "buffer", "buffer", "int", "int", "int", "int",
-)  # fmt: skip
+# settings, input, list of entries, weights, result, residual, channel, channels, lanes that count, input position of
+# the first step
+_SIGNATURE = ("buffer", "buffer", "buffer", "buffer", "buffer", "buffer", "int", "int", "int", "int")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +52,13 @@ class DepthwiseTile:
     lanes : str
         ``c`` for channels, ``p`` for pixels.
     reads, writes : str
-        How the lanes lie in input and result (with residual): ``1`` together, ``2`` every second element, ``any``.
+        How the lanes lie in input and result (with residual): ``1`` together, ``2`` every second element, ``any`` way;
+        ``any2`` every second element of a tensor whose elements lie any way.
     stride : int
         Steps from one output to the next.
-    taps : (int, int)
-        Taps of an entry, in the first and in the second part of the list.
+    taps : tuple of (int, int)
+        Kinds of entries, in the list's order: taps along the sliding axis, and across the lanes; several of those
+        only where lanes read every second element.
     """
 
     source: str
@@ -62,17 +69,67 @@ class DepthwiseTile:
     reads: str
     writes: str
     stride: int
-    taps: tuple[int, int]
+    taps: tuple[tuple[int, int], ...]
 
-    def block(self, k: Module, kind: Type, f16c: bool, x_lane: Value, y_lane: Value) -> tuple[Block, Block]:
-        """Ways in and out."""
-        inward = f"{'2' if self.reads == '2' else self.lanes}{self.lanes}"
+    def block(self, k: Module, kind: Type, f16c: bool, y_lane: Value) -> Block:
+        """The way out."""
         outward = f"{self.lanes}{'2' if self.writes == '2' else self.lanes}"
-        return (
-            Block(k, Move(self.source, self.element, inward), kind, f16c, x_lane if self.reads == "any" else None),
-            Block(k, Move(self.element, self.target, outward, self.epilogue), kind, f16c, None,
-                  y_lane if self.writes == "any" else None),
-        )  # fmt: skip
+        move = Move(self.element, self.target, outward, self.epilogue)
+        return Block(k, move, kind, f16c, None, y_lane if self.writes == "any" else None)
+
+
+def _reader(k: Module, spec: DepthwiseTile, kind: Type, across: int, settings: dict[str, Value], first: Value,
+            end: Value, used: Mask | None) -> Callable[[Buffer], list[Value]]:  # fmt: skip
+    """How to load the vectors of ``across`` taps side by side; in masked tiles lanes outside first..end are 0."""
+    n, size = kind.lanes, kind.element_bytes
+    lane, element = settings["x_lane"], settings["x_element"]
+    pixels = used is not None and spec.lanes == "p"
+
+    def loaded(place: Buffer, mask: Mask | None) -> Value:
+        return k.load(kind, place) if mask is None else k.load_first(kind, place, mask)
+
+    def gathered(place: Buffer, mask: Mask | None) -> Value:
+        if mask is None or mask.first is None:
+            return k.gather(kind, place, lane, mask)
+        with k.choice(mask.first < mask.count, [k.constant(kind, 0)]) as there:
+            there.next(k.gather(kind, place, lane, mask))
+        value: Value = there.results[0]
+        return value
+
+    if spec.reads == "1":
+        mask = k.span(first, end, n) if pixels else used
+        return lambda place: [loaded(place, mask)]
+    if spec.reads == "any":
+        mask = k.span(first, end, n) if pixels else used
+        return lambda place: [gathered(place, mask)]
+    if spec.reads == "any2":
+
+        def half(bound: Value) -> Value:
+            return (k.maximum(bound, 0) + 1) >> 1
+
+        masks = [k.span(half(first - j), half(end - j), n) if pixels else None for j in range(across)]
+        return lambda place: [gathered(place + element * j, mask) for j, mask in enumerate(masks)]
+
+    # Two loads hold even and odd elements; one more element makes even ones shifted by one.  One tap alone needs no
+    # more than 2 n - 1 elements.
+    second = n if across > 1 else n - 1
+    low, high, third = (
+        k.span(first - at, k.minimum(end - at, most), n) if pixels else None
+        for at, most in ((0, n), (second, n), (2 * n, 1))
+    )
+
+    def streams(place: Buffer) -> list[Value]:
+        a, b = loaded(place, low), loaded(place + second * size, high)
+        if across == 1:
+            return [k.shuffle(a, b, [2 * i if 2 * i < n else 2 * i + 1 for i in range(n)])]
+        found = [k.shuffle(a, b, [2 * i + j for i in range(n)]) for j in range(2)]
+        if across == 3:
+            beyond = place + 2 * n * size
+            last = k.broadcast(kind, beyond) if third is None else loaded(beyond, third)
+            found.append(k.shuffle(found[0], last, range(1, n + 1)))
+        return found
+
+    return streams
 
 
 def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: int, *, f16c: bool, edge: bool,
@@ -85,28 +142,30 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
     kind = vector(spec.element, lanes)
     channels = spec.lanes == "c"
     with k.function(name, *_SIGNATURE) as given:
-        settings, x, entries, first, second, weights, y, residual, channel, count, used, position = given
-        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:12])}
-        bias, scale, constants = (k.buffer(settings, 12 + 2 * i) for i in range(3))
+        settings, x, entries, weights, y, residual, channel, count, used, position = given
+        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:13])}
+        bias, scale, constants = (k.buffer(settings, 13 + 2 * i) for i in range(3))
         zero = k.constant(count.type, 0)
-        inward, outward = spec.block(k, kind, f16c, s["x_lane"], s["y_lane"])
-        load = load_in(inward, zero)
+        outward = spec.block(k, kind, f16c, s["y_lane"])
         out_mask = k.mask(used, lanes) if masked else None
+        dtype = DTYPES[spec.source]
+        memory = kind.of(LLVM_NAMES[dtype.name])
 
-        def row_of_taps(place: Buffer, taps: int, x: Buffer, w: Buffer, totals: list[Value]) -> list[Value]:
+        def row_of_taps(size: tuple[int, int], place: Buffer, x: Buffer, w: Buffer, totals: list[Value]) -> list[Value]:
             """One entry: every position is loaded once and multiplied for all outputs that it feeds."""
-            mask = out_mask
-            if masked and not channels:
-                mask = k.span(k.word(place, 3), k.word(place, 4), lanes)
+            taps, across = size
+            read = _reader(k, spec, memory, across, s, k.word(place, 3), k.word(place, 4), out_mask)
             here, at, w = x + k.word(place), position + k.word(place, 2), w + k.word(place, 1)
-            read, size = (k.load, kind.bytes) if channels else (k.broadcast, kind.element_bytes)
-            of_tap = [read(kind, w + t * size) for t in range(taps)]
+            get, pitch = (k.load, kind.bytes) if channels else (k.broadcast, kind.element_bytes)
+            of_tap = [get(kind, w + t * pitch) for t in range(across * taps)]
             for p in range((rows - 1) * spec.stride + taps):
                 fed = [r for r in range(rows) if 0 <= p - r * spec.stride < taps]
                 following = [totals[r] for r in fed]
                 with nullcontext() if not edge else k.choice(at.below(s["extent"]), following) as inside:
-                    value = load(here, mask)
-                    following = [k.fma(value, of_tap[p - r * spec.stride], totals[r]) for r in fed]
+                    for j, value in enumerate(read(here)):
+                        value = widen(k, value, dtype, spec.element, f16c=f16c)
+                        weights = [of_tap[j * taps + p - r * spec.stride] for r in fed]
+                        following = [k.fma(value, w, t) for w, t in zip(weights, following, strict=True)]
                     if inside is not None:
                         inside.next(*following)
                 for r, total in zip(fed, following if inside is None else inside.results, strict=True):
@@ -117,13 +176,13 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
         with k.loop(0, count, lanes if channels else 1, carry=[x, weights, y, residual]) as each:
             x, w, y, other = each.values
             totals: list[Value] = [k.constant(kind, 0)] * rows
-            here = k.rebase(x)
-            for taps, start, end in ((spec.taps[0], zero, first), (spec.taps[1], first, first + second)):
-                if taps:
-                    with k.loop(start, end, carry=totals) as entry:
-                        place = entries + entry.index * (8 * len(ENTRY))
-                        entry.next(*row_of_taps(place, taps, here, w, list(entry.values)))
-                    totals = entry.results
+            here, start = k.rebase(x), zero
+            for number, size in enumerate(spec.taps):
+                end = start + k.word(entries, number)
+                with k.loop(start, end, carry=totals) as entry:
+                    place = entries + entry.index * (8 * len(ENTRY)) + LIST_HEADER
+                    entry.next(*row_of_taps(size, place, here, w, list(entry.values)))
+                totals, start = entry.results, end
             each.next(x + s["x_channel"], w + s["w_channel"], y + s["y_channel"], other + s["r_channel"])
             for total in totals:
                 store = store_out(outward, bias, scale, other, s["r_lane"], zero, constants)
