@@ -58,6 +58,19 @@ def test_every_rank(spatial: tuple[int, ...], layout: str) -> None:
     assert (out == y).all()
 
 
+def test_axes_of_one_element_may_have_any_stride() -> None:
+    """Buffers tell another stride for them than arrays do."""
+    _, x, _ = made((1, 1, 9, 11))
+    odd = np.moveaxis(x, 1, -1)
+    with polyconv.settings(check=False):
+        layer = polyconv.Conv(whole((5, 1, 3, 3)), pads=1, layout="NHWC")
+    assert odd.strides[-1] != odd.itemsize
+    y = layer(odd)
+    out = np.zeros_like(y)
+    assert entry_of(layer)(odd, out, None) is out
+    assert out.tobytes() == y.tobytes()
+
+
 def test_bound_to_strided_memory() -> None:
     """The entry is made for the strides of the last call, negative ones too, on both sides."""
     layer, x, y = made()
