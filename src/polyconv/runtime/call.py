@@ -93,10 +93,10 @@ compare:
   %wq = getelementptr i64, ptr %wp, i64 1
   %s0 = load i64, ptr %wq
   %c0 = icmp eq i64 %e, %e0
-  %c1s = icmp eq i64 %s, %s0
-  %single = icmp eq i64 %e, 1
-  %c1 = or i1 %c1s, %single ; the stride of an axis of one element means nothing, and buffers tell another
-  %c = and i1 %c0, %c1
+  %c1 = icmp eq i64 %s, %s0
+  %unit = icmp eq i64 %e0, 1 ; NumPy and its buffers may spell the stride of one element differently
+  %c2 = or i1 %c1, %unit
+  %c = and i1 %c0, %c2
   br i1 %c, label %equal, label %close
 equal:
   %next = add i64 %i, 1
@@ -330,7 +330,7 @@ def _entry() -> int:
 
 
 def make_entry(x: NDArray[Any], out: NDArray[Any], residual: NDArray[Any] | None, steps: NDArray[np.int64],
-               items: int, workspace: int, environment: int, threads: int, wake: int, keep_gil: bool,
+               items: int, workspace: int, environment: int, threads: int, wake: bool, keep_gil: bool,
                keep: tuple[Any, ...]) -> Any:  # fmt: skip
     """Make the builtin of a program for arrays like these; None where native entries do not work.
 
@@ -346,7 +346,7 @@ def make_entry(x: NDArray[Any], out: NDArray[Any], residual: NDArray[Any] | None
     header = {
         "none": id(None), "dtype_name": id(_NAME), "control": CONTROL, "steps": steps.ctypes.data,
         "step_count": len(steps) // 4, "items": items, "workspace": workspace, "environment": environment,
-        "threads": threads, "wake": wake, "keep_gil": int(keep_gil), "residual": int(residual is not None),
+        "threads": threads, "wake": int(wake), "keep_gil": int(keep_gil), "residual": int(residual is not None),
     }  # fmt: skip
     for name, value in header.items():
         table[_FIELDS[name]] = value
