@@ -34,7 +34,7 @@ class Done(NamedTuple):
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for row in SETTINGS.values():
         for variable in row.variables:
-            if variable not in ("POLYCONV_CHECK", "POLYCONV_TARGET", "POLYCONV_CACHE_DIR"):
+            if variable not in ("POLYCONV_CHECK", "POLYCONV_TARGET", "POLYCONV_CACHE_DIR", "POLYCONV_WISDOM"):
                 monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")

@@ -17,7 +17,7 @@ from typing import Any
 
 from polyconv.benchmark.sets import layer_sets
 
-__all__ = ["LoadTimes", "Sizes", "load_times", "network", "sizes"]
+__all__ = ["LoadTimes", "Sizes", "environment_of", "load_times", "network", "sizes"]
 
 _TIMES = {
     "2b_3x3": 3, "2a_proj": 4, "2b_1x1a": 2, "3_1x1c": 4, "3b_1x1a": 3, "3b_3x3": 3, "4_1x1c": 6, "4b_1x1a": 5,
@@ -122,12 +122,17 @@ def sizes(images: int = 1000, least: int = 16, most: int = 224, seed: int = 0) -
 
 
 def _run(code: str, given: Any, folder: str, cache: str) -> Any:
-    """What a fresh process answers, with an object cache of its own and nothing learnt."""
+    """What a fresh process answers to what it is given."""
+    words, environment = [sys.executable, "-c", code], environment_of(folder, cache)
+    done = subprocess.run(words, input=json.dumps(given), env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def environment_of(folder: str, cache: str) -> dict[str, str]:
+    """Environment of a fresh process: an object cache of its own, nothing learnt, Python's bytecode kept."""
     environment = {
         **os.environ, "POLYCONV_CACHE_DIR": f"{folder}/{cache}", "POLYCONV_WISDOM": "off",
         "PYTHONPYCACHEPREFIX": f"{folder}/python",
     }  # fmt: skip
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, input=json.dumps(given), env=environment, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    return environment

@@ -7,7 +7,6 @@ measured peak of one core.  Rows of numbers come out; showing them is the comman
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.benchmark.load import environment_of
 from polyconv.benchmark.peaks import peak
 from polyconv.benchmark.runs import median_seconds, restricted, runner
 from polyconv.kernels import objects
@@ -89,7 +89,7 @@ def start_times(rounds: int = 5) -> StartTimes:
     cold, warm = [], []
     with tempfile.TemporaryDirectory() as folder:
         for i in range(rounds):
-            environment = {**os.environ, "POLYCONV_CACHE_DIR": f"{folder}/{i}"}
+            environment = environment_of(folder, str(i))
             cold.append(_probe(environment))
             warm.append(_probe(environment))
     imported = statistics.median(a for a, _ in cold + warm)
