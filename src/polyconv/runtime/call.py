@@ -330,7 +330,7 @@ def _entry() -> int:
 
 
 def make_entry(x: NDArray[Any], out: NDArray[Any], residual: NDArray[Any] | None, steps: NDArray[np.int64],
-               items: int, workspace: int, environment: int, threads: int, wake: bool, keep_gil: bool,
+               items: int, workspace: int, environment: int, threads: int, wake: int, keep_gil: bool,
                keep: tuple[Any, ...]) -> Any:  # fmt: skip
     """Make the builtin of a program for arrays like these; None where native entries do not work.
 
@@ -346,7 +346,7 @@ def make_entry(x: NDArray[Any], out: NDArray[Any], residual: NDArray[Any] | None
     header = {
         "none": id(None), "dtype_name": id(_NAME), "control": CONTROL, "steps": steps.ctypes.data,
         "step_count": len(steps) // 4, "items": items, "workspace": workspace, "environment": environment,
-        "threads": threads, "wake": int(wake), "keep_gil": int(keep_gil), "residual": int(residual is not None),
+        "threads": threads, "wake": wake, "keep_gil": int(keep_gil), "residual": int(residual is not None),
     }  # fmt: skip
     for name, value in header.items():
         table[_FIELDS[name]] = value
