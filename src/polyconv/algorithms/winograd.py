@@ -1,9 +1,13 @@
-"""Fused Winograd convolution: stride-1 kernels of 2 to 7 taps along the last one or two axes.
+"""Fused Winograd convolution: kernels of 2 to 5 taps a stride along the last one or two axes.
 
 A box of tiles is brought to the transform domain, every point is a small matrix product by the same
 channel tile as the direct algorithm, and sums come back tile by tile; axes that are not transformed
 sum their taps in the transform domain, as further entries of the list.  Cost: (m + r - 1)^2 products
 for m^2 outputs, the transforms, and the transformed weights streaming once per box.
+
+A stride s splits an axis into s phases, inputs s apart, each with every s-th tap: their products are summed in the
+transform domain as if phases were channels.  A phase with a tap less than others does without the point at
+infinity: a 3x3 kernel of stride 2 by F(3,2) takes 16 + 12 + 12 + 9 products for 9 outputs, where a direct sum takes 81.
 
 Tiles one output short skip the point at infinity with the same weights, so edges waste nothing.
 Error: window bound, k eps max|x| sum|w| over a tile's inputs; admitted in accuracy "fast" only.  Blocks
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -36,6 +41,7 @@ from polyconv.algorithms.program import (
     fill_words,
     move_address,
     near_equal,
+    planes_collide,
     tile_addresses,
     tile_cycles,
     zeros,
@@ -71,10 +77,14 @@ TRANSFORMED_BYTES = 4 << 20
 """Most workspace of a box.  Beyond the second-level cache transformed inputs are read again from the third, once per
 block of outputs; every box less saves a pass over the transformed weights, which is longer where those are large."""
 
+_NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
+"""Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
 _REPEATED_BYTES = 2 << 20
 """Transformed weights that each of several threads streams rather than transforming all inputs."""
 
 _RECORD = ("line", "valid", "x0", "t0", "count0", "x1", "t1", "count1")
+_PHASE = ("line", "pixel", "place", "*transform")
+_KIND = ("first", "count")
 _BOX = ("first_y", "rows", "first_x", "columns", "records", "record_count", "lists")
 
 WORDS = (
@@ -83,10 +93,10 @@ WORDS = (
     "line_bytes", "chunk",
     "transformed", "y_lines", "outer_lines", "points", "inner_points", "*boxes_table", "*records", "*lists",
     "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "tile", "out", "out_line",
-    "*entries", "entry_count", "*weights", "w_group", "w_block", "w_point",
+    "phase_count", "*phases", "*entries", "*kinds", "*weights", "*point_weights", "w_group", "w_block",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "word_bytes",
     "flags", "again", "*again_words",
-    "*input_transform", "*output_transform", "*bias", "*scale", "*constants", "*move_in", "*move_out",
+    "*output_transform", "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
 
 
@@ -135,7 +145,7 @@ def _place_box(k: Module, p: Words, item: Item, workspace: Buffer) -> Words:
 
     def write(axis: Value, first: Value, extent: Value) -> None:
         place = workspace + axis * 24
-        k.store(first - axis_record(k, p, axis).pad, place, 8)
+        k.store(first * axis_record(k, p, axis).stride - axis_record(k, p, axis).pad, place, 8)
         k.store(extent, place + 8, 8)
         k.store(first, place + 16, 8)
 
@@ -146,16 +156,18 @@ def _place_box(k: Module, p: Words, item: Item, workspace: Buffer) -> Words:
 
 
 def _transform_inputs(k: Module, p: Words, box: Words, panel: Buffer, v: Buffer) -> None:
-    with k.loop(0, p.outer_lines) as outer, k.loop(0, p.channels, p.block_channels) as c:
-        block = c.index // p.block_channels
-        target = v + (outer.index * p.v_line + block * p.v_block)
-        with k.loop(0, box.record_count) as r:
+    with k.loop(0, p.outer_lines) as outer, k.loop(0, p.phase_count) as number:
+        phase = Words(k, p.buffer("phases"), _PHASE).at(number.index, len(_PHASE) + 1)
+        with k.loop(0, p.channels, p.block_channels) as c, k.loop(0, box.record_count) as r:
+            block = c.index // p.block_channels
+            target = v + (outer.index * p.v_line + phase.place + block * p.v_block)
             record = Words(k, p.buffer("records"), _RECORD).at(box.records + r.index, len(_RECORD))
-            line = panel + (block * p.block_bytes + (outer.index * p.y_lines + record.line) * p.line_bytes)
+            at = (outer.index * p.y_lines + phase.line + record.line) * p.line_bytes + phase.pixel * p.row_bytes
+            line = panel + (block * p.block_bytes + at)
             runs = ((record.x0, record.t0, record.count0, p.tile), (record.x1, record.t1, record.count1, p.tile - 1))
             for x, t, count, step in runs:
                 k.call(
-                    p.buffer("input_transform"), line + x * p.row_bytes, p.line_bytes, target + t * p.row_bytes,
+                    phase.buffer("transform"), line + x * p.row_bytes, p.line_bytes, target + t * p.row_bytes,
                     p.v_point, count, step,
                 )  # fmt: skip
 
@@ -171,13 +183,16 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, workspace: Buffer, bl
         low_end = k.cast("zext", point.index >= p.points - p.inner_points, INT)
         kind = k.select(p.transformed.equals(2), low_end * 2 + at_end, at_end)
         tiles = p.buffer("lists") + k.word(p.buffer("lists"), box.lists + kind) * 8
+        of_kind = Words(k, p.buffer("kinds"), _KIND).at(kind, len(_KIND))
+        stream = weights + k.word(p.buffer("point_weights"), point.index)
         source, target = v + point.index * p.v_point, workspace + (p.sums + point.index * p.s_point)
         with k.loop(0, k.word(tiles)) as tile:
             place = tiles + (tile.index * 24 + 8)
             first = k.word(place)
             k.call(
-                k.buffer(place, 1), source + first * p.row_bytes, p.entry_count, p.buffer("entries"),
-                weights + point.index * p.w_point, workspace + p.scratch, 0, target + first * p.sum_row, p.sum_row,
+                k.buffer(place, 1), source + first * p.row_bytes, of_kind.count,
+                p.buffer("entries") + of_kind.first * 16, stream, workspace + p.scratch, 0,
+                target + first * p.sum_row, p.sum_row,
             )  # fmt: skip
 
 
@@ -211,6 +226,30 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
 
 
 @dataclass(frozen=True, slots=True)
+class _Phase:
+    """Inputs a stride apart along each transformed axis.
+
+    Parameters
+    ----------
+    taps : (int, int)
+        First tap along the two axes.
+    line, pixel : int
+        Where they begin in a panel.
+    full : (bool, bool)
+        Whether they have as many taps as any phase.
+    """
+
+    taps: tuple[int, int]
+    line: int
+    pixel: int
+    full: tuple[bool, bool]
+
+    def enters(self, kind: int) -> bool:
+        """Whether it has products at the points of a kind: 1 infinity along the last axis, 2 along the one before."""
+        return (self.full[1] or not kind & 1) and (self.full[0] or not kind & 2)
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """Sizes of one sweep: its schemes, how outputs are cut into tiles and tiles into boxes, where things lie."""
 
@@ -221,6 +260,7 @@ class _Plan:
     columns: tuple[tuple[int, ...], ...]
     outer: tuple[int, ...]
     held: tuple[Lines, ...]
+    phases: tuple[_Phase, ...]
     vectors: int
     blocks: int
     tiles: int
@@ -237,6 +277,17 @@ class _Plan:
     out: int
     flags: int
     workspace: int
+
+    def kind(self, point: int) -> int:
+        """Kind of a point: which of its axes are at infinity."""
+        low_end = self.transformed == 2 and point >= (self.y.n - 1) * self.x.n
+        return 2 * low_end + (point % self.x.n == self.x.n - 1)
+
+    @property
+    def point_phases(self) -> list[int]:
+        """Phases that have products, by point."""
+        by_kind = [sum(phase.enters(kind) for phase in self.phases) for kind in range(4)]
+        return [by_kind[self.kind(point)] for point in range(self.y.n * self.x.n)]
 
 
 def tile_sizes(out: int, m: int) -> tuple[int, ...]:
@@ -257,7 +308,7 @@ def _schemes(sweep: Sweep, channels: int) -> list[tuple[Scheme, Scheme]]:
     terms = channels * math.prod(axis.taps for axis in sweep[:-2])
 
     def admits(axis: Axis) -> bool:
-        return axis.stride == 1 and axis.dilation == 1 and axis.taps in SCHEMES and axis.out > 1
+        return axis.dilation == 1 and _phase_taps(axis) in SCHEMES and axis.out > 1
 
     found: list[tuple[Scheme, Scheme]] = []
     last = sweep[-1]
@@ -265,12 +316,31 @@ def _schemes(sweep: Sweep, channels: int) -> list[tuple[Scheme, Scheme]]:
         return found
     if len(sweep) > 1 and admits(sweep[-2]):
         found += [
-            (y, x) for y, x in itertools.product(SCHEMES[sweep[-2].taps], SCHEMES[last.taps])
+            (y, x) for y, x in itertools.product(SCHEMES[_phase_taps(sweep[-2])], SCHEMES[_phase_taps(last)])
             if terms >= _LEAST_TERMS or y.m + x.m < 8
         ]  # fmt: skip
     else:
-        found += [(_NONE, x) for x in SCHEMES[last.taps]]
+        found += [(_NONE, x) for x in SCHEMES[_phase_taps(last)]]
     return found
+
+
+def _phase_taps(axis: Axis) -> int:
+    """Most taps of a phase."""
+    return -(-axis.taps // axis.stride)
+
+
+def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int) -> tuple[_Phase, ...]:
+    """Phases of the transformed axes; a run of lines holds the inputs of one."""
+
+    def along(axis: Axis, lines: Lines) -> list[tuple[int, int, bool]]:
+        taps = [len(range(tap, axis.taps, axis.stride)) for _, _, tap in lines.runs]
+        return [(tap, first, n == max(taps)) for (first, _, tap), n in zip(lines.runs, taps, strict=True)]
+
+    rows = along(sweep[-2], held[-2]) if transformed == 2 else [(0, 0, True)]
+    return tuple(
+        _Phase((ty, tx), line, pixel, (tall, wide))
+        for (ty, line, tall), (tx, pixel, wide) in itertools.product(rows, along(sweep[-1], held[-1]))
+    )
 
 
 @lru_cache(256)
@@ -299,13 +369,14 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
             plan = _sizes(s, arith, sweep, y, x, _boxes(rows, most_rows), _boxes(columns, len(columns)), outer)
             if plan.workspace <= budget:
                 plans.append(plan)
-    if not plans:  # a single row of tiles is too much: fewer columns
-        most = len(columns)
-        while most > 1:
-            most = -(-most // 2)
-            plan = _sizes(s, arith, sweep, y, x, _boxes(rows, 1), _boxes(columns, most), (1,) * len(extents))
-            if plan.workspace <= max(budget, 4 * TRANSFORMED_BYTES if s.limit is None else 0):
-                return [plan]
+    most = len(columns)
+    while most > 1:  # parts of a single row of tiles, down to what stays near
+        most = -(-most // 2)
+        plan = _sizes(s, arith, sweep, y, x, _boxes(rows, 1), _boxes(columns, most), (1,) * len(extents))
+        if plan.workspace <= (budget if plans or s.limit is not None else 4 * TRANSFORMED_BYTES):
+            plans.append(plan)
+        if plan.workspace <= _NEAR_BYTES:
+            break
     return plans
 
 
@@ -327,7 +398,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     outer_lines = math.prod(h.count for h in held[: len(sweep) - transformed])
     tiles = tall * wide
     v_block = tiles * row_bytes
-    v_line = in_blocks * v_block
+    phases = _phases(sweep, held, transformed)
+    v_line = len(phases) * in_blocks * v_block
     # an odd number of cache lines between points: their stores fall into different sets
     v_point = (-(-outer_lines * v_line // 64) | 1) * 64
     sum_row = vectors * lane * arith.bytes
@@ -341,8 +413,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     again = direct.again_workspace(s, arith, sweep, box, vectors)
     end = max(flags + 8 * blocks + 64, v + again)
     return _Plan(
-        y, x, transformed, rows, columns, outer, held, vectors, blocks, tiles, line_bytes, block_bytes, v_block, v_line,
-        v_point, s_point, out_line, header, v, sums, out, max(flags, v + again), end + 8 * blocks + 128,
+        y, x, transformed, rows, columns, outer, held, phases, vectors, blocks, tiles, line_bytes, block_bytes, v_block,
+        v_line, v_point, s_point, out_line, header, v, sums, out, max(flags, v + again), end + 8 * blocks + 128,
     )  # fmt: skip
 
 
@@ -357,10 +429,16 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> dict[st
     outer_boxes = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
     outer_rows = math.prod(axis.out for axis in sweep[: len(sweep) - plan.transformed])
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
-    weight_bytes = plan.y.n * plan.x.n * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
+    weight_bytes = sum(plan.point_phases) * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
     bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 7.0
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
+    per_in, per_out = 4.0, 4.0
+    if p.layout == "NCHW":
+        per_in = (14.0 if planes_collide(p, reading=True) else 7.0) * (1 + (sweep[-1].stride > 1))
+        per_out = 12.0 if planes_collide(p, reading=False) else 7.0
+    # what leaves the second-level cache is written to the third and read from there
+    far = 2 * plan.y.n * plan.x.n * plan.v_point if plan.workspace > _NEAR_BYTES else 0
     for rows, columns in itertools.product(plan.rows, plan.columns):
         for i_end, j_end in itertools.product((False, True), (False, True)):
             tall = sum(1 for r in rows if not i_end or r == plan.y.m or plan.transformed == 1)
@@ -368,17 +446,19 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> dict[st
             share = ((1 if i_end else plan.y.n - 1) if plan.transformed == 2 else (0 if i_end else 1)) * (
                 1 if j_end else plan.x.n - 1
             )
-            steps = taps * group_in
-            cycles = sum(tile_cycles(rows_, plan.vectors) for _, rows_ in near_equal(tall * wide, most))
-            products += share * plan.blocks * outer_rows * (cycles * steps + 12 * len(near_equal(tall * wide, most)))
-        tiles = len(rows) * len(columns)
-        transforms += outer_boxes * outer_lines * vectors_in * tiles * points * 2.6
-        transforms += outer_rows * plan.blocks * plan.vectors * tiles * points * 2.6
+            steps = taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
+            tiles = near_equal(tall * wide, most)
+            cycles = sum(tile_cycles(rows_, plan.vectors) for _, rows_ in tiles)
+            starts = 20 * len(tiles) + 1.0 * tall * wide * plan.vectors
+            products += share * plan.blocks * outer_rows * (1.15 * cycles * steps + starts)
+        tile_count = len(rows) * len(columns)
+        transforms += outer_boxes * outer_lines * vectors_in * tile_count * sum(plan.point_phases) * 3.6
+        transforms += outer_rows * plan.blocks * plan.vectors * tile_count * points * 3.6
         stream += outer_rows * weight_bytes / bytes_a_cycle
         outputs = sum(rows) * sum(columns)
-        moves += outer_rows * plan.blocks * plan.vectors * outputs * (2.5 if p.layout == "NHWC" else 3.5)
-        moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * (3.0 if p.layout == "NHWC" else 4.5)
-        moves += 1500.0 * outer_boxes
+        moves += outer_rows * plan.blocks * plan.vectors * outputs * per_out
+        moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
+        moves += outer_boxes * (1500.0 + far / _FAR_BYTES)
     batch = (p.n or 0) * p.groups
     return {"products": max(products, stream) * batch, "transforms": transforms * batch, "moves": moves * batch}
 
@@ -397,7 +477,7 @@ def applicable(s: Situation) -> str | None:
     if p.c // p.groups < 8 or p.m // p.groups < 8:
         return f"needs 8 channels a group on both sides, this has {p.c // p.groups} and {p.m // p.groups}"
     if all(plan is None for _, plan in _parts(s)):
-        return "needs stride 1, dilation 1 and 2, 3 or 5 taps along the last axis, several outputs, and room"
+        return "needs dilation 1 and 2, 3 or 5 taps a stride along the last axis, several outputs, and room"
     return None
 
 
@@ -435,7 +515,7 @@ def bound(s: Situation) -> tuple[str, float]:
         if plan is not None:
             taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
             growth = plan.y.growth * plan.x.growth
-            worst = max(worst, (products * taps + 2 * (plan.y.n + plan.x.n) + 4) * eps * growth)
+            worst = max(worst, (products * taps * len(plan.phases) + 2 * (plan.y.n + plan.x.n) + 4) * eps * growth)
     return "window", worst
 
 
@@ -491,12 +571,25 @@ def _step(r: Request, sweep: Sweep, alone: _Plan, address: int, keep: list[Any])
     outer = [0]
     for h in plan.held[:outer_axes]:
         outer = [o * h.count + t for o in outer for t in h.start]
-    entries = [
-        v for block, first in enumerate(range(0, group_in, ROW_WORDS)) for o in outer
-        for v in (o * plan.v_line + block * plan.v_block, min(ROW_WORDS, group_in - first))
-    ]  # fmt: skip
+    v_phase = plan.v_line // len(plan.phases)
+    entries: list[int] = []
+    kinds: list[int] = []
+    for kind in range(4):
+        entering = [number for number, phase in enumerate(plan.phases) if phase.enters(kind)]
+        of_kind = [
+            v for block, first in enumerate(range(0, group_in, ROW_WORDS)) for number in entering for o in outer
+            for v in (o * plan.v_line + number * v_phase + block * plan.v_block, min(ROW_WORDS, group_in - first))
+        ]  # fmt: skip
+        kinds += (len(entries) // 2, len(of_kind) // 2)
+        entries += of_kind
     points = plan.y.n * plan.x.n
-    per_point = group_in * len(outer) * block_outputs * arith.bytes
+    per_phase = group_in * len(outer) * block_outputs * arith.bytes
+    point_weights = [0, *itertools.accumulate(count * per_phase for count in plan.point_phases)]
+    transforms = {full: _input_transform(r, plan, full) for full in {phase.full for phase in plan.phases}}
+    phases = [
+        v for number, phase in enumerate(plan.phases)
+        for v in (phase.line, phase.pixel, number * v_phase, transforms[phase.full], 0)
+    ]  # fmt: skip
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
         ("winograd", arith.name, lane, plan.vectors, plan.y, plan.x, key),
@@ -517,12 +610,13 @@ def _step(r: Request, sweep: Sweep, alone: _Plan, address: int, keep: list[Any])
         "v": plan.v, "v_point": plan.v_point, "v_line": plan.v_line, "v_block": plan.v_block, "sums": plan.sums,
         "s_point": plan.s_point, "unused_words": points * plan.s_point // 4 if _has_short(plan) else 0,
         "sum_row": sum_row, "tile": plan.x.m, "out": plan.out, "out_line": plan.out_line,
-        "entries": words(entries), "entry_count": len(entries) // 2, "weights": packed,
-        "w_group": plan.blocks * points * per_point, "w_block": points * per_point, "w_point": per_point,
+        "phase_count": len(plan.phases), "phases": words(phases), "entries": words(entries), "kinds": words(kinds),
+        "weights": packed, "point_weights": words(point_weights), "w_group": plan.blocks * point_weights[-1],
+        "w_block": point_weights[-1],
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // splits),
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "word_bytes": arith.bytes, "flags": plan.flags, "again": plan.v, "again_words": again_words,
-        "input_transform": _transform(r, plan, "input"), "output_transform": _transform(r, plan, "output"),
+        "output_transform": _output_transform(r, plan),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "c"))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
@@ -542,7 +636,7 @@ def _shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> tuple
         return plan, 1
     taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
     lane = lanes(s.target, arith)
-    weight_bytes = plan.y.n * plan.x.n * taps * (p.c // p.groups) * plan.vectors * lane * arith.bytes * plan.blocks
+    weight_bytes = sum(plan.point_phases) * taps * (p.c // p.groups) * plan.vectors * lane * arith.bytes * plan.blocks
     if weight_bytes > _REPEATED_BYTES:
         splits = min(plan.blocks, -(-s.threads // items))
         return plan, -(-plan.blocks // -(-plan.blocks // splits))
@@ -622,46 +716,59 @@ def _has_short(plan: _Plan) -> bool:
     return any(size < m for size, m in sizes)
 
 
-def _transform(r: Request, plan: _Plan, which: str) -> int:
-    """Address of a transform."""
-    element, lane = r.arith.accumulator, lanes(r.target, r.arith)
-    y, x, vectors = plan.y, plan.x, plan.vectors
+def _input_transform(r: Request, plan: _Plan, full: tuple[bool, bool]) -> int:
+    """Address of the input transform of phases with all taps, or one less, along the two axes."""
+    element, lane, y, x = r.arith.accumulator, lanes(r.target, r.arith), plan.y, plan.x
 
     def build(k: Module) -> None:
-        if which == "input":
-            input_transform(k, "transform", y, x, element, lane)
-        else:
-            output_transform(k, "transform", y, x, element, lane, vectors)
+        input_transform(k, "transform", y, x, element, lane, full)
 
-    label = f"winograd {which} {y} {x} {element} {vectors if which == 'output' else ''}"
+    label = f"winograd input {y} {x} {element} {full}"
+    return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
+
+
+def _output_transform(r: Request, plan: _Plan) -> int:
+    """Address of the output transform."""
+    element, lane, y, x = r.arith.accumulator, lanes(r.target, r.arith), plan.y, plan.x
+
+    def build(k: Module) -> None:
+        output_transform(k, "transform", y, x, element, lane, plan.vectors)
+
+    label = f"winograd output {y} {x} {element} {plan.vectors}"
     return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
 
 
 def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: _Plan, lane: int) -> NDArray[Any]:
-    """Transformed weights in streaming order: [group][block][point][channel block][outer tap][channel][output].
+    """Transformed weights as they stream: [group][block][point][channel block][phase][outer tap][channel][output].
 
     The transform is done in float64 and rounded once.
     """
-    groups, _, c, _ = w.shape
+    groups, m, c, _ = w.shape
     width = plan.vectors * lane
     taps = [axis.taps for axis in sweep]
     outer = math.prod(taps[: len(taps) - plan.transformed])
-    last_two = (taps[-2], taps[-1]) if plan.transformed == 2 else (1, taps[-1])
+    steps = sweep[-2].stride if plan.transformed == 2 else 1, sweep[-1].stride
+    spread = w.reshape(groups, m, c, outer, taps[-2] if plan.transformed == 2 else 1, taps[-1])
     points = plan.y.n * plan.x.n
     transform = np.kron(plan.y.weights, plan.x.weights)
-    whole = c // ROW_WORDS * ROW_WORDS
-    packed = aligned(groups * plan.blocks * points * c * outer * width, w.dtype)
-    for one, into in zip(w, packed.reshape(groups, plan.blocks, points, -1), strict=True):
-        for block in range(plan.blocks):  # one after the other: its points stay in the cache
-            some = one[block * width : (block + 1) * width].reshape(-1, c, outer, math.prod(last_two))
-            taps_first = np.zeros((transform.shape[1], c, outer, width))
-            taps_first[..., : len(some)] = some.transpose(3, 1, 2, 0)
-            made = (transform @ taps_first.reshape(len(taps_first), -1)).reshape(points, c, outer, width)
-            for first, last in ((0, whole), (whole, c)):
-                if last == first:
-                    continue
-                size = min(ROW_WORDS, last - first)
-                part = made[:, first:last].reshape(points, -1, size, outer, width).transpose(0, 1, 3, 2, 4)
-                place = into[block, :, first * outer * width : last * outer * width]
-                place.reshape(part.shape)[...] = part
+    chunks = [range(first, min(first + ROW_WORDS, c)) for first in range(0, c, ROW_WORDS)]
+    enters = [[phase.enters(plan.kind(point)) for point in range(points)] for phase in plan.phases]
+    packed = aligned(groups * plan.blocks * sum(plan.point_phases) * c * outer * width, w.dtype)
+    for one, into in zip(spread, packed.reshape(groups, plan.blocks, -1), strict=True):
+        for block, target in enumerate(into):  # one after the other: its points stay in the cache
+            some = one[block * width : (block + 1) * width]
+            made = []
+            for phase in plan.phases:
+                taps_first = np.zeros((plan.y.r, plan.x.r, c, outer, width))
+                part = some[..., phase.taps[0] :: steps[0], phase.taps[1] :: steps[1]]
+                taps_first[: part.shape[-2], : part.shape[-1], ..., : len(some)] = part.transpose(3, 4, 1, 2, 0)
+                made.append((transform @ taps_first.reshape(transform.shape[1], -1)).reshape(points, c, outer, width))
+            at = 0
+            for point in range(points):
+                of_point = [values[point] for values, there in zip(made, enters, strict=True) if there[point]]
+                for chunk in chunks:
+                    for values in of_point:
+                        part = values[chunk.start : chunk.stop].swapaxes(0, 1)
+                        target[at : at + part.size].reshape(part.shape)[...] = part
+                        at += part.size
     return packed

@@ -74,7 +74,7 @@ class Scheme:
         return [float(v) for v in poly]
 
     def forward(self, k: Module, d: Sequence[Value]) -> list[Value]:
-        """B^T d."""
+        """B^T d; of n - 1 values all but the last row, which alone needs the n-th."""
         if self.n == 1:
             return list(d)
         whole = self._even(None)
@@ -84,7 +84,7 @@ class Scheme:
             even = _sum(k, part, d[2::2])
             odd = _sum(k, [p * c for c in part], d[1::2])
             result += [even + odd, even - odd]
-        return [*result, _sum(k, whole, d[1::2])]
+        return [*result, _sum(k, whole, d[1::2])] if len(d) == self.n else result
 
     def back(self, k: Module, v: Sequence[Value]) -> list[Value]:
         """A^T v; the product at infinity enters the last output only."""
@@ -121,12 +121,15 @@ def _sum(k: Module, coefficients: Sequence[float], values: Sequence[Value]) -> V
     return total
 
 
-def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int) -> None:
+def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int,
+                    full: tuple[bool, bool] = (True, True)) -> None:  # fmt: skip
     """Add ``name(panel, line_bytes, target, point_bytes, count, step)``: a run of tiles along a row.
 
     Tiles start ``step`` pixels apart in the panel and one panel row apart in the target, whose points lie
-    ``point_bytes`` apart, row-major.
+    ``point_bytes`` apart, row-major.  Along an axis that is not ``full``, where weights have a tap less, the point at
+    infinity is left out: its weights are zeros.
     """
+    tall, wide = y.n - (not full[0]), x.n - (not full[1])
     kind = vector(element, lanes)
     row_bytes = ROW_WORDS * kind.element_bytes
     arguments = ("buffer", "int", "buffer", "int", "int", "int")
@@ -136,16 +139,18 @@ def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, la
             source, place = panel + tile.index * step * row_bytes, target + tile.index * row_bytes
             for part in range(ROW_WORDS // lanes):
                 columns = []
-                for j in range(x.n):
+                for j in range(wide):
                     at, column = source + (j * row_bytes + part * kind.bytes), []
-                    for _ in range(y.n):
+                    for _ in range(tall):
                         column.append(k.load(kind, at))
                         at = at + line_bytes
                     columns.append(y.forward(k, column))
                 at = place + part * kind.bytes
-                for i in range(y.n):
+                for i in range(tall):
                     for value in x.forward(k, [column[i] for column in columns]):
                         k.store(value, at)
+                        at = at + point_bytes
+                    if wide < x.n:
                         at = at + point_bytes
 
 
