@@ -38,6 +38,8 @@ def test_every_width_and_height(stride: int, layout: str, level: str | None) -> 
         s = f"s{stride}x{stride}"
         _judged(f"conv f32 {layout} n1 c3 i5x{extent} m3 k3x3 {s} p1x1 g3 b1 act=Relu", extent, level)
         _judged(f"conv f32 {layout} n1 c17 i{extent}x6 m17 k5x2 {s} p2x1 g17 r1", extent, level)
+        if extent < 18:
+            _judged(f"conv f32 {layout} n1 c6 i5x{extent} m6 k3x5 {s} p1x2 g6 b1 r1", extent, level)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -76,8 +78,9 @@ def test_every_type(types: str, level: str | None) -> None:
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_unusual_strides_and_the_result_in_the_residual(stride: int, layout: str) -> None:
-    p = Problem.parse(f"conv f32 {layout} n2 c18 i15x40 m18 k3x3 s{stride}x{stride} p1x1 g18 b1 r1")
+@pytest.mark.parametrize("width", [7, 40])
+def test_unusual_strides_and_the_result_in_the_residual(width: int, stride: int, layout: str) -> None:
+    p = Problem.parse(f"conv f32 {layout} n2 c18 i15x{width} m18 k3x3 s{stride}x{stride} p1x1 g18 b1 r1")
     made = operands(p, np.random.default_rng(0), "normal")
     assert made.residual is not None
     want = expected(p, made)

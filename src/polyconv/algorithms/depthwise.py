@@ -214,6 +214,8 @@ class _Plan:
     ----------
     lanes : str
         ``c`` or ``p``.
+    channels : int
+        Channels of a vector of pixels.
     sweep : Sweep
         With an axis to slide along.
     slid : int
@@ -230,6 +232,7 @@ class _Plan:
     """
 
     lanes: str
+    channels: int
     sweep: Sweep
     slid: int
     stride: int
@@ -252,7 +255,7 @@ class _Plan:
 
     def across(self, lane: int) -> int:
         """Channels of a vector."""
-        return lane if self.lanes == "c" else 1
+        return lane if self.lanes == "c" else self.channels
 
     @property
     def outer(self) -> Sweep:
@@ -274,12 +277,15 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
         stride, dilation, parts = axis.stride // g, axis.dilation, _parts(axis.taps)
     else:  # a window would share nothing
         stride, dilation, phases, parts = 1, axis.stride, 1, [(axis.taps, 1)]
+    last = sweep[-1]
+    channels = 2 if pixels and last.stride == 1 and lane >= 4 and 2 * last.out <= lane and p.c % 2 == 0 else 1
     widest = max((size for _, size in parts), default=1)
-    across = next((n for n in (3, 2) if n * widest <= _ACROSS[s.target.level].get(sweep[-1].stride, 0)), 1)
-    kinds = _kinds_of_entries(parts, _groups(sweep[-1], across) if pixels else [(1, 1)], sweep[:slid])
+    across = next((n for n in (3, 2) if n * widest <= _ACROSS[s.target.level].get(last.stride, 0)), 1)
+    across = across if channels == 1 else 1
+    kinds = _kinds_of_entries(parts, _groups(last, across) if pixels else [(1, 1)], sweep[:slid])
     row_bytes = sweep[-1].inp * p.x_dtype.itemsize
     if pixels:
-        chunk = min(p.c, max(1, min(64, _CHUNK_BYTES // max(1, row_bytes * axis.inp))))
+        chunk = min(p.c, max(channels, min(64, _CHUNK_BYTES // max(1, row_bytes * axis.inp)) // channels * channels))
     else:
         held = row_bytes * lane * (sweep[-2].taps if slid else 1)
         chunk = min(p.c, lane * max(1, min(24, _CHUNK_BYTES // max(1, held))))
@@ -291,7 +297,8 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
         if items < 4 * s.threads:
             cut = slid if pixels or not slid else slid - 1
             box[cut] = max(min(rows[0], box[cut]), -(-box[cut] // -(-4 * s.threads // max(1, items))))
-    return _Plan("p" if pixels else "c", sweep, slid, stride, dilation, phases, kinds, rows, chunk, tuple(box))
+    name = "p" if pixels else "c"
+    return _Plan(name, channels, sweep, slid, stride, dilation, phases, kinds, rows, chunk, tuple(box))
 
 
 def _parts(taps: int) -> list[tuple[int, int]]:
@@ -371,7 +378,7 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     """Tiles and lists of a sweep."""
     p, last, slid = s.problem, plan.sweep[-1], plan.sweep[plan.slid]
     lane, pixels = lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]), plan.lanes == "p"
-    vectors = -(-last.out // lane) * p.c if pixels else -(-p.c // lane)
+    vectors = -(-last.out // (lane // plan.channels)) * p.c / plan.channels if pixels else -(-p.c // lane)
     lines = math.prod(axis.out for axis in plan.outer)
     outputs = -(-slid.out // plan.phases)
     tiles = plan.phases * (outputs // plan.most + _cuts(plan.rows)[outputs % plan.most * 2 + 1])
@@ -429,15 +436,16 @@ def _step(r: Request, plan: _Plan, sweep: Sweep, address: int, keep: list[Any]) 
     )
     values = common_words(r, plan.sweep, plan.box, [Lines((), (), ())] * len(plan.sweep), 1, keep, plan.chunk)
     values.update({
-        "slid": plan.slid, "channels": p.c, "chunk_channels": plan.chunk, "lanes": lane, "taps_outer": len(offsets),
-        "tap_offsets": words([v for o in offsets for v in o]), "lane_step": 1 if last.stride == 2 else last.stride,
-        "lane_reach": (last.taps - 1) * last.dilation, "lane_span": 2 * lane - 2 if last.stride == 2 else lane - 1,
-        "lane_dilation": last.dilation, "reach": (slid.taps - 1) * slid.dilation, "kind_count": len(plan.kinds),
-        "kinds": words([v for kind in plan.kinds for v in kind]), "dilation": slid.dilation,
-        "phases": plan.phases, "most": plan.rows[0], "cuts": words(_cuts(plan.rows)),
-        "list": _list_place(len(plan.sweep)), "weights": weights,
-        "w_channel": plan.taps * arith.bytes, "w_tap": arith.bytes * plan.across(lane),
-        "tiles": words(_tile_addresses(r, plan)), "settings": fill_words(SETTINGS, _settings(r, plan, lane), keep),
+        "slid": plan.slid, "channels": p.c, "chunk_channels": plan.chunk, "lanes": lane // plan.channels,
+        "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
+        "lane_step": 1 if last.stride == 2 else last.stride, "lane_reach": (last.taps - 1) * last.dilation,
+        "lane_span": 2 * lane - 2 if last.stride == 2 else lane // plan.channels - 1, "lane_dilation": last.dilation,
+        "reach": (slid.taps - 1) * slid.dilation, "kind_count": len(plan.kinds),
+        "kinds": words([v for kind in plan.kinds for v in kind]), "dilation": slid.dilation, "phases": plan.phases,
+        "most": plan.rows[0], "cuts": words(_cuts(plan.rows)), "list": _list_place(len(plan.sweep)),
+        "weights": weights, "w_channel": plan.taps * arith.bytes,
+        "w_tap": arith.bytes * (lane if plan.lanes == "c" else 1), "tiles": words(_tile_addresses(r, plan)),
+        "settings": fill_words(SETTINGS, _settings(r, plan, lane), keep),
         "panel": 0, "scratch": 0,
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
@@ -488,11 +496,11 @@ def _tile_addresses(r: Request, plan: _Plan) -> list[int]:
         reads = "any2"
     spec = DepthwiseTile(
         p.x, p.y, r.arith.accumulator, r.epilogue, plan.lanes, reads, writes, plan.stride,
-        tuple((taps, across) for _, taps, _, _, across, *_ in plan.kinds),
+        tuple((taps, across) for _, taps, _, _, across, *_ in plan.kinds), plan.channels,
     )  # fmt: skip
     table = [0] * (2 * 4 * plan.most)
     names = tuple(f"tile{rows}" for rows in plan.rows)
-    for kind in _kinds(plan, p.c, lane):
+    for kind in _kinds(plan, p.c, lane // plan.channels):
         edge, masked = kind >= 2, kind % 2 == 1
 
         def tiles(k: Module, edge: bool = edge, masked: bool = masked) -> None:

@@ -109,7 +109,7 @@ def cost(s: Situation) -> dict[str, float]:
         rows = math.prod(plan.box[:-1]) * box_count
         taps = math.prod(axis.taps for axis in sweep)
         for _, pixels in near_equal(plan.box[-1], max(1, most // vectors)):
-            step = vectors * max(pixels * max(0.55, 0.6 * group if group > 1 else 0.0), 4.0) + 0.5 * group
+            step = vectors * max(pixels * (0.7 if group == 1 else 0.6 * group), 4.0) + 0.5 * group
             products += rows * (taps * step + 25)
         rows_in = math.prod(max(1, h.count) for h in plan.held[:-1])
         per_in, per_out = (2.0, 2.5) if p.layout == "NHWC" else (4.5, 4.5)

@@ -59,6 +59,8 @@ class DepthwiseTile:
     taps : tuple of (int, int)
         Kinds of entries, in the list's order: taps along the sliding axis, and across the lanes; several of those
         only where lanes read neighbours or every second element.
+    channels : int
+        Channels of a vector of pixels, 1 or 2: narrow maps leave half of the lanes to the next channel.
     """
 
     source: str
@@ -70,6 +72,7 @@ class DepthwiseTile:
     writes: str
     stride: int
     taps: tuple[tuple[int, int], ...]
+    channels: int = 1
 
     def block(self, k: Module, kind: Type, f16c: bool, y_lane: Value) -> Block:
         """The way out."""
@@ -162,23 +165,36 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
         s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:13])}
         bias, scale, constants = (k.buffer(settings, 13 + 2 * i) for i in range(3))
         zero = k.constant(count.type, 0)
-        outward = spec.block(k, kind, f16c, s["y_lane"])
-        out_mask = k.mask(used, lanes) if masked else None
+        part = vector(spec.element, lanes // spec.channels)  # lanes of one channel of pixels
+        x_next, w_next, y_next, r_next = (
+            s[f"{name}_channel"] if spec.channels == 1 else s[f"{name}_channel"] / 2 for name in "xwyr"
+        )
+        outward = spec.block(k, part, f16c, s["y_lane"])
+        out_mask = k.mask(used, part.lanes) if masked else None
         dtype = DTYPES[spec.source]
-        memory = kind.of(LLVM_NAMES[dtype.name])
+        memory = part.of(LLVM_NAMES[dtype.name])
+
+        def joined(read: Callable[[Buffer], list[Value]], place: Buffer, step: Value) -> list[Value]:
+            """Vectors of the channels that lie ``step`` apart, as one."""
+            if spec.channels == 1:
+                return read(place)
+            return [k.shuffle(a, b, range(lanes)) for a, b in zip(read(place), read(place + step), strict=True)]
+
+        def weight(place: Buffer) -> list[Value]:
+            return [k.load(kind, place) if channels else k.broadcast(part, place)]
 
         def row_of_taps(size: tuple[int, int], place: Buffer, x: Buffer, w: Buffer, totals: list[Value]) -> list[Value]:
             """One entry: every position is loaded once and multiplied for all outputs that it feeds."""
             taps, across = size
             read = _reader(k, spec, memory, across, s, k.word(place, 3), k.word(place, 4), out_mask)
             here, at, w = x + k.word(place), position + k.word(place, 2), w + k.word(place, 1)
-            get, pitch = (k.load, kind.bytes) if channels else (k.broadcast, kind.element_bytes)
-            of_tap = [get(kind, w + t * pitch) for t in range(across * taps)]
+            pitch = kind.bytes if channels else kind.element_bytes
+            of_tap = [joined(weight, w + t * pitch, w_next)[0] for t in range(across * taps)]
             for p in range((rows - 1) * spec.stride + taps):
                 fed = [r for r in range(rows) if 0 <= p - r * spec.stride < taps]
                 following = [totals[r] for r in fed]
                 with nullcontext() if not edge else k.choice(at.below(s["extent"]), following) as inside:
-                    for j, value in enumerate(read(here)):
+                    for j, value in enumerate(joined(read, here, x_next)):
                         value = widen(k, value, dtype, spec.element, f16c=f16c)
                         weights = [of_tap[j * taps + p - r * spec.stride] for r in fed]
                         following = [k.fma(value, w, t) for w, t in zip(weights, following, strict=True)]
@@ -189,7 +205,7 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
                 here, at = here + s["x_step"], at + s["unit"]
             return totals
 
-        with k.loop(0, count, lanes if channels else 1, carry=[x, weights, y, residual]) as each:
+        with k.loop(0, count, lanes if channels else spec.channels, carry=[x, weights, y, residual]) as each:
             x, w, y, other = each.values
             totals: list[Value] = [k.constant(kind, 0)] * rows
             here, start = k.rebase(x), zero
@@ -201,6 +217,10 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
                 totals, start = entry.results, end
             each.next(x + s["x_channel"], w + s["w_channel"], y + s["y_channel"], other + s["r_channel"])
             for total in totals:
-                store = store_out(outward, bias, scale, other, s["r_lane"], zero, constants)
-                store(total, y, zero, channel + each.index, out_mask)
+                for c in range(spec.channels):
+                    own = [c * part.lanes + i for i in range(part.lanes)]
+                    value = total if spec.channels == 1 else k.shuffle(total, total, own)
+                    there = other + r_next * c
+                    store = store_out(outward, bias, scale, there, s["r_lane"], zero, constants)
+                    store(value, y + y_next * c, zero, channel + each.index + c, out_mask)
                 y, other = y + s["y_step"], other + s["r_step"]
