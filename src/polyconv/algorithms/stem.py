@@ -47,6 +47,9 @@ __all__ = ["WORDS", "applicable", "build", "cost", "driver", "workspace"]
 PANEL_BYTES = 256 << 10
 """Workspace of a thread: a quarter of a 1 MiB second-level cache."""
 
+_SQUARE = 8
+"""Channels from which transposing squares of vectors is cheaper than merging planes."""
+
 WORDS = (
     *COMMON,
     "channels", "dense", "pixel_bytes", "line_bytes", "entry_count", "*entries",
@@ -282,10 +285,21 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
         "table_words": longest, "word_bytes": arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
-        "move_in": move_address(r, Move(p.x, arith.accumulator, "cc" if dense else "any")),
+        "move_in": move_address(r, _way_in(r, dense)),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
     })  # fmt: skip
     return values
+
+
+def _way_in(r: Request, dense: bool) -> Move:
+    """The move of a line into the panel."""
+    group_in = r.problem.c // r.problem.groups
+    planes = r.x.spatial[-1] == r.x.itemsize
+    if dense or r.x.c == r.x.itemsize:
+        return Move(r.problem.x, r.arith.accumulator, "cc" if dense or group_in >= _SQUARE else "any")
+    if not planes or group_in == 1:
+        return Move(r.problem.x, r.arith.accumulator, "any")
+    return Move(r.problem.x, r.arith.accumulator, "pc", together=group_in if group_in < _SQUARE else 0)
 
 
 def _walks(pixels: int, functions: list[int]) -> list[int]:
