@@ -61,6 +61,8 @@ def test_epilogues(algorithm: str, layout: str, epilogue: str) -> None:
     "conv f32 {} n2 c3 i700 m24 k9 s2 p4", "conv f32 {} n1 c2 i5x9x60 m18 k3x3x3 p1x1x1 s2x2x2",
     "conv f32 {} n1 c6 i7x130 m40 k3x3 p1x1 g2", "conv f32 {} n1 c3 i40x3 m8 k5x5 p2x2",
     "conv f32 {} n1 c1 i3x90 m8 k3x200 p1x70",
+    "conv f32 {} n1 c1 i20x75 m8 k5x20 s2x8 p8x8", "conv f32 {} n1 c3 i6x9x40 m20 k7x7x7 s2x2x2 p3x3x3",
+    "conv f32 {} n1 c2 i5x30 m5 k4x3 p9x1 d2x2",
 ])  # fmt: skip
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("algorithm", ["stem", "generic"])

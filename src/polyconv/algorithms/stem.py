@@ -33,10 +33,10 @@ from polyconv.algorithms.program import (
     tile_cycles,
     zeros,
 )  # fmt: skip
-from polyconv.algorithms.sweep import Lines, Sweep, lines, sweeps
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
-from polyconv.kernels.language import Buffer, Module, Value, vector
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Epilogue, Move, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS
@@ -47,9 +47,15 @@ __all__ = ["WORDS", "applicable", "build", "cost", "driver", "workspace"]
 PANEL_BYTES = 256 << 10
 """Workspace of a thread: a quarter of a 1 MiB second-level cache."""
 
+_ENTRY_WORDS = 3
+
+_SQUARE = 8
+"""Channels from which transposing squares of vectors is cheaper than merging planes."""
+
 WORDS = (
     *COMMON,
-    "channels", "dense", "pixel_bytes", "line_bytes", "entry_count", "*entries",
+    "channels", "dense", "pixel_bytes", "line_bytes", "outer_taps", "tap_entries", "*reach", "*offsets",
+    "*entries", "list", "edge_list",
     "*weights", "w_group", "w_block", "w_last", "w_last_group",
     "outputs", "blocks", "block_outputs", "last_outputs", "last_lanes", "row_step",
     "fused", "slots", "sum_row", "sum_row_last", "*tiles", "table_words", "word_bytes",
@@ -65,11 +71,47 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, vector_bytes)
+        _copy(k, p.buffer("entries"), workspace + p.list, p.outer_taps * p.tap_entries)
         with k.loop(0, box_rows(k, p, item)) as row:
             line, y, r = row_place(k, p, item, row.index)
             panel = workspace + (p.panel + line * p.line_bytes)
+            entries, count = _entries(k, p, item, workspace, row.index)
             with k.loop(0, p.blocks) as block:
-                _block(k, p, item, frame, workspace, panel, block.index, y, r)
+                _block(k, p, item, frame, workspace, panel, entries, count, block.index, y, r)
+
+
+def _copy(k: Module, source: Buffer, target: Buffer, entries: Value) -> None:
+    with k.loop(0, entries * _ENTRY_WORDS) as word:
+        k.store(k.word(source, word.index), target + word.index * 8, 8)
+
+
+def _entries(k: Module, p: Words, item: Item, workspace: Buffer, row: Value) -> tuple[Buffer, Value]:
+    """The list of a row and its length: where lines lie in the padding, one without their taps."""
+    with k.loop(1, p.axes, carry=[row, k.constant(INT, 1)]) as back:
+        q, inside = back.values
+        axis = p.axes - 1 - back.index
+        record = axis_record(k, p, axis)
+        first = item.origin(axis) + q % item.extent(axis) * record.stride
+        fits = (first >= 0) & (first + k.word(p.buffer("reach"), axis) < record.inp)
+        back.next(q // item.extent(axis), inside & k.cast("zext", fits, INT))
+    whole = back.results[1]
+    with k.loop(0, k.select(whole.equals(1), 0, p.outer_taps), carry=[k.constant(INT, 0)]) as tap:
+        (kept,) = tap.values
+        with k.loop(1, p.axes, carry=[row, k.constant(INT, 1)]) as back:
+            q, inside = back.values
+            axis = p.axes - 1 - back.index
+            record = axis_record(k, p, axis)
+            offset = k.word(p.buffer("offsets"), tap.index * p.axes + axis)
+            position = item.origin(axis) + q % item.extent(axis) * record.stride + offset
+            back.next(q // item.extent(axis), inside & k.cast("zext", position.below(record.inp), INT))
+        inside = back.results[1]
+        source = workspace + (p.list + tap.index * p.tap_entries * (8 * _ENTRY_WORDS))
+        target = workspace + (p.edge_list + kept * (8 * _ENTRY_WORDS))
+        _copy(k, source, target, p.tap_entries * inside)
+        tap.next(kept + p.tap_entries * inside)
+    is_whole = whole.equals(1)
+    entries = workspace + k.select(is_whole, p.list, p.edge_list)
+    return entries, k.select(is_whole, p.outer_taps * p.tap_entries, tap.results[0])
 
 
 def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
@@ -90,11 +132,11 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
                 p.zero_point,
             )  # fmt: skip
 
-    fill(k, p, item, x, k.constant(p.axes.type, 0), put)
+    fill(k, p, item, x, k.constant(INT, 0), put)
 
 
-def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, panel: Buffer, block: Value,
-           y_row: Value, r_row: Value) -> None:  # fmt: skip
+def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, panel: Buffer, entries: Buffer,
+           count: Value, block: Value, y_row: Value, r_row: Value) -> None:  # fmt: skip
     """One row of outputs of one block of output channels."""
     last = axis_record(k, p, p.axes - 1)
     is_last = block.equals(p.blocks - 1)
@@ -112,7 +154,7 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pa
         place = table + (tile.index * 32 + 8)
         first, times, function = k.word(place), k.word(place, 1), k.buffer(place, 2)
         source = panel + first * p.row_step
-        given = source, p.row_step, p.buffer("entries"), p.entry_count, p.buffer("weights") + weights
+        given = source, p.row_step, entries, count, p.buffer("weights") + weights
         rest = times, p.last_lanes, bias, scale, p.buffer("constants")
         with k.when(fused):
             k.call(
@@ -153,21 +195,32 @@ def cost(s: Situation) -> dict[str, float]:
     group_in, sweep = p.c // p.groups, plan.sweep
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
     rows = math.prod(plan.box[:-1]) * box_count
-    steps = group_in * math.prod(axis.taps for axis in sweep)
+    steps = group_in * math.prod(_mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
     products = moves = 0.0
     last_vectors = plan.last_vectors
     for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
         tiles = near_equal(plan.box[-1], run_tiles(s.target)[vectors])
         row = sum(tile_cycles(n, vectors) * steps + 1.2 * n * vectors for _, n in tiles)
-        products += rows * count * (row + len(tiles) * (25 + 6.0 * len(plan.places)) + 40)
+        products += rows * count * (row + len(tiles) * (25 + 2.0 * len(plan.entries)) + 40)
         if p.layout == "NCHW" or not is_fusible(p):
             across = 4.0 if p.layout == "NHWC" else 16.0 if planes_collide(p, reading=False) else 9.0
             moves += rows * count * plan.box[-1] * vectors * across
     held = math.prod(max(1, h.count) for h in plan.held)
     dense = (p.layout == "NHWC" and p.groups == 1) or p.c == 1
-    moves += box_count * (300 + held * group_in * (0.15 if dense else 2.5))
+    planes = 0.5 if 1 < group_in < _SQUARE and p.layout == "NCHW" else 1.0 if p.layout == "NCHW" else 2.5
+    slow = 3.0 if group_in >= _SQUARE and planes_collide(p, reading=True) else 1.0
+    moves += box_count * (300 + held * group_in * (0.15 if dense else planes * slow))
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "moves": moves * batch}
+
+
+def _mean_taps(axis: Axis) -> float:
+    """Taps that meet the input, on average over the outputs."""
+    inside = 0
+    for t in range(axis.taps):
+        shift = axis.pad - t * axis.dilation  # output o reads o * stride - shift
+        inside += max(0, min(axis.out, (axis.inp - 1 + shift) // axis.stride + 1) - max(0, -(-shift // axis.stride)))
+    return inside / max(1, axis.out)
 
 
 def build(r: Request) -> Program:
@@ -191,7 +244,8 @@ class _Plan:
     vectors: int
     last_vectors: int
     blocks: int
-    places: tuple[tuple[int, int], ...]
+    entries: tuple[int, ...]
+    tap_entries: int
     line_bytes: int
     panel: int
     workspace: int
@@ -231,15 +285,20 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     for h in held[:-1]:
         outer = [o * h.count + t for o in outer for t in h.start]
     together = [(0, last.taps)] if last.dilation == 1 else [(t * last.dilation, 1) for t in range(last.taps)]
-    places = tuple(
-        (o * line_bytes + at * pixel, taps * group_in) for o in outer for at, taps in together if taps * group_in
-    )
+    entries: list[int] = []
+    before = 0
+    for o in outer if last.taps and group_in else ():
+        for at, taps in together:
+            entries += (o * line_bytes + at * pixel, taps * group_in, before)
+            before += taps * group_in
     header = -(-(24 * len(sweep)) // 64) * 64
     panel = math.prod(max(1, h.count) for h in held[:-1]) * line_bytes
     sums = box[-1] * block_outputs * arith.bytes
+    per_tap = len(entries) // _ENTRY_WORDS // max(1, len(outer))
     return _Plan(
-        sweep, box, held, vectors, last_vectors, blocks, places, line_bytes, panel, header + panel + sums + 128
-    )
+        sweep, box, held, vectors, last_vectors, blocks, tuple(entries), per_tap, line_bytes, panel,
+        header + panel + sums + 16 * len(entries) + 128,
+    )  # fmt: skip
 
 
 def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
@@ -267,25 +326,48 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     main = steps * plan.vectors * lane * arith.bytes
     dense = (r.x.c == r.x.itemsize or p.c == 1) and r.x.spatial[-1] == group_in * r.x.itemsize
     header = -(-(24 * len(sweep)) // 64) * 64
+    slots, sums = header + plan.panel, plan.box[-1] * plan.vectors * lane * arith.bytes
     values = common_words(r, sweep, plan.box, list(plan.held), 1, keep)
     values.update({
         "step": 1, "panel": header, "scratch": 0, "channels": group_in, "dense": int(dense),
         "pixel_bytes": group_in * arith.bytes, "line_bytes": plan.line_bytes,
-        "entry_count": len(plan.places), "entries": words([v for place in plan.places for v in place]),
+        "outer_taps": math.prod(a.taps for a in sweep[:-1]), "tap_entries": plan.tap_entries,
+        "reach": words([(a.taps - 1) * a.dilation for a in sweep]), "offsets": words(_offsets(sweep)),
+        "entries": words(list(plan.entries)), "list": slots + sums,
+        "edge_list": slots + sums + 8 * len(plan.entries),
         "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
         "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": steps * plan.last_vectors * lane * arith.bytes,
         "outputs": group_out, "blocks": plan.blocks, "block_outputs": plan.vectors * lane, "last_outputs": left,
         "last_lanes": last_lanes, "row_step": last.stride * group_in * arith.bytes, "fused": int(fused),
-        "slots": header + plan.panel, "sum_row": plan.vectors * lane * arith.bytes,
+        "slots": slots, "sum_row": plan.vectors * lane * arith.bytes,
         "sum_row_last": plan.last_vectors * lane * arith.bytes,
         "tiles": words([v for t in tables for v in (len(t) // 4, *t, *[0] * (longest - 1 - len(t)))]),
         "table_words": longest, "word_bytes": arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
-        "move_in": move_address(r, Move(p.x, arith.accumulator, "cc" if dense else "any")),
+        "move_in": move_address(r, _way_in(r, dense)),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
     })  # fmt: skip
     return values
+
+
+def _offsets(sweep: Sweep) -> list[int]:
+    """Input offsets of every combination of outer taps, a word per axis."""
+    taps: list[list[int]] = [[]]
+    for axis in sweep[:-1]:
+        taps = [[*t, u * axis.dilation] for t in taps for u in range(axis.taps)]
+    return [v for t in taps for v in (*t, 0)]
+
+
+def _way_in(r: Request, dense: bool) -> Move:
+    """The move of a line into the panel."""
+    group_in = r.problem.c // r.problem.groups
+    planes = r.x.spatial[-1] == r.x.itemsize
+    if dense or r.x.c == r.x.itemsize:
+        return Move(r.problem.x, r.arith.accumulator, "cc" if dense or group_in >= _SQUARE else "any")
+    if not planes or group_in == 1:
+        return Move(r.problem.x, r.arith.accumulator, "any")
+    return Move(r.problem.x, r.arith.accumulator, "pc", together=group_in if group_in < _SQUARE else 0)
 
 
 def _walks(pixels: int, functions: list[int]) -> list[int]:

@@ -62,7 +62,10 @@ def is_cheap(epilogue: Epilogue) -> bool:
 
 def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, *,
                        f16c: bool) -> None:  # fmt: skip
-    """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels; an entry is (offset, words)."""
+    """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels.
+
+    An entry is (offset, words, rows of weights before it), so that a list may leave some out.
+    """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
     with k.function(name, *_SIGNATURE) as given:
@@ -70,10 +73,11 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
         with k.loop(0, times, carry=[panel, y, residual]) as group:
             rows_in, rows_out, rows_beside = group.values
-            with k.loop(0, n, carry=[weights, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
-                place = entries + entry.index * 16
+            with k.loop(0, n, carry=[k.constant(kind, 0)] * (rows * vectors)) as entry:
+                place = entries + entry.index * 24
                 run, count = rows_in + k.word(place), k.word(place, 1)
-                with k.loop(0, count, carry=[run, *entry.values], runs=True) as word:
+                streamed = weights + k.word(place, 2) * (vectors * kind.bytes)
+                with k.loop(0, count, carry=[run, streamed, *entry.values], runs=True) as word:
                     a, b, *total = word.values
                     if kind.is_float:
                         for j in range(0, vectors * kind.bytes, 64):
@@ -86,8 +90,8 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                         for j in range(vectors):
                             total[r * vectors + j] = k.fma(value, of_b[j], total[r * vectors + j])
                     word.next(a + arithmetic.bytes, b + vectors * kind.bytes, *total)
-                entry.next(*word.results[1:])
-            sums = entry.results[1:]
+                entry.next(*word.results[2:])
+            sums = entry.results
             y_row, r_row = rows_out, rows_beside
             for r in range(rows):
                 for j in range(vectors):

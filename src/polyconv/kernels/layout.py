@@ -61,12 +61,15 @@ class Move:
         contiguous ones, as in ``cc``, ``pc`` or ``2c``; or ``any`` for a move element by element.
     epilogue : Epilogue or None
         None for a move in.
+    together : int
+        For a ``pc`` move: the number of channels, if they are few and pixels follow each other in the target.
     """
 
     source: str
     target: str
     along: str
     epilogue: Epilogue | None = None
+    together: int = 0
 
     @property
     def element(self) -> str:
@@ -116,6 +119,9 @@ def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool, masks: boo
             spread.each(g, ends(spread), ends(single))
             return
         block = Block(k, spec, kind, f16c)
+        if spec.together:
+            block.interleaved(g, *ends(block))
+            return
         if (spec.along[0] == "c") == (spec.along[1] == "c"):
             block.rows(g, *ends(block))
         else:
@@ -234,6 +240,30 @@ class Block:
                 one(i.index, None)
             with k.when(full < columns):
                 one(full, k.mask(columns - full, lanes))
+
+    def interleaved(self, g: _Given, load: Load, store: Store) -> None:
+        """Vectors of pixels of a few channels, merged into one run: pixel by pixel, all its channels."""
+        k, lanes, count = self.k, self.kind.lanes, self.spec.together
+        from_bytes, to_bytes = _sizes(self.spec)
+        zero = k.constant(_INT, 0)
+
+        def merge(pixel: Value, mask: Mask | None) -> None:
+            planes = [load(g.source + pixel * from_bytes + g.source_channel * c, mask) for c in range(count)]
+            target = g.target + pixel * (count * to_bytes)
+            for v in range(count):
+                places = [divmod(v * lanes + lane, count) for lane in range(lanes)]  # (pixel, channel) of each lane
+                merged = planes[0]
+                for c in range(count):  # lanes of channels up to c are right
+                    picks = [lane if own < c else lanes * (c > 0) + at for lane, (at, own) in enumerate(places)]
+                    merged = k.shuffle(merged, planes[c], picks)
+                here = None if mask is None else k.mask(mask.count * count - v * lanes, lanes)
+                store(merged, target + v * lanes * to_bytes, zero, zero, here)
+
+        full = g.pixels - g.pixels % lanes
+        with k.loop(0, full, lanes) as p:
+            merge(p.index, None)
+        with k.when(full < g.pixels):
+            merge(full, k.mask(g.pixels - full, lanes))
 
     def transposed(self, g: _Given, load: Load, store: Store, masks: bool) -> None:
         """Squares of vectors, loaded along one axis and stored along the other."""
