@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import polyconv
+from polyconv import operands
 
 X, W = np.ones((1, 4, 8, 8), np.float32), np.ones((6, 4, 3, 3), np.float32)
 
@@ -120,3 +121,15 @@ def test_a_layer_keeps_its_own_weights() -> None:
     right = layer(X)
     w[...] = 99.0
     np.testing.assert_array_equal(layer(X), right)
+
+
+def test_strides_of_axes_of_one_element_mean_nothing() -> None:
+    """NumPy leaves them as a transposition left them; neither result nor algorithm may depend on them."""
+    x = np.arange(3 * 7 * 9, dtype=np.float32).reshape(3, 1, 7, 9)
+    w = np.ones((5, 1, 3, 3), np.float32)
+    layer = polyconv.Conv(w, layout="NHWC")
+    odd = np.moveaxis(x, 1, -1)
+    assert odd.strides[-1] != odd.itemsize and odd.flags.c_contiguous
+    np.testing.assert_array_equal(layer(odd), layer(np.array(odd, order="C")))
+    told = operands.strides(odd, layer.problem.with_extents(3, (7, 9)))
+    assert told.c == odd.itemsize

@@ -64,8 +64,15 @@ def span(a: Array) -> tuple[int, int]:
 
 
 def strides(a: Array, p: Problem) -> Operand:
+    """Strides as kernels are told; an axis of extent 1, whose own may be anything, gets that of a packed array."""
     where = place(a)
-    n, *rest = where.strides
+    told = list(where.strides)
+    packed = a.itemsize
+    for axis in range(a.ndim - 1, -1, -1):
+        if a.shape[axis] == 1:
+            told[axis] = packed
+        packed = told[axis] * a.shape[axis]
+    n, *rest = told
     c, spatial = (rest[-1], rest[:-1]) if p.layout == "NHWC" else (rest[0], rest[1:])
     return Operand(n, c, tuple(spatial), where.offset, a.itemsize)
 

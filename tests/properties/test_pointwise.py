@@ -52,6 +52,17 @@ def test_strides_crops_and_transposes(layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_outputs_that_meet_only_padding(layout: str) -> None:
+    """They are what the epilogue makes of nothing: bias, residual, activation."""
+    for epilogue in ("", " b1", " b1 r1 act=Relu", " b1 act=Gelu"):
+        _agrees(f"conv f32 {layout} n2 c7 i5x6 m20 k1x1 p2:3x1:4{epilogue}")
+        _agrees(f"conv f32 {layout} n1 c40 i7x7 m50 k1x1 s2x2 p3x3{epilogue}")
+    _agrees(f"conv f64 {layout} n1 c3 i2x3x4 m5 k1x1x1 p1x0x2 s1x2x3 b1")
+    _agrees(f"conv i32 {layout} n1 c3 i1x1 m5 k3x3 p1x1 s2x2 b1")
+    _agrees(f"conv f32 {layout} n1 c3 i4 m5 k1 p3:9 s5 b1")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_any_strides_of_the_arrays(layout: str) -> None:
     """Rows, pixels and channels reversed, repeated, interleaved or in the order of the other layout."""
     rng = np.random.default_rng(0)

@@ -58,6 +58,19 @@ def test_every_rank(spatial: tuple[int, ...], layout: str) -> None:
     assert (out == y).all()
 
 
+def test_the_stride_of_a_single_element_does_not_matter() -> None:
+    """NumPy lets it be anything, and gives buffers of contiguous arrays another one."""
+    x = np.moveaxis(whole((1, 1, 9, 11)), 1, -1)
+    assert x.strides[-1] != x.itemsize
+    with polyconv.settings(check=False):
+        layer = polyconv.Conv(whole((5, 1, 3, 3)), pads=1, layout="NHWC")
+    y = layer(x)
+    for same in (x, x.copy(), np.broadcast_to(x, x.shape)):
+        out = np.zeros_like(y)
+        assert entry_of(layer)(same, out, None) is out
+        assert (out == y).all()
+
+
 def test_bound_to_strided_memory() -> None:
     """The entry is made for the strides of the last call, negative ones too, on both sides."""
     layer, x, y = made()

@@ -41,6 +41,9 @@ __all__ = ["applicable", "build", "cost", "workspace"]
 _ROWS = {"avx512": (14, 7, 4, 2, 1), "avx2": (7, 4, 2, 1), "baseline": (7, 4, 2, 1)}
 """Outputs of a tile: sums, the taps of an entry and an input must fit the registers."""
 
+_ACROSS = {"avx512": {1: 9, 2: 16}, "avx2": {2: 8}, "baseline": {2: 8}}
+"""By stride of the lanes: most taps of an entry with several across the lanes, whose loads they share."""
+
 _TAPS = 8
 """Most taps of an entry."""
 
@@ -271,7 +274,9 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
         stride, dilation, parts = axis.stride // g, axis.dilation, _parts(axis.taps)
     else:  # a window would share nothing
         stride, dilation, phases, parts = 1, axis.stride, 1, [(axis.taps, 1)]
-    kinds = _kinds_of_entries(parts, _groups(sweep[-1], parts) if pixels else [(1, 1)], sweep[:slid])
+    widest = max((size for _, size in parts), default=1)
+    across = next((n for n in (3, 2) if n * widest <= _ACROSS[s.target.level].get(sweep[-1].stride, 0)), 1)
+    kinds = _kinds_of_entries(parts, _groups(sweep[-1], across) if pixels else [(1, 1)], sweep[:slid])
     row_bytes = sweep[-1].inp * p.x_dtype.itemsize
     if pixels:
         chunk = min(p.c, max(1, min(64, _CHUNK_BYTES // max(1, row_bytes * axis.inp))))
@@ -296,14 +301,15 @@ def _parts(taps: int) -> list[tuple[int, int]]:
     return [(n, t) for n, t in ((larger, size + 1), (number - larger, size)) if n]
 
 
-def _groups(axis: Axis, parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Groups of taps across the lanes, and taps of each: where lanes read every second element they share loads."""
-    taps = axis.taps
-    if axis.stride != 2 or axis.dilation != 1 or taps < 2:
-        return [(taps, 1)]
-    odd = (1, 1) if taps % 2 == 0 or max(size for _, size in parts) > 3 else (1, 3)
-    rest = taps - odd[1] if taps % 2 else taps
-    return [(n, across) for n, across in ((taps % 2, odd[1]), (rest // 2, 2)) if n]
+def _groups(axis: Axis, most: int) -> list[tuple[int, int]]:
+    """Groups of taps across the lanes that share loads, and taps of each."""
+    if axis.dilation != 1 or axis.taps == 0:
+        return [(axis.taps, 1)]
+    whole, rest = divmod(axis.taps, most)
+    if most == 3 and axis.stride == 2 and axis.taps > 3:  # the third vector costs a load and a permutation more
+        rest = axis.taps % 2 * 3
+        return [(n, across) for n, across in ((rest // 3, 3), ((axis.taps - rest) // 2, 2)) if n]
+    return [(n, across) for n, across in ((whole, most), (int(rest > 0), rest)) if n]
 
 
 def _kinds_of_entries(

@@ -1,10 +1,10 @@
-"""Pointwise convolution in place: one tap an axis and no padding, any stride, group and layout.
+"""Pointwise convolution in place: one tap an axis, any stride, pads, group and layout.
 
 Every output is a product of weights with the channels of one pixel, so nothing is packed.  Two orientations:
 lanes are output channels, with words of the input broadcast from wherever they lie; or, where pixels lie
-together and fill vectors, lanes are pixels.  Axes that lie together are one.  Sums start from the bias and
-go straight to the result where it has their type and lanes lie together in it, else through a move with the
-epilogue.  Cost: the products over lane use.  Error: own bound; sums run over the channels in order.
+together and fill vectors, lanes are pixels.  Axes that lie together are one.  Results go from registers to their
+place where lanes lie together in it, else through a move.  Outputs that meet only padding are filled by moves alone.
+Cost: the products over lane use.  Error: own bound; sums run over the channels in order.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode
 from polyconv.algorithms.pixels import packed_weights, tile_rows
@@ -30,6 +28,7 @@ from polyconv.algorithms.program import (
     boxes,
     common_words,
     fill_words,
+    is_fusible,
     move_address,
     near_equal,
     tile_cycles,
@@ -37,9 +36,10 @@ from polyconv.algorithms.program import (
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Sweep, lines, sweeps
 from polyconv.kernels.convert import LLVM_NAMES
+from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.layout import Epilogue, Move
+from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.point import channel_point_tile, pixel_point_tile
 from polyconv.runtime.arrays import aligned, words
@@ -62,38 +62,87 @@ last vector."""
 WORDS = (
     *COMMON,
     "channels", "x_pixel", "*weights", "w_group", "sets", "split_sets", "*set", "*functions",
-    "outputs", "bias_group", "word_bytes", "lanes", "lane_bytes", "plain", "slots", "slot_step", "slot_pixel",
-    "slot_channel", "*start", "*bias", "*scale", "*constants", "*move_out",
+    "outputs", "word_bytes", "result_bytes", "lanes", "fused", "slots", "slot_pixel", "slot_channel",
+    "*bias", "*scale", "*constants", "*move_out",
 )  # fmt: skip
 
 
 def driver(k: Module, name: str, *, pixels: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module; lanes are pixels or channels."""
+    tiles = _pixel_tiles if pixels else _channel_tiles
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         rows = box_rows(k, p, item)
         first = item.split * p.split_sets
         end = k.minimum(first + p.split_sets, p.sets)
-        with k.loop(first, end) as number_, k.loop(0, rows) as row:
-            of = Words(k, p.buffer("set"), _SET).at(number_.index, len(_SET))
+        with k.loop(first, end) as of_set, k.loop(0, rows) as row:
+            o = Words(k, p.buffer("set"), _SET).at(of_set.index, len(_SET))
             x, y, r = _places(k, p, item, row.index)
-            x_row, y_row = k.buffer(frame, 0) + x, k.buffer(frame, 2) + (y + of.first * p.y_c)
-            y_pixel = axis_record(k, p, p.axes - 1).y_stride
-            slot = workspace + p.slots
-            tiles = _pixel_tiles if pixels else _channel_tiles
-            with k.when(p.plain.equals(1)):
-                tiles(k, p, item, of, x_row, y_row, y_pixel, p.y_c)
-            with k.when(p.plain.equals(1), otherwise=True):
-                tiles(k, p, item, of, x_row, slot, p.slot_pixel, p.slot_channel)
-                channel = item.g * p.outputs + of.first
-                last = axis_record(k, p, p.axes - 1)
-                k.call(
-                    p.buffer("move_out"), slot, p.slot_pixel, p.slot_channel, y_row, y_pixel, p.y_c,
-                    item.extent(p.axes - 1), of.outputs, p.buffer("bias") + channel * p.word_bytes,
-                    p.buffer("scale") + channel * p.word_bytes, k.buffer(frame, 4) + (r + of.first * p.r_c),
-                    last.r_stride, p.r_c, p.buffer("constants"),
-                )  # fmt: skip
+            rows_ = _Row(p, item, o, k.buffer(frame, 0) + x, k.buffer(frame, 2) + (y + o.first * p.y_c),
+                         k.buffer(frame, 4) + (r + o.first * p.r_c))  # fmt: skip
+            with k.when(p.fused.equals(1)):
+                tiles(k, rows_, None)
+            with k.when(p.fused.equals(1), otherwise=True):
+                tiles(k, rows_, workspace + p.slots)
+                _move(k, rows_, workspace + p.slots, p.slot_pixel)
+
+
+def fill_driver(k: Module, name: str) -> None:
+    """Add the driver that gives outputs which meet only padding the epilogue of a sum of nothing."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        k.clear(workspace + p.slots, 256)  # a vector or two of zeros serve as all pixels
+        with k.loop(0, p.sets) as of_set, k.loop(0, box_rows(k, p, item)) as row:
+            o = Words(k, p.buffer("set"), _SET).at(of_set.index, len(_SET))
+            x, y, r = _places(k, p, item, row.index)
+            place = _Row(p, item, o, k.buffer(frame, 0) + x, k.buffer(frame, 2) + (y + o.first * p.y_c),
+                         k.buffer(frame, 4) + (r + o.first * p.r_c))  # fmt: skip
+            _move(k, place, workspace + p.slots, k.constant(INT, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of a box for a set of outputs: where it begins in input, result and residual."""
+
+    p: Words
+    item: Item
+    set: Words
+    x: Buffer
+    y: Buffer
+    r: Buffer
+
+    @property
+    def last(self) -> Words:
+        """Record of the row's axis."""
+        return axis_record(self.item.k, self.p, self.p.axes - 1)
+
+    @property
+    def pixels(self) -> Value:
+        """Its outputs."""
+        return self.item.extent(self.p.axes - 1)
+
+    @property
+    def weights(self) -> Buffer:
+        """The set's weights."""
+        return self.p.buffer("weights") + (self.item.g * self.p.w_group + self.set.weights)
+
+    @property
+    def tables(self) -> tuple[Buffer, Buffer, Buffer]:
+        """Bias and scale of the set, and the constants."""
+        p = self.p
+        at = (self.item.g * p.outputs + self.set.first) * p.word_bytes
+        return p.buffer("bias") + at, p.buffer("scale") + at, p.buffer("constants")
+
+
+def _move(k: Module, row: _Row, sums: Buffer, pixel: Value) -> None:
+    """Sums of a row to its place, through the epilogue."""
+    p, (bias, scale, constants) = row.p, row.tables
+    k.call(
+        p.buffer("move_out"), sums, pixel, p.slot_channel, row.y, row.last.y_stride, p.y_c, row.pixels, row.set.outputs,
+        bias, scale, row.r, row.last.r_stride, p.r_c, constants,
+    )  # fmt: skip
 
 
 def _places(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value, Value]:
@@ -117,38 +166,36 @@ def _places(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value, 
     return x, y, r
 
 
-def _channel_tiles(k: Module, p: Words, item: Item, of: Words, x: Buffer, y: Buffer, y_pixel: Value,
-                   _: Value) -> None:  # fmt: skip
-    """A row in near-equal tiles, lanes are channels."""
-    pixels = item.extent(p.axes - 1)
-    parts = (pixels + of.most - 1) // of.most
-    share, larger = pixels // parts, pixels % parts
+def _channel_tiles(k: Module, row: _Row, slot: Buffer | None) -> None:
+    """A row in near-equal tiles to its place or to the slot, lanes are channels."""
+    p, of_set, last = row.p, row.set, row.last
+    parts = (row.pixels + of_set.most - 1) // of_set.most
+    share, larger = row.pixels // parts, row.pixels % parts
+    y, y_step = (row.y, last.y_stride) if slot is None else (slot, p.slot_pixel)
     with k.loop(0, parts, carry=[k.constant(INT, 0)]) as tile:
         (first,) = tile.values
         count = share + k.cast("zext", tile.index < larger, INT)
         k.call(
-            k.buffer(p.buffer("functions"), of.functions + count * 2), x + first * p.x_pixel, p.x_pixel, p.x_c,
-            p.channels, p.buffer("weights") + (item.g * p.w_group + of.weights),
-            p.buffer("start") + (item.g * p.bias_group + of.first * p.word_bytes), y + first * y_pixel, y_pixel,
-            of.there,
+            k.buffer(p.buffer("functions"), of_set.functions + count * 2), row.x + first * p.x_pixel, p.x_pixel, p.x_c,
+            p.channels, row.weights, y + first * y_step, y_step, row.r + first * last.r_stride, last.r_stride,
+            of_set.there, *row.tables,
         )  # fmt: skip
         tile.next(first + count)
 
 
-def _pixel_tiles(k: Module, p: Words, item: Item, of: Words, x: Buffer, y: Buffer, _: Value,
-                 y_channel: Value) -> None:  # fmt: skip
+def _pixel_tiles(k: Module, row: _Row, slot: Buffer | None) -> None:
     """A row in the largest tiles there are, the last vector cut short; lanes are pixels."""
-    pixels = item.extent(p.axes - 1)
-    with k.loop(0, pixels, of.most * p.lanes) as tile:
-        left = pixels - tile.index
-        vectors = k.minimum((left + p.lanes - 1) // p.lanes, of.most)
+    p, of_set = row.p, row.set
+    y, y_step, size = (row.y, p.y_c, p.result_bytes) if slot is None else (slot, p.slot_channel, p.word_bytes)
+    with k.loop(0, row.pixels, of_set.most * p.lanes) as tile:
+        left = row.pixels - tile.index
+        vectors = k.minimum((left + p.lanes - 1) // p.lanes, of_set.most)
         there = left - (vectors - 1) * p.lanes
-        family = k.select(there < p.lanes, of.edges, of.functions)
-        at = tile.index * p.word_bytes
+        family = k.select(there < p.lanes, of_set.edges, of_set.functions)
         k.call(
-            k.buffer(p.buffer("functions"), family + vectors * 2), x + at, 0, p.x_c, p.channels,
-            p.buffer("weights") + (item.g * p.w_group + of.weights),
-            p.buffer("start") + (item.g * p.bias_group + of.first * p.word_bytes), y + at, y_channel, there,
+            k.buffer(p.buffer("functions"), family + vectors * 2), row.x + tile.index * p.word_bytes, 0, p.x_c,
+            p.channels, row.weights, y + tile.index * size, y_step, row.r + tile.index * p.result_bytes, p.r_c, there,
+            *row.tables,
         )  # fmt: skip
 
 
@@ -164,7 +211,6 @@ class _Plan:
     box: tuple[int, ...]
     sets: tuple[tuple[int, int], ...]
     width: int
-    slot: int
 
 
 def applicable(s: Situation) -> str | None:
@@ -179,14 +225,25 @@ def applicable(s: Situation) -> str | None:
         return "inputs with a zero point are converted in a panel"
     if p.c == 0:
         return "there are no channels to add up"
-    if not all(_is_point(axis) for sweep in sweeps(p) for axis in sweep):
-        return "needs a kernel of one tap and no padding"
+    if not all(axis.taps == 1 for sweep in sweeps(p) for axis in sweep):
+        return "needs a kernel of one tap"
     return None
 
 
-def _is_point(axis: Axis) -> bool:
-    inside = axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad < axis.inp
-    return axis.taps == 1 and (inside or axis.out == 0)
+def _pieces(sweep: Sweep) -> tuple[Sweep, list[Sweep]]:
+    """The box of outputs whose tap lies inside the input, and the boxes around it."""
+    inner: list[Axis] = []
+    around: list[Sweep] = []
+    for a, axis in enumerate(sweep):
+        low = min(axis.out, max(0, -(-axis.pad // axis.stride)))
+        high = max(low, min(axis.out, (axis.inp - 1 + axis.pad) // axis.stride + 1))
+        for first, end in ((0, low), (high, axis.out)):
+            if end > first:
+                here = Axis(end - first, 1, 0, 1, 1, 0, axis.first_out + first * axis.out_step, axis.out_step)
+                around.append((*inner, here, *sweep[a + 1 :]))
+        inner.append(replace(axis, out=high - low, pad=axis.pad - low * axis.stride,
+                             first_out=axis.first_out + low * axis.out_step))  # fmt: skip
+    return tuple(inner), around
 
 
 def _folded(sweep: Sweep, operands: Sequence[Operand]) -> tuple[Sweep, list[Operand]]:
@@ -229,8 +286,7 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool) -> _Plan:
     if not pixels and extents[-1] > most:  # no rest that starts tiles for a few pixels
         extents[-1] = -(-extents[-1] // -(-extents[-1] // most))
     box = boxes((*extents[:-1], min(extents[-1], most)), math.prod, most)
-    return _Plan(pixels, sweep, box, sets, width, box[-1] * (max((n for _, n in sets), default=1) if pixels else
-                                                            width * lane) * arith.bytes)  # fmt: skip
+    return _Plan(pixels, sweep, box, sets, width)
 
 
 def _packed_strides(axes: Sequence[Axis], extent: str) -> Operand:
@@ -260,9 +316,15 @@ def workspace(s: Situation) -> int:
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds or the loads of short tiles, and the way out."""
-    arith = ARITHMETIC[accumulator_arithmetic(s)]
-    terms = [_cost(s, arith, _expected(s, arith, sweep)) for sweep in sweeps(s.problem) if all(a.out for a in sweep)]
-    return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
+    arith, p = ARITHMETIC[accumulator_arithmetic(s)], s.problem
+    products = moves = 0.0
+    for sweep in sweeps(p):
+        inner, around = _pieces(sweep)
+        moves += sum(math.prod(axis.out for axis in piece) for piece in around) * p.m * (p.n or 0) * 0.5
+        if all(axis.out for axis in inner):
+            terms = _cost(s, arith, _expected(s, arith, inner))
+            products, moves = products + terms["products"], moves + terms["moves"]
+    return {"products": products, "moves": moves}
 
 
 def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
@@ -279,14 +341,14 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             full, rest = divmod(vectors, heights[outputs])
             products += full * (tile_cycles(outputs, heights[outputs]) * group_in + 15)
             products += (tile_cycles(outputs, int(rest)) * group_in + 15) if rest else 0
-            moves += vectors * outputs * 1.5
+            moves += vectors * outputs * (1.5 if is_fusible(p) else 4.0)
         else:
             used = -(-outputs // lane)
             tiles = near_equal(math.ceil(width), channel_tile(s.target, plan.width))
             across = p.layout == "NCHW" and p.m > 1
             apart = 1.01 if p.layout == "NCHW" else 1.0  # each channel's pixels in a line of their own
             products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
-            moves += width * used * (8.0 if across else 1.5)
+            moves += width * used * (8.0 if across else 1.5 if is_fusible(p) else 4.0)
     batch = (p.n or 0) * p.groups
     return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count) * batch}
 
@@ -295,50 +357,73 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
 
 
 def build(r: Request) -> Program:
-    """Program of a request: one step per sweep."""
+    """Program of a request: one step per sweep, and one for every box of outputs that meet only padding."""
     keep: list[Any] = []
-    steps = [_step(r, sweep, keep) for sweep in sweeps(r.problem)]
+    steps = []
+    for sweep in sweeps(r.problem):
+        inner, around = _pieces(sweep)
+        steps += [_fill_step(r, piece, keep) for piece in around]
+        if all(axis.out for axis in inner):
+            steps.append(_step(r, inner, keep))
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
 def _step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     s, arith, p = given.situation, given.arith, given.problem
-    wanted = _expected(s, arith, sweep) if all(axis.out for axis in sweep) else None
-    operands = [given.x, given.y] + ([given.residual] if given.residual is not None else [])
-    axes, folded = _folded(sweep, operands)
-    r = replace(given, x=folded[0], y=folded[1], residual=folded[2] if given.residual is not None else None)
-    pixels = wanted is not None and wanted.pixels and r.x.spatial[-1] * axes[-1].stride == r.x.itemsize
-    plan = _plan(s, arith, axes, pixels)
-    lane, group_out = lanes(r.target, arith), p.m // p.groups
-    name = f"pointwise {'pixels' if pixels else 'channels'}"
-    address = kernel(name, ("driver",), lambda k: driver(k, "driver", pixels=pixels), r.target, check=r.check)["driver"]
-    y_lane = r.y.spatial[-1] * axes[-1].out_step if pixels else r.y.c
-    nothing = r.epilogue == Epilogue(bias=r.epilogue.bias) and LLVM_NAMES[p.y] == arith.accumulator
-    plain = nothing and y_lane == r.y.itemsize
-    functions, records = (_pixel_sets if pixels else _channel_sets)(r, plan)
+    r, axes = _with_folded(given, sweep)
+    lies_in_rows = r.x.spatial[-1] * axes[-1].stride == r.x.itemsize
+    plan = _plan(s, arith, axes, _expected(s, arith, sweep).pixels and lies_in_rows)
+    name = f"pointwise {'pixels' if plan.pixels else 'channels'}"
+    address = kernel(name, ("driver",), lambda k: driver(k, "driver", pixels=plan.pixels), r.target, check=r.check)
+    along = along_out(r, axes[-1], "p" if plan.pixels else "c")
+    fused = is_fusible(p) and along in ("cc", "pp")
+    functions, records = (_pixel_sets if plan.pixels else _channel_sets)(r, plan, fused)
     packed = _packed_weights(r, sweep, plan)
-    values = common_words(r, axes, plan.box, [lines(axis, b) for axis, b in zip(axes, plan.box, strict=True)],
-                          _splits(s, plan, axes), keep)  # fmt: skip
-    start = aligned(p.groups * group_out + 2 * lane, np.dtype(f"V{arith.bytes}"))
-    if r.bias is not None:
-        start[: p.m] = r.bias.view(start.dtype)
-    sets = len(plan.sets)
-    header = -(-(24 * len(axes)) // 64) * 64
-    block = max((n for _, n in plan.sets), default=1) if pixels else plan.width * lane
-    epilogue = replace(r.epilogue, bias=False)
+    values = _words(r, axes, plan, _splits(s, plan, axes), Move(arith.accumulator, p.y, along, r.epilogue), keep)
+    values.update({
+        "weights": packed, "w_group": packed.nbytes // max(1, p.groups), "set": words(records),
+        "functions": words(functions), "fused": int(fused),
+    })  # fmt: skip
+    return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
+
+
+def _fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
+    r, axes = _with_folded(given, sweep)
+    plan = _plan(r.situation, r.arith, axes, False)
+    address = kernel("pointwise fill", ("driver",), lambda k: fill_driver(k, "driver"), r.target, check=r.check)
+    move = Move(r.arith.accumulator, r.problem.y, along_out(r, axes[-1], "c"), r.epilogue)
+    values = _words(r, axes, plan, 1, move, keep)
+    records = [v for first, outputs in plan.sets for v in (first, outputs, *[0] * (len(_SET) - 2))]
+    values.update({
+        "weights": zeros(), "w_group": 0, "set": words(records), "functions": zeros(), "fused": 0,
+    })  # fmt: skip
+    return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
+
+
+def _with_folded(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
+    """The request and the sweep with axes that lie together in all operands as one."""
+    operands = [r.x, r.y] + ([r.residual] if r.residual is not None else [])
+    axes, folded = _folded(sweep, operands)
+    return replace(r, x=folded[0], y=folded[1], residual=folded[2] if r.residual is not None else None), axes
+
+
+def _words(r: Request, axes: Sweep, plan: _Plan, splits: int, move: Move, keep: list[Any]) -> dict[str, Any]:
+    """Words that both drivers read."""
+    p, arith = r.problem, r.arith
+    held = [lines(axis, b) for axis, b in zip(axes, plan.box, strict=True)]
+    values = common_words(r, axes, plan.box, held, splits, keep)
+    block = plan.width * lanes(r.target, arith)
     values.update({
         "panel": 0, "scratch": 0, "channels": p.c // p.groups, "x_pixel": axes[-1].stride * r.x.spatial[-1],
-        "weights": packed, "w_group": packed.nbytes // max(1, p.groups), "sets": sets,
-        "split_sets": -(-sets // values["splits"]), "set": words(records), "functions": words(functions),
-        "outputs": group_out, "bias_group": group_out * arith.bytes, "word_bytes": arith.bytes, "lanes": lane,
-        "lane_bytes": r.target.vector_bytes, "plain": int(plain), "slots": header, "slot_step": 0,
-        "slot_pixel": arith.bytes if pixels else block * arith.bytes,
-        "slot_channel": plan.box[-1] * arith.bytes if pixels else arith.bytes,
-        "start": start, "bias": zeros(), "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, axes[-1], "p" if pixels else "c"),
-                                         epilogue)),
+        "sets": len(plan.sets), "split_sets": -(-len(plan.sets) // splits), "outputs": p.m // p.groups,
+        "word_bytes": arith.bytes, "result_bytes": r.y.itemsize, "lanes": lanes(r.target, arith),
+        "slots": -(-(24 * len(axes)) // 64) * 64,
+        "slot_pixel": arith.bytes if plan.pixels else block * arith.bytes,
+        "slot_channel": plan.box[-1] * arith.bytes if plan.pixels else arith.bytes,
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
+        "constants": r.constants, "move_out": move_address(r, move),
     })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"] if group_out else 0)
+    return values
 
 
 def _splits(s: Situation, plan: _Plan, axes: Sweep) -> int:
@@ -352,7 +437,7 @@ def _splits(s: Situation, plan: _Plan, axes: Sweep) -> int:
     return max(1, -(-len(plan.sets) // per_split))
 
 
-def _channel_sets(r: Request, plan: _Plan) -> tuple[list[int], list[int]]:
+def _channel_sets(r: Request, plan: _Plan, fused: bool) -> tuple[list[int], list[int]]:
     """Functions for 1, 2, ... pixels by the vectors of a block, and a record (``_SET``) per block."""
     lane, most = lanes(r.target, r.arith), channel_tile(r.target, plan.width)
     functions: list[int] = []
@@ -364,14 +449,14 @@ def _channel_sets(r: Request, plan: _Plan) -> tuple[list[int], list[int]]:
         kind = vectors, there < lane
         if kind not in tables:
             tables[kind] = len(functions) - 2  # the function of n pixels is at word 2 n
-            for address in _tiles(r, "channel", vectors, range(1, most + 1), edges=(there < lane,)):
+            for address in _tiles(r, "channel", vectors, range(1, most + 1), fused, edges=(there < lane,)):
                 functions += (address, 0)
         records += (first, outputs, at, most, tables[kind], tables[kind], there)
         at += vectors * lane * (r.problem.c // r.problem.groups) * r.arith.bytes
     return functions, records
 
 
-def _pixel_sets(r: Request, plan: _Plan) -> tuple[list[int], list[int]]:
+def _pixel_sets(r: Request, plan: _Plan, fused: bool) -> tuple[list[int], list[int]]:
     """Functions for 1, 2, ... vectors, whole and at an edge, by outputs; and a record (``_SET``) per set."""
     heights = pixel_tiles(r.target)
     functions: list[int] = []
@@ -380,7 +465,7 @@ def _pixel_sets(r: Request, plan: _Plan) -> tuple[list[int], list[int]]:
     for first, outputs in plan.sets:
         if outputs not in tables:
             tables[outputs] = len(functions) - 2
-            for address in _tiles(r, "pixel", outputs, range(1, heights[outputs] + 1), edges=(False, True)):
+            for address in _tiles(r, "pixel", outputs, range(1, heights[outputs] + 1), fused, edges=(False, True)):
                 functions += (address, 0)
         table = tables[outputs]
         records += (first, outputs, first * (r.problem.c // r.problem.groups) * r.arith.bytes, heights[outputs],
@@ -388,16 +473,19 @@ def _pixel_sets(r: Request, plan: _Plan) -> tuple[list[int], list[int]]:
     return functions, records
 
 
-def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], edges: Sequence[bool]) -> list[int]:
+def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], fused: bool,
+           edges: Sequence[bool]) -> list[int]:  # fmt: skip
     """Addresses of a family of tiles: of all sizes whole, or cut short, or first whole and then cut short."""
-    lane, make = lanes(r.target, r.arith), {"channel": channel_point_tile, "pixel": pixel_point_tile}[orientation]
+    make = {"channel": channel_point_tile, "pixel": pixel_point_tile}[orientation]
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue) if fused else of_sums(r.arith.name)
     kinds = {f"{'edge' if edge else 'whole'}{n}": (edge, n) for edge in edges for n in sizes}
 
     def build(k: Module) -> None:
         for name, (edge, n) in kinds.items():
-            make(k, name, r.arith, lane, *((fixed, n) if orientation == "pixel" else (n, fixed)), edge=edge)
+            size = (fixed, n) if orientation == "pixel" else (n, fixed)
+            make(k, name, replace(spec, edge=edge), lanes(r.target, r.arith), *size, f16c=r.target.level != "baseline")
 
-    label = f"point {orientation} {r.arith.name} {fixed} {len(sizes)} {edges}"
+    label = f"point {orientation} {spec} {fixed} {len(sizes)} {edges}"
     found = kernel(label, tuple(kinds), build, r.target, check=r.check)
     return [found[name] for name in kinds]
 

@@ -58,7 +58,7 @@ class DepthwiseTile:
         Steps from one output to the next.
     taps : tuple of (int, int)
         Kinds of entries, in the list's order: taps along the sliding axis, and across the lanes; several of those
-        only where lanes read every second element.
+        only where lanes read neighbours or every second element.
     """
 
     source: str
@@ -96,12 +96,28 @@ def _reader(k: Module, spec: DepthwiseTile, kind: Type, across: int, settings: d
         value: Value = there.results[0]
         return value
 
-    if spec.reads == "1":
+    if spec.reads == "1" and across == 1:
         mask = k.span(first, end, n) if pixels else used
         return lambda place: [loaded(place, mask)]
+    if spec.reads == "1":
+        # what one load lacks for taps further on comes from a short one, since loads that cross a line are the bound
+        mask = k.span(first, end, n) if pixels else None
+        few = Type(kind.element, 4)
+        beyond = k.span(first - n, k.minimum(end - n, across - 1), few.lanes) if pixels else None
+
+        def shifted(place: Buffer) -> list[Value]:
+            here, after = loaded(place, mask), place + n * size
+            if beyond is not None:
+                rest = k.load_first(few, after, beyond)
+            else:
+                rest = k.load(Type(kind.element, across - 1), after)
+            rest = k.shuffle(rest, rest, [i % (across - 1) for i in range(n)])
+            return [here, *(k.shuffle(here, rest, range(j, n + j)) for j in range(1, across))]
+
+        return shifted
     if spec.reads == "any":
-        mask = k.span(first, end, n) if pixels else used
-        return lambda place: [gathered(place, mask)]
+        masks = [k.span(first - j, end - j, n) if pixels else used for j in range(across)]
+        return lambda place: [gathered(place + element * j, mask) for j, mask in enumerate(masks)]
     if spec.reads == "any2":
 
         def half(bound: Value) -> Value:

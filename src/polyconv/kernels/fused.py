@@ -16,7 +16,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
 from polyconv.kernels.tile import AHEAD
 
-__all__ = ["FusedTile", "fused_channel_tile", "fused_pixel_tile", "is_cheap"]
+__all__ = ["FusedTile", "Out", "fused_channel_tile", "fused_pixel_tile", "is_cheap", "of_sums"]
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
 
@@ -49,6 +49,12 @@ class FusedTile:
     edge: bool = False
 
 
+def of_sums(arithmetic: str) -> FusedTile:
+    """The tile that stores its sums as they are."""
+    accumulator = ARITHMETIC[arithmetic].accumulator
+    return FusedTile(arithmetic, {"float": "f32", "double": "f64"}.get(accumulator, accumulator), Epilogue())
+
+
 def is_cheap(epilogue: Epilogue) -> bool:
     """Whether an epilogue is short enough to be written out for every register of a tile."""
     return epilogue.activation in _CHEAP
@@ -61,7 +67,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     kind = vector(arithmetic.accumulator, lanes)
     with k.function(name, *_SIGNATURE) as given:
         panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
-        out = _Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
         with k.loop(0, times, carry=[panel, y, residual]) as group:
             rows_in, rows_out, rows_beside = group.values
             with k.loop(0, n, carry=[weights, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
@@ -100,7 +106,7 @@ def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
     kind = vector(arithmetic.accumulator, lanes)
     with k.function(name, *_SIGNATURE) as given:
         panel, _, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
-        out = _Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
+        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
         with k.loop(0, times, carry=[panel, y, residual]) as group:
             pixels_in, rows_out, rows_beside = group.values
             with k.loop(0, n, carry=[weights, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
@@ -122,7 +128,7 @@ def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
             group.next(pixels_in + vectors * kind.bytes, rows_out + along, rows_beside + along)
 
 
-class _Out:
+class Out:
     """Stores of one tile: epilogue, conversion, and a mask for its last vector."""
 
     def __init__(self, k: Module, spec: FusedTile, kind: Type, f16c: bool, bias: Buffer, scale: Buffer,

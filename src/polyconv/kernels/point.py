@@ -1,80 +1,81 @@
 """Tiles of a pointwise product that read the tensor in place: outputs of a pixel are a matrix times its channels.
 
-Two orientations of one contract ``tile(x, x_pixel, x_channel, n, weights, start, y, y_step, there)``:
+Two orientations of one contract, both with the epilogue in registers:
 
 * ``channel_point_tile``: lanes are output channels.  Elements of ``rows`` pixels, ``x_pixel`` bytes apart, are
-  broadcast against streaming weight vectors; sums start from vectors at ``start`` and are stored ``y_step``
-  bytes apart per pixel.  Any strides of x will do.  At an ``edge`` the last vector has ``there`` channels.
+  broadcast against streaming weight vectors; results of a pixel lie together, those of the next ``y_step`` bytes
+  further.  Any strides of x will do.
 * ``pixel_point_tile``: lanes are pixels, which lie together in x and y.  Vectors of pixels are multiplied by
-  streaming weights of ``rows`` output channels; sums start from a word per channel and are stored ``y_step`` bytes
-  apart per channel.  At an ``edge`` the last vector has ``there`` pixels.
+  streaming weights of ``rows`` output channels, whose results lie ``y_step`` bytes apart.
 
-Sums add their products in the order of the channels in both.
+At an edge (``FusedTile.edge``) the last vector has ``last`` lanes.  Sums add their products in the order of the
+channels in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from polyconv.kernels.isa import Arithmetic
-from polyconv.kernels.language import Buffer, Mask, Module, Value, vector
+from polyconv.kernels.fused import FusedTile, Out
+from polyconv.kernels.isa import ARITHMETIC
+from polyconv.kernels.language import Module, vector
 from polyconv.kernels.tile import AHEAD
 
 __all__ = ["channel_point_tile", "pixel_point_tile"]
 
-_SIGNATURE = ("buffer", "int", "int", "int", "buffer", "buffer", "buffer", "int", "int")
+# input with its steps between pixels and channels, number of channels, weights, result and residual with their steps
+# between rows of the tile, lanes of the last vector that count, bias, scale, constants
+_SIGNATURE = (
+    "buffer", "int", "int", "int", "buffer", "buffer", "int", "buffer", "int", "int", "buffer", "buffer", "buffer",
+)  # fmt: skip
 
 
-def _finish(k: Module, sums: list[Value], y: Buffer, y_step: Value, masks: Sequence[Mask | None]) -> None:
-    for r in range(0, len(sums), len(masks)):
-        for j, mask in enumerate(masks):
-            place = y + j * sums[0].type.bytes
-            if mask is None:
-                k.store(sums[r + j], place)
-            else:
-                k.store_first(sums[r + j], place, mask)
-        y = y + y_step
-
-
-def channel_point_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int,
-                       *, edge: bool) -> None:  # fmt: skip
+def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
+                       *, f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels to a module."""
-    kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_SIGNATURE) as (x, x_pixel, x_channel, n, weights, start, y, y_step, there):
-        last = k.mask(there, lanes) if edge else None
-        begin = [k.load(kind, start + j * kind.bytes) for j in range(vectors)]
+    kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
+    with k.function(name, *_SIGNATURE) as given:
+        x, x_pixel, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants = given
+        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
         pixels = [k.rebase(x + x_pixel * r) for r in range(rows)]
-        nothing = n * 0
-        with k.loop(0, n, carry=[nothing, weights, *(begin * rows)], runs=True) as step:
+        held = [k.constant(kind, 0)] * (rows * vectors)
+        with k.loop(0, n, carry=[n * 0, weights, *held], runs=True) as step:
             at, b, *total = step.values
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
-            for j in range(0, vectors * kind.bytes, 64):
-                k.prefetch(b + (AHEAD + j))
+            if kind.is_float:
+                for j in range(0, vectors * kind.bytes, 64):
+                    k.prefetch(b + (AHEAD + j))
             following = []
             for r, pixel in enumerate(pixels):
                 word = k.broadcast(kind, pixel + at)
                 following += [k.fma(word, of_b[j], total[r * vectors + j]) for j in range(vectors)]
             step.next(at + x_channel, b + vectors * kind.bytes, *following)
-        _finish(k, step.results[2:], y, y_step, [None] * (vectors - 1) + [last])
+        sums = step.results[2:]
+        for r in range(rows):
+            for j in range(vectors):
+                out.store(sums[r * vectors + j], y, residual, j, j * lanes, last=j == vectors - 1)
+            y, residual = y + y_step, residual + r_step
 
 
-def pixel_point_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int,
-                     *, edge: bool) -> None:  # fmt: skip
+def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
+                     *, f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels to a module."""
+    arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_SIGNATURE) as (x, _, x_channel, n, weights, start, y, y_step, there):
-        last = k.mask(there, lanes) if edge else None
-        masks = [None] * (vectors - 1) + [last]
-        begin = [k.broadcast(kind, start + r * arithmetic.bytes) for r in range(rows)]
-        with k.loop(0, n, carry=[x, weights, *(b for b in begin for _ in masks)], runs=True) as step:
+    with k.function(name, *_SIGNATURE) as given:
+        x, _, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants = given
+        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
+        held = [k.constant(kind, 0)] * (rows * vectors)
+        with k.loop(0, n, carry=[x, weights, *held], runs=True) as step:
             a, b, *total = step.values
-            pixels = [
-                k.load(kind, a + j * kind.bytes) if mask is None else k.load_first(kind, a + j * kind.bytes, mask)
-                for j, mask in enumerate(masks)
-            ]
+            pixels = [k.load(kind, a + j * kind.bytes) for j in range(vectors - 1)]
+            end = a + (vectors - 1) * kind.bytes
+            pixels.append(k.load(kind, end) if out.mask is None else k.load_first(kind, end, out.mask))
             following = []
             for r in range(rows):
                 word = k.broadcast(kind, b + r * arithmetic.bytes)
                 following += [k.fma(word, pixels[j], total[r * vectors + j]) for j in range(vectors)]
             step.next(a + x_channel, b + rows * arithmetic.bytes, *following)
-        _finish(k, step.results[2:], y, y_step, masks)
+        sums = step.results[2:]
+        for r in range(rows):
+            for j in range(vectors):
+                out.store(sums[r * vectors + j], y, residual, j, r, last=j == vectors - 1)
+            y, residual = y + y_step, residual + r_step
