@@ -8,6 +8,7 @@ multiple of the vector, plus one pass over input and output.  Error: own bound, 
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -472,7 +473,13 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     steps = group_in_words(group_in, arith) * taps
     chunk_steps = group_in_words(min(plan.chunk, group_in), arith) * taps
     values = step_words(r, sweep, plan, functions, packed, steps, chunk_steps, careful, keep)
-    return {**values, "fused": int(fused), "last_lanes": last_lanes}
+    values.update({"fused": int(fused), "last_lanes": last_lanes})
+    if fused:  # an entry of these tiles says also which row of weights it starts with
+        entries, _ = _entries(arith, plan, group_in)
+        before = [0, *itertools.accumulate(entries[1::2])]
+        triples = zip(entries[::2], entries[1::2], before, strict=False)
+        values["entries"] = words([v for triple in triples for v in triple])
+    return values
 
 
 def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: tuple[list[int], list[int]], packed: NDArray[Any],
