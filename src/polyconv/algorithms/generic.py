@@ -31,6 +31,7 @@ from polyconv.algorithms.program import (
     boxes,
     common_words,
     fill_words,
+    fused_address,
     is_fusible,
     move_address,
     near_equal,
@@ -432,8 +433,8 @@ def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[
     taps = math.prod(axis.taps for axis in sweep)
     last = sweep[-1]
     tiles = tile_rows(group_out, r.target)
-    specs = [FusedTile(arith.name, p.y, r.epilogue, edge) for edge in (False, True)] if plan.fused else []
-    functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps, specs)
+    fused = (lambda rows: _fused_tiles(r, plan, rows)) if plan.fused else None
+    functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps, fused)
     key = tuple((a.taps, a.first_tap, a.tap_step) for member, _ in family.members for a in member)
     packed = r.packed(
         ("generic", arith.name, r.target.level, order, key), lambda: packed_weights(_weights(r, family, order), tiles)
@@ -465,6 +466,23 @@ def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[
         "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"] if group_out else 0)
+
+
+def _fused_tiles(r: Request, plan: _Plan, rows: int) -> list[int]:
+    """Tiles of 1, 2, ... vectors, then those whose last vector is masked; 0 for sizes that no row is cut into."""
+    lane, most = lanes(r.target, r.arith), pixel_tiles(r.target)[rows]
+    whole, masked = set(), set()
+    for width in (plan.box[-1], plan.sweep[-1].out % plan.box[-1]):
+        cut = [size for _, size in near_equal(-(-width // lane), most)]
+        masked |= set(cut[-1:]) if width % lane else set()
+        whole |= set(cut[: -1 if width % lane else None])
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue)
+    sizes = range(1, most + 1)
+    return [
+        fused_address(r, "pixel", kind, rows, size) if size in wanted else 0
+        for kind, wanted in ((spec, whole), (replace(spec, edge=True), masked))
+        for size in sizes
+    ]
 
 
 def _members(r: Request, family: Family, order: tuple[int, ...]) -> list[int]:

@@ -5,13 +5,12 @@ Shared by the algorithms that bring pixels into a panel, however they do it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.program import Request, fused_addresses, tile_addresses
-from polyconv.kernels.fused import FusedTile
+from polyconv.algorithms.program import Request, tile_addresses
 from polyconv.kernels.isa import pixel_tiles
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
@@ -34,20 +33,20 @@ def tile_rows(outputs: int, target: Target) -> list[tuple[int, int]]:
 
 
 def pixel_tables(
-    r: Request, tiles: list[tuple[int, int]], entries: int, chunk_entries: int, specs: Sequence[FusedTile] = ()
+    r: Request, tiles: list[tuple[int, int]], entries: int, chunk_entries: int,
+    addresses: Callable[[int], list[int]] | None = None
 ) -> tuple[list[int], list[int]]:
     """Table of tile functions, and a record (``TILE``) for every set of output channels.
 
-    With ``specs`` the functions of those fused tiles, one kind after the other for each set.
+    Functions of a number of rows: tiles of 1, 2, ... vectors, or what ``addresses`` gives.
     """
     heights = pixel_tiles(r.target)
     functions: list[int] = []
     tables: dict[int, int] = {}
     for rows in sorted({rows for _, rows in tiles}):
         tables[rows] = len(functions) - 2  # the function of n vectors is at word 2 n
-        widths = range(1, heights[rows] + 1)
-        kinds = [fused_addresses(r, "pixel", spec, rows, widths) for spec in specs]
-        for address in (a for kind in kinds or [tile_addresses(r, "pixel", rows, widths)] for a in kind):
+        found = tile_addresses(r, "pixel", rows, range(1, heights[rows] + 1)) if addresses is None else addresses(rows)
+        for address in found:
             functions += (address, 0)
     size = r.arith.bytes
     records = [

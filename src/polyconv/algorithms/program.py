@@ -28,7 +28,7 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
-    "along_out", "boxes", "common_words", "fill_words", "fused_addresses", "is_fusible", "move_address", "near_equal",
+    "along_out", "boxes", "common_words", "fill_words", "fused_address", "is_fusible", "move_address", "near_equal",
     "one_step", "own_bound", "planes_collide", "tile_addresses", "tile_cycles", "zeros",
 ]  # fmt: skip
 
@@ -346,23 +346,15 @@ def is_fusible(p: Problem) -> bool:
     return is_cheap(Epilogue(activation="" if p.activation is None else p.activation.name))
 
 
-def fused_addresses(
-    r: Request, orientation: str, spec: FusedTile, rows: Sequence[int] | int, vectors: Sequence[int] | int
-) -> list[int]:
-    """Addresses of a family of fused tiles, for every number of rows and of vectors."""
+def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> int:
+    """Address of a fused tile; a kernel of its own, since there are many kinds and a layer needs few sizes."""
     make = {"channel": fused_channel_tile, "pixel": fused_pixel_tile}[orientation]
     count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.level != "baseline"
-    heights = [rows] if isinstance(rows, int) else rows
-    widths = [vectors] if isinstance(vectors, int) else vectors
-    sizes = [(n, v) for n in heights for v in widths]
-    names = tuple(f"tile{n}x{v}" for n, v in sizes)
 
     def build(k: Any) -> None:
-        for name, (n, v) in zip(names, sizes, strict=True):
-            make(k, name, spec, count, n, v, f16c=f16c)
+        make(k, "tile", spec, count, rows, vectors, f16c=f16c)
 
-    found = kernel(f"{orientation} {spec} {names[0]}-{names[-1]}", names, build, r.target, check=r.check)
-    return [found[name] for name in names]
+    return kernel(f"{orientation} {spec} {rows}x{vectors}", ("tile",), build, r.target, check=r.check)["tile"]
 
 
 MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0

@@ -25,7 +25,7 @@ from polyconv.algorithms.program import (
     boxes,
     common_words,
     fill_words,
-    fused_addresses,
+    fused_address,
     is_fusible,
     move_address,
     near_equal,
@@ -314,8 +314,7 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     tables = []
     for vectors, cut in ((plan.vectors, False), (plan.last_vectors, fused and last_lanes < lane)):
         spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else FusedTile(arith.name, accumulator, Epilogue())
-        functions = fused_addresses(r, "channel", spec, range(1, run_tiles(r.target)[vectors] + 1), vectors)
-        tables += [_walks(pixels, functions) for pixels in (plan.box[-1], edge)]
+        tables += [_walks(r, spec, pixels, vectors) for pixels in (plan.box[-1], edge)]
     longest = 1 + max(len(t) for t in tables)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
@@ -370,12 +369,13 @@ def _way_in(r: Request, dense: bool) -> Move:
     return Move(r.problem.x, r.arith.accumulator, "pc", together=group_in if group_in < _SQUARE else 0)
 
 
-def _walks(pixels: int, functions: list[int]) -> list[int]:
+def _walks(r: Request, spec: FusedTile, pixels: int, vectors: int) -> list[int]:
     """Tiles of a row of pixels, equal ones together: (first pixel, times, function, 0) of each walk."""
     walks: list[int] = []
-    for first, rows in near_equal(pixels, len(functions)):
-        if walks and walks[-2] == functions[rows - 1]:
+    for first, rows in near_equal(pixels, run_tiles(r.target)[vectors]):
+        function = fused_address(r, "channel", spec, rows, vectors)
+        if walks and walks[-2] == function:
             walks[-3] += 1
         else:
-            walks += (first, 1, functions[rows - 1], 0)
+            walks += (first, 1, function, 0)
     return walks
