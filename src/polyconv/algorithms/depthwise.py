@@ -2,7 +2,8 @@
 
 A window slides along one axis, the last one where lanes are channels that lie together, the one before it where
 lanes are neighbouring pixels of the last; the other taps are a list of entries.  Padded taps are left out of
-the list, padded positions of the window are skipped, padded lanes are masked: nothing is copied.
+the list, padded positions of the window are skipped, padded lanes are masked: nothing is copied.  Arrays that lie
+otherwise than their layout says are read as they lie, and their sums run in that order of taps.
 Cost: the multiply-adds, or the loads that rows of outputs share.  Error: own bound, k eps sum|x||w|.
 """
 
@@ -50,6 +51,9 @@ _TAPS = 8
 _MOST_TAPS = 4096
 _CHUNK_BYTES = 128 << 10
 """Input that the channels of an item share: of all lines where lanes are pixels, else of one line's window."""
+
+_CHANNELS = (4, 64)
+"""Fewest and most channels of an item where lanes are pixels; they share its lists."""
 
 _ENTRY_BYTES = 8 * len(ENTRY)
 
@@ -182,7 +186,6 @@ def _list(k: Module, p: Words, item: Item, entries: Buffer, row: Value, column: 
         number.next(tap.results[0])
 
 
-
 def _tiles(k: Module, p: Words, item: Item, entries: Buffer, place: Place, channel: Value, channels: Value,
            used: Value, masked: Value) -> None:  # fmt: skip
     """All outputs along the sliding axis, every ``phases``-th in a tile, in the largest tiles that there are."""
@@ -283,9 +286,10 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
     across = next((n for n in (3, 2) if n * widest <= _ACROSS[s.target.level].get(last.stride, 0)), 1)
     across = across if channels == 1 else 1
     kinds = _kinds_of_entries(parts, _groups(last, across) if pixels else [(1, 1)], sweep[:slid])
-    row_bytes = sweep[-1].inp * p.x_dtype.itemsize
+    row_bytes = last.inp * p.x_dtype.itemsize
     if pixels:
-        chunk = min(p.c, max(channels, min(64, _CHUNK_BYTES // max(1, row_bytes * axis.inp)) // channels * channels))
+        least, most = _CHANNELS
+        chunk = min(p.c, max(least, min(most, _CHUNK_BYTES // max(1, row_bytes * axis.inp)) // channels * channels))
     else:
         held = row_bytes * lane * (sweep[-2].taps if slid else 1)
         chunk = min(p.c, lane * max(1, min(24, _CHUNK_BYTES // max(1, held))))
@@ -385,8 +389,7 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     rows = slid.out / max(1, tiles)
     met = math.prod(_met(axis) for axis in plan.outer)  # rows of the window that meet the input
     inside = _met(slid) / max(1, slid.taps)
-    distance = last.stride if pixels else 1 if p.layout == "NHWC" or p.c == 1 else 0
-    load = {1: 0.9, 2: 2.0}.get(distance, 20.0)
+    load = {1: 0.9, 2: 2.0}.get(last.stride, 20.0) if pixels else 0.9
     entry = 0.0
     for number, taps, _, groups, across, *_ in plan.kinds:
         loads = ((rows - 1) * plan.stride + taps) * load * (1.0 if across == 1 else 1.2) + taps * across / 2
@@ -413,12 +416,19 @@ def _met(axis: Axis) -> float:
 def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
-    together = all(o.c == o.itemsize for o in (r.x, r.y)) and r.problem.c > 1
-    pixels = _pixels(r.problem) and not together
+    pixels = _over_pixels(r)
     name = "pixels" if pixels else "channels"
     found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)
     steps = [_step(r, _plan(r.situation, sweep, pixels), sweep, found[name], keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _over_pixels(r: Request) -> bool:
+    """Whether lanes are pixels: as the input lies, of which there are more loads than stores of the result."""
+    channels, pixels = (stride == r.x.itemsize for stride in (r.x.c, r.x.spatial[-1]))
+    if channels == pixels or r.problem.c == 1 or not r.situation.finite:
+        return _pixels(r.problem)
+    return pixels
 
 
 def _step(r: Request, plan: _Plan, sweep: Sweep, address: int, keep: list[Any]) -> Step:
