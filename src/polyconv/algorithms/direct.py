@@ -29,7 +29,7 @@ from polyconv.algorithms.program import (
     boxes,
     common_words,
     fill_words,
-    fused_addresses,
+    fused_address,
     is_fusible,
     move_address,
     near_equal,
@@ -458,10 +458,14 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     fused = not careful and plan.chunks == 1 and arith.channels == 1 and is_fusible(p)
     fused = fused and along_out(r, sweep[-1], "c") == "cc"
 
+    widths = plan.box[-1], sweep[-1].out % plan.box[-1]
+
     def tiles(vectors: int, cut: bool) -> list[int]:
         rows = range(1, channel_tile_rows(r.target, vectors) + 1)
         if fused:
-            return fused_addresses(r, "channel", FusedTile(arith.name, p.y, r.epilogue, cut), rows, vectors)
+            spec = FusedTile(arith.name, p.y, r.epilogue, cut)
+            needed = {n for pixels in widths for _, n in near_equal(pixels, rows[-1])}
+            return [fused_address(r, "channel", spec, n, vectors) if n in needed else 0 for n in rows]
         return tile_addresses(r, "channel", rows, vectors)
 
     functions = tiles(plan.vectors, False), tiles(plan.last_vectors, last_lanes < lane)

@@ -18,7 +18,7 @@ from polyconv.algorithms.panel import AXIS
 from polyconv.algorithms.sweep import Axis, Lines, Sweep
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile, is_cheap
-from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles, run_tiles
 from polyconv.kernels.layout import Epilogue, Move, move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import channel_tile, pixel_tile
@@ -346,15 +346,25 @@ def is_fusible(p: Problem) -> bool:
     return is_cheap(Epilogue(activation="" if p.activation is None else p.activation.name))
 
 
+_FAMILY = 7
+"""Sizes of fused tiles that share a kernel: few enough to compile in 50 ms, enough that new extents rarely compile."""
+
+
 def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> int:
-    """Address of a fused tile; a kernel of its own, since there are many kinds and a layer needs few sizes."""
-    make = {"channel": fused_channel_tile, "pixel": fused_pixel_tile}[orientation]
+    """Address of a fused tile."""
     count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.level != "baseline"
+    by_rows = orientation == "channel"
+    make = fused_channel_tile if by_rows else fused_pixel_tile
+    size, most = (rows, run_tiles(r.target)[vectors]) if by_rows else (vectors, pixel_tiles(r.target)[rows])
+    first = (size - 1) // _FAMILY * _FAMILY + 1
+    names = {f"tile{n}": n for n in range(first, min(first + _FAMILY, most + 1))}
 
     def build(k: Any) -> None:
-        make(k, "tile", spec, count, rows, vectors, f16c=f16c)
+        for name, n in names.items():
+            make(k, name, spec, count, *((n, vectors) if by_rows else (rows, n)), f16c=f16c)
 
-    return kernel(f"{orientation} {spec} {rows}x{vectors}", ("tile",), build, r.target, check=r.check)["tile"]
+    label = f"{orientation} {spec} {vectors if by_rows else rows} {first}-{first + len(names) - 1}"
+    return kernel(label, tuple(names), build, r.target, check=r.check)[f"tile{size}"]
 
 
 MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0
