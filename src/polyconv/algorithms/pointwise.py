@@ -43,6 +43,7 @@ from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.point import channel_point_tile, pixel_point_tile
 from polyconv.runtime.arrays import aligned, words
+from polyconv.target import Target
 
 __all__ = ["applicable", "build", "cost", "workspace"]
 
@@ -289,6 +290,12 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool) -> _Plan:
     return _Plan(pixels, sweep, box, sets, width)
 
 
+def _most_rows(target: Target, vectors: int, pixel_bytes: int) -> int:
+    """Most pixels of a tile; where they lie a multiple of 4 KiB apart they share the ways of one set of a cache."""
+    most = channel_tile(target, vectors)
+    return min(most, 7) if pixel_bytes % 4096 == 0 else most
+
+
 def _packed_strides(axes: Sequence[Axis], extent: str) -> Operand:
     """Strides of a packed tensor of a sweep's extents, in elements of one byte: enough to see what folds."""
     step, strides = 1, list[int]()
@@ -344,7 +351,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             moves += vectors * outputs * (1.5 if is_fusible(p) else 4.0)
         else:
             used = -(-outputs // lane)
-            tiles = near_equal(math.ceil(width), channel_tile(s.target, plan.width))
+            pixel_bytes = p.c * arith.bytes * plan.sweep[-1].stride if p.layout == "NHWC" else arith.bytes
+            tiles = near_equal(math.ceil(width), _most_rows(s.target, plan.width, pixel_bytes))
             across = p.layout == "NCHW" and p.m > 1
             apart = 1.01 if p.layout == "NCHW" else 1.0  # each channel's pixels in a line of their own
             products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
@@ -439,7 +447,8 @@ def _splits(s: Situation, plan: _Plan, axes: Sweep) -> int:
 
 def _channel_sets(r: Request, plan: _Plan, fused: bool) -> tuple[list[int], list[int]]:
     """Functions for 1, 2, ... pixels by the vectors of a block, and a record (``_SET``) per block."""
-    lane, most = lanes(r.target, r.arith), channel_tile(r.target, plan.width)
+    lane = lanes(r.target, r.arith)
+    most = _most_rows(r.target, plan.width, plan.sweep[-1].stride * r.x.spatial[-1])
     functions: list[int] = []
     tables: dict[tuple[int, bool], int] = {}
     records: list[int] = []

@@ -136,7 +136,16 @@ def _trimmed(axis: Axis) -> Axis:
     )
 
 
+_FEW = 8
+
+
 def _phases(out: int, inp: int, k: int, s: int, d: int, begin: int) -> list[Axis]:
+    if inp == 1 and 1 < out <= _FEW:  # every output has a tap of its own, or none
+        nearest = [divmod(o + begin, d) for o in range(out)]
+        return [
+            Axis(1, 1, 1, 1, 1, 0, o, 1, t) if rest == 0 and 0 <= t < k else Axis(1, 1, 0, 1, 1, 0, o, 1)
+            for o, (t, rest) in enumerate(nearest)
+        ]
     g = math.gcd(s, d)
     period, step = s // g, d // g
     phases = []

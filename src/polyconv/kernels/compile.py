@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
 import threading
 from functools import cache
 from typing import Any
@@ -57,7 +58,10 @@ def assembly(text: str, target: Target) -> str:
 
 @cache
 def _jit() -> Any:
-    jit = _llvm().create_lljit_compiler(_machine_for_jit(), use_jit_link=False, suppress_errors=True)
+    # JITLink keeps code and constants of an object in one piece of memory.  LLVM's older linker may get pieces more
+    # than 2 GiB apart in a process that holds much, and aborts over the 32-bit distances between them.
+    in_one_piece = sys.platform != "win32"
+    jit = _llvm().create_lljit_compiler(_machine_for_jit(), use_jit_link=in_one_piece, suppress_errors=True)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(jit))  # never disposed, not even at exit
     return jit
 
