@@ -34,10 +34,10 @@ from polyconv.algorithms.program import (
     zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
-from polyconv.kernels.fused import FusedTile
+from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Epilogue, Move, zero_words
+from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
@@ -310,10 +310,9 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     left = group_out - (plan.blocks - 1) * plan.vectors * lane
     last_lanes = left - (plan.last_vectors - 1) * lane
     edge = last.out % plan.box[-1] or plan.box[-1]
-    accumulator = {"float": "f32", "double": "f64"}.get(arith.accumulator, arith.accumulator)
     tables = []
     for vectors, cut in ((plan.vectors, False), (plan.last_vectors, fused and last_lanes < lane)):
-        spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else FusedTile(arith.name, accumulator, Epilogue())
+        spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else of_sums(arith.name)
         tables += [_walks(r, spec, pixels, vectors) for pixels in (plan.box[-1], edge)]
     longest = 1 + max(len(t) for t in tables)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
