@@ -83,6 +83,17 @@ def test_ignored_begin_pads_are_explained_by_the_result_without_them() -> None:
     assert explanation("openvino", p, made, want, got) is None
 
 
+def test_a_dropped_shift_is_explained_by_the_result_without_it() -> None:
+    p, made = made_for("conv_transpose f32 NCHW n1 c4 i5 m4 k1 p1:0 op1")
+    want = expected(p, made)
+    got = oracle(Problem.parse("conv_transpose f32 NCHW n1 c4 i5 m4 k1"), made.x, made.w)
+    reason = "pointwise backprop with the input's extents ignores pads and output_padding"
+    assert explanation("openvino", p, made, want, got) == reason
+    assert explanation("onnxruntime", p, made, want, got) is None
+    got[0, 0, 4] += 1.0
+    assert explanation("openvino", p, made, want, got) is None
+
+
 def test_wrong_shapes_and_types_are_never_explained() -> None:
     p, made = made_for("conv bf16 NCHW n1 c4 i9x9 m4 k3x3 b1")
     want = expected(p, made)
