@@ -44,7 +44,7 @@ class Plan:
         Row of the table of algorithms.
     arithmetic : str
         Names what fixes the bits: plans with equal names give equal bits on one instruction set, for any
-        batch, number of threads or workspace limit.
+        batch, number of threads or workspace limit, on arrays that lie alike in memory.
     target : str
         Instruction-set level the kernels are made for.
     threads : int
