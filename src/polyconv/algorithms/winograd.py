@@ -751,24 +751,28 @@ def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: _Plan, lane: int) -> ND
     spread = w.reshape(groups, m, c, outer, taps[-2] if plan.transformed == 2 else 1, taps[-1])
     points = plan.y.n * plan.x.n
     transform = np.kron(plan.y.weights, plan.x.weights)
-    chunks = [range(first, min(first + ROW_WORDS, c)) for first in range(0, c, ROW_WORDS)]
-    enters = [[phase.enters(plan.kind(point)) for point in range(points)] for phase in plan.phases]
+    whole = c // ROW_WORDS * ROW_WORDS
+    chunks = [(0, whole, ROW_WORDS)] * (whole > 0) + [(whole, c, c - whole)] * (whole < c)
+    enters = [
+        [number for number, phase in enumerate(plan.phases) if phase.enters(plan.kind(point))]
+        for point in range(points)
+    ]  # fmt: skip
     packed = aligned(groups * plan.blocks * sum(plan.point_phases) * c * outer * width, w.dtype)
+    made = np.empty((len(plan.phases), points, c, outer, width))
     for one, into in zip(spread, packed.reshape(groups, plan.blocks, -1), strict=True):
         for block, target in enumerate(into):  # one after the other: its points stay in the cache
             some = one[block * width : (block + 1) * width]
-            made = []
-            for phase in plan.phases:
+            for phase, values in zip(plan.phases, made, strict=True):
                 taps_first = np.zeros((plan.y.r, plan.x.r, c, outer, width))
                 part = some[..., phase.taps[0] :: steps[0], phase.taps[1] :: steps[1]]
                 taps_first[: part.shape[-2], : part.shape[-1], ..., : len(some)] = part.transpose(3, 4, 1, 2, 0)
-                made.append((transform @ taps_first.reshape(transform.shape[1], -1)).reshape(points, c, outer, width))
+                values[...] = (transform @ taps_first.reshape(transform.shape[1], -1)).reshape(values.shape)
             at = 0
-            for point in range(points):
-                of_point = [values[point] for values, there in zip(made, enters, strict=True) if there[point]]
-                for chunk in chunks:
-                    for values in of_point:
-                        part = values[chunk.start : chunk.stop].swapaxes(0, 1)
-                        target[at : at + part.size].reshape(part.shape)[...] = part
-                        at += part.size
+            for point, entering in enumerate(enters):
+                of_point = made[:, point] if len(entering) == len(made) else made[entering, point]
+                for first, last, size in chunks:
+                    part = of_point[:, first:last].reshape(len(entering), -1, size, outer, width)
+                    part = part.transpose(1, 0, 3, 2, 4)
+                    target[at : at + part.size].reshape(part.shape)[...] = part
+                    at += part.size
     return packed
