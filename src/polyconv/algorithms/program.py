@@ -324,6 +324,10 @@ def move_address(r: Request, spec: Move) -> int:
     return kernel(f"{spec} {count}", ("move",), build, target, check=r.check)["move"]
 
 
+_FAMILY = 7
+"""Sizes of tiles that share a kernel: few enough to compile in 50 ms, enough that new extents rarely compile."""
+
+
 def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int, vectors: Sequence[int] | int) -> list[int]:
     """Addresses of a family of tiles, for every number of rows and of vectors."""
     make = {"channel": channel_tile, "pixel": pixel_tile}[orientation]
@@ -331,23 +335,23 @@ def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int, vect
     heights = [rows] if isinstance(rows, int) else rows
     widths = [vectors] if isinstance(vectors, int) else vectors
     sizes = [(n, v) for n in heights for v in widths]
-    names = tuple(f"tile{n}x{v}" for n, v in sizes)
+    addresses: list[int] = []
+    for first in range(0, len(sizes), _FAMILY):
+        names = {f"tile{n}x{v}": (n, v) for n, v in sizes[first : first + _FAMILY]}
 
-    def build(k: Any) -> None:
-        for name, (n, v) in zip(names, sizes, strict=True):
-            make(k, name, r.arith, count, n, v)
+        def build(k: Any, names: dict[str, tuple[int, int]] = names) -> None:
+            for name, (n, v) in names.items():
+                make(k, name, r.arith, count, n, v)
 
-    found = kernel(f"{orientation} {r.arithmetic} {names[0]}-{names[-1]}", names, build, r.target, check=r.check)
-    return [found[name] for name in names]
+        label = f"{orientation} {r.arithmetic} {' '.join(names)}"
+        found = kernel(label, tuple(names), build, r.target, check=r.check)
+        addresses += [found[name] for name in names]
+    return addresses
 
 
 def is_fusible(p: Problem) -> bool:
     """Whether the epilogue of a problem is cheap enough for fused tiles."""
     return is_cheap(Epilogue(activation="" if p.activation is None else p.activation.name))
-
-
-_FAMILY = 7
-"""Sizes of fused tiles that share a kernel: few enough to compile in 50 ms, enough that new extents rarely compile."""
 
 
 def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> int:
