@@ -189,6 +189,7 @@ class Lines:
         return len(self.positions)
 
 
+@lru_cache(4096)
 def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
     """Lines of a block of ``block`` outputs, for all taps or a range of them.
 

@@ -429,7 +429,8 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> dict[st
     outer_boxes = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
     outer_rows = math.prod(axis.out for axis in sweep[: len(sweep) - plan.transformed])
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
-    weight_bytes = sum(plan.point_phases) * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
+    products_entering = sum(plan.point_phases)
+    weight_bytes = products_entering * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
     bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 7.0
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
@@ -452,7 +453,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> dict[st
             starts = 20 * len(tiles) + 1.0 * tall * wide * plan.vectors
             products += share * plan.blocks * outer_rows * (1.15 * cycles * steps + starts)
         tile_count = len(rows) * len(columns)
-        transforms += outer_boxes * outer_lines * vectors_in * tile_count * sum(plan.point_phases) * 3.6
+        transforms += outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
         transforms += outer_rows * plan.blocks * plan.vectors * tile_count * points * 3.6
         stream += outer_rows * weight_bytes / bytes_a_cycle
         outputs = sum(rows) * sum(columns)
