@@ -8,7 +8,6 @@ multiple of the vector, plus one pass over input and output.  Error: own bound, 
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -479,10 +478,9 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     values = step_words(r, sweep, plan, functions, packed, steps, chunk_steps, careful, keep)
     values.update({"fused": int(fused), "last_lanes": last_lanes})
     if fused:  # an entry of these tiles says also which row of weights it starts with
-        entries, _ = _entries(arith, plan, group_in)
-        before = [0, *itertools.accumulate(entries[1::2])]
-        triples = zip(entries[::2], entries[1::2], before, strict=False)
-        values["entries"] = words([v for triple in triples for v in triple])
+        pairs = values["entries"][: 2 * values["entry_count"]].reshape(-1, 2)
+        before = np.cumsum(pairs[:, 1]) - pairs[:, 1]
+        values["entries"] = words(np.column_stack((pairs, before)).ravel().tolist())
     return values
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.pixels import packed_weights, tile_rows
 from polyconv.algorithms.program import (
     Operand,
@@ -78,15 +78,12 @@ def driver(k: Module, name: str, *, pixels: bool) -> None:
         first = item.split * p.split_sets
         end = k.minimum(first + p.split_sets, p.sets)
         with k.loop(first, end) as of_set, k.loop(0, rows) as row:
-            o = Words(k, p.buffer("set"), _SET).at(of_set.index, len(_SET))
-            x, y, r = _places(k, p, item, row.index)
-            rows_ = _Row(p, item, o, k.buffer(frame, 0) + x, k.buffer(frame, 2) + (y + o.first * p.y_c),
-                         k.buffer(frame, 4) + (r + o.first * p.r_c))  # fmt: skip
+            here = _row(k, p, item, frame, of_set.index, row.index)
             with k.when(p.fused.equals(1)):
-                tiles(k, rows_, None)
+                tiles(k, here, None)
             with k.when(p.fused.equals(1), otherwise=True):
-                tiles(k, rows_, workspace + p.slots)
-                _move(k, rows_, workspace + p.slots, p.slot_pixel)
+                tiles(k, here, workspace + p.slots)
+                _move(k, here, workspace + p.slots, p.slot_pixel)
 
 
 def fill_driver(k: Module, name: str) -> None:
@@ -96,11 +93,8 @@ def fill_driver(k: Module, name: str) -> None:
         item = decode(k, p, number, workspace)
         k.clear(workspace + p.slots, 256)  # a vector or two of zeros serve as all pixels
         with k.loop(0, p.sets) as of_set, k.loop(0, box_rows(k, p, item)) as row:
-            o = Words(k, p.buffer("set"), _SET).at(of_set.index, len(_SET))
-            x, y, r = _places(k, p, item, row.index)
-            place = _Row(p, item, o, k.buffer(frame, 0) + x, k.buffer(frame, 2) + (y + o.first * p.y_c),
-                         k.buffer(frame, 4) + (r + o.first * p.r_c))  # fmt: skip
-            _move(k, place, workspace + p.slots, k.constant(INT, 0))
+            here = _row(k, p, item, frame, of_set.index, row.index)
+            _move(k, here, workspace + p.slots, k.constant(INT, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,25 +140,22 @@ def _move(k: Module, row: _Row, sums: Buffer, pixel: Value) -> None:
     )  # fmt: skip
 
 
-def _places(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value, Value]:
-    """Offsets in input, result and residual (bytes, without channel) of a row of the box."""
+def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, row: Value) -> _Row:
+    """A row of the box for the set of outputs of a number."""
+    of_set = Words(k, p.buffer("set"), _SET).at(number, len(_SET))
     last = axis_record(k, p, p.axes - 1)
-    first = item.first(p.axes - 1)
     x0 = p.x_base + item.n * p.x_n + item.g * p.x_g + item.origin(p.axes - 1) * last.x_stride
-    y0 = p.y_base + item.n * p.y_n + item.g * p.y_g + first * last.y_stride
-    r0 = p.r_base + item.n * p.r_n + item.g * p.r_g + first * last.r_stride
-    with k.loop(1, p.axes, carry=[row, x0, y0, r0]) as back:
-        q, x, y, r = back.values
+    with k.loop(1, p.axes, carry=[row, x0]) as back:
+        q, x = back.values
         axis = p.axes - 1 - back.index
         record = axis_record(k, p, axis)
-        b = q % item.extent(axis)
-        o = item.first(axis) + b
-        back.next(
-            q // item.extent(axis), x + (item.origin(axis) + b * record.stride) * record.x_stride,
-            y + o * record.y_stride, r + o * record.r_stride,
-        )  # fmt: skip
-    _, x, y, r = back.results
-    return x, y, r
+        position = item.origin(axis) + q % item.extent(axis) * record.stride
+        back.next(q // item.extent(axis), x + position * record.x_stride)
+    _, y, r = row_place(k, p, item, row)
+    return _Row(
+        p, item, of_set, k.buffer(frame, 0) + back.results[1], k.buffer(frame, 2) + (y + of_set.first * p.y_c),
+        k.buffer(frame, 4) + (r + of_set.first * p.r_c),
+    )  # fmt: skip
 
 
 def _channel_tiles(k: Module, row: _Row, slot: Buffer | None) -> None:
@@ -275,13 +266,13 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool) -> _Plan:
     sets = tuple(tile_rows(group_out, s.target)) if pixels else tuple(
         (first, min(width * lane, group_out - first)) for first in range(0, group_out, width * lane)
     )  # fmt: skip
-    least = lane * max(pixel_tiles(s.target).values()) if pixels else channel_tile(s.target, width)
-    wanted = (_NEAR_BYTES if pixels else _INPUT_BYTES) // (group_in * arith.bytes)
+    tall = max((outputs for _, outputs in sets), default=1) if pixels else width * lane
     if pixels:  # a whole number of the tiles that most outputs take
-        tall = max((rows for _, rows in sets), default=1)
         least = lane * pixel_tiles(s.target)[tall]
-        wanted = wanted // least * least
-    slot_pixels = _SLOT_BYTES // (arith.bytes * (max((n for _, n in sets), default=1) if pixels else width * lane))
+        wanted = _NEAR_BYTES // (group_in * arith.bytes) // least * least
+    else:
+        least, wanted = channel_tile(s.target, width), _INPUT_BYTES // (group_in * arith.bytes)
+    slot_pixels = _SLOT_BYTES // (arith.bytes * tall)
     most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
     extents = [axis.out for axis in sweep]
     if not pixels and extents[-1] > most:  # no rest that starts tiles for a few pixels

@@ -8,13 +8,14 @@ The chain of additions of a sum is the order of the list, as in ``tile``; it mus
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
-from polyconv.kernels.tile import AHEAD
+from polyconv.kernels.tile import ask_early
 
 __all__ = ["FusedTile", "Out", "fused_channel_tile", "fused_pixel_tile", "is_cheap", "of_sums"]
 
@@ -79,9 +80,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                 streamed = weights + k.word(place, 2) * (vectors * kind.bytes)
                 with k.loop(0, count, carry=[run, streamed, *entry.values], runs=True) as word:
                     a, b, *total = word.values
-                    if kind.is_float:
-                        for j in range(0, vectors * kind.bytes, 64):
-                            k.prefetch(b + (AHEAD + j))
+                    ask_early(k, b, kind, vectors)
                     of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
                     pixel = k.rebase(a)
                     for r in range(rows):
@@ -91,13 +90,9 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                             total[r * vectors + j] = k.fma(value, of_b[j], total[r * vectors + j])
                     word.next(a + arithmetic.bytes, b + vectors * kind.bytes, *total)
                 entry.next(*word.results[2:])
-            sums = entry.results
-            y_row, r_row = rows_out, rows_beside
-            for r in range(rows):
-                for j in range(vectors):
-                    out.store(sums[r * vectors + j], y_row, r_row, j, j * lanes, last=j == vectors - 1)
-                y_row, r_row = y_row + y_step, r_row + r_step
-            group.next(rows_in + step * rows, y_row, r_row)
+            group.next(
+                rows_in + step * rows, *out.store(entry.results, vectors, rows_out, y_step, rows_beside, r_step)
+            )  # fmt: skip
 
 
 def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, *,
@@ -122,12 +117,7 @@ def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
                     for j in range(vectors):
                         total[r * vectors + j] = k.fma(value, pixels[j], total[r * vectors + j])
                 entry.next(b + rows * arithmetic.bytes, *total)
-            sums = entry.results[1:]
-            y_row, r_row = rows_out, rows_beside
-            for r in range(rows):
-                for j in range(vectors):
-                    out.store(sums[r * vectors + j], y_row, r_row, j, r, last=j == vectors - 1)
-                y_row, r_row = y_row + y_step, r_row + r_step
+            out.store(entry.results[1:], vectors, rows_out, y_step, rows_beside, r_step)
             along = vectors * out.bytes
             group.next(pixels_in + vectors * kind.bytes, rows_out + along, rows_beside + along)
 
@@ -143,9 +133,19 @@ class Out:
         self.mask = k.mask(last, kind.lanes) if spec.edge else None
         self.bytes = kind.lanes * DTYPES[spec.target].itemsize
 
-    def store(self, total: Value, y: Buffer, residual: Buffer, vector: int, channel: int, *, last: bool) -> None:
-        """Store vector ``vector`` of a row whose bias and scale start at ``channel``."""
-        beside = residual + vector * self.bytes
-        store = store_out(self.block, *self.tables, beside, self.zero, self.zero, self.constants)
-        at = self.k.constant(INT, channel)
-        store(total, y + vector * self.bytes, self.zero, at, self.mask if last else None)
+    def store(self, sums: Sequence[Value], vectors: int, y: Buffer, y_step: Value, residual: Buffer,
+              r_step: Value) -> tuple[Buffer, Buffer]:  # fmt: skip
+        """Store rows of ``vectors`` sums; the places of result and residual after the last row.
+
+        A row is a pixel, whose lanes are channels, or a channel, whose lanes are pixels.
+        """
+        k, by_channel = self.k, self.block.spec.along == "cc"
+        for first in range(0, len(sums), vectors):
+            for j in range(vectors):
+                channel = k.constant(INT, j * self.block.kind.lanes if by_channel else first // vectors)
+                beside = residual + j * self.bytes
+                store = store_out(self.block, *self.tables, beside, self.zero, self.zero, self.constants)
+                mask = self.mask if j == vectors - 1 else None
+                store(sums[first + j], y + j * self.bytes, self.zero, channel, mask)
+            y, residual = y + y_step, residual + r_step
+        return y, residual

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from polyconv.kernels.fused import FusedTile, Out
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import Module, vector
-from polyconv.kernels.tile import AHEAD
+from polyconv.kernels.language import INT, Module, vector
+from polyconv.kernels.tile import ask_early
 
 __all__ = ["channel_point_tile", "pixel_point_tile"]
 
@@ -37,22 +37,16 @@ def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
         pixels = [k.rebase(x + x_pixel * r) for r in range(rows)]
         held = [k.constant(kind, 0)] * (rows * vectors)
-        with k.loop(0, n, carry=[n * 0, weights, *held], runs=True) as step:
+        with k.loop(0, n, carry=[k.constant(INT, 0), weights, *held], runs=True) as step:
             at, b, *total = step.values
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
-            if kind.is_float:
-                for j in range(0, vectors * kind.bytes, 64):
-                    k.prefetch(b + (AHEAD + j))
+            ask_early(k, b, kind, vectors)
             following = []
             for r, pixel in enumerate(pixels):
                 word = k.broadcast(kind, pixel + at)
                 following += [k.fma(word, of_b[j], total[r * vectors + j]) for j in range(vectors)]
             step.next(at + x_channel, b + vectors * kind.bytes, *following)
-        sums = step.results[2:]
-        for r in range(rows):
-            for j in range(vectors):
-                out.store(sums[r * vectors + j], y, residual, j, j * lanes, last=j == vectors - 1)
-            y, residual = y + y_step, residual + r_step
+        out.store(step.results[2:], vectors, y, y_step, residual, r_step)
 
 
 def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
@@ -74,8 +68,4 @@ def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
                 word = k.broadcast(kind, b + r * arithmetic.bytes)
                 following += [k.fma(word, pixels[j], total[r * vectors + j]) for j in range(vectors)]
             step.next(a + x_channel, b + rows * arithmetic.bytes, *following)
-        sums = step.results[2:]
-        for r in range(rows):
-            for j in range(vectors):
-                out.store(sums[r * vectors + j], y, residual, j, r, last=j == vectors - 1)
-            y, residual = y + y_step, residual + r_step
+        out.store(step.results[2:], vectors, y, y_step, residual, r_step)

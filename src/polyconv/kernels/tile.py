@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 
-__all__ = ["AHEAD", "ROW_WORDS", "channel_tile", "grouped_tile", "pixel_tile"]
+__all__ = ["ROW_WORDS", "ask_early", "channel_tile", "grouped_tile", "pixel_tile"]
 
-AHEAD = 16 << 10
+_AHEAD = 16 << 10
 """Bytes by which streaming weights are asked for early.  Measured on Zen 5: 15-20 % off where weights come from
 memory (512 channels on maps of 7 to 28), nothing where caches hold them; 8 to 64 KiB do equally well."""
 
@@ -56,6 +56,13 @@ def _finish(k: Module, sums: list[Value], target: Buffer, stride: Value, vectors
         target = target + stride
 
 
+def ask_early(k: Module, weights: Buffer, kind: Type, vectors: int) -> None:
+    """Ask for what streams in after ``weights``, a step's worth; integer products need the registers themselves."""
+    if kind.is_float:
+        for line in range(0, vectors * kind.bytes, 64):
+            k.prefetch(weights + (_AHEAD + line))
+
+
 def channel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels to a module."""
     sum_type, word_type = vector(arithmetic.accumulator, lanes), vector(arithmetic.word, lanes)
@@ -67,9 +74,7 @@ def channel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows:
             row, count = panel + k.word(place), k.word(place, 1)
             with k.loop(0, count, carry=[row, *entry.values], runs=True) as step:
                 a, b, *total = step.values
-                if sum_type.is_float:  # integer products need the registers: their tiles would spill
-                    for j in range(0, vectors * word_type.bytes, 64):
-                        k.prefetch(b + (AHEAD + j))
+                ask_early(k, b, sum_type, vectors)
                 vectors_of_b = [k.load(word_type, b + j * word_type.bytes) for j in range(vectors)]
                 following = []
                 for r in range(rows):
