@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from polyconv.algorithms import deformable, depthwise, direct, generic, grouped, pointwise, stem, winograd
+from polyconv.algorithms import (
+    deformable,
+    depthwise,
+    direct,
+    generic,
+    grouped,
+    pointwise,
+    stem,
+    winograd,
+    winograd_plan,
+)
 from polyconv.algorithms.program import FREE_BYTES, Program, Request, Situation, accumulator_arithmetic, own_bound
 
 __all__ = ["ALGORITHMS", "Algorithm"]
@@ -62,8 +72,8 @@ ALGORITHMS: dict[str, Algorithm] = {
                   direct.build),
         Algorithm("pointwise", pointwise.applicable, pointwise.cost, pointwise.workspace, accumulator_arithmetic,
                   own_bound, pointwise.build),
-        Algorithm("winograd", winograd.applicable, winograd.cost, winograd.workspace, accumulator_arithmetic,
-                  winograd.bound, winograd.build, winograd.scheme),
+        Algorithm("winograd", winograd_plan.applicable, winograd_plan.cost, winograd_plan.workspace,
+                  accumulator_arithmetic, winograd_plan.bound, winograd.build, winograd_plan.scheme),
         Algorithm("depthwise", depthwise.applicable, depthwise.cost, depthwise.workspace, accumulator_arithmetic,
                   own_bound, depthwise.build),
         Algorithm("grouped", grouped.applicable, grouped.cost, grouped.workspace, accumulator_arithmetic, own_bound,
