@@ -1,14 +1,17 @@
 """Direct convolution with output channels in the lanes: dense, any rank, stride, dilation, group, pads, layout.
 
 A box of outputs gets a zero-padded panel of its inputs, [channel block][line][pixel][16 words]; the
-channel tile reduces it over the list of (tap, channel block) entries against streaming packed weights;
-sums leave through a move with the epilogue.  Cost: the products, with lanes filled to m/groups of a
+channel tile reduces it over the list of (tap, channel block) entries against streaming packed weights, without the
+taps that lie in the padding of outer axes for a whole row of outputs (they would add zeros); sums leave through a
+move with the epilogue.  Cost: the products, with lanes filled to m/groups of a
 multiple of the vector, plus one pass over input and output.  Error: own bound, k eps sum|x||w|.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -37,7 +40,7 @@ from polyconv.algorithms.program import (
     tile_cycles,
     zeros,
 )  # fmt: skip
-from polyconv.algorithms.sweep import Lines, Sweep, lines, sweeps
+from polyconv.algorithms.sweep import Lines, Sweep, bands, lines, sweeps
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.isa import channel_tile as channel_tile_rows
@@ -48,16 +51,19 @@ from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
-    "PANEL_BYTES", "WORDS", "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "box_sizes",
-    "build", "careful_applicable", "careful_build", "careful_cost", "cost", "driver", "group_in_words", "pack_panel",
-    "packed_weights",
-    "step_words", "sweep_cost", "sweep_step", "sweep_workspace", "workspace",
+    "PANEL_BYTES", "WORDS", "again_words", "again_workspace", "applicable", "arithmetic", "bands_table", "box_body",
+    "box_sizes", "build", "careful_applicable", "careful_build", "careful_cost", "cost", "driver", "group_in_words",
+    "pack_panel", "packed_weights", "step_words", "sweep_cost", "sweep_step", "sweep_workspace", "unbanded",
+    "workspace",
 ]  # fmt: skip
 
 PANEL_BYTES = 400 << 10
 LARGEST_PANEL_BYTES = 4 << 20
 """Workspace of a thread that stays in half of a 1 MiB second-level cache beside the streaming weights; how
 far one box may go beyond it before channels are taken in chunks."""
+
+_LIST_BYTES = 512 << 10
+"""Most bytes of lists of entries; where bands of rows would need more, fewer axes have bands."""
 
 _CACHED_BYTES = 8 << 20
 """Weights beyond this are taken to come from memory, not from a share of the last cache."""
@@ -68,7 +74,7 @@ WORDS = (
     *COMMON,
     "careful", "taps", "*offsets", "total_channels", "total_outputs",
     "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes", "line_bytes",
-    "chunk", "chunks", "chunk_entries", "entry_count", "*entries",
+    "chunk", "chunks", "chunk_entries", "entry_count", "*entries", "*bands", "*lists",
     "*weights", "w_group", "w_block", "w_chunk", "w_last", "w_last_group", "w_last_chunk",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "sum_row", "sum_row_last",
     "slots", "slot_block", "slot_row", "*tiles", "table_words", "word_bytes", "fused", "last_lanes",
@@ -77,10 +83,14 @@ WORDS = (
 """The driver's words: the panel's geometry, entry lists and packed weights, tables of tiles, moves.
 
 Channels per group come in blocks of one panel row; ``chunk`` of them are in the panel at a time and the
-chain of additions goes on through the slots.  Where there is one chunk and output channels lie together, tiles are
-``fused``: results go from registers to their place.  ``tiles`` holds four tables (last block or not, box cut short
-along the last axis or not): a count, then (first pixel, function) of every tile of a row.
+chain of additions goes on through the slots.  ``bands`` says for every output along an outer axis which list of
+entries it has, ``lists`` where that list begins, its entries, and those of a chunk; whole entries come first.  Where
+there is one chunk and output channels lie together, tiles are ``fused``: results go from registers to their place.
+``tiles`` holds four tables (last block or not, box cut short along the last axis or not): a count, then (first pixel,
+function) of every tile of a row.
 """
+
+_LIST = ("first", "count", "chunk_count")
 
 
 def driver(k: Module, name: str) -> None:
@@ -131,8 +141,10 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
     table = p.buffer("tiles") + k.select(is_last, p.table_words * 16, 0) + k.select(short, p.table_words * 8, 0)
     begins = chunk.equals(0)
     start, start_row = k.select(begins, p.scratch, slot), k.select(begins, 0, sum_row)
-    entries = k.minimum(p.chunk_entries, p.entry_count - chunk * p.chunk_entries)
     line, y_offset, r_offset = row_place(k, p, item, row)
+    of_row = Words(k, p.buffer("lists"), _LIST).at(_row_list(k, p, item, row), len(_LIST))
+    list_ = p.buffer("entries") + (of_row.first + chunk * of_row.chunk_count) * 24
+    entries = k.minimum(of_row.chunk_count, of_row.count - chunk * of_row.chunk_count)
     panel = workspace + p.panel + line * p.line_bytes
     tile_count = k.select(p.careful.equals(1), 0, k.word(table))
     with k.when(p.careful.equals(1)):
@@ -148,7 +160,6 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
         place = table + (tile.index * 24 + 8)
         first = k.word(place)
         pixels_in, stream = panel + first * p.row_bytes, p.buffer("weights") + weights
-        list_ = p.buffer("entries") + chunk * p.chunk_entries * 16
         with k.when(fused):
             k.call(
                 k.buffer(place, 1), pixels_in, p.row_bytes, list_, entries, stream, y + first * last.y_stride,
@@ -168,6 +179,18 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
         )  # fmt: skip
 
 
+def _row_list(k: Module, p: Words, item: Item, row: Value) -> Value:
+    """Number of the list of entries of a row of the box."""
+    with k.loop(1, p.axes, carry=[row, k.constant(INT, 0)]) as back:
+        q, number = back.values
+        axis = p.axes - 1 - back.index
+        o = item.first(axis) + q % item.extent(axis)
+        of_axis = k.word(p.buffer("bands"), k.word(p.buffer("bands"), axis) + o)
+        back.next(q // item.extent(axis), number + of_axis)
+    found: Value = back.results[1]
+    return found
+
+
 def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value, sum_row: Value, weights: Value,
                  chunk: Value, row: Value, panel: Buffer, table: Value) -> None:  # fmt: skip
     """A row output by output and entry by entry, leaving out the entries whose tap lies in the padding."""
@@ -177,9 +200,8 @@ def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value
         sums = workspace + (slot + pixel.index * sum_row)
         with k.when(chunk.equals(0)):
             k.call(one_row, panel, 0, p.buffer("entries"), p.buffer("weights"), workspace + p.scratch, 0, sums, 0)
-        with k.loop(0, entries, carry=[p.buffer("weights") + weights]) as entry:
-            (stream,) = entry.values
-            record = p.buffer("entries") + (chunk * p.chunk_entries + entry.index) * 16
+        with k.loop(0, entries) as entry:
+            record = p.buffer("entries") + (chunk * p.chunk_entries + entry.index) * 24
             offsets = p.buffer("offsets") + (entry.index % p.taps) * p.axes * 8
             with k.loop(0, p.axes, carry=[row, k.constant(INT, 1)]) as back:
                 q, inside = back.values
@@ -191,8 +213,10 @@ def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value
                 within = k.cast("zext", position.below(axis_words.inp), INT)
                 back.next(k.select(is_last, q, q // item.extent(axis)), inside & within)
             with k.when(back.results[1].equals(1)):
-                k.call(one_row, panel + pixel.index * p.row_bytes, 1, record, stream, sums, sum_row, sums, sum_row)
-            entry.next(stream + k.word(record, 1) * sum_row)
+                k.call(
+                    one_row, panel + pixel.index * p.row_bytes, 1, record, p.buffer("weights") + weights, sums, sum_row,
+                    sums, sum_row,
+                )  # fmt: skip
 
 
 def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
@@ -280,7 +304,9 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     lines_held = math.prod(max(1, h.count) for h in plan.held)
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
-    products = rows * plan.blocks * (row * steps + len(tiles) * (20 + 4.0 * entries))
+    met = math.prod(sum(len(kinds[kind]) for kind in of) / max(1, axis.out * axis.taps)
+                    for axis, (kinds, of) in zip(sweep[:-1], _row_bands(sweep, entries), strict=True))  # fmt: skip
+    products = rows * plan.blocks * met * (row * steps + len(tiles) * (20 + 4.0 * entries))
     slow_in = 3.0 if planes_collide(p, reading=True) else 1.0
     moves = box_count * (400 + lines_held * (blocks_in * 6.0 * slow_in if group_in >= 8 else group_in * 3.0))
     # a row of outputs leaves through a transposition, or straight from registers
@@ -477,10 +503,6 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     chunk_steps = group_in_words(min(plan.chunk, group_in), arith) * taps
     values = step_words(r, sweep, plan, functions, packed, steps, chunk_steps, careful, keep)
     values.update({"fused": int(fused), "last_lanes": last_lanes})
-    if fused:  # an entry of these tiles says also which row of weights it starts with
-        pairs = values["entries"][: 2 * values["entry_count"]].reshape(-1, 2)
-        before = np.cumsum(pairs[:, 1]) - pairs[:, 1]
-        values["entries"] = words(np.column_stack((pairs, before)).ravel().tolist())
     return values
 
 
@@ -513,7 +535,15 @@ def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: tuple[list[int]
     tiles = [w for t in tables for w in ([len(t) // 3, *t] + [0] * (longest - 1 - len(t)))]
     for of_block in functions:  # after the four tables: the tiles of one row
         tiles += [of_block[0], 0] + [0] * (2 * longest - 2)
-    entries, chunk_entries = _entries(arith, plan, group_in)
+    whole = tuple(range(axis.taps) for axis in sweep[:-1])
+    entries, chunk_entries = _entries(arith, plan, group_in, whole)
+    entry_count = len(entries) // 3
+    found = unbanded(sweep) if careful else _row_bands(sweep, entry_count)
+    lists: list[int] = []
+    for ranges in itertools.product(*(kinds for kinds, _ in found)):
+        some, of_chunk = (entries, chunk_entries) if ranges == whole else _entries(arith, plan, group_in, ranges)
+        lists += (0 if ranges == whole else len(entries) // 3, len(some) // 3, of_chunk)
+        entries += some if ranges != whole else []
     main = steps * block_outputs * arith.bytes
     rest = steps * plan.last_vectors * lane * arith.bytes
     values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
@@ -526,8 +556,9 @@ def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: tuple[list[int]
         "channels": group_in, "block_channels": ROW_WORDS * arith.channels,
         "unpaired": arith.channels - 1, "channel_bytes": arith.bytes // arith.channels,
         "row_bytes": plan.row_bytes, "block_bytes": plan.block_bytes, "line_bytes": plan.line_bytes,
-        "chunk": plan.chunk, "chunks": plan.chunks, "chunk_entries": chunk_entries, "entry_count": len(entries) // 2,
-        "entries": words(entries), "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
+        "chunk": plan.chunk, "chunks": plan.chunks, "chunk_entries": chunk_entries, "entry_count": entry_count,
+        "entries": words(entries), "bands": words(bands_table(found)), "lists": words(lists),
+        "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
         "w_chunk": chunk_steps * block_outputs * arith.bytes,
         "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": rest,
         "w_last_chunk": chunk_steps * plan.last_vectors * lane * arith.bytes,
@@ -557,21 +588,58 @@ def group_in_words(channels: int, arith: Arithmetic) -> int:
     return -(-channels // arith.channels)
 
 
-def _entries(arith: Arithmetic, plan: _Plan, group_in: int) -> tuple[list[int], int]:
-    """List of (panel offset, words): for every channel block every tap; offsets start anew in each chunk."""
+def _entries(arith: Arithmetic, plan: _Plan, group_in: int, ranges: Sequence[range]) -> tuple[list[int], int]:
+    """List of (panel offset, words, rows of weights before it) for the given taps of the outer axes, and its chunk.
+
+    For every channel block every tap; offsets and rows start anew in each chunk.
+    """
     block_channels = ROW_WORDS * arith.channels
-    pixel_taps = plan.held[-1].start
-    outer = [0]
-    for h in plan.held[:-1]:
-        outer = [o * h.count + s for o in outer for s in h.start]
-    places = [o * plan.line_bytes + s * plan.row_bytes for o in outer for s in pixel_taps]
+    outer = [(0, 0)]
+    for h, some in zip(plan.held[:-1], ranges, strict=True):
+        outer = [(o * h.count + h.start[t], tap * len(h.start) + t) for o, tap in outer for t in some]
+    last = plan.held[-1].start
+    places = [
+        (o * plan.line_bytes + s * plan.row_bytes, tap * len(last) + t) for o, tap in outer for t, s in enumerate(last)
+    ]
+    taps = math.prod(len(h.start) for h in plan.held)
     entries: list[int] = []
     per_chunk = plan.chunk // block_channels
     for block, first in enumerate(range(0, group_in, block_channels)):
         count = group_in_words(min(block_channels, group_in - first), arith)
-        for at in places:
-            entries += (block % per_chunk * plan.block_bytes + at, count)
+        of_chunk = block % per_chunk
+        for at, tap in places:
+            entries += (of_chunk * plan.block_bytes + at, count, of_chunk * ROW_WORDS * taps + tap * count)
     return entries, max(1, per_chunk * len(places))
+
+
+Bands = tuple[tuple[range, ...], tuple[int, ...]]
+
+
+def _row_bands(sweep: Sweep, entry_count: int) -> list[Bands]:
+    """Bands of the outer axes, of as many as the lists of entries have room for."""
+    found = [bands(axis) for axis in sweep[:-1]]
+    while math.prod(len(kinds) for kinds, _ in found) * entry_count * 24 > _LIST_BYTES:
+        a = max(range(len(found)), key=lambda a: len(found[a][0]))
+        if len(found[a][0]) <= 1:
+            break
+        found[a] = unbanded(sweep)[a]
+    return found
+
+
+def unbanded(sweep: Sweep) -> list[Bands]:
+    """All taps for all outputs of the outer axes."""
+    return [((range(axis.taps),), (0,) * axis.out) for axis in sweep[:-1]]
+
+
+def bands_table(found: Sequence[Bands]) -> list[int]:
+    """Where the table of every outer axis begins, and for each of its outputs what it adds to the number of a list."""
+    begins: list[int] = []
+    table: list[int] = []
+    for a, (_, of_output) in enumerate(found):
+        begins.append(len(found) + len(table))
+        scale = math.prod(len(kinds) for kinds, _ in found[a + 1 :])
+        table += [scale * kind for kind in of_output]
+    return begins + table
 
 
 def packed_weights(w: NDArray[Any], arith: Arithmetic, lane: int, vectors: int, last_vectors: int) -> NDArray[Any]:

@@ -158,10 +158,13 @@ def _step(r: Request, wide: Request, sweep: Sweep, driver: int, keep: list[Any])
         outer = [o * h.count + line for o in outer for line in h.start]
     entries = [
         v for o in outer for run in runs
-        for v in (o * plan.line_bytes + plan.held[-1].start[run[0]] * plan.row_bytes, len(run))
+        for v in (o * plan.line_bytes + plan.held[-1].start[run[0]] * plan.row_bytes, len(run), 0)
     ]  # fmt: skip
-    count = len(entries) // 2
-    values.update({"entries": words(entries), "entry_count": count, "chunk_entries": max(1, count)})
+    count = len(entries) // 3
+    values.update({
+        "entries": words(entries), "entry_count": count, "chunk_entries": max(1, count),
+        "lists": words([0, count, max(1, count)]), "bands": words(direct.bands_table(direct.unbanded(sweep))),
+    })  # fmt: skip
     return Step(driver, fill_words(direct.WORDS, values, keep), values["items"])
 
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from polyconv.problem.problem import Problem
 
-__all__ = ["Axis", "Family", "Lines", "Sweep", "families", "lines", "sweeps"]
+__all__ = ["Axis", "Family", "Lines", "Sweep", "bands", "families", "lines", "sweeps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,19 @@ class Axis:
 
 
 Sweep = tuple[Axis, ...]
+
+
+@lru_cache(256)
+def bands(axis: Axis) -> tuple[tuple[range, ...], tuple[int, ...]]:
+    """Ranges of taps that meet input for some output, and for every output which of them it has."""
+    found: dict[range, int] = {}
+    of_output = []
+    for o in range(axis.out):
+        at = o * axis.stride - axis.pad
+        first = min(axis.taps, max(0, -(at // axis.dilation)))
+        end = max(first, min(axis.taps, (axis.inp - 1 - at) // axis.dilation + 1))
+        of_output.append(found.setdefault(range(first, end), len(found)))
+    return tuple(found), tuple(of_output)
 
 
 @lru_cache(256)

@@ -149,7 +149,7 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, workspace: Buffer, bl
             first = k.word(place)
             k.call(
                 k.buffer(place, 1), source + first * p.row_bytes, of_kind.count,
-                p.buffer("entries") + of_kind.first * 16, stream, workspace + p.scratch, 0,
+                p.buffer("entries") + of_kind.first * 24, stream, workspace + p.scratch, 0,
                 target + first * p.sum_row, p.sum_row,
             )  # fmt: skip
 
@@ -216,12 +216,13 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
     kinds: list[int] = []
     for kind in range(4):
         entering = [number for number, phase in enumerate(plan.phases) if phase.enters(kind)]
-        of_kind = [
-            v for block, first in enumerate(range(0, group_in, ROW_WORDS)) for number in entering for o in outer
-            for v in (o * plan.v_line + number * v_phase + block * plan.v_block, min(ROW_WORDS, group_in - first))
-        ]  # fmt: skip
-        kinds += (len(entries) // 2, len(of_kind) // 2)
-        entries += of_kind
+        at, before = len(entries) // 3, 0
+        for block, first in enumerate(range(0, group_in, ROW_WORDS)):
+            count = min(ROW_WORDS, group_in - first)
+            for number, o in itertools.product(entering, outer):
+                entries += (o * plan.v_line + number * v_phase + block * plan.v_block, count, before)
+                before += count
+        kinds += (at, len(entries) // 3 - at)
     points = plan.y.n * plan.x.n
     per_phase = group_in * len(outer) * block_outputs * arith.bytes
     point_weights = [0, *itertools.accumulate(count * per_phase for count in plan.point_phases)]

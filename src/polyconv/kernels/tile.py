@@ -3,8 +3,8 @@
 Two orientations of one contract ``tile(panel, n, entries, weights, start, start_stride, sums, stride)``:
 
 * ``channel_tile``: lanes are output channels.  MR rows of panel words, one word apart in pixels
-  (``ROW_WORDS`` words), are broadcast against streaming weight vectors.  An entry is (offset, count):
-  one tap of one channel block, ``count`` words long.
+  (``ROW_WORDS`` words), are broadcast against streaming weight vectors.  An entry is (offset, count, rows of
+  weights before it): one tap of one channel block, ``count`` words long; a list may leave some out.
 * ``pixel_tile``: lanes are pixels.  An entry is an offset: one tap of one channel; pixel vectors are
   loaded there, and MR streaming weights are broadcast.
 
@@ -69,10 +69,11 @@ def channel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows:
     row_bytes = ROW_WORDS * arithmetic.bytes
     with k.function(name, *_SIGNATURE) as (panel, n, entries, weights, start, start_stride, sums, stride):
         held = _start(k, sum_type, start, start_stride, rows, vectors)
-        with k.loop(0, n, carry=[weights, *held]) as entry:
-            place = entries + entry.index * 16
+        with k.loop(0, n, carry=held) as entry:
+            place = entries + entry.index * 24
             row, count = panel + k.word(place), k.word(place, 1)
-            with k.loop(0, count, carry=[row, *entry.values], runs=True) as step:
+            streamed = weights + k.word(place, 2) * (vectors * word_type.bytes)
+            with k.loop(0, count, carry=[row, streamed, *entry.values], runs=True) as step:
                 a, b, *total = step.values
                 ask_early(k, b, sum_type, vectors)
                 vectors_of_b = [k.load(word_type, b + j * word_type.bytes) for j in range(vectors)]
@@ -84,16 +85,16 @@ def channel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows:
                         for j in range(vectors)
                     ]
                 step.next(a + arithmetic.bytes, b + vectors * word_type.bytes, *following)
-            entry.next(*step.results[1:])
-        _finish(k, entry.results[1:], sums, stride, vectors)
+            entry.next(*step.results[2:])
+        _finish(k, entry.results, sums, stride, vectors)
 
 
 def grouped_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int, group: int,
                  runs: Sequence[int]) -> None:  # fmt: skip
     """Add the tile whose lanes are output channels in groups of ``group`` in- and output channels.
 
-    The contract is the channel tile's; an entry is (offset, taps): a run of taps, as many as one of ``runs``, that
-    meet panel rows next to each other.  A panel row is multiplied lane by lane, each channel of a group brought to
+    The contract is the channel tile's; an entry is (offset, taps, unused): a run of taps, as many as one of ``runs``,
+    that meet panel rows next to each other.  A panel row is multiplied lane by lane, each channel of a group brought to
     all lanes of its group in turn, and serves all taps of the run and rows of the tile that meet it: moving lanes
     costs as much as a product.  Weights stream in the order entry, channel of the group, tap.
     """
@@ -118,7 +119,7 @@ def grouped_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows:
     with k.function(name, *_SIGNATURE) as (panel, n, entries, weights, start, start_stride, sums, stride):
         held = _start(k, kind, start, start_stride, rows, vectors)
         with k.loop(0, n, carry=[weights, *held]) as entry:
-            record = entries + entry.index * 16
+            record = entries + entry.index * 24
             place, count = panel + k.word(record), k.word(record, 1)
             values = entry.values
             for taps in runs:  # a loop that turns once or not at all
