@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from polyconv.problem.problem import Problem
 
-__all__ = ["Axis", "Family", "Lines", "Sweep", "families", "lines", "sweeps"]
+__all__ = ["Axis", "Family", "Lines", "Sweep", "families", "lines", "residue_lines", "sweeps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class Axis:
 
     Output ``o`` (in 0..out) of the sweep reads input ``o * stride - pad + t * dilation`` for its tap t (in
     0..taps), which is the kernel's tap ``first_tap + t * tap_step``, and is the tensor's output
-    ``first_out + o * out_step``.
+    ``first_out + o * out_step``.  Neighbours in a box are the outputs ``spread`` apart: more than 1 where a box
+    holds those of one residue modulo the dilation.
     """
 
     out: int
@@ -38,6 +39,7 @@ class Axis:
     out_step: int = 1
     first_tap: int = 0
     tap_step: int = 1
+    spread: int = 1
 
     @property
     def tap_indices(self) -> list[int]:
@@ -215,3 +217,14 @@ def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
                 start[t] = base + q - low
             first = end
     return Lines(tuple(positions), tuple(runs), tuple(start[t] for t in taps))
+
+
+def residue_lines(axis: Axis, residues: int, block: int) -> Lines:
+    """Lines of ``block`` outputs of each of some neighbouring residues modulo the dilation, at stride 1.
+
+    Outputs of a residue are a convolution without dilation of the inputs of a residue.  Lines go residue by residue
+    through inputs a dilation apart, so that those of one residue lie ``residues`` lines apart.
+    """
+    steps = range(block + axis.taps - 1)
+    positions = tuple(step * axis.dilation + r for step in steps for r in range(residues))
+    return Lines(positions, ((0, len(positions), 0),), tuple(t * residues for t in range(axis.taps)))
