@@ -57,9 +57,10 @@ _LEAST_TERMS = 32
 """Products a point must sum for F(4,3) along both axes: short direct sums are more accurate than twice its error."""
 _NONE = Scheme(1, 1)
 
-TRANSFORMED_BYTES = 4 << 20
-"""Most workspace of a box.  Beyond the second-level cache transformed inputs are read again from the third, once per
-block of outputs; every box less saves a pass over the transformed weights, which is longer where those are large."""
+TRANSFORMED_BYTES, _LARGEST_BYTES = 4 << 20, 12 << 20
+"""Most workspace of a box, and most where transformed weights are four times as large or nothing less will do.  Beyond
+the second-level cache transformed inputs are read again from the third, once per block of outputs; every box less saves
+a pass over the transformed weights, which is longer where those are large."""
 
 _NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
@@ -277,7 +278,9 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
         return _cuts(sweep[-2], y.m, most, residues) if transformed == 2 else _ALONE
 
     extents = tuple(axis.out for axis in sweep[: len(sweep) - transformed])
-    budget = s.budget(TRANSFORMED_BYTES)
+    weights = math.prod(axis.taps for axis in sweep) * y.n * x.n // (y.r * x.r) * (s.problem.c // s.problem.groups)
+    weights *= s.problem.m // s.problem.groups * arith.bytes
+    budget = s.budget(min(max(TRANSFORMED_BYTES, weights // 4), _LARGEST_BYTES))
     plans = []
     heights = [(most, high) for most in sorted({1, 2, 3, 4, 7, tall}) if most <= tall]
     heights += [(tall, residues) for residues in sorted({1, 2, 3, -(-high // 2)}) if residues < high]
@@ -293,7 +296,7 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
     for most in _halves(wide):  # a single row of tiles or parts of it, down to what stays near
         columns = _cuts(sweep[-1], x.m, most, across)
         plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents))
-        if plan.workspace <= (budget if plans or s.limit is not None else 4 * TRANSFORMED_BYTES):
+        if plan.workspace <= (budget if plans or s.limit is not None else _LARGEST_BYTES):
             plans.append(plan)
         if plan.workspace <= _NEAR_BYTES:
             break
@@ -381,7 +384,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
     products_entering = sum(plan.point_phases)
     weight_bytes = products_entering * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
-    bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 7.0
+    bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 9.0
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out = 4.0, 4.0
