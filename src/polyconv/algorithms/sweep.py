@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from polyconv.problem.problem import Problem
 
-__all__ = ["Axis", "Family", "Lines", "Sweep", "families", "lines", "residue_lines", "sweeps"]
+__all__ = ["Axis", "Family", "Lines", "Sweep", "families", "lines", "pieces", "residue_lines", "sweeps"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,33 @@ def _trimmed(axis: Axis) -> Axis:
     return replace(
         axis, taps=taps, first_tap=axis.first_tap + first * axis.tap_step, pad=axis.pad - first * axis.dilation
     )
+
+
+_LEAST_SAVED = 1 / 16
+"""Share of the taps of an axis that must lie in the padding before outputs are told apart by it."""
+
+
+@lru_cache(256)
+def pieces(axis: Axis) -> tuple[Axis, ...]:
+    """An axis in runs of outputs whose taps that meet no padding are the same, or whole where that saves little.
+
+    With a large dilation on a small map most taps of a kernel meet padding, though each meets an input somewhere.
+    """
+    begins = [-(-(axis.pad - t * axis.dilation) // axis.stride) for t in range(axis.taps)]
+    ends = [(axis.inp - 1 + axis.pad - t * axis.dilation) // axis.stride + 1 for t in range(axis.taps)]
+    cuts = sorted({min(max(o, 0), axis.out) for o in (0, axis.out, *begins, *ends)})
+    found = []
+    inside = 0
+    for low, high in itertools.pairwise(cuts):
+        taps = [t for t in range(axis.taps) if begins[t] <= low < ends[t]]
+        first = taps[0] if taps else 0
+        inside += len(taps) * (high - low)
+        found.append(replace(
+            axis, out=high - low, taps=len(taps), pad=axis.pad - low * axis.stride - first * axis.dilation,
+            first_out=axis.first_out + low * axis.out_step, first_tap=axis.first_tap + first * axis.tap_step,
+        ))  # fmt: skip
+    saved = 1 - inside / max(1, axis.out * axis.taps)
+    return tuple(found) if saved >= _LEAST_SAVED else (axis,)
 
 
 _FEW = 8

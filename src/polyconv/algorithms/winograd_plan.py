@@ -57,10 +57,10 @@ _LEAST_TERMS = 32
 """Products a point must sum for F(4,3) along both axes: short direct sums are more accurate than twice its error."""
 _NONE = Scheme(1, 1)
 
-TRANSFORMED_BYTES, _LARGEST_BYTES = 4 << 20, 12 << 20
-"""Most workspace of a box, and most where transformed weights are four times as large or nothing less will do.  Beyond
-the second-level cache transformed inputs are read again from the third, once per block of outputs; every box less saves
-a pass over the transformed weights, which is longer where those are large."""
+TRANSFORMED_BYTES, _LARGER_BYTES, _LARGEST_BYTES = 4 << 20, 8 << 20, 16 << 20
+"""Most workspace of a box; most where transformed weights are four times as large; most where nothing less will do.
+Beyond the second-level cache transformed inputs are read again from the third, once per block of outputs; every box
+less saves a pass over the transformed weights, which is longer where those are large."""
 
 _NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
@@ -280,7 +280,7 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
     extents = tuple(axis.out for axis in sweep[: len(sweep) - transformed])
     weights = math.prod(axis.taps for axis in sweep) * y.n * x.n // (y.r * x.r) * (s.problem.c // s.problem.groups)
     weights *= s.problem.m // s.problem.groups * arith.bytes
-    budget = s.budget(min(max(TRANSFORMED_BYTES, weights // 4), _LARGEST_BYTES))
+    budget = s.budget(min(max(TRANSFORMED_BYTES, weights // 4), _LARGER_BYTES))
     plans = []
     heights = [(most, high) for most in sorted({1, 2, 3, 4, 7, tall}) if most <= tall]
     heights += [(tall, residues) for residues in sorted({1, 2, 3, -(-high // 2)}) if residues < high]
@@ -384,7 +384,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
     products_entering = sum(plan.point_phases)
     weight_bytes = products_entering * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
-    bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 9.0
+    bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 7.0
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out = 4.0, 4.0
