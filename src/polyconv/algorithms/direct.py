@@ -3,7 +3,8 @@
 A box of outputs gets a zero-padded panel of its inputs, [channel block][line][pixel][16 words]; the
 channel tile reduces it over the list of (tap, channel block) entries against streaming packed weights, without the
 taps that lie in the padding of outer axes for a whole row of outputs (they would add zeros); sums leave through a
-move with the epilogue.  Cost: the products, with lanes filled to m/groups of a
+move with the epilogue.  Where most taps along the last axis meet padding its outputs are told apart by those that do
+not.  Cost: the products, with lanes filled to m/groups of a
 multiple of the vector, plus one pass over input and output.  Error: own bound, k eps sum|x||w|.
 """
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.program import (
+    MULTIPLY_ADDS,
     Program,
     Request,
     Situation,
@@ -40,7 +42,7 @@ from polyconv.algorithms.program import (
     tile_cycles,
     zeros,
 )  # fmt: skip
-from polyconv.algorithms.sweep import Lines, Sweep, bands, lines, sweeps
+from polyconv.algorithms.sweep import Lines, Sweep, bands, lines, pieces, sweeps
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.isa import channel_tile as channel_tile_rows
@@ -67,8 +69,10 @@ _LIST_BYTES = 512 << 10
 
 _CACHED_BYTES = 8 << 20
 """Weights beyond this are taken to come from memory, not from a share of the last cache."""
-_MEMORY_BYTES, _CACHE_BYTES = 5.0, 16.0
-"""Bytes a cycle that a thread gets from memory and from its second-level cache."""
+_MEMORY_BYTES, _LAST_BYTES, _CACHE_BYTES = 5.0, 8.0, 16.0
+"""Bytes a cycle that a thread gets from memory, from the last cache and from its second-level cache."""
+_NEAR_BYTES = 512 << 10
+"""Weights up to this stay in a second-level cache from box to box."""
 
 WORDS = (
     *COMMON,
@@ -281,14 +285,31 @@ def arithmetic(s: Situation) -> str:
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[arithmetic(s) if s.finite else accumulator_arithmetic(s)]
-    return max(sweep_workspace(s, arith, sweep) for sweep in sweeps(s.problem))
+    return max(sweep_workspace(s, arith, sweep) for sweep in _sweeps(s, arith))
 
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
     arith = ARITHMETIC[arithmetic(s)]
-    terms = [sweep_cost(s, arith, sweep) for sweep in sweeps(s.problem)]
+    terms = [sweep_cost(s, arith, sweep) for sweep in _sweeps(s, arith)]
     return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
+
+
+_MOST_PIECES = 32
+"""Most sweeps that one is cut into."""
+
+
+@lru_cache(256)
+def _sweeps(s: Situation, arith: Arithmetic) -> tuple[Sweep, ...]:
+    """The sweeps, cut up where enough taps meet padding: those left out would add zeros, so no bits depend on it."""
+    whole = sweeps(s.problem)
+    s = replace(s, problem=replace(s.problem, n=1), threads=1)
+    ways = [whole]
+    for axes in (1, len(s.problem.i)) if s.finite else ():  # the last alone, or all
+        cut = [(*((axis,) for axis in sweep[:-axes]), *(pieces(axis) for axis in sweep[-axes:])) for sweep in whole]
+        if len(whole) < sum(math.prod(map(len, one)) for one in cut) <= _MOST_PIECES * len(whole):
+            ways.append(tuple(itertools.chain.from_iterable(itertools.product(*one) for one in cut)))
+    return min(ways, key=lambda way: sum(sum(sweep_cost(s, arith, sweep).values()) for sweep in way))
 
 
 def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float]:
@@ -352,8 +373,9 @@ def careful_build(r: Request) -> Program:
 
 def _build(r: Request, *, careful: bool) -> Program:
     keep: list[Any] = []
-    steps = [sweep_step(r, sweep, keep, careful=careful) for sweep in sweeps(r.problem)]
-    needed = max(sweep_workspace(r.situation, r.arith, sweep) for sweep in sweeps(r.problem))
+    found = _sweeps(r.situation, r.arith)
+    steps = [sweep_step(r, sweep, keep, careful=careful) for sweep in found]
+    needed = max(sweep_workspace(r.situation, r.arith, sweep) for sweep in found)
     return Program(tuple(step for step in steps if step.items), needed, tuple(keep))
 
 
@@ -415,7 +437,7 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
 def _traffic(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> float:
     """Cycles in which memory feeds the tiles of a sweep: weights past the caches, once a box, and sums, twice a chunk.
 
-    Weights that the caches hold are prefetched in time and cost nothing.
+    Weights that the caches hold are prefetched while a box is multiplied; it must not be too small for that.
     """
     p = s.problem
     steps = group_in_words(p.c // p.groups, arith) * math.prod(axis.taps for axis in sweep)
@@ -423,7 +445,9 @@ def _traffic(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> floa
     weights = steps * outputs * arith.bytes
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
     sums = outputs * math.prod(axis.out for axis in sweep) * arith.bytes
-    stream = weights * box_count / _MEMORY_BYTES if weights > _CACHED_BYTES else 0.0
+    products = steps * outputs * math.prod(axis.out for axis in sweep) / (lanes(s.target, arith) * MULTIPLY_ADDS)
+    stream = max(0.0, weights * box_count / _LAST_BYTES - products) if weights > _NEAR_BYTES else 0.0
+    stream = weights * box_count / _MEMORY_BYTES if weights > _CACHED_BYTES else stream
     return stream + 2 * (plan.chunks - 1) * sums / _CACHE_BYTES
 
 

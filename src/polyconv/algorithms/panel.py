@@ -23,6 +23,7 @@ AXIS = (
     "pad",
     "y_stride",
     "r_stride",
+    "spread",
     "boxes",
     "lines",
     "positions",
@@ -158,7 +159,7 @@ def row_place(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value
         axis = p.axes - 1 - back.index
         record = axis_record(k, p, axis)
         b = q % item.extent(axis)
-        o = item.first(axis) + b
+        o = item.first(axis) + b * record.spread
         back.next(q // item.extent(axis), line + b * record.pitch, y + o * record.y_stride, r + o * record.r_stride)
     _, line, y, r = back.results
     return line, y, r

@@ -16,7 +16,9 @@ from functools import lru_cache
 
 from polyconv.problem.problem import Problem
 
-__all__ = ["Axis", "Family", "Lines", "Sweep", "bands", "families", "lines", "sweeps"]
+__all__ = [
+    "Axis", "Family", "Lines", "Sweep", "bands", "families", "lines", "pieces", "residue_lines", "sweeps",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,8 @@ class Axis:
 
     Output ``o`` (in 0..out) of the sweep reads input ``o * stride - pad + t * dilation`` for its tap t (in
     0..taps), which is the kernel's tap ``first_tap + t * tap_step``, and is the tensor's output
-    ``first_out + o * out_step``.
+    ``first_out + o * out_step``.  Neighbours in a box are the outputs ``spread`` apart: more than 1 where a box
+    holds those of one residue modulo the dilation.
     """
 
     out: int
@@ -38,6 +41,7 @@ class Axis:
     out_step: int = 1
     first_tap: int = 0
     tap_step: int = 1
+    spread: int = 1
 
     @property
     def tap_indices(self) -> list[int]:
@@ -149,6 +153,37 @@ def _trimmed(axis: Axis) -> Axis:
     )
 
 
+_LEAST_SAVED = 1 / 16
+"""Share of the taps of an axis that must lie in the padding before outputs are told apart by it."""
+_MOST_CUTS = 33
+"""Most places where an axis is cut: with more, pieces are too short."""
+
+
+@lru_cache(256)
+def pieces(axis: Axis) -> tuple[Axis, ...]:
+    """An axis in runs of outputs whose taps that meet no padding are the same, or whole where that saves little.
+
+    With a large dilation on a small map most taps of a kernel meet padding, though each meets an input somewhere.
+    """
+    begins = [-(-(axis.pad - t * axis.dilation) // axis.stride) for t in range(axis.taps)]
+    ends = [(axis.inp - 1 + axis.pad - t * axis.dilation) // axis.stride + 1 for t in range(axis.taps)]
+    cuts = sorted({min(max(o, 0), axis.out) for o in (0, axis.out, *begins, *ends)})
+    if len(cuts) > _MOST_CUTS:
+        return (axis,)
+    found = []
+    inside = 0
+    for low, high in itertools.pairwise(cuts):
+        taps = [t for t in range(axis.taps) if begins[t] <= low < ends[t]]
+        first = taps[0] if taps else 0
+        inside += len(taps) * (high - low)
+        found.append(replace(
+            axis, out=high - low, taps=len(taps), pad=axis.pad - low * axis.stride - first * axis.dilation,
+            first_out=axis.first_out + low * axis.out_step, first_tap=axis.first_tap + first * axis.tap_step,
+        ))  # fmt: skip
+    saved = 1 - inside / max(1, axis.out * axis.taps)
+    return tuple(found) if saved >= _LEAST_SAVED else (axis,)
+
+
 _FEW = 8
 
 
@@ -228,3 +263,14 @@ def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
                 start[t] = base + q - low
             first = end
     return Lines(tuple(positions), tuple(runs), tuple(start[t] for t in taps))
+
+
+def residue_lines(axis: Axis, residues: int, block: int) -> Lines:
+    """Lines of ``block`` outputs of each of some neighbouring residues modulo the dilation, at stride 1.
+
+    Outputs of a residue are a convolution without dilation of the inputs of a residue.  Lines go residue by residue
+    through inputs a dilation apart, so that those of one residue lie ``residues`` lines apart.
+    """
+    steps = range(block + axis.taps - 1)
+    positions = tuple(step * axis.dilation + r for step in steps for r in range(residues))
+    return Lines(positions, ((0, len(positions), 0),), tuple(t * residues for t in range(axis.taps)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,28 +30,34 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.sweep import Sweep
-from polyconv.algorithms.winograd_plan import Plan, parts, shared, workspace
+from polyconv.algorithms.winograd_plan import Cut, Plan, again_box, parts, shared, workspace
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.kernels.transform import Scheme, input_transform, output_transform
+from polyconv.kernels.transform import input_transform, output_transform
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = ["build"]
 
-_RECORD = ("line", "valid", "x0", "t0", "count0", "x1", "t1", "count1")
+_RECORD = ("line_in", "line_out", "valid", "t_full", "t_short")
+_RUN = ("pixel", "tile", "count", "step", "short")
 _PHASE = ("line", "pixel", "place", "*transform")
 _KIND = ("first", "count")
-_BOX = ("first_y", "rows", "first_x", "columns", "records", "record_count", "lists")
+_BOX = (
+    "first_y", "rows", "residues", "first_x", "columns", "records", "record_count", "runs", "run_count", "lists",
+)  # fmt: skip
+"""A box: where its outputs lie; its rows of tiles, each a record; the runs of tiles of which every row consists; the
+lists of its channel tiles."""
 
 WORDS = (
     *COMMON,
     "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
     "line_bytes", "chunk",
-    "transformed", "y_lines", "outer_lines", "points", "inner_points", "*boxes_table", "*records", "*lists",
-    "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "tile", "out", "out_line",
+    "transformed", "y_lines", "y_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
+    "*runs_of", "*lists", "tile_line", "tile_pixel",
+    "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "out", "out_line", "out_pixel",
     "phase_count", "*phases", "*entries", "*kinds", "*weights", "*point_weights", "w_group", "w_block",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "word_bytes",
     "flags", "again", "*again_words",
@@ -83,13 +90,17 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                 _multiply(k, p, item, box, workspace, block.index, row.index)
                 _out(k, p, item, box, frame, workspace, block.index, row.index, flag)
         # once the transformed inputs are no longer needed their place serves to repair
-        with k.loop(first, end) as block, k.when(k.word(workspace + (p.flags + block.index * 8)) > 0):
-            with k.loop(0, p.axes * 3) as word:
-                k.store(k.word(workspace, word.index), workspace + (p.again + word.index * 8), 8)
-            k.call(
-                f"{name}_again", frame, p.buffer("again_words"), workspace + p.again, item.n, item.g,
-                block.index, block.index + 1,
-            )  # fmt: skip
+        with k.loop(first, end) as block:
+            found = k.word(workspace + (p.flags + block.index * 8)) > 0
+            with k.loop(0, k.select(found, box.residues, 0)) as residue:
+                with k.loop(0, p.axes * 3) as word:
+                    k.store(k.word(workspace, word.index), workspace + (p.again + word.index * 8), 8)
+                with k.when(p.transformed.equals(2)):
+                    _place_residue(k, p, box, item, residue.index, workspace + p.again)
+                k.call(
+                    f"{name}_again", frame, p.buffer("again_words"), workspace + p.again, item.n, item.g,
+                    block.index, block.index + 1,
+                )  # fmt: skip
 
 
 def _place_box(k: Module, p: Words, item: Item, workspace: Buffer) -> Words:
@@ -113,6 +124,22 @@ def _place_box(k: Module, p: Words, item: Item, workspace: Buffer) -> Words:
     return box
 
 
+def _place_residue(k: Module, p: Words, box: Words, item: Item, residue: Value, header: Buffer) -> None:
+    """Narrow the header of a box down to the rows of one of its residues."""
+    axis = p.axes - 2
+    place = header + axis * 24
+    k.store(item.origin(axis) + residue, place, 8)
+    k.store((box.rows - residue + p.y_apart - 1) // p.y_apart, place + 8, 8)
+    k.store(item.first(axis) + residue, place + 16, 8)
+
+
+def _runs(k: Module, p: Words, box: Words, record: Words, visit: Callable[[Words, Value], None]) -> None:
+    """``visit(run, tile)`` every run of tiles of a row, with the number of its first tile."""
+    with k.loop(0, box.run_count) as number:
+        run = Words(k, p.buffer("runs_of"), _RUN).at(box.runs + number.index, len(_RUN))
+        visit(run, run.tile + k.select(run.short.equals(1), record.t_short, record.t_full))
+
+
 def _transform_inputs(k: Module, p: Words, box: Words, panel: Buffer, v: Buffer) -> None:
     with k.loop(0, p.outer_lines) as outer, k.loop(0, p.phase_count) as number:
         phase = Words(k, p.buffer("phases"), _PHASE).at(number.index, len(_PHASE) + 1)
@@ -120,14 +147,17 @@ def _transform_inputs(k: Module, p: Words, box: Words, panel: Buffer, v: Buffer)
             block = c.index // p.block_channels
             target = v + (outer.index * p.v_line + phase.place + block * p.v_block)
             record = Words(k, p.buffer("records"), _RECORD).at(box.records + r.index, len(_RECORD))
-            at = (outer.index * p.y_lines + phase.line + record.line) * p.line_bytes + phase.pixel * p.row_bytes
+            at = (outer.index * p.y_lines + phase.line + record.line_in) * p.line_bytes + phase.pixel * p.row_bytes
             line = panel + (block * p.block_bytes + at)
-            runs = ((record.x0, record.t0, record.count0, p.tile), (record.x1, record.t1, record.count1, p.tile - 1))
-            for x, t, count, step in runs:
+
+            def transform(run: Words, tile: Value, line: Buffer = line, target: Buffer = target,
+                          phase: Words = phase) -> None:  # fmt: skip
                 k.call(
-                    phase.buffer("transform"), line + x * p.row_bytes, p.line_bytes, target + t * p.row_bytes,
-                    p.v_point, count, step,
+                    phase.buffer("transform"), line + run.pixel * p.row_bytes, p.tile_line, p.tile_pixel,
+                    target + tile * p.row_bytes, p.v_point, run.count, run.step * p.row_bytes,
                 )  # fmt: skip
+
+            _runs(k, p, box, record, transform)
 
 
 def _multiply(k: Module, p: Words, item: Item, box: Words, workspace: Buffer, block: Value, row: Value) -> None:
@@ -164,14 +194,17 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
     table_place = (item.g * p.outputs + channel) * p.word_bytes
     with k.loop(0, box.record_count) as r:
         record = Words(k, p.buffer("records"), _RECORD).at(box.records + r.index, len(_RECORD))
-        runs = ((record.x0, record.t0, record.count0, p.tile), (record.x1, record.t1, record.count1, p.tile - 1))
-        for x, t, count, step in runs:
+
+        def transform(run: Words, tile: Value) -> None:
             k.call(
-                p.buffer("output_transform"), workspace + (p.sums + t * p.sum_row), p.s_point,
-                workspace + (p.out + x * p.sum_row), p.out_line, count, step, flag,
+                p.buffer("output_transform"), workspace + (p.sums + tile * p.sum_row), p.s_point,
+                workspace + (p.out + run.pixel * p.sum_row), p.out_line, p.out_pixel, run.count,
+                run.step * p.sum_row, flag,
             )  # fmt: skip
+
+        _runs(k, p, box, record, transform)
         with k.loop(0, record.valid) as i:
-            _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line + i.index)
+            _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out + i.index * p.y_apart)
             k.call(
                 p.buffer("move_out"), workspace + (p.out + i.index * p.out_line), p.sum_row, p.word_bytes,
                 k.buffer(frame, 2) + (y_offset + channel * p.y_c), last.y_stride, p.y_c, box.columns, outputs,
@@ -207,7 +240,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         replace(axis, out=count) for axis, count in zip(sweep[outer_axes:], cuts, strict=True)
     )  # as decode sees them: boxes instead of outputs; a table says where they lie
     values = common_words(r, counted, box_counts, list(plan.held), splits, keep)
-    boxes_table, records, lists = _tables(r, plan)
+    boxes_table, records, runs, lists = _tables(r, plan)
     outer = [0]
     for h in plan.held[:outer_axes]:
         outer = [o * h.count + t for o in outer for t in h.start]
@@ -237,20 +270,21 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         lambda: _packed_weights(r.weights(sweep), sweep, plan, lane),
     )
     last = sweep[-1]
-    box = (*plan.outer, *((max(len(b) for b in plan.rows) * plan.y.m,) if plan.transformed == 2 else ()),
-           max(len(b) for b in plan.columns) * plan.x.m)  # fmt: skip
-    again_words = direct.again_words(r, sweep, box, plan.vectors, keep)
+    again_sweep, most = again_box(sweep, plan.transformed, plan.rows, plan.columns, plan.outer)
+    again_words = direct.again_words(r, again_sweep, most, plan.vectors, keep)
     values.update({
         "panel": plan.panel, "scratch": plan.panel - 256, "total_channels": p.c, "channels": group_in,
         "block_channels": ROW_WORDS, "unpaired": 0, "channel_bytes": arith.bytes, "row_bytes": row_bytes,
         "block_bytes": plan.block_bytes,
         "line_bytes": plan.line_bytes, "chunk": -(-group_in // ROW_WORDS) * ROW_WORDS, "transformed": plan.transformed,
-        "y_lines": plan.held[-2].count if plan.transformed == 2 else 1,
+        "y_lines": plan.held[-2].count if plan.transformed == 2 else 1, "y_apart": plan.rows[0].apart,
+        "tile_line": plan.rows[0].residues * plan.line_bytes, "tile_pixel": plan.columns[0].apart * row_bytes,
         "outer_lines": math.prod(h.count for h in plan.held[:outer_axes]), "points": points,
-        "inner_points": plan.x.n, "boxes_table": words(boxes_table), "records": words(records), "lists": words(lists),
+        "inner_points": plan.x.n, "boxes_table": words(boxes_table), "records": words(records),
+        "runs_of": words(runs), "lists": words(lists),
         "v": plan.v, "v_point": plan.v_point, "v_line": plan.v_line, "v_block": plan.v_block, "sums": plan.sums,
         "s_point": plan.s_point, "unused_words": points * plan.s_point // 4 if _has_short(plan) else 0,
-        "sum_row": sum_row, "tile": plan.x.m, "out": plan.out, "out_line": plan.out_line,
+        "sum_row": sum_row, "out": plan.out, "out_line": plan.out_line, "out_pixel": plan.columns[0].apart * sum_row,
         "phase_count": len(plan.phases), "phases": words(phases), "entries": words(entries), "kinds": words(kinds),
         "weights": packed, "point_weights": words(point_weights), "w_group": plan.blocks * point_weights[-1],
         "w_block": point_weights[-1],
@@ -265,8 +299,8 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int]]:
-    """Boxes, the rows of tiles of each, and for each kind of point the list of its channel tiles.
+def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Boxes, the rows of tiles of each, the runs of a row, and for each kind of point the list of its channel tiles.
 
     The tiles of a box are numbered so that those a point needs are neighbours: short row and full column,
     full both, short column, short both.  The point at infinity of an axis does without its short tiles.
@@ -275,15 +309,22 @@ def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int]]:
     functions = [0, *tile_addresses(r, "channel", range(1, most + 1), plan.vectors)]
     boxes_table: list[int] = []
     records: list[int] = []
+    runs: list[int] = []
     lists: list[int] = []
-    first_y = 0
+    runs_at = []
+    for columns in plan.columns:
+        here = _row_of_tiles(columns, plan.x.m)
+        runs_at.append((len(runs) // len(_RUN), len(here) // len(_RUN)))
+        runs += here
     for rows in plan.rows:
-        first_x = 0
-        for columns in plan.columns:
+        for columns, runs_here in zip(plan.columns, runs_at, strict=True):
             lists_at = len(lists)
-            at = len(records) // len(_RECORD)
-            boxes_table += (first_y, sum(rows), first_x, sum(columns), at, len(rows), lists_at)
-            records += _records(plan, rows, columns)
+            of_box = _records(plan, rows, columns)
+            boxes_table += (
+                rows.first, rows.span, rows.residues, columns.first, columns.span, len(records) // len(_RECORD),
+                len(of_box) // len(_RECORD), *runs_here, lists_at,
+            )  # fmt: skip
+            records += of_box
             ends = _class_ends(plan, rows, columns)
             lists += [0, 0, 0, 0]
             for kind, (low, high) in enumerate(((0, 4), (0, 2), (1, 3), (1, 2))):
@@ -291,46 +332,68 @@ def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int]]:
                 parts = near_equal(ends[high] - ends[low], most)
                 lists.append(len(parts))
                 lists += [v for first, count in parts for v in (ends[low] + first, functions[count], 0)]
-            first_x += sum(columns)
-        first_y += sum(rows)
-    return boxes_table, records, lists
+    return boxes_table, records, runs, lists
 
 
-def _full(sizes: tuple[int, ...], scheme: Scheme, transformed: bool) -> int:
-    return sum(1 for size in sizes if size == scheme.m) if transformed else len(sizes)
-
-
-def _class_ends(plan: Plan, rows: tuple[int, ...], columns: tuple[int, ...]) -> list[int]:
+def _class_ends(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
     """Where the four classes of tiles begin, and where the last ends."""
-    full_rows, full_columns = _full(rows, plan.y, plan.transformed == 2), _full(columns, plan.x, True)
-    short_rows, short_columns = len(rows) - full_rows, len(columns) - full_columns
+    full_rows, full_columns = rows.tiles(plan.y.m), columns.tiles(plan.x.m)
+    short_rows, short_columns = rows.tiles() - full_rows, columns.tiles() - full_columns
     counts = (
         short_rows * full_columns, full_rows * full_columns, full_rows * short_columns, short_rows * short_columns,
     )  # fmt: skip
     return [0, *itertools.accumulate(counts)]
 
 
-def _records(plan: Plan, rows: tuple[int, ...], columns: tuple[int, ...]) -> list[int]:
-    full_rows, full_columns = _full(rows, plan.y, plan.transformed == 2), _full(columns, plan.x, True)
-    short_columns = len(columns) - full_columns
+def _row_of_tiles(columns: Cut, m: int) -> list[int]:
+    """Runs of tiles next to each other: those of a residue, or of residues alike, whichever are fewer."""
+    by_residue = [
+        (low + r + columns.apart * sum(sizes[:first]), sizes[first], count, columns.apart * sizes[first])
+        for low, residues, sizes in columns.alike for r in range(residues)
+        for first, count in ((0, sizes.count(m)), (sizes.count(m), len(sizes) - sizes.count(m))) if count
+    ]  # fmt: skip
+    by_tile = [
+        (low + columns.apart * sum(sizes[:i]), size, residues, 1)
+        for low, residues, sizes in columns.alike for i, size in enumerate(sizes)
+    ]  # fmt: skip
+    runs: list[int] = []
+    full = short = 0
+    for pixel, size, count, step in min(by_residue, by_tile, key=len):
+        if size == m:
+            runs += (pixel, full, count, step, 0)
+            full += count
+        else:
+            runs += (pixel, short, count, step, 1)
+            short += count
+    return runs
+
+
+def _records(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
+    """The rows of tiles of a box."""
+    full_columns = columns.tiles(plan.x.m)
+    short_columns = columns.tiles() - full_columns
     _, class_1, class_2, class_3, _ = _class_ends(plan, rows, columns)
     records: list[int] = []
-    line = 0
-    for i, size in enumerate(rows):
-        if i < full_rows:
-            t0, t1 = class_1 + i * full_columns, class_2 + i * short_columns
-        else:
-            t0, t1 = (i - full_rows) * full_columns, class_3 + (i - full_rows) * short_columns
-        records += (line, size, 0, t0, full_columns, full_columns * plan.x.m, t1, short_columns)
-        line += size
+    full = short = 0
+    for low, residues, sizes in rows.alike:
+        for r in range(low, low + residues):
+            done = 0
+            for size in sizes:
+                if size == plan.y.m:
+                    tiles = class_1 + full * full_columns, class_2 + full * short_columns
+                    full += 1
+                else:
+                    tiles = short * full_columns, class_3 + short * short_columns
+                    short += 1
+                records += (rows.residues * done + r, rows.apart * done + r, size, *tiles)
+                done += size
     return records
 
 
 def _has_short(plan: Plan) -> bool:
-    sizes = [(size, plan.x.m) for box in plan.columns for size in box]
-    if plan.transformed == 2:
-        sizes += [(size, plan.y.m) for box in plan.rows for size in box]
-    return any(size < m for size, m in sizes)
+    return any(cut.tiles() > cut.tiles(plan.x.m) for cut in plan.columns) or any(
+        cut.tiles() > cut.tiles(plan.y.m) for cut in plan.rows
+    )
 
 
 def _input_transform(r: Request, plan: Plan, full: tuple[bool, bool]) -> int:

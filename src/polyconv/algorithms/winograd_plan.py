@@ -9,6 +9,9 @@ A stride s splits an axis into s phases, inputs s apart, each with every s-th ta
 transform domain as if phases were channels.  A phase with a tap less than others does without the point at
 infinity: a 3x3 kernel of stride 2 by F(3,2) takes 16 + 12 + 12 + 9 products for 9 outputs, where a direct sum takes 81.
 
+Outputs of one residue modulo a dilation are a convolution without dilation of the inputs of a residue: tiles take
+inputs, and give outputs, a dilation apart.  A box holds tiles of many residues, all multiplied by the same weights.
+
 Tiles one output short skip the point at infinity with the same weights, so edges waste nothing.
 Error: window bound, k eps max|x| sum|w| over a tile's inputs; admitted in accuracy "fast" only.  Blocks
 of outputs with a non-finite value are done again by the direct algorithm, which spreads it no further
@@ -31,13 +34,13 @@ from polyconv.algorithms.program import (
     planes_collide,
     tile_cycles,
 )
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, residue_lines, sweeps
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Scheme
 
-__all__ = ["Plan", "applicable", "bound", "cost", "parts", "scheme", "shared", "workspace"]
+__all__ = ["Cut", "Plan", "applicable", "bound", "cost", "parts", "scheme", "shared", "workspace"]
 
 _PAIRS = (5 / 8, 3 / 2)
 
@@ -54,9 +57,10 @@ _LEAST_TERMS = 32
 """Products a point must sum for F(4,3) along both axes: short direct sums are more accurate than twice its error."""
 _NONE = Scheme(1, 1)
 
-TRANSFORMED_BYTES = 4 << 20
-"""Most workspace of a box.  Beyond the second-level cache transformed inputs are read again from the third, once per
-block of outputs; every box less saves a pass over the transformed weights, which is longer where those are large."""
+TRANSFORMED_BYTES, _LARGER_BYTES, _LARGEST_BYTES = 4 << 20, 8 << 20, 16 << 20
+"""Most workspace of a box; most where transformed weights are four times as large; most where nothing less will do.
+Beyond the second-level cache transformed inputs are read again from the third, once per block of outputs; every box
+less saves a pass over the transformed weights, which is longer where those are large."""
 
 _NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
@@ -89,14 +93,65 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """The tiles of a box along one axis: outputs of some neighbouring residues modulo the dilation.
+
+    Parameters
+    ----------
+    first : int
+        First output of the first residue; the others follow it.
+    apart : int
+        Outputs between neighbours in a tile: the dilation.
+    residues : int
+        Without dilation there is one.
+    sizes : tuple of int
+        Outputs of each tile of the first residue, full ones first.
+    whole : int
+        Residues that are like the first; the last tile of the others has an output less.
+    """
+
+    first: int
+    apart: int
+    residues: int
+    sizes: tuple[int, ...]
+    whole: int
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the first residue, which no other exceeds."""
+        return sum(self.sizes)
+
+    @property
+    def span(self) -> int:
+        """Outputs from the first to the last."""
+        return self.apart * (self.outputs - 1) + self.whole
+
+    @property
+    def covers(self) -> int:
+        """Number of outputs."""
+        return sum(count * sum(sizes) for _, count, sizes in self.alike)
+
+    @property
+    def alike(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """Neighbouring residues with equal tiles: the first, how many, the outputs of each tile."""
+        fewer = (*self.sizes[:-1], *((self.sizes[-1] - 1,) if self.sizes[-1] > 1 else ()))
+        groups = (0, self.whole, self.sizes), (self.whole, self.residues - self.whole, fewer)
+        return tuple(group for group in groups if group[1])
+
+    def tiles(self, full: int | None = None) -> int:
+        """Number of tiles, or of those of ``full`` outputs."""
+        return sum(count * (len(sizes) if full is None else sizes.count(full)) for _, count, sizes in self.alike)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Sizes of one sweep: its schemes, how outputs are cut into tiles and tiles into boxes, where things lie."""
 
     y: Scheme
     x: Scheme
     transformed: int
-    rows: tuple[tuple[int, ...], ...]
-    columns: tuple[tuple[int, ...], ...]
+    rows: tuple[Cut, ...]
+    columns: tuple[Cut, ...]
     outer: tuple[int, ...]
     held: tuple[Lines, ...]
     phases: tuple[Phase, ...]
@@ -138,8 +193,31 @@ def tile_sizes(out: int, m: int) -> tuple[int, ...]:
     return (m,) * (count - 1) + (out - (count - 1) * m,)
 
 
-def _boxes(sizes: tuple[int, ...], most: int) -> tuple[tuple[int, ...], ...]:
-    return tuple(sizes[first : first + count] for first, count in near_equal(len(sizes), most))
+_ALONE = (Cut(0, 1, 1, (1,), 1),)
+"""The one row of an axis that is not there."""
+
+
+def _cuts(axis: Axis, m: int, most: int, residues: int) -> tuple[Cut, ...]:
+    """An axis in boxes of at most so many tiles of each residue and so many residues.
+
+    Which outputs make a tile is the same for all boxes.
+    """
+    apart = axis.dilation
+    sizes = tile_sizes(-(-axis.out // apart), m)
+    longer = axis.out % apart or apart  # residues with as many outputs as the first
+    found = []
+    for low, together in near_equal(apart, residues):
+        done = 0
+        for first, count in near_equal(len(sizes), most):
+            here = sizes[first : first + count]
+            whole = together if first + count < len(sizes) else min(max(longer - low, 0), together)
+            cut = Cut(low + done * apart, apart, together, here, whole)
+            done += sum(here)
+            if whole:
+                found.append(cut)
+            elif fewer := cut.alike[0][2]:
+                found.append(replace(cut, sizes=fewer, whole=together))
+    return tuple(found)
 
 
 def _schemes(sweep: Sweep, channels: int) -> list[tuple[Scheme, Scheme]]:
@@ -147,7 +225,7 @@ def _schemes(sweep: Sweep, channels: int) -> list[tuple[Scheme, Scheme]]:
     terms = channels * math.prod(axis.taps for axis in sweep[:-2])
 
     def admits(axis: Axis) -> bool:
-        return axis.dilation == 1 and _phase_taps(axis) in SCHEMES and axis.out > 1
+        return 1 in (axis.dilation, axis.stride) and _phase_taps(axis) in SCHEMES and axis.out > axis.dilation
 
     found: list[tuple[Scheme, Scheme]] = []
     last = sweep[-1]
@@ -193,49 +271,69 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
 def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme) -> list[Plan]:
     """Boxes of a few shapes whose transformed inputs fit."""
     transformed = 1 if y is _NONE else 2
-    rows = tile_sizes(sweep[-2].out, y.m) if transformed == 2 else (1,)
-    columns = tile_sizes(sweep[-1].out, x.m)
+    tall, high = _tiles(sweep[-2], y.m) if transformed == 2 else (1, 1)
+    wide, across = _tiles(sweep[-1], x.m)
+
+    def rows(most: int, residues: int) -> tuple[Cut, ...]:
+        return _cuts(sweep[-2], y.m, most, residues) if transformed == 2 else _ALONE
+
     extents = tuple(axis.out for axis in sweep[: len(sweep) - transformed])
-    budget = s.budget(TRANSFORMED_BYTES)
+    weights = math.prod(axis.taps for axis in sweep) * y.n * x.n // (y.r * x.r) * (s.problem.c // s.problem.groups)
+    weights *= s.problem.m // s.problem.groups * arith.bytes
+    budget = s.budget(min(max(TRANSFORMED_BYTES, weights // 4), _LARGER_BYTES))
     plans = []
-    for most_rows in sorted({1, 2, 3, 4, 7, len(rows)}):
-        if most_rows > len(rows):
-            continue
+    heights = [(most, high) for most in sorted({1, 2, 3, 4, 7, tall}) if most <= tall]
+    heights += [(tall, residues) for residues in sorted({1, 2, 3, -(-high // 2)}) if residues < high]
+    for most_rows, residues in heights:
         for depth in sorted({1, 2, 4, 8}):
             outer = (*(1 for _ in extents[:-1]), min(depth, extents[-1])) if extents else ()
             if depth > 1 and (not extents or depth > extents[-1]):
                 continue
-            plan = _sizes(s, arith, sweep, y, x, _boxes(rows, most_rows), _boxes(columns, len(columns)), outer)
+            columns = _cuts(sweep[-1], x.m, wide, across)
+            plan = _sizes(s, arith, sweep, y, x, rows(most_rows, residues), columns, outer)
             if plan.workspace <= budget:
                 plans.append(plan)
-    most = len(columns)
-    while most > 1:  # parts of a single row of tiles, down to what stays near
-        most = -(-most // 2)
-        plan = _sizes(s, arith, sweep, y, x, _boxes(rows, 1), _boxes(columns, most), (1,) * len(extents))
-        if plan.workspace <= (budget if plans or s.limit is not None else 4 * TRANSFORMED_BYTES):
+    for most in _halves(wide):  # a single row of tiles or parts of it, down to what stays near
+        columns = _cuts(sweep[-1], x.m, most, across)
+        plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents))
+        if plan.workspace <= (budget if plans or s.limit is not None else _LARGEST_BYTES):
             plans.append(plan)
         if plan.workspace <= _NEAR_BYTES:
             break
     return plans
 
 
-def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, rows: tuple[tuple[int, ...], ...],
-           columns: tuple[tuple[int, ...], ...], outer: tuple[int, ...]) -> Plan:  # fmt: skip
+def _halves(whole: int) -> list[int]:
+    """A number, and what remains of it, halved again and again."""
+    halves = [whole]
+    while halves[-1] > 1:
+        halves.append(-(-halves[-1] // 2))
+    return halves
+
+
+def _tiles(axis: Axis, m: int) -> tuple[int, int]:
+    """Tiles of a residue, and residues."""
+    return len(tile_sizes(-(-axis.out // axis.dilation), m)), axis.dilation
+
+
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, rows: tuple[Cut, ...],
+           columns: tuple[Cut, ...], outer: tuple[int, ...]) -> Plan:  # fmt: skip
     p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane, transformed = lanes(s.target, arith), 1 if y is _NONE else 2
     vectors = 1 if group_out <= lane or (-(-group_out // lane) % 2 and group_out < 4 * lane) else 2
     blocks = -(-group_out // (vectors * lane))
-    tall, wide = max(len(box) for box in rows), max(len(box) for box in columns)
-    box = (*outer, *((tall * y.m,) if transformed == 2 else ()), wide * x.m)
-    held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
+    tall, wide = max(len(cut.sizes) for cut in rows), max(len(cut.sizes) for cut in columns)
+    width = columns[0].apart * wide * x.m
+    above = (_lines_of_rows(sweep[-2], rows[0].residues, tall * y.m),) if transformed == 2 else ()
+    held = (*(lines(axis, b) for axis, b in zip(sweep, outer, strict=False)), *above, lines(sweep[-1], width))
     row_bytes = ROW_WORDS * arith.bytes
     line_bytes = (held[-1].count | 1) * row_bytes
     all_lines = math.prod(h.count for h in held[:-1])
     block_bytes = all_lines * line_bytes + 64
     in_blocks = -(-group_in // ROW_WORDS)
     outer_lines = math.prod(h.count for h in held[: len(sweep) - transformed])
-    tiles = tall * wide
+    tiles = max(cut.tiles() for cut in rows) * max(cut.tiles() for cut in columns)
     v_block = tiles * row_bytes
     phases = _phases(sweep, held, transformed)
     v_line = len(phases) * in_blocks * v_block
@@ -243,18 +341,34 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     v_point = (-(-outer_lines * v_line // 64) | 1) * 64
     sum_row = vectors * lane * arith.bytes
     s_point = (-(-tiles * sum_row // 64) | 1) * 64
-    out_line = (wide * x.m + x.m) * sum_row
+    out_line = (width + x.m) * sum_row
     header = -(-(24 * len(sweep)) // 64) * 64 + 256
     v = header + in_blocks * block_bytes
     sums = v + y.n * x.n * v_point
     out = sums + y.n * x.n * s_point
     flags = out + y.m * out_line
-    again = direct.again_workspace(s, arith, sweep, box, vectors)
+    again = direct.again_workspace(s, arith, *again_box(sweep, transformed, rows, columns, outer), vectors)
     end = max(flags + 8 * blocks + 64, v + again)
     return Plan(
         y, x, transformed, rows, columns, outer, held, phases, vectors, blocks, tiles, line_bytes, block_bytes, v_block,
         v_line, v_point, s_point, out_line, header, v, sums, out, max(flags, v + again), end + 8 * blocks + 128,
     )  # fmt: skip
+
+
+def _lines_of_rows(axis: Axis, residues: int, block: int) -> Lines:
+    return lines(axis, block) if axis.stride > 1 else residue_lines(axis, residues, block)
+
+
+def again_box(sweep: Sweep, transformed: int, rows: tuple[Cut, ...], columns: tuple[Cut, ...],
+              outer: tuple[int, ...]) -> tuple[Sweep, tuple[int, ...]]:  # fmt: skip
+    """The sweep, and the most outputs of a box, by which the direct algorithm repairs rows of one residue."""
+    width = max(cut.span for cut in columns)
+    if transformed == 1:
+        return sweep, (*outer, width)
+    axis, apart = sweep[-2], rows[0].apart
+    if apart > 1:
+        axis = replace(axis, stride=apart, spread=apart, out=-(-axis.out // apart))
+    return (*sweep[:-2], axis, sweep[-1]), (*outer, max(cut.outputs for cut in rows), width)
 
 
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
@@ -281,8 +395,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     far = 2 * plan.y.n * plan.x.n * plan.v_point if plan.workspace > _NEAR_BYTES else 0
     for rows, columns in itertools.product(plan.rows, plan.columns):
         for i_end, j_end in itertools.product((False, True), (False, True)):
-            tall = sum(1 for r in rows if not i_end or r == plan.y.m or plan.transformed == 1)
-            wide = sum(1 for c in columns if not j_end or c == plan.x.m)
+            tall, wide = rows.tiles(plan.y.m if i_end else None), columns.tiles(plan.x.m if j_end else None)
             share = ((1 if i_end else plan.y.n - 1) if plan.transformed == 2 else (0 if i_end else 1)) * (
                 1 if j_end else plan.x.n - 1
             )
@@ -291,11 +404,11 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
             cycles = sum(tile_cycles(rows_, plan.vectors) for _, rows_ in tiles)
             starts = 20 * len(tiles) + 1.0 * tall * wide * plan.vectors
             products += share * plan.blocks * outer_rows * (1.15 * cycles * steps + starts)
-        tile_count = len(rows) * len(columns)
+        tile_count = rows.tiles() * columns.tiles()
         transforms += outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
         transforms += outer_rows * plan.blocks * plan.vectors * tile_count * points * 3.6
         stream += outer_rows * weight_bytes / bytes_a_cycle
-        outputs = sum(rows) * sum(columns)
+        outputs = rows.covers * columns.covers
         moves += outer_rows * plan.blocks * plan.vectors * outputs * per_out
         moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
         moves += outer_boxes * (1500.0 + far / _FAR_BYTES)
@@ -317,7 +430,7 @@ def applicable(s: Situation) -> str | None:
     if p.c // p.groups < 8 or p.m // p.groups < 8:
         return f"needs 8 channels a group on both sides, this has {p.c // p.groups} and {p.m // p.groups}"
     if all(plan is None for _, plan in parts(s)):
-        return "needs dilation 1 and 2, 3 or 5 taps a stride along the last axis, several outputs, and room"
+        return "needs a dilation or a stride of 1 and 2, 3 or 5 taps a stride along the last axis, outputs, and room"
     return None
 
 
@@ -393,9 +506,11 @@ def shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> tuple[P
     if weight_bytes > _REPEATED_BYTES:
         splits = min(plan.blocks, -(-s.threads // items))
         return plan, -(-plan.blocks // -(-plan.blocks // splits))
-    cuts = plan.rows if plan.transformed == 2 else plan.columns
-    sizes = tuple(itertools.chain.from_iterable(cuts))
-    most = -(-len(sizes) // min(len(sizes), len(cuts) * -(-2 * s.threads // items)))
-    finer = _boxes(sizes, most)
-    rows, columns = (finer, plan.columns) if plan.transformed == 2 else (plan.rows, finer)
+    rows, columns = plan.rows, plan.columns
+    cuts, axis, m = (rows, sweep[-2], plan.y.m) if plan.transformed == 2 else (columns, sweep[-1], plan.x.m)
+    residues = cuts[0].residues
+    count = _tiles(axis, m)[0]
+    parts = len(cuts) // -(-axis.dilation // residues)  # of the tiles of a residue
+    finer = _cuts(axis, m, -(-count // min(count, parts * -(-2 * s.threads // items))), residues)
+    rows, columns = (finer, columns) if plan.transformed == 2 else (rows, finer)
     return _sizes(s, arith, sweep, plan.y, plan.x, rows, columns, plan.outer), 1

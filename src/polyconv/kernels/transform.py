@@ -123,24 +123,24 @@ def _sum(k: Module, coefficients: Sequence[float], values: Sequence[Value]) -> V
 
 def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int,
                     full: tuple[bool, bool] = (True, True)) -> None:  # fmt: skip
-    """Add ``name(panel, line_bytes, target, point_bytes, count, step)``: a run of tiles along a row.
+    """Add ``name(panel, line_bytes, pixel_bytes, target, point_bytes, count, step)``: a run of tiles along a row.
 
-    Tiles start ``step`` pixels apart in the panel and one panel row apart in the target, whose points lie
-    ``point_bytes`` apart, row-major.  Along an axis that is not ``full``, where weights have a tap less, the point at
-    infinity is left out: its weights are zeros.
+    Lines and pixels of a tile lie ``line_bytes`` and ``pixel_bytes`` apart, tiles ``step`` bytes apart in the panel
+    and one panel row apart in the target, whose points lie ``point_bytes`` apart, row-major.  Along an axis that is
+    not ``full``, where weights have a tap less, the point at infinity is left out: its weights are zeros.
     """
     tall, wide = y.n - (not full[0]), x.n - (not full[1])
     kind = vector(element, lanes)
     row_bytes = ROW_WORDS * kind.element_bytes
-    arguments = ("buffer", "int", "buffer", "int", "int", "int")
+    arguments = ("buffer", "int", "int", "buffer", "int", "int", "int")
     with k.function(name, *arguments) as given:
-        panel, line_bytes, target, point_bytes, count, step = given
+        panel, line_bytes, pixel_bytes, target, point_bytes, count, step = given
         with k.loop(0, count) as tile:
-            source, place = panel + tile.index * step * row_bytes, target + tile.index * row_bytes
+            source, place = panel + tile.index * step, target + tile.index * row_bytes
             for part in range(ROW_WORDS // lanes):
                 columns = []
                 for j in range(wide):
-                    at, column = source + (j * row_bytes + part * kind.bytes), []
+                    at, column = source + (pixel_bytes * j + part * kind.bytes), []
                     for _ in range(tall):
                         column.append(k.load(kind, at))
                         at = at + line_bytes
@@ -155,15 +155,16 @@ def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, la
 
 
 def output_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int, vectors: int) -> None:
-    """Add ``name(sums, point_bytes, target, line_bytes, count, step, flag)``: a run of tiles along a row.
+    """Add ``name(sums, point_bytes, target, line_bytes, pixel_bytes, count, step, flag)``: a run of tiles along a row.
 
-    Tiles are one row of ``vectors`` vectors apart in the sums, ``step`` pixels apart in the target.  Where an
-    output is not finite the word ``flag`` becomes non-zero.
+    Tiles are one row of ``vectors`` vectors apart in the sums, ``step`` bytes apart in the target; their lines and
+    pixels lie ``line_bytes`` and ``pixel_bytes`` apart.  Where an output is not finite the word ``flag`` becomes
+    non-zero.
     """
     kind = vector(element, lanes)
     row_bytes = vectors * kind.bytes
-    arguments = ("buffer", "int", "buffer", "int", "int", "int", "buffer")
-    with k.function(name, *arguments) as (sums, point_bytes, target, line_bytes, count, step, flag):
+    arguments = ("buffer", "int", "buffer", "int", "int", "int", "int", "buffer")
+    with k.function(name, *arguments) as (sums, point_bytes, target, line_bytes, pixel_bytes, count, step, flag):
         with k.loop(0, count, carry=[k.constant(kind, 0)]) as tile:
             (seen,) = tile.values
             for part in range(vectors):
@@ -175,11 +176,11 @@ def output_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, l
                         line.append(k.load(kind, at))
                         at = at + point_bytes
                     rows.append(x.back(k, line))
-                place = target + tile.index * step * row_bytes + part * kind.bytes
+                place = target + tile.index * step + part * kind.bytes
                 outputs = [y.back(k, [row[j] for row in rows]) for j in range(x.m)]
                 for i in range(y.m):
                     for j in range(x.m):
-                        k.store(outputs[j][i], place + j * row_bytes)
+                        k.store(outputs[j][i], place + pixel_bytes * j)
                         # 0 * Inf and 0 * NaN are NaN: one multiply-add finds them
                         seen = k.fma(outputs[j][i], k.constant(kind, 0), seen)
                     place = place + line_bytes

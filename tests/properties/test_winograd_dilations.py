@@ -1,0 +1,113 @@
+"""Winograd with dilations: tiles of the outputs of one residue, many residues in a box."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithms import result
+
+from polyconv.algorithms import winograd_plan
+from polyconv.algorithms.program import Situation, accumulator_arithmetic
+from polyconv.algorithms.sweep import sweeps
+from polyconv.benchmark.runs import restricted
+from polyconv.conformance.judge import complaint, expected, widened
+from polyconv.conformance.operands import operands
+from polyconv.kernels.isa import ARITHMETIC
+from polyconv.problem.problem import Problem
+from polyconv.target import target
+
+KERNELS = [
+    # one residue more or less than outputs, one axis or both, unequal ones, an axis left alone, a stride beside
+    "k3x3 p2x2 d2x2", "k3x3 p3x3 d3x3", "k3x3 p0x7 d1x7", "k3x3 p5x0 d5x1", "k3x3 p2x4 d2x4", "k2x2 d3x5", "k5x5 d2x2",
+    "k5x3 p8x9 d4x9", "k3x3 p20x30 d20x30", "k3x3 p21x1 d21x1", "k2x3 p0:1x2 d2x2", "k3x3 p1x2 s2x1 d1x2",
+]  # fmt: skip
+
+
+def _agrees(line: str) -> bool:
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(0), "normal")
+    got = result(p, made, "winograd")
+    if got is not None:
+        assert complaint(p, widened(p, made, expected(p, made)), got) is None, line
+    return got is not None
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_dilated_kernels(kernel: str, layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        assert _agrees(f"conv f32 {layout} n2 c35 i21x32 m20 {kernel} b1 r1 act=Relu")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_every_remainder_of_extent_and_dilation(layout: str) -> None:
+    taken = [
+        _agrees(f"conv f32 {layout} n1 c16 i{h}x{h + 3} m8 k3x3 p{d}x{d} d{d}x{d}")
+        for d in (2, 3, 5) for h in range(4, 22)
+    ]  # fmt: skip
+    assert sum(taken) >= 50
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_other_ranks_groups_and_types(layout: str) -> None:
+    for length in (130, 131, 191, 192, 400):
+        assert _agrees(f"conv f64 {layout} n1 c9 i{length} m17 k2 d64 b1")
+        assert _agrees(f"conv f32 {layout} n1 c18 i{length} m36 g2 k3 p8:0 d4")
+    assert _agrees(f"conv f32 {layout} n1 c8 i9x14x13 m9 k3x3x3 p2x2x3 d2x2x3")
+    assert _agrees(f"conv_transpose f32 {layout} n1 c24 i12x13 m24 k3x3 p2x2 d2x2")
+
+
+def _cuts(line: str, limit: int | None) -> tuple[winograd_plan.Cut, ...]:
+    s = Situation(Problem.parse(line), target(None), limit)
+    ((_, plan),) = winograd_plan.parts(s)
+    assert plan is not None
+    (sweep,) = sweeps(s.problem)
+    return winograd_plan.shared(s, ARITHMETIC[accumulator_arithmetic(s)], sweep, plan)[0].rows
+
+
+def test_threads_and_workspace_change_no_bits() -> None:
+    line = "conv f32 NHWC n1 c40 i40x41 m70 k3x3 p3x3 d3x3"
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(0), "normal")
+    alone = result(p, made, "winograd", threads=1)
+    assert alone is not None
+    scheme = winograd_plan.scheme(Situation(p, target(None)))
+    limits = [
+        limit << 10 for limit in range(200, 1600, 100)
+        if winograd_plan.scheme(Situation(p, target(None), limit << 10)) == scheme
+    ]  # fmt: skip
+    assert len({_cuts(line, limit) for limit in limits}) > 1
+    for options in ({"threads": 2}, {"threads": 5}, *({"workspace_limit": limit} for limit in limits)):
+        again = result(p, made, "winograd", **options)
+        assert again is not None and np.array_equal(alone, again)
+
+
+@pytest.mark.parametrize("limit", [None, 200 << 10])
+@pytest.mark.parametrize("kernel", ["p3x3 d3x3", "p4x0 d4x1", "p0x9 d1x9"])
+def test_a_sum_that_is_not_finite_is_repaired(kernel: str, limit: int | None) -> None:
+    p = Problem.parse(f"conv f32 NCHW n1 c32 i23x29 m40 k3x3 {kernel} b1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    made.x[0, 3, 7, 9] = np.inf
+    got = result(p, made, "winograd", workspace_limit=limit)
+    assert got is not None
+    assert complaint(p, widened(p, made, expected(p, made)), got) is None
+    assert np.isfinite(got[0, :, 0, 0]).all()
+
+
+def test_cuts_hold_every_output_once() -> None:
+    for out in (4, 7, 13, 38, 57):
+        for d in (1, 2, 3):
+            axis = sweeps(Problem.parse(f"conv f32 NCHW n1 c8 i{out + 2 * d} m8 k3 d{d}"))[0][0]
+            for most, residues in ((1, 1), (2, 1), (2, d), (99, 2), (99, d)):
+                found = []
+                for cut in winograd_plan._cuts(axis, 4, most, residues):
+                    assert cut.covers == sum(
+                        len(range(r, cut.span, cut.apart)) for r in range(cut.residues)
+                    )
+                    found += [cut.first + o for r in range(cut.residues) for o in range(r, cut.span, cut.apart)]
+                assert sorted(found) == list(range(out))
