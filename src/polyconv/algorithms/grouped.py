@@ -377,12 +377,10 @@ def _packed_weights(w: NDArray[Any], lane: int) -> NDArray[Any]:
     groups, group, _, taps = w.shape
     per_block = lane // group
     blocks = -(-groups // per_block)
-    own = np.arange(group)
-    rotated = np.stack([w[:, (own + distance) % group, own] for distance in range(group)])
     packed = aligned((blocks, taps, group, lane), w.dtype)
-    spread = packed[..., : per_block * group].reshape(blocks, taps, group, per_block, group)
-    whole = np.zeros((group, blocks * per_block, group, taps), w.dtype)
-    whole[:, :groups] = rotated
-    spread[...] = whole.reshape(group, blocks, per_block, group, taps).transpose(1, 4, 0, 2, 3)
-    packed[..., : per_block * group] = spread.reshape(blocks, taps, group, -1)
+    own, whole = np.arange(group), np.zeros((blocks * per_block, group, taps), w.dtype)
+    for distance in range(group if taps else 0):
+        whole[:groups] = w[:, (own + distance) % group, own]
+        by_block = whole.reshape(blocks, per_block * group, taps).transpose(0, 2, 1)
+        packed[:, :, distance, : per_block * group] = by_block
     return packed
