@@ -36,6 +36,7 @@ def test_taps_that_meet_input() -> None:
     "c16 i3x4x5 m32 k3x3x3 p1",
     "c33 i2x6x7 m17 k5x3x2 p2:3x2:1x1:0 s1x2x1",
     "c600 i3x6 m40 k3x3 p1",
+    "c1100 i5x30 m16 k3x3 p1",                    # chunks of channels, the last one short
     "c16 i64x3 m16 k33x2 p16x1",                  # as many bands as rows
 ])  # fmt: skip
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -48,7 +49,7 @@ def _agree(layout: str, problem: str) -> None:
     for kind, more in (("f32", ""), ("u8*i8>i32", ""), ("bf16", " b1"), ("f32", " b1 r1 act=Relu")):
         p = Problem.parse(f"conv {kind} {layout} n2 {problem}{more}")
         made = operands(p, np.random.default_rng(7), "normal" if p.x_dtype.is_float else "small")
-        for options in ({}, {"workspace_limit": 1 << 18}):
+        for options in ({}, {"workspace_limit": 1 << 18}, {"workspace_limit": 1 << 16}):
             got: Any = result(p, made, "direct", **options)
             assert got is not None, p
             assert complaint(p, expected(p, made), got) is None, p

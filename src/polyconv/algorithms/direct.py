@@ -42,7 +42,7 @@ from polyconv.algorithms.program import (
     tile_cycles,
     zeros,
 )  # fmt: skip
-from polyconv.algorithms.sweep import Lines, Sweep, bands, lines, pieces, sweeps
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, lines, pieces, sweeps
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.isa import channel_tile as channel_tile_rows
@@ -53,9 +53,8 @@ from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
-    "PANEL_BYTES", "WORDS", "again_words", "again_workspace", "applicable", "arithmetic", "bands_table", "box_body",
-    "box_sizes", "build", "careful_applicable", "careful_build", "careful_cost", "cost", "driver", "group_in_words",
-    "pack_panel", "packed_weights", "step_words", "sweep_cost", "sweep_step", "sweep_workspace", "unbanded",
+    "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "build", "careful_applicable",
+    "careful_build", "careful_cost", "cost", "pack_panel", "sweep_cost", "sweep_step", "sweep_workspace",
     "workspace",
 ]  # fmt: skip
 
@@ -500,88 +499,36 @@ def _shared(s: Situation, plan: _Plan, extents: tuple[int, ...]) -> _Plan:
 
 
 def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: list[Any]) -> dict[str, Any]:
-    """Words of a sweep by the dense tile."""
+    """Words of a sweep."""
     p, arith = r.problem, r.arith
+    group_in, group_out = p.c // p.groups, p.m // p.groups
     lane, taps = lanes(r.target, arith), math.prod(a.taps for a in sweep)
-    last_lanes = (p.m // p.groups - 1) % lane + 1
+    block_outputs = plan.vectors * lane
+    last_lanes = (group_out - 1) % lane + 1
+    last = sweep[-1]
     fused = not careful and plan.chunks == 1 and arith.channels == 1 and is_fusible(p)
-    fused = fused and along_out(r, sweep[-1], "c") == "cc"
-
-    widths = plan.box[-1], sweep[-1].out % plan.box[-1]
-
-    def tiles(vectors: int, cut: bool) -> list[int]:
-        rows = range(1, channel_tile_rows(r.target, vectors) + 1)
-        if fused:
-            spec = FusedTile(arith.name, p.y, r.epilogue, cut)
-            needed = {n for pixels in widths for _, n in near_equal(pixels, rows[-1])}
-            return [fused_address(r, "channel", spec, n, vectors) if n in needed else 0 for n in rows]
-        return tile_addresses(r, "channel", rows, vectors)
-
-    functions = tiles(plan.vectors, False), tiles(plan.last_vectors, last_lanes < lane)
+    fused = fused and along_out(r, last, "c") == "cc"
+    tiles, table_words = _tile_tables(r, last, plan, fused, last_lanes < lane)
     packed = r.packed(
         ("direct", arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
         lambda: packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
     )
-    group_in = p.c // p.groups
     steps = group_in_words(group_in, arith) * taps
     chunk_steps = group_in_words(min(plan.chunk, group_in), arith) * taps
-    values = step_words(r, sweep, plan, functions, packed, steps, chunk_steps, careful, keep)
-    values.update({"fused": int(fused), "last_lanes": last_lanes})
-    return values
-
-
-def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: tuple[list[int], list[int]], packed: NDArray[Any],
-               steps: int, chunk_steps: int, careful: bool, keep: list[Any]) -> dict[str, Any]:  # fmt: skip
-    """Words of a sweep for a family of tiles with the channel tile's contract.
-
-    Parameters
-    ----------
-    functions : tuple of list
-        Addresses of the tiles of 1, 2, ... rows: of all blocks of outputs but the last, and of the last.
-    packed : array
-        The weights in streaming order.
-    steps, chunk_steps : int
-        Rows of weights that a block of outputs streams, in all and in a chunk of channels.
-    """
-    p, arith = r.problem, r.arith
-    group_in, group_out = p.c // p.groups, p.m // p.groups
-    lane = lanes(r.target, arith)
-    block_outputs = plan.vectors * lane
-    most = len(functions[0])
-    last = sweep[-1]
-    edge = last.out % plan.box[-1] or plan.box[-1]
-    tables = [
-        [v for first, rows in near_equal(pixels, most) for v in (first, of_block[rows - 1], 0)]
-        for of_block in functions
-        for pixels in (plan.box[-1], edge)
-    ]
-    longest = 1 + max(len(t) for t in tables)
-    tiles = [w for t in tables for w in ([len(t) // 3, *t] + [0] * (longest - 1 - len(t)))]
-    for of_block in functions:  # after the four tables: the tiles of one row
-        tiles += [of_block[0], 0] + [0] * (2 * longest - 2)
-    whole = tuple(range(axis.taps) for axis in sweep[:-1])
-    entries, chunk_entries = _entries(arith, plan, group_in, whole)
-    entry_count = len(entries) // 3
-    found = unbanded(sweep) if careful else _row_bands(sweep, entry_count)
-    lists: list[int] = []
-    for ranges in itertools.product(*(kinds for kinds, _ in found)):
-        some, of_chunk = (entries, chunk_entries) if ranges == whole else _entries(arith, plan, group_in, ranges)
-        lists += (0 if ranges == whole else len(entries) // 3, len(some) // 3, of_chunk)
-        entries += some if ranges != whole else []
     main = steps * block_outputs * arith.bytes
     rest = steps * plan.last_vectors * lane * arith.bytes
     values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
+    values.update(_lists(r, sweep, plan, careful))
     element = "i16" if arith.name == "bf16" else arith.accumulator
     header = -(-(24 * len(sweep)) // 64) * 64
     scratch = header + plan.panel
     values.update({
-        "panel": header, "scratch": scratch, "careful": int(careful), "taps": math.prod(a.taps for a in sweep),
+        "panel": header, "scratch": scratch, "careful": int(careful), "taps": taps,
         "offsets": words(_tap_offsets(sweep)), "total_channels": r.x_channels, "total_outputs": r.y_channels,
         "channels": group_in, "block_channels": ROW_WORDS * arith.channels,
         "unpaired": arith.channels - 1, "channel_bytes": arith.bytes // arith.channels,
         "row_bytes": plan.row_bytes, "block_bytes": plan.block_bytes, "line_bytes": plan.line_bytes,
-        "chunk": plan.chunk, "chunks": plan.chunks, "chunk_entries": chunk_entries, "entry_count": entry_count,
-        "entries": words(entries), "bands": words(bands_table(found)), "lists": words(lists),
+        "chunk": plan.chunk, "chunks": plan.chunks,
         "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
         "w_chunk": chunk_steps * block_outputs * arith.bytes,
         "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": rest,
@@ -590,13 +537,66 @@ def step_words(r: Request, sweep: Sweep, plan: _Plan, functions: tuple[list[int]
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "sum_row": block_outputs * arith.bytes, "sum_row_last": plan.last_vectors * lane * arith.bytes,
         "slots": scratch + 256, "slot_block": plan.slot_block, "slot_row": plan.slot_row,
-        "tiles": words(tiles), "table_words": longest, "word_bytes": arith.bytes, "fused": 0, "last_lanes": lane,
+        "tiles": words(tiles), "table_words": table_words, "word_bytes": arith.bytes,
+        "fused": int(fused), "last_lanes": last_lanes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
         "move_in": move_address(r, Move(p.x, element, along_in(r, last, "c"))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
     })  # fmt: skip
     return values
+
+
+def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool) -> tuple[list[int], int]:
+    """The tables of tiles, and how many words each has.
+
+    Parameters
+    ----------
+    cut : bool
+        Whether the last vector of outputs is masked, where results leave from registers.
+    """
+    edge = last.out % plan.box[-1] or plan.box[-1]
+
+    def functions(vectors: int, cut: bool) -> list[int]:
+        rows = range(1, channel_tile_rows(r.target, vectors) + 1)
+        if fused:
+            spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, cut)
+            needed = {n for pixels in (plan.box[-1], edge) for _, n in near_equal(pixels, rows[-1])}
+            return [fused_address(r, "channel", spec, n, vectors) if n in needed else 0 for n in rows]
+        return tile_addresses(r, "channel", rows, vectors)
+
+    families = functions(plan.vectors, False), functions(plan.last_vectors, cut)
+    tables = [
+        [v for first, rows in near_equal(pixels, len(families[0])) for v in (first, of_block[rows - 1], 0)]
+        for of_block in families
+        for pixels in (plan.box[-1], edge)
+    ]
+    longest = 1 + max(len(t) for t in tables)
+    tiles = [w for t in tables for w in ([len(t) // 3, *t] + [0] * (longest - 1 - len(t)))]
+    for of_block in families:  # after the four tables: the tiles of one row
+        tiles += [of_block[0], 0] + [0] * (2 * longest - 2)
+    return tiles, longest
+
+
+def _lists(r: Request, sweep: Sweep, plan: _Plan, careful: bool) -> dict[str, Any]:
+    """Lists of entries, the whole one first, and which of them the rows of outputs have."""
+    group_in = r.problem.c // r.problem.groups
+    whole = tuple(range(axis.taps) for axis in sweep[:-1])
+    entries, chunk_entries = _entries(r.arith, plan, group_in, whole)
+    count = len(entries) // 3
+    found = _unbanded(sweep) if careful else _row_bands(sweep, count)
+    lists: list[int] = []
+    for ranges in itertools.product(*(kinds for kinds, _ in found)):
+        if ranges == whole:
+            lists += (0, count, chunk_entries)
+        else:
+            some, of_chunk = _entries(r.arith, plan, group_in, ranges)
+            lists += (len(entries) // 3, len(some) // 3, of_chunk)
+            entries += some
+    return {
+        "chunk_entries": chunk_entries, "entry_count": count, "entries": words(entries),
+        "bands": words(_bands_table(found)), "lists": words(lists),
+    }  # fmt: skip
 
 
 def _tap_offsets(sweep: Sweep) -> list[int]:
@@ -636,26 +636,26 @@ def _entries(arith: Arithmetic, plan: _Plan, group_in: int, ranges: Sequence[ran
     return entries, max(1, per_chunk * len(places))
 
 
-Bands = tuple[tuple[range, ...], tuple[int, ...]]
+_Bands = tuple[tuple[range, ...], tuple[int, ...]]
 
 
-def _row_bands(sweep: Sweep, entry_count: int) -> list[Bands]:
+def _row_bands(sweep: Sweep, entry_count: int) -> list[_Bands]:
     """Bands of the outer axes, of as many as the lists of entries have room for."""
     found = [bands(axis) for axis in sweep[:-1]]
     while math.prod(len(kinds) for kinds, _ in found) * entry_count * 24 > _LIST_BYTES:
         a = max(range(len(found)), key=lambda a: len(found[a][0]))
         if len(found[a][0]) <= 1:
             break
-        found[a] = unbanded(sweep)[a]
+        found[a] = _unbanded(sweep)[a]
     return found
 
 
-def unbanded(sweep: Sweep) -> list[Bands]:
+def _unbanded(sweep: Sweep) -> list[_Bands]:
     """All taps for all outputs of the outer axes."""
     return [((range(axis.taps),), (0,) * axis.out) for axis in sweep[:-1]]
 
 
-def bands_table(found: Sequence[Bands]) -> list[int]:
+def _bands_table(found: Sequence[_Bands]) -> list[int]:
     """Where the table of every outer axis begins, and for each of its outputs what it adds to the number of a list."""
     begins: list[int] = []
     table: list[int] = []

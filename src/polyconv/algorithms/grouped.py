@@ -1,80 +1,154 @@
-"""Depthwise and small groups with channels in the lanes: 1, 2, 4 or 8 channels a group, as many out as in.
+"""Small groups with the channels of several groups in the lanes: up to a vector wide, as many out as in.
 
-The direct algorithm's panel and driver, with 16 channels of several groups as one group: a panel row is
-multiplied lane by lane instead of word by word, so every lane does work.  Any rank, stride, dilation and
-layout.  Cost: a load and ``group`` multiply-adds (with a permutation each) per tap, 16 channels and output,
-plus one pass over input and output.  Error: own bound.
+A box of outputs gets a zero-padded copy of its input lines, [block of groups][line][pixel][lane], read by a tile that
+walks along a row; taps whose lines lie in the padding are left out.  Where channels lie together, results go from
+registers to their place; else through slots and a move.  Any rank, stride, dilation and layout.
+Cost: the products, with lanes filled to whole groups, plus one pass over input and output.  Error: own bound,
+k eps sum|x||w|.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import direct
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.program import (
     Program,
     Request,
     Situation,
     Step,
     accumulator_arithmetic,
+    along_in,
+    along_out,
     boxes,
+    common_words,
     fill_words,
+    is_fusible,
+    move_address,
     near_equal,
+    planes_collide,
+    zeros,
 )
-from polyconv.algorithms.sweep import Sweep, sweeps
+from polyconv.algorithms.stem import copy_entries, mean_taps, outer_offsets, row_entries
+from polyconv.algorithms.sweep import Lines, Sweep, lines, sweeps
+from polyconv.kernels.fused import FusedTile, of_sums
+from polyconv.kernels.grouped import ENTRY_WORDS, grouped_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
-from polyconv.kernels.language import Module
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.tile import ROW_WORDS, grouped_tile
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
 __all__ = ["applicable", "build", "cost", "workspace"]
 
-_GROUPS = (1, 2, 4, 8)
-_PANEL_BYTES = 192 << 10
+_PANEL_BYTES = 256 << 10
+"""Workspace of a thread: a quarter of a 1 MiB second-level cache."""
 
-_MOST_TAPS = 3
-"""Most taps of a run: with them a panel row is brought to the lanes once for three products."""
+_REGISTERS = {"avx512": 31, "avx2": 15, "baseline": 14}
+"""Registers for sums, and for the weights or pixels that are used again; without FMA a product needs one more."""
+_MOST_ROWS = 8
+_RUN_PIXELS = 64
+"""Most rows of a tile; pixels that leave in one move at least, where rows are shorter and follow each other."""
 
-# Most sums of a tile by level and channels a group: registers less weights and a row of pixels, and not more code
-# than compiles in 50 ms.
-_SUMS = {
-    "avx512": {1: 14, 2: 10, 4: 8, 8: 8},
-    "avx2": {1: 8, 2: 8, 4: 8, 8: 8},
-    "baseline": {1: 8, 2: 8, 4: 8, 8: 8},
-}
-
-
-def _as_lanes(p: Problem) -> Problem:
-    """The problem with 16 channels a group, the last group filled up."""
-    groups = -(-p.c // ROW_WORDS)
-    return replace(p, c=groups * ROW_WORDS, m=groups * ROW_WORDS, groups=groups)
-
-
-def _vectors(target: Target, arith: Arithmetic) -> int:
-    return ROW_WORDS // lanes(target, arith)
+WORDS = (
+    *COMMON,
+    "lanes_used", "total_channels", "total_outputs", "total_blocks", "item_blocks", "pixel_bytes", "line_bytes",
+    "block_bytes", "row_step", "outer_taps", "tap_entries", "*reach", "*offsets", "*entries", "list", "edge_list",
+    "*weights", "w_block", "always_cut", "fused", "slots", "sum_row", "run_rows", "*tiles", "table_words", "word_bytes",
+    "*bias", "*scale", "*constants", "*move_in", "*move_out",
+)  # fmt: skip
+"""The driver's words.  ``tiles`` holds four tables (block of all outputs or cut short, box cut short along the last
+axis or not): a count, then (first pixel, times, function) of every walk of a row."""
 
 
-@lru_cache(256)
-def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Any:
-    wide = replace(s, problem=_as_lanes(s.problem))
-    budget = s.budget(_PANEL_BYTES)
-    extents = tuple(axis.out for axis in sweep)
-    start = (*extents[:-1], min(extents[-1], 256))
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        first = item.g * p.item_blocks
+        blocks = k.minimum(p.item_blocks, p.total_blocks - first)
+        _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, first, blocks, vector_bytes)
+        copy_entries(k, p.buffer("entries"), workspace + p.list, p.outer_taps * p.tap_entries, ENTRY_WORDS)
+        rows = box_rows(k, p, item)
+        with k.loop(0, blocks) as block:
+            _block(k, p, item, frame, workspace, block.index, first + block.index, rows)
 
-    def sized(box: tuple[int, ...]) -> Any:
-        return direct.box_sizes(wide, arith, sweep, box, ROW_WORDS, _vectors(s.target, arith))
 
-    return sized(boxes(start, lambda box: int(sized(box).workspace), budget))
+def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value, blocks: Value,
+          vector_bytes: int) -> None:  # fmt: skip
+    """Copy the lines of a box for some blocks."""
+    words_of_4 = vector("i32", vector_bytes // 4)
+    pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
+
+    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+        target = panel + (line * p.line_bytes + first_line * p.pixel_bytes)
+        with k.loop(0, blocks, carry=[target, source, p.total_channels - first * p.lanes_used]) as block:
+            target, source, left = block.values
+            with k.when((head > 0) | (end < count)):
+                zero_words(k, target, (head * p.pixel_bytes) >> 2, words_of_4)
+                zero_words(k, target + end * p.pixel_bytes, ((count - end) * p.pixel_bytes) >> 2, words_of_4)
+            with k.when(end > head):
+                k.call(
+                    p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
+                    p.word_bytes, end - head, k.minimum(left, p.lanes_used), p.zero_point,
+                )  # fmt: skip
+            block.next(target + p.block_bytes, source + p.lanes_used * p.x_c, left - p.lanes_used)
+
+    fill(k, p, item, x, k.constant(INT, 0), put)
+
+
+def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, block: Value, absolute: Value,
+           rows: Value) -> None:  # fmt: skip
+    """All rows of outputs of one block of groups."""
+    last = axis_record(k, p, p.axes - 1)
+    pixels = item.extent(p.axes - 1)
+    channel = absolute * p.lanes_used
+    outputs = k.minimum(p.lanes_used, p.total_outputs - channel)
+    cut = k.select(outputs < p.lanes_used, 1, p.always_cut)
+    table = p.buffer("tiles") + cut * p.table_words * 16
+    table = table + k.select(pixels < last.block, p.table_words * 8, 0)
+    weights = p.buffer("weights") + absolute * p.w_block
+    bias, scale = p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes
+    beside_y, beside_r = block * p.lanes_used * p.y_c, block * p.lanes_used * p.r_c
+    fused = p.fused.equals(1)
+    with k.loop(0, rows, carry=[k.constant(INT, 0), k.constant(INT, 0), k.constant(INT, 0)]) as row:
+        waiting, y_run, r_run = row.values  # rows in the slots, and where they begin
+        line, y_row, r_row = row_place(k, p, item, row.index)
+        panel = workspace + (p.panel + block * p.block_bytes + line * p.line_bytes)
+        entries, count = row_entries(k, p, item, workspace, row.index, ENTRY_WORDS)
+        y, r = k.buffer(frame, 2) + (y_row + beside_y), k.buffer(frame, 4) + (r_row + beside_r)
+        slot = p.slots + waiting * pixels * p.sum_row
+        with k.loop(0, k.word(table)) as tile:
+            place = table + (tile.index * 32 + 8)
+            first, times, function = k.word(place), k.word(place, 1), k.buffer(place, 2)
+            given = panel + first * p.row_step, p.row_step, entries, count, weights
+            rest = times, outputs, bias, scale, p.buffer("constants")
+            with k.when(fused):
+                k.call(
+                    function, *given, y + first * last.y_stride, last.y_stride, r + first * last.r_stride,
+                    last.r_stride, *rest,
+                )  # fmt: skip
+            with k.when(fused, otherwise=True):
+                k.call(function, *given, workspace + (slot + first * p.sum_row), p.sum_row, workspace, 0, *rest)
+        begins = waiting.equals(0)
+        y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1
+        leaves = waiting.equals(p.run_rows) | (row.index + 1).equals(rows)
+        with k.when(leaves & p.fused.equals(0)):
+            k.call(
+                p.buffer("move_out"), workspace + p.slots, p.sum_row, p.word_bytes,
+                k.buffer(frame, 2) + (y_run + beside_y), last.y_stride, p.y_c, waiting * pixels, outputs, bias, scale,
+                k.buffer(frame, 4) + (r_run + beside_r), last.r_stride, p.r_c, p.buffer("constants"),
+            )  # fmt: skip
+        row.next(k.select(leaves, 0, waiting), y_run, r_run)
 
 
 def applicable(s: Situation) -> str | None:
@@ -82,11 +156,11 @@ def applicable(s: Situation) -> str | None:
     p = s.problem
     if p.op not in ("conv", "conv_transpose"):
         return f"computes conv and conv_transpose, not {p.op}"
-    if p.c != p.m or p.c // p.groups not in _GROUPS:
-        return f"needs 1, 2, 4 or 8 channels a group, as many out as in, not {p.c // p.groups} and {p.m // p.groups}"
+    if p.c != p.m:
+        return f"needs groups with as many channels out as in, not {p.c // p.groups} and {p.m // p.groups}"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
-    if p.c // p.groups > lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]):
+    if not 0 < p.c // p.groups <= lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]):
         return "a group is wider than a vector"
     return None
 
@@ -94,102 +168,219 @@ def applicable(s: Situation) -> str | None:
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
-    return max(int(_plan(s, arith, sweep).workspace) for sweep in sweeps(s.problem))
+    return max(_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem))
+
+
+def _most_rows(target: Target, group: int) -> int:
+    """Most rows of a tile: sums, what is used again, and one more must fit the registers."""
+    fits = [n for n in range(1, _MOST_ROWS + 1) if n * group + min(n, group) + 1 <= _REGISTERS[target.level]]
+    return max(fits, default=1)
 
 
 def cost(s: Situation) -> dict[str, float]:
-    """Cycles: loads or permutations of taps, starting tiles, and the moves."""
+    """Cycles: multiply-adds or the latency of sums, starting tiles, and the moves."""
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
-    group, vectors = p.c // p.groups, _vectors(s.target, arith)
-    most = _SUMS[s.target.level][group]
+    group = p.c // p.groups
+    most = _most_rows(s.target, group)
     products = moves = 0.0
     for sweep in sweeps(p):
         plan = _plan(s, arith, sweep)
         box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
         rows = math.prod(plan.box[:-1]) * box_count
-        taps = math.prod(axis.taps for axis in sweep)
-        for _, pixels in near_equal(plan.box[-1], max(1, most // vectors)):
-            step = vectors * max(pixels * (0.7 if group == 1 else 0.6 * group), 4.0) + 0.5 * group
-            products += rows * (taps * step + 25)
+        taps = math.prod(mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
+        for _, pixels in near_equal(plan.box[-1], most):
+            products += rows * (taps * max(pixels * group / 2, (pixels + group) / 2, 4.0) + 12 + 2.0 * pixels * group)
+        products += rows * (60.0 + 4 * len(sweep))
         rows_in = math.prod(max(1, h.count) for h in plan.held[:-1])
-        per_in, per_out = (2.0, 2.5) if p.layout == "NHWC" else (4.5, 4.5)
-        if sweep[-1].stride > 1:  # every second pixel costs a whole line of the cache
-            per_in *= 2.0
-        moves += box_count * (300 + rows_in * (60 + max(1, plan.held[-1].count) * per_in * vectors))
-        moves += rows * (40 + plan.box[-1] * per_out * vectors)
-    batch = (p.n or 0) * -(-p.c // ROW_WORDS)
+        per_in, per_out = 2.5, 0.0
+        if p.layout == "NCHW":
+            per_in = 8.0 if planes_collide(p, reading=True) else 4.5
+            per_out = 9.0 if planes_collide(p, reading=False) else 5.0
+        elif not is_fusible(p):
+            per_out = 2.5
+        moves += box_count * (200 / plan.blocks + rows_in * (40 + max(1, plan.held[-1].count) * per_in))
+        moves += rows * plan.box[-1] * per_out
+    batch = (p.n or 0) * _block_count(s, arith)
     return {"products": products * batch, "moves": moves * batch}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Sizes of one sweep's blocks."""
+
+    box: tuple[int, ...]
+    held: tuple[Lines, ...]
+    step: int
+    blocks: int
+    line_bytes: int
+    block_bytes: int
+    slots: int
+    run_rows: int
+    entries: tuple[int, ...]
+    workspace: int
+
+
+def _lanes_used(s: Situation, arith: Arithmetic) -> int:
+    """Lanes that whole groups fill."""
+    lane, group = lanes(s.target, arith), s.problem.c // s.problem.groups
+    return lane // group * group
+
+
+def _block_count(s: Situation, arith: Arithmetic) -> int:
+    return -(-s.problem.c // _lanes_used(s, arith))
+
+
+@lru_cache(256)
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
+    total = _block_count(s, arith)
+    budget = s.budget(_PANEL_BYTES)
+    extents = tuple(axis.out for axis in sweep)
+    start = (*extents[:-1], min(extents[-1], 512))
+    batch = s.problem.n or 0
+    if s.threads > 1 and batch * total < 4 * s.threads:  # a few items for every thread
+        parts = -(-4 * s.threads // max(1, batch * total))
+        axis = 0 if len(extents) == 1 or extents[0] >= parts else len(extents) - 2
+        start = tuple(max(1, -(-e // parts)) if a == axis else e for a, e in enumerate(start))
+    box = boxes(start, lambda box: _sizes(s, arith, sweep, box, 1).workspace, budget)
+    most = total if s.threads == 1 else max(1, batch * total // (4 * s.threads))
+    plan = _sizes(s, arith, sweep, box, 1)
+    while plan.blocks < most:
+        more = _sizes(s, arith, sweep, box, plan.blocks + 1)
+        if more.workspace > budget:
+            break
+        plan = more
+    return plan
+
+
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], blocks: int) -> _Plan:
+    last, pixel = sweep[-1], s.target.vector_bytes
+    span = (box[-1] - 1) * last.stride + (last.taps - 1) * last.dilation + 1 if last.taps and box[-1] else 0
+    run, step = lines(last, box[-1]), last.stride
+    if span <= run.count:  # as it lies
+        run, step = Lines(tuple(range(span)), ((0, span, 0),), tuple(t * last.dilation for t in range(last.taps))), 1
+    held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
+    # an odd number of cache lines: lines of the panel do not share all their sets
+    line_bytes = (-(-run.count * pixel // 64) | 1) * 64
+    rows_in = math.prod(max(1, h.count) for h in held[:-1])
+    block_bytes = rows_in * line_bytes + 64
+    outer = [0]
+    for h in held[:-1]:
+        outer = [o * h.count + t for o in outer for t in h.start]
+    of_tap = s.problem.c // s.problem.groups * pixel
+    places = [o * line_bytes + at * pixel for o in outer for at in run.start]
+    entries = tuple(v for tap, place in enumerate(places) for v in (place, tap * of_tap))
+    # rows leave together where they follow each other in the result
+    cut = next((a for a, (axis, b) in enumerate(zip(sweep, box, strict=True)) if b > 1), len(box) - 1)
+    follow = all(b == axis.out for axis, b in zip(sweep[cut + 1 :], box[cut + 1 :], strict=True)) and cut < len(box) - 1
+    run_rows = max(1, min(-(-_RUN_PIXELS // max(1, box[-1])), math.prod(box[:-1]))) if follow else 1
+    header = -(-(24 * len(sweep)) // 64) * 64
+    slots = header + block_bytes * blocks
+    total = slots + run_rows * box[-1] * pixel + 16 * len(entries) + 128
+    return _Plan(box, held, step, blocks, line_bytes, block_bytes, slots, run_rows, entries, total)
 
 
 def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
-    p = r.problem
-    wide = replace(r, situation=replace(r.situation, problem=_as_lanes(p)), channels=(p.c, p.m))
-    driver = kernel("direct", ("direct",), lambda k: direct.driver(k, "direct"), r.target, check=r.check)["direct"]
-    steps = [_step(r, wide, sweep, driver, keep) for sweep in sweeps(p)]
+    wide = r.target.vector_bytes
+    address = kernel("grouped", ("grouped",), lambda k: driver(k, "grouped", wide), r.target, check=r.check)["grouped"]
+    steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, wide: Request, sweep: Sweep, driver: int, keep: list[Any]) -> Step:
-    p, arith = r.problem, r.arith
-    group, vectors = p.c // p.groups, _vectors(r.target, arith)
-    most = max(1, _SUMS[r.target.level][group] // vectors)
-    names = tuple(f"tile{rows}" for rows in range(1, most + 1))
-    plan = _plan(r.situation, arith, sweep)
-    runs = _runs(plan.held[-1].start)
-    lengths = tuple(sorted({len(run) for run in runs}))
-
-    def tiles(k: Module) -> None:
-        for rows, name in enumerate(names, 1):
-            grouped_tile(k, name, arith, lanes(r.target, arith), rows, vectors, group, lengths)
-
-    label = f"grouped {arith.name} {group} {most}x{vectors} {lengths}"
-    found = kernel(label, names, tiles, r.target, check=r.check)
+def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+    p, arith, plan = r.problem, r.arith, _plan(r.situation, r.arith, sweep)
+    group, used, last = p.c // p.groups, _lanes_used(r.situation, r.arith), sweep[-1]
+    blocks, pixel = _block_count(r.situation, arith), r.target.vector_bytes
+    fused = along_out(r, last, "c") == "cc" and is_fusible(p)
+    epilogue = r.epilogue
+    edge = last.out % plan.box[-1] or plan.box[-1] if last.out else 0
+    tables = []
+    for cut in (False, True):
+        spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else of_sums(arith.name)
+        wanted = (used == lanes(r.target, arith)) if not cut else used < lanes(r.target, arith) or p.c % used > 0
+        functions = _functions(r, spec, group) if wanted else [0] * _MOST_ROWS
+        tables += [_walks(functions, pixels, _most_rows(r.target, group)) for pixels in (plan.box[-1], edge)]
+    longest = 1 + max(len(t) for t in tables)
+    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
-        ("grouped", arith.name, runs, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
-        lambda: _packed_weights(r.weights(sweep), runs),
+        ("grouped", arith.name, lanes(r.target, arith), key),
+        lambda: _packed_weights(r.weights(sweep), lanes(r.target, arith)),
     )
-    functions = [found[name] for name in names]
-    steps = math.prod(axis.taps for axis in sweep) * group
-    values = direct.step_words(wide, sweep, plan, (functions, functions), packed, steps, steps, False, keep)
-    outer = [0]
-    for h in plan.held[:-1]:
-        outer = [o * h.count + line for o in outer for line in h.start]
-    entries = [
-        v for o in outer for run in runs
-        for v in (o * plan.line_bytes + plan.held[-1].start[run[0]] * plan.row_bytes, len(run), 0)
-    ]  # fmt: skip
-    count = len(entries) // 3
+    taps = math.prod(a.taps for a in sweep)
+    slots_end = plan.slots + plan.run_rows * plan.box[-1] * pixel
+    # blocks as one group each
+    blocked = replace(r, situation=replace(r.situation, problem=_of_blocks(p, used, blocks)))
+    values = common_words(blocked, sweep, plan.box, list(plan.held), 1, keep, plan.blocks)
     values.update({
-        "entries": words(entries), "entry_count": count, "chunk_entries": max(1, count),
-        "lists": words([0, count, max(1, count)]), "bands": words(direct.bands_table(direct.unbanded(sweep))),
+        "step": plan.step, "panel": -(-(24 * len(sweep)) // 64) * 64, "scratch": 0, "lanes_used": used,
+        "total_channels": p.c, "total_outputs": p.m, "total_blocks": blocks, "item_blocks": plan.blocks,
+        "pixel_bytes": pixel, "line_bytes": plan.line_bytes, "block_bytes": plan.block_bytes,
+        "row_step": pixel * (last.stride if plan.step == 1 else 1),
+        "outer_taps": math.prod(a.taps for a in sweep[:-1]) if taps else 0, "tap_entries": last.taps,
+        "reach": words([(a.taps - 1) * a.dilation for a in sweep]), "offsets": words(outer_offsets(sweep)),
+        "entries": words(list(plan.entries)), "list": slots_end, "edge_list": slots_end + 8 * len(plan.entries),
+        "weights": packed, "w_block": taps * group * pixel, "always_cut": int(used < lanes(r.target, arith)),
+        "fused": int(fused), "slots": plan.slots, "sum_row": pixel,
+        "run_rows": plan.run_rows if _rows_follow(r, sweep) else 1,
+        "tiles": words([v for t in tables for v in (len(t) // 4, *t, *[0] * (longest - 1 - len(t)))]),
+        "table_words": longest, "word_bytes": arith.bytes,
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
+        "constants": r.constants,
+        "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, replace(last, stride=plan.step), "c"))),
+        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
     })  # fmt: skip
-    return Step(driver, fill_words(direct.WORDS, values, keep), values["items"])
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _runs(start: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Taps along the last axis in runs whose panel rows, which ``start`` gives, follow each other."""
-    runs: list[list[int]] = []
-    for tap in sorted(range(len(start)), key=lambda tap: start[tap]):
-        if runs and start[tap] == start[runs[-1][-1]] + 1 and len(runs[-1]) < _MOST_TAPS:
-            runs[-1].append(tap)
+def _of_blocks(p: Problem, used: int, blocks: int) -> Problem:
+    """The problem with the last block filled up."""
+    return replace(p, c=blocks * used, m=blocks * used, groups=blocks)
+
+
+def _rows_follow(r: Request, sweep: Sweep) -> bool:
+    """Whether in result and residual every row of pixels begins where the one before it ends."""
+    for o in (r.y, r.residual):
+        steps = () if o is None else tuple(step * a.out_step for a, step in zip(sweep, o.spatial, strict=True))
+        outs = [axis.out for axis in sweep]
+        if any(steps[a] != steps[a + 1] * outs[a + 1] for a in range(len(steps) - 1)):
+            return False
+    return True
+
+
+def _functions(r: Request, spec: FusedTile, group: int) -> list[int]:
+    """Addresses of the tiles of 1, 2, ... rows."""
+    count, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
+    names = {f"tile{rows}": rows for rows in range(1, _most_rows(r.target, group) + 1)}
+
+    def build(k: Module) -> None:
+        for name, rows in names.items():
+            grouped_tile(k, name, spec, count, rows, group, f16c=f16c)
+
+    found = kernel(f"grouped {spec} {group}", tuple(names), build, r.target, check=r.check)
+    return [found[name] for name in names]
+
+
+def _walks(functions: list[int], pixels: int, most: int) -> list[int]:
+    """Tiles of a row of pixels, equal ones together: (first pixel, times, function, 0) of each walk."""
+    walks: list[int] = []
+    for first, rows in near_equal(pixels, most):
+        if walks and walks[-2] == functions[rows - 1]:
+            walks[-3] += 1
         else:
-            runs.append([tap])
-    return tuple(tuple(run) for run in runs)
+            walks += (first, 1, functions[rows - 1], 0)
+    return walks
 
 
-def _packed_weights(w: NDArray[Any], runs: Sequence[Sequence[int]]) -> NDArray[Any]:
-    """Weights (groups, m, c, taps) as [16 channels][outer tap][run: [channel within its group][tap]][lane]."""
-    groups, m, c, taps = w.shape
-    blocks = -(-groups * m // ROW_WORDS)
-    if not taps:
-        return aligned((blocks, 0), w.dtype)
-    flat = w.transpose(3, 2, 0, 1).reshape(-1, sum(len(run) for run in runs), c, groups * m)
-    parts = [flat[:, list(run)].transpose(0, 2, 1, 3).reshape(flat.shape[0], -1, groups * m) for run in runs]
-    ordered = np.concatenate(parts, axis=1)
-    packed = aligned((blocks, *ordered.shape[:2], ROW_WORDS), w.dtype)
-    for block in range(blocks):
-        part = ordered[:, :, block * ROW_WORDS : (block + 1) * ROW_WORDS]
-        packed[block, :, :, : part.shape[2]] = part
+def _packed_weights(w: NDArray[Any], lane: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) as [block][tap][distance][lane]: from input lane to the output that far after it."""
+    groups, group, _, taps = w.shape
+    per_block = lane // group
+    blocks = -(-groups // per_block)
+    packed = aligned((blocks, taps, group, lane), w.dtype)
+    own, whole = np.arange(group), np.zeros((blocks * per_block, group, taps), w.dtype)
+    for distance in range(group if taps else 0):
+        whole[:groups] = w[:, (own + distance) % group, own]
+        by_block = whole.reshape(blocks, per_block * group, taps).transpose(0, 2, 1)
+        packed[:, :, distance, : per_block * group] = by_block
     return packed

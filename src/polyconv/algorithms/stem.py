@@ -42,7 +42,10 @@ from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
-__all__ = ["WORDS", "applicable", "build", "cost", "driver", "workspace"]
+__all__ = [
+    "WORDS", "applicable", "build", "copy_entries", "cost", "driver", "mean_taps", "outer_offsets", "row_entries",
+    "workspace",
+]  # fmt: skip
 
 PANEL_BYTES = 256 << 10
 """Workspace of a thread: a quarter of a 1 MiB second-level cache."""
@@ -71,22 +74,29 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, vector_bytes)
-        _copy(k, p.buffer("entries"), workspace + p.list, p.outer_taps * p.tap_entries)
+        copy_entries(k, p.buffer("entries"), workspace + p.list, p.outer_taps * p.tap_entries)
         with k.loop(0, box_rows(k, p, item)) as row:
             line, y, r = row_place(k, p, item, row.index)
             panel = workspace + (p.panel + line * p.line_bytes)
-            entries, count = _entries(k, p, item, workspace, row.index)
+            entries, count = row_entries(k, p, item, workspace, row.index)
             with k.loop(0, p.blocks) as block:
                 _block(k, p, item, frame, workspace, panel, entries, count, block.index, y, r)
 
 
-def _copy(k: Module, source: Buffer, target: Buffer, entries: Value) -> None:
-    with k.loop(0, entries * _ENTRY_WORDS) as word:
+def copy_entries(k: Module, source: Buffer, target: Buffer, entries: Value, entry_words: int = _ENTRY_WORDS) -> None:
+    """Copy some entries of a list."""
+    with k.loop(0, entries * entry_words) as word:
         k.store(k.word(source, word.index), target + word.index * 8, 8)
 
 
-def _entries(k: Module, p: Words, item: Item, workspace: Buffer, row: Value) -> tuple[Buffer, Value]:
-    """The list of a row and its length: where lines lie in the padding, one without their taps."""
+def row_entries(k: Module, p: Words, item: Item, workspace: Buffer, row: Value,
+                entry_words: int = _ENTRY_WORDS) -> tuple[Buffer, Value]:  # fmt: skip
+    """The list of a row and its length: where lines lie in the padding, one without their taps.
+
+    The words are ``outer_taps``, how many combinations of taps there are along all axes but the last; ``tap_entries``,
+    entries of each; ``reach`` and ``offsets``, their last and their own input offsets; ``list`` and ``edge_list``,
+    places in the workspace.
+    """
     with k.loop(1, p.axes, carry=[row, k.constant(INT, 1)]) as back:
         q, inside = back.values
         axis = p.axes - 1 - back.index
@@ -105,9 +115,9 @@ def _entries(k: Module, p: Words, item: Item, workspace: Buffer, row: Value) -> 
             position = item.origin(axis) + q % item.extent(axis) * record.stride + offset
             back.next(q // item.extent(axis), inside & k.cast("zext", position.below(record.inp), INT))
         inside = back.results[1]
-        source = workspace + (p.list + tap.index * p.tap_entries * (8 * _ENTRY_WORDS))
-        target = workspace + (p.edge_list + kept * (8 * _ENTRY_WORDS))
-        _copy(k, source, target, p.tap_entries * inside)
+        source = workspace + (p.list + tap.index * p.tap_entries * (8 * entry_words))
+        target = workspace + (p.edge_list + kept * (8 * entry_words))
+        copy_entries(k, source, target, p.tap_entries * inside, entry_words)
         tap.next(kept + p.tap_entries * inside)
     is_whole = whole.equals(1)
     entries = workspace + k.select(is_whole, p.list, p.edge_list)
@@ -195,7 +205,7 @@ def cost(s: Situation) -> dict[str, float]:
     group_in, sweep = p.c // p.groups, plan.sweep
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
     rows = math.prod(plan.box[:-1]) * box_count
-    steps = group_in * math.prod(_mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
+    steps = group_in * math.prod(mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
     products = moves = 0.0
     last_vectors = plan.last_vectors
     for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
@@ -214,7 +224,7 @@ def cost(s: Situation) -> dict[str, float]:
     return {"products": products * batch, "moves": moves * batch}
 
 
-def _mean_taps(axis: Axis) -> float:
+def mean_taps(axis: Axis) -> float:
     """Taps that meet the input, on average over the outputs."""
     inside = 0
     for t in range(axis.taps):
@@ -330,7 +340,7 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
         "step": 1, "panel": header, "scratch": 0, "channels": group_in, "dense": int(dense),
         "pixel_bytes": group_in * arith.bytes, "line_bytes": plan.line_bytes,
         "outer_taps": math.prod(a.taps for a in sweep[:-1]), "tap_entries": plan.tap_entries,
-        "reach": words([(a.taps - 1) * a.dilation for a in sweep]), "offsets": words(_offsets(sweep)),
+        "reach": words([(a.taps - 1) * a.dilation for a in sweep]), "offsets": words(outer_offsets(sweep)),
         "entries": words(list(plan.entries)), "list": slots + sums,
         "edge_list": slots + sums + 8 * len(plan.entries),
         "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
@@ -349,7 +359,7 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     return values
 
 
-def _offsets(sweep: Sweep) -> list[int]:
+def outer_offsets(sweep: Sweep) -> list[int]:
     """Input offsets of every combination of outer taps, a word per axis."""
     taps: list[list[int]] = [[]]
     for axis in sweep[:-1]:

@@ -17,13 +17,13 @@ from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
 from polyconv.kernels.tile import ask_early
 
-__all__ = ["FusedTile", "Out", "fused_channel_tile", "fused_pixel_tile", "is_cheap", "of_sums"]
+__all__ = ["SIGNATURE", "FusedTile", "Out", "fused_channel_tile", "fused_pixel_tile", "is_cheap", "of_sums"]
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
 
 # panel, its step between rows, entries, their number, weights, result and residual with their steps between rows,
 # tiles to walk, lanes of the last vector that count, bias, scale, constants
-_SIGNATURE = (
+SIGNATURE = (
     "buffer", "int", "buffer", "int", "buffer", "buffer", "int", "buffer", "int", "int", "int", "buffer", "buffer",
     "buffer",
 )  # fmt: skip
@@ -69,7 +69,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_SIGNATURE) as given:
+    with k.function(name, *SIGNATURE) as given:
         panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
         with k.loop(0, times, carry=[panel, y, residual]) as group:
@@ -103,7 +103,7 @@ def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_SIGNATURE) as given:
+    with k.function(name, *SIGNATURE) as given:
         panel, _, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
         with k.loop(0, times, carry=[panel, y, residual]) as group:

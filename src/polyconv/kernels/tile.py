@@ -14,12 +14,10 @@ The chain of additions of a sum is the order of the list, in every tile size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from polyconv.kernels.isa import Arithmetic
-from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
+from polyconv.kernels.language import Buffer, Module, Type, Value, vector
 
-__all__ = ["ROW_WORDS", "ask_early", "channel_tile", "grouped_tile", "pixel_tile"]
+__all__ = ["ROW_WORDS", "ask_early", "channel_tile", "pixel_tile"]
 
 _AHEAD = 16 << 10
 """Bytes by which streaming weights are asked for early.  Measured on Zen 5: 15-20 % off where weights come from
@@ -87,48 +85,6 @@ def channel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows:
                 step.next(a + arithmetic.bytes, b + vectors * word_type.bytes, *following)
             entry.next(*step.results[2:])
         _finish(k, entry.results, sums, stride, vectors)
-
-
-def grouped_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int, group: int,
-                 runs: Sequence[int]) -> None:  # fmt: skip
-    """Add the tile whose lanes are output channels in groups of ``group`` in- and output channels.
-
-    The contract is the channel tile's; an entry is (offset, taps, unused): a run of taps, as many as one of ``runs``,
-    that meet panel rows next to each other.  A panel row is multiplied lane by lane, each channel of a group brought to
-    all lanes of its group in turn, and serves all taps of the run and rows of the tile that meet it: moving lanes
-    costs as much as a product.  Weights stream in the order entry, channel of the group, tap.
-    """
-    kind = vector(arithmetic.accumulator, lanes)
-    row_bytes = ROW_WORDS * arithmetic.bytes
-
-    def run(taps: int, place: Buffer, b: Buffer, total: list[Value]) -> list[Value]:
-        total = list(total)
-        for j in range(group):
-            spread = [lane // group * group + j for lane in range(lanes)]
-            for v in range(vectors):
-                weights = [k.load(kind, b + ((j * taps + t) * vectors + v) * kind.bytes) for t in range(taps)]
-                for row in range(rows + taps - 1):
-                    pixels = k.load(kind, place + (row * row_bytes + v * kind.bytes))
-                    value = pixels if group == 1 else k.shuffle(pixels, pixels, spread)
-                    for t, weight in enumerate(weights):
-                        r = row - t
-                        if 0 <= r < rows:
-                            total[r * vectors + v] = k.fma(value, weight, total[r * vectors + v])
-        return total
-
-    with k.function(name, *_SIGNATURE) as (panel, n, entries, weights, start, start_stride, sums, stride):
-        held = _start(k, kind, start, start_stride, rows, vectors)
-        with k.loop(0, n, carry=[weights, *held]) as entry:
-            record = entries + entry.index * 24
-            place, count = panel + k.word(record), k.word(record, 1)
-            values = entry.values
-            for taps in runs:  # a loop that turns once or not at all
-                with k.loop(0, k.cast("zext", count.equals(taps), INT), carry=values) as once:
-                    b, *total = once.values
-                    once.next(b + taps * group * vectors * kind.bytes, *run(taps, place, b, total))
-                values = once.results
-            entry.next(*values)
-        _finish(k, entry.results[1:], sums, stride, vectors)
 
 
 def pixel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:

@@ -1,0 +1,66 @@
+"""Tiles of small groups: lanes are the channels of several groups, as many out as in.
+
+A pixel's channels are read as they lie and multiplied lane by lane.  A sum for every distance between an input
+channel and an output channel of its group takes the products of all groups that are so far apart; at the end the
+sums are rotated within their groups and added.  So no input has to be moved between lanes, whatever the width of a
+group, and a tile of ``rows`` pixels needs a load a pixel and ``group`` loads of weights for ``rows * group``
+multiply-adds.
+"""
+
+from __future__ import annotations
+
+from polyconv.kernels.fused import SIGNATURE, FusedTile, Out
+from polyconv.kernels.isa import ARITHMETIC
+from polyconv.kernels.language import Module, vector
+
+__all__ = ["ENTRY_WORDS", "grouped_tile"]
+
+ENTRY_WORDS = 2
+"""Words of an entry, a tap: its offset in the panel, and bytes of weights before its own."""
+
+
+def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, group: int, *, f16c: bool) -> None:
+    """Add the tile of ``rows`` pixels by one vector of groups of ``group`` channels.
+
+    The contract is the fused channel tile's but for the entries.  Weights of a tap are a vector for every distance,
+    whose lane is the input channel's.
+    """
+    kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
+    used = lanes // group * group
+    with k.function(name, *SIGNATURE) as given:
+        panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
+        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+        with k.loop(0, times, carry=[panel, y, residual]) as walk:
+            rows_in, rows_out, rows_beside = walk.values
+            with k.loop(0, n, carry=[k.constant(kind, 0)] * (rows * group)) as entry:
+                place = entries + entry.index * (8 * ENTRY_WORDS)
+                pixel, of_tap = k.rebase(rows_in + k.word(place)), k.rebase(weights + k.word(place, 1))
+                pixels = []
+                for _ in range(rows):
+                    pixels.append(pixel)
+                    pixel = k.rebase(pixel + step)
+                total = list(entry.values)
+                if rows < group:  # what is used more often is held in registers
+                    values = [k.load(kind, pixel) for pixel in pixels]
+                    for distance in range(group):
+                        weight = k.load(kind, of_tap + distance * kind.bytes)
+                        for r, value in enumerate(values):
+                            total[r * group + distance] = k.fma(value, weight, total[r * group + distance])
+                else:
+                    of_distance = [k.load(kind, of_tap + distance * kind.bytes) for distance in range(group)]
+                    for r, pixel in enumerate(pixels):
+                        value = k.load(kind, pixel)
+                        for distance, weight in enumerate(of_distance):
+                            total[r * group + distance] = k.fma(value, weight, total[r * group + distance])
+                entry.next(*total)
+            sums = []
+            for r in range(rows):
+                joined, *others = entry.results[r * group : (r + 1) * group]
+                for distance, other in enumerate(others, 1):
+                    back = [
+                        lane // group * group + (lane % group - distance) % group if lane < used else lane
+                        for lane in range(lanes)
+                    ]  # fmt: skip
+                    joined = joined + k.shuffle(other, other, back)
+                sums.append(joined)
+            walk.next(rows_in + step * rows, *out.store(sums, 1, rows_out, y_step, rows_beside, r_step))
