@@ -8,12 +8,12 @@ Cost: the multiply-adds, or the stream of input and result.  Error: own bound, k
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise
@@ -43,12 +43,18 @@ _MOST = 4
 """Rows and columns of the largest block: its sums, nine weights and an input fit 32 registers."""
 
 _TAPS = 3
+_MANY = 8
+"""Vectors of channels from which on one more costs less than accesses across lines."""
+
+_FAMILIES = ({1, 2}, {3, 4})
+"""Columns of the blocks that share a kernel: it compiles in less than 50 ms."""
+
 _CHUNK_BYTES = 128 << 10
 """Input of a row of blocks that the channels of an item share."""
 
 WORDS = (
-    *COMMON, "channels", "chunk_channels", "lanes", "taps_outer", "*tap_offsets", "w_outer", "list", "*weights",
-    "w_channel", "row_reach", "column_reach", "*blocks", "*settings",
+    *COMMON, "channels", "chunk_channels", "lanes", "shifts", "taps_outer", "*tap_offsets", "w_outer", "list",
+    "*weights", "w_channel", "*blocks", "*settings",
 )  # fmt: skip
 
 
@@ -61,40 +67,53 @@ def driver(k: Module, name: str) -> None:
         taps = _list(k, p, item, entries)
         down, along = p.axes - 2, p.axes - 1
         rows, columns = axis_record(k, p, down), axis_record(k, p, along)
-        first = item.g * p.chunk_channels
-        channels = k.minimum(p.chunk_channels, p.channels - first)
-        whole = channels - channels % p.lanes
-        x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n + item.g * p.x_g)
-        y, other = p.y_base + item.n * p.y_n + item.g * p.y_g, p.r_base + item.n * p.r_n + item.g * p.r_g
+        x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n)
+        y, other = p.y_base + item.n * p.y_n, p.r_base + item.n * p.r_n
         with k.loop(0, down, carry=[y, other]) as axis:
             record = axis_record(k, p, axis.index)
             o = item.first(axis.index)
             axis.next(axis.values[0] + o * record.y_stride, axis.values[1] + o * record.r_stride)
         y, other = k.buffer(frame, 2) + axis.results[0], k.buffer(frame, 4) + axis.results[1]
-        weights = p.buffer("weights") + first * p.w_channel
-
-        def block(o: Value, height: Value, q: Value, width: Value) -> None:
-            """All channels of a block of outputs."""
-            row, column = item.origin(down) + o * rows.stride, item.origin(along) + q * columns.stride
-            o, q = item.first(down) + o, item.first(along) + q
-            bottom, right = row + (height - 1) * rows.stride + p.row_reach, column + (width - 1) * columns.stride + p.column_reach
-            inside = (row >= 0) & (column >= 0) & (bottom < rows.inp) & (right < columns.inp)
-            size = (height - 1) * _MOST + width - 1
-            at = (
-                x + row * rows.x_stride + column * columns.x_stride, y + o * rows.y_stride + q * columns.y_stride,
-                other + o * rows.r_stride + q * columns.r_stride,
-            )  # fmt: skip
-            for skipped, there, guard in ((k.constant(INT, 0), whole, k.select(inside, k.constant(INT, 0), _MOST * _MOST)),
-                                          (whole, channels - whole, _MOST * _MOST)):
-                with k.when(there > 0):
-                    k.call(
-                        k.buffer(p.buffer("blocks") + (size + guard) * 16), p.buffer("settings"),
-                        at[0] + skipped * p.x_c, entries, taps, weights + skipped * p.w_channel,
-                        at[1] + skipped * p.y_c, at[2] + skipped * p.r_c, first + skipped, there, there, row, column,
-                    )  # fmt: skip
+        parts = _parts(k, p, item, x, y)
 
         with _near_equal(k, item.extent(down)) as (o, height), _near_equal(k, item.extent(along)) as (q, width):
-            block(o, height, q, width)
+            row, column = item.origin(down) + o * rows.stride, item.origin(along) + q * columns.stride
+            bottom = row + (height - 1) * rows.stride + (_TAPS - 1)
+            right = column + (width - 1) * columns.stride + (_TAPS - 1)
+            inside = (row >= 0) & (column >= 0) & (bottom < rows.inp) & (right < columns.inp)
+            o, q = item.first(down) + o, item.first(along) + q
+            here = x + row * rows.x_stride + column * columns.x_stride
+            there = y + o * rows.y_stride + q * columns.y_stride
+            beside = other + o * rows.r_stride + q * columns.r_stride
+            size = (height - 1) * _MOST + width - 1
+            guarded = size + _MOST * _MOST
+            for first, count, masked in parts:
+                with k.when(count > 0):
+                    k.call(
+                        k.buffer(p.buffer("blocks") + (guarded if masked else k.select(inside, size, guarded)) * 16),
+                        p.buffer("settings"), here + first * p.x_c, entries, taps,
+                        p.buffer("weights") + first * p.w_channel, there + first * p.y_c, beside + first * p.r_c, first,
+                        count, count, row, column,
+                    )  # fmt: skip
+
+
+def _parts(k: Module, p: Words, item: Item, x: Buffer, y: Buffer) -> list[tuple[Value, Value, bool]]:
+    """The item's channels as runs of whole vectors and, masked, of part of one: first and number of each.
+
+    Where channels are many and every pixel of input and result begins at the same place in a cache line, vectors
+    begin where lines do: an access across lines takes twice as long.
+    """
+    line = p.lanes * p.y_c - 1
+    alike = ((k.address(x) ^ k.address(y)) & line).equals(0)
+    lead = k.select(alike, (-k.address(y) & line) // p.y_c * p.shifts, 0)
+    shift = k.select(lead > 0, p.lanes - lead, 0)
+    first = k.maximum(item.g * p.chunk_channels - shift, 0)
+    end = item.g * p.chunk_channels + p.chunk_channels - shift
+    end = k.select(item.g + 1 < p.groups, end, p.channels)
+    lead = k.select(first > 0, k.constant(INT, 0), k.minimum(lead, end))
+    rest = end - first - lead
+    tail = rest % p.lanes
+    return [(first, lead, True), (first + lead, rest - tail, False), (end - tail, tail, True)]
 
 
 @contextmanager
@@ -215,16 +234,18 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     )
     values = common_words(r, sweep, box, [Lines((), (), ())] * len(sweep), 1, keep, chunk)
     values.update({
-        "channels": p.c, "chunk_channels": chunk, "lanes": lane, "taps_outer": len(offsets),
-        "tap_offsets": words([v for o in offsets for v in o]), "w_outer": _TAPS * _TAPS * lane * arith.bytes,
-        "list": _list_place(len(sweep)), "weights": weights, "w_channel": taps * arith.bytes,
-        "row_reach": _TAPS - 1, "column_reach": _TAPS - 1, "blocks": words(_block_addresses(r, sweep, box)),
-        "settings": fill_words(SETTINGS, _settings(r, sweep, lane, taps), keep), "panel": 0, "scratch": 0,
+        "channels": p.c, "chunk_channels": chunk, "lanes": lane, "shifts": _shifts(r, lane),
+        "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
+        "w_outer": _TAPS * _TAPS * weights.shape[1] * arith.bytes,
+        "list": _list_place(len(sweep)), "weights": weights, "w_channel": arith.bytes,
+        "blocks": words(_block_addresses(r, sweep, box)),
+        "settings": fill_words(SETTINGS, _settings(r, sweep, lane, weights.shape[1] * arith.bytes), keep),
+        "panel": 0, "scratch": 0,
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _settings(r: Request, sweep: Sweep, lane: int, taps: int) -> dict[str, Any]:
+def _settings(r: Request, sweep: Sweep, lane: int, w_tap: int) -> dict[str, Any]:
     """What the blocks of a step share."""
     rows, columns = sweep[-2:]
     residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
@@ -232,7 +253,7 @@ def _settings(r: Request, sweep: Sweep, lane: int, taps: int) -> dict[str, Any]:
         "x_row": r.x.spatial[-2], "x_column": r.x.spatial[-1], "y_row": r.y.spatial[-2] * rows.out_step,
         "y_column": r.y.spatial[-1] * columns.out_step, "r_row": residual.spatial[-2] * rows.out_step,
         "r_column": residual.spatial[-1] * columns.out_step, "x_channel": lane * r.x.c,
-        "w_channel": lane * taps * r.arith.bytes, "y_channel": lane * r.y.c, "r_channel": lane * residual.c,
+        "w_channel": lane * r.arith.bytes, "w_tap": w_tap, "y_channel": lane * r.y.c, "r_channel": lane * residual.c,
         "height": rows.inp, "width": columns.inp, "bias": zeros() if r.bias is None else r.bias,
         "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
     }  # fmt: skip
@@ -241,22 +262,24 @@ def _settings(r: Request, sweep: Sweep, lane: int, taps: int) -> dict[str, Any]:
 def _block_addresses(r: Request, sweep: Sweep, box: tuple[int, ...]) -> list[int]:
     """Addresses of the blocks that a step uses, by guard, rows and columns; 0 for the others."""
     p, lane = r.problem, _lane(r.situation)
-    spec = DepthwiseBlock(p.x, p.y, r.arith.accumulator, r.epilogue, (_TAPS, _TAPS), (sweep[-2].stride, sweep[-1].stride))
+    stride = sweep[-2].stride, sweep[-1].stride
+    spec = DepthwiseBlock(p.x, p.y, r.arith.accumulator, r.epilogue, (_TAPS, _TAPS), stride)
     table = [0] * (2 * 2 * _MOST * _MOST)
-    names = tuple(f"block{columns}" for columns in range(1, _MOST + 1))
-    heights = _sizes(sweep[-2].out, box[-2])
-    for guarded in (False, True):
-        for rows in heights:
+    for guarded, rows, few in itertools.product((False, True), _sizes(sweep[-2].out, box[-2]), _FAMILIES):
+        if not few & _sizes(sweep[-1].out, box[-1]):
+            continue
+        names = {f"block{columns}": columns for columns in sorted(few)}
 
-            def blocks(k: Module, rows: int = rows, guarded: bool = guarded) -> None:
-                for columns, name in enumerate(names, 1):
-                    depthwise_block(
-                        k, name, spec, lane, rows, columns, f16c=r.target.level != "baseline", guarded=guarded
-                    )
+        def blocks(
+            k: Module, rows: int = rows, names: dict[str, int] = names, guarded: bool = guarded
+        ) -> None:
+            for name, columns in names.items():
+                depthwise_block(k, name, spec, lane, rows, columns, guarded=guarded)
 
-            found = kernel(f"{spec} {lane} {rows}{' guarded' * guarded}", names, blocks, r.target, check=r.check)
-            for columns, name in enumerate(names):
-                table[2 * ((guarded * _MOST + rows - 1) * _MOST + columns)] = found[name]
+        label = f"{spec} {lane} {rows} {' '.join(names)}{' guarded' * guarded}"
+        found = kernel(label, tuple(names), blocks, r.target, check=r.check)
+        for name, columns in names.items():
+            table[2 * ((guarded * _MOST + rows - 1) * _MOST + columns - 1)] = found[name]
     return table
 
 
@@ -266,12 +289,17 @@ def _sizes(out: int, box: int) -> set[int]:
     return {size for extent in extents for _, size in near_equal(extent, _MOST)}
 
 
+def _shifts(r: Request, lane: int) -> int:
+    """Whether vectors may begin where lines do, at the cost of one more: 1 or 0."""
+    steps = [*r.x.spatial, *r.y.spatial, r.x.n, r.y.n]
+    return int(
+        r.problem.c >= _MANY * lane and r.x.c == r.y.c and all(step % (lane * r.y.itemsize) == 0 for step in steps)
+    )
+
+
 def _packed_weights(w: NDArray[Any], taps: int, lane: int) -> NDArray[Any]:
-    """Weights (groups, 1, 1, taps) as vectors of channels, tap after tap."""
+    """Weights (groups, 1, 1, taps) as rows of channels, tap after tap, an odd number of vectors apart."""
     channels = w.shape[0]
-    vectors = -(-channels // lane)
-    wide = aligned((vectors, taps, lane), w.dtype)
-    padded = np.zeros((vectors * lane, taps), w.dtype)
-    padded[:channels] = w.reshape(channels, taps)
-    wide[:] = padded.reshape(vectors, lane, taps).transpose(0, 2, 1)
-    return wide
+    packed = aligned((taps + 1, (-(-channels // lane) | 1) * lane), w.dtype)  # the last vector may reach beyond a row
+    packed[:taps, :channels] = w.reshape(channels, taps).T
+    return packed

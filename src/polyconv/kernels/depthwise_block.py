@@ -7,7 +7,6 @@ neither extents nor pads nor what lies outside the two axes, which is a list of 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
@@ -19,7 +18,7 @@ __all__ = ["SETTINGS", "DepthwiseBlock", "depthwise_block"]
 
 SETTINGS = (
     "x_row", "x_column", "y_row", "y_column", "r_row", "r_column", "x_channel", "w_channel", "y_channel", "r_channel",
-    "height", "width", "*bias", "*scale", "*constants",
+    "w_tap", "height", "width", "*bias", "*scale", "*constants",
 )  # fmt: skip
 """What all calls of a step share: byte strides (``channel``: from one vector to the next), extents of the input."""
 
@@ -51,12 +50,12 @@ class DepthwiseBlock:
     stride: tuple[int, int]
 
 
-def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows: int, columns: int, *, f16c: bool,
+def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows: int, columns: int, *,
                     guarded: bool) -> None:  # fmt: skip
     """Add the block of ``rows`` by ``columns`` outputs.
 
-    A ``guarded`` one leaves out rows outside the input, reads columns outside as zeros, and masks its lanes; every
-    output must meet the input.  An entry is an offset of the input and one of the weights.
+    Rows outside the input are left out.  A ``guarded`` block also reads columns outside as zeros, where every output
+    meets the input, and masks its lanes.  An entry is an offset of the input and one of the weights.
     """
     kind = vector(spec.element, lanes)
     dtype = DTYPES[spec.source]
@@ -64,8 +63,8 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
     (tap_rows, tap_columns), (down, along) = spec.taps, spec.stride
     with k.function(name, *_SIGNATURE) as given:
         settings, x, entries, number, weights, y, residual, channel, count, used, row, column = given
-        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:12])}
-        bias, scale, constants = (k.buffer(settings, 12 + 2 * i) for i in range(3))
+        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:13])}
+        bias, scale, constants = (k.buffer(settings, 13 + 2 * i) for i in range(3))
         zero = k.constant(INT, 0)
         mask = k.mask(used, lanes) if guarded else None
         wide = (columns - 1) * along + tap_columns
@@ -79,30 +78,29 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
                 totals = list(entry.values)
                 line = k.rebase(x + k.word(entries, entry.index * 2))
                 of_entry = w + k.word(entries, entry.index * 2 + 1)
-                of_tap = [k.load(kind, of_entry + t * kind.bytes) for t in range(tap_rows * tap_columns)]
+                of_tap = [k.load(kind, of_entry + s["w_tap"] * t) for t in range(tap_rows * tap_columns)]
                 for i in range((rows - 1) * down + tap_rows):
                     fed = [a for a in range(rows) if 0 <= i - a * down < tap_rows]
                     held = [totals[a * columns + b] for a in fed for b in range(columns)]
-                    inside = (row + i).below(s["height"]) if guarded else None
-                    with nullcontext() if inside is None else k.choice(inside, tuple(held)) as there:
-                        for c, (offset, lanes_read) in enumerate(places):
+                    # always so without a guard, where the compiler would else load more ahead than registers hold
+                    with k.choice((row + i).below(s["height"]), tuple(held)) as there:
+                        for c, (offset, active) in enumerate(places):
                             place = line + offset if c or guarded else line
-                            value = k.load(memory, place) if lanes_read is None else k.load_first(memory, place, lanes_read)
-                            value = widen(k, value, dtype, spec.element, f16c=f16c)
+                            value = k.load_first(memory, place, active) if active else k.load(memory, place)
+                            value = widen(k, value, dtype, spec.element, f16c=True)
                             for at, a in enumerate(fed):
                                 for b in range(columns):
                                     if 0 <= c - b * along < tap_columns:
                                         tap = (i - a * down) * tap_columns + c - b * along
                                         held[at * columns + b] = k.fma(value, of_tap[tap], held[at * columns + b])
-                        if there is not None:
-                            there.next(*held)
-                    sums = iter(held if there is None else there.results)
+                        there.next(*held)
+                    sums = iter(there.results)
                     for a in fed:
                         totals[a * columns : (a + 1) * columns] = [next(sums) for _ in range(columns)]
                     line = k.rebase(line + s["x_row"])
                 entry.next(*totals)
             each.next(x + s["x_channel"], w + s["w_channel"], y + s["y_channel"], other + s["r_channel"])
-            block = Block(k, Move(spec.element, spec.target, "cc", spec.epilogue), kind, f16c)
+            block = Block(k, Move(spec.element, spec.target, "cc", spec.epilogue), kind, True)
             for a in range(rows):
                 to, beside = y, other
                 for b in range(columns):
