@@ -20,12 +20,12 @@ from polyconv.problem.problem import Problem
 LEVELS = [None, "avx2", "baseline"]
 
 
-def _judged(line: str, seed: int = 0, level: str | None = None) -> None:
+def _judged(line: str, seed: int = 0, level: str | None = None, algorithm: str = "depthwise") -> None:
     p = Problem.parse(line)
     made = operands(p, np.random.default_rng(seed), "normal" if p.x_dtype.is_float else "small")
     within: Any = nullcontext() if level is None else restricted(level)
     with within:
-        got = result(p, made, "depthwise")
+        got = result(p, made, algorithm)
     assert got is not None
     assert complaint(p, expected(p, made), got) is None, line
 
@@ -98,6 +98,48 @@ def _lying(a: Array, order: tuple[int, ...], step: int) -> Array:
     view = memory[..., ::step].transpose(np.argsort(order))
     view[:] = a
     return view
+
+
+@pytest.mark.parametrize("stride", ["1x1", "2x2", "1x2"])
+def test_blocks_of_every_size_at_every_edge(stride: str) -> None:
+    for extent in range(4, 15):
+        for pads in ("1x1", "2:0x1:2", "0x0"):
+            line = f"conv f32 NHWC n2 c{3 * extent} i{extent}x{18 - extent} m{3 * extent} k3x3 s{stride} p{pads}"
+            _judged(f"{line} g{3 * extent} b1 r1", extent, algorithm="depthwise_block")
+
+
+def test_blocks_of_many_channels_wherever_cache_lines_begin() -> None:
+    p = Problem.parse("conv f32 NHWC n2 c1040 i9x10 m1040 k3x3 p1x1 g1040 b1 r1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    want = expected(p, made)
+    for at in (0, 4, 16, 60):
+        x, y = _placed(made.x, at), _placed(made.residual, at)
+        assert compute(p, x, made.w, made.bias, y, out=y, algorithm="depthwise_block") is y
+        assert complaint(p, want, y) is None
+
+
+def _placed(a: Array, at: int) -> Array:
+    """A copy that begins ``at`` bytes into a cache line."""
+    memory = np.empty(a.nbytes + 128, np.uint8)
+    first = -memory.ctypes.data % 64 + at
+    view = memory[first : first + a.nbytes].view(a.dtype).reshape(a.shape)
+    view[:] = a
+    return view
+
+
+def test_blocks_of_other_types_ranks_and_channels_that_lie_apart() -> None:
+    for line in (
+        "conv f64 NHWC n1 c21 i9x10 m21 k3x3 p1x1 g21 b1 r1", "conv f16 NHWC n1 c50 i9x10 m50 k3x3 p1x1 g50 b1",
+        "conv bf16 NHWC n1 c50 i9x10 m50 k3x3 s2x2 p1x1 g50 r1", "conv i8>i32 NHWC n1 c300 i9x10 m300 k3x3 p1x1 g300",
+        "conv u64 NHWC n1 c21 i9x10 m21 k3x3 p1x1 g21", "conv f32 NHWC n1 c20 i5x9x10 m20 k3x3x3 s2x1x1 p1x1x1 g20 r1",
+        "conv f32 NHWC n1 c20 i6x5x9x10 m20 k2x3x3x3 p1x1x1x1 d2x1x1x1 g20 b1 act=HardSwish",
+    ):  # fmt: skip
+        _judged(line, algorithm="depthwise_block")
+    p = Problem.parse("conv f32 NHWC n2 c18 i15x9 m18 k3x3 p1x1 g18 b1 r1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    x = _lying(made.x, (0, 3, 1, 2), 1)
+    y = compute(p, x, made.w, made.bias, made.residual, algorithm="depthwise_block")
+    assert complaint(p, expected(p, made), y) is None
 
 
 def test_weights_that_are_not_finite() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from polyconv.algorithms import (
     deformable,
     depthwise,
+    depthwise_block,
     direct,
     generic,
     grouped,
@@ -76,6 +77,8 @@ ALGORITHMS: dict[str, Algorithm] = {
                   accumulator_arithmetic, winograd_plan.bound, winograd.build, winograd_plan.scheme),
         Algorithm("depthwise", depthwise.applicable, depthwise.cost, depthwise.workspace, accumulator_arithmetic,
                   own_bound, depthwise.build),
+        Algorithm("depthwise_block", depthwise_block.applicable, depthwise_block.cost, depthwise_block.workspace,
+                  accumulator_arithmetic, own_bound, depthwise_block.build),
         Algorithm("grouped", grouped.applicable, grouped.cost, grouped.workspace, accumulator_arithmetic, own_bound,
                   grouped.build),
         Algorithm("stem", stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build),

@@ -511,6 +511,10 @@ class Module:
         """The same place as a pointer of its own, so that further offsets cost no addition; not in check mode."""
         return place if self.check else Buffer(self, self._address(place), None)
 
+    def address(self, place: Buffer) -> Value:
+        """A place as a number, to see how it is aligned."""
+        return self.emit(f"ptrtoint ptr {self._address(place)} to i64", INT)
+
     def load_first(self, type_: Type, source: Buffer, mask: Mask) -> Value:
         """Load the lanes of a mask, 0 elsewhere; memory behind the other lanes is not touched."""
         skipped = 0 if mask.first is None else mask.first * type_.element_bytes

@@ -1,0 +1,305 @@
+"""Depthwise 3x3 over channels-last maps in blocks of rows by columns, straight on the tensors.
+
+Lanes are channels.  A block's window is read once for all of its outputs; taps outside the input are left out row
+by row and read as zeros column by column.  More axes than two are lists of entries.  Arrays whose channels do not
+lie together are left to ``depthwise``, which adds in the same order.
+Cost: the multiply-adds, or the stream of input and result.  Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from numpy.typing import NDArray
+
+from polyconv.algorithms import depthwise
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
+from polyconv.algorithms.program import (
+    Operand,
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    common_words,
+    fill_words,
+    near_equal,
+    zeros,
+)
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
+from polyconv.kernels.depthwise_block import SETTINGS, DepthwiseBlock, depthwise_block
+from polyconv.kernels.isa import ARITHMETIC, lanes
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.objects import kernel
+from polyconv.runtime.arrays import aligned, words
+
+__all__ = ["applicable", "build", "cost", "workspace"]
+
+_MOST = 4
+"""Rows and columns of the largest block: its sums, nine weights and an input fit 32 registers."""
+
+_TAPS = 3
+_MANY = 8
+"""Vectors of channels from which on one more costs less than accesses across lines."""
+
+_FAMILIES = ({1, 2}, {3, 4})
+"""Columns of the blocks that share a kernel: it compiles in less than 50 ms."""
+
+_CHUNK_BYTES = 128 << 10
+"""Input of a row of blocks that the channels of an item share."""
+
+WORDS = (
+    *COMMON, "channels", "chunk_channels", "lanes", "shifts", "taps_outer", "*tap_offsets", "w_outer", "list",
+    "*weights", "w_channel", "*blocks", "*settings",
+)  # fmt: skip
+
+
+def driver(k: Module, name: str) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        entries = workspace + p.list
+        taps = _list(k, p, item, entries)
+        down, along = p.axes - 2, p.axes - 1
+        rows, columns = axis_record(k, p, down), axis_record(k, p, along)
+        x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n)
+        y, other = p.y_base + item.n * p.y_n, p.r_base + item.n * p.r_n
+        with k.loop(0, down, carry=[y, other]) as axis:
+            record = axis_record(k, p, axis.index)
+            o = item.first(axis.index)
+            axis.next(axis.values[0] + o * record.y_stride, axis.values[1] + o * record.r_stride)
+        y, other = k.buffer(frame, 2) + axis.results[0], k.buffer(frame, 4) + axis.results[1]
+        parts = _parts(k, p, item, x, y)
+
+        with _near_equal(k, item.extent(down)) as (o, height), _near_equal(k, item.extent(along)) as (q, width):
+            row, column = item.origin(down) + o * rows.stride, item.origin(along) + q * columns.stride
+            bottom = row + (height - 1) * rows.stride + (_TAPS - 1)
+            right = column + (width - 1) * columns.stride + (_TAPS - 1)
+            inside = (row >= 0) & (column >= 0) & (bottom < rows.inp) & (right < columns.inp)
+            o, q = item.first(down) + o, item.first(along) + q
+            here = x + row * rows.x_stride + column * columns.x_stride
+            there = y + o * rows.y_stride + q * columns.y_stride
+            beside = other + o * rows.r_stride + q * columns.r_stride
+            size = (height - 1) * _MOST + width - 1
+            guarded = size + _MOST * _MOST
+            for first, count, masked in parts:
+                with k.when(count > 0):
+                    k.call(
+                        k.buffer(p.buffer("blocks") + (guarded if masked else k.select(inside, size, guarded)) * 16),
+                        p.buffer("settings"), here + first * p.x_c, entries, taps,
+                        p.buffer("weights") + first * p.w_channel, there + first * p.y_c, beside + first * p.r_c, first,
+                        count, count, row, column,
+                    )  # fmt: skip
+
+
+def _parts(k: Module, p: Words, item: Item, x: Buffer, y: Buffer) -> list[tuple[Value, Value, bool]]:
+    """The item's channels as runs of whole vectors and, masked, of part of one: first and number of each.
+
+    Where channels are many and every pixel of input and result begins at the same place in a cache line, vectors
+    begin where lines do: an access across lines takes twice as long.
+    """
+    line = p.lanes * p.y_c - 1
+    alike = ((k.address(x) ^ k.address(y)) & line).equals(0)
+    lead = k.select(alike, (-k.address(y) & line) // p.y_c * p.shifts, 0)
+    shift = k.select(lead > 0, p.lanes - lead, 0)
+    first = k.maximum(item.g * p.chunk_channels - shift, 0)
+    end = item.g * p.chunk_channels + p.chunk_channels - shift
+    end = k.select(item.g + 1 < p.groups, end, p.channels)
+    lead = k.select(first > 0, k.constant(INT, 0), k.minimum(lead, end))
+    rest = end - first - lead
+    tail = rest % p.lanes
+    return [(first, lead, True), (first + lead, rest - tail, False), (end - tail, tail, True)]
+
+
+@contextmanager
+def _near_equal(k: Module, extent: Value) -> Iterator[tuple[Value, Value]]:
+    """Visit the fewest near-equal parts of an extent, each at most ``_MOST``: first and size."""
+    parts = (extent + (_MOST - 1)) // _MOST
+    size, larger = extent // parts, extent % parts
+    with k.loop(0, parts, carry=[k.constant(INT, 0)]) as part:
+        (first,) = part.values
+        this = size + k.cast("zext", part.index < larger, INT)
+        yield first, this
+        part.next(first + this)
+
+
+def _list(k: Module, p: Words, item: Item, entries: Buffer) -> Value:
+    """Write the list of outer taps that meet the input; their number."""
+    zero = k.constant(INT, 0)
+    with k.loop(0, p.taps_outer, carry=[zero]) as tap:
+        (count,) = tap.values
+        with k.loop(0, p.axes - 2, carry=[zero, k.constant(INT, 1)]) as axis:
+            offset, inside = axis.values
+            record = axis_record(k, p, axis.index)
+            position = item.origin(axis.index) + k.word(p.buffer("tap_offsets"), tap.index * (p.axes - 2) + axis.index)
+            within = k.cast("zext", position.below(record.inp), INT)
+            axis.next(offset + position * record.x_stride, inside & within)
+        offset, inside = axis.results
+        place = entries + count * 16
+        k.store(offset, place, 8)
+        k.store(tap.index * p.w_outer, place + 8, 8)
+        tap.next(count + inside)
+    found: Value = tap.results[0]
+    return found
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    reason = depthwise.applicable(s)
+    if reason is not None:
+        return reason
+    p = s.problem
+    if p.layout != "NHWC" or s.target.level != "avx512":
+        return "computes channels-last maps with 32 vector registers"
+    if not s.finite:
+        return "weights hold Inf or NaN, which would meet the columns of the padding"
+    for sweep in sweeps(p):
+        if len(sweep) < 2 or not all(_fits(axis) for axis in sweep[-2:]):
+            return "computes 3x3 taps side by side, every output with one inside"
+    return None
+
+
+def _fits(axis: Axis) -> bool:
+    """Whether blocks take an axis: three taps, neighbours, and every output meets the input."""
+    over = (axis.out - 1) * axis.stride - axis.pad + _TAPS - axis.inp
+    return axis.taps == _TAPS and axis.dilation == 1 and axis.stride <= 2 and axis.pad < _TAPS and over < _TAPS
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs: the item's box and a list of outer taps."""
+    return _list_place(s.problem.rank) + 16 * (math.prod(s.problem.k[:-2]) + 1)
+
+
+def _list_place(rank: int) -> int:
+    return -(-24 * rank // 64) * 64
+
+
+def _chunk(s: Situation, sweep: Sweep) -> int:
+    """Channels of an item."""
+    lane = _lane(s)
+    held = sweep[-1].inp * s.problem.x_dtype.itemsize * lane * (_MOST * sweep[-2].stride + _TAPS)
+    return min(s.problem.c, lane * max(4, _CHUNK_BYTES // held))
+
+
+def _lane(s: Situation) -> int:
+    return lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: multiply-adds, calls; at least the stream of input and result."""
+    p = s.problem
+    cycles = 0.0
+    for sweep in sweeps(p):
+        outer, rows, columns = sweep[:-2], sweep[-2], sweep[-1]
+        blocks = math.prod(axis.out for axis in outer) * -(-rows.out // _MOST) * -(-columns.out // _MOST)
+        vectors = -(-p.c // _lane(s))
+        entries = math.prod(axis.taps for axis in outer)
+        outputs = math.prod(axis.out for axis in sweep)
+        cycles += blocks * (40 + 20 * vectors) + outputs * vectors * (entries * 4.5 + 1)
+    return {"products": cycles * (p.n or 0)}
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step per sweep."""
+    lying = [o.c == o.itemsize for o in (r.x, r.y, r.residual) if o is not None]
+    if not all(lying):
+        return depthwise.build(r)
+    keep: list[Any] = []
+    name = "blocks"
+    found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name), r.target, check=r.check)
+    steps = [_step(r, sweep, found[name], keep) for sweep in sweeps(r.problem)]
+    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+    s, p, arith = r.situation, r.problem, r.arith
+    lane, chunk, outer = _lane(s), _chunk(s, sweep), sweep[:-2]
+    box = (*(1 for _ in outer), max(1, sweep[-2].out), max(1, sweep[-1].out))
+    if s.threads > 1:
+        items = (p.n or 0) * -(-p.c // chunk) * math.prod(axis.out for axis in outer)
+        parts = -(-4 * s.threads // max(1, items))
+        box = (*box[:-2], max(_MOST, -(-box[-2] // parts)), box[-1])
+    offsets: list[list[int]] = [[]]
+    for axis in outer:
+        offsets = [[*o, t * axis.dilation] for o in offsets for t in range(axis.taps)]
+    taps = len(offsets) * _TAPS * _TAPS
+    of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
+    weights = r.packed(
+        ("depthwise block", arith.name, lane, of_sweep), lambda: _packed_weights(r.weights(sweep), taps, lane)
+    )
+    values = common_words(r, sweep, box, [Lines((), (), ())] * len(sweep), 1, keep, chunk)
+    values.update({
+        "channels": p.c, "chunk_channels": chunk, "lanes": lane, "shifts": _shifts(r, lane),
+        "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
+        "w_outer": _TAPS * _TAPS * weights.shape[1] * arith.bytes,
+        "list": _list_place(len(sweep)), "weights": weights, "w_channel": arith.bytes,
+        "blocks": words(_block_addresses(r, sweep, box)),
+        "settings": fill_words(SETTINGS, _settings(r, sweep, lane, weights.shape[1] * arith.bytes), keep),
+        "panel": 0, "scratch": 0,
+    })  # fmt: skip
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _settings(r: Request, sweep: Sweep, lane: int, w_tap: int) -> dict[str, Any]:
+    """What the blocks of a step share."""
+    rows, columns = sweep[-2:]
+    residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
+    return {
+        "x_row": r.x.spatial[-2], "x_column": r.x.spatial[-1], "y_row": r.y.spatial[-2] * rows.out_step,
+        "y_column": r.y.spatial[-1] * columns.out_step, "r_row": residual.spatial[-2] * rows.out_step,
+        "r_column": residual.spatial[-1] * columns.out_step, "x_channel": lane * r.x.c,
+        "w_channel": lane * r.arith.bytes, "w_tap": w_tap, "y_channel": lane * r.y.c, "r_channel": lane * residual.c,
+        "height": rows.inp, "width": columns.inp, "bias": zeros() if r.bias is None else r.bias,
+        "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
+    }  # fmt: skip
+
+
+def _block_addresses(r: Request, sweep: Sweep, box: tuple[int, ...]) -> list[int]:
+    """Addresses of the blocks that a step uses, by guard, rows and columns; 0 for the others."""
+    p, lane = r.problem, _lane(r.situation)
+    stride = sweep[-2].stride, sweep[-1].stride
+    spec = DepthwiseBlock(p.x, p.y, r.arith.accumulator, r.epilogue, (_TAPS, _TAPS), stride)
+    table = [0] * (2 * 2 * _MOST * _MOST)
+    for guarded, rows, few in itertools.product((False, True), _sizes(sweep[-2].out, box[-2]), _FAMILIES):
+        if not few & _sizes(sweep[-1].out, box[-1]):
+            continue
+        names = {f"block{columns}": columns for columns in sorted(few)}
+
+        def blocks(
+            k: Module, rows: int = rows, names: dict[str, int] = names, guarded: bool = guarded
+        ) -> None:
+            for name, columns in names.items():
+                depthwise_block(k, name, spec, lane, rows, columns, guarded=guarded)
+
+        label = f"{spec} {lane} {rows} {' '.join(names)}{' guarded' * guarded}"
+        found = kernel(label, tuple(names), blocks, r.target, check=r.check)
+        for name, columns in names.items():
+            table[2 * ((guarded * _MOST + rows - 1) * _MOST + columns - 1)] = found[name]
+    return table
+
+
+def _sizes(out: int, box: int) -> set[int]:
+    """Parts that extents are cut into: those of whole boxes and of the last."""
+    extents = {e for e in (min(box, out), out % box) if e}
+    return {size for extent in extents for _, size in near_equal(extent, _MOST)}
+
+
+def _shifts(r: Request, lane: int) -> int:
+    """Whether vectors may begin where lines do, at the cost of one more: 1 or 0."""
+    steps = [*r.x.spatial, *r.y.spatial, r.x.n, r.y.n]
+    return int(
+        r.problem.c >= _MANY * lane and r.x.c == r.y.c and all(step % (lane * r.y.itemsize) == 0 for step in steps)
+    )
+
+
+def _packed_weights(w: NDArray[Any], taps: int, lane: int) -> NDArray[Any]:
+    """Weights (groups, 1, 1, taps) as rows of channels, tap after tap, an odd number of vectors apart."""
+    channels = w.shape[0]
+    packed = aligned((taps + 1, (-(-channels // lane) | 1) * lane), w.dtype)  # the last vector may reach beyond a row
+    packed[:taps, :channels] = w.reshape(channels, taps).T
+    return packed

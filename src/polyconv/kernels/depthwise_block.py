@@ -1,0 +1,119 @@
+"""Depthwise blocks: rows by columns of outputs by one vector of channels, whose window stays in registers.
+
+An input is loaded once for all outputs of the block that it feeds, along both axes: where pixels lie a multiple of
+1 KiB apart, lines of a window push each other out of a cache, and every load that is left out counts.  It knows
+neither extents nor pads nor what lies outside the two axes, which is a list of entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES, widen
+from polyconv.kernels.language import INT, Mask, Module, Type, Value, vector
+from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+
+__all__ = ["SETTINGS", "DepthwiseBlock", "depthwise_block"]
+
+SETTINGS = (
+    "x_row", "x_column", "y_row", "y_column", "r_row", "r_column", "x_channel", "w_channel", "y_channel", "r_channel",
+    "w_tap", "height", "width", "*bias", "*scale", "*constants",
+)  # fmt: skip
+"""What all calls of a step share: byte strides (``channel``: from one vector to the next), extents of the input."""
+
+# settings, input, entries, their number, weights, result, residual, channel, channels, lanes that count, input
+# position of the first row and column
+_SIGNATURE = ("buffer", "buffer", "buffer", "int", "buffer", "buffer", "buffer", "int", "int", "int", "int", "int")
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseBlock:
+    """A kind of block.
+
+    Parameters
+    ----------
+    source, target : str
+        dtypes of input and result.
+    element : str
+        LLVM accumulator.
+    epilogue : Epilogue
+    taps, stride : (int, int)
+        Along rows and columns.
+    """
+
+    source: str
+    target: str
+    element: str
+    epilogue: Epilogue
+    taps: tuple[int, int]
+    stride: tuple[int, int]
+
+
+def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows: int, columns: int, *,
+                    guarded: bool) -> None:  # fmt: skip
+    """Add the block of ``rows`` by ``columns`` outputs.
+
+    Rows outside the input are left out.  A ``guarded`` block also reads columns outside as zeros, where every output
+    meets the input, and masks its lanes.  An entry is an offset of the input and one of the weights.
+    """
+    kind = vector(spec.element, lanes)
+    dtype = DTYPES[spec.source]
+    memory = kind.of(LLVM_NAMES[dtype.name])
+    (tap_rows, tap_columns), (down, along) = spec.taps, spec.stride
+    with k.function(name, *_SIGNATURE) as given:
+        settings, x, entries, number, weights, y, residual, channel, count, used, row, column = given
+        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:13])}
+        bias, scale, constants = (k.buffer(settings, 13 + 2 * i) for i in range(3))
+        zero = k.constant(INT, 0)
+        mask = k.mask(used, lanes) if guarded else None
+        wide = (columns - 1) * along + tap_columns
+        places: list[tuple[Value, Mask | None]] = [(s["x_column"] * c, mask) for c in range(wide)]
+        if mask is not None:
+            for c in {*range(tap_columns - 1), *range(wide - tap_columns + 1, wide)}:
+                places[c] = _guarded(k, mask, column + c, column, s["width"], s["x_column"])
+        with k.loop(0, count, lanes, carry=[x, weights, y, residual]) as each:
+            x, w, y, other = each.values
+            with k.loop(0, number, carry=[k.constant(kind, 0)] * (rows * columns)) as entry:
+                totals = list(entry.values)
+                line = k.rebase(x + k.word(entries, entry.index * 2))
+                of_entry = w + k.word(entries, entry.index * 2 + 1)
+                of_tap = [k.load(kind, of_entry + s["w_tap"] * t) for t in range(tap_rows * tap_columns)]
+                for i in range((rows - 1) * down + tap_rows):
+                    fed = [a for a in range(rows) if 0 <= i - a * down < tap_rows]
+                    held = [totals[a * columns + b] for a in fed for b in range(columns)]
+                    # always so without a guard, where the compiler would else load more ahead than registers hold
+                    with k.choice((row + i).below(s["height"]), tuple(held)) as there:
+                        for c, (offset, active) in enumerate(places):
+                            place = line + offset if c or guarded else line
+                            value = k.load_first(memory, place, active) if active else k.load(memory, place)
+                            value = widen(k, value, dtype, spec.element, f16c=True)
+                            for at, a in enumerate(fed):
+                                for b in range(columns):
+                                    if 0 <= c - b * along < tap_columns:
+                                        tap = (i - a * down) * tap_columns + c - b * along
+                                        held[at * columns + b] = k.fma(value, of_tap[tap], held[at * columns + b])
+                        there.next(*held)
+                    sums = iter(there.results)
+                    for a in fed:
+                        totals[a * columns : (a + 1) * columns] = [next(sums) for _ in range(columns)]
+                    line = k.rebase(line + s["x_row"])
+                entry.next(*totals)
+            each.next(x + s["x_channel"], w + s["w_channel"], y + s["y_channel"], other + s["r_channel"])
+            block = Block(k, Move(spec.element, spec.target, "cc", spec.epilogue), kind, True)
+            for a in range(rows):
+                to, beside = y, other
+                for b in range(columns):
+                    store = store_out(block, bias, scale, beside, zero, zero, constants)
+                    store(entry.results[a * columns + b], to, zero, channel + each.index, mask)
+                    to, beside = to + s["y_column"], beside + s["r_column"]
+                y, other = y + s["y_row"], other + s["r_row"]
+
+
+def _guarded(k: Module, mask: Mask, position: Value, column: Value, width: Value, step: Value) -> tuple[Value, Mask]:
+    """Offset and lanes of a column that may lie outside: none of them then, at a place that is inside."""
+    inside = position.below(width)
+    nearest = k.maximum(k.minimum(position, width - 1), 0)
+    whole = Type(f"i{mask.bits.type.lanes}")
+    bits = k.select(inside, k.cast("bitcast", mask.bits, whole), k.constant(whole, 0))
+    return (nearest - column) * step, Mask(k.cast("bitcast", bits, mask.bits.type), k.select(inside, mask.count, 0))
