@@ -559,6 +559,10 @@ class Module:
         extent = self.load(INT, place + 8, 8) if self.check else None
         return Buffer(self, pointer.name, extent)
 
+    def address(self, place: Buffer) -> Value:
+        """Where a place lies, as a number: for alignment only."""
+        return self.emit(f"ptrtoint ptr {self._address(place)} to i64", INT)
+
     def clear(self, target: Buffer, size: int) -> None:
         """Fill a fixed number of bytes with zeros."""
         address = self._checked(target, size, "clear")
