@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.panel import AXIS
 from polyconv.algorithms.sweep import Axis, Lines, Sweep
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile, is_cheap
+from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles, run_tiles
 from polyconv.kernels.layout import Epilogue, Move, move
 from polyconv.kernels.objects import kernel
@@ -320,7 +320,7 @@ def move_address(r: Request, spec: Move) -> int:
     count = target.vector_bytes // (2 if spec.element == "i16" else element.bytes)
 
     def build(k: Any) -> None:
-        move(k, "move", spec, count, f16c=target.level != "baseline", masks=target.level == "avx512")
+        move(k, "move", spec, count, f16c=target.level != "baseline")
 
     return kernel(f"{spec} {count}", ("move",), build, target, check=r.check)["move"]
 
@@ -352,7 +352,7 @@ def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int, vect
 
 def is_fusible(p: Problem) -> bool:
     """Whether the epilogue of a problem is cheap enough for fused tiles."""
-    return is_cheap(Epilogue(activation="" if p.activation is None else p.activation.name))
+    return Epilogue(activation="" if p.activation is None else p.activation.name).is_cheap
 
 
 def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, row_place
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, fill, row_place
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -30,7 +30,7 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.sweep import Sweep
-from polyconv.algorithms.winograd_plan import Cut, Plan, again_box, parts, shared, workspace
+from polyconv.algorithms.winograd_plan import NEAR_BYTES, Cut, Plan, again_box, parts, shared, workspace
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
@@ -51,6 +51,9 @@ _BOX = (
 """A box: where its outputs lie; its rows of tiles, each a record; the runs of tiles of which every row consists; the
 lists of its channel tiles."""
 
+_RUN_BYTES = 1 << 10
+"""Inputs that lie together are asked for by so many bytes at a time."""
+
 WORDS = (
     *COMMON,
     "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
@@ -61,6 +64,7 @@ WORDS = (
     "phase_count", "*phases", "*entries", "*kinds", "*weights", "*point_weights", "w_group", "w_block",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "word_bytes",
     "flags", "again", "*again_words",
+    "notes", "item_count", "items_ahead", "runs_a_call", "runs_a_row", "run_step", "run_bytes",
     "*output_transform", "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
 
@@ -72,9 +76,11 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         box = _place_box(k, p, item, workspace)
+        _note_next(k, p, number, k.buffer(frame, 0), workspace)
         panel = workspace + p.panel
-        direct.pack_panel(k, p, item, k.buffer(frame, 0), panel, k.constant(INT, 0))
-        _transform_inputs(k, p, box, panel, workspace + p.v)
+        with k.loop(0, p.channels, p.block_channels) as c:
+            direct.pack_panel(k, p, item, k.buffer(frame, 0), panel, c.index)
+            _transform_inputs(k, p, box, panel, workspace + (p.v + c.index // p.block_channels * p.v_block))
         first = item.split * p.split_blocks
         end = k.minimum(first + p.split_blocks, p.blocks)
         k.clear(workspace + p.scratch, 256)
@@ -87,7 +93,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             flag = workspace + (p.flags + block.index * 8)
             k.store(k.constant(INT, 0), flag, 8)
             with k.loop(0, rows) as row:
-                _multiply(k, p, item, box, workspace, block.index, row.index)
+                _multiply(k, p, item, box, k.buffer(frame, 0), workspace, block.index, row.index)
                 _out(k, p, item, box, frame, workspace, block.index, row.index, flag)
         # once the transformed inputs are no longer needed their place serves to repair
         with k.loop(first, end) as block:
@@ -140,15 +146,52 @@ def _runs(k: Module, p: Words, box: Words, record: Words, visit: Callable[[Words
         visit(run, run.tile + k.select(run.short.equals(1), record.t_short, record.t_full))
 
 
+def _note_next(k: Module, p: Words, number: Value, x: Buffer, workspace: Buffer) -> None:
+    """Note where the rows of inputs begin that the next item of this thread needs: memory is slow to answer.
+
+    Notes are: runs of bytes in all, runs asked for so far, then the offset of every row.
+    """
+    header = workspace + p.notes
+    notes = header + p.axes * 24
+    k.store(k.constant(INT, 0), notes, 8)
+    k.store(k.constant(INT, 0), notes + 8, 8)
+    following = number + p.items_ahead
+    with k.when((p.runs_a_call > 0) & (following < p.item_count)):
+        item = decode(k, p, following, header)
+        _place_box(k, p, item, header)
+
+        def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+            with k.when(first_line.equals(0) & (head < end)):  # other runs of a row lie between the pixels of the first
+                rows = k.word(notes)
+                k.store(source.total(), notes + (rows * 8 + 16), 8)
+                k.store(rows + 1, notes, 8)
+
+        fill(k, p, item, x, k.constant(INT, 0), put)
+        k.store(k.word(notes) * p.runs_a_row, notes, 8)
+
+
+def _ask_for_next(k: Module, p: Words, x: Buffer, workspace: Buffer) -> None:
+    """Ask for a few more of the inputs that are noted."""
+    notes = workspace + (p.notes + p.axes * 24)
+    first = k.word(notes, 1)
+    end = k.minimum(first + p.runs_a_call, k.word(notes))
+    with k.when(first < end):
+        with k.loop(first, end) as number:
+            row = k.word(notes, number.index // p.runs_a_row + 2)
+            place = x + (row + number.index % p.runs_a_row * p.run_step)
+            with k.loop(0, p.run_bytes, 64) as line:
+                k.prefetch(place + line.index)
+        k.store(end, notes + 8, 8)
+
+
 def _transform_inputs(k: Module, p: Words, box: Words, panel: Buffer, v: Buffer) -> None:
     with k.loop(0, p.outer_lines) as outer, k.loop(0, p.phase_count) as number:
         phase = Words(k, p.buffer("phases"), _PHASE).at(number.index, len(_PHASE) + 1)
-        with k.loop(0, p.channels, p.block_channels) as c, k.loop(0, box.record_count) as r:
-            block = c.index // p.block_channels
-            target = v + (outer.index * p.v_line + phase.place + block * p.v_block)
+        with k.loop(0, box.record_count) as r:
+            target = v + (outer.index * p.v_line + phase.place)
             record = Words(k, p.buffer("records"), _RECORD).at(box.records + r.index, len(_RECORD))
             at = (outer.index * p.y_lines + phase.line + record.line_in) * p.line_bytes + phase.pixel * p.row_bytes
-            line = panel + (block * p.block_bytes + at)
+            line = panel + at
 
             def transform(run: Words, tile: Value, line: Buffer = line, target: Buffer = target,
                           phase: Words = phase) -> None:  # fmt: skip
@@ -160,7 +203,8 @@ def _transform_inputs(k: Module, p: Words, box: Words, panel: Buffer, v: Buffer)
             _runs(k, p, box, record, transform)
 
 
-def _multiply(k: Module, p: Words, item: Item, box: Words, workspace: Buffer, block: Value, row: Value) -> None:
+def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace: Buffer, block: Value,
+              row: Value) -> None:  # fmt: skip
     """The matrix products of all points, for a row of the axes that are not transformed."""
     y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
     line, _, _ = row_place(k, p, item, row * y_rows)
@@ -182,6 +226,7 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, workspace: Buffer, bl
                 p.buffer("entries") + of_kind.first * 24, stream, workspace + p.scratch, 0,
                 target + first * p.sum_row, p.sum_row,
             )  # fmt: skip
+            _ask_for_next(k, p, x, workspace)
 
 
 def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: Buffer, block: Value, row: Value,
@@ -276,7 +321,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "panel": plan.panel, "scratch": plan.panel - 256, "total_channels": p.c, "channels": group_in,
         "block_channels": ROW_WORDS, "unpaired": 0, "channel_bytes": arith.bytes, "row_bytes": row_bytes,
         "block_bytes": plan.block_bytes,
-        "line_bytes": plan.line_bytes, "chunk": -(-group_in // ROW_WORDS) * ROW_WORDS, "transformed": plan.transformed,
+        "line_bytes": plan.line_bytes, "chunk": ROW_WORDS, "transformed": plan.transformed,
         "y_lines": plan.held[-2].count if plan.transformed == 2 else 1, "y_apart": plan.rows[0].apart,
         "tile_line": plan.rows[0].residues * plan.line_bytes, "tile_pixel": plan.columns[0].apart * row_bytes,
         "outer_lines": math.prod(h.count for h in plan.held[:outer_axes]), "points": points,
@@ -291,12 +336,32 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // splits),
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "word_bytes": arith.bytes, "flags": plan.flags, "again": plan.v, "again_words": again_words,
+        **_early(r, sweep, plan, values["items"]),
         "output_transform": _output_transform(r, plan),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "c"))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> dict[str, int]:
+    """Words that say in which runs of bytes the inputs of an item are asked for while the item before is computed."""
+    p, last = r.problem, sweep[-1]
+    row = plan.held[-1].runs[0][1] * last.stride * r.x.spatial[-1]
+    runs, step, size = 0, 0, 0
+    if along_in(r, last, "c")[0] in "p2":
+        runs, step, size = p.c // p.groups, r.x.c, row
+    elif r.x.c == r.x.itemsize and p.groups == 1:
+        runs, step, size = -(-row // _RUN_BYTES), _RUN_BYTES, _RUN_BYTES
+    rows = math.prod(h.count for h in plan.held[:-1])
+    calls = plan.y.n * plan.x.n * plan.blocks * -(-plan.tiles // channel_tile(r.target, plan.vectors))
+    far = (p.n or 0) * p.c * math.prod(e or 0 for e in p.i) * r.x.itemsize > NEAR_BYTES
+    return {
+        "notes": plan.notes, "item_count": items, "items_ahead": r.situation.threads,
+        "runs_a_call": -(-rows * runs // calls) if far else 0, "runs_a_row": max(1, runs), "run_step": step,
+        "run_bytes": size,
+    }  # fmt: skip
 
 
 def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], list[int]]:

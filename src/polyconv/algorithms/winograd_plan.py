@@ -40,7 +40,7 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Scheme
 
-__all__ = ["Cut", "Plan", "applicable", "bound", "cost", "parts", "scheme", "shared", "workspace"]
+__all__ = ["NEAR_BYTES", "Cut", "Plan", "applicable", "bound", "cost", "parts", "scheme", "shared", "workspace"]
 
 _PAIRS = (5 / 8, 3 / 2)
 
@@ -62,7 +62,7 @@ TRANSFORMED_BYTES, _LARGER_BYTES, _LARGEST_BYTES = 4 << 20, 8 << 20, 16 << 20
 Beyond the second-level cache transformed inputs are read again from the third, once per block of outputs; every box
 less saves a pass over the transformed weights, which is longer where those are large."""
 
-_NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
+NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
 _REPEATED_BYTES = 2 << 20
 """Transformed weights that each of several threads streams rather than transforming all inputs."""
@@ -170,6 +170,7 @@ class Plan:
     sums: int
     out: int
     flags: int
+    notes: int
     workspace: int
 
     def kind(self, point: int) -> int:
@@ -298,7 +299,7 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
         plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents))
         if plan.workspace <= (budget if plans or s.limit is not None else _LARGEST_BYTES):
             plans.append(plan)
-        if plan.workspace <= _NEAR_BYTES:
+        if plan.workspace <= NEAR_BYTES:
             break
     return plans
 
@@ -343,15 +344,17 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     s_point = (-(-tiles * sum_row // 64) | 1) * 64
     out_line = (width + x.m) * sum_row
     header = -(-(24 * len(sweep)) // 64) * 64 + 256
-    v = header + in_blocks * block_bytes
+    v = header + block_bytes
     sums = v + y.n * x.n * v_point
     out = sums + y.n * x.n * s_point
     flags = out + y.m * out_line
     again = direct.again_workspace(s, arith, *again_box(sweep, transformed, rows, columns, outer), vectors)
-    end = max(flags + 8 * blocks + 64, v + again)
+    flags = max(flags, v + again)
+    notes = flags + 8 * blocks + 64
     return Plan(
         y, x, transformed, rows, columns, outer, held, phases, vectors, blocks, tiles, line_bytes, block_bytes, v_block,
-        v_line, v_point, s_point, out_line, header, v, sums, out, max(flags, v + again), end + 8 * blocks + 128,
+        v_line, v_point, s_point, out_line, header, v, sums, out, flags, notes,
+        notes + 24 * len(sweep) + 8 * (all_lines + 2) + 64,
     )  # fmt: skip
 
 
@@ -392,7 +395,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         per_in = (14.0 if planes_collide(p, reading=True) else 7.0) * (1 + (sweep[-1].stride > 1))
         per_out = 12.0 if planes_collide(p, reading=False) else 7.0
     # what leaves the second-level cache is written to the third and read from there
-    far = 2 * plan.y.n * plan.x.n * plan.v_point if plan.workspace > _NEAR_BYTES else 0
+    far = 2 * plan.y.n * plan.x.n * plan.v_point if plan.workspace > NEAR_BYTES else 0
     for rows, columns in itertools.product(plan.rows, plan.columns):
         for i_end, j_end in itertools.product((False, True), (False, True)):
             tall, wide = rows.tiles(plan.y.m if i_end else None), columns.tiles(plan.x.m if j_end else None)

@@ -17,9 +17,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
 from polyconv.kernels.tile import ask_early
 
-__all__ = ["SIGNATURE", "FusedTile", "Out", "fused_channel_tile", "fused_pixel_tile", "is_cheap", "of_sums"]
-
-_CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
+__all__ = ["SIGNATURE", "FusedTile", "Out", "fused_channel_tile", "fused_pixel_tile", "of_sums"]
 
 # panel, its step between rows, entries, their number, weights, result and residual with their steps between rows,
 # tiles to walk, lanes of the last vector that count, bias, scale, constants
@@ -54,11 +52,6 @@ def of_sums(arithmetic: str) -> FusedTile:
     """The tile that stores its sums as they are."""
     accumulator = ARITHMETIC[arithmetic].accumulator
     return FusedTile(arithmetic, {"float": "f32", "double": "f64"}.get(accumulator, accumulator), Epilogue())
-
-
-def is_cheap(epilogue: Epilogue) -> bool:
-    """Whether an epilogue is short enough to be written out for every register of a tile."""
-    return epilogue.activation in _CHEAP
 
 
 def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, *,

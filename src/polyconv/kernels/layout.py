@@ -18,6 +18,8 @@ from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
 
 __all__ = ["Block", "Epilogue", "Move", "load_in", "move", "store_out", "zero_words"]
 
+_CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
+
 # source, its pixel and channel strides; target, its strides; numbers of pixels and channels
 _BLOCK = ("buffer", "int", "int", "buffer", "int", "int", "int", "int")
 
@@ -45,6 +47,11 @@ class Epilogue:
     rescale: bool = False
     activation: str = ""
     saturate: bool = False
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether it is short enough to be written out for every register of a tile."""
+        return self.activation in _CHEAP
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +95,15 @@ def zero_words(k: Module, target: Buffer, count: Value, kind: Type) -> None:
         k.store_first(nothing, target + full * kind.element_bytes, k.mask(rest, kind.lanes))
 
 
-def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool, masks: bool) -> None:
+def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
     """Add a move to a module.
 
     Parameters
     ----------
     lanes : int
         Accumulators per vector.
-    f16c, masks : bool
-        Whether the target converts f16, and whether masked accesses are as cheap as whole ones.
+    f16c : bool
+        Whether the target converts f16.
 
     Notes
     -----
@@ -125,7 +132,7 @@ def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool, masks: boo
         if (spec.along[0] == "c") == (spec.along[1] == "c"):
             block.rows(g, *ends(block))
         else:
-            block.transposed(g, *ends(block), masks)
+            block.transposed(g, *ends(block))
 
 
 Load = Callable[[Buffer, Mask | None], Value]
@@ -229,17 +236,22 @@ class Block:
         step_t = g.target_pixel if by_channel else g.target_channel
         from_bytes, to_bytes = _sizes(self.spec)
         full = columns - columns % lanes
-        with k.loop(0, rows) as r:
-            s, t = g.source + r.index * step_s, g.target + r.index * step_t
 
-            def one(column: Value, mask: Mask | None, s: Buffer = s, t: Buffer = t, r: Value = r.index) -> None:
-                p, c = (r, column) if by_channel else (column, r)
-                store(load(s + column * from_bytes, mask), t + column * to_bytes, p, c, mask)
+        def one(row: Value, column: Value, mask: Mask | None) -> None:
+            s, t = g.source + row * step_s, g.target + row * step_t
+            p, c = (row, column) if by_channel else (column, row)
+            store(load(s + column * from_bytes, mask), t + column * to_bytes, p, c, mask)
 
-            with k.loop(0, full, lanes) as i:
-                one(i.index, None)
-            with k.when(full < columns):
-                one(full, k.mask(columns - full, lanes))
+        for vectors in (1, 2):  # a loop over so few would take longer than they do
+            with k.when(full.equals(vectors * lanes)), k.loop(0, rows) as r:
+                for j in range(vectors):
+                    one(r.index, k.constant(_INT, j * lanes), None)
+        with k.when(full > 2 * lanes), k.loop(0, rows) as r, k.loop(0, full, lanes) as i:
+            one(r.index, i.index, None)
+        with k.when(full < columns):
+            mask = k.mask(columns - full, lanes)
+            with k.loop(0, rows) as r:
+                one(r.index, full, mask)
 
     def interleaved(self, g: _Given, load: Load, store: Store) -> None:
         """Vectors of pixels of a few channels, merged into one run: pixel by pixel, all its channels."""
@@ -265,48 +277,72 @@ class Block:
         with k.when(full < g.pixels):
             merge(full, k.mask(g.pixels - full, lanes))
 
-    def transposed(self, g: _Given, load: Load, store: Store, masks: bool) -> None:
+    def transposed(self, g: _Given, load: Load, store: Store) -> None:
         """Squares of vectors, loaded along one axis and stored along the other."""
         k, lanes = self.k, self.kind.lanes
         to_channel = self.spec.along[1] == "c"
+        from_bytes, to_bytes = _sizes(self.spec)
+        if to_channel:
+            head = self._to_line(g.source, g.source_channel, from_bytes, g.pixels)
+        else:
+            head = self._to_line(g.target, g.target_channel, to_bytes, g.pixels)
         # a: contiguous in the source; b: contiguous in the target
-        na, nb = (g.pixels, g.channels) if to_channel else (g.channels, g.pixels)
         sb = g.source_channel if to_channel else g.source_pixel
         ta = g.target_pixel if to_channel else g.target_channel
-        from_bytes, to_bytes = _sizes(self.spec)
 
-        def square(a: Value, b: Value, source_mask: Mask | None, target_mask: Mask | None) -> None:
+        def square(a: Value, b: Value, na: Value, nb: Value, source_mask: Mask | None = None,
+                   target_mask: Mask | None = None) -> None:  # fmt: skip
             # A row beyond the block has an empty mask, and the place of the last row there is: where memory
             # ends, a CPU takes hundreds of cycles to find that an empty mask asks for nothing.
             none = None if source_mask is None else Mask(k.constant(source_mask.bits.type, 0), k.constant(_INT, 0))
             source = g.source + a * from_bytes + b * sb
             rows = [load(source, source_mask)]
             for j in range(1, lanes):
-                there = nb - b > j
+                there = nb > j
                 source = source + (sb if none is None else k.select(there, sb, 0))
                 rows.append(load(source, _if(k, there, source_mask, none)))
             target = g.target + a * ta + b * to_bytes
             for j, row in enumerate(_transpose(k, rows)):
                 p, c = (a + j, b) if to_channel else (b, a + j)
-                there = na - a > j
+                there = na > j
                 if j:
                     target = target + (ta if none is None else k.select(there, ta, 0))
                 store(row, target, p, c, _if(k, there, target_mask, none))
 
-        with k.loop(0, na, lanes) as i, k.loop(0, nb, lanes) as j:
-            a, b = i.index, j.index
-            masked = k.mask(na - a, lanes), k.mask(nb - b, lanes)
-            if masks:
-                square(a, b, *masked)
-            else:
-                whole = (na - a >= lanes) & (nb - b >= lanes)
-                with k.when(whole):
-                    square(a, b, None, None)
-                with k.when(whole, otherwise=True):
-                    square(a, b, *masked)
+        def place(pixel: Value, channel: Value) -> None:
+            first = k.maximum(pixel, 0)
+            pixels = k.minimum(pixel + lanes, g.pixels) - first
+            channels = k.minimum(g.channels - channel, lanes)
+            a, b, na, nb = (first, channel, pixels, channels) if to_channel else (channel, first, channels, pixels)
+            masked = k.mask(na, lanes), k.mask(nb, lanes)
+            if self.spec.epilogue is not None and not self.spec.epilogue.is_cheap:  # too long to be written twice
+                square(a, b, na, nb, *masked)
+                return
+            whole = (na >= lanes) & (nb >= lanes)
+            with k.when(whole):
+                square(a, b, na, nb)
+            with k.when(whole, otherwise=True):
+                square(a, b, na, nb, *masked)
+
+        start = k.select(head > 0, head - lanes, 0)
+        with k.loop(0, g.channels, lanes) as c, k.loop(start, g.pixels, lanes) as p:
+            place(p.index, c.index)
+
+    def _to_line(self, planes: Buffer, step: Value, size: int, pixels: Value) -> Value:
+        """Pixels before the first cache line's begin, where planes meet in few sets of a cache; else 0.
+
+        There a vector that lies across two lines brings each of them in twice.
+        """
+        k = self.k
+        if self.kind.lanes * size != _LINE:
+            return k.constant(_INT, 0)
+        apart = (step & (_COLLIDING - 1)).equals(0) & (pixels > self.kind.lanes)
+        return k.select(apart, ((0 - k.address(planes)) & (_LINE - 1)) // size, 0)
 
 
 _INT = Type("i64")
+_LINE, _COLLIDING = 64, 1024
+"""Bytes of a cache line, and distance of planes at which 16 of them share 4 sets of a first-level cache."""
 
 
 def _if(k: Module, condition: Value, mask: Mask | None, none: Mask | None) -> Mask | None:
@@ -316,13 +352,24 @@ def _if(k: Module, condition: Value, mask: Mask | None, none: Mask | None) -> Ma
 
 
 def _transpose(k: Module, rows: list[Value]) -> list[Value]:
-    """Transpose a square of vectors: log2(n) rounds that interleave row i with row i + n/2."""
+    """Transpose a square of vectors: first pieces of 128 bits, between rows of which a CPU moves words fastest."""
     n = len(rows)
-    low = [v for i in range(n // 2) for v in (i, n + i)]
-    high = [v + n // 2 for v in low]
-    for _ in range(n.bit_length() - 1):
-        rows = [k.shuffle(rows[i], rows[i + n // 2], pattern) for i in range(n // 2) for pattern in (low, high)]
-    return rows
+    piece = min(n, 16 // rows[0].type.element_bytes)
+    for step in (1 << bit for bit in range(n.bit_length() - 1)):
+        if step < piece:  # the first halves of all pieces, in turns of ``step`` words; the second halves
+            turns = [(at + j, at + j + n) for at in range(0, n, piece) for j in range(0, piece // 2, step)]
+            low = [first + word for turn in turns for first in turn for word in range(step)]
+            high = [word + piece // 2 for word in low]
+        else:  # every second piece, of one row and of the other
+            low = [at + word for at in range(0, 2 * n, 2 * piece) for word in range(piece)]
+            high = [word + piece for word in low]
+        firsts = [i for i in range(n) if not i & step]
+        pairs = {i: (rows[i], rows[i + step]) for i in firsts}
+        for i, (a, b) in pairs.items():
+            rows[i], rows[i + step] = k.shuffle(a, b, low), k.shuffle(a, b, high)
+    bits = piece.bit_length() - 1
+    reverse = [sum(1 << (bits - 1 - bit) for bit in range(bits) if j >> bit & 1) for j in range(piece)]
+    return [rows[at + j] for at in range(0, n, piece) for j in reverse]
 
 
 def _sizes(spec: Move) -> tuple[int, int]:
