@@ -20,11 +20,35 @@ def test_taps_that_meet_input() -> None:
     for out, inp, taps, stride, dilation, pad in itertools.product(
         (1, 2, 5), (1, 3, 4), (0, 1, 2, 5), (1, 2, 3), (1, 2, 4), (-2, 0, 1, 6)
     ):
-        kinds, of_output = bands(Axis(out, inp, taps, stride, dilation, pad))
+        ((kinds, of_output),) = bands((Axis(out, inp, taps, stride, dilation, pad),), 99)
         assert len(of_output) == out and len(set(kinds)) == len(kinds)
         for o, kind in enumerate(of_output):
             met = [t for t in range(taps) if 0 <= o * stride - pad + t * dilation < inp]
             assert list(kinds[kind]) == met
+
+
+def test_no_more_combinations_than_asked_for() -> None:
+    axes = Axis(9, 9, 5, 1, 1, 2), Axis(7, 7, 3, 1, 1, 1)
+    assert [len(kinds) for kinds, _ in bands(axes, 15)] == [5, 3]
+    assert [len(kinds) for kinds, _ in bands(axes, 14)] == [1, 3]
+    assert bands(axes, 2) == [((range(5),), (0,) * 9), ((range(3),), (0,) * 7)]
+
+
+@pytest.mark.parametrize("problem", [
+    "c16 i4x9x9 m32 k3x3x3 p1",
+    "c40 i2x9x14 m20 k5x3x3 p4:4x1:1x1:1",        # first and last rows meet no input at all
+    "c16 i6x5x8 m16 k3x3x3 p1 s2x1x1",
+    "c16 i7x20 m16 k3x3 p1 d2x1",
+    "c24 i5x12 m16 k3x3 p1 s3x1",
+])  # fmt: skip
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_results_of_winograd(layout: str, problem: str) -> None:
+    for kind, more in (("f32", ""), ("f64", " b1 act=Relu")):
+        p = Problem.parse(f"conv {kind} {layout} n2 {problem}{more}")
+        made = operands(p, np.random.default_rng(7), "normal")
+        got: Any = result(p, made, "winograd")
+        assert got is not None, p
+        assert complaint(p, expected(p, made), got) is None, p
 
 
 @pytest.mark.parametrize("level", [None, "avx2"])

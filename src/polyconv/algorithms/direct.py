@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_list, row_place
 from polyconv.algorithms.program import (
     MULTIPLY_ADDS,
     Program,
@@ -42,7 +42,19 @@ from polyconv.algorithms.program import (
     tile_cycles,
     zeros,
 )  # fmt: skip
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, lines, pieces, sweeps
+from polyconv.algorithms.sweep import (
+    Axis,
+    Bands,
+    Lines,
+    Sweep,
+    bands,
+    bands_table,
+    lines,
+    pieces,
+    share_met,
+    sweeps,
+    whole_bands,
+)
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.isa import channel_tile as channel_tile_rows
@@ -145,7 +157,7 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
     begins = chunk.equals(0)
     start, start_row = k.select(begins, p.scratch, slot), k.select(begins, 0, sum_row)
     line, y_offset, r_offset = row_place(k, p, item, row)
-    of_row = Words(k, p.buffer("lists"), _LIST).at(_row_list(k, p, item, row), len(_LIST))
+    of_row = Words(k, p.buffer("lists"), _LIST).at(row_list(k, p, item, row, p.axes - 1), len(_LIST))
     list_ = p.buffer("entries") + (of_row.first + chunk * of_row.chunk_count) * 24
     entries = k.minimum(of_row.chunk_count, of_row.count - chunk * of_row.chunk_count)
     panel = workspace + p.panel + line * p.line_bytes
@@ -180,18 +192,6 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
             p.buffer("move_out"), workspace + slot, sum_row, p.word_bytes, y, last.y_stride, p.y_c, pixels, outputs,
             bias, scale, r, last.r_stride, p.r_c, p.buffer("constants"),
         )  # fmt: skip
-
-
-def _row_list(k: Module, p: Words, item: Item, row: Value) -> Value:
-    """Number of the list of entries of a row of the box."""
-    with k.loop(1, p.axes, carry=[row, k.constant(INT, 0)]) as back:
-        q, number = back.values
-        axis = p.axes - 1 - back.index
-        o = item.first(axis) + q % item.extent(axis)
-        of_axis = k.word(p.buffer("bands"), k.word(p.buffer("bands"), axis) + o)
-        back.next(q // item.extent(axis), number + of_axis)
-    found: Value = back.results[1]
-    return found
 
 
 def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value, sum_row: Value, weights: Value,
@@ -324,8 +324,7 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     lines_held = math.prod(max(1, h.count) for h in plan.held)
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
-    met = math.prod(sum(len(kinds[kind]) for kind in of) / max(1, axis.out * axis.taps)
-                    for axis, (kinds, of) in zip(sweep[:-1], _row_bands(sweep, entries), strict=True))  # fmt: skip
+    met = share_met(sweep, _row_bands(sweep, entries))
     products = rows * plan.blocks * met * (row * steps + len(tiles) * (20 + 4.0 * entries))
     slow_in = 3.0 if planes_collide(p, reading=True) else 1.0
     moves = box_count * (400 + lines_held * (blocks_in * 6.0 * slow_in if group_in >= 8 else group_in * 3.0))
@@ -584,7 +583,7 @@ def _lists(r: Request, sweep: Sweep, plan: _Plan, careful: bool) -> dict[str, An
     whole = tuple(range(axis.taps) for axis in sweep[:-1])
     entries, chunk_entries = _entries(r.arith, plan, group_in, whole)
     count = len(entries) // 3
-    found = _unbanded(sweep) if careful else _row_bands(sweep, count)
+    found = whole_bands(sweep[:-1]) if careful else _row_bands(sweep, count)
     lists: list[int] = []
     for ranges in itertools.product(*(kinds for kinds, _ in found)):
         if ranges == whole:
@@ -595,7 +594,7 @@ def _lists(r: Request, sweep: Sweep, plan: _Plan, careful: bool) -> dict[str, An
             entries += some
     return {
         "chunk_entries": chunk_entries, "entry_count": count, "entries": words(entries),
-        "bands": words(_bands_table(found)), "lists": words(lists),
+        "bands": words(bands_table(found)), "lists": words(lists),
     }  # fmt: skip
 
 
@@ -636,34 +635,9 @@ def _entries(arith: Arithmetic, plan: _Plan, group_in: int, ranges: Sequence[ran
     return entries, max(1, per_chunk * len(places))
 
 
-_Bands = tuple[tuple[range, ...], tuple[int, ...]]
-
-
-def _row_bands(sweep: Sweep, entry_count: int) -> list[_Bands]:
+def _row_bands(sweep: Sweep, entry_count: int) -> list[Bands]:
     """Bands of the outer axes, of as many as the lists of entries have room for."""
-    found = [bands(axis) for axis in sweep[:-1]]
-    while math.prod(len(kinds) for kinds, _ in found) * entry_count * 24 > _LIST_BYTES:
-        a = max(range(len(found)), key=lambda a: len(found[a][0]))
-        if len(found[a][0]) <= 1:
-            break
-        found[a] = _unbanded(sweep)[a]
-    return found
-
-
-def _unbanded(sweep: Sweep) -> list[_Bands]:
-    """All taps for all outputs of the outer axes."""
-    return [((range(axis.taps),), (0,) * axis.out) for axis in sweep[:-1]]
-
-
-def _bands_table(found: Sequence[_Bands]) -> list[int]:
-    """Where the table of every outer axis begins, and for each of its outputs what it adds to the number of a list."""
-    begins: list[int] = []
-    table: list[int] = []
-    for a, (_, of_output) in enumerate(found):
-        begins.append(len(found) + len(table))
-        scale = math.prod(len(kinds) for kinds, _ in found[a + 1 :])
-        table += [scale * kind for kind in of_output]
-    return begins + table
+    return bands(sweep[:-1], _LIST_BYTES // (24 * max(1, entry_count)))
 
 
 def packed_weights(w: NDArray[Any], arith: Arithmetic, lane: int, vectors: int, last_vectors: int) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from polyconv.kernels.language import INT, Buffer, Module, Value
 
-__all__ = ["AXIS", "COMMON", "Item", "Words", "box_rows", "decode", "fill", "row_place"]
+__all__ = ["AXIS", "COMMON", "Item", "Words", "box_rows", "decode", "fill", "row_list", "row_place"]
 
 # One record per axis of the tensor, outermost first; the last axis has one too.
 AXIS = (
@@ -146,6 +146,18 @@ def box_rows(k: Module, p: Words, item: Item) -> Value:
         back.next(back.values[0] * item.extent(p.axes - 1 - back.index))
     rows: Value = back.results[0]
     return rows
+
+
+def row_list(k: Module, p: Words, item: Item, row: Value, axes: Value) -> Value:
+    """Which list of entries a row of the box has, one of ``axes`` outer axes: the sum of what ``bands_table`` says."""
+    with k.loop(0, axes, carry=[row, k.constant(INT, 0)]) as back:
+        q, number = back.values
+        axis = axes - 1 - back.index
+        o = item.first(axis) + q % item.extent(axis)
+        of_axis = k.word(p.buffer("bands"), k.word(p.buffer("bands"), axis) + o)
+        back.next(q // item.extent(axis), number + of_axis)
+    found: Value = back.results[1]
+    return found
 
 
 def row_place(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value, Value]:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "Axis", "Family", "Lines", "Sweep", "bands", "families", "lines", "pieces", "residue_lines", "sweeps",
+    "Axis", "Bands", "Family", "Lines", "Sweep", "bands", "bands_table", "families", "lines", "pieces", "residue_lines",
+    "share_met", "sweeps", "whole_bands",
 ]  # fmt: skip
 
 
@@ -52,9 +54,49 @@ class Axis:
 Sweep = tuple[Axis, ...]
 
 
+Bands = tuple[tuple[range, ...], tuple[int, ...]]
+"""Ranges of taps of an axis, and for every output which of them it has."""
+
+
+def bands(axes: Sweep, most: int) -> list[Bands]:
+    """The ranges of taps that meet input for some output, axis by axis, in at most ``most`` combinations.
+
+    Axes with more have all their taps for all outputs.
+    """
+    found = [_met(axis) for axis in axes]
+    while math.prod(len(kinds) for kinds, _ in found) > max(1, most):
+        a = max(range(len(found)), key=lambda a: len(found[a][0]))
+        found[a] = whole_bands((axes[a],))[0]
+    return found
+
+
+def whole_bands(axes: Sweep) -> list[Bands]:
+    """All taps for all outputs."""
+    return [((range(axis.taps),), (0,) * axis.out) for axis in axes]
+
+
+def share_met(axes: Sweep, found: Sequence[Bands]) -> float:
+    """Share of the taps of all outputs that bands leave."""
+    shares = [
+        sum(len(kinds[kind]) for kind in of_output) / max(1, axis.out * axis.taps)
+        for axis, (kinds, of_output) in zip(axes, found, strict=False)
+    ]
+    return math.prod(shares)
+
+
+def bands_table(found: Sequence[Bands]) -> list[int]:
+    """Where the table of every axis begins, and for each of its outputs what it adds to the number of a combination."""
+    begins: list[int] = []
+    table: list[int] = []
+    for a, (_, of_output) in enumerate(found):
+        begins.append(len(found) + len(table))
+        scale = math.prod(len(kinds) for kinds, _ in found[a + 1 :])
+        table += [scale * kind for kind in of_output]
+    return begins + table
+
+
 @lru_cache(256)
-def bands(axis: Axis) -> tuple[tuple[range, ...], tuple[int, ...]]:
-    """Ranges of taps that meet input for some output, and for every output which of them it has."""
+def _met(axis: Axis) -> Bands:
     found: dict[range, int] = {}
     of_output = []
     for o in range(axis.out):

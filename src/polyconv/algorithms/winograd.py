@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, fill, row_place
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, fill, row_list, row_place
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -29,8 +29,8 @@ from polyconv.algorithms.program import (
     tile_addresses,
     zeros,
 )
-from polyconv.algorithms.sweep import Sweep
-from polyconv.algorithms.winograd_plan import NEAR_BYTES, Cut, Plan, again_box, parts, shared, workspace
+from polyconv.algorithms.sweep import Bands, Sweep, bands_table
+from polyconv.algorithms.winograd_plan import NEAR_BYTES, Cut, Plan, again_box, outer_bands, parts, shared, workspace
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
@@ -61,7 +61,7 @@ WORDS = (
     "transformed", "y_lines", "y_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
     "*runs_of", "*lists", "tile_line", "tile_pixel",
     "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "out", "out_line", "out_pixel",
-    "phase_count", "*phases", "*entries", "*kinds", "*weights", "*point_weights", "w_group", "w_block",
+    "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group", "w_block",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "word_bytes",
     "flags", "again", "*again_words",
     "notes", "item_count", "items_ahead", "runs_a_call", "runs_a_row", "run_step", "run_bytes",
@@ -210,12 +210,13 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace:
     line, _, _ = row_place(k, p, item, row * y_rows)
     v = workspace + (p.v + line // p.y_lines * p.v_line)
     weights = p.buffer("weights") + (item.g * p.w_group + block * p.w_block)
+    band = row_list(k, p, item, row, p.axes - p.transformed)
     with k.loop(0, p.points) as point:
         at_end = k.cast("zext", (point.index % p.inner_points).equals(p.inner_points - 1), INT)
         low_end = k.cast("zext", point.index >= p.points - p.inner_points, INT)
         kind = k.select(p.transformed.equals(2), low_end * 2 + at_end, at_end)
         tiles = p.buffer("lists") + k.word(p.buffer("lists"), box.lists + kind) * 8
-        of_kind = Words(k, p.buffer("kinds"), _KIND).at(kind, len(_KIND))
+        of_kind = Words(k, p.buffer("kinds"), _KIND).at(band * 4 + kind, len(_KIND))
         stream = weights + k.word(p.buffer("point_weights"), point.index)
         source, target = v + point.index * p.v_point, workspace + (p.sums + point.index * p.s_point)
         with k.loop(0, k.word(tiles)) as tile:
@@ -286,28 +287,15 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
     )  # as decode sees them: boxes instead of outputs; a table says where they lie
     values = common_words(r, counted, box_counts, list(plan.held), splits, keep)
     boxes_table, records, runs, lists = _tables(r, plan)
-    outer = [0]
-    for h in plan.held[:outer_axes]:
-        outer = [o * h.count + t for o in outer for t in h.start]
-    v_phase = plan.v_line // len(plan.phases)
-    entries: list[int] = []
-    kinds: list[int] = []
-    for kind in range(4):
-        entering = [number for number, phase in enumerate(plan.phases) if phase.enters(kind)]
-        at, before = len(entries) // 3, 0
-        for block, first in enumerate(range(0, group_in, ROW_WORDS)):
-            count = min(ROW_WORDS, group_in - first)
-            for number, o in itertools.product(entering, outer):
-                entries += (o * plan.v_line + number * v_phase + block * plan.v_block, count, before)
-                before += count
-        kinds += (at, len(entries) // 3 - at)
+    found = outer_bands(sweep, plan.transformed, len(plan.phases), group_in)
+    entries, kinds = _entries(plan, found, group_in)
     points = plan.y.n * plan.x.n
-    per_phase = group_in * len(outer) * block_outputs * arith.bytes
+    per_phase = group_in * math.prod(axis.taps for axis in sweep[:outer_axes]) * block_outputs * arith.bytes
     point_weights = [0, *itertools.accumulate(count * per_phase for count in plan.point_phases)]
     transforms = {full: _input_transform(r, plan, full) for full in {phase.full for phase in plan.phases}}
     phases = [
         v for number, phase in enumerate(plan.phases)
-        for v in (phase.line, phase.pixel, number * v_phase, transforms[phase.full], 0)
+        for v in (phase.line, phase.pixel, number * (plan.v_line // len(plan.phases)), transforms[phase.full], 0)
     ]  # fmt: skip
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
@@ -330,7 +318,8 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "v": plan.v, "v_point": plan.v_point, "v_line": plan.v_line, "v_block": plan.v_block, "sums": plan.sums,
         "s_point": plan.s_point, "unused_words": points * plan.s_point // 4 if _has_short(plan) else 0,
         "sum_row": sum_row, "out": plan.out, "out_line": plan.out_line, "out_pixel": plan.columns[0].apart * sum_row,
-        "phase_count": len(plan.phases), "phases": words(phases), "entries": words(entries), "kinds": words(kinds),
+        "phase_count": len(plan.phases), "phases": words(phases), "bands": words(bands_table(found)),
+        "entries": words(entries), "kinds": words(kinds),
         "weights": packed, "point_weights": words(point_weights), "w_group": plan.blocks * point_weights[-1],
         "w_block": point_weights[-1],
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // splits),
@@ -362,6 +351,31 @@ def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> dict[str, int]:
         "runs_a_call": -(-rows * runs // calls) if far else 0, "runs_a_row": max(1, runs), "run_step": step,
         "run_bytes": size,
     }  # fmt: skip
+
+
+def _entries(plan: Plan, found: Sequence[Bands], group_in: int) -> tuple[list[int], list[int]]:
+    """Entries of the channel tiles; where those of every combination of bands and kind of point begin, and how many."""
+    held = plan.held[: len(found)]
+    v_phase = plan.v_line // len(plan.phases)
+    taps = math.prod(len(h.start) for h in held)
+    entries: list[int] = []
+    kinds: list[int] = []
+    for ranges in itertools.product(*(kinds for kinds, _ in found)):
+        outer = [(0, 0)]
+        for h, some in zip(held, ranges, strict=True):
+            outer = [(o * h.count + h.start[t], tap * len(h.start) + t) for o, tap in outer for t in some]
+        for kind in range(4):
+            entering = [number for number, phase in enumerate(plan.phases) if phase.enters(kind)]
+            at = len(entries) // 3
+            for block, first in enumerate(range(0, group_in, ROW_WORDS)):
+                count = min(ROW_WORDS, group_in - first)
+                for place, number in enumerate(entering):
+                    before = (first * len(entering) + place * count) * taps
+                    for o, tap in outer:
+                        where = o * plan.v_line + number * v_phase + block * plan.v_block
+                        entries += (where, count, before + tap * count)
+            kinds += (at, len(entries) // 3 - at)
+    return entries, kinds
 
 
 def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], list[int]]:

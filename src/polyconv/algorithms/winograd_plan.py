@@ -34,13 +34,16 @@ from polyconv.algorithms.program import (
     planes_collide,
     tile_cycles,
 )
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, residue_lines, sweeps
+from polyconv.algorithms.sweep import Axis, Bands, Lines, Sweep, bands, lines, residue_lines, share_met, sweeps
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Scheme
 
-__all__ = ["NEAR_BYTES", "Cut", "Plan", "applicable", "bound", "cost", "parts", "scheme", "shared", "workspace"]
+__all__ = [
+    "NEAR_BYTES", "Cut", "Plan", "again_box", "applicable", "bound", "cost", "outer_bands", "parts", "scheme", "shared",
+    "workspace",
+]  # fmt: skip
 
 _PAIRS = (5 / 8, 3 / 2)
 
@@ -374,6 +377,17 @@ def again_box(sweep: Sweep, transformed: int, rows: tuple[Cut, ...], columns: tu
     return (*sweep[:-2], axis, sweep[-1]), (*outer, max(cut.outputs for cut in rows), width)
 
 
+_LIST_BYTES = 512 << 10
+"""Most bytes of lists of entries; where bands of rows would need more, fewer axes have bands."""
+
+
+def outer_bands(sweep: Sweep, transformed: int, phases: int, channels: int) -> list[Bands]:
+    """Taps of the axes that are not transformed, by rows of outputs: those that meet only padding are left out."""
+    axes = sweep[: len(sweep) - transformed]
+    entries = 4 * phases * -(-channels // ROW_WORDS) * math.prod(axis.taps for axis in axes)
+    return bands(axes, _LIST_BYTES // (24 * max(1, entries)))
+
+
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
     """Cycles: products or the stream of weights, whichever is longer, and the passes over tiles."""
     p = s.problem
@@ -386,6 +400,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     outer_rows = math.prod(axis.out for axis in sweep[: len(sweep) - plan.transformed])
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
     products_entering = sum(plan.point_phases)
+    met = share_met(sweep, outer_bands(sweep, plan.transformed, len(plan.phases), group_in))
     weight_bytes = products_entering * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
     bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 7.0
     points = plan.y.n * plan.x.n
@@ -402,7 +417,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
             share = ((1 if i_end else plan.y.n - 1) if plan.transformed == 2 else (0 if i_end else 1)) * (
                 1 if j_end else plan.x.n - 1
             )
-            steps = taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
+            steps = met * taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
             tiles = near_equal(tall * wide, most)
             cycles = sum(tile_cycles(rows_, plan.vectors) for _, rows_ in tiles)
             starts = 20 * len(tiles) + 1.0 * tall * wide * plan.vectors
@@ -410,7 +425,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         tile_count = rows.tiles() * columns.tiles()
         transforms += outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
         transforms += outer_rows * plan.blocks * plan.vectors * tile_count * points * 3.6
-        stream += outer_rows * weight_bytes / bytes_a_cycle
+        stream += met * outer_rows * weight_bytes / bytes_a_cycle
         outputs = rows.covers * columns.covers
         moves += outer_rows * plan.blocks * plan.vectors * outputs * per_out
         moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
