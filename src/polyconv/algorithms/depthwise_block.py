@@ -43,14 +43,16 @@ _MOST = 4
 """Rows and columns of the largest block: its sums, nine weights and an input fit 32 registers."""
 
 _TAPS = 3
-_MANY = 8
+_MANY = 6
 """Vectors of channels from which on one more costs less than accesses across lines."""
 
 _FAMILIES = ({1, 2}, {3, 4})
 """Columns of the blocks that share a kernel: it compiles in less than 50 ms."""
 
-_CHUNK_BYTES = 128 << 10
-"""Input of a row of blocks that the channels of an item share."""
+_CACHE_BYTES = 1 << 20
+_CHUNK_BYTES = 64 << 10
+"""Input of a row of blocks that the channels of an item share, if all of input and result stay in the cache; what
+streams through it does so in whole pixels."""
 
 WORDS = (
     *COMMON, "channels", "chunk_channels", "lanes", "shifts", "taps_outer", "*tap_offsets", "w_outer", "list",
@@ -181,9 +183,12 @@ def _list_place(rank: int) -> int:
 
 def _chunk(s: Situation, sweep: Sweep) -> int:
     """Channels of an item."""
-    lane = _lane(s)
-    held = sweep[-1].inp * s.problem.x_dtype.itemsize * lane * (_MOST * sweep[-2].stride + _TAPS)
-    return min(s.problem.c, lane * max(4, _CHUNK_BYTES // held))
+    p, lane = s.problem, _lane(s)
+    size = p.x_dtype.itemsize
+    if p.c * size * (math.prod(a.inp for a in sweep) + math.prod(a.out for a in sweep)) > _CACHE_BYTES:
+        return p.c
+    held = sweep[-1].inp * size * lane * (_MOST * sweep[-2].stride + _TAPS)
+    return min(p.c, lane * max(4, _CHUNK_BYTES // held))
 
 
 def _lane(s: Situation) -> int:
