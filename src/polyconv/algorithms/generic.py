@@ -326,7 +326,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     wide_in, wide_out = plan.block_groups * group_in >= 8, plan.block_groups * group_out >= 8
     halved = p.layout == "NCHW" and innermost
     squares = p.layout == "NHWC"
-    per_in = 0.3 if copies_in else 0.6 if halved and last.stride == 2 else 1.0 if squares and wide_in else 2.5
+    squared_in = 1.0 if squares and wide_in else 2.5
+    per_in = 0.3 if copies_in else 0.3 * last.stride if halved and last.stride <= 4 else squared_in
     per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 1.0 if squares and wide_out else 2.5
     moves = rows_in * (40.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
     if not plan.fused:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from polyconv.algorithms import points
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
-from polyconv.algorithms.pixels import packed_weights, tile_rows
+from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -36,16 +37,13 @@ from polyconv.algorithms.program import (
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Sweep, lines, sweeps
 from polyconv.kernels.convert import LLVM_NAMES
-from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.point import channel_point_tile, pixel_point_tile
-from polyconv.runtime.arrays import aligned, words
-from polyconv.target import Target
+from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "build", "cost", "workspace"]
+__all__ = ["applicable", "build", "cost", "fill_step", "pieces", "workspace"]
 
 _INPUT_BYTES = 256 << 10
 """Input of an item where lanes are channels: it is read once per block of outputs, from a second-level cache."""
@@ -55,22 +53,12 @@ _SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
 _MOST_PIXELS = 512
 
-_SET = ("first", "outputs", "weights", "most", "functions", "edges", "there")
-"""Words of a set of output channels: its first, how many, bytes of weights before it, the most pixels (lanes are
-channels) or vectors (lanes are pixels) of a tile, where the functions for 1, 2, ... of them stand, and outputs in the
-last vector."""
-
-WORDS = (
-    *COMMON,
-    "channels", "x_pixel", "*weights", "w_group", "sets", "split_sets", "*set", "*functions",
-    "outputs", "word_bytes", "result_bytes", "lanes", "fused", "slots", "slot_pixel", "slot_channel",
-    "*bias", "*scale", "*constants", "*move_out",
-)  # fmt: skip
+WORDS = (*COMMON, "channels", "x_pixel", *points.WORDS)
 
 
 def driver(k: Module, name: str, *, pixels: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module; lanes are pixels or channels."""
-    tiles = _pixel_tiles if pixels else _channel_tiles
+    tiles = points.pixel_tiles_along if pixels else points.channel_tiles
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
@@ -83,7 +71,7 @@ def driver(k: Module, name: str, *, pixels: bool) -> None:
                 tiles(k, here, None)
             with k.when(p.fused.equals(1), otherwise=True):
                 tiles(k, here, workspace + p.slots)
-                _move(k, here, workspace + p.slots, p.slot_pixel)
+                points.move_row(k, here, workspace + p.slots, p.slot_pixel)
 
 
 def fill_driver(k: Module, name: str) -> None:
@@ -94,55 +82,12 @@ def fill_driver(k: Module, name: str) -> None:
         k.clear(workspace + p.slots, 256)  # a vector or two of zeros serve as all pixels
         with k.loop(0, p.sets) as of_set, k.loop(0, box_rows(k, p, item)) as row:
             here = _row(k, p, item, frame, of_set.index, row.index)
-            _move(k, here, workspace + p.slots, k.constant(INT, 0))
+            points.move_row(k, here, workspace + p.slots, k.constant(INT, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row of a box for a set of outputs: where it begins in input, result and residual."""
-
-    p: Words
-    item: Item
-    set: Words
-    x: Buffer
-    y: Buffer
-    r: Buffer
-
-    @property
-    def last(self) -> Words:
-        """Record of the row's axis."""
-        return axis_record(self.item.k, self.p, self.p.axes - 1)
-
-    @property
-    def pixels(self) -> Value:
-        """Its outputs."""
-        return self.item.extent(self.p.axes - 1)
-
-    @property
-    def weights(self) -> Buffer:
-        """The set's weights."""
-        return self.p.buffer("weights") + (self.item.g * self.p.w_group + self.set.weights)
-
-    @property
-    def tables(self) -> tuple[Buffer, Buffer, Buffer]:
-        """Bias and scale of the set, and the constants."""
-        p = self.p
-        at = (self.item.g * p.outputs + self.set.first) * p.word_bytes
-        return p.buffer("bias") + at, p.buffer("scale") + at, p.buffer("constants")
-
-
-def _move(k: Module, row: _Row, sums: Buffer, pixel: Value) -> None:
-    """Sums of a row to its place, through the epilogue."""
-    p, (bias, scale, constants) = row.p, row.tables
-    k.call(
-        p.buffer("move_out"), sums, pixel, p.slot_channel, row.y, row.last.y_stride, p.y_c, row.pixels, row.set.outputs,
-        bias, scale, row.r, row.last.r_stride, p.r_c, constants,
-    )  # fmt: skip
-
-
-def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, row: Value) -> _Row:
+def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, row: Value) -> Row:
     """A row of the box for the set of outputs of a number."""
-    of_set = Words(k, p.buffer("set"), _SET).at(number, len(_SET))
+    of_set = Words(k, p.buffer("set"), SET).at(number, len(SET))
     last = axis_record(k, p, p.axes - 1)
     x0 = p.x_base + item.n * p.x_n + item.g * p.x_g + item.origin(p.axes - 1) * last.x_stride
     with k.loop(1, p.axes, carry=[row, x0]) as back:
@@ -152,43 +97,11 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, row: Val
         position = item.origin(axis) + q % item.extent(axis) * record.stride
         back.next(q // item.extent(axis), x + position * record.x_stride)
     _, y, r = row_place(k, p, item, row)
-    return _Row(
-        p, item, of_set, k.buffer(frame, 0) + back.results[1], k.buffer(frame, 2) + (y + of_set.first * p.y_c),
-        k.buffer(frame, 4) + (r + of_set.first * p.r_c),
+    return Row(
+        p, item.g, of_set, k.buffer(frame, 0) + back.results[1], p.x_pixel, p.x_c, p.channels,
+        item.extent(p.axes - 1), k.buffer(frame, 2) + (y + of_set.first * p.y_c), last.y_stride,
+        k.buffer(frame, 4) + (r + of_set.first * p.r_c), last.r_stride,
     )  # fmt: skip
-
-
-def _channel_tiles(k: Module, row: _Row, slot: Buffer | None) -> None:
-    """A row in near-equal tiles to its place or to the slot, lanes are channels."""
-    p, of_set, last = row.p, row.set, row.last
-    parts = (row.pixels + of_set.most - 1) // of_set.most
-    share, larger = row.pixels // parts, row.pixels % parts
-    y, y_step = (row.y, last.y_stride) if slot is None else (slot, p.slot_pixel)
-    with k.loop(0, parts, carry=[k.constant(INT, 0)]) as tile:
-        (first,) = tile.values
-        count = share + k.cast("zext", tile.index < larger, INT)
-        k.call(
-            k.buffer(p.buffer("functions"), of_set.functions + count * 2), row.x + first * p.x_pixel, p.x_pixel, p.x_c,
-            p.channels, row.weights, y + first * y_step, y_step, row.r + first * last.r_stride, last.r_stride,
-            of_set.there, *row.tables,
-        )  # fmt: skip
-        tile.next(first + count)
-
-
-def _pixel_tiles(k: Module, row: _Row, slot: Buffer | None) -> None:
-    """A row in the largest tiles there are, the last vector cut short; lanes are pixels."""
-    p, of_set = row.p, row.set
-    y, y_step, size = (row.y, p.y_c, p.result_bytes) if slot is None else (slot, p.slot_channel, p.word_bytes)
-    with k.loop(0, row.pixels, of_set.most * p.lanes) as tile:
-        left = row.pixels - tile.index
-        vectors = k.minimum((left + p.lanes - 1) // p.lanes, of_set.most)
-        there = left - (vectors - 1) * p.lanes
-        family = k.select(there < p.lanes, of_set.edges, of_set.functions)
-        k.call(
-            k.buffer(p.buffer("functions"), family + vectors * 2), row.x + tile.index * p.word_bytes, 0, p.x_c,
-            p.channels, row.weights, y + tile.index * size, y_step, row.r + tile.index * p.result_bytes, p.r_c, there,
-            *row.tables,
-        )  # fmt: skip
 
 
 # -- planning ------------------------------------------------------------------------------------------
@@ -222,7 +135,7 @@ def applicable(s: Situation) -> str | None:
     return None
 
 
-def _pieces(sweep: Sweep) -> tuple[Sweep, list[Sweep]]:
+def pieces(sweep: Sweep) -> tuple[Sweep, list[Sweep]]:
     """The box of outputs whose tap lies inside the input, and the boxes around it."""
     inner: list[Axis] = []
     around: list[Sweep] = []
@@ -260,12 +173,8 @@ def _folded(sweep: Sweep, operands: Sequence[Operand]) -> tuple[Sweep, list[Oper
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool) -> _Plan:
     """Sizes of a sweep whose axes are folded."""
     p = s.problem
-    group_in, group_out = p.c // p.groups, p.m // p.groups
-    lane = lanes(s.target, arith)
-    width = 1 if pixels or group_out <= lane else 2
-    sets = tuple(tile_rows(group_out, s.target)) if pixels else tuple(
-        (first, min(width * lane, group_out - first)) for first in range(0, group_out, width * lane)
-    )  # fmt: skip
+    group_in, lane = p.c // p.groups, lanes(s.target, arith)
+    sets, width = points.cut_outputs(s, lane, pixels=pixels)
     tall = max((outputs for _, outputs in sets), default=1) if pixels else width * lane
     if pixels:  # a whole number of the tiles that most outputs take
         least = lane * pixel_tiles(s.target)[tall]
@@ -279,12 +188,6 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool) -> _Plan:
         extents[-1] = -(-extents[-1] // -(-extents[-1] // most))
     box = boxes((*extents[:-1], min(extents[-1], most)), math.prod, most)
     return _Plan(pixels, sweep, box, sets, width)
-
-
-def _most_rows(target: Target, vectors: int, pixel_bytes: int) -> int:
-    """Most pixels of a tile; where they lie a multiple of 4 KiB apart they share the ways of one set of a cache."""
-    most = channel_tile(target, vectors)
-    return min(most, 7) if pixel_bytes % 4096 == 0 else most
 
 
 def _packed_strides(axes: Sequence[Axis], extent: str) -> Operand:
@@ -317,7 +220,7 @@ def cost(s: Situation) -> dict[str, float]:
     arith, p = ARITHMETIC[accumulator_arithmetic(s)], s.problem
     products = moves = 0.0
     for sweep in sweeps(p):
-        inner, around = _pieces(sweep)
+        inner, around = pieces(sweep)
         moves += sum(math.prod(axis.out for axis in piece) for piece in around) * p.m * (p.n or 0) * 0.5
         if all(axis.out for axis in inner):
             terms = _cost(s, arith, _expected(s, arith, inner))
@@ -328,7 +231,7 @@ def cost(s: Situation) -> dict[str, float]:
 def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     p = s.problem
     group_in = p.c // p.groups
-    lane, heights = lanes(s.target, arith), pixel_tiles(s.target)
+    lane = lanes(s.target, arith)
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
     rows = math.prod(plan.box[:-1]) * box_count
     width = plan.sweep[-1].out / -(-plan.sweep[-1].out // plan.box[-1])
@@ -336,20 +239,25 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     for _, outputs in plan.sets:
         if plan.pixels:
             vectors = -(-width // lane)
-            full, rest = divmod(vectors, heights[outputs])
-            products += full * (tile_cycles(outputs, heights[outputs]) * group_in + 15)
-            products += (tile_cycles(outputs, int(rest)) * group_in + 15) if rest else 0
+            products += points.pixel_set_cycles(s, arith, outputs, group_in, int(vectors))
             moves += vectors * outputs * (1.5 if is_fusible(p) else 4.0)
         else:
             used = -(-outputs // lane)
             pixel_bytes = p.c * arith.bytes * plan.sweep[-1].stride if p.layout == "NHWC" else arith.bytes
-            tiles = near_equal(math.ceil(width), _most_rows(s.target, plan.width, pixel_bytes))
+            tiles = near_equal(math.ceil(width), points.most_rows(s.target, plan.width, pixel_bytes))
             across = p.layout == "NCHW" and p.m > 1
-            apart = 1.01 if p.layout == "NCHW" else 1.0  # each channel's pixels in a line of their own
+            apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.0
             products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
             moves += width * used * (8.0 if across else 1.5 if is_fusible(p) else 4.0)
     batch = (p.n or 0) * p.groups
     return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count) * batch}
+
+
+def _apart(plan: _Plan, channels: int, arith: Arithmetic) -> float:
+    """How much longer products take where each channel's pixels lie in lines of their own, a few of each in use."""
+    lines_of_row = plan.box[-1] * plan.sweep[-1].stride * arith.bytes / 64 + 0.9
+    touched = channels * math.prod(plan.box[:-1]) * lines_of_row * 64
+    return 1.01 + min(0.3, max(0.0, 0.6 * (touched - 1.4 * _INPUT_BYTES) / (1 << 20)))
 
 
 # -- building ------------------------------------------------------------------------------------------
@@ -360,8 +268,8 @@ def build(r: Request) -> Program:
     keep: list[Any] = []
     steps = []
     for sweep in sweeps(r.problem):
-        inner, around = _pieces(sweep)
-        steps += [_fill_step(r, piece, keep) for piece in around]
+        inner, around = pieces(sweep)
+        steps += [fill_step(r, piece, keep) for piece in around]
         if all(axis.out for axis in inner):
             steps.append(_step(r, inner, keep))
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
@@ -376,9 +284,13 @@ def _step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     address = kernel(name, ("driver",), lambda k: driver(k, "driver", pixels=plan.pixels), r.target, check=r.check)
     along = along_out(r, axes[-1], "p" if plan.pixels else "c")
     fused = is_fusible(p) and along in ("cc", "pp")
-    functions, records = (_pixel_sets if plan.pixels else _channel_sets)(r, plan, fused)
-    packed = _packed_weights(r, sweep, plan)
-    values = _words(r, axes, plan, _splits(s, plan, axes), Move(arith.accumulator, p.y, along, r.epilogue), keep)
+    most = points.most_rows(r.target, plan.width, axes[-1].stride * r.x.spatial[-1])
+    functions, records = points.set_tables(r, plan.sets, p.c // p.groups, fused, None if plan.pixels else most)
+    key = ("point", tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
+    packed = points.packed_weights(r, key, lambda: r.weights(sweep)[..., 0], plan.sets, pixels=plan.pixels)
+    items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(axes, plan.box, strict=True))
+    move = Move(arith.accumulator, p.y, along, r.epilogue)
+    values = _words(r, axes, plan, points.splits(s, len(plan.sets), items), move, keep)
     values.update({
         "weights": packed, "w_group": packed.nbytes // max(1, p.groups), "set": words(records),
         "functions": words(functions), "fused": int(fused),
@@ -386,13 +298,13 @@ def _step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
 
 
-def _fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
+def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     r, axes = _with_folded(given, sweep)
     plan = _plan(r.situation, r.arith, axes, False)
     address = kernel("pointwise fill", ("driver",), lambda k: fill_driver(k, "driver"), r.target, check=r.check)
     move = Move(r.arith.accumulator, r.problem.y, along_out(r, axes[-1], "c"), r.epilogue)
     values = _words(r, axes, plan, 1, move, keep)
-    records = [v for first, outputs in plan.sets for v in (first, outputs, *[0] * (len(_SET) - 2))]
+    records = [v for first, outputs in plan.sets for v in (first, outputs, *[0] * (len(SET) - 2))]
     values.update({
         "weights": zeros(), "w_group": 0, "set": words(records), "functions": zeros(), "fused": 0,
     })  # fmt: skip
@@ -423,90 +335,3 @@ def _words(r: Request, axes: Sweep, plan: _Plan, splits: int, move: Move, keep: 
         "constants": r.constants, "move_out": move_address(r, move),
     })  # fmt: skip
     return values
-
-
-def _splits(s: Situation, plan: _Plan, axes: Sweep) -> int:
-    """Into how many parts the sets of outputs are cut so that every thread has a few items."""
-    p = s.problem
-    if s.threads == 1:
-        return 1
-    items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(axes, plan.box, strict=True))
-    splits = min(max(1, len(plan.sets)), -(-3 * s.threads // max(1, items)))
-    per_split = -(-len(plan.sets) // splits) or 1
-    return max(1, -(-len(plan.sets) // per_split))
-
-
-def _channel_sets(r: Request, plan: _Plan, fused: bool) -> tuple[list[int], list[int]]:
-    """Functions for 1, 2, ... pixels by the vectors of a block, and a record (``_SET``) per block."""
-    lane = lanes(r.target, r.arith)
-    most = _most_rows(r.target, plan.width, plan.sweep[-1].stride * r.x.spatial[-1])
-    functions: list[int] = []
-    tables: dict[tuple[int, bool], int] = {}
-    records: list[int] = []
-    at = 0
-    for first, outputs in plan.sets:
-        vectors, there = -(-outputs // lane), (outputs - 1) % lane + 1
-        kind = vectors, there < lane
-        if kind not in tables:
-            tables[kind] = len(functions) - 2  # the function of n pixels is at word 2 n
-            for address in _tiles(r, "channel", vectors, range(1, most + 1), fused, edges=(there < lane,)):
-                functions += (address, 0)
-        records += (first, outputs, at, most, tables[kind], tables[kind], there)
-        at += vectors * lane * (r.problem.c // r.problem.groups) * r.arith.bytes
-    return functions, records
-
-
-def _pixel_sets(r: Request, plan: _Plan, fused: bool) -> tuple[list[int], list[int]]:
-    """Functions for 1, 2, ... vectors, whole and at an edge, by outputs; and a record (``_SET``) per set."""
-    heights = pixel_tiles(r.target)
-    functions: list[int] = []
-    tables: dict[int, int] = {}
-    records: list[int] = []
-    for first, outputs in plan.sets:
-        if outputs not in tables:
-            tables[outputs] = len(functions) - 2
-            for address in _tiles(r, "pixel", outputs, range(1, heights[outputs] + 1), fused, edges=(False, True)):
-                functions += (address, 0)
-        table = tables[outputs]
-        records += (first, outputs, first * (r.problem.c // r.problem.groups) * r.arith.bytes, heights[outputs],
-                    table, table + 2 * heights[outputs], 0)  # fmt: skip
-    return functions, records
-
-
-def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], fused: bool,
-           edges: Sequence[bool]) -> list[int]:  # fmt: skip
-    """Addresses of a family of tiles: of all sizes whole, or cut short, or first whole and then cut short."""
-    make = {"channel": channel_point_tile, "pixel": pixel_point_tile}[orientation]
-    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue) if fused else of_sums(r.arith.name)
-    kinds = {f"{'edge' if edge else 'whole'}{n}": (edge, n) for edge in edges for n in sizes}
-
-    def build(k: Module) -> None:
-        for name, (edge, n) in kinds.items():
-            size = (fixed, n) if orientation == "pixel" else (n, fixed)
-            make(k, name, replace(spec, edge=edge), lanes(r.target, r.arith), *size, f16c=r.target.level != "baseline")
-
-    label = f"point {orientation} {spec} {fixed} {len(sizes)} {edges}"
-    found = kernel(label, tuple(kinds), build, r.target, check=r.check)
-    return [found[name] for name in kinds]
-
-
-def _packed_weights(r: Request, sweep: Sweep, plan: _Plan) -> Any:
-    """Weights in streaming order: per group and set of outputs, a row of outputs per channel."""
-    key = (r.arith.name, r.target.level, plan.pixels, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
-    if plan.pixels:
-        return r.packed(("point", *key), lambda: packed_weights(r.weights(sweep), list(plan.sets)))
-    lane = lanes(r.target, r.arith)
-
-    def pack() -> Any:
-        w = r.weights(sweep)
-        groups, m, c, _ = w.shape
-        packed = aligned((groups, -(-m // lane) * lane * c), w.dtype)
-        at = 0
-        for first, outputs in plan.sets:
-            width = -(-outputs // lane) * lane
-            part = packed[:, at : at + c * width].reshape(groups, c, width)
-            part[:, :, :outputs] = w[:, first : first + outputs, :, 0].transpose(0, 2, 1)
-            at += c * width
-        return packed
-
-    return r.packed(("point", *key), pack)

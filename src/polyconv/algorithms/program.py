@@ -290,6 +290,8 @@ def _pitches(held: list[Lines]) -> list[int]:
 def along_in(r: Request, axis: Axis, panel: str) -> str:
     """Which axes lie contiguous on the way in, as a ``Move`` spells it; ``panel`` is the panel's own axis."""
     found = _contiguous(r.x, r.x_channels, axis.stride, panel)
+    if not found and panel == "p" and r.x.spatial[-1] == r.x.itemsize and axis.stride in (3, 4):
+        found = str(axis.stride)
     return found + panel if found else "any"
 
 

@@ -16,7 +16,7 @@ from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES, narrow, saturate, widen
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
 
-__all__ = ["Block", "Epilogue", "Move", "load_in", "move", "store_out", "zero_words"]
+__all__ = ["Block", "Epilogue", "Move", "converted", "load_in", "move", "store_out", "zero_words"]
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
 
@@ -65,7 +65,8 @@ class Move:
         element, a move out from element to dtype.
     along : str
         Contiguous axes of source and target: ``c`` channel, ``p`` pixel, ``2`` every second pixel of
-        contiguous ones, as in ``cc``, ``pc`` or ``2c``; or ``any`` for a move element by element.
+        contiguous ones (in the source also ``3`` and ``4``), as in ``cc``, ``pc`` or ``2c``; or ``any`` for a move
+        element by element.
     epilogue : Epilogue or None
         None for a move in.
     together : int
@@ -170,8 +171,8 @@ class Block:
         """Load a vector or a scalar."""
         if stride is not None:
             return self.k.gather(kind, place, stride, mask)
-        if self.spec.along[0] == "2" and kind.lanes:
-            return self._every_second(kind, place, mask)
+        if self.spec.along[0].isdigit() and kind.lanes:
+            return self._every(int(self.spec.along[0]), kind, place, mask)
         return self.k.load(kind, place) if mask is None else self.k.load_first(kind, place, mask)
 
     def write(self, value: Value, place: Buffer, mask: Mask | None) -> None:
@@ -185,22 +186,26 @@ class Block:
         else:
             self.k.store_first(value, place, mask)
 
-    def _every_second(self, kind: Type, place: Buffer, mask: Mask | None) -> Value:
-        """Elements 0, 2, ... of contiguous ones; two loads that end with the last one needed."""
+    def _every(self, step: int, kind: Type, place: Buffer, mask: Mask | None) -> Value:
+        """Elements 0, ``step``, ... of contiguous ones; as many loads, the last of which ends with the last needed."""
         k, n = self.k, kind.lanes
-        second = place + (n - 1) * kind.element_bytes
-        if mask is None:
-            low, high = k.load(kind, place), k.load(kind, second)
-        elif mask.first is not None:
-            start, needed = mask.first * 2, mask.count * 2 - 1
-            low = k.load_first(kind, place, k.span(start, needed, n))
-            high = k.load_first(kind, second, k.span(start - (n - 1), needed - (n - 1), n))
-        else:
-            needed = mask.count * 2 - 1
-            low = k.load_first(kind, place, k.mask(needed, n))
-            high = k.load_first(kind, second, k.mask(needed - (n - 1), n))
-        even = [2 * i if 2 * i < n else n + 2 * i - (n - 1) for i in range(n)]
-        return k.shuffle(low, high, even)
+        starts = [min(part * n, (n - 1) * (step - 1)) for part in range(step)]
+        parts = []
+        for start in starts:
+            source = place + start * kind.element_bytes
+            if mask is None:
+                parts.append(k.load(kind, source))
+                continue
+            needed = mask.count * step - (step - 1) - start
+            there = k.mask(needed, n) if mask.first is None else k.span(mask.first * step - start, needed, n)
+            parts.append(k.load_first(kind, source, there))
+        merged = parts[0]
+        for part in range(1, step):
+            own = [lane * step // n for lane in range(n)]  # the part that holds a lane's element
+            kept = [lane * step if part == 1 and own[lane] == 0 else lane for lane in range(n)]
+            picks = [n + i * step - starts[part] if own[i] == part else kept[i] for i in range(n)]
+            merged = k.shuffle(merged, parts[part], picks)
+        return merged
 
     def _to_every_second(self, value: Value, place: Buffer, mask: Mask | None) -> None:
         """Store to elements 0, 2, ...; what lies between is not touched."""
@@ -378,23 +383,26 @@ def _sizes(spec: Move) -> tuple[int, int]:
     source, target = DTYPES.get(spec.source), DTYPES.get(spec.target)
     from_bytes = word if spec.epilogue is not None or source is None else source.itemsize
     to_bytes = word if spec.epilogue is None or target is None else target.itemsize
-    return from_bytes * (1 + (spec.along[0] == "2")), to_bytes * (1 + (spec.along[1] == "2"))
+    apart = [int(a) if a.isdigit() else 1 for a in spec.along[:2]]
+    return from_bytes * apart[0], to_bytes * apart[1]
 
 
 def load_in(block: Block, zero_point: Value) -> Load:
-    dtype = DTYPES[block.spec.source]
-    integer = not block.kind.is_float
-
     def load(place: Buffer, mask: Mask | None) -> Value:
-        k, kind = block.k, block.kind.of(LLVM_NAMES[dtype.name])
-        value = block.read(kind, place, mask, block.source_stride)
-        value = widen(k, value, dtype, block.kind.element, f16c=block.f16c)
-        if not integer:
-            return value
-        offset = zero_point if block.kind.element == "i64" else k.cast("trunc", zero_point, block.kind.scalar)
-        return value - (k.splat(offset, block.kind.lanes) if block.kind.lanes else offset)
+        kind = block.kind.of(LLVM_NAMES[block.spec.source])
+        return converted(block, block.read(kind, place, mask, block.source_stride), zero_point)
 
     return load
+
+
+def converted(block: Block, value: Value, zero_point: Value) -> Value:
+    """A value of the tensor as the panel holds it."""
+    k = block.k
+    value = widen(k, value, DTYPES[block.spec.source], block.kind.element, f16c=block.f16c)
+    if block.kind.is_float:
+        return value
+    offset = zero_point if block.kind.element == "i64" else k.cast("trunc", zero_point, block.kind.scalar)
+    return value - (k.splat(offset, block.kind.lanes) if block.kind.lanes else offset)
 
 
 def _store_in(block: Block) -> Store:

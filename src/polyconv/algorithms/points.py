@@ -1,0 +1,221 @@
+"""Point tiles over a row of pixels and a set of output channels: walks, tables of tiles, packed weights.
+
+Shared by the algorithms whose outputs are a product of weights with the entries of one pixel, wherever those lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from polyconv.algorithms import pixels as by_pixels
+from polyconv.algorithms.panel import Words
+from polyconv.algorithms.program import Request, Situation, tile_cycles
+from polyconv.kernels.fused import FusedTile, of_sums
+from polyconv.kernels.isa import Arithmetic, channel_tile, lanes, pixel_tiles
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.point import channel_point_tile, pixel_point_tile
+from polyconv.runtime.arrays import aligned
+from polyconv.target import Target
+
+__all__ = ["SET", "WORDS", "Row", "channel_tiles", "cut_outputs", "most_rows", "move_row", "packed_weights",
+           "pixel_set_cycles", "pixel_tiles_along", "set_tables", "splits"]  # fmt: skip
+
+SET = ("first", "outputs", "weights", "most", "functions", "edges", "there")
+"""Words of a set of output channels: its first, how many, bytes of weights before it, the most pixels (lanes are
+channels) or vectors (lanes are pixels) of a tile, where the functions for 1, 2, ... of them stand, and outputs in the
+last vector."""
+
+WORDS = (
+    "*weights", "w_group", "sets", "split_sets", "*set", "*functions",
+    "outputs", "word_bytes", "result_bytes", "lanes", "fused", "slots", "slot_pixel", "slot_channel",
+    "*bias", "*scale", "*constants", "*move_out",
+)  # fmt: skip
+"""Words that these walks read, beside those of every blocked algorithm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of pixels for a set of outputs: its entries and where they begin in input, result and residual."""
+
+    p: Words
+    g: Value
+    set: Words
+    x: Buffer
+    x_pixel: Value
+    x_entry: Value
+    entries: Value
+    pixels: Value
+    y: Buffer
+    y_pixel: Value
+    r: Buffer
+    r_pixel: Value
+
+    @property
+    def weights(self) -> Buffer:
+        """The set's weights."""
+        return self.p.buffer("weights") + (self.g * self.p.w_group + self.set.weights)
+
+    @property
+    def tables(self) -> tuple[Buffer, Buffer, Buffer]:
+        """Bias and scale of the set, and the constants."""
+        p = self.p
+        at = (self.g * p.outputs + self.set.first) * p.word_bytes
+        return p.buffer("bias") + at, p.buffer("scale") + at, p.buffer("constants")
+
+
+def move_row(k: Module, row: Row, sums: Buffer, pixel: Value) -> None:
+    """Sums of a row, ``pixel`` bytes apart, to its place, through the epilogue."""
+    p, (bias, scale, constants) = row.p, row.tables
+    k.call(
+        p.buffer("move_out"), sums, pixel, p.slot_channel, row.y, row.y_pixel, p.y_c, row.pixels, row.set.outputs,
+        bias, scale, row.r, row.r_pixel, p.r_c, constants,
+    )  # fmt: skip
+
+
+def channel_tiles(k: Module, row: Row, slot: Buffer | None) -> None:
+    """A row in near-equal tiles to its place or to the slot, lanes are channels."""
+    p, of_set = row.p, row.set
+    parts = (row.pixels + of_set.most - 1) // of_set.most
+    share, larger = row.pixels // parts, row.pixels % parts
+    y, y_step = (row.y, row.y_pixel) if slot is None else (slot, p.slot_pixel)
+    with k.loop(0, parts, carry=[k.constant(INT, 0)]) as tile:
+        (first,) = tile.values
+        count = share + k.cast("zext", tile.index < larger, INT)
+        k.call(
+            k.buffer(p.buffer("functions"), of_set.functions + count * 2), row.x + first * row.x_pixel, row.x_pixel,
+            row.x_entry, row.entries, row.weights, y + first * y_step, y_step, row.r + first * row.r_pixel,
+            row.r_pixel, of_set.there, *row.tables,
+        )  # fmt: skip
+        tile.next(first + count)
+
+
+def pixel_tiles_along(k: Module, row: Row, slot: Buffer | None) -> None:
+    """A row in the largest tiles there are, the last vector cut short; lanes are pixels."""
+    p, of_set = row.p, row.set
+    y, y_step, size = (row.y, p.y_c, p.result_bytes) if slot is None else (slot, p.slot_channel, p.word_bytes)
+    with k.loop(0, row.pixels, of_set.most * p.lanes) as tile:
+        left = row.pixels - tile.index
+        vectors = k.minimum((left + p.lanes - 1) // p.lanes, of_set.most)
+        there = left - (vectors - 1) * p.lanes
+        family = k.select(there < p.lanes, of_set.edges, of_set.functions)
+        k.call(
+            k.buffer(p.buffer("functions"), family + vectors * 2), row.x + tile.index * p.word_bytes, 0, row.x_entry,
+            row.entries, row.weights, y + tile.index * size, y_step, row.r + tile.index * p.result_bytes, p.r_c, there,
+            *row.tables,
+        )  # fmt: skip
+
+
+# -- planning and building -----------------------------------------------------------------------------
+
+
+def cut_outputs(s: Situation, lane: int, *, pixels: bool) -> tuple[tuple[tuple[int, int], ...], int]:
+    """The sets of a group's output channels, (first, outputs), and the vectors of one (lanes are channels)."""
+    outputs = s.problem.m // s.problem.groups
+    if pixels:
+        return tuple(by_pixels.tile_rows(outputs, s.target)), 1
+    width = 1 if outputs <= lane else 2
+    step = width * lane
+    return tuple((first, min(step, outputs - first)) for first in range(0, outputs, step)), width
+
+
+def splits(s: Situation, sets: int, items: int) -> int:
+    """Into how many parts the sets of outputs are cut so that every thread has a few items."""
+    if s.threads == 1:
+        return 1
+    parts = min(max(1, sets), -(-3 * s.threads // max(1, items)))
+    per_split = -(-sets // parts) or 1
+    return max(1, -(-sets // per_split))
+
+
+_NEAR_BYTES = 128 << 10
+
+
+def pixel_set_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int, vectors: int) -> float:
+    """Cycles of ``vectors`` of pixels for a set of outputs, lanes are pixels.
+
+    Pixels of one tile that are far more than a first-level cache come late for every set.
+    """
+    most = pixel_tiles(s.target)[outputs]
+    far = 1.06 if most * entries * lanes(s.target, arith) * arith.bytes > _NEAR_BYTES else 1.0
+    full, rest = divmod(vectors, most)
+    cycles = full * (tile_cycles(outputs, most) * entries * far + 15)
+    return cycles + ((tile_cycles(outputs, rest) * entries * far + 15) if rest else 0)
+
+
+def most_rows(target: Target, width: int, pixel_bytes: int) -> int:
+    """Most pixels of a tile; where they lie a multiple of 4 KiB apart they share the ways of one set of a cache."""
+    most = channel_tile(target, width)
+    return min(most, 7) if pixel_bytes % 4096 == 0 else most
+
+
+def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused: bool, most: int | None
+               ) -> tuple[list[int], list[int]]:  # fmt: skip
+    """Functions of tiles, and a record (``SET``) for every set of outputs.
+
+    Lanes are channels, tiles of 1, 2, ... ``most`` pixels; or pixels (``most`` is None), tiles of 1, 2, ... vectors,
+    whole and at an edge.
+    """
+    lane, heights = lanes(r.target, r.arith), pixel_tiles(r.target)
+    functions: list[int] = []
+    tables: dict[tuple[int, bool], int] = {}
+    records: list[int] = []
+    at = 0
+    for first, outputs in sets:
+        vectors, there = -(-outputs // lane), (outputs - 1) % lane + 1
+        kind = (outputs, False) if most is None else (vectors, there < lane)
+        sizes = range(1, (heights[outputs] if most is None else most) + 1)
+        if kind not in tables:
+            tables[kind] = len(functions) - 2  # the function of size n is at word 2 n
+            edges = (False, True) if most is None else (there < lane,)
+            for address in _tiles(r, "pixel" if most is None else "channel", kind[0], sizes, fused, edges):
+                functions += (address, 0)
+        whole = tables[kind]
+        edge, there = (whole + 2 * len(sizes), 0) if most is None else (whole, there)
+        records += (first, outputs, at, len(sizes), whole, edge, there)
+        at += (outputs if most is None else vectors * lane) * entries * r.arith.bytes
+    return functions, records
+
+
+def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], fused: bool,
+           edges: Sequence[bool]) -> list[int]:  # fmt: skip
+    """Addresses of a family of tiles: of all sizes whole, or cut short, or first whole and then cut short."""
+    make = {"channel": channel_point_tile, "pixel": pixel_point_tile}[orientation]
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue) if fused else of_sums(r.arith.name)
+    kinds = {f"{'edge' if edge else 'whole'}{n}": (edge, n) for edge in edges for n in sizes}
+
+    def build(k: Module) -> None:
+        for name, (edge, n) in kinds.items():
+            size = (fixed, n) if orientation == "pixel" else (n, fixed)
+            make(k, name, replace(spec, edge=edge), lanes(r.target, r.arith), *size, f16c=r.target.level != "baseline")
+
+    label = f"point {orientation} {spec} {fixed} {len(sizes)} {edges}"
+    found = kernel(label, tuple(kinds), build, r.target, check=r.check)
+    return [found[name] for name in kinds]
+
+
+def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], NDArray[Any]],
+                   sets: Sequence[tuple[int, int]], *, pixels: bool) -> NDArray[Any]:  # fmt: skip
+    """Weights (groups, m, entries) in streaming order: per group and set of outputs, a row of outputs per entry."""
+    whole = (r.arith.name, r.target.level, pixels, *key)
+    if pixels:
+        return r.packed(whole, lambda: by_pixels.packed_weights(weights()[..., None], list(sets)))
+    lane = lanes(r.target, r.arith)
+
+    def pack() -> NDArray[Any]:
+        w = weights()
+        groups, m, entries = w.shape
+        packed = aligned((groups, -(-m // lane) * lane * entries), w.dtype)
+        at = 0
+        for first, outputs in sets:
+            width = -(-outputs // lane) * lane
+            part = packed[:, at : at + entries * width].reshape(groups, entries, width)
+            part[:, :, :outputs] = w[:, first : first + outputs].transpose(0, 2, 1)
+            at += entries * width
+        return packed
+
+    return r.packed(whole, pack)
