@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from polyconv.algorithms.packing import Set, packed_sets
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
-from polyconv.algorithms.pixels import packed_weights, tile_rows
+from polyconv.algorithms.pixels import tile_rows
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -42,7 +43,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.point import channel_point_tile, pixel_point_tile
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import words
 from polyconv.target import Target
 
 __all__ = ["applicable", "build", "cost", "workspace"]
@@ -493,20 +494,10 @@ def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], fused
 def _packed_weights(r: Request, sweep: Sweep, plan: _Plan) -> Any:
     """Weights in streaming order: per group and set of outputs, a row of outputs per channel."""
     key = (r.arith.name, r.target.level, plan.pixels, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
-    if plan.pixels:
-        return r.packed(("point", *key), lambda: packed_weights(r.weights(sweep), list(plan.sets)))
-    lane = lanes(r.target, r.arith)
-
-    def pack() -> Any:
-        w = r.weights(sweep)
-        groups, m, c, _ = w.shape
-        packed = aligned((groups, -(-m // lane) * lane * c), w.dtype)
-        at = 0
-        for first, outputs in plan.sets:
-            width = -(-outputs // lane) * lane
-            part = packed[:, at : at + c * width].reshape(groups, c, width)
-            part[:, :, :outputs] = w[:, first : first + outputs, :, 0].transpose(0, 2, 1)
-            at += c * width
-        return packed
-
-    return r.packed(("point", *key), pack)
+    c, m, lane = r.problem.c // r.problem.groups, r.problem.m // r.problem.groups, lanes(r.target, r.arith)
+    whole = (m if plan.pixels else -(-m // lane) * lane) * c
+    sets = [
+        Set(first, outputs, outputs if plan.pixels else -(-outputs // lane) * lane, first * c, whole)
+        for first, outputs in plan.sets
+    ]
+    return r.packed(("point", *key), lambda: packed_sets(r, r.weights(sweep), sets, 1, r.problem.groups * whole))
