@@ -22,9 +22,8 @@ from polyconv.algorithms.program import Program, Request, Situation
 from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.dtypes import DTYPES, Dtype, of_array
-from polyconv.errors import ArgumentError, Error
+from polyconv.errors import ArgumentError
 from polyconv.kernels import objects
-from polyconv.kernels.language import ERROR_CELL_BYTES
 from polyconv.operands import (
     as_array,
     check_weights,
@@ -55,7 +54,6 @@ Array = NDArray[Any]
 _log = logging.getLogger("polyconv")
 
 _MOST_CALLS = 32
-_MOST_ITEMS = 1 << 31  # of a job that is shared: the pool's ticket counts them in 32 bits
 _KEEP_GIL_SECONDS = 5e-6
 _NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "bf16": np.float32}
 
@@ -79,7 +77,6 @@ class _Call:
     plan_threads: int
     program: Program
     steps: NDArray[np.int64]
-    items: int
     environment: int
     wake: int
     check: bool
@@ -287,10 +284,10 @@ class Layer:
         environment = pool.control_word(strict=s.strict)
         wake = waking(seconds)
         entry = None
-        if self._own and not self._check and offset is None and x.size and items < _MOST_ITEMS:
+        if self._own and not self._check and offset is None and x.size and items < pool.MOST_ITEMS:
             entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,
                                seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
-        call = _Call(threads, program, table, items, environment, wake, self._check, entry, y.shape, y.dtype)
+        call = _Call(threads, program, table, environment, wake, self._check, entry, y.shape, y.dtype)
         _make_ready(call)
         with _lock:
             self._calls[key] = call
@@ -381,17 +378,10 @@ class Layer:
     def _execute(self, call: _Call, x: Array, y: Array, residual: Array | None, offset: Array | None,
                  mask: Array | None) -> None:  # fmt: skip
         frame = words([v for a in (x, y, residual, offset, mask) for v in ((0, 0) if a is None else span(a))])
-        share = -(-call.program.workspace // 64) * 64
-        workspace = aligned(max(64, share * call.plan_threads), np.uint8)
-        cell = aligned(ERROR_CELL_BYTES, np.uint8)
-        job = words([
-            call.steps.ctypes.data, len(call.steps) // 4, call.items, frame.ctypes.data, workspace.ctypes.data, share,
-            call.environment, int(call.check), cell.ctypes.data, call.plan_threads, call.wake,
-        ])  # fmt: skip
-        pool.run_job(job, pool=call.plan_threads > 1 and call.items < _MOST_ITEMS)
-        site = int(cell[:8].view(np.int64)[0])
-        if site:
-            raise Error(f"a kernel reached outside a buffer, at {objects.EVENTS.sites[site - 1]}; please report it")
+        pool.run_steps(
+            call.steps, frame, call.program.workspace, environment=call.environment, threads=call.plan_threads,
+            wake=call.wake, check=call.check,
+        )  # fmt: skip
 
 
 def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None = None,

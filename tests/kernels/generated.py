@@ -17,6 +17,7 @@ from unittest import mock
 
 import numpy as np
 
+from polyconv.algorithms import packing
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance import corpus
 from polyconv.conformance.operands import operands
@@ -40,6 +41,7 @@ def _listed(found: dict[str, Build]) -> Any:
     with (
         mock.patch.object(objects, "_object", listed),
         mock.patch.object(objects, "_loaded", {}),
+        mock.patch.object(packing, "run_steps"),
         mock.patch.object(objects, "link", lambda obj, functions, symbols=None: dict.fromkeys(functions, 8)),
     ):
         yield

@@ -272,7 +272,7 @@ def build(r: Request) -> Program:
         "lane_bytes": r.target.vector_bytes, "lanes": lanes(r.target, arith), "taps": taps,
         "entries": words([e * plan.row_bytes for e in range(plan.chunk * taps)]),
         "weights": r.packed(("generic", arith.name, r.target.level, "deformable"),
-                            lambda: packed_weights(r.weights(sweep), tiles)),
+                            lambda: packed_weights(r, r.weights(sweep), tiles)),
         "w_group": group_out * group_in * taps * arith.bytes, "tile_count": len(tiles), "tiles": words(records),
         "functions": words(functions), "slots": plan.scratch + 512, "slot_tile": plan.slot_tile,
         "outputs": group_out, "bias": zeros() if r.bias is None else r.bias,

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.packing import Set, packed_sets
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_list, row_place
 from polyconv.algorithms.program import (
     MULTIPLY_ADDS,
@@ -62,7 +63,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import words
 
 __all__ = [
     "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "build", "careful_applicable",
@@ -510,7 +511,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     tiles, table_words = _tile_tables(r, last, plan, fused, last_lanes < lane)
     packed = r.packed(
         ("direct", arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
-        lambda: packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
+        lambda: packed_weights(r, r.weights(sweep), plan.vectors, plan.last_vectors),
     )
     steps = group_in_words(group_in, arith) * taps
     chunk_steps = group_in_words(min(plan.chunk, group_in), arith) * taps
@@ -640,36 +641,17 @@ def _row_bands(sweep: Sweep, entry_count: int) -> list[Bands]:
     return bands(sweep[:-1], _LIST_BYTES // (24 * max(1, entry_count)))
 
 
-def packed_weights(w: NDArray[Any], arith: Arithmetic, lane: int, vectors: int, last_vectors: int) -> NDArray[Any]:
+def packed_weights(r: Request, w: NDArray[Any], vectors: int, last_vectors: int) -> NDArray[Any]:
     """Weights (groups, m, c, taps) in streaming order: per group and block of outputs, entry by entry.
 
     The last block of every group, which may be narrower, follows after all others.
     """
     groups, m, c, taps = w.shape
-    step = vectors * lane
+    lane = lanes(r.target, r.arith)
+    step, last = vectors * lane, last_vectors * lane
+    rows = group_in_words(c, r.arith) * r.arith.channels * taps
     blocks = max(1, -(-m // step))
-    parts = []
-    for first, last_block, width in ((0, blocks - 1, step), (blocks - 1, blocks, last_vectors * lane)):
-        count = last_block - first
-        if not count:
-            continue
-        part = np.zeros((groups, count * width, c, taps), w.dtype)
-        there = w[:, first * step : first * step + count * width]
-        part[:, : there.shape[1]] = there
-        part = part.reshape(groups, count, width, c, taps)
-        parts.append(np.concatenate([_streamed(part[:, :, :, f : f + ROW_WORDS * arith.channels], arith)
-                                     for f in range(0, c, ROW_WORDS * arith.channels)]
-                                    or [np.zeros((groups, count, 0), w.dtype)], axis=2).reshape(-1))  # fmt: skip
-    packed = aligned(sum(part.size for part in parts), w.dtype)
-    np.concatenate(parts, out=packed)
-    return packed
-
-
-def _streamed(part: NDArray[Any], arith: Arithmetic) -> NDArray[Any]:
-    """One channel block: [tap][word][output][channel of the word]."""
-    groups, count, width, c, taps = part.shape
-    odd = -c % arith.channels
-    if odd:
-        part = np.concatenate([part, np.zeros((groups, count, width, odd, taps), part.dtype)], axis=3)
-    split = part.reshape(groups, count, width, (c + odd) // arith.channels, arith.channels, taps)
-    return split.transpose(0, 1, 5, 3, 2, 4).reshape(groups, count, -1)
+    sets = [Set(b * step, step, step, b * step * rows, (blocks - 1) * step * rows) for b in range(blocks - 1)]
+    end = (blocks - 1) * step
+    sets.append(Set(end, m - end, last, groups * end * rows, last * rows))
+    return packed_sets(r, w, sets, ROW_WORDS * r.arith.channels, groups * (end + last) * rows)

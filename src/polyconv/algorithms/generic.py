@@ -438,7 +438,8 @@ def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[
     functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps, fused)
     key = tuple((a.taps, a.first_tap, a.tap_step) for member, _ in family.members for a in member)
     packed = r.packed(
-        ("generic", arith.name, r.target.level, order, key), lambda: packed_weights(_weights(r, family, order), tiles)
+        ("generic", arith.name, r.target.level, order, key),
+        lambda: packed_weights(r, _weights(r, family, order), tiles),
     )
     outer = [0]
     for h in plan.held[:-1]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from polyconv.algorithms.packing import Set, packed_sets
 from polyconv.algorithms.program import Request, tile_addresses
 from polyconv.kernels.isa import pixel_tiles
-from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = ["TILE", "packed_weights", "pixel_tables", "tile_rows"]
@@ -56,13 +56,8 @@ def pixel_tables(
     return functions, records
 
 
-def packed_weights(w: NDArray[Any], tiles: list[tuple[int, int]]) -> NDArray[Any]:
+def packed_weights(r: Request, w: NDArray[Any], tiles: list[tuple[int, int]]) -> NDArray[Any]:
     """Weights (groups, m, c, taps) in streaming order: per group and tile, [channel][tap][row]."""
-    packed = aligned(w.size, w.dtype)
-    view = packed.reshape(w.shape[0], -1)
-    at = 0
-    for first, rows in tiles:
-        part = w[:, first : first + rows].transpose(0, 2, 3, 1).reshape(w.shape[0], -1)
-        view[:, at : at + part.shape[1]] = part
-        at += part.shape[1]
-    return packed
+    _, m, c, taps = w.shape
+    sets = [Set(first, rows, rows, first * c * taps, m * c * taps) for first, rows in tiles]
+    return packed_sets(r, w, sets, 1, w.size)

@@ -12,6 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyconv.algorithms import pixels as by_pixels
+from polyconv.algorithms.packing import Set, packed_sets
 from polyconv.algorithms.panel import Words
 from polyconv.algorithms.program import Request, Situation, tile_cycles
 from polyconv.kernels.fused import FusedTile, of_sums
@@ -19,7 +20,6 @@ from polyconv.kernels.isa import Arithmetic, channel_tile, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.point import channel_point_tile, pixel_point_tile
-from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = ["SET", "WORDS", "Row", "channel_tiles", "cut_outputs", "most_rows", "move_row", "packed_weights",
@@ -201,21 +201,14 @@ def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], fused
 def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], NDArray[Any]],
                    sets: Sequence[tuple[int, int]], *, pixels: bool) -> NDArray[Any]:  # fmt: skip
     """Weights (groups, m, entries) in streaming order: per group and set of outputs, a row of outputs per entry."""
-    whole = (r.arith.name, r.target.level, pixels, *key)
-    if pixels:
-        return r.packed(whole, lambda: by_pixels.packed_weights(weights()[..., None], list(sets)))
     lane = lanes(r.target, r.arith)
 
     def pack() -> NDArray[Any]:
-        w = weights()
-        groups, m, entries = w.shape
-        packed = aligned((groups, -(-m // lane) * lane * entries), w.dtype)
-        at = 0
-        for first, outputs in sets:
-            width = -(-outputs // lane) * lane
-            part = packed[:, at : at + entries * width].reshape(groups, entries, width)
-            part[:, :, :outputs] = w[:, first : first + outputs].transpose(0, 2, 1)
-            at += entries * width
-        return packed
+        w = weights()[..., None]
+        groups, m, entries, _ = w.shape
+        whole = (m if pixels else -(-m // lane) * lane) * entries
+        widths = [(first, outputs, outputs if pixels else -(-outputs // lane) * lane) for first, outputs in sets]
+        of_sets = [Set(first, outputs, width, first * entries, whole) for first, outputs, width in widths]
+        return packed_sets(r, w, of_sets, 1, groups * whole)
 
-    return r.packed(whole, pack)
+    return r.packed((r.arith.name, r.target.level, pixels, *key), pack)

@@ -189,7 +189,7 @@ class Program:
 
 
 def fill_words(names: Sequence[str], values: Mapping[str, Any], keep: list[Any]) -> NDArray[np.int64]:
-    """Table of words by name; an array fills the two words of a buffer, a function address likewise."""
+    """Table of words by name; two fill a buffer, from an array or an address with its extent or without."""
     table: list[int] = []
     for name in names:
         value = values[name.lstrip("*")]
@@ -198,6 +198,8 @@ def fill_words(names: Sequence[str], values: Mapping[str, Any], keep: list[Any])
         elif isinstance(value, np.ndarray):
             keep.append(value)
             table += [value.ctypes.data, value.nbytes]
+        elif isinstance(value, tuple):
+            table += value
         else:
             table += [int(value), 0]
     result = words(table)

@@ -328,7 +328,7 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
         ("direct", arith.name, lane, plan.vectors, key),
-        lambda: packed_weights(r.weights(sweep), arith, lane, plan.vectors, plan.last_vectors),
+        lambda: packed_weights(r, r.weights(sweep), plan.vectors, plan.last_vectors),
     )
     steps = group_in_words(group_in, arith) * math.prod(a.taps for a in sweep)
     main = steps * plan.vectors * lane * arith.bytes

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
+from polyconv.algorithms.packing import SOURCE, Set, bring_rows, forward_strides, run, set_words, source_words
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, fill, row_list, row_place
 from polyconv.algorithms.program import (
     Program,
@@ -36,7 +36,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.kernels.transform import input_transform, output_transform
+from polyconv.kernels.transform import input_transform, output_transform, weight_transform
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = ["build"]
@@ -66,6 +66,15 @@ WORDS = (
     "flags", "again", "*again_words",
     "notes", "item_count", "items_ahead", "runs_a_call", "runs_a_row", "run_step", "run_bytes",
     "*output_transform", "*bias", "*scale", "*constants", "*move_in", "*move_out",
+)  # fmt: skip
+
+
+_PACKED_PHASE = ("tap", "*transform")
+_POINT = ("first", "entering")
+_PACKING = (
+    *SOURCE,
+    "made", "made_point", "points", "outer", "outer_taps", "y_taps", "x_taps", "phase_count", "*phases",
+    "*point_table", "*before", "*place",
 )  # fmt: skip
 
 
@@ -300,7 +309,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
         ("winograd", arith.name, lane, plan.vectors, plan.y, plan.x, key),
-        lambda: _packed_weights(r.weights(sweep), sweep, plan, lane),
+        lambda: _packed_weights(r, sweep, plan),
     )
     last = sweep[-1]
     again_sweep, most = again_box(sweep, plan.transformed, plan.rows, plan.columns, plan.outer)
@@ -497,41 +506,81 @@ def _output_transform(r: Request, plan: Plan) -> int:
     return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
 
 
-def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, lane: int) -> NDArray[Any]:
+def packing_driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` that transforms a block of outputs' weights."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (_, table, number, rows):
+        p = Words(k, table, _PACKING)
+        of_set, source, target = set_words(k, p, number)
+        made, row = rows + p.made, of_set.row
+        with k.loop(0, p.channels, ROW_WORDS) as c:
+            count = k.minimum(p.channels - c.index, ROW_WORDS)
+            bring_rows(k, p, of_set, source, c.index, count, rows, vector_bytes)
+            with k.loop(0, p.phase_count) as phase, k.loop(0, p.outer) as outer:
+                of_phase = Words(k, p.buffer("phases"), _PACKED_PHASE).at(phase.index, len(_PACKED_PHASE) + 1)
+                k.call(
+                    of_phase.buffer("transform"), rows + (outer.index * p.outer_taps + of_phase.tap) * row,
+                    p.taps * row, p.y_taps * row, p.x_taps * row, made, p.made_point, count, row,
+                )  # fmt: skip
+                with k.loop(0, p.points) as point:
+                    of_point = Words(k, p.buffer("point_table"), _POINT).at(point.index, len(_POINT))
+                    before = k.word(p.buffer("before"), phase.index * p.points + point.index)
+                    at = c.index * of_point.entering * p.outer + (before * p.outer + outer.index) * count
+                    with k.when(before >= 0):
+                        k.call(
+                            p.buffer("place"), made + point.index * p.made_point, p.word_bytes, 0,
+                            target + (of_point.first + at * row), p.word_bytes, 0, count * row // p.word_bytes, 1, 0,
+                        )  # fmt: skip
+
+
+def _packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
     """Transformed weights as they stream: [group][block][point][channel block][phase][outer tap][channel][output].
 
     The transform is done in float64 and rounded once.
     """
-    groups, m, c, _ = w.shape
-    width = plan.vectors * lane
-    taps = [axis.taps for axis in sweep]
-    outer = math.prod(taps[: len(taps) - plan.transformed])
-    steps = sweep[-2].stride if plan.transformed == 2 else 1, sweep[-1].stride
-    spread = w.reshape(groups, m, c, outer, taps[-2] if plan.transformed == 2 else 1, taps[-1])
-    points = plan.y.n * plan.x.n
-    transform = np.kron(plan.y.weights, plan.x.weights)
-    whole = c // ROW_WORDS * ROW_WORDS
-    chunks = [(0, whole, ROW_WORDS)] * (whole > 0) + [(whole, c, c - whole)] * (whole < c)
-    enters = [
-        [number for number, phase in enumerate(plan.phases) if phase.enters(plan.kind(point))]
-        for point in range(points)
+    arith, w, width = r.arith, forward_strides(r.weights(sweep)), plan.vectors * lanes(r.target, r.arith)
+    groups, m, c, taps = w.shape
+    wide = sweep[-1].taps
+    inner = wide * sweep[-2].taps if plan.transformed == 2 else wide
+    outer, points, row = taps // inner, plan.y.n * plan.x.n, width * arith.bytes
+    enters = [[phase.enters(plan.kind(point)) for point in range(points)] for phase in plan.phases]
+    before = [
+        sum(other[point] for other in enters[:number]) if enters[number][point] else -1
+        for number in range(len(enters)) for point in range(points)
     ]  # fmt: skip
-    packed = aligned(groups * plan.blocks * sum(plan.point_phases) * c * outer * width, w.dtype)
-    made = np.empty((len(plan.phases), points, c, outer, width))
-    for one, into in zip(spread, packed.reshape(groups, plan.blocks, -1), strict=True):
-        for block, target in enumerate(into):  # one after the other: its points stay in the cache
-            some = one[block * width : (block + 1) * width]
-            for phase, values in zip(plan.phases, made, strict=True):
-                taps_first = np.zeros((plan.y.r, plan.x.r, c, outer, width))
-                part = some[..., phase.taps[0] :: steps[0], phase.taps[1] :: steps[1]]
-                taps_first[: part.shape[-2], : part.shape[-1], ..., : len(some)] = part.transpose(3, 4, 1, 2, 0)
-                values[...] = (transform @ taps_first.reshape(transform.shape[1], -1)).reshape(values.shape)
-            at = 0
-            for point, entering in enumerate(enters):
-                of_point = made[:, point] if len(entering) == len(made) else made[entering, point]
-                for first, last, size in chunks:
-                    part = of_point[:, first:last].reshape(len(entering), -1, size, outer, width)
-                    part = part.transpose(1, 0, 3, 2, 4)
-                    target[at : at + part.size].reshape(part.shape)[...] = part
-                    at += part.size
+    point_weights = [0, *itertools.accumulate(count * outer * c * width for count in plan.point_phases)]
+    of_block = point_weights[-1]
+    packed = aligned(groups * plan.blocks * of_block, w.dtype)
+    sets = [
+        Set(b * width, min(width, m - b * width), width, b * of_block, plan.blocks * of_block)
+        for b in range(plan.blocks)
+    ]
+    transforms = {full: _weight_transform(r, plan, full) for full in {phase.full for phase in plan.phases}}
+    phases = [(phase.taps[0] * wide + phase.taps[1], transforms[phase.full], 0) for phase in plan.phases]
+    of_points = zip(point_weights, plan.point_phases, strict=False)
+    made, made_point = ROW_WORDS * taps * row, (ROW_WORDS * row // 64 | 1) * 64
+    values = source_words(r, w, sets, packed)
+    values.update({
+        "made": made, "made_point": made_point, "points": points, "outer": outer, "outer_taps": inner,
+        "y_taps": wide * (sweep[-2].stride if plan.transformed == 2 else 1), "x_taps": sweep[-1].stride,
+        "phase_count": len(phases), "phases": words([v for phase in phases for v in phase]),
+        "point_table": words([v for first, count in of_points for v in (first * arith.bytes, count)]),
+        "before": words(before), "place": move_address(r, Move(arith.name, arith.accumulator, "pp")),
+    })  # fmt: skip
+    address = kernel(
+        "winograd pack", ("pack",), lambda k: packing_driver(k, "pack", r.target.vector_bytes), r.target, check=r.check
+    )["pack"]
+    keep: list[Any] = []
+    step = Step(address, fill_words(_PACKING, values, keep), groups * plan.blocks)
+    run(r, step, made + points * made_point, w.nbytes)
     return packed
+
+
+def _weight_transform(r: Request, plan: Plan, full: tuple[bool, bool]) -> int:
+    """Address of the transform of the weights of phases with all taps, or one less, along the two axes."""
+    element, y, x = r.arith.accumulator, plan.y, plan.x
+
+    def build(k: Module) -> None:
+        weight_transform(k, "transform", y, x, element, r.target.vector_bytes // 8, full)
+
+    label = f"winograd weights {y} {x} {element} {full}"
+    return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from polyconv.kernels.language import Module, Value, vector
 from polyconv.kernels.tile import ROW_WORDS
 
-__all__ = ["Scheme", "input_transform", "output_transform"]
+__all__ = ["Scheme", "input_transform", "output_transform", "weight_transform"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,17 @@ class Scheme:
             odd = _sum(k, [p * c for c in part], d[1::2])
             result += [even + odd, even - odd]
         return [*result, _sum(k, whole, d[1::2])] if len(d) == self.n else result
+
+    def spread(self, k: Module, g: Sequence[Value]) -> list[Value]:
+        """G g; of r - 1 taps all but the last row, which alone is the r-th."""
+        if self.n == 1:
+            return list(g)
+        rows = [[float(v) for v in row[: len(g)]] for row in self.weights]
+        result = [_sum(k, rows[0][:1], g)]
+        for row in rows[1:-1:2]:  # of the two opposite points of a pair
+            even, odd = _sum(k, row[0::2], g[0::2]), [_sum(k, row[1::2], g[1::2])] if len(g) > 1 else []
+            result += [even + odd[0], even - odd[0]] if odd else [even, even]
+        return [*result, g[-1]] if len(g) == self.r else result
 
     def back(self, k: Module, v: Sequence[Value]) -> list[Value]:
         """A^T v; the product at infinity enters the last output only."""
@@ -152,6 +163,37 @@ def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, la
                         at = at + point_bytes
                     if wide < x.n:
                         at = at + point_bytes
+
+
+def weight_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int,
+                     full: tuple[bool, bool]) -> None:  # fmt: skip
+    """Add ``name(rows, channel_bytes, y_bytes, x_bytes, target, point_bytes, channels, row_bytes)``.
+
+    Rows of weights, by channel and the taps of two axes, become rows by point, row-major, and channel.  Along an axis
+    that is not ``full`` there is a tap less, and no point at infinity.  Computed in double, rounded once.
+
+    Parameters
+    ----------
+    lanes : int
+        Doubles per vector.
+    """
+    kind, wide = vector(element, lanes), vector("double", lanes)
+    arguments = ("buffer", "int", "int", "int", "buffer", "int", "int", "int")
+    with k.function(name, *arguments) as given:
+        rows, channel_bytes, y_bytes, x_bytes, target, point_bytes, channels, row = given
+        with k.loop(0, channels) as channel, k.loop(0, row, kind.bytes) as part:
+            source = rows + (channel.index * channel_bytes + part.index)
+            columns = []
+            for j in range(x.r - (not full[1])):
+                taps = [k.load(kind, source + (y_bytes * i + x_bytes * j)) for i in range(y.r - (not full[0]))]
+                columns.append(y.spread(k, taps if kind == wide else [k.cast("fpext", v, wide) for v in taps]))
+            at = target + (channel.index * row + part.index)
+            for i in range(len(columns[0])):
+                for value in x.spread(k, [column[i] for column in columns]):
+                    k.store(value if kind == wide else k.cast("fptrunc", value, kind), at)
+                    at = at + point_bytes
+                if not full[1]:
+                    at = at + point_bytes
 
 
 def output_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int, vectors: int) -> None:

@@ -24,12 +24,13 @@ def aligned(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
     kind = np.dtype(dtype)
     count = int(np.prod(shape)) * kind.itemsize
     if count >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        pages = mmap.mmap(-1, count + _HUGE)
-        pages.madvise(mmap.MADV_HUGEPAGE)
-        raw, step = np.frombuffer(pages, np.uint8), _HUGE
+        pages = mmap.mmap(-1, count + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
+        raw = np.frombuffer(pages, np.uint8)
+        start = -raw.ctypes.data % _HUGE
+        pages.madvise(mmap.MADV_HUGEPAGE, start, count // _HUGE * _HUGE)  # no more than there is
     else:
-        raw, step = np.zeros(count + _LINE, np.uint8), _LINE
-    start = -raw.ctypes.data % step
+        raw = np.zeros(count + _LINE, np.uint8)
+        start = -raw.ctypes.data % _LINE
     memory: NDArray[Any] = raw[start : start + count].view(kind).reshape(shape)
     return memory
 

@@ -36,20 +36,28 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from polyconv.kernels.objects import kernel_text
-from polyconv.runtime.arrays import aligned
+from polyconv.errors import Error
+from polyconv.kernels.language import ERROR_CELL_BYTES
+from polyconv.kernels.objects import EVENTS, kernel_text
+from polyconv.runtime.arrays import aligned, words
 from polyconv.target import host_target
 
 __all__ = [
-    "CONTROL", "JOB_WORDS", "MOST_WORKERS", "control_word", "grow_workspace", "native", "run_job", "start_workers",
+    "CONTROL", "JOB_WORDS", "MOST_ITEMS", "MOST_WORKERS", "control_word", "grow_workspace", "native", "run_steps",
+    "start_workers",
 ]  # fmt: skip
 
 JOB_WORDS = 11
 MOST_WORKERS = 63
+MOST_ITEMS = 1 << 31
+"""More items are not shared: a ticket counts them in 32 bits."""
 _SPIN_NANOSECONDS = 50_000
 _X86 = platform.machine() in ("x86_64", "AMD64")
 _FUTEX = sys.platform == "linux" and _X86
+
+Words = NDArray[np.int64]
 
 _memory = aligned(8192, np.uint8)
 CONTROL: int = _memory.ctypes.data
@@ -512,9 +520,39 @@ def control_word(*, strict: bool) -> int:
     return 0x1F80 if strict else 0x9FC0
 
 
-def run_job(job: np.ndarray[Any, np.dtype[np.int64]], *, pool: bool) -> None:
-    """Run a job whose workspace is its own, on the pool if it is free, else on this thread alone."""
-    address = job.ctypes.data
+def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,
+              check: bool = False) -> None:  # fmt: skip
+    """Run steps in a workspace of their own, on the pool if it is free, else on this thread alone.
+
+    Parameters
+    ----------
+    steps : array
+        Four words each: driver, words, their bytes, items.
+    frame : array
+        Addresses and bytes of the operands.
+    share : int
+        Bytes of workspace of a thread.
+    environment : int
+        Floating-point control word.
+    threads, wake
+        How many may share the items, and whether those that sleep are woken.
+    check : bool
+        Whether the drivers check their accesses; one that fails raises ``Error``.
+    """
+    share, items = -(-share // 64) * 64, int(steps[3::4].sum())
+    workspace = aligned(max(64, share * threads), np.uint8)
+    cell = aligned(ERROR_CELL_BYTES, np.uint8)
+    job = words([
+        steps.ctypes.data, len(steps) // 4, items, frame.ctypes.data, workspace.ctypes.data, share, environment,
+        int(check), cell.ctypes.data, threads, wake,
+    ])  # fmt: skip
+    _run(job.ctypes.data, pool=threads > 1 and items < MOST_ITEMS)
+    site = int(cell[:8].view(np.int64)[0])
+    if site:
+        raise Error(f"a kernel reached outside a buffer, at {EVENTS.sites[site - 1]}; please report it")
+
+
+def _run(address: int, *, pool: bool) -> None:
     if pool and not sys.is_finalizing() and _callable("acquire", ctypes.c_void_p, result=ctypes.c_int64)(CONTROL):
         try:
             _callable("shared", ctypes.c_void_p, ctypes.c_void_p)(CONTROL, address)

@@ -1,0 +1,185 @@
+"""Packing weights: out of the order in which they are given, into that in which tiles stream them, by native code.
+
+Tiles stream rows: the weights that a channel and a tap have for neighbouring outputs.  A *set* of outputs has its
+rows as [block of channels][tap][channel], with words of two channels where products are formed in pairs.  Squares of
+outputs by channels and taps are transposed in registers, into a scratch where rows go on to other places from there:
+memory is read and written in whole lines.  It must know nothing of what streams the weights.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.panel import Words
+from polyconv.algorithms.program import Request, Step, fill_words, move_address
+from polyconv.kernels.isa import Arithmetic
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import Move, zero_words
+from polyconv.kernels.objects import kernel
+from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.threads import control_word, run_steps
+
+__all__ = ["SOURCE", "Set", "bring_rows", "forward_strides", "packed_sets", "run", "set_words", "source_words"]
+
+_SCRATCH_BYTES = 48 << 10
+_SHARED_BYTES = 1 << 20
+"""Weights from which on several threads pack them."""
+
+SOURCE = (
+    "*source", "w_group", "w_channel", "w_run", "w_pixel", "w_output", "runs", "run_rows",
+    "channels", "taps", "together", "word_bytes", "*move_in", "set_count", "*sets", "*target",
+)  # fmt: skip
+"""Words that say where weights lie.  Those of a channel are brought in runs: all taps at once where these lie
+together with the channels, else tap by tap."""
+
+_SET = ("source", "outputs", "row", "target", "group")
+"""Words of a set: bytes before its first weight, its outputs, bytes of its rows, bytes before them in the packed
+weights of the first group and from there to the next group."""
+
+_WORDS = (*SOURCE, "straight", "block", "chunk", "*place")
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Outputs of a group that tiles compute together.
+
+    Parameters
+    ----------
+    first, outputs : int
+        Which they are.
+    width : int
+        Weights of a row; those beyond the outputs are zeros.
+    target, group : int
+        Weights before its rows in the first group's, and from there to the next group's.
+    """
+
+    first: int
+    outputs: int
+    width: int
+    target: int
+    group: int
+
+
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver ``name(frame, words, item, workspace)``: an item is a set of a group."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (_, table, number, rows):
+        p = Words(k, table, _WORDS)
+        of_set, source, target = set_words(k, p, number)
+        with k.when(p.straight.equals(1)):
+            bring_rows(k, p, of_set, source, k.constant(INT, 0), p.channels, target, vector_bytes)
+        with k.when(p.straight.equals(1), otherwise=True), k.loop(0, p.channels, p.chunk) as chunk:
+            count = k.minimum(p.chunk, p.channels - chunk.index)
+            bring_rows(k, p, of_set, source, chunk.index, count, rows, vector_bytes)
+            _place_rows(k, p, of_set, chunk.index, count, rows, target)
+
+
+def _place_rows(k: Module, p: Words, of_set: Words, start: Value, count: Value, rows: Buffer, target: Buffer) -> None:
+    """Rows [channel][tap] of channels from ``start`` on, to where they stream."""
+    row, width = of_set.row, of_set.row // p.word_bytes
+    end = _rounded(p.channels, p.together)
+    with k.loop(0, count, p.together) as c:
+        channel = start + c.index
+        first = channel - channel % p.block
+        size = k.minimum(p.block, end - first)
+        with k.loop(0, p.taps) as tap:
+            source = rows + (c.index * p.taps + tap.index) * row
+            at = first * p.taps + tap.index * size + (channel - first)
+            k.call(
+                p.buffer("place"), source, p.word_bytes, p.taps * row, target + at * row, p.word_bytes, 0, width, 1, 0
+            )
+
+
+def _rounded(channels: Value, together: Value) -> Value:
+    return (channels + (together - 1)) // together * together
+
+
+def set_words(k: Module, p: Words, number: Value) -> tuple[Words, Buffer, Buffer]:
+    """The set that an item is, its first weight and its packed rows."""
+    of_set = Words(k, p.buffer("sets"), _SET).at(number % p.set_count, len(_SET))
+    group = number // p.set_count
+    source = p.buffer("source") + (group * p.w_group + of_set.source)
+    return of_set, source, p.buffer("target") + (of_set.target + group * of_set.group)
+
+
+def bring_rows(k: Module, p: Words, of_set: Words, source: Buffer, first: Value, count: Value, rows: Buffer,
+               vector_bytes: int) -> None:  # fmt: skip
+    """Rows [channel][tap] of ``count`` channels of a set, zeros where it lacks outputs or a word its last channel."""
+    together = _rounded(count, p.together)
+    with k.when((of_set.outputs * p.word_bytes < of_set.row) | (count < together)):
+        size = together * p.taps * of_set.row
+        zero_words(k, rows, size // 4, vector("i32", vector_bytes // 4))
+    with k.loop(0, p.runs) as run:
+        k.call(
+            p.buffer("move_in"), source + (first * p.w_channel + run.index * p.w_run), p.w_pixel, p.w_output,
+            rows + run.index * of_set.row, p.runs * of_set.row, p.word_bytes, count * p.run_rows, of_set.outputs, 0,
+        )  # fmt: skip
+
+
+def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, size: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) in streaming order.
+
+    Parameters
+    ----------
+    sets : sequence of Set
+    block : int
+        Channels of a block.
+    size : int
+        Packed weights of all groups.
+    """
+    packed = aligned(size, w.dtype)
+    if not w.size:
+        return packed
+    w = forward_strides(w)
+    name, vector_bytes = "pack weights", r.target.vector_bytes
+    address = kernel(name, ("pack",), lambda k: driver(k, "pack", vector_bytes), r.target, check=r.check)["pack"]
+    row = w.shape[3] * max(s.width for s in sets) * w.itemsize
+    pair, straight = r.arith.channels, r.arith.channels == 1 and 1 in (block, w.shape[3])
+    chunk = max(pair, min(-(-w.shape[2] // pair) * pair, _SCRATCH_BYTES // row // pair * pair))
+    keep: list[Any] = []
+    values = source_words(r, w, sets, packed)
+    spec = Move(*_types(r.arith), "pp") if pair == 1 else Move(*_types(r.arith), "pc", together=pair)
+    values.update({"straight": int(straight), "block": block, "chunk": chunk, "place": move_address(r, spec)})
+    run(r, Step(address, fill_words(_WORDS, values, keep), w.shape[0] * len(sets)), chunk * row, w.nbytes)
+    return packed
+
+
+def _types(arith: Arithmetic) -> tuple[str, str]:
+    """Element of weights, as moves spell it in memory and in a panel."""
+    return (arith.name, arith.accumulator) if arith.channels == 1 else (arith.name, "i16")
+
+
+def forward_strides(w: NDArray[Any]) -> NDArray[Any]:
+    """The weights, or a copy where strides are negative."""
+    return np.ascontiguousarray(w) if min(w.strides) < 0 else w
+
+
+def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArray[Any]) -> dict[str, Any]:
+    """Values of ``SOURCE`` for weights (groups, m, c, taps) with no negative stride, which must outlive their use."""
+    _, _, c, taps = w.shape
+    w_group, w_output, w_channel, w_tap = w.strides
+    flat = (taps == 1 or w_tap == w.itemsize) and (c == 1 or w_channel == taps * w.itemsize)
+    reach = w.itemsize + sum((extent - 1) * step for extent, step in zip(w.shape, w.strides, strict=True))
+    records = [
+        (s.first * w_output, s.outputs, s.width * w.itemsize, s.target * w.itemsize, s.group * w.itemsize) for s in sets
+    ]
+    return {
+        "source": (w.ctypes.data, reach), "w_group": w_group, "w_channel": w_channel, "w_run": 0 if flat else w_tap,
+        "w_pixel": w.itemsize if flat else w_channel, "w_output": w_output, "runs": 1 if flat else taps,
+        "run_rows": taps if flat else 1, "channels": c, "taps": taps, "together": r.arith.channels,
+        "word_bytes": w.itemsize, "move_in": move_address(r, Move(*_types(r.arith), "pc" if flat else "any")),
+        "set_count": len(sets), "sets": words(list(itertools.chain.from_iterable(records))), "target": packed,
+    }  # fmt: skip
+
+
+def run(r: Request, step: Step, scratch: int, size: int) -> None:
+    """Run a step that packs so many bytes of weights."""
+    steps = words([step.driver, step.words.ctypes.data, step.words.nbytes, step.items])
+    threads = r.situation.threads if size >= _SHARED_BYTES else 1
+    run_steps(steps, words([0] * 10), scratch, environment=control_word(strict=True), threads=threads, wake=2,
+              check=r.check)  # fmt: skip
