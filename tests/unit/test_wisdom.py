@@ -6,6 +6,9 @@ import json
 import logging
 import os
 import stat
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +162,39 @@ def test_the_users_file_is_read_by_the_next_process_and_grows() -> None:
     _learn(_situation(TEXT.replace("m32", "m48")))
     wisdom.save()
     assert len(wisdom.read(file)) == 2
+
+
+def test_processes_that_save_at_once_lose_nothing() -> None:
+    """Each measures one problem after the other and saves after each: all are in the file in the end."""
+    code = """
+        import sys
+        from polyconv import Problem, wisdom
+        from polyconv.algorithms.program import Situation
+        from polyconv.target import host_target
+        first = int(sys.argv[1])
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for m in range(first, first + 12):
+            s = Situation(Problem.parse(f"conv f32 NCHW n1 c16 i12x12 m{m} k3x3 p1x1"), host_target())
+            wisdom.remember(s, "direct", {"direct": 1e-6}, "measure")
+            assert wisdom.save() is not None
+            wisdom.forget()
+    """
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    started = [
+        subprocess.Popen([*words, str(first)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for first in (8, 108)
+    ]
+    for process in started:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert [process.wait(60) for process in started] == [0, 0]
+    file = wisdom.path()
+    assert file is not None
+    assert len(wisdom.read(file)) == 24
 
 
 def test_saving_drops_what_this_machine_can_no_longer_use_and_keeps_other_machines() -> None:

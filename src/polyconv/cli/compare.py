@@ -17,21 +17,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from polyconv.cli import render
-from polyconv.cli.options import (
-    Accuracy,
-    AsJson,
-    Dim,
-    Files,
-    Seed,
-    Semantics,
-    Target,
-    Threads,
-    WorkspaceLimit,
-    session,
-    subject,
-    within,
-)
+from polyconv.cli import options, render
 from polyconv.conformance import peers
 from polyconv.conformance.judge import Expected, expected, faults, widened
 from polyconv.conformance.operands import Operands, operands
@@ -73,7 +59,7 @@ class Answer:
 
 
 def command(
-    target: Target,
+    target: options.Target,
     with_: Annotated[
         str | None, typer.Option("--with", metavar="NAME,...", help="Other engines; by default all that can.")
     ] = None,
@@ -84,26 +70,26 @@ def command(
     folder: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="A .npz of every node that differs.")
     ] = None,
-    inputs: Files = None,
-    dim: Dim = None,
-    seed: Seed = 0,
-    threads: Threads = None,
-    accuracy: Accuracy = None,
-    workspace_limit: WorkspaceLimit = None,
-    semantics: Semantics = "onnx",
-    as_json: AsJson = False,
+    inputs: options.Files = None,
+    dim: options.Dim = None,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    accuracy: options.Accuracy = None,
+    workspace_limit: options.WorkspaceLimit = None,
+    semantics: options.Semantics = "onnx",
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare results with other engines: the whole of a problem, a model node by node."""
-    wanted = subject(target)
+    wanted = options.subject(target)
     names = None if with_ is None else tuple(word.strip() for word in with_.split(",") if word.strip())
-    with within(threads, accuracy, workspace_limit):
+    with options.within(threads, accuracy, workspace_limit):
         if isinstance(wanted, Problem):
             if inputs or dim or folder is not None or tolerance is not None:
                 raise typer.BadParameter("--input, --dim, --save and --tolerance are for models")
             differ = _problem(wanted, names, seed, as_json=as_json)
         else:
             _check_engine(wanted, names)
-            _, fed = session(wanted, semantics, inputs, dim, seed)
+            _, fed = options.session(wanted, semantics, inputs, dim, seed)
             arrays = {name: feed.array for name, feed in fed.items()}
             with render.progress("convolutions") as advance:
                 rows = []

@@ -13,21 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import polyconv
-from polyconv.cli import render
-from polyconv.cli.options import (
-    Accuracy,
-    AsJson,
-    Dim,
-    Files,
-    Seed,
-    Semantics,
-    Target,
-    Threads,
-    WorkspaceLimit,
-    session,
-    subject,
-    within,
-)
+from polyconv.cli import options, render
 from polyconv.models.session import NodeRecord
 from polyconv.problem.problem import Problem
 
@@ -38,27 +24,27 @@ _FACTS = ("algorithm", "source", "arithmetic", "threads", "workspace_bytes", "er
 
 
 def command(
-    target: Target,
+    target: options.Target,
     rigor: Annotated[
         Literal["estimate", "measure", "patient"] | None,
         typer.Option("--rigor", help="measure and patient time the candidates now; nothing is kept."),
     ] = None,
-    inputs: Files = None,
-    dim: Dim = None,
-    seed: Seed = 0,
-    threads: Threads = None,
-    accuracy: Accuracy = None,
-    workspace_limit: WorkspaceLimit = None,
-    semantics: Semantics = "onnx",
-    as_json: AsJson = False,
+    inputs: options.Files = None,
+    dim: options.Dim = None,
+    seed: options.Seed = 0,
+    threads: options.Threads = None,
+    accuracy: options.Accuracy = None,
+    workspace_limit: options.WorkspaceLimit = None,
+    semantics: options.Semantics = "onnx",
+    as_json: options.AsJson = False,
 ) -> None:
     """Show the plan of a problem, or of every convolution of a model."""
-    wanted = subject(target)
-    with within(threads, accuracy, workspace_limit):
+    wanted = options.subject(target)
+    with options.within(threads, accuracy, workspace_limit):
         if isinstance(wanted, Problem):
             nodes: dict[str, list[str]] = {str(wanted): []}
         else:
-            model, fed = session(wanted, semantics, inputs, dim, seed)
+            model, fed = options.session(wanted, semantics, inputs, dim, seed)
             model.run(None, {name: feed.array for name, feed in fed.items()})
             nodes = _by_problem(model.nodes)
         plans = {text: polyconv.plan(Problem.parse(text), rigor=rigor) for text in nodes}

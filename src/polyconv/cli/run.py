@@ -17,21 +17,7 @@ import typer
 from numpy.typing import NDArray
 
 import polyconv
-from polyconv.cli import render
-from polyconv.cli.options import (
-    Accuracy,
-    AsJson,
-    Dim,
-    Files,
-    Seed,
-    Semantics,
-    Target,
-    Threads,
-    WorkspaceLimit,
-    session,
-    subject,
-    within,
-)
+from polyconv.cli import options, render
 from polyconv.cli.saving import Saved, save
 from polyconv.conformance.operands import operands
 from polyconv.layer import compute
@@ -75,10 +61,10 @@ class Output:
 
 
 def command(
-    target: Target,
-    inputs: Files = None,
-    dim: Dim = None,
-    seed: Seed = 0,
+    target: options.Target,
+    inputs: options.Files = None,
+    dim: options.Dim = None,
+    seed: options.Seed = 0,
     folder: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="Writes NAME.npy, and NAME.png of pictures.")
     ] = None,
@@ -86,17 +72,17 @@ def command(
         bool | None, typer.Option("--images/--no-images", help="A .png of every output, or of none.")
     ] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Timed runs; the fastest counts.")] = 1,
-    threads: Threads = None,
-    accuracy: Accuracy = None,
-    workspace_limit: WorkspaceLimit = None,
-    semantics: Semantics = "onnx",
-    as_json: AsJson = False,
+    threads: options.Threads = None,
+    accuracy: options.Accuracy = None,
+    workspace_limit: options.WorkspaceLimit = None,
+    semantics: options.Semantics = "onnx",
+    as_json: options.AsJson = False,
 ) -> None:
     """Run a model, or one convolution, and show what ran where."""
     if pictures is not None and folder is None:
         raise typer.BadParameter("--images and --no-images belong to --save DIR")
-    wanted = subject(target)
-    with within(threads, accuracy, workspace_limit):
+    wanted = options.subject(target)
+    with options.within(threads, accuracy, workspace_limit):
         if isinstance(wanted, Problem):
             if inputs or dim:
                 raise typer.BadParameter("--input and --dim are for models; a problem runs on random numbers")
@@ -134,7 +120,7 @@ class Answer:
 def _model(
     path: Path, semantics: str, files: Sequence[str] | None, dim: Sequence[str] | None, seed: int, repeat: int
 ) -> Answer:
-    model, fed = session(path, semantics, files, dim, seed)
+    model, fed = options.session(path, semantics, files, dim, seed)
     given = {name: feed.array for name, feed in fed.items()}
     first, results = _timed(lambda: model.run(None, given))
     times = []

@@ -19,7 +19,7 @@ from polyconv.conformance.operands import Operands
 from polyconv.problem.oracle import magnitude
 from polyconv.problem.problem import Problem, effective_kernel
 
-__all__ = ["CRASHES", "DIFFERENCES", "REFUSALS", "Difference", "Refusal", "crash", "explanation", "refusal"]
+__all__ = ["CRASHES", "DIFFERENCES", "REFUSALS", "Difference", "Refusal", "Row", "crash", "explanation", "refusal"]
 
 Array = NDArray[Any]
 Condition = Callable[[Problem, Operands], bool]
@@ -27,8 +27,8 @@ Cover = Callable[[Problem, Operands, Expected, Array], Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """One kind of problem that an engine cannot be asked.
+class Row:
+    """One kind of problem at which an engine is on its own.
 
     Parameters
     ----------
@@ -42,6 +42,11 @@ class Refusal:
     engine: str
     name: str
     when: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal(Row):
+    """One kind of problem that an engine cannot be asked."""
 
 
 def _is_zero_sized(p: Problem, made: Operands) -> bool:
@@ -150,23 +155,15 @@ CRASHES: tuple[Refusal, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Row):
     """One way in which an engine answers differently.
 
     Parameters
     ----------
-    engine : str
-    name : str
-        How reports call it.
-    when : callable
-        Whether it concerns a problem with its operands.
     covers : callable
         ``covers(problem, operands, expected, got)``: which outputs it accounts for, as a mask.
     """
 
-    engine: str
-    name: str
-    when: Condition
     covers: Cover
 
 

@@ -41,6 +41,8 @@ _KIND, _SCHEMA = "polyconv wisdom", 1
 _MOST_BYTES = 16 << 20
 _LONGEST_TEXT = 1000
 _LONGEST_SECONDS = 1e9
+_LONGEST_WAIT_SECONDS = 10.0
+"""For another process that saves; each takes milliseconds."""
 _log = logging.getLogger("polyconv")
 
 File = str | PathLike[str]
@@ -238,7 +240,8 @@ def path() -> Path | None:
 def save() -> Path | None:
     """Add what this process knows to the user's file; what it measured itself replaces what stands there.
 
-    Entries of this CPU that another version or other kernels made are dropped there.
+    Entries of this CPU that another version or other kernels made are dropped there.  Processes that save at the same
+    time do so one after the other, by a lock beside the file.
 
     Returns
     -------
@@ -251,17 +254,23 @@ def save() -> Path | None:
     with _lock:
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            merged = {entry.key: entry for entry in (read(file, private=True) if os.path.lexists(file) else ())}
-            for entry, source in _known.values():
-                before = None if source == "measured" else merged.get(entry.key)
-                merged[entry.key] = _better(before, entry)
-            here = host_target().cpu
-            kept = [e for e in merged.values() if e.cpu != here or outdated(e) is None]
-            write(file, _sorted(kept))
+            from filelock import FileLock  # only here: most processes never save
+
+            with FileLock(f"{file}.lock", timeout=_LONGEST_WAIT_SECONDS, mode=0o600):
+                _add_to(file)
         except (OSError, ArgumentError) as error:
             _log.warning("wisdom cannot be saved: %s", error)
             return None
     return file
+
+
+def _add_to(file: Path) -> None:
+    merged = {entry.key: entry for entry in (read(file, private=True) if os.path.lexists(file) else ())}
+    for entry, source in _known.values():
+        before = None if source == "measured" else merged.get(entry.key)
+        merged[entry.key] = _better(before, entry)
+    here = host_target().cpu
+    write(file, _sorted(e for e in merged.values() if e.cpu != here or outdated(e) is None))
 
 
 # -- files ---------------------------------------------------------------------------------------------
