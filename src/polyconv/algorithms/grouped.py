@@ -36,9 +36,9 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.stem import copy_entries, mean_taps, outer_offsets, row_entries
-from polyconv.algorithms.sweep import Lines, Sweep, lines, sweeps
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
 from polyconv.kernels.fused import FusedTile, of_sums
-from polyconv.kernels.grouped import ENTRY_WORDS, grouped_tile
+from polyconv.kernels.grouped import ENTRY_WORDS, blocks_in, grouped_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
@@ -49,8 +49,10 @@ from polyconv.target import Target
 
 __all__ = ["applicable", "build", "cost", "workspace"]
 
-_PANEL_BYTES = 256 << 10
-"""Workspace of a thread: a quarter of a 1 MiB second-level cache."""
+_PANEL_BYTES = {"NCHW": 256 << 10, "NHWC": 512 << 10}
+"""Workspace of a thread: a quarter of a 1 MiB second-level cache, or half where items have many blocks."""
+_MOST_BLOCKS, _MOST_REPEATED = 16, 1.3
+"""Where channels lie together, most blocks of an item, and how often lines may be brought for them."""
 
 _REGISTERS = {"avx512": 31, "avx2": 15, "baseline": 14}
 """Registers for sums, and for the weights or pixels that are used again; without FMA a product needs one more."""
@@ -63,10 +65,11 @@ WORDS = (
     "lanes_used", "total_channels", "total_outputs", "total_blocks", "item_blocks", "pixel_bytes", "line_bytes",
     "block_bytes", "row_step", "outer_taps", "tap_entries", "*reach", "*offsets", "*entries", "list", "edge_list",
     "*weights", "w_block", "always_cut", "fused", "slots", "sum_row", "run_rows", "*tiles", "table_words", "word_bytes",
-    "*bias", "*scale", "*constants", "*move_in", "*move_out",
+    "*bias", "*scale", "*constants", "together", "*move_in", "*move_out",
 )  # fmt: skip
 """The driver's words.  ``tiles`` holds four tables (block of all outputs or cut short, box cut short along the last
-axis or not): a count, then (first pixel, times, function) of every walk of a row."""
+axis or not): a count, then (first pixel, times, function) of every walk of a row.  Where channels lie ``together`` the
+move in takes all blocks of an item."""
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
@@ -91,17 +94,24 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
         target = panel + (line * p.line_bytes + first_line * p.pixel_bytes)
-        with k.loop(0, blocks, carry=[target, source, p.total_channels - first * p.lanes_used]) as block:
-            target, source, left = block.values
-            with k.when((head > 0) | (end < count)):
-                zero_words(k, target, (head * p.pixel_bytes) >> 2, words_of_4)
-                zero_words(k, target + end * p.pixel_bytes, ((count - end) * p.pixel_bytes) >> 2, words_of_4)
-            with k.when(end > head):
-                k.call(
-                    p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
-                    p.word_bytes, end - head, k.minimum(left, p.lanes_used), p.zero_point,
-                )  # fmt: skip
-            block.next(target + p.block_bytes, source + p.lanes_used * p.x_c, left - p.lanes_used)
+        channels = k.minimum(blocks * p.lanes_used, p.total_channels - first * p.lanes_used)
+        with k.when((head > 0) | (end < count)), k.loop(0, blocks) as block:
+            here = target + block.index * p.block_bytes
+            zero_words(k, here, (head * p.pixel_bytes) >> 2, words_of_4)
+            zero_words(k, here + end * p.pixel_bytes, ((count - end) * p.pixel_bytes) >> 2, words_of_4)
+        target, pixels = target + head * p.pixel_bytes, end - head
+        together = p.together.equals(1)
+        with k.when((pixels > 0) & together):
+            k.call(
+                p.buffer("move_in"), source, pixel_step, target, p.pixel_bytes, p.block_bytes, pixels, channels,
+                p.zero_point,
+            )  # fmt: skip
+        with k.loop(0, k.select((pixels > 0) & p.together.equals(0), channels, 0), p.lanes_used, [target]) as block:
+            k.call(
+                p.buffer("move_in"), source + block.index * p.x_c, pixel_step, p.x_c, block.values[0], p.pixel_bytes,
+                p.word_bytes, pixels, k.minimum(channels - block.index, p.lanes_used), p.zero_point,
+            )  # fmt: skip
+            block.next(block.values[0] + p.block_bytes)
 
     fill(k, p, item, x, k.constant(INT, 0), put)
 
@@ -233,7 +243,7 @@ def _block_count(s: Situation, arith: Arithmetic) -> int:
 @lru_cache(256)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
     total = _block_count(s, arith)
-    budget = s.budget(_PANEL_BYTES)
+    budget = s.budget(_PANEL_BYTES[s.problem.layout])
     extents = tuple(axis.out for axis in sweep)
     start = (*extents[:-1], min(extents[-1], 512))
     batch = s.problem.n or 0
@@ -241,15 +251,30 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
         parts = -(-4 * s.threads // max(1, batch * total))
         axis = 0 if len(extents) == 1 or extents[0] >= parts else len(extents) - 2
         start = tuple(max(1, -(-e // parts)) if a == axis else e for a, e in enumerate(start))
-    box = boxes(start, lambda box: _sizes(s, arith, sweep, box, 1).workspace, budget)
-    most = total if s.threads == 1 else max(1, batch * total // (4 * s.threads))
-    plan = _sizes(s, arith, sweep, box, 1)
+    most = total if s.threads == 1 else max(1, min(total, batch * total // (4 * s.threads)))
+
+    def fitted(blocks: int) -> _Plan:
+        box = boxes(start, lambda box: _sizes(s, arith, sweep, box, blocks).workspace, budget)
+        return _sizes(s, arith, sweep, box, blocks)
+
+    blocks = min(most, _MOST_BLOCKS) if s.problem.layout == "NHWC" else 1
+    plan = fitted(blocks)
+    while blocks > 1 and _repeated(sweep, plan) > _MOST_REPEATED:
+        blocks = -(-blocks // 2)
+        plan = fitted(blocks)
     while plan.blocks < most:
-        more = _sizes(s, arith, sweep, box, plan.blocks + 1)
+        more = _sizes(s, arith, sweep, plan.box, plan.blocks + 1)
         if more.workspace > budget:
             break
         plan = more
     return plan
+
+
+def _repeated(sweep: Sweep, plan: _Plan) -> float:
+    """Lines of input that boxes bring, as a multiple of what one box of all would."""
+    whole = math.prod(max(1, lines(axis, axis.out).count) for axis in sweep[:-1])
+    count = math.prod(-(-axis.out // b) for axis, b in zip(sweep[:-1], plan.box[:-1], strict=True))
+    return count * math.prod(max(1, h.count) for h in plan.held[:-1]) / whole
 
 
 def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], blocks: int) -> _Plan:
@@ -327,10 +352,23 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "table_words": longest, "word_bytes": arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
-        "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, replace(last, stride=plan.step), "c"))),
+        "together": int(r.x.c == r.x.itemsize), "move_in": _move_in(r, replace(last, stride=plan.step), used),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _move_in(r: Request, last: Axis, used: int) -> int:
+    """Address of the move into the panel."""
+    if r.x.c != r.x.itemsize:
+        return move_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c")))
+    spec = Move(r.problem.x, r.arith.accumulator, "cc")
+    count, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
+
+    def build(k: Module) -> None:
+        blocks_in(k, "move", spec, count, used, f16c=f16c)
+
+    return kernel(f"grouped in {spec} {used}", ("move",), build, r.target, check=r.check)["move"]
 
 
 def _of_blocks(p: Problem, used: int, blocks: int) -> Problem:

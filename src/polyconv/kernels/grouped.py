@@ -9,11 +9,13 @@ multiply-adds.
 
 from __future__ import annotations
 
+from polyconv.dtypes import DTYPES
 from polyconv.kernels.fused import SIGNATURE, FusedTile, Out
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import Module, vector
+from polyconv.kernels.language import INT, Module, vector
+from polyconv.kernels.layout import Block, Move, load_in
 
-__all__ = ["ENTRY_WORDS", "grouped_tile"]
+__all__ = ["ENTRY_WORDS", "blocks_in", "grouped_tile"]
 
 ENTRY_WORDS = 2
 """Words of an entry, a tap: its offset in the panel, and bytes of weights before its own."""
@@ -64,3 +66,26 @@ def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, g
                     joined = joined + k.shuffle(other, other, back)
                 sums.append(joined)
             walk.next(rows_in + step * rows, *out.store(sums, 1, rows_out, y_step, rows_beside, r_step))
+
+
+def blocks_in(k: Module, name: str, spec: Move, lanes: int, used: int, *, f16c: bool) -> None:
+    """Add ``name(source, pixel_step, target, pixel_bytes, block_bytes, pixels, channels, zero_point)``.
+
+    A move into the panel of pixels whose channels lie together, a vector for every ``used`` channels.  All channels of
+    a pixel come before the next pixel: memory is read as it lies, which is twice as fast as block by block.
+    """
+    arguments = ("buffer", "int", "buffer", "int", "int", "int", "int", "int")
+    with k.function(name, *arguments) as (source, pixel_step, target, pixel_bytes, block_bytes, pixels, channels, zero):
+        block = Block(k, spec, vector(spec.element, lanes), f16c)
+        load = load_in(block, zero)
+        size = DTYPES[spec.source].itemsize
+        whole = channels // lanes * lanes if used == lanes else k.constant(INT, 0)
+        with k.loop(0, pixels) as pixel:
+            start, place = source + pixel.index * pixel_step, target + pixel.index * pixel_bytes
+            with k.loop(0, whole, used, carry=[place]) as each:
+                k.store(load(start + each.index * size, None), each.values[0])
+                each.next(each.values[0] + block_bytes)
+            with k.loop(whole, channels, used, carry=each.results) as each:
+                there = k.mask(k.minimum(channels - each.index, used), lanes)
+                k.store(load(start + each.index * size, there), each.values[0])
+                each.next(each.values[0] + block_bytes)

@@ -1,0 +1,78 @@
+"""Groups of every width up to a vector and beyond: whole and cut blocks of groups, every way in and out."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithms import result
+
+from polyconv.benchmark.runs import restricted
+from polyconv.conformance.judge import complaint, expected
+from polyconv.conformance.operands import operands
+from polyconv.problem.problem import Problem
+
+
+def agree(line: str, algorithm: str | None, **options: Any) -> bool:
+    """Check a problem; whether the algorithm takes it."""
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(len(line)), "normal" if p.x_dtype.is_float else "small")
+    got = result(p, made, algorithm, **options)
+    if got is not None:
+        assert complaint(p, expected(p, made), got) is None, line
+    return got is not None
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("algorithm", ["grouped", None])
+def test_widths(algorithm: str | None, layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    taken = []
+    with within:
+        for group in (*range(1, 18), 24, 31, 32, 40):
+            groups = 1 + 40 // group
+            c, more = group * groups, ("", " s2x2", " d1x2", " s1x3 d2x1 b1")[group % 4]
+            if agree(f"conv f32 {layout} n1 c{c} i6x21 m{c} k3x3 p1x1{more} g{groups}", algorithm):
+                taken.append(group)
+    lanes = {None: 16, "avx2": 8, "baseline": 4}[level]
+    assert algorithm is None or level is None or taken == list(range(1, lanes + 1))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("line", [
+    "conv f32 {} n2 c40 i7x7 m40 k3x3 p1x1 g5 b1 r1 act=Relu", "conv f32 {} n1 c36 i600 m36 k9 s2 p4 g9",
+    "conv f32 {} n1 c48 i14x14 m48 k5x5 p2x2 g12 b1 act=Gelu", "conv f32 {} n1 c64 i1x1 m64 k1x1 g16",
+    "conv f32 {} n1 c12 i90 m12 k3 d40 g3",
+    "conv f32 {} n1 c33 i5x6x9 m33 k3x3x3 p1x1x1 g11 b1 r1", "conv f32 {} n1 c32 i8x8x8 m32 k3x1x3 s2x2x1 p1x0x1 g4",
+    "conv f32 {} n1 c320 i9x9 m320 k3x3 p1x1 g80", "conv f32 {} n1 c32 i70x60 m32 k3x3 p1x1 g4",
+    "conv f32 {} n1 c16 i3x4x5x6 m16 k2x2x2x2 p1x0x1x0 g2", "conv f64 {} n1 c20 i9x9 m20 k3x3 p1x1 g5 b1",
+    "conv f16 {} n1 c24 i9x9 m24 k3x3 p1x1 g4 b1 r1", "conv bf16 {} n1 c24 i9x9 m24 k3x3 s2x2 g3",
+    "conv i8>i32 {} n1 c24 i9x9 m24 k3x3 p1x1 g3", "conv_transpose f32 {} n1 c24 i9x9 m24 k4x4 s2x2 p1x1 g6 b1",
+    "conv_transpose f32 {} n1 c21 i9x9 m21 k3x3 s3x2 p1x1 op1x1 d2x1 g3",
+])  # fmt: skip
+def test_shapes(layout: str, line: str) -> None:
+    assert agree(line.format(layout), "grouped")
+    agree(line.format(layout), "grouped", workspace_limit=0)
+    p = Problem.parse(line.format(layout))
+    made = operands(p, np.random.default_rng(0), "normal" if p.x_dtype.is_float else "small")
+    alone, shared = (result(p, made, "grouped", threads=n) for n in (1, 2))
+    assert alone is not None and shared is not None
+    assert np.array_equal(alone, shared)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_results_that_lie_apart(layout: str) -> None:
+    """Rows that do not follow each other in the result leave one by one, with the same bits."""
+    p = Problem.parse(f"conv f32 {layout} n1 c40 i9x9 m40 k3x3 p1x1 g5")
+    made = operands(p, np.random.default_rng(0), "normal")
+    plain = result(p, made, "grouped")
+    assert plain is not None
+    for axis in range(4):
+        shape = [2 * e if a == axis else e for a, e in enumerate(plain.shape)]
+        every_second = tuple(slice(None, None, 2) if a == axis else slice(None) for a in range(4))
+        apart = np.zeros(shape, plain.dtype)[every_second]
+        result(p, made, "grouped", out=apart)
+        assert np.array_equal(plain, apart)
