@@ -64,6 +64,8 @@ less saves a pass over the transformed weights, which is longer where those are 
 
 NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
+_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (24 << 20, 14.0), (40 << 20, 11.0)), 8.0
+"""Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
 _REPEATED_BYTES = 2 << 20
 """Transformed weights that each of several threads streams rather than transforming all inputs."""
 
@@ -375,25 +377,26 @@ def again_box(sweep: Sweep, transformed: int, rows: tuple[Cut, ...], columns: tu
 
 
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
-    """Cycles: products or the stream of weights, whichever is longer, and the passes over tiles."""
+    """Cycles: products, where the first tile of a box waits for the weights to stream in, and the passes over tiles."""
     p = s.problem
     group_in = p.c // p.groups
     most = channel_tile(s.target, plan.vectors)
     lane = lanes(s.target, arith)
     taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
-    products = stream = transforms = moves = 0.0
+    products = transforms = moves = 0.0
     outer_boxes = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
     outer_rows = math.prod(axis.out for axis in sweep[: len(sweep) - plan.transformed])
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
     products_entering = sum(plan.point_phases)
     weight_bytes = products_entering * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
-    bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 7.0
+    bytes_a_cycle = next((rate for most_bytes, rate in _STREAMED if weight_bytes < most_bytes), _MEMORY_BYTES)
+    arrives = plan.vectors * lane * arith.bytes / bytes_a_cycle
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
-    per_in, per_out = 4.0, 4.0
+    per_in, per_out = 3.5, 3.0
     if p.layout == "NCHW":
-        per_in = (14.0 if planes_collide(p, reading=True) else 7.0) * (1 + (sweep[-1].stride > 1))
-        per_out = 12.0 if planes_collide(p, reading=False) else 7.0
+        per_in = (7.0 if planes_collide(p, reading=True) else 4.5) * (2.5 if sweep[-1].stride > 1 else 1.0)
+        per_out = 10.0 if planes_collide(p, reading=False) else 4.0
     # what leaves the second-level cache is written to the third and read from there
     far = 2 * plan.y.n * plan.x.n * plan.v_point if plan.workspace > NEAR_BYTES else 0
     for rows, columns in itertools.product(plan.rows, plan.columns):
@@ -404,19 +407,19 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
             )
             steps = taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
             tiles = near_equal(tall * wide, most)
-            cycles = sum(tile_cycles(rows_, plan.vectors) for _, rows_ in tiles)
+            cycles = [1.15 * tile_cycles(rows_, plan.vectors) for _, rows_ in tiles]
+            step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
             starts = 20 * len(tiles) + 1.0 * tall * wide * plan.vectors
-            products += share * plan.blocks * outer_rows * (1.15 * cycles * steps + starts)
+            products += share * plan.blocks * outer_rows * (step * steps + starts)
         tile_count = rows.tiles() * columns.tiles()
         transforms += outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
         transforms += outer_rows * plan.blocks * plan.vectors * tile_count * points * 3.6
-        stream += outer_rows * weight_bytes / bytes_a_cycle
         outputs = rows.covers * columns.covers
         moves += outer_rows * plan.blocks * plan.vectors * outputs * per_out
         moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
         moves += outer_boxes * (1500.0 + far / _FAR_BYTES)
     batch = (p.n or 0) * p.groups
-    return {"products": max(products, stream) * batch, "transforms": transforms * batch, "moves": moves * batch}
+    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
 
 
 def applicable(s: Situation) -> str | None:
