@@ -158,6 +158,7 @@ class Plan:
     held: tuple[Lines, ...]
     phases: tuple[Phase, ...]
     vectors: int
+    last_vectors: int
     blocks: int
     tiles: int
     line_bytes: int
@@ -174,6 +175,11 @@ class Plan:
     flags: int
     notes: int
     workspace: int
+
+    @property
+    def vectors_out(self) -> int:
+        """Vectors of output channels; the last block may have one less than others."""
+        return (self.blocks - 1) * self.vectors + self.last_vectors
 
     def kind(self, point: int) -> int:
         """Kind of a point: which of its axes are at infinity."""
@@ -324,8 +330,9 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane, transformed = lanes(s.target, arith), 1 if y is _NONE else 2
-    vectors = 1 if group_out <= lane or (-(-group_out // lane) % 2 and group_out < 4 * lane) else 2
-    blocks = -(-group_out // (vectors * lane))
+    vectors_out = -(-group_out // lane)
+    vectors = min(vectors_out, 2)
+    blocks = -(-vectors_out // vectors)
     tall, wide = max(len(cut.sizes) for cut in rows), max(len(cut.sizes) for cut in columns)
     width = columns[0].apart * wide * x.m
     above = (_lines_of_rows(sweep[-2], rows[0].residues, tall * y.m),) if transformed == 2 else ()
@@ -354,8 +361,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     flags = max(flags, v + again)
     notes = flags + 8 * blocks + 64
     return Plan(
-        y, x, transformed, rows, columns, outer, held, phases, vectors, blocks, tiles, line_bytes, block_bytes, v_block,
-        v_line, v_point, s_point, out_line, header, v, sums, out, flags, notes,
+        y, x, transformed, rows, columns, outer, held, phases, vectors, vectors_out - (blocks - 1) * vectors, blocks,
+        tiles, line_bytes, block_bytes, v_block, v_line, v_point, s_point, out_line, header, v, sums, out, flags, notes,
         notes + 24 * len(sweep) + 8 * (all_lines + 2) + 64,
     )  # fmt: skip
 
@@ -388,9 +395,8 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     outer_rows = math.prod(axis.out for axis in sweep[: len(sweep) - plan.transformed])
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
     products_entering = sum(plan.point_phases)
-    weight_bytes = products_entering * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
+    weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
     bytes_a_cycle = next((rate for most_bytes, rate in _STREAMED if weight_bytes < most_bytes), _MEMORY_BYTES)
-    arrives = plan.vectors * lane * arith.bytes / bytes_a_cycle
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out = 3.5, 3.0
@@ -407,15 +413,17 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
             )
             steps = taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
             tiles = near_equal(tall * wide, most)
-            cycles = [1.15 * tile_cycles(rows_, plan.vectors) for _, rows_ in tiles]
-            step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
-            starts = 20 * len(tiles) + 1.0 * tall * wide * plan.vectors
-            products += share * plan.blocks * outer_rows * (step * steps + starts)
+            for vectors, blocks in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)):
+                arrives = vectors * lane * arith.bytes / bytes_a_cycle
+                cycles = [1.15 * tile_cycles(rows_, vectors) for _, rows_ in tiles]
+                step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
+                starts = 20 * len(tiles) + 1.0 * tall * wide * vectors
+                products += share * blocks * outer_rows * (step * steps + starts)
         tile_count = rows.tiles() * columns.tiles()
         transforms += outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
-        transforms += outer_rows * plan.blocks * plan.vectors * tile_count * points * 3.6
+        transforms += outer_rows * plan.vectors_out * tile_count * points * 3.6
         outputs = rows.covers * columns.covers
-        moves += outer_rows * plan.blocks * plan.vectors * outputs * per_out
+        moves += outer_rows * plan.vectors_out * outputs * per_out
         moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
         moves += outer_boxes * (1500.0 + far / _FAR_BYTES)
     batch = (p.n or 0) * p.groups
@@ -508,7 +516,7 @@ def shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> tuple[P
         return plan, 1
     taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
     lane = lanes(s.target, arith)
-    weight_bytes = sum(plan.point_phases) * taps * (p.c // p.groups) * plan.vectors * lane * arith.bytes * plan.blocks
+    weight_bytes = sum(plan.point_phases) * taps * (p.c // p.groups) * plan.vectors_out * lane * arith.bytes
     if weight_bytes > _REPEATED_BYTES:
         splits = min(plan.blocks, -(-s.threads // items))
         return plan, -(-plan.blocks // -(-plan.blocks // splits))
