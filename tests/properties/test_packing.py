@@ -91,21 +91,25 @@ def test_transformed_weights_are_rounded_once(line: str, level: str | None) -> N
     ((sweep, plan),) = parts(s)
     assert plan is not None
     arith = ARITHMETIC[p.x]
-    width, (m, c) = plan.vectors * lanes(s.target, arith), (p.m // p.groups, p.c // p.groups)
+    lane, m, c = lanes(s.target, arith), p.m // p.groups, p.c // p.groups
     inner = sweep[-1].taps * (sweep[-2].taps if plan.transformed == 2 else 1)
     spread = w.reshape(p.groups, m, c, -1, inner).astype(np.longdouble)
     points = np.einsum("pt,gmcot->gpocm", np.kron(plan.y.weights, plan.x.weights).astype(np.longdouble), spread)
     outer = points.shape[2]
     (packed,) = (form for key, form in forms.items() if key[0] == "winograd")
-    streams = packed.reshape(p.groups, plan.blocks, points.shape[1], -1)
+    rows = packed.reshape(p.groups, -1)
+    size = rows.shape[1] // (plan.vectors_out * lane)  # rows of outputs, of which every block has as many
     scale = math.prod(np.abs(scheme.weights).sum(1).max() for scheme in (plan.y, plan.x)) * 9
     for block in range(plan.blocks):
-        some = points[..., block * width : (block + 1) * width]
+        first = block * plan.vectors * lane
+        width = (plan.vectors if block < plan.blocks - 1 else plan.last_vectors) * lane
+        some = points[..., first : first + width]
         some = np.pad(some, [(0, 0)] * 4 + [(0, width - some.shape[-1])])
         wanted = np.concatenate([
             some[:, :, :, f : f + 16].reshape(*points.shape[:2], -1) for f in range(0, c, 16)
         ], axis=2)  # fmt: skip
-        error = np.abs(streams[:, block] - wanted)
+        stream = rows[:, size * first :][:, : size * width].reshape(p.groups, points.shape[1], -1)
+        error = np.abs(stream - wanted)
         eps = np.finfo(packed.dtype).eps
         assert (error <= np.abs(wanted) * eps / (2 if p.x == "f32" else 0.25) + scale * outer * 2e-16).all()
 

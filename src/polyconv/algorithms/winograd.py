@@ -63,9 +63,9 @@ WORDS = (
     "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "out", "out_line", "out_pixel",
     "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group", "w_block",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "word_bytes",
-    "flags", "again", "*again_words",
+    "narrow", "flags", "again", "*again_words",
     "notes", "item_count", "items_ahead", "runs_a_call", "runs_a_row", "run_step", "run_bytes",
-    "*output_transform", "*bias", "*scale", "*constants", "*move_in", "*move_out",
+    "*output_transforms", "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
 
 
@@ -220,23 +220,30 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace:
     v = workspace + (p.v + line // p.y_lines * p.v_line)
     weights = p.buffer("weights") + (item.g * p.w_group + block * p.w_block)
     band = row_list(k, p, item, row, p.axes - p.transformed)
+    narrow = _narrow(k, p, block)
+    sum_row = p.sum_row >> narrow
     with k.loop(0, p.points) as point:
         at_end = k.cast("zext", (point.index % p.inner_points).equals(p.inner_points - 1), INT)
         low_end = k.cast("zext", point.index >= p.points - p.inner_points, INT)
         kind = k.select(p.transformed.equals(2), low_end * 2 + at_end, at_end)
         tiles = p.buffer("lists") + k.word(p.buffer("lists"), box.lists + kind) * 8
         of_kind = Words(k, p.buffer("kinds"), _KIND).at(band * 4 + kind, len(_KIND))
-        stream = weights + k.word(p.buffer("point_weights"), point.index)
+        stream = weights + (k.word(p.buffer("point_weights"), point.index) >> narrow)
         source, target = v + point.index * p.v_point, workspace + (p.sums + point.index * p.s_point)
         with k.loop(0, k.word(tiles)) as tile:
-            place = tiles + (tile.index * 24 + 8)
+            place = tiles + (tile.index * 40 + 8)
             first = k.word(place)
             k.call(
-                k.buffer(place, 1), source + first * p.row_bytes, of_kind.count,
+                k.buffer(place, narrow * 2 + 1), source + first * p.row_bytes, of_kind.count,
                 p.buffer("entries") + of_kind.first * 24, stream, workspace + p.scratch, 0,
-                target + first * p.sum_row, p.sum_row,
+                target + first * sum_row, sum_row,
             )  # fmt: skip
             _ask_for_next(k, p, x, workspace)
+
+
+def _narrow(k: Module, p: Words, block: Value) -> Value:
+    """1 for a block of outputs half as wide as others, as the last one may be, else 0."""
+    return k.select(block.equals(p.blocks - 1), p.narrow, 0)
 
 
 def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: Buffer, block: Value, row: Value,
@@ -247,21 +254,23 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
     channel = block * p.block_outputs
     outputs = k.select(block.equals(p.blocks - 1), p.last_outputs, p.block_outputs)
     table_place = (item.g * p.outputs + channel) * p.word_bytes
+    narrow = _narrow(k, p, block)
+    sum_row = p.sum_row >> narrow
     with k.loop(0, box.record_count) as r:
         record = Words(k, p.buffer("records"), _RECORD).at(box.records + r.index, len(_RECORD))
 
         def transform(run: Words, tile: Value) -> None:
             k.call(
-                p.buffer("output_transform"), workspace + (p.sums + tile * p.sum_row), p.s_point,
-                workspace + (p.out + run.pixel * p.sum_row), p.out_line, p.out_pixel, run.count,
-                run.step * p.sum_row, flag,
+                k.buffer(p.buffer("output_transforms"), narrow * 2), workspace + (p.sums + tile * sum_row), p.s_point,
+                workspace + (p.out + run.pixel * sum_row), p.out_line, p.out_pixel >> narrow, run.count,
+                run.step * sum_row, flag,
             )  # fmt: skip
 
         _runs(k, p, box, record, transform)
         with k.loop(0, record.valid) as i:
             _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out + i.index * p.y_apart)
             k.call(
-                p.buffer("move_out"), workspace + (p.out + i.index * p.out_line), p.sum_row, p.word_bytes,
+                p.buffer("move_out"), workspace + (p.out + i.index * p.out_line), sum_row, p.word_bytes,
                 k.buffer(frame, 2) + (y_offset + channel * p.y_c), last.y_stride, p.y_c, box.columns, outputs,
                 p.buffer("bias") + table_place, p.buffer("scale") + table_place,
                 k.buffer(frame, 4) + (r_offset + channel * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
@@ -329,13 +338,16 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "sum_row": sum_row, "out": plan.out, "out_line": plan.out_line, "out_pixel": plan.columns[0].apart * sum_row,
         "phase_count": len(plan.phases), "phases": words(phases), "bands": words(bands_table(found)),
         "entries": words(entries), "kinds": words(kinds),
-        "weights": packed, "point_weights": words(point_weights), "w_group": plan.blocks * point_weights[-1],
+        "weights": packed, "point_weights": words(point_weights),
+        "w_group": point_weights[-1] // plan.vectors * plan.vectors_out,
         "w_block": point_weights[-1],
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // splits),
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "word_bytes": arith.bytes, "flags": plan.flags, "again": plan.v, "again_words": again_words,
         **_early(r, sweep, plan, values["items"]),
-        "output_transform": _output_transform(r, plan),
+        "narrow": int(plan.last_vectors < plan.vectors),
+        "output_transforms": words([_output_transform(r, plan, plan.vectors), 0,
+                                    _output_transform(r, plan, plan.last_vectors), 0]),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "c"))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
@@ -394,7 +406,9 @@ def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], li
     full both, short column, short both.  The point at infinity of an axis does without its short tiles.
     """
     most = channel_tile(r.target, plan.vectors)
-    functions = [0, *tile_addresses(r, "channel", range(1, most + 1), plan.vectors)]
+    functions = [
+        [0, *tile_addresses(r, "channel", range(1, most + 1), vectors)] for vectors in (plan.vectors, plan.last_vectors)
+    ]
     boxes_table: list[int] = []
     records: list[int] = []
     runs: list[int] = []
@@ -419,7 +433,8 @@ def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], li
                 lists[lists_at + kind] = len(lists)
                 parts = near_equal(ends[high] - ends[low], most)
                 lists.append(len(parts))
-                lists += [v for first, count in parts for v in (ends[low] + first, functions[count], 0)]
+                lists += [v for first, count in parts
+                          for v in (ends[low] + first, functions[0][count], 0, functions[1][count], 0)]  # fmt: skip
     return boxes_table, records, runs, lists
 
 
@@ -495,14 +510,14 @@ def _input_transform(r: Request, plan: Plan, full: tuple[bool, bool]) -> int:
     return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
 
 
-def _output_transform(r: Request, plan: Plan) -> int:
-    """Address of the output transform."""
+def _output_transform(r: Request, plan: Plan, vectors: int) -> int:
+    """Address of the output transform of so many vectors."""
     element, lane, y, x = r.arith.accumulator, lanes(r.target, r.arith), plan.y, plan.x
 
     def build(k: Module) -> None:
-        output_transform(k, "transform", y, x, element, lane, plan.vectors)
+        output_transform(k, "transform", y, x, element, lane, vectors)
 
-    label = f"winograd output {y} {x} {element} {plan.vectors}"
+    label = f"winograd output {y} {x} {element} {vectors}"
     return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
 
 
@@ -528,7 +543,7 @@ def packing_driver(k: Module, name: str, vector_bytes: int) -> None:
                     with k.when(before >= 0):
                         k.call(
                             p.buffer("place"), made + point.index * p.made_point, p.word_bytes, 0,
-                            target + (of_point.first + at * row), p.word_bytes, 0, count * row // p.word_bytes, 1, 0,
+                            target + (of_point.first + at) * row, p.word_bytes, 0, count * row // p.word_bytes, 1, 0,
                         )  # fmt: skip
 
 
@@ -537,33 +552,33 @@ def _packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
 
     The transform is done in float64 and rounded once.
     """
-    arith, w, width = r.arith, forward_strides(r.weights(sweep)), plan.vectors * lanes(r.target, r.arith)
+    arith, w, lane = r.arith, forward_strides(r.weights(sweep)), lanes(r.target, r.arith)
     groups, m, c, taps = w.shape
     wide = sweep[-1].taps
     inner = wide * sweep[-2].taps if plan.transformed == 2 else wide
-    outer, points, row = taps // inner, plan.y.n * plan.x.n, width * arith.bytes
+    outer, points, row = taps // inner, plan.y.n * plan.x.n, plan.vectors * lane * arith.bytes
     enters = [[phase.enters(plan.kind(point)) for point in range(points)] for phase in plan.phases]
     before = [
         sum(other[point] for other in enters[:number]) if enters[number][point] else -1
         for number in range(len(enters)) for point in range(points)
     ]  # fmt: skip
-    point_weights = [0, *itertools.accumulate(count * outer * c * width for count in plan.point_phases)]
-    of_block = point_weights[-1]
-    packed = aligned(groups * plan.blocks * of_block, w.dtype)
-    sets = [
-        Set(b * width, min(width, m - b * width), width, b * of_block, plan.blocks * of_block)
-        for b in range(plan.blocks)
-    ]
+    point_rows = [0, *itertools.accumulate(count * outer * c for count in plan.point_phases)]
+    of_group = point_rows[-1] * plan.vectors_out * lane
+    packed = aligned(groups * of_group, w.dtype)
+    sets = []
+    for first in range(0, m, plan.vectors * lane):
+        width = min(plan.vectors, -(-(m - first) // lane)) * lane
+        sets.append(Set(first, min(width, m - first), width, point_rows[-1] * first, of_group))
     transforms = {full: _weight_transform(r, plan, full) for full in {phase.full for phase in plan.phases}}
     phases = [(phase.taps[0] * wide + phase.taps[1], transforms[phase.full], 0) for phase in plan.phases]
-    of_points = zip(point_weights, plan.point_phases, strict=False)
+    of_points = zip(point_rows, plan.point_phases, strict=False)
     made, made_point = ROW_WORDS * taps * row, (ROW_WORDS * row // 64 | 1) * 64
     values = source_words(r, w, sets, packed)
     values.update({
         "made": made, "made_point": made_point, "points": points, "outer": outer, "outer_taps": inner,
         "y_taps": wide * (sweep[-2].stride if plan.transformed == 2 else 1), "x_taps": sweep[-1].stride,
         "phase_count": len(phases), "phases": words([v for phase in phases for v in phase]),
-        "point_table": words([v for first, count in of_points for v in (first * arith.bytes, count)]),
+        "point_table": words([v for first, count in of_points for v in (first, count)]),
         "before": words(before), "place": move_address(r, Move(arith.name, arith.accumulator, "pp")),
     })  # fmt: skip
     address = kernel(

@@ -67,6 +67,8 @@ less saves a pass over the transformed weights, which is longer where those are 
 
 NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
+_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (24 << 20, 14.0), (40 << 20, 11.0)), 8.0
+"""Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
 _REPEATED_BYTES = 2 << 20
 """Transformed weights that each of several threads streams rather than transforming all inputs."""
 
@@ -159,6 +161,7 @@ class Plan:
     held: tuple[Lines, ...]
     phases: tuple[Phase, ...]
     vectors: int
+    last_vectors: int
     blocks: int
     tiles: int
     line_bytes: int
@@ -175,6 +178,11 @@ class Plan:
     flags: int
     notes: int
     workspace: int
+
+    @property
+    def vectors_out(self) -> int:
+        """Vectors of output channels; the last block may have one less than others."""
+        return (self.blocks - 1) * self.vectors + self.last_vectors
 
     def kind(self, point: int) -> int:
         """Kind of a point: which of its axes are at infinity."""
@@ -325,8 +333,9 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane, transformed = lanes(s.target, arith), 1 if y is _NONE else 2
-    vectors = 1 if group_out <= lane or (-(-group_out // lane) % 2 and group_out < 4 * lane) else 2
-    blocks = -(-group_out // (vectors * lane))
+    vectors_out = -(-group_out // lane)
+    vectors = min(vectors_out, 2)
+    blocks = -(-vectors_out // vectors)
     tall, wide = max(len(cut.sizes) for cut in rows), max(len(cut.sizes) for cut in columns)
     width = columns[0].apart * wide * x.m
     above = (_lines_of_rows(sweep[-2], rows[0].residues, tall * y.m),) if transformed == 2 else ()
@@ -355,8 +364,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     flags = max(flags, v + again)
     notes = flags + 8 * blocks + 64
     return Plan(
-        y, x, transformed, rows, columns, outer, held, phases, vectors, blocks, tiles, line_bytes, block_bytes, v_block,
-        v_line, v_point, s_point, out_line, header, v, sums, out, flags, notes,
+        y, x, transformed, rows, columns, outer, held, phases, vectors, vectors_out - (blocks - 1) * vectors, blocks,
+        tiles, line_bytes, block_bytes, v_block, v_line, v_point, s_point, out_line, header, v, sums, out, flags, notes,
         notes + 24 * len(sweep) + 8 * (all_lines + 2) + 64,
     )  # fmt: skip
 
@@ -389,26 +398,26 @@ def outer_bands(sweep: Sweep, transformed: int, phases: int, channels: int) -> l
 
 
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
-    """Cycles: products or the stream of weights, whichever is longer, and the passes over tiles."""
+    """Cycles: products, where the first tile of a box waits for the weights to stream in, and the passes over tiles."""
     p = s.problem
     group_in = p.c // p.groups
     most = channel_tile(s.target, plan.vectors)
     lane = lanes(s.target, arith)
     taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
-    products = stream = transforms = moves = 0.0
+    products = transforms = moves = 0.0
     outer_boxes = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
     outer_rows = math.prod(axis.out for axis in sweep[: len(sweep) - plan.transformed])
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
     products_entering = sum(plan.point_phases)
     met = share_met(sweep, outer_bands(sweep, plan.transformed, len(plan.phases), group_in))
-    weight_bytes = products_entering * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
-    bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 7.0
+    weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
+    bytes_a_cycle = next((rate for most_bytes, rate in _STREAMED if weight_bytes < most_bytes), _MEMORY_BYTES)
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
-    per_in, per_out = 4.0, 4.0
+    per_in, per_out = 3.5, 3.0
     if p.layout == "NCHW":
-        per_in = (14.0 if planes_collide(p, reading=True) else 7.0) * (1 + (sweep[-1].stride > 1))
-        per_out = 12.0 if planes_collide(p, reading=False) else 7.0
+        per_in = (7.0 if planes_collide(p, reading=True) else 4.5) * (2.5 if sweep[-1].stride > 1 else 1.0)
+        per_out = 10.0 if planes_collide(p, reading=False) else 4.0
     # what leaves the second-level cache is written to the third and read from there
     far = 2 * plan.y.n * plan.x.n * plan.v_point if plan.workspace > NEAR_BYTES else 0
     for rows, columns in itertools.product(plan.rows, plan.columns):
@@ -419,19 +428,21 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
             )
             steps = met * taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
             tiles = near_equal(tall * wide, most)
-            cycles = sum(tile_cycles(rows_, plan.vectors) for _, rows_ in tiles)
-            starts = 20 * len(tiles) + 1.0 * tall * wide * plan.vectors
-            products += share * plan.blocks * outer_rows * (1.15 * cycles * steps + starts)
+            for vectors, blocks in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)):
+                arrives = vectors * lane * arith.bytes / bytes_a_cycle
+                cycles = [1.15 * tile_cycles(rows_, vectors) for _, rows_ in tiles]
+                step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
+                starts = 20 * len(tiles) + 1.0 * tall * wide * vectors
+                products += share * blocks * outer_rows * (step * steps + starts)
         tile_count = rows.tiles() * columns.tiles()
         transforms += outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
-        transforms += outer_rows * plan.blocks * plan.vectors * tile_count * points * 3.6
-        stream += met * outer_rows * weight_bytes / bytes_a_cycle
+        transforms += outer_rows * plan.vectors_out * tile_count * points * 3.6
         outputs = rows.covers * columns.covers
-        moves += outer_rows * plan.blocks * plan.vectors * outputs * per_out
+        moves += outer_rows * plan.vectors_out * outputs * per_out
         moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
         moves += outer_boxes * (1500.0 + far / _FAR_BYTES)
     batch = (p.n or 0) * p.groups
-    return {"products": max(products, stream) * batch, "transforms": transforms * batch, "moves": moves * batch}
+    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
 
 
 def applicable(s: Situation) -> str | None:
@@ -520,7 +531,7 @@ def shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> tuple[P
         return plan, 1
     taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
     lane = lanes(s.target, arith)
-    weight_bytes = sum(plan.point_phases) * taps * (p.c // p.groups) * plan.vectors * lane * arith.bytes * plan.blocks
+    weight_bytes = sum(plan.point_phases) * taps * (p.c // p.groups) * plan.vectors_out * lane * arith.bytes
     if weight_bytes > _REPEATED_BYTES:
         splits = min(plan.blocks, -(-s.threads // items))
         return plan, -(-plan.blocks // -(-plan.blocks // splits))

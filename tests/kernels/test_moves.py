@@ -1,0 +1,69 @@
+"""Moves between tensors and panels: every element in its place, and nothing beside it written."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyconv.kernels.layout import Epilogue, Move, move
+from polyconv.kernels.objects import kernel
+from polyconv.target import Target, target
+
+PIXELS, CHANNELS = (1, 5, 16, 17, 33, 70), (1, 3, 16, 21, 32)
+PLANES = (4 * 81, 1024, 4096)  # bytes between channels: odd, and where planes meet in few sets of a cache
+
+
+def _mover(along: str, level: Target, *, out: bool) -> Any:
+    lanes = level.vector_bytes // 4
+    spec = Move("float", "f32", along, Epilogue()) if out else Move("f32", "float", along)
+
+    def build(k: Any) -> None:
+        move(k, "move", spec, lanes, f16c=level.level != "baseline")
+
+    address = kernel(f"test {spec} {lanes}", ("move",), build, level)["move"]
+    p, n = ctypes.c_void_p, ctypes.c_int64
+    more = (p, p, p, n, n, p) if out else (n,)
+    function = ctypes.CFUNCTYPE(None, p, n, n, p, n, n, n, n, *more)(address)
+    table = np.zeros(8)
+    rest = (table.ctypes.data,) * 3 + (0, 0, table.ctypes.data) if out else (0,)
+    return lambda *block: function(*block, *rest)
+
+
+def _memory(size: int, phase: int) -> np.ndarray:
+    whole = np.full(size // 4 + 1100, np.nan, np.float32)
+    first = (-whole.ctypes.data % 4096 + phase) // 4
+    return whole[first : first + size // 4]
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("out", [False, True])
+def test_planes_are_transposed(out: bool, level: str | None) -> None:
+    run = _mover("cp" if out else "pc", target(level), out=out)
+    for pixels, channels, plane in ((p, c, s) for p in PIXELS for c in CHANNELS for s in PLANES):
+        for phase in (0, 16, 60):
+            planes = _memory((channels - 1) * plane + pixels * 4, phase)
+            rows = _memory(pixels * 160, 0)
+            there = np.lib.stride_tricks.as_strided(planes, (pixels, channels), (4, plane))
+            here = np.lib.stride_tricks.as_strided(rows, (pixels, channels), (160, 4))
+            source, to = (here, there) if out else (there, here)
+            source[...] = np.arange(pixels * channels).reshape(pixels, channels)
+            places = [planes.ctypes.data, 4, plane], [rows.ctypes.data, 160, 4]
+            run(*places[out], *places[not out], pixels, channels)
+            np.testing.assert_array_equal(to, source)
+            written = planes if out else rows
+            assert np.isfinite(written).sum() == pixels * channels
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("out", [False, True])
+def test_rows_are_copied(out: bool, level: str | None) -> None:
+    run = _mover("cc", target(level), out=out)
+    for pixels, channels in ((p, c) for p in PIXELS for c in (*CHANNELS, 64, 70)):
+        source, to = _memory(pixels * 320, 16), _memory(pixels * 400, 8)
+        source[...] = np.arange(source.size)
+        run(source.ctypes.data, 320, 4, to.ctypes.data, 400, 4, pixels, channels)
+        np.testing.assert_array_equal(to.reshape(pixels, 100)[:, :channels], source.reshape(pixels, 80)[:, :channels])
+        assert np.isfinite(to).sum() == pixels * channels
