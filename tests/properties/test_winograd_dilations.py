@@ -99,6 +99,25 @@ def test_a_sum_that_is_not_finite_is_repaired(kernel: str, limit: int | None) ->
     assert np.isfinite(got[0, :, 0, 0]).all()
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_boxes_of_some_residues_of_a_long_line(layout: str) -> None:
+    """A box holds segments of outputs next to each other, a dilation apart; so does what is done again."""
+    p = Problem.parse(f"conv f32 {layout} n1 c32 i2500 m24 k3 p160:0 d160 b1 r1")
+    ((_, plan),) = winograd_plan.parts(Situation(p, target(None), 150 << 10))
+    assert plan is not None and plan.columns[0].residues < 160
+    made = operands(p, np.random.default_rng(0), "normal")
+    got = result(p, made, "winograd", workspace_limit=150 << 10)
+    assert got is not None
+    assert complaint(p, widened(p, made, expected(p, made)), got) is None
+    same = result(p, made, "winograd")
+    assert same is not None and np.array_equal(same, got)
+    made.x[(0, 3, 1444) if layout == "NCHW" else (0, 1444, 3)] = np.nan
+    got = result(p, made, "winograd", workspace_limit=150 << 10)
+    assert got is not None
+    assert complaint(p, widened(p, made, expected(p, made)), got) is None
+    assert np.isnan(got).sum() == 3 * 24
+
+
 def test_cuts_hold_every_output_once() -> None:
     for out in (4, 7, 13, 38, 57):
         for d in (1, 2, 3):
@@ -106,8 +125,12 @@ def test_cuts_hold_every_output_once() -> None:
             for most, residues in ((1, 1), (2, 1), (2, d), (99, 2), (99, d)):
                 found = []
                 for cut in winograd_plan._cuts(axis, 4, most, residues):
-                    assert cut.covers == sum(
-                        len(range(r, cut.span, cut.apart)) for r in range(cut.residues)
-                    )
-                    found += [cut.first + o for r in range(cut.residues) for o in range(r, cut.span, cut.apart)]
+                    here = [o for r in range(cut.residues) for o in range(r, cut.span, cut.apart)]
+                    count, size, end = cut.segments
+                    step = cut.apart
+                    assert sorted(here) == [
+                        i * step + o for i in range(count) for o in range(end if i == count - 1 else size)
+                    ]  # fmt: skip
+                    assert cut.covers == len(here)
+                    found += [cut.first + o for o in here]
                 assert sorted(found) == list(range(out))

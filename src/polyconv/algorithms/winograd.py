@@ -46,10 +46,11 @@ _RUN = ("pixel", "tile", "count", "step", "short")
 _PHASE = ("line", "pixel", "place", "*transform")
 _KIND = ("first", "count")
 _BOX = (
-    "first_y", "rows", "residues", "first_x", "columns", "records", "record_count", "runs", "run_count", "lists",
+    "first_y", "rows", "y_segments", "y_segment", "y_last", "first_x", "columns", "x_segments", "x_segment", "x_last",
+    "records", "record_count", "runs", "run_count", "lists",
 )  # fmt: skip
-"""A box: where its outputs lie; its rows of tiles, each a record; the runs of tiles of which every row consists; the
-lists of its channel tiles."""
+"""A box: its first outputs, how far they reach, and their segments, outputs next to each other; its rows of tiles, each
+a record; the runs of tiles of which every row consists; the lists of its channel tiles."""
 
 _RUN_BYTES = 1 << 10
 """Inputs that lie together are asked for by so many bytes at a time."""
@@ -58,7 +59,7 @@ WORDS = (
     *COMMON,
     "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
     "line_bytes", "chunk",
-    "transformed", "y_lines", "y_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
+    "transformed", "y_lines", "y_apart", "x_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
     "*runs_of", "*lists", "tile_line", "tile_pixel",
     "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "out", "out_line", "out_pixel",
     "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group", "w_block",
@@ -98,11 +99,14 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         # once the transformed inputs are no longer needed their place serves to repair
         with k.loop(first, end) as block:
             found = k.word(workspace + (p.flags + block.index * 8)) > 0
-            with k.loop(0, k.select(found, box.residues, 0)) as residue:
+            segments = k.select(p.transformed.equals(2), box.y_segments, 1)
+            with k.loop(0, k.select(found, segments, 0)) as y, k.loop(0, box.x_segments) as x:
                 with k.loop(0, p.axes * 3) as word:
                     k.store(k.word(workspace, word.index), workspace + (p.again + word.index * 8), 8)
+                _narrow(k, item, p.axes - 1, x.index, p.x_apart, _segment(k, box, "x", x.index), workspace + p.again)
                 with k.when(p.transformed.equals(2)):
-                    _place_residue(k, p, box, item, residue.index, workspace + p.again)
+                    length = _segment(k, box, "y", y.index)
+                    _narrow(k, item, p.axes - 2, y.index, p.y_apart, length, workspace + p.again)
                 k.call(
                     f"{name}_again", frame, p.buffer("again_words"), workspace + p.again, item.n, item.g,
                     block.index, block.index + 1,
@@ -130,13 +134,18 @@ def _place_box(k: Module, p: Words, item: Item, workspace: Buffer) -> Words:
     return box
 
 
-def _place_residue(k: Module, p: Words, box: Words, item: Item, residue: Value, header: Buffer) -> None:
-    """Narrow the header of a box down to the rows of one of its residues."""
-    axis = p.axes - 2
+def _segment(k: Module, box: Words, axis: str, number: Value) -> Value:
+    """Outputs of a segment of a box along ``y`` or ``x``."""
+    last = number.equals(getattr(box, f"{axis}_segments") - 1)
+    return k.select(last, getattr(box, f"{axis}_last"), getattr(box, f"{axis}_segment"))
+
+
+def _narrow(k: Module, item: Item, axis: Value, number: Value, apart: Value, length: Value, header: Buffer) -> None:
+    """Narrow a copy of the header of a box down to a segment; where there are several the stride is 1."""
     place = header + axis * 24
-    k.store(item.origin(axis) + residue, place, 8)
-    k.store((box.rows - residue + p.y_apart - 1) // p.y_apart, place + 8, 8)
-    k.store(item.first(axis) + residue, place + 16, 8)
+    k.store(item.origin(axis) + number * apart, place, 8)
+    k.store(length, place + 8, 8)
+    k.store(item.first(axis) + number * apart, place + 16, 8)
 
 
 def _runs(k: Module, p: Words, box: Words, record: Words, visit: Callable[[Words, Value], None]) -> None:
@@ -238,8 +247,8 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
     channel = block * p.block_outputs
     outputs = k.select(block.equals(p.blocks - 1), p.last_outputs, p.block_outputs)
     table_place = (item.g * p.outputs + channel) * p.word_bytes
-    with k.loop(0, box.record_count) as r:
-        record = Words(k, p.buffer("records"), _RECORD).at(box.records + r.index, len(_RECORD))
+    with k.loop(0, box.record_count) as number:
+        record = Words(k, p.buffer("records"), _RECORD).at(box.records + number.index, len(_RECORD))
 
         def transform(run: Words, tile: Value) -> None:
             k.call(
@@ -251,12 +260,16 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
         _runs(k, p, box, record, transform)
         with k.loop(0, record.valid) as i:
             _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out + i.index * p.y_apart)
-            k.call(
-                p.buffer("move_out"), workspace + (p.out + i.index * p.out_line), p.sum_row, p.word_bytes,
-                k.buffer(frame, 2) + (y_offset + channel * p.y_c), last.y_stride, p.y_c, box.columns, outputs,
-                p.buffer("bias") + table_place, p.buffer("scale") + table_place,
-                k.buffer(frame, 4) + (r_offset + channel * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
-            )  # fmt: skip
+            sums = workspace + (p.out + i.index * p.out_line)
+            y, r = k.buffer(frame, 2) + (y_offset + channel * p.y_c), k.buffer(frame, 4) + (r_offset + channel * p.r_c)
+            with k.loop(0, box.x_segments) as x:
+                at = x.index * p.x_apart
+                k.call(
+                    p.buffer("move_out"), sums + x.index * p.out_pixel, p.sum_row, p.word_bytes,
+                    y + at * last.y_stride, last.y_stride, p.y_c, _segment(k, box, "x", x.index), outputs,
+                    p.buffer("bias") + table_place, p.buffer("scale") + table_place,
+                    r + at * last.r_stride, last.r_stride, p.r_c, p.buffer("constants"),
+                )  # fmt: skip
 
 
 def build(r: Request) -> Program:
@@ -303,21 +316,22 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         lambda: _packed_weights(r.weights(sweep), sweep, plan, lane),
     )
     last = sweep[-1]
-    again_sweep, most = again_box(sweep, plan.transformed, plan.rows, plan.columns, plan.outer)
-    again_words = direct.again_words(r, again_sweep, most, plan.vectors, keep)
+    most = again_box(plan.transformed, plan.rows, plan.columns, plan.outer)
+    again_words = direct.again_words(r, sweep, most, plan.vectors, keep)
     values.update({
         "panel": plan.panel, "scratch": plan.panel - 256, "total_channels": p.c, "channels": group_in,
         "block_channels": ROW_WORDS, "unpaired": 0, "channel_bytes": arith.bytes, "row_bytes": row_bytes,
         "block_bytes": plan.block_bytes,
         "line_bytes": plan.line_bytes, "chunk": ROW_WORDS, "transformed": plan.transformed,
         "y_lines": plan.held[-2].count if plan.transformed == 2 else 1, "y_apart": plan.rows[0].apart,
-        "tile_line": plan.rows[0].residues * plan.line_bytes, "tile_pixel": plan.columns[0].apart * row_bytes,
+        "x_apart": plan.columns[0].apart,
+        "tile_line": plan.rows[0].residues * plan.line_bytes, "tile_pixel": plan.columns[0].residues * row_bytes,
         "outer_lines": math.prod(h.count for h in plan.held[:outer_axes]), "points": points,
         "inner_points": plan.x.n, "boxes_table": words(boxes_table), "records": words(records),
         "runs_of": words(runs), "lists": words(lists),
         "v": plan.v, "v_point": plan.v_point, "v_line": plan.v_line, "v_block": plan.v_block, "sums": plan.sums,
         "s_point": plan.s_point, "unused_words": points * plan.s_point // 4 if _has_short(plan) else 0,
-        "sum_row": sum_row, "out": plan.out, "out_line": plan.out_line, "out_pixel": plan.columns[0].apart * sum_row,
+        "sum_row": sum_row, "out": plan.out, "out_line": plan.out_line, "out_pixel": plan.columns[0].residues * sum_row,
         "phase_count": len(plan.phases), "phases": words(phases), "bands": words(bands_table(found)),
         "entries": words(entries), "kinds": words(kinds),
         "weights": packed, "point_weights": words(point_weights), "w_group": plan.blocks * point_weights[-1],
@@ -400,8 +414,8 @@ def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], li
             lists_at = len(lists)
             of_box = _records(plan, rows, columns)
             boxes_table += (
-                rows.first, rows.span, rows.residues, columns.first, columns.span, len(records) // len(_RECORD),
-                len(of_box) // len(_RECORD), *runs_here, lists_at,
+                rows.first, rows.span, *rows.segments, columns.first, columns.span, *columns.segments,
+                len(records) // len(_RECORD), len(of_box) // len(_RECORD), *runs_here, lists_at,
             )  # fmt: skip
             records += of_box
             ends = _class_ends(plan, rows, columns)
@@ -427,12 +441,12 @@ def _class_ends(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
 def _row_of_tiles(columns: Cut, m: int) -> list[int]:
     """Runs of tiles next to each other: those of a residue, or of residues alike, whichever are fewer."""
     by_residue = [
-        (low + r + columns.apart * sum(sizes[:first]), sizes[first], count, columns.apart * sizes[first])
+        (low + r + columns.residues * sum(sizes[:first]), sizes[first], count, columns.residues * sizes[first])
         for low, residues, sizes in columns.alike for r in range(residues)
         for first, count in ((0, sizes.count(m)), (sizes.count(m), len(sizes) - sizes.count(m))) if count
     ]  # fmt: skip
     by_tile = [
-        (low + columns.apart * sum(sizes[:i]), size, residues, 1)
+        (low + columns.residues * sum(sizes[:i]), size, residues, 1)
         for low, residues, sizes in columns.alike for i, size in enumerate(sizes)
     ]  # fmt: skip
     runs: list[int] = []
