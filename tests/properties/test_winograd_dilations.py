@@ -87,6 +87,22 @@ def test_threads_and_workspace_change_no_bits() -> None:
         assert again is not None and np.array_equal(alone, again)
 
 
+@pytest.mark.parametrize("kernel", ["k3x3 p5x5 d5x5", "k5x3 p12:16x0:0 d7x1", "k3 p70:70 d70"])
+def test_boxes_of_unequal_numbers_of_residues(kernel: str) -> None:
+    extents = "i40x29" if "x" in kernel else "i600"
+    p = Problem.parse(f"conv f32 NHWC n1 c24 {extents} m20 {kernel} b1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    unequal = 0
+    for limit in range(20 << 10, 480 << 10, 20 << 10):
+        got = result(p, made, "winograd", workspace_limit=limit)
+        if got is not None:
+            assert complaint(p, widened(p, made, expected(p, made)), got) is None, limit
+            ((_, plan),) = winograd_plan.parts(Situation(p, target(None), limit))
+            assert plan is not None
+            unequal += any(len({cut.residues for cut in cuts}) > 1 for cuts in (plan.rows, plan.columns))
+    assert unequal
+
+
 @pytest.mark.parametrize("limit", [None, 200 << 10])
 @pytest.mark.parametrize("kernel", ["p3x3 d3x3", "p4x0 d4x1", "p0x9 d1x9"])
 def test_a_sum_that_is_not_finite_is_repaired(kernel: str, limit: int | None) -> None:

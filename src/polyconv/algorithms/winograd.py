@@ -406,7 +406,7 @@ def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], li
     lists: list[int] = []
     runs_at = []
     for columns in plan.columns:
-        here = _row_of_tiles(columns, plan.x.m)
+        here = _row_of_tiles(columns, plan.x.m, plan.columns[0].residues)
         runs_at.append((len(runs) // len(_RUN), len(here) // len(_RUN)))
         runs += here
     for rows in plan.rows:
@@ -438,15 +438,18 @@ def _class_ends(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
     return [0, *itertools.accumulate(counts)]
 
 
-def _row_of_tiles(columns: Cut, m: int) -> list[int]:
-    """Runs of tiles next to each other: those of a residue, or of residues alike, whichever are fewer."""
+def _row_of_tiles(columns: Cut, m: int, pitch: int) -> list[int]:
+    """Runs of tiles next to each other: those of a residue, or of residues alike, whichever are fewer.
+
+    Neighbours in a tile lie ``pitch`` pixels apart in the panel.
+    """
     by_residue = [
-        (low + r + columns.residues * sum(sizes[:first]), sizes[first], count, columns.residues * sizes[first])
+        (low + r + pitch * sum(sizes[:first]), sizes[first], count, pitch * sizes[first])
         for low, residues, sizes in columns.alike for r in range(residues)
         for first, count in ((0, sizes.count(m)), (sizes.count(m), len(sizes) - sizes.count(m))) if count
     ]  # fmt: skip
     by_tile = [
-        (low + columns.residues * sum(sizes[:i]), size, residues, 1)
+        (low + pitch * sum(sizes[:i]), size, residues, 1)
         for low, residues, sizes in columns.alike for i, size in enumerate(sizes)
     ]  # fmt: skip
     runs: list[int] = []
@@ -467,7 +470,7 @@ def _records(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
     short_columns = columns.tiles() - full_columns
     _, class_1, class_2, class_3, _ = _class_ends(plan, rows, columns)
     records: list[int] = []
-    full = short = 0
+    full, short, pitch = 0, 0, plan.rows[0].residues
     for low, residues, sizes in rows.alike:
         for r in range(low, low + residues):
             done = 0
@@ -478,7 +481,7 @@ def _records(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
                 else:
                     tiles = short * full_columns, class_3 + short * short_columns
                     short += 1
-                records += (rows.residues * done + r, rows.apart * done + r, size, *tiles)
+                records += (pitch * done + r, rows.apart * done + r, size, *tiles)
                 done += size
     return records
 

@@ -109,7 +109,7 @@ class Cut:
     apart : int
         Outputs between neighbours in a tile: the dilation.
     residues : int
-        Without dilation there is one.
+        Without dilation there is one; no box has more than the first.
     sizes : tuple of int
         Outputs of each tile of the first residue, full ones first.
     whole : int
