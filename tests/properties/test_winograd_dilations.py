@@ -87,6 +87,22 @@ def test_threads_and_workspace_change_no_bits() -> None:
         assert again is not None and np.array_equal(alone, again)
 
 
+@pytest.mark.parametrize("kernel", ["k3x3 p5x5 d5x5", "k5x3 p12:16x0:0 d7x1", "k3 p70:70 d70"])
+def test_boxes_of_unequal_numbers_of_residues(kernel: str) -> None:
+    extents = "i40x29" if "x" in kernel else "i600"
+    p = Problem.parse(f"conv f32 NHWC n1 c24 {extents} m20 {kernel} b1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    unequal = 0
+    for limit in range(20 << 10, 480 << 10, 20 << 10):
+        got = result(p, made, "winograd", workspace_limit=limit)
+        if got is not None:
+            assert complaint(p, widened(p, made, expected(p, made)), got) is None, limit
+            ((_, plan),) = winograd_plan.parts(Situation(p, target(None), limit))
+            assert plan is not None
+            unequal += any(len({cut.residues for cut in cuts}) > 1 for cuts in (plan.rows, plan.columns))
+    assert unequal
+
+
 @pytest.mark.parametrize("limit", [None, 200 << 10])
 @pytest.mark.parametrize("kernel", ["p3x3 d3x3", "p4x0 d4x1", "p0x9 d1x9"])
 def test_a_sum_that_is_not_finite_is_repaired(kernel: str, limit: int | None) -> None:
@@ -99,6 +115,25 @@ def test_a_sum_that_is_not_finite_is_repaired(kernel: str, limit: int | None) ->
     assert np.isfinite(got[0, :, 0, 0]).all()
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_boxes_of_some_residues_of_a_long_line(layout: str) -> None:
+    """A box holds segments of outputs next to each other, a dilation apart; so does what is done again."""
+    p = Problem.parse(f"conv f32 {layout} n1 c32 i2500 m24 k3 p160:0 d160 b1 r1")
+    ((_, plan),) = winograd_plan.parts(Situation(p, target(None), 150 << 10))
+    assert plan is not None and plan.columns[0].residues < 160
+    made = operands(p, np.random.default_rng(0), "normal")
+    got = result(p, made, "winograd", workspace_limit=150 << 10)
+    assert got is not None
+    assert complaint(p, widened(p, made, expected(p, made)), got) is None
+    same = result(p, made, "winograd")
+    assert same is not None and np.array_equal(same, got)
+    made.x[(0, 3, 1444) if layout == "NCHW" else (0, 1444, 3)] = np.nan
+    got = result(p, made, "winograd", workspace_limit=150 << 10)
+    assert got is not None
+    assert complaint(p, widened(p, made, expected(p, made)), got) is None
+    assert np.isnan(got).sum() == 3 * 24
+
+
 def test_cuts_hold_every_output_once() -> None:
     for out in (4, 7, 13, 38, 57):
         for d in (1, 2, 3):
@@ -106,8 +141,12 @@ def test_cuts_hold_every_output_once() -> None:
             for most, residues in ((1, 1), (2, 1), (2, d), (99, 2), (99, d)):
                 found = []
                 for cut in winograd_plan._cuts(axis, 4, most, residues):
-                    assert cut.covers == sum(
-                        len(range(r, cut.span, cut.apart)) for r in range(cut.residues)
-                    )
-                    found += [cut.first + o for r in range(cut.residues) for o in range(r, cut.span, cut.apart)]
+                    here = [o for r in range(cut.residues) for o in range(r, cut.span, cut.apart)]
+                    count, size, end = cut.segments
+                    step = cut.apart
+                    assert sorted(here) == [
+                        i * step + o for i in range(count) for o in range(end if i == count - 1 else size)
+                    ]  # fmt: skip
+                    assert cut.covers == len(here)
+                    found += [cut.first + o for o in here]
                 assert sorted(found) == list(range(out))

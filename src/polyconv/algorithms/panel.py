@@ -23,7 +23,6 @@ AXIS = (
     "pad",
     "y_stride",
     "r_stride",
-    "spread",
     "boxes",
     "lines",
     "positions",
@@ -171,7 +170,7 @@ def row_place(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value
         axis = p.axes - 1 - back.index
         record = axis_record(k, p, axis)
         b = q % item.extent(axis)
-        o = item.first(axis) + b * record.spread
+        o = item.first(axis) + b
         back.next(q // item.extent(axis), line + b * record.pitch, y + o * record.y_stride, r + o * record.r_stride)
     _, line, y, r = back.results
     return line, y, r

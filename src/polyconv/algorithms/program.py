@@ -253,8 +253,7 @@ def common_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: list[Line
             "inp": axis.inp, "x_stride": r.x.spatial[a], "block": b, "out": axis.out, "stride": axis.stride,
             "pad": axis.pad, "y_stride": r.y.spatial[a] * axis.out_step,
             "r_stride": r.residual.spatial[a] * axis.out_step if r.residual else 0,
-            "spread": axis.spread, "boxes": counts[a], "lines": max(1, held[a].count), "positions": len(positions),
-            "pitch": pitches[a],
+            "boxes": counts[a], "lines": max(1, held[a].count), "positions": len(positions), "pitch": pitches[a],
         }  # fmt: skip
         records += [record[name] for name in AXIS]
         positions += held[a].positions

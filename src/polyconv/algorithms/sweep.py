@@ -29,8 +29,7 @@ class Axis:
 
     Output ``o`` (in 0..out) of the sweep reads input ``o * stride - pad + t * dilation`` for its tap t (in
     0..taps), which is the kernel's tap ``first_tap + t * tap_step``, and is the tensor's output
-    ``first_out + o * out_step``.  Neighbours in a box are the outputs ``spread`` apart: more than 1 where a box
-    holds those of one residue modulo the dilation.
+    ``first_out + o * out_step``.
     """
 
     out: int
@@ -43,7 +42,6 @@ class Axis:
     out_step: int = 1
     first_tap: int = 0
     tap_step: int = 1
-    spread: int = 1
 
     @property
     def tap_indices(self) -> list[int]:
@@ -315,4 +313,7 @@ def residue_lines(axis: Axis, residues: int, block: int) -> Lines:
     """
     steps = range(block + axis.taps - 1)
     positions = tuple(step * axis.dilation + r for step in steps for r in range(residues))
-    return Lines(positions, ((0, len(positions), 0),), tuple(t * residues for t in range(axis.taps)))
+    runs = tuple((step * residues, residues, step * axis.dilation) for step in steps)
+    if residues == axis.dilation:  # no gaps
+        runs = ((0, len(positions), 0),)
+    return Lines(positions, runs, tuple(t * residues for t in range(axis.taps)))

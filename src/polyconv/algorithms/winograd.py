@@ -46,10 +46,11 @@ _RUN = ("pixel", "tile", "count", "step", "short")
 _PHASE = ("line", "pixel", "place", "*transform")
 _KIND = ("first", "count")
 _BOX = (
-    "first_y", "rows", "residues", "first_x", "columns", "records", "record_count", "runs", "run_count", "lists",
+    "first_y", "rows", "y_segments", "y_segment", "y_last", "first_x", "columns", "x_segments", "x_segment", "x_last",
+    "records", "record_count", "runs", "run_count", "lists",
 )  # fmt: skip
-"""A box: where its outputs lie; its rows of tiles, each a record; the runs of tiles of which every row consists; the
-lists of its channel tiles."""
+"""A box: its first outputs, how far they reach, and their segments, outputs next to each other; its rows of tiles, each
+a record; the runs of tiles of which every row consists; the lists of its channel tiles."""
 
 _RUN_BYTES = 1 << 10
 """Inputs that lie together are asked for by so many bytes at a time."""
@@ -58,7 +59,7 @@ WORDS = (
     *COMMON,
     "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
     "line_bytes", "chunk",
-    "transformed", "y_lines", "y_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
+    "transformed", "y_lines", "y_apart", "x_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
     "*runs_of", "*lists", "tile_line", "tile_pixel",
     "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "out", "out_line", "out_pixel",
     "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group", "w_block",
@@ -107,11 +108,14 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         # once the transformed inputs are no longer needed their place serves to repair
         with k.loop(first, end) as block:
             found = k.word(workspace + (p.flags + block.index * 8)) > 0
-            with k.loop(0, k.select(found, box.residues, 0)) as residue:
+            segments = k.select(p.transformed.equals(2), box.y_segments, 1)
+            with k.loop(0, k.select(found, segments, 0)) as y, k.loop(0, box.x_segments) as x:
                 with k.loop(0, p.axes * 3) as word:
                     k.store(k.word(workspace, word.index), workspace + (p.again + word.index * 8), 8)
+                _to_segment(k, item, p.axes - 1, x.index, p.x_apart, _segment(k, box, "x", x.index), workspace + p.again)
                 with k.when(p.transformed.equals(2)):
-                    _place_residue(k, p, box, item, residue.index, workspace + p.again)
+                    length = _segment(k, box, "y", y.index)
+                    _to_segment(k, item, p.axes - 2, y.index, p.y_apart, length, workspace + p.again)
                 k.call(
                     f"{name}_again", frame, p.buffer("again_words"), workspace + p.again, item.n, item.g,
                     block.index, block.index + 1,
@@ -139,13 +143,18 @@ def _place_box(k: Module, p: Words, item: Item, workspace: Buffer) -> Words:
     return box
 
 
-def _place_residue(k: Module, p: Words, box: Words, item: Item, residue: Value, header: Buffer) -> None:
-    """Narrow the header of a box down to the rows of one of its residues."""
-    axis = p.axes - 2
+def _segment(k: Module, box: Words, axis: str, number: Value) -> Value:
+    """Outputs of a segment of a box along ``y`` or ``x``."""
+    last = number.equals(getattr(box, f"{axis}_segments") - 1)
+    return k.select(last, getattr(box, f"{axis}_last"), getattr(box, f"{axis}_segment"))
+
+
+def _to_segment(k: Module, item: Item, axis: Value, number: Value, apart: Value, length: Value, header: Buffer) -> None:
+    """Narrow a copy of the header of a box down to a segment; where there are several the stride is 1."""
     place = header + axis * 24
-    k.store(item.origin(axis) + residue, place, 8)
-    k.store((box.rows - residue + p.y_apart - 1) // p.y_apart, place + 8, 8)
-    k.store(item.first(axis) + residue, place + 16, 8)
+    k.store(item.origin(axis) + number * apart, place, 8)
+    k.store(length, place + 8, 8)
+    k.store(item.first(axis) + number * apart, place + 16, 8)
 
 
 def _runs(k: Module, p: Words, box: Words, record: Words, visit: Callable[[Words, Value], None]) -> None:
@@ -220,7 +229,7 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace:
     v = workspace + (p.v + line // p.y_lines * p.v_line)
     weights = p.buffer("weights") + (item.g * p.w_group + block * p.w_block)
     band = row_list(k, p, item, row, p.axes - p.transformed)
-    narrow = _narrow(k, p, block)
+    narrow = _is_narrow(k, p, block)
     sum_row = p.sum_row >> narrow
     with k.loop(0, p.points) as point:
         at_end = k.cast("zext", (point.index % p.inner_points).equals(p.inner_points - 1), INT)
@@ -241,7 +250,7 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace:
             _ask_for_next(k, p, x, workspace)
 
 
-def _narrow(k: Module, p: Words, block: Value) -> Value:
+def _is_narrow(k: Module, p: Words, block: Value) -> Value:
     """1 for a block of outputs half as wide as others, as the last one may be, else 0."""
     return k.select(block.equals(p.blocks - 1), p.narrow, 0)
 
@@ -254,10 +263,10 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
     channel = block * p.block_outputs
     outputs = k.select(block.equals(p.blocks - 1), p.last_outputs, p.block_outputs)
     table_place = (item.g * p.outputs + channel) * p.word_bytes
-    narrow = _narrow(k, p, block)
+    narrow = _is_narrow(k, p, block)
     sum_row = p.sum_row >> narrow
-    with k.loop(0, box.record_count) as r:
-        record = Words(k, p.buffer("records"), _RECORD).at(box.records + r.index, len(_RECORD))
+    with k.loop(0, box.record_count) as number:
+        record = Words(k, p.buffer("records"), _RECORD).at(box.records + number.index, len(_RECORD))
 
         def transform(run: Words, tile: Value) -> None:
             k.call(
@@ -269,12 +278,16 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
         _runs(k, p, box, record, transform)
         with k.loop(0, record.valid) as i:
             _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out + i.index * p.y_apart)
-            k.call(
-                p.buffer("move_out"), workspace + (p.out + i.index * p.out_line), sum_row, p.word_bytes,
-                k.buffer(frame, 2) + (y_offset + channel * p.y_c), last.y_stride, p.y_c, box.columns, outputs,
-                p.buffer("bias") + table_place, p.buffer("scale") + table_place,
-                k.buffer(frame, 4) + (r_offset + channel * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
-            )  # fmt: skip
+            sums = workspace + (p.out + i.index * p.out_line)
+            y, r = k.buffer(frame, 2) + (y_offset + channel * p.y_c), k.buffer(frame, 4) + (r_offset + channel * p.r_c)
+            with k.loop(0, box.x_segments) as x:
+                at = x.index * p.x_apart
+                k.call(
+                    p.buffer("move_out"), sums + x.index * (p.out_pixel >> narrow), sum_row, p.word_bytes,
+                    y + at * last.y_stride, last.y_stride, p.y_c, _segment(k, box, "x", x.index), outputs,
+                    p.buffer("bias") + table_place, p.buffer("scale") + table_place,
+                    r + at * last.r_stride, last.r_stride, p.r_c, p.buffer("constants"),
+                )  # fmt: skip
 
 
 def build(r: Request) -> Program:
@@ -321,21 +334,22 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         lambda: _packed_weights(r, sweep, plan),
     )
     last = sweep[-1]
-    again_sweep, most = again_box(sweep, plan.transformed, plan.rows, plan.columns, plan.outer)
-    again_words = direct.again_words(r, again_sweep, most, plan.vectors, keep)
+    most = again_box(plan.transformed, plan.rows, plan.columns, plan.outer)
+    again_words = direct.again_words(r, sweep, most, plan.vectors, keep)
     values.update({
         "panel": plan.panel, "scratch": plan.panel - 256, "total_channels": p.c, "channels": group_in,
         "block_channels": ROW_WORDS, "unpaired": 0, "channel_bytes": arith.bytes, "row_bytes": row_bytes,
         "block_bytes": plan.block_bytes,
         "line_bytes": plan.line_bytes, "chunk": ROW_WORDS, "transformed": plan.transformed,
         "y_lines": plan.held[-2].count if plan.transformed == 2 else 1, "y_apart": plan.rows[0].apart,
-        "tile_line": plan.rows[0].residues * plan.line_bytes, "tile_pixel": plan.columns[0].apart * row_bytes,
+        "x_apart": plan.columns[0].apart,
+        "tile_line": plan.rows[0].residues * plan.line_bytes, "tile_pixel": plan.columns[0].residues * row_bytes,
         "outer_lines": math.prod(h.count for h in plan.held[:outer_axes]), "points": points,
         "inner_points": plan.x.n, "boxes_table": words(boxes_table), "records": words(records),
         "runs_of": words(runs), "lists": words(lists),
         "v": plan.v, "v_point": plan.v_point, "v_line": plan.v_line, "v_block": plan.v_block, "sums": plan.sums,
         "s_point": plan.s_point, "unused_words": points * plan.s_point // 4 if _has_short(plan) else 0,
-        "sum_row": sum_row, "out": plan.out, "out_line": plan.out_line, "out_pixel": plan.columns[0].apart * sum_row,
+        "sum_row": sum_row, "out": plan.out, "out_line": plan.out_line, "out_pixel": plan.columns[0].residues * sum_row,
         "phase_count": len(plan.phases), "phases": words(phases), "bands": words(bands_table(found)),
         "entries": words(entries), "kinds": words(kinds),
         "weights": packed, "point_weights": words(point_weights),
@@ -415,7 +429,7 @@ def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], li
     lists: list[int] = []
     runs_at = []
     for columns in plan.columns:
-        here = _row_of_tiles(columns, plan.x.m)
+        here = _row_of_tiles(columns, plan.x.m, plan.columns[0].residues)
         runs_at.append((len(runs) // len(_RUN), len(here) // len(_RUN)))
         runs += here
     for rows in plan.rows:
@@ -423,8 +437,8 @@ def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], li
             lists_at = len(lists)
             of_box = _records(plan, rows, columns)
             boxes_table += (
-                rows.first, rows.span, rows.residues, columns.first, columns.span, len(records) // len(_RECORD),
-                len(of_box) // len(_RECORD), *runs_here, lists_at,
+                rows.first, rows.span, *rows.segments, columns.first, columns.span, *columns.segments,
+                len(records) // len(_RECORD), len(of_box) // len(_RECORD), *runs_here, lists_at,
             )  # fmt: skip
             records += of_box
             ends = _class_ends(plan, rows, columns)
@@ -448,15 +462,18 @@ def _class_ends(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
     return [0, *itertools.accumulate(counts)]
 
 
-def _row_of_tiles(columns: Cut, m: int) -> list[int]:
-    """Runs of tiles next to each other: those of a residue, or of residues alike, whichever are fewer."""
+def _row_of_tiles(columns: Cut, m: int, pitch: int) -> list[int]:
+    """Runs of tiles next to each other: those of a residue, or of residues alike, whichever are fewer.
+
+    Neighbours in a tile lie ``pitch`` pixels apart in the panel.
+    """
     by_residue = [
-        (low + r + columns.apart * sum(sizes[:first]), sizes[first], count, columns.apart * sizes[first])
+        (low + r + pitch * sum(sizes[:first]), sizes[first], count, pitch * sizes[first])
         for low, residues, sizes in columns.alike for r in range(residues)
         for first, count in ((0, sizes.count(m)), (sizes.count(m), len(sizes) - sizes.count(m))) if count
     ]  # fmt: skip
     by_tile = [
-        (low + columns.apart * sum(sizes[:i]), size, residues, 1)
+        (low + pitch * sum(sizes[:i]), size, residues, 1)
         for low, residues, sizes in columns.alike for i, size in enumerate(sizes)
     ]  # fmt: skip
     runs: list[int] = []
@@ -477,7 +494,7 @@ def _records(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
     short_columns = columns.tiles() - full_columns
     _, class_1, class_2, class_3, _ = _class_ends(plan, rows, columns)
     records: list[int] = []
-    full = short = 0
+    full, short, pitch = 0, 0, plan.rows[0].residues
     for low, residues, sizes in rows.alike:
         for r in range(low, low + residues):
             done = 0
@@ -488,7 +505,7 @@ def _records(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
                 else:
                     tiles = short * full_columns, class_3 + short * short_columns
                     short += 1
-                records += (rows.residues * done + r, rows.apart * done + r, size, *tiles)
+                records += (pitch * done + r, rows.apart * done + r, size, *tiles)
                 done += size
     return records
 

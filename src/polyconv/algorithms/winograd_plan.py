@@ -65,6 +65,9 @@ TRANSFORMED_BYTES, _LARGER_BYTES, _LARGEST_BYTES = 4 << 20, 8 << 20, 16 << 20
 Beyond the second-level cache transformed inputs are read again from the third, once per block of outputs; every box
 less saves a pass over the transformed weights, which is longer where those are large."""
 
+_LEAST_RESIDUES = 16
+"""Residues along the last axis that a box may be cut down to: inputs and outputs of so many lie together."""
+
 NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
 _STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (24 << 20, 14.0), (40 << 20, 11.0)), 8.0
@@ -108,7 +111,7 @@ class Cut:
     apart : int
         Outputs between neighbours in a tile: the dilation.
     residues : int
-        Without dilation there is one.
+        Without dilation there is one; no box has more than the first.
     sizes : tuple of int
         Outputs of each tile of the first residue, full ones first.
     whole : int
@@ -130,6 +133,13 @@ class Cut:
     def span(self) -> int:
         """Outputs from the first to the last."""
         return self.apart * (self.outputs - 1) + self.whole
+
+    @property
+    def segments(self) -> tuple[int, int, int]:
+        """Runs of outputs next to each other, a dilation apart: how many, outputs of each, and of the last."""
+        if self.residues == self.apart:
+            return 1, self.span, self.span
+        return self.outputs, self.residues, self.whole
 
     @property
     def covers(self) -> int:
@@ -262,6 +272,8 @@ def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int) -> tuple[Phas
     """Phases of the transformed axes; a run of lines holds the inputs of one."""
 
     def along(axis: Axis, lines: Lines) -> list[tuple[int, int, bool]]:
+        if axis.stride == 1:
+            return [(0, 0, True)]
         taps = [len(range(tap, axis.taps, axis.stride)) for _, _, tap in lines.runs]
         return [(tap, first, n == max(taps)) for (first, _, tap), n in zip(lines.runs, taps, strict=True)]
 
@@ -310,7 +322,16 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
         plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents))
         if plan.workspace <= (budget if plans or s.limit is not None else _LARGEST_BYTES):
             plans.append(plan)
-        if plan.workspace <= NEAR_BYTES:
+        if plan.workspace <= min(NEAR_BYTES, budget):
+            break
+    for residues in _halves(across)[1:]:
+        if residues < _LEAST_RESIDUES:
+            break
+        columns = _cuts(sweep[-1], x.m, wide, residues)
+        plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents))
+        if plan.workspace <= budget:
+            plans.append(plan)
+        if plan.workspace <= min(NEAR_BYTES, budget):
             break
     return plans
 
@@ -337,9 +358,12 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     vectors = min(vectors_out, 2)
     blocks = -(-vectors_out // vectors)
     tall, wide = max(len(cut.sizes) for cut in rows), max(len(cut.sizes) for cut in columns)
-    width = columns[0].apart * wide * x.m
-    above = (_lines_of_rows(sweep[-2], rows[0].residues, tall * y.m),) if transformed == 2 else ()
-    held = (*(lines(axis, b) for axis, b in zip(sweep, outer, strict=False)), *above, lines(sweep[-1], width))
+    width = columns[0].residues * wide * x.m
+    inner = (rows[0].residues, tall * y.m), (columns[0].residues, wide * x.m)
+    held = (
+        *(lines(axis, b) for axis, b in zip(sweep, outer, strict=False)),
+        *(_lines(axis, *of) for axis, of in zip(sweep[-transformed:], inner[-transformed:], strict=True)),
+    )
     row_bytes = ROW_WORDS * arith.bytes
     line_bytes = (held[-1].count | 1) * row_bytes
     all_lines = math.prod(h.count for h in held[:-1])
@@ -360,7 +384,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     sums = v + y.n * x.n * v_point
     out = sums + y.n * x.n * s_point
     flags = out + y.m * out_line
-    again = direct.again_workspace(s, arith, *again_box(sweep, transformed, rows, columns, outer), vectors)
+    again = direct.again_workspace(s, arith, sweep, again_box(transformed, rows, columns, outer), vectors)
     flags = max(flags, v + again)
     notes = flags + 8 * blocks + 64
     return Plan(
@@ -370,20 +394,15 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     )  # fmt: skip
 
 
-def _lines_of_rows(axis: Axis, residues: int, block: int) -> Lines:
+def _lines(axis: Axis, residues: int, block: int) -> Lines:
     return lines(axis, block) if axis.stride > 1 else residue_lines(axis, residues, block)
 
 
-def again_box(sweep: Sweep, transformed: int, rows: tuple[Cut, ...], columns: tuple[Cut, ...],
-              outer: tuple[int, ...]) -> tuple[Sweep, tuple[int, ...]]:  # fmt: skip
-    """The sweep, and the most outputs of a box, by which the direct algorithm repairs rows of one residue."""
-    width = max(cut.span for cut in columns)
-    if transformed == 1:
-        return sweep, (*outer, width)
-    axis, apart = sweep[-2], rows[0].apart
-    if apart > 1:
-        axis = replace(axis, stride=apart, spread=apart, out=-(-axis.out // apart))
-    return (*sweep[:-2], axis, sweep[-1]), (*outer, max(cut.outputs for cut in rows), width)
+def again_box(transformed: int, rows: tuple[Cut, ...], columns: tuple[Cut, ...],
+              outer: tuple[int, ...]) -> tuple[int, ...]:  # fmt: skip
+    """Most outputs next to each other in a box, which is what the direct algorithm does again at a time."""
+    inner = (rows, columns)[-transformed:]
+    return (*outer, *(max(max(cut.segments[1:]) for cut in cuts) for cuts in inner))
 
 
 _LIST_BYTES = 512 << 10
@@ -414,12 +433,13 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     bytes_a_cycle = next((rate for most_bytes, rate in _STREAMED if weight_bytes < most_bytes), _MEMORY_BYTES)
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
-    per_in, per_out = 3.5, 3.0
+    per_in, per_out, per_segment = 3.5, 3.0, 0.0
     if p.layout == "NCHW":
         per_in = (7.0 if planes_collide(p, reading=True) else 4.5) * (2.5 if sweep[-1].stride > 1 else 1.0)
         per_out = 10.0 if planes_collide(p, reading=False) else 4.0
+        per_segment = 60.0
     # what leaves the second-level cache is written to the third and read from there
-    far = 2 * plan.y.n * plan.x.n * plan.v_point if plan.workspace > NEAR_BYTES else 0
+    far = 2 * plan.workspace if plan.workspace > NEAR_BYTES else 0
     for rows, columns in itertools.product(plan.rows, plan.columns):
         for i_end, j_end in itertools.product((False, True), (False, True)):
             tall, wide = rows.tiles(plan.y.m if i_end else None), columns.tiles(plan.x.m if j_end else None)
@@ -441,6 +461,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         moves += outer_rows * plan.vectors_out * outputs * per_out
         moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
         moves += outer_boxes * (1500.0 + far / _FAR_BYTES)
+        moves += outer_rows * columns.segments[0] * (vectors_in + plan.blocks * plan.vectors) * per_segment
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
 
