@@ -31,7 +31,7 @@ from polyconv.algorithms.program import (
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep
 from polyconv.kernels import fft
-from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
@@ -44,10 +44,10 @@ _PART = ("first", "step", "begin", "count")
 
 WORDS = (
     *COMMON,
-    "lanes", "total", "inputs", "outputs", "planes", "plane", "target", "headers", "runs", "run_number", "seen",
+    "lanes", "total", "together", "inputs", "channels", "outputs", "last_outputs", "split_outputs", "planes", "plane", "target", "headers", "runs", "run_number", "seen",
     "point", "part", "element", "rows", "row_words", "*row_table", "points", "pixel_step", "*reaches", "*parts",
     "from_step", "*axes_lines", "*passes", "*offsets", "*pairs", "pair_count", "*weights", "w_g", "w_block",
-    "*product", "*scan", "*spread", "x_lane", "y_lane", "y_block", "r_lane", "r_block", "bias_g", "bias_block",
+    "*products", "*product", "*scan", "*spread", "*apart", "*unite", "slot_count", "*slots", "x_lane", "y_lane", "y_block", "r_lane", "r_block", "bias_g", "bias_block",
     "word_bytes", "*bias", "*constants", "*move_in", "*move_out", "*again", "*again_words", "again_blocks",
 )  # fmt: skip
 """The driver's words.  Rows are lines of points along the last axis: for each its place, whether outputs lie there, and
@@ -64,37 +64,87 @@ def driver(k: Module, name: str, kind: str, vector_bytes: int, element: str, lan
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         used = _runs(k, p, item, workspace, number, kind)
-        seen = workspace + p.seen
-        k.store(k.constant(of_lane, 0), seen)
-        planes = workspace + p.planes
-        with k.loop(0, p.inputs) as channel:
-            plane = planes + channel.index * p.plane
-            _load(k, p, item, k.buffer(frame, 0), workspace, plane, channel.index, used, kind, of_lane)
-            with k.loop(1, p.axes) as axis:
-                _columns(k, p, plane, p.axes - 1 - axis.index, "forward")
-        target = planes + p.target
-        with k.loop(0, p.outputs) as block:
-            k.call(
-                p.buffer("product"), planes, p.plane, p.inputs, p.buffer("pairs"), p.pair_count,
-                p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block), target,
-            )  # fmt: skip
-            with k.loop(0, p.axes - 1) as axis:
-                _columns(k, p, target, axis.index, "backward")
-            _store(k, p, item, frame, workspace, target, block.index, kind)
-        _repair(k, p, item, frame, workspace, number, used, name, kind, of_lane)
+        with k.loop(0, used if kind == "dense" else 1) as tile:
+            k.store(k.constant(of_lane, 0), workspace + (p.seen + tile.index * of_lane.bytes))
+        first = item.split * p.split_outputs
+        outputs = first, k.minimum(first + p.split_outputs, p.outputs)
+        (_several if kind == "dense" else _single)(k, p, item, frame, workspace, used, outputs, kind, of_lane)
+        _repair(k, p, item, frame, workspace, number, used, outputs, name, kind, of_lane)
+
+
+def _single(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, used: Value,
+            outputs: tuple[Value, Value], kind: str, of_lane: Type) -> None:  # fmt: skip
+    """A tile in every lane: its products are lane by lane."""
+    planes = workspace + p.planes
+    with k.loop(0, p.inputs) as channel:
+        _forward(k, p, item, frame, workspace, planes + channel.index * p.plane, channel.index, used, kind, of_lane)
+    target = planes + p.target
+    with k.loop(*outputs) as block:
+        weights = p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block)
+        k.call(
+            p.buffer("product"), planes, p.plane, p.inputs, p.buffer("pairs"), p.pair_count, weights, target
+        )  # fmt: skip
+        _back(k, p, item, frame, workspace, target, block.index, workspace + p.seen, kind)
+
+
+def _several(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, used: Value,
+             outputs: tuple[Value, Value], kind: str, of_lane: Type) -> None:  # fmt: skip
+    """Channels in the lanes: at every point a matrix product for all tiles of the item."""
+    planes, runs = workspace + p.planes, workspace + p.runs
+    tile_step = p.inputs * p.plane
+    k.store(k.constant(INT, 1), workspace + p.run_number, 8)
+    k.store(k.constant(INT, 0), runs + 8, 8)
+    with k.loop(0, used) as tile, k.loop(0, p.inputs) as v:
+        plane = planes + (tile.index * tile_step + v.index * p.plane)
+        channel = v.index * p.lanes
+        here = k.minimum(p.lanes, p.channels - channel)
+        k.store(tile.index, runs, 8)
+        k.store(here, runs + 16, 8)
+        _forward(k, p, item, frame, workspace, plane, channel, here, kind, of_lane)
+        k.call(p.buffer("apart"), plane, p.buffer("pairs"), p.pair_count)
+    target = planes + p.target
+    with k.loop(*outputs) as block:
+        weights = p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block)
+        k.call(
+            k.buffer(p.buffer("products") + (used - 1) * 16), planes, tile_step, p.plane, p.channels,
+            p.buffer("slots"), p.slot_count, weights, target, p.plane,
+        )  # fmt: skip
+        with k.loop(0, used) as tile:
+            plane = target + tile.index * p.plane
+            k.call(p.buffer("unite"), plane, p.buffer("pairs"), p.pair_count)
+            k.store(tile.index, runs, 8)
+            seen = workspace + (p.seen + tile.index * of_lane.bytes)
+            _back(k, p, item, frame, workspace, plane, block.index, seen, kind)
+
+
+def _forward(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, plane: Buffer, channel: Value,
+             used: Value, kind: str, of_lane: Type) -> None:  # fmt: skip
+    _load(k, p, item, k.buffer(frame, 0), workspace, plane, channel, used, kind, of_lane)
+    with k.loop(1, p.axes) as axis:
+        _columns(k, p, plane, p.axes - 1 - axis.index, "forward")
+
+
+def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, plane: Buffer, block: Value,
+          seen: Buffer, kind: str) -> None:  # fmt: skip
+    with k.loop(0, p.axes - 1) as axis:
+        _columns(k, p, plane, axis.index, "backward")
+    _store(k, p, item, frame, workspace, plane, block, seen, kind)
 
 
 def _runs(k: Module, p: Words, item: Item, workspace: Buffer, number: Value, kind: str) -> Value:
-    """Write runs of lanes that are read and written alike: (first, number); how many lanes the item uses."""
+    """Write the boxes of the item's tiles, and runs of lanes that are read and written alike.
+
+    A run is (tile of its first lane, first lane, lanes).  Returns how many lanes the item uses, or tiles.
+    """
     runs = workspace + p.runs
-    if kind != "blocks":
+    if kind in ("own", "shared"):
         used = k.minimum(p.lanes, p.total - item.g * p.lanes) if kind == "own" else k.constant(INT, 1)
-        k.store(k.constant(INT, 0), runs, 8)
-        k.store(used, runs + 8, 8)
+        for index, word in enumerate((k.constant(INT, 0), k.constant(INT, 0), used)):
+            k.store(word, runs + 8 * index, 8)
         k.store(k.constant(INT, 1), workspace + p.run_number, 8)
         return used
-    first = number % p.boxes * p.lanes
-    used = k.minimum(p.lanes, p.total - first)
+    first = number % p.boxes * p.together
+    used = k.minimum(p.together, p.total - first)
     last = axis_record(k, p, p.axes - 1)
     reach = k.word(p.buffer("reaches"), p.axes - 1)
     with k.loop(0, used, carry=[k.constant(INT, 0), k.constant(INT, 0)]) as lane:
@@ -115,9 +165,10 @@ def _runs(k: Module, p: Words, item: Item, workspace: Buffer, number: Value, kin
         inside_word = k.cast("zext", inside, INT)
         follows = k.cast("zext", (of_lane.first(p.axes - 1) > 0), INT) & inside_word & before
         count = count + 1 - follows
-        place = runs + (count - 1) * 16
-        k.store(k.select(follows.equals(1), k.word(place), lane.index), place, 8)
-        k.store(k.select(follows.equals(1), k.word(place + 8) + 1, 1), place + 8, 8)
+        place = runs + (count - 1) * 24
+        begin = k.select(follows.equals(1), k.word(place), lane.index)
+        for index, word in enumerate((begin, begin, lane.index + 1 - begin)):
+            k.store(word, place + 8 * index, 8)
         lane.next(count, inside_word)
     k.store(lane.results[0], workspace + p.run_number, 8)
     return used
@@ -129,7 +180,7 @@ def _clear(k: Module, p: Words, points: Buffer, low: Value | int, high: Value, z
 
 
 def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: Buffer, channel: Value, used: Value,
-          kind: str, of_lane: Any) -> None:  # fmt: skip
+          kind: str, of_lane: Type) -> None:  # fmt: skip
     """Bring a tile into a plane, and transform its rows that are not all zeros along the last axis."""
     start = p.x_base + item.n * p.x_n + item.g * p.x_g + channel * p.x_c
     zero = k.constant(of_lane, 0)
@@ -148,9 +199,9 @@ def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: 
             with k.when(whole, otherwise=True):
                 _clear(k, p, points, 0, p.points, zero)
             with k.loop(0, k.word(workspace + p.run_number), carry=[filled]) as run:
-                of_run = workspace + (p.runs + run.index * 16)
-                first, count = k.word(of_run), k.word(of_run, 1)
-                here = Item(k, workspace + (p.headers + first * p.axes * 24), item.n, item.g, item.split)
+                of_run = workspace + (p.runs + run.index * 24)
+                tile, first, count = k.word(of_run), k.word(of_run, 1), k.word(of_run, 2)
+                here = Item(k, workspace + (p.headers + tile * p.axes * 24), item.n, item.g, item.split)
                 with k.loop(0, last, carry=[start, k.constant(INT, 1)]) as outer:
                     offset, inside = outer.values
                     axis, of_axis = outer.index, axis_record(k, p, outer.index)
@@ -200,7 +251,7 @@ def _columns(k: Module, p: Words, plane: Buffer, axis: Value, way: str) -> None:
 
 
 def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, plane: Buffer, block: Value,
-           kind: str) -> None:  # fmt: skip
+           seen: Buffer, kind: str) -> None:  # fmt: skip
     """Back along the last axis and out, row by row, leaving out what holds no output."""
     last = p.axes - 1
     along = axis_record(k, p, last)
@@ -218,11 +269,11 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
                 points = line + (p.part * part + of_part.begin * p.point)
                 step = p.from_step * p.point
                 with k.loop(0, k.word(workspace + p.run_number)) as run:
-                    of_run = workspace + (p.runs + run.index * 16)
-                    first, count = k.word(of_run), k.word(of_run, 1)
-                    if kind == "shared":
-                        count = k.minimum(p.lanes, p.total - block * p.lanes)
-                    here = Item(k, workspace + (p.headers + first * p.axes * 24), item.n, item.g, item.split)
+                    of_run = workspace + (p.runs + run.index * 24)
+                    tile, first, count = k.word(of_run), k.word(of_run, 1), k.word(of_run, 2)
+                    if kind in ("shared", "dense"):
+                        count = k.select(block.equals(p.outputs - 1), p.last_outputs, p.lanes)
+                    here = Item(k, workspace + (p.headers + tile * p.axes * 24), item.n, item.g, item.split)
                     with k.loop(0, last, carry=[y_start, r_start, k.constant(INT, 1)]) as outer:
                         y, r, inside = outer.values
                         axis, of_axis = outer.index, axis_record(k, p, outer.index)
@@ -238,7 +289,7 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
                     pixels = (here.extent(last) - of_part.first + of_part.step - 1) // of_part.step
                     pixels = k.select(here.extent(last) > of_part.first, k.minimum(pixels, of_part.count), 0)
                     with k.when(inside.equals(1) & (pixels > 0)):
-                        k.call(p.buffer("scan"), points, of_part.count, step, workspace + p.seen)
+                        k.call(p.buffer("scan"), points, of_part.count, step, seen)
                         k.call(
                             p.buffer("move_out"), points + first * p.element, step, p.element,
                             k.buffer(frame, 2) + (y + o * along.y_stride), of_part.step * along.y_stride, p.y_lane,
@@ -248,8 +299,8 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
                         )  # fmt: skip
 
 
-def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, number: Value, used: Value, name: str,
-            kind: str, of_lane: Any) -> None:  # fmt: skip
+def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, number: Value, used: Value,
+            outputs: tuple[Value, Value], name: str, kind: str, of_lane: Type) -> None:  # fmt: skip
     """Compute again, without transforms, what is not finite."""
     seen, free = workspace + p.seen, workspace + p.planes
     if kind == "own":
@@ -257,19 +308,24 @@ def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, n
             k.call(p.buffer("again"), frame, p.buffer("again_words"), number, free)
         return
 
+    blocks = (k.constant(INT, 0), p.again_blocks) if kind == "blocks" else outputs
+
     def again(header: Buffer) -> None:
         with k.loop(0, p.axes * 3) as word:
             k.store(k.word(header, word.index), free + word.index * 8, 8)
-        k.call(f"{name}_again", frame, p.buffer("again_words"), free, item.n, item.g, 0, p.again_blocks)
+        k.call(f"{name}_again", frame, p.buffer("again_words"), free, item.n, item.g, *blocks)
 
     if kind == "shared":
         with k.when(k.any(k.load(of_lane, seen).is_nan()) > 0):
             again(workspace)
         return
-    with k.loop(0, used) as lane:
-        one = k.load(of_lane.scalar, seen + lane.index * of_lane.element_bytes)
-        with k.when(one.is_nan()):
-            again(workspace + (p.headers + lane.index * p.axes * 24))
+    with k.loop(0, used) as tile:
+        if kind == "dense":
+            found = k.any(k.load(of_lane, seen + tile.index * of_lane.bytes).is_nan()) > 0
+        else:
+            found = k.load(of_lane.scalar, seen + tile.index * of_lane.element_bytes).is_nan()
+        with k.when(found):
+            again(workspace + (p.headers + tile.index * p.axes * 24))
 
 
 def build(r: Request) -> Program:
@@ -291,23 +347,25 @@ def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
     values = common_words(
         r, sweep, plan.outputs, [Lines((), (), ())] * axes, 1, keep, lane if kind == "own" else 1
     )
-    if kind == "blocks":
-        groups_of_lanes = -(-plan.count // lane)
-        values["boxes"] = groups_of_lanes
-        values["items"] = (p.n or 0) * p.groups * groups_of_lanes if p.m else 0
+    if kind in ("blocks", "dense"):
+        values["boxes"] = -(-plan.count // plan.together)
+        values["items"] = (p.n or 0) * p.groups * values["boxes"]
+    outputs = {"own": 1, "blocks": group_out}.get(kind, -(-group_out // lane))
+    splits = 1
+    if kind in ("shared", "dense") and 0 < values["items"] < 2 * r.situation.threads and r.situation.threads > 1:
+        splits = -(-outputs // -(-outputs // -(-2 * r.situation.threads // values["items"])))
+        values["splits"], values["items"] = splits, values["items"] * splits
     order = [_order(radices(tile.points)) for tile in plan.tiles]
     pairs, spectrum = _pairs(plan, order, np.dtype(np.float64 if arith.bytes == 8 else np.float32))
-    record_bytes = 24 * axes
-    headers = record_bytes if kind == "blocks" else 0
-    runs = record_bytes * (1 + (lane if kind == "blocks" else 0))
-    seen = plan.header - vector_bytes
-    outputs = {"own": 1, "shared": -(-p.m // lane), "blocks": group_out}[kind]
+    headers = 24 * axes if kind in ("blocks", "dense") else 0
+    runs = 24 * axes * (1 + plan.together)
+    inputs = {"own": 1, "dense": -(-group_in // lane)}.get(kind, group_in)
     key = tuple((a.taps, a.first_tap, a.tap_step, a.dilation) for a in sweep)
     weights = r.packed(
         ("fft", arith.name, kind, lane, key, tuple(tile.length for tile in plan.tiles)),
         lambda: _packed_weights(r.weights(sweep), sweep, plan, spectrum),
     )
-    block_bytes = weights.nbytes // max(1, outputs * (p.groups if kind == "blocks" else -(-p.groups // lane)))
+    block_bytes = weights.nbytes // max(1, outputs * (-(-p.groups // lane) if kind == "own" else p.groups))
     residual = r.residual or Operand(0, 0, (0,) * axes, 0, 1)
     step_in, step_out = (2, 2 if last.stride % 2 else 1) if axes == 1 else (1, 1)
     if kind == "blocks":
@@ -320,24 +378,28 @@ def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
             moves_out = ""
         moves_in, moves_out = moves_in + "c" if moves_in else "any", "c" + moves_out if moves_out else "any"
     else:
-        x_lane, y_lane, r_lane = (r.x.c if kind == "own" else 0), r.y.c, residual.c
+        x_lane, y_lane, r_lane = (0 if kind == "shared" else r.x.c), r.y.c, residual.c
         bias = r.bias
         moves_in = along_in(r, replace(last, stride=step_in), "c")
         moves_out = along_out(r, replace(last, out_step=step_out * last.out_step), "c")
     again, again_words, again_blocks = _again(r, sweep, plan, keep)
     tables = _tables(r, sweep, plan, keep)
-    functions = _functions(r, kind == "blocks")
+    functions = _functions(r, plan)
     bias_words = lane if kind == "blocks" else 1  # a channel's bias stands in the table so often
     values.update({
-        "panel": 0, "scratch": 0, "lanes": lane, "total": {"own": p.c, "shared": p.m, "blocks": plan.count}[kind],
-        "inputs": 1 if kind == "own" else group_in, "outputs": outputs, "planes": plan.header, "plane": plan.plane,
-        "target": 0 if kind == "own" else group_in * plan.plane, "headers": headers, "runs": runs,
-        "run_number": runs + 16 * lane, "seen": seen, "point": 2 * vector_bytes, "part": vector_bytes,
+        "panel": 0, "scratch": 0, "lanes": lane, "total": p.c if kind == "own" else plan.count,
+        "together": plan.together, "inputs": inputs, "channels": group_in, "outputs": outputs,
+        "last_outputs": group_out - (outputs - 1) * lane, "split_outputs": -(-outputs // splits),
+        "planes": plan.header, "plane": plan.plane,
+        "target": 0 if kind == "own" else inputs * plan.together * plan.plane if kind == "dense" else inputs * plan.plane,
+        "headers": headers, "runs": runs, "run_number": runs + 24 * lane,
+        "seen": plan.header - plan.together * vector_bytes, "point": 2 * vector_bytes, "part": vector_bytes,
         "element": arith.bytes, "points": plan.tiles[-1].points, "pixel_step": step_in,
-        "pairs": pairs, "pair_count": len(spectrum[0]), "weights": weights,
+        "pairs": pairs, "pair_count": len(pairs), "slots": words(pairs[:, [0, 4]].ravel().tolist()),
+        "slot_count": 2 * len(pairs), "weights": weights,
         "w_g": block_bytes * outputs, "w_block": block_bytes, **functions, **tables,
         "x_lane": x_lane, "y_lane": y_lane, "r_lane": r_lane,
-        "y_block": r.y.c * (lane if kind == "shared" else 1), "r_block": residual.c * (lane if kind == "shared" else 1),
+        "y_block": r.y.c * (1 if kind == "blocks" else lane), "r_block": residual.c * (1 if kind == "blocks" else lane),
         "bias_g": arith.bytes * (lane if kind == "own" else group_out * bias_words),
         "bias_block": arith.bytes * (1 if kind == "own" else lane),
         "bias": zeros() if bias is None else bias, "constants": r.constants, "word_bytes": arith.bytes,
@@ -385,12 +447,15 @@ def _pairs(
     once = np.flatnonzero(places <= there)
     table: NDArray[np.int64] = aligned((len(once), len(fft.PAIR)), np.int64)
     angle = 2 * np.pi * freq[0].ravel()[once] / lengths[0]
-    table[:, 0], table[:, 1] = places[once], there[once]
+    table[:, 0], table[:, 1], table[:, 4] = places[once], there[once], there[once]
+    single = table[:, 0] == table[:, 1]
+    point = plan.strides[-1]
+    table[single, 4] = plan.tiles[0].points * plan.strides[0] + point * np.arange(np.count_nonzero(single))
     low = [f.ravel()[once] for f in freq]
     high = [low[0] + plan.tiles[0].points, *low[1:]]
     at = np.ravel_multi_index(tuple(low), lengths), np.ravel_multi_index(tuple(high), lengths)
     per_slot = 8 // kind.itemsize
-    table.view(kind)[:, 2 * per_slot :: per_slot] = np.stack([np.cos(angle), np.sin(angle)], -1)
+    table.view(kind)[:, 2 * per_slot : 4 * per_slot : per_slot] = np.stack([np.cos(angle), np.sin(angle)], -1)
     return table, at
 
 
@@ -474,18 +539,36 @@ def _pass_functions(r: Request, radix: int) -> dict[str, int]:
     )
 
 
-def _functions(r: Request, together: bool) -> dict[str, int]:
-    """Addresses of the product, whose weights may be the same in all lanes, and of what serves it."""
-    element, count = r.arith.accumulator, r.target.vector_bytes // r.arith.bytes
+def _functions(r: Request, plan: Plan) -> dict[str, Any]:
+    """Addresses of the products of a kind, and of what serves them."""
+    element, lane, kind = r.arith.accumulator, plan.lane, plan.kind
 
-    def build(k: Module) -> None:
-        fft.pair_product(k, "product", element, count, not together)
-        fft.scan(k, "scan", element, count)
-        fft.spread(k, "spread", element, count)
+    def points(k: Module) -> None:
+        fft.pair_product(k, "product", element, lane, kind != "blocks")
+        fft.scan(k, "scan", element, lane)
+        fft.spread(k, "spread", element, lane)
 
-    return kernel(
-        f"fft points {element}{' together' * together}", ("product", "scan", "spread"), build, r.target, check=r.check
-    )
+    def ends(k: Module) -> None:
+        fft.apart(k, "apart", element, lane)
+        fft.together(k, "unite", element, lane)
+
+    names = ("product", "scan", "spread")
+    label = f"fft points {element}{' blocks' * (kind == 'blocks')}"
+    found: dict[str, Any] = dict(kernel(label, names, points, r.target, check=r.check))
+    if kind != "dense":
+        return found | {"apart": 0, "unite": 0, "products": zeros()}
+    products = []
+    for tiles in range(1, plan.together + 1):
+        used = tiles == plan.together or tiles == plan.count % plan.together
+
+        def product(k: Module, tiles: int = tiles) -> None:
+            fft.channel_product(k, "product", element, lane, tiles)
+
+        label = f"fft product {element} {tiles}"
+        products += [kernel(label, ("product",), product, r.target, check=r.check)["product"] if used else 0, 0]
+    return found | kernel(f"fft ends {element}", ("apart", "unite"), ends, r.target, check=r.check) | {
+        "products": words(products)
+    }  # fmt: skip
 
 
 def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: tuple[Any, Any]) -> NDArray[Any]:
@@ -497,6 +580,16 @@ def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: tuple[Any, An
         for g, of_group in enumerate(packed):
             for one, target in zip(w[g], of_group, strict=True):
                 target[...] = _spectra(one, sweep, plan, at).transpose(1, 2, 0)
+        return packed
+    if plan.kind == "dense":
+        blocks = -(-m // lane)
+        packed = aligned((groups * blocks, pairs, 2, c, 2, lane), w.dtype)
+        for number, target in enumerate(packed):
+            g, first = number // blocks, number % blocks * lane
+            some = w[g, first : first + lane]
+            made = _spectra(some.reshape(len(some) * c, -1), sweep, plan, at).reshape(2, 2, pairs, len(some), c)
+            target[..., : len(some)] = made.transpose(2, 0, 4, 1, 3)
+            target[..., len(some) :] = 0
         return packed
     flat = w.reshape(groups * m, c, -1)
     packed = aligned((-(-len(flat) // lane), pairs, c, 4, lane), w.dtype)

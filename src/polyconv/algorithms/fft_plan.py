@@ -8,6 +8,7 @@ tile, so nothing is shuffled; which tiles those are is the plan's kind:
 * ``own``: depthwise; lanes are channels.
 * ``shared``: few input channels, each in all lanes; lanes are output channels.
 * ``blocks``: few channels on both sides; lanes are tiles.
+* ``dense``: lanes are channels, and a product is one of complex matrices, for several tiles together.
 
 Strides are computed and dropped, dilations are zeros between taps.  Cost: the passes of the transforms, the products,
 and the moves.  Error: window bound, admitted in accuracy "fast" only (``bound`` derives it).  Items with a result
@@ -26,9 +27,10 @@ from polyconv.algorithms.program import Situation, accumulator_arithmetic, plane
 from polyconv.algorithms.sweep import Axis, Sweep, sweeps
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.fft import RADICES
-from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
+from polyconv.target import Target
 
-__all__ = ["Plan", "Tile", "applicable", "bound", "cost", "parts", "radices", "scheme", "workspace"]
+__all__ = ["Plan", "Tile", "applicable", "bound", "cost", "dense_rows", "parts", "radices", "scheme", "workspace"]
 
 _LONGEST = 1 << 15
 _SMOOTH = sorted(
@@ -44,6 +46,8 @@ _POINT = 12.0
 """Cycles of a product at a point, with the spectra taken apart and put together."""
 _NEAR_BYTES, _FAR_BYTES = 900 << 10, 24.0
 """Planes that stay in a second-level cache, and bytes a cycle that cost time where they do not."""
+_CACHED_BYTES = 24 << 20
+"""Spectra that a last-level cache holds."""
 _MOST_BYTES = 32 << 20
 _MOST_SHARED, _MOST_BLOCKS = 8, 64
 """Most input channels that are transformed in all lanes, and pairs of channels whose lanes are tiles."""
@@ -76,13 +80,14 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One sweep: kind, tiles, and the sizes of a plane in bytes."""
+    """One sweep: kind, tiles, how many of them are an item, and sizes in bytes."""
 
     kind: str
     tiles: tuple[Tile, ...]
     strides: tuple[int, ...]
     plane: int
     planes: int
+    together: int
     lane: int
     header: int
     again: int
@@ -168,8 +173,8 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
     most = _CANDIDATES.get(len(sweep), 3)
     options = [_tiles(axis, a == 0, most) for a, axis in enumerate(sweep)]
     plans = [
-        plan for kind in _kinds(s) for tiles in itertools.product(*options)
-        if (plan := _sizes(s, arith, sweep, kind, tiles)).workspace <= s.budget(_MOST_BYTES)
+        plan for kind in _kinds(s) for tiles in itertools.product(*options) for together in _together(s, kind, tiles)
+        if (plan := _sizes(s, arith, sweep, kind, tiles, together)).workspace <= s.budget(_MOST_BYTES)
     ]  # fmt: skip
     return min(plans, key=lambda plan: sum(_cost(s, arith, sweep, plan).values()), default=None)
 
@@ -184,10 +189,25 @@ def _kinds(s: Situation) -> list[str]:
         kinds.append("shared")
     if group_in * group_out <= _MOST_BLOCKS:
         kinds.append("blocks")
+    if group_in >= 4 and group_out >= 8:
+        kinds.append("dense")
     return kinds
 
 
-def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, kind: str, tiles: tuple[Tile, ...]) -> Plan:
+def _together(s: Situation, kind: str, tiles: tuple[Tile, ...]) -> list[int]:
+    """Numbers of tiles that an item may have."""
+    if kind != "dense":
+        return [lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]) if kind == "blocks" else 1]
+    count, most = math.prod(tile.count for tile in tiles), dense_rows(s.target)
+    return sorted({-(-count // -(-count // n)) for n in (most, most // 2, 2, 1) if n <= count or n == 1})
+
+
+def dense_rows(target: Target) -> int:
+    """Most tiles of a matrix product: a complex sum each, and registers for a weight and a point."""
+    return channel_tile(target, 2) - 1
+
+
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, kind: str, tiles: tuple[Tile, ...], together: int) -> Plan:
     p, vector = s.problem, s.target.vector_bytes
     lane = lanes(s.target, arith)
     strides = [2 * vector]
@@ -195,14 +215,19 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, kind: str, tiles: tupl
         # an odd number of points between lines: they fall into different sets of a cache
         strides.append(strides[-1] * (tile.points | 1))
     strides.reverse()
-    plane = tiles[0].points * strides[0] + 64
-    planes = 1 if kind == "own" else p.c // p.groups + 1
-    tile_count = lane if kind == "blocks" else 1
-    header = -(-24 * len(sweep) * (1 + tile_count) // 64) * 64 + 16 * lane + 2 * vector
+    # with places for the pairs that are a single point
+    plane = tiles[0].points * strides[0] + 2 ** len(tiles) * 2 * vector + 64
+    group_in = p.c // p.groups
+    planes = {"own": 1, "dense": together * (-(-group_in // lane) + 1)}.get(kind, group_in + 1)
+    # boxes of all tiles, runs of lanes and their number, what was seen of every tile
+    header = 24 * len(sweep) * (1 + together) + 24 * lane + 8
+    header = -(-header // 64) * 64 + together * vector
     header = -(-header // 64) * 64
     box = tuple(tile.outputs for tile in tiles)
-    again = depthwise.workspace(s) if kind == "own" else direct.again_workspace(s, arith, sweep, box)
-    return Plan(kind, tiles, tuple(strides), plane, planes, lane, header, again, header + max(planes * plane, again))
+    again = depthwise.workspace(s) if kind == "own" else direct.again_workspace(s, arith, sweep, box, 1)
+    return Plan(
+        kind, tiles, tuple(strides), plane, planes, together, lane, header, again, header + max(planes * plane, again)
+    )
 
 
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
@@ -213,6 +238,8 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         items, inputs, outputs = plan.count * -(-p.c // lane), 1, 1
     elif plan.kind == "shared":
         items, inputs, outputs = plan.count, p.c, -(-p.m // lane)
+    elif plan.kind == "dense":
+        items, inputs, outputs = p.groups * plan.count, -(-group_in // lane), -(-group_out // lane)
     else:
         items, inputs, outputs = p.groups * -(-plan.count // lane), group_in, group_out
     points = math.prod(tile.points for tile in plan.tiles)
@@ -226,9 +253,14 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     forward = columns + lines[-1] * math.prod(held[:-1])
     back = columns + lines[-1] * math.prod(wanted[:-1])
     transforms = items * (inputs * forward + outputs * back)
-    weights = 4 * arith.bytes * (1 if plan.kind == "blocks" else lane)
-    stream = points / 2 * weights / 12.0
-    products = items * outputs * max(points * (_POINT + 6.0 * (group_in - 1)), stream * group_in)
+    weights = 2 * points * arith.bytes * (1 if plan.kind == "blocks" else lane) * group_in
+    stream = weights / (12.0 if weights * outputs * p.groups < _CACHED_BYTES else 6.0)
+    if plan.kind == "dense":
+        lots = p.groups * -(-plan.count // plan.together)
+        matrices = points * group_in * max(2.1 * plan.together, 4.0)
+        products = lots * outputs * max(matrices, stream) + items * points * _POINT * (inputs + outputs) / 2
+    else:
+        products = items * outputs * max(points * (_POINT + 6.0 * (group_in - 1)), stream)
     per_in, per_out = (3.0, 4.0) if p.layout == "NHWC" else (6.0, 9.0)
     if plan.kind == "blocks":  # by runs of neighbouring tiles, those at the ends alone
         along = plan.tiles[-1].count
@@ -258,7 +290,7 @@ def applicable(s: Situation) -> str | None:
         return "there are no channels to transform"
     if not _kinds(s):
         group_in, group_out = p.c // p.groups, p.m // p.groups
-        return f"lanes are single channels or tiles, a group has {group_in} and {group_out} channels"
+        return f"has no lanes for groups of {group_in} and {group_out} channels"
     if any(plan is None for _, plan in parts(s)):
         return "needs taps, outputs, and tiles with room for them"
     return None

@@ -7,7 +7,8 @@ that spectra stay in the order of their mixed-radix digits reversed: products do
 Real tiles are half as long: complex row j of the first axis holds real rows 2j and 2j + 1 (Z = E + iO).  With
 ``Z' = conj Z(-k)`` the spectra of even and odd rows are ``E = (Z + Z')/2`` and ``O = (Z - Z')/2i``, and that of the
 tile is ``E + wO`` at k and ``E - wO`` half a period further, ``w = exp(-2 pi i k/N)``.  ``pair_product`` multiplies
-these by a kernel's spectrum and goes back the same way; constant factors are in the weights.
+these by a kernel's spectrum and goes back the same way; constant factors are in the weights.  Where channels are
+summed lane by lane ``apart`` and ``together`` do both ways, and ``channel_product`` is a complex matrix product.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ import cmath
 import math
 from collections.abc import Sequence
 
-from polyconv.kernels.language import Buffer, Module, Value, vector
+from polyconv.kernels.language import Buffer, Module, Type, Value, vector
 
-__all__ = ["PAIR", "RADICES", "pair_product", "passes", "scan", "spread"]
+__all__ = ["PAIR", "RADICES", "apart", "channel_product", "pair_product", "passes", "scan", "spread", "together"]
 
 Complex = tuple[Value, Value]
 
 RADICES = (2, 3, 4, 5, 6, 8, 9)
 """Points of a butterfly; 9 of them and their sums fill the registers."""
 
-PAIR = ("a", "b", "cosine", "sine")
-"""A pair of points k and -k: their places in a plane, and w, in 8-byte slots that hold accumulators."""
+PAIR = ("a", "b", "cosine", "sine", "second")
+"""A pair of points k and -k: their places in a plane, and w, in 8-byte slots that hold accumulators.  The first value of
+the real tile's spectrum is kept at ``a``, the other at ``second``: ``b``, or a place of its own where b is a."""
 
 _BASE = {2: (2,), 3: (3,), 4: (4,), 5: (5,), 6: (2, 3), 8: (2, 4), 9: (3, 3)}
 
@@ -167,24 +169,94 @@ def pair_product(k: Module, name: str, element: str, lanes: int, each: bool) -> 
         stream = weights + pair.index * channels * (4 * size)
         with k.loop(0, channels, carry=[source, stream, *zeros], runs=True) as channel:
             plane, h, re0, im0, re1, im1 = channel.values
-            here, there = k.rebase(plane + a), k.rebase(plane + b)
-            zr, zi = k.load(kind, here), k.load(kind, here + kind.bytes)
-            yr, yi = k.load(kind, there), k.load(kind, there + kind.bytes)
-            er, ei, odd_r, odd_i = zr + yr, zi - yi, zi + yi, yr - zr
-            pr, pi = k.fma(odd_r, cosine, odd_i * sine), k.fma(odd_i, cosine, -(odd_r * sine))
+            low, high = _spectra(k, kind, plane + a, plane + b, (cosine, sine))
             at = k.rebase(h)
             w = [(k.load if each else k.broadcast)(kind, at + j * size) for j in range(4)]
-            low, high = (er + pr, ei + pi), (er - pr, ei - pi)
             sums = *_plus(k, (re0, im0), low, w[:2]), *_plus(k, (re1, im1), high, w[2:])
             channel.next(plane + plane_bytes, h + 4 * size, *sums)
         re0, im0, re1, im1 = channel.results[2:]
-        er, ei, gr, gi = re0 + re1, im0 + im1, re0 - re1, im0 - im1
-        odd_r, odd_i = k.fma(gr, cosine, -(gi * sine)), k.fma(gi, cosine, gr * sine)
-        here, there = k.rebase(target + a), k.rebase(target + b)
-        k.store(er + odd_i, there)
-        k.store(odd_r - ei, there + kind.bytes)
-        k.store(er - odd_i, here)
-        k.store(ei + odd_r, here + kind.bytes)
+        _packed(k, (re0, im0), (re1, im1), target + a, target + b, (cosine, sine))
+
+
+def _point(k: Module, kind: Type, place: Buffer) -> Complex:
+    place = k.rebase(place)
+    return k.load(kind, place), k.load(kind, place + kind.bytes)
+
+
+def _put(k: Module, z: Complex, place: Buffer) -> None:
+    place = k.rebase(place)
+    k.store(z[0], place)
+    k.store(z[1], place + z[0].type.bytes)
+
+
+def _spectra(k: Module, kind: Type, a: Buffer, b: Buffer, w: Complex) -> tuple[Complex, Complex]:
+    """Twice the two values of a real tile's spectrum: 2E + 2wO and 2E - 2wO."""
+    (zr, zi), (yr, yi) = _point(k, kind, a), _point(k, kind, b)
+    er, ei, odd_r, odd_i = zr + yr, zi - yi, zi + yi, yr - zr
+    pr, pi = k.fma(odd_r, w[0], odd_i * w[1]), k.fma(odd_i, w[0], -(odd_r * w[1]))
+    return (er + pr, ei + pi), (er - pr, ei - pi)
+
+
+def _packed(k: Module, low: Complex, high: Complex, a: Buffer, b: Buffer, w: Complex) -> None:
+    """The way back: twice E + iO, at both points."""
+    (er, ei), (gr, gi) = _add(low, high), _sub(low, high)
+    odd_r, odd_i = k.fma(gr, w[0], -(gi * w[1])), k.fma(gi, w[0], gr * w[1])
+    _put(k, (er + odd_i, odd_r - ei), b)
+    _put(k, (er - odd_i, ei + odd_r), a)
+
+
+def apart(k: Module, name: str, element: str, lanes: int) -> None:
+    """Add ``name(plane, pairs, count)``: a plane becomes the spectrum of its real tile."""
+    kind = vector(element, lanes)
+    with k.function(name, "buffer", "buffer", "int") as (plane, pairs, count), k.loop(0, count) as pair:
+        record = pairs + pair.index * (8 * len(PAIR))
+        w = k.broadcast(kind, record + 16), k.broadcast(kind, record + 24)
+        low, high = _spectra(k, kind, plane + k.word(record), plane + k.word(record, 1), w)
+        _put(k, high, plane + k.word(record, 4))
+        _put(k, low, plane + k.word(record))
+
+
+def together(k: Module, name: str, element: str, lanes: int) -> None:
+    """Add ``name(plane, pairs, count)``: the spectrum of a real tile becomes a plane."""
+    kind = vector(element, lanes)
+    with k.function(name, "buffer", "buffer", "int") as (plane, pairs, count), k.loop(0, count) as pair:
+        record = pairs + pair.index * (8 * len(PAIR))
+        w = k.broadcast(kind, record + 16), k.broadcast(kind, record + 24)
+        low, high = _point(k, kind, plane + k.word(record)), _point(k, kind, plane + k.word(record, 4))
+        _packed(k, low, high, plane + k.word(record), plane + k.word(record, 1), w)
+
+
+def channel_product(k: Module, name: str, element: str, lanes: int, tiles: int) -> None:
+    """Add ``name(source, tile_step, vector_step, channels, slots, count, weights, target, target_step)``.
+
+    At each of the places ``slots`` the values of input channels, which are lanes of planes ``vector_step`` apart, times
+    a matrix: sums of a vector of output channels, for ``tiles`` tiles.  Weights stream, real and imaginary vectors.
+    """
+    kind = vector(element, lanes)
+    arguments = ("buffer", "int", "int", "int", "buffer", "int", "buffer", "buffer", "int")
+    with k.function(name, *arguments) as given:
+        source, tile_step, vector_step, channels, slots, count, weights, target, target_step = given
+        with k.loop(0, count, carry=[weights]) as slot:
+            place = k.word(slots, slot.index)
+            zeros = [k.constant(kind, 0)] * (2 * tiles)
+            with k.loop(0, channels, lanes, carry=[source + place, *slot.values, *zeros]) as block:
+                here = k.minimum(channels - block.index, lanes)
+                with k.loop(0, here, carry=block.values, runs=True) as channel:
+                    a, h, *sums = channel.values
+                    w = _point(k, kind, h)
+                    row = k.rebase(a)
+                    for t in range(tiles):
+                        x = k.broadcast(kind, row), k.broadcast(kind, row + kind.bytes)
+                        sums[2 * t : 2 * t + 2] = _plus(k, (sums[2 * t], sums[2 * t + 1]), x, w)
+                        row = k.rebase(row + tile_step)
+                    channel.next(a + kind.element_bytes, h + 2 * kind.bytes, *sums)
+                following = block.values[0] + vector_step
+                block.next(following, *channel.results[1:])
+            slot.next(block.results[1])
+            at = target + place
+            for t in range(tiles):
+                _put(k, (block.results[2 + 2 * t], block.results[3 + 2 * t]), at)
+                at = at + target_step
 
 
 def _plus(k: Module, total: Complex, x: Complex, w: Sequence[Value]) -> Complex:
