@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 
 from polyconv.kernels.language import Buffer, Module, Type, Value, vector
+from polyconv.kernels.tile import ask_early
 
 __all__ = ["PAIR", "RADICES", "apart", "channel_product", "pair_product", "passes", "scan", "spread", "together"]
 
@@ -243,6 +244,7 @@ def channel_product(k: Module, name: str, element: str, lanes: int, tiles: int) 
                 here = k.minimum(channels - block.index, lanes)
                 with k.loop(0, here, carry=block.values, runs=True) as channel:
                     a, h, *sums = channel.values
+                    ask_early(k, h, kind, 2)
                     w = _point(k, kind, h)
                     row = k.rebase(a)
                     for t in range(tiles):
