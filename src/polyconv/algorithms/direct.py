@@ -338,7 +338,7 @@ def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int, ke
 
 
 def plain_words(r: Request, sweep: Sweep, box: tuple[int, ...], keep: list[Any]) -> tuple[NDArray[np.int64], int]:
-    """Words with which ``box_body`` computes boxes of this size, or the last ones; how many vectors of outputs there are."""
+    """Words with which ``box_body`` computes boxes of this size, or the last ones; vectors of outputs."""
     plan = box_sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), 1)
     return fill_words(WORDS, _dense_words(r, sweep, plan, False, keep), keep), plan.blocks
 

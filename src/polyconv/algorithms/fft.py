@@ -39,20 +39,25 @@ from polyconv.runtime.arrays import aligned, words
 __all__ = ["build"]
 
 _PASS = ("*function", "leg", "inner", "step", "outer", "outer_step", "*twiddles")
-_LINES = ("forward", "backward", "passes", "first", "count")
+_LINES = ("forward", "backward", "passes", "first", "count", "together")
 _PART = ("first", "step", "begin", "count")
+
+_NEAR_BYTES = 16 << 10
+"""Lines that a pass goes over before the next one does: they stay in the first-level cache."""
 
 WORDS = (
     *COMMON,
-    "lanes", "total", "together", "inputs", "channels", "outputs", "last_outputs", "split_outputs", "planes", "plane", "target", "headers", "runs", "run_number", "seen",
-    "point", "part", "element", "rows", "row_words", "*row_table", "points", "pixel_step", "*reaches", "*parts",
-    "from_step", "*axes_lines", "*passes", "*offsets", "*pairs", "pair_count", "*weights", "w_g", "w_block",
-    "*products", "*product", "*scan", "*spread", "*apart", "*unite", "slot_count", "*slots", "x_lane", "y_lane", "y_block", "r_lane", "r_block", "bias_g", "bias_block",
-    "word_bytes", "*bias", "*constants", "*move_in", "*move_out", "*again", "*again_words", "again_blocks",
+    "lanes", "total", "together", "inputs", "channels", "outputs", "last_outputs", "split_outputs", "planes", "plane",
+    "target", "headers", "runs", "run_number", "seen", "point", "part", "element", "rows", "row_words", "*row_table",
+    "points", "pixel_step", "*reaches", "*parts", "from_step", "*axes_lines", "*passes", "*offsets", "*pairs",
+    "pair_count", "*weights", "w_g", "w_block", "*products", "*product", "*scan", "*spread", "*apart", "*unite",
+    "slot_count", "*slots", "x_lane", "y_lane", "y_block", "r_lane", "r_block", "bias_g", "bias_block", "word_bytes",
+    "*bias", "*constants", "*move_in", "*move_out", "*again", "*again_words", "again_blocks",
 )  # fmt: skip
-"""The driver's words.  Rows are lines of points along the last axis: for each its place, whether outputs lie there, and
-its position along the other axes.  A part is the real or the imaginary one: real rows, or every second pixel of the
-only axis; its outputs begin with ``first``, ``step`` apart, at point ``begin``, ``count`` of a whole tile."""
+"""The driver's words.  Rows are lines of points along the last axis: for each its place, whether outputs lie there, its
+position along the other axes, and its outputs there of either part.  A part is the real or the imaginary one: real
+rows, or every second pixel of the only axis; its outputs begin with ``first``, ``step`` apart, at point ``begin``,
+``count`` of a whole tile."""
 
 
 def driver(k: Module, name: str, kind: str, vector_bytes: int, element: str, lanes: int) -> None:
@@ -210,10 +215,11 @@ def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: 
                     within = (at < k.word(p.buffer("reaches"), axis)) & position.below(of_axis.inp)
                     outer.next(offset + position * of_axis.x_stride, inside & k.cast("zext", within, INT))
                 offset, inside = outer.results
-                at, step = here.origin(last) + k.select(only, part, 0), p.pixel_step
-                reach = (k.word(p.buffer("reaches"), last) - k.select(only, part, 0) + step - 1) // step
-                head = k.minimum(k.select(at < 0, (step - 1 - at) // step, 0), reach)
-                end = k.select(at < along.inp, (along.inp - at + step - 1) // step, 0)
+                step = p.pixel_step  # 1 or 2: a shift by step - 1 divides
+                at, before = here.origin(last) + k.select(only, part, 0), k.select(only, part, 0)
+                reach = (k.word(p.buffer("reaches"), last) - before + step - 1) >> (step - 1)
+                head = k.minimum(k.select(at < 0, (step - 1 - at) >> (step - 1), 0), reach)
+                end = k.select(at < along.inp, (along.inp - at + step - 1) >> (step - 1), 0)
                 end = k.select(inside.equals(1), k.maximum(k.minimum(end, reach), head), head)
                 with k.when(whole):
                     _clear(k, p, points, 0, head, zero)
@@ -230,24 +236,26 @@ def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: 
             if kind == "shared":
                 k.call(p.buffer("spread"), points, p.points, p.point)
         with k.when(filled.equals(1)):
-            _passes(k, p, line, row_lines.forward, row_lines.passes)
+            _passes(k, p, plane, record, 1, row_lines.forward, row_lines.passes)
 
 
-def _passes(k: Module, p: Words, line: Buffer, first: Value, count: Value) -> None:
+def _passes(k: Module, p: Words, plane: Buffer, places: Buffer, lines: Value | int, first: Value,
+            count: Value) -> None:  # fmt: skip
     with k.loop(0, count) as each:
         one = Words(k, p.buffer("passes"), _PASS).at(first + each.index, len(_PASS) + 2)
         k.call(
-            one.buffer("function"), line, one.leg, one.inner, one.step, one.outer, one.outer_step,
+            one.buffer("function"), plane, places, lines, one.leg, one.inner, one.step, one.outer, one.outer_step,
             one.buffer("twiddles"),
         )  # fmt: skip
 
 
 def _columns(k: Module, p: Words, plane: Buffer, axis: Value, way: str) -> None:
-    """Transform all lines along an axis."""
+    """Transform all lines along an axis, as many at a time as stay near."""
     lines = Words(k, p.buffer("axes_lines"), _LINES).at(axis, len(_LINES))
     first, count = getattr(lines, way), lines.passes
-    with k.loop(0, lines.count) as line:
-        _passes(k, p, plane + k.word(p.buffer("offsets"), lines.first + line.index), first, count)
+    with k.loop(0, lines.count, lines.together) as line:
+        places = p.buffer("offsets") + (lines.first + line.index) * 8
+        _passes(k, p, plane, places, k.minimum(lines.together, lines.count - line.index), first, count)
 
 
 def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, plane: Buffer, block: Value,
@@ -263,7 +271,7 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
         record = p.buffer("row_table") + row.index * (p.row_words * 8)
         line = plane + k.word(record)
         with k.when(k.word(record, 1).equals(1)):
-            _passes(k, p, line, row_lines.backward, row_lines.passes)
+            _passes(k, p, plane, record, 1, row_lines.backward, row_lines.passes)
             for part in range(2):
                 of_part = Words(k, p.buffer("parts"), _PART).at(part, len(_PART))
                 points = line + (p.part * part + of_part.begin * p.point)
@@ -277,13 +285,10 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
                     with k.loop(0, last, carry=[y_start, r_start, k.constant(INT, 1)]) as outer:
                         y, r, inside = outer.values
                         axis, of_axis = outer.index, axis_record(k, p, outer.index)
-                        at = k.word(record, 2 + axis) + k.select(axis.equals(0), part, 0)
-                        output = at // of_axis.stride
-                        exact = (at % of_axis.stride).equals(0) & (output < here.extent(axis))
+                        output = k.word(record, 2 + last * (1 + part) + axis)
+                        there = k.cast("zext", output < here.extent(axis), INT)
                         o = here.first(axis) + output
-                        outer.next(
-                            y + o * of_axis.y_stride, r + o * of_axis.r_stride, inside & k.cast("zext", exact, INT)
-                        )
+                        outer.next(y + o * of_axis.y_stride, r + o * of_axis.r_stride, inside & there)
                     y, r, inside = outer.results
                     o = here.first(last) + of_part.first
                     pixels = (here.extent(last) - of_part.first + of_part.step - 1) // of_part.step
@@ -374,7 +379,9 @@ def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
         y_lane, r_lane = (block * last.out_step * o.spatial[-1] for o in (r.y, residual))
         bias = None if r.bias is None else np.repeat(r.bias, lane)
         moves_in, moves_out = _along(r.x, step_in), _along(r.y, step_out * last.out_step)
-        if r.residual is not None and moves_out != _along(r.residual, step_out * last.out_step):
+        if r.residual is not None and (
+            moves_out == "2" or moves_out != _along(r.residual, step_out * last.out_step)
+        ):
             moves_out = ""
         moves_in, moves_out = moves_in + "c" if moves_in else "any", "c" + moves_out if moves_out else "any"
     else:
@@ -391,7 +398,7 @@ def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
         "together": plan.together, "inputs": inputs, "channels": group_in, "outputs": outputs,
         "last_outputs": group_out - (outputs - 1) * lane, "split_outputs": -(-outputs // splits),
         "planes": plan.header, "plane": plan.plane,
-        "target": 0 if kind == "own" else inputs * plan.together * plan.plane if kind == "dense" else inputs * plan.plane,
+        "target": {"own": 0, "dense": plan.together}.get(kind, 1) * inputs * plan.plane,
         "headers": headers, "runs": runs, "run_number": runs + 24 * lane,
         "seen": plan.header - plan.together * vector_bytes, "point": 2 * vector_bytes, "part": vector_bytes,
         "element": arith.bytes, "points": plan.tiles[-1].points, "pixel_step": step_in,
@@ -467,17 +474,26 @@ def _tables(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> dict[str, 
     outer = [range(tile.points) for tile in tiles[:-1]]
     for at in itertools.product(*outer):
         positions = [2 * at[0], *at[1:]] if at else []
-        wanted = all(
-            any((q + part) % axis.stride == 0 and (q + part) // axis.stride < tile.outputs
-                for part in range(2 if a == 0 else 1))
-            for a, (q, axis, tile) in enumerate(zip(positions, sweep, tiles, strict=False))
-        )  # fmt: skip
-        rows += [sum(q * s for q, s in zip(at, strides, strict=False)), int(wanted), *positions]
+        of_parts = [_outputs([positions[0] + part, *positions[1:]] if at else [], plan, sweep) for part in range(2)]
+        wanted = any(_NOWHERE not in outputs for outputs in of_parts)
+        place = sum(q * s for q, s in zip(at, strides, strict=False))
+        rows += [place, int(wanted), *positions, *of_parts[0], *of_parts[1]]
     return {
-        "rows": math.prod(len(o) for o in outer), "row_words": 2 + axes - 1, "row_table": words(rows),
+        "rows": math.prod(len(o) for o in outer), "row_words": 2 + 3 * (axes - 1), "row_table": words(rows),
         "reaches": words([tile.reach for tile in tiles]), **_parts(sweep[-1], tiles[-1].outputs, step),
         **_lines(r, plan, keep),
     }  # fmt: skip
+
+
+_NOWHERE = 1 << 40
+
+
+def _outputs(positions: list[int], plan: Plan, sweep: Sweep) -> list[int]:
+    """Outputs of a tile at some positions along the outer axes; beyond all outputs where there are none."""
+    return [
+        q // axis.stride if q % axis.stride == 0 and q // axis.stride < tile.outputs else _NOWHERE
+        for q, axis, tile in zip(positions, sweep, plan.tiles, strict=False)
+    ]
 
 
 def _parts(axis: Axis, outputs: int, step: int) -> dict[str, Any]:
@@ -513,7 +529,8 @@ def _lines(r: Request, plan: Plan, keep: list[Any]) -> dict[str, Any]:
             for b, (t, s) in enumerate(zip(plan.tiles, plan.strides, strict=True)) if b != a
         ]  # fmt: skip
         places = [sum(at) for at in itertools.product(*others)]
-        lines += (len(records), len(records) + len(forward), len(forward), len(offsets), len(places))
+        near = max(1, min(len(places), _NEAR_BYTES // (tile.points * plan.strides[-1])))
+        lines += (len(records), len(records) + len(forward), len(forward), len(offsets), len(places), near)
         offsets += places
         records += [(*one, 0) for one in forward] + [(*one, 1) for one in reversed(forward)]
     joined = np.concatenate([*factors, np.zeros(1, kind)])

@@ -28,8 +28,8 @@ RADICES = (2, 3, 4, 5, 6, 8, 9)
 """Points of a butterfly; 9 of them and their sums fill the registers."""
 
 PAIR = ("a", "b", "cosine", "sine", "second")
-"""A pair of points k and -k: their places in a plane, and w, in 8-byte slots that hold accumulators.  The first value of
-the real tile's spectrum is kept at ``a``, the other at ``second``: ``b``, or a place of its own where b is a."""
+"""A pair of points k and -k: their places in a plane, and w, in 8-byte slots that hold accumulators.  The first value
+of the real tile's spectrum is kept at ``a``, the other at ``second``: ``b``, or a place of its own where b is a."""
 
 _BASE = {2: (2,), 3: (3,), 4: (4,), 5: (5,), 6: (2, 3), 8: (2, 4), 9: (3, 3)}
 
@@ -108,20 +108,22 @@ def _plus_scaled(k: Module, total: Complex, z: Complex, c: float) -> Complex:
 def passes(k: Module, radix: int, element: str, lanes: int) -> None:
     """Add ``forward``, ``backward`` and the same without twiddles, ``forward_last`` and ``backward_first``.
 
-    ``name(line, leg, inner, step, outer, outer_step, twiddles)``: butterflies of points a ``leg`` apart, ``inner`` of
-    them a ``step`` apart, for each of ``outer`` parts of the line.  Twiddles are radix - 1 factors per inner index.
+    ``name(plane, places, lines, leg, inner, step, outer, outer_step, twiddles)``: for each of the ``lines``, whose
+    ``places`` are words, butterflies of points a ``leg`` apart, ``inner`` of them a ``step`` apart, in each of
+    ``outer`` parts.  Twiddles are radix - 1 factors per inner index.
     """
     kind = vector(element, lanes)
-    arguments = ("buffer", "int", "int", "int", "int", "int", "buffer")
+    arguments = ("buffer", "buffer", "int", "int", "int", "int", "int", "int", "buffer")
     for name, sign, twiddled in (
         ("forward", -1, True), ("forward_last", -1, False), ("backward", 1, True), ("backward_first", 1, False),
     ):  # fmt: skip
         with (
-            k.function(name, *arguments) as (line, leg, inner, step, outer, outer_step, twiddles),
+            k.function(name, *arguments) as (plane, places, lines, leg, inner, step, outer, outer_step, twiddles),
+            k.loop(0, lines) as line,
             k.loop(0, outer) as o,
             k.loop(0, inner) as i,
         ):
-            first = line + (o.index * outer_step + i.index * step)
+            first = plane + (k.word(places, line.index) + o.index * outer_step + i.index * step)
             factors = twiddles + i.index * (2 * (radix - 1) * kind.element_bytes)
             points, at = [], first
             for q in range(radix):
