@@ -37,7 +37,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["applicable", "build", "cost", "workspace"]
+__all__ = ["applicable", "box_step", "build", "cost", "workspace"]
 
 _ROWS = {"avx512": (14, 7, 4, 2, 1), "avx2": (7, 4, 2, 1), "baseline": (7, 4, 2, 1)}
 """Outputs of a tile: sums, the taps of an entry and an input must fit the registers."""
@@ -421,6 +421,16 @@ def build(r: Request) -> Program:
     found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)
     steps = [_step(r, _plan(r.situation, sweep, pixels), sweep, found[name], keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def box_step(r: Request, sweep: Sweep, box: tuple[int, ...], chunk: int, keep: list[Any]) -> Step:
+    """Step whose items are boxes of outputs of ``chunk`` channels, for algorithms that have some done again."""
+    pixels = _over_pixels(r)
+    name = "pixels" if pixels else "channels"
+    address = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)[name]
+    plan = _plan(r.situation, sweep, pixels)
+    box = (1,) * (len(plan.sweep) - len(sweep)) + box
+    return _step(r, replace(plan, box=box, chunk=chunk), sweep, address, keep)
 
 
 def _over_pixels(r: Request) -> bool:

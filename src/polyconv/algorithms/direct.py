@@ -67,7 +67,7 @@ from polyconv.runtime.arrays import words
 
 __all__ = [
     "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "build", "careful_applicable",
-    "careful_build", "careful_cost", "cost", "pack_panel", "sweep_cost", "sweep_step", "sweep_workspace",
+    "careful_build", "careful_cost", "cost", "pack_panel", "plain_words", "sweep_cost", "sweep_step", "sweep_workspace",
     "workspace",
 ]  # fmt: skip
 
@@ -384,7 +384,14 @@ def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int, ke
     return Step(0, fill_words(WORDS, _dense_words(r, sweep, plan, True, keep), keep), 0).words
 
 
-def again_workspace(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], vectors: int) -> int:
+def plain_words(r: Request, sweep: Sweep, box: tuple[int, ...], keep: list[Any]) -> tuple[NDArray[np.int64], int]:
+    """Words with which ``box_body`` computes boxes of this size, or the last ones; vectors of outputs."""
+    plan = box_sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), 1)
+    return fill_words(WORDS, _dense_words(r, sweep, plan, False, keep), keep), plan.blocks
+
+
+def again_workspace(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...],
+                    vectors: int | None = None) -> int:  # fmt: skip
     """Bytes that computing such a box takes."""
     return box_sizes(s, arith, sweep, box, _whole(s, arith), vectors).workspace
 

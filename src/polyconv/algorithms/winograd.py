@@ -112,7 +112,8 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             with k.loop(0, k.select(found, segments, 0)) as y, k.loop(0, box.x_segments) as x:
                 with k.loop(0, p.axes * 3) as word:
                     k.store(k.word(workspace, word.index), workspace + (p.again + word.index * 8), 8)
-                _to_segment(k, item, p.axes - 1, x.index, p.x_apart, _segment(k, box, "x", x.index), workspace + p.again)
+                length = _segment(k, box, "x", x.index)
+                _to_segment(k, item, p.axes - 1, x.index, p.x_apart, length, workspace + p.again)
                 with k.when(p.transformed.equals(2)):
                     length = _segment(k, box, "y", y.index)
                     _to_segment(k, item, p.axes - 2, y.index, p.y_apart, length, workspace + p.again)

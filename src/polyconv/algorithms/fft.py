@@ -1,0 +1,633 @@
+"""Programs of convolution by Fourier transforms: driver, tables and spectra of the weights.
+
+What they carry out, its cost and its error are in ``fft_plan``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms import depthwise, direct
+from polyconv.algorithms.fft_plan import Plan, parts, radices, workspace
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
+from polyconv.algorithms.program import (
+    Operand,
+    Program,
+    Request,
+    Step,
+    along_in,
+    along_out,
+    common_words,
+    fill_words,
+    move_address,
+    zeros,
+)
+from polyconv.algorithms.sweep import Axis, Lines, Sweep
+from polyconv.kernels import fft
+from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
+from polyconv.kernels.layout import Move
+from polyconv.kernels.objects import kernel
+from polyconv.runtime.arrays import aligned, words
+
+__all__ = ["build"]
+
+_PASS = ("*function", "leg", "inner", "step", "outer", "outer_step", "*twiddles")
+_LINES = ("forward", "backward", "passes", "first", "count", "together")
+_PART = ("first", "step", "begin", "count")
+
+_NEAR_BYTES = 16 << 10
+"""Lines that a pass goes over before the next one does: they stay in the first-level cache."""
+
+WORDS = (
+    *COMMON,
+    "lanes", "total", "together", "inputs", "channels", "outputs", "last_outputs", "split_outputs", "planes", "plane",
+    "target", "headers", "runs", "run_number", "seen", "point", "part", "element", "rows", "row_words", "*row_table",
+    "points", "pixel_step", "*reaches", "*parts", "from_step", "*axes_lines", "*passes", "*offsets", "*pairs",
+    "pair_count", "*weights", "w_g", "w_block", "*products", "*product", "*scan", "*spread", "*apart", "*unite",
+    "slot_count", "*slots", "x_lane", "y_lane", "y_block", "r_lane", "r_block", "bias_g", "bias_block", "word_bytes",
+    "*bias", "*constants", "*move_in", "*move_out", "*again", "*again_words", "again_blocks",
+)  # fmt: skip
+"""The driver's words.  Rows are lines of points along the last axis: for each its place, whether outputs lie there, its
+position along the other axes, and its outputs there of either part.  A part is the real or the imaginary one: real
+rows, or every second pixel of the only axis; its outputs begin with ``first``, ``step`` apart, at point ``begin``,
+``count`` of a whole tile."""
+
+
+def driver(k: Module, name: str, kind: str, vector_bytes: int, element: str, lanes: int) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` of a kind to a module."""
+    if kind != "own":
+        direct.box_body(k, f"{name}_again")
+    of_lane = vector(element, lanes)
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        used = _runs(k, p, item, workspace, number, kind)
+        with k.loop(0, used if kind == "dense" else 1) as tile:
+            k.store(k.constant(of_lane, 0), workspace + (p.seen + tile.index * of_lane.bytes))
+        first = item.split * p.split_outputs
+        outputs = first, k.minimum(first + p.split_outputs, p.outputs)
+        (_several if kind == "dense" else _single)(k, p, item, frame, workspace, used, outputs, kind, of_lane)
+        _repair(k, p, item, frame, workspace, number, used, outputs, name, kind, of_lane)
+
+
+def _single(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, used: Value,
+            outputs: tuple[Value, Value], kind: str, of_lane: Type) -> None:  # fmt: skip
+    """A tile in every lane: its products are lane by lane."""
+    planes = workspace + p.planes
+    with k.loop(0, p.inputs) as channel:
+        _forward(k, p, item, frame, workspace, planes + channel.index * p.plane, channel.index, used, kind, of_lane)
+    target = planes + p.target
+    with k.loop(*outputs) as block:
+        weights = p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block)
+        k.call(
+            p.buffer("product"), planes, p.plane, p.inputs, p.buffer("pairs"), p.pair_count, weights, target
+        )  # fmt: skip
+        _back(k, p, item, frame, workspace, target, block.index, workspace + p.seen, kind)
+
+
+def _several(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, used: Value,
+             outputs: tuple[Value, Value], kind: str, of_lane: Type) -> None:  # fmt: skip
+    """Channels in the lanes: at every point a matrix product for all tiles of the item."""
+    planes, runs = workspace + p.planes, workspace + p.runs
+    tile_step = p.inputs * p.plane
+    k.store(k.constant(INT, 1), workspace + p.run_number, 8)
+    k.store(k.constant(INT, 0), runs + 8, 8)
+    with k.loop(0, used) as tile, k.loop(0, p.inputs) as v:
+        plane = planes + (tile.index * tile_step + v.index * p.plane)
+        channel = v.index * p.lanes
+        here = k.minimum(p.lanes, p.channels - channel)
+        k.store(tile.index, runs, 8)
+        k.store(here, runs + 16, 8)
+        _forward(k, p, item, frame, workspace, plane, channel, here, kind, of_lane)
+        k.call(p.buffer("apart"), plane, p.buffer("pairs"), p.pair_count)
+    target = planes + p.target
+    with k.loop(*outputs) as block:
+        weights = p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block)
+        k.call(
+            k.buffer(p.buffer("products") + (used - 1) * 16), planes, tile_step, p.plane, p.channels,
+            p.buffer("slots"), p.slot_count, weights, target, p.plane,
+        )  # fmt: skip
+        with k.loop(0, used) as tile:
+            plane = target + tile.index * p.plane
+            k.call(p.buffer("unite"), plane, p.buffer("pairs"), p.pair_count)
+            k.store(tile.index, runs, 8)
+            seen = workspace + (p.seen + tile.index * of_lane.bytes)
+            _back(k, p, item, frame, workspace, plane, block.index, seen, kind)
+
+
+def _forward(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, plane: Buffer, channel: Value,
+             used: Value, kind: str, of_lane: Type) -> None:  # fmt: skip
+    _load(k, p, item, k.buffer(frame, 0), workspace, plane, channel, used, kind, of_lane)
+    with k.loop(1, p.axes) as axis:
+        _columns(k, p, plane, p.axes - 1 - axis.index, "forward")
+
+
+def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, plane: Buffer, block: Value,
+          seen: Buffer, kind: str) -> None:  # fmt: skip
+    with k.loop(0, p.axes - 1) as axis:
+        _columns(k, p, plane, axis.index, "backward")
+    _store(k, p, item, frame, workspace, plane, block, seen, kind)
+
+
+def _runs(k: Module, p: Words, item: Item, workspace: Buffer, number: Value, kind: str) -> Value:
+    """Write the boxes of the item's tiles, and runs of lanes that are read and written alike.
+
+    A run is (tile of its first lane, first lane, lanes).  Returns how many lanes the item uses, or tiles.
+    """
+    runs = workspace + p.runs
+    if kind in ("own", "shared"):
+        used = k.minimum(p.lanes, p.total - item.g * p.lanes) if kind == "own" else k.constant(INT, 1)
+        for index, word in enumerate((k.constant(INT, 0), k.constant(INT, 0), used)):
+            k.store(word, runs + 8 * index, 8)
+        k.store(k.constant(INT, 1), workspace + p.run_number, 8)
+        return used
+    first = number % p.boxes * p.together
+    used = k.minimum(p.together, p.total - first)
+    last = axis_record(k, p, p.axes - 1)
+    reach = k.word(p.buffer("reaches"), p.axes - 1)
+    with k.loop(0, used, carry=[k.constant(INT, 0), k.constant(INT, 0)]) as lane:
+        count, before = lane.values
+        header = workspace + (p.headers + lane.index * p.axes * 24)
+        with k.loop(0, p.axes, carry=[first + lane.index]) as back:
+            axis = p.axes - 1 - back.index
+            record, (q,) = axis_record(k, p, axis), back.values
+            output = (q % record.boxes) * record.block
+            for index, word in enumerate(
+                (output * record.stride - record.pad, k.minimum(record.block, record.out - output), output)
+            ):
+                k.store(word, header + (axis * 24 + 8 * index), 8)
+            back.next(q // record.boxes)
+        of_lane = Item(k, header, item.n, item.g, item.split)
+        origin, extent = of_lane.origin(p.axes - 1), of_lane.extent(p.axes - 1)
+        inside = (origin >= 0) & (origin + reach <= last.inp) & extent.equals(last.block)
+        inside_word = k.cast("zext", inside, INT)
+        follows = k.cast("zext", (of_lane.first(p.axes - 1) > 0), INT) & inside_word & before
+        count = count + 1 - follows
+        place = runs + (count - 1) * 24
+        begin = k.select(follows.equals(1), k.word(place), lane.index)
+        for index, word in enumerate((begin, begin, lane.index + 1 - begin)):
+            k.store(word, place + 8 * index, 8)
+        lane.next(count, inside_word)
+    k.store(lane.results[0], workspace + p.run_number, 8)
+    return used
+
+
+def _clear(k: Module, p: Words, points: Buffer, low: Value | int, high: Value, zero: Value) -> None:
+    with k.loop(low, high) as i:
+        k.store(zero, points + i.index * p.point)
+
+
+def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: Buffer, channel: Value, used: Value,
+          kind: str, of_lane: Type) -> None:  # fmt: skip
+    """Bring a tile into a plane, and transform its rows that are not all zeros along the last axis."""
+    start = p.x_base + item.n * p.x_n + item.g * p.x_g + channel * p.x_c
+    zero = k.constant(of_lane, 0)
+    last = p.axes - 1
+    only = last.equals(0)
+    along = axis_record(k, p, last)
+    row_lines = Words(k, p.buffer("axes_lines"), _LINES).at(last, len(_LINES))
+    with k.loop(0, p.rows) as row:
+        record = p.buffer("row_table") + row.index * (p.row_words * 8)
+        line = plane + k.word(record)
+        filled: Value = k.constant(INT, 0)
+        for part in range(2):
+            points = line + p.part * part
+            # a run that fills all lanes leaves zeros around it; others go where there are zeros already
+            whole = used.equals(p.lanes) & k.word(workspace + p.run_number).equals(1)
+            with k.when(whole, otherwise=True):
+                _clear(k, p, points, 0, p.points, zero)
+            with k.loop(0, k.word(workspace + p.run_number), carry=[filled]) as run:
+                of_run = workspace + (p.runs + run.index * 24)
+                tile, first, count = k.word(of_run), k.word(of_run, 1), k.word(of_run, 2)
+                here = Item(k, workspace + (p.headers + tile * p.axes * 24), item.n, item.g, item.split)
+                with k.loop(0, last, carry=[start, k.constant(INT, 1)]) as outer:
+                    offset, inside = outer.values
+                    axis, of_axis = outer.index, axis_record(k, p, outer.index)
+                    at = k.word(record, 2 + axis) + k.select(axis.equals(0), part, 0)
+                    position = here.origin(axis) + at
+                    within = (at < k.word(p.buffer("reaches"), axis)) & position.below(of_axis.inp)
+                    outer.next(offset + position * of_axis.x_stride, inside & k.cast("zext", within, INT))
+                offset, inside = outer.results
+                step = p.pixel_step  # 1 or 2: a shift by step - 1 divides
+                at, before = here.origin(last) + k.select(only, part, 0), k.select(only, part, 0)
+                reach = (k.word(p.buffer("reaches"), last) - before + step - 1) >> (step - 1)
+                head = k.minimum(k.select(at < 0, (step - 1 - at) >> (step - 1), 0), reach)
+                end = k.select(at < along.inp, (along.inp - at + step - 1) >> (step - 1), 0)
+                end = k.select(inside.equals(1), k.maximum(k.minimum(end, reach), head), head)
+                with k.when(whole):
+                    _clear(k, p, points, 0, head, zero)
+                    _clear(k, p, points, end, p.points, zero)
+                there = end > head
+                with k.when(there):
+                    k.call(
+                        p.buffer("move_in"), x + (offset + (at + head * step) * along.x_stride),
+                        step * along.x_stride, p.x_lane, points + (head * p.point + first * p.element), p.point,
+                        p.element, end - head, count, 0,
+                    )  # fmt: skip
+                run.next(run.values[0] | k.cast("zext", there, INT))
+            (filled,) = run.results
+            if kind == "shared":
+                k.call(p.buffer("spread"), points, p.points, p.point)
+        with k.when(filled.equals(1)):
+            _passes(k, p, plane, record, 1, row_lines.forward, row_lines.passes)
+
+
+def _passes(k: Module, p: Words, plane: Buffer, places: Buffer, lines: Value | int, first: Value,
+            count: Value) -> None:  # fmt: skip
+    with k.loop(0, count) as each:
+        one = Words(k, p.buffer("passes"), _PASS).at(first + each.index, len(_PASS) + 2)
+        k.call(
+            one.buffer("function"), plane, places, lines, one.leg, one.inner, one.step, one.outer, one.outer_step,
+            one.buffer("twiddles"),
+        )  # fmt: skip
+
+
+def _columns(k: Module, p: Words, plane: Buffer, axis: Value, way: str) -> None:
+    """Transform all lines along an axis, as many at a time as stay near."""
+    lines = Words(k, p.buffer("axes_lines"), _LINES).at(axis, len(_LINES))
+    first, count = getattr(lines, way), lines.passes
+    with k.loop(0, lines.count, lines.together) as line:
+        places = p.buffer("offsets") + (lines.first + line.index) * 8
+        _passes(k, p, plane, places, k.minimum(lines.together, lines.count - line.index), first, count)
+
+
+def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, plane: Buffer, block: Value,
+           seen: Buffer, kind: str) -> None:  # fmt: skip
+    """Back along the last axis and out, row by row, leaving out what holds no output."""
+    last = p.axes - 1
+    along = axis_record(k, p, last)
+    row_lines = Words(k, p.buffer("axes_lines"), _LINES).at(last, len(_LINES))
+    y_start = p.y_base + item.n * p.y_n + item.g * p.y_g + block * p.y_block
+    r_start = p.r_base + item.n * p.r_n + item.g * p.r_g + block * p.r_block
+    bias = item.g * p.bias_g + block * p.bias_block
+    with k.loop(0, p.rows) as row:
+        record = p.buffer("row_table") + row.index * (p.row_words * 8)
+        line = plane + k.word(record)
+        with k.when(k.word(record, 1).equals(1)):
+            _passes(k, p, plane, record, 1, row_lines.backward, row_lines.passes)
+            for part in range(2):
+                of_part = Words(k, p.buffer("parts"), _PART).at(part, len(_PART))
+                points = line + (p.part * part + of_part.begin * p.point)
+                step = p.from_step * p.point
+                with k.loop(0, k.word(workspace + p.run_number)) as run:
+                    of_run = workspace + (p.runs + run.index * 24)
+                    tile, first, count = k.word(of_run), k.word(of_run, 1), k.word(of_run, 2)
+                    if kind in ("shared", "dense"):
+                        count = k.select(block.equals(p.outputs - 1), p.last_outputs, p.lanes)
+                    here = Item(k, workspace + (p.headers + tile * p.axes * 24), item.n, item.g, item.split)
+                    with k.loop(0, last, carry=[y_start, r_start, k.constant(INT, 1)]) as outer:
+                        y, r, inside = outer.values
+                        axis, of_axis = outer.index, axis_record(k, p, outer.index)
+                        output = k.word(record, 2 + last * (1 + part) + axis)
+                        there = k.cast("zext", output < here.extent(axis), INT)
+                        o = here.first(axis) + output
+                        outer.next(y + o * of_axis.y_stride, r + o * of_axis.r_stride, inside & there)
+                    y, r, inside = outer.results
+                    o = here.first(last) + of_part.first
+                    pixels = (here.extent(last) - of_part.first + of_part.step - 1) // of_part.step
+                    pixels = k.select(here.extent(last) > of_part.first, k.minimum(pixels, of_part.count), 0)
+                    with k.when(inside.equals(1) & (pixels > 0)):
+                        k.call(p.buffer("scan"), points, of_part.count, step, seen)
+                        k.call(
+                            p.buffer("move_out"), points + first * p.element, step, p.element,
+                            k.buffer(frame, 2) + (y + o * along.y_stride), of_part.step * along.y_stride, p.y_lane,
+                            pixels, count, p.buffer("bias") + bias, p.buffer("bias"),
+                            k.buffer(frame, 4) + (r + o * along.r_stride), of_part.step * along.r_stride, p.r_lane,
+                            p.buffer("constants"),
+                        )  # fmt: skip
+
+
+def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, number: Value, used: Value,
+            outputs: tuple[Value, Value], name: str, kind: str, of_lane: Type) -> None:  # fmt: skip
+    """Compute again, without transforms, what is not finite."""
+    seen, free = workspace + p.seen, workspace + p.planes
+    if kind == "own":
+        with k.when(k.any(k.load(of_lane, seen).is_nan()) > 0):
+            k.call(p.buffer("again"), frame, p.buffer("again_words"), number, free)
+        return
+
+    blocks = (k.constant(INT, 0), p.again_blocks) if kind == "blocks" else outputs
+
+    def again(header: Buffer) -> None:
+        with k.loop(0, p.axes * 3) as word:
+            k.store(k.word(header, word.index), free + word.index * 8, 8)
+        k.call(f"{name}_again", frame, p.buffer("again_words"), free, item.n, item.g, *blocks)
+
+    if kind == "shared":
+        with k.when(k.any(k.load(of_lane, seen).is_nan()) > 0):
+            again(workspace)
+        return
+    with k.loop(0, used) as tile:
+        if kind == "dense":
+            found = k.any(k.load(of_lane, seen + tile.index * of_lane.bytes).is_nan()) > 0
+        else:
+            found = k.load(of_lane.scalar, seen + tile.index * of_lane.element_bytes).is_nan()
+        with k.when(found):
+            again(workspace + (p.headers + tile.index * p.axes * 24))
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step per sweep."""
+    keep: list[Any] = []
+    steps = [_step(r, sweep, plan, keep) for sweep, plan in parts(r.situation) if plan is not None]
+    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
+    p, arith, kind, lane = r.problem, r.arith, plan.kind, plan.lane
+    axes, last = len(sweep), sweep[-1]
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    vector_bytes = r.target.vector_bytes
+    address = kernel(
+        f"fft {kind} {arith.accumulator}", ("fft",),
+        lambda k: driver(k, "fft", kind, vector_bytes, arith.accumulator, lane), r.target, check=r.check,
+    )["fft"]  # fmt: skip
+    values = common_words(
+        r, sweep, plan.outputs, [Lines((), (), ())] * axes, 1, keep, lane if kind == "own" else 1
+    )
+    if kind in ("blocks", "dense"):
+        values["boxes"] = -(-plan.count // plan.together)
+        values["items"] = (p.n or 0) * p.groups * values["boxes"]
+    outputs = {"own": 1, "blocks": group_out}.get(kind, -(-group_out // lane))
+    splits = 1
+    if kind in ("shared", "dense") and 0 < values["items"] < 2 * r.situation.threads and r.situation.threads > 1:
+        splits = -(-outputs // -(-outputs // -(-2 * r.situation.threads // values["items"])))
+        values["splits"], values["items"] = splits, values["items"] * splits
+    order = [_order(radices(tile.points)) for tile in plan.tiles]
+    pairs, spectrum = _pairs(plan, order, np.dtype(np.float64 if arith.bytes == 8 else np.float32))
+    headers = 24 * axes if kind in ("blocks", "dense") else 0
+    runs = 24 * axes * (1 + plan.together)
+    inputs = {"own": 1, "dense": -(-group_in // lane)}.get(kind, group_in)
+    key = tuple((a.taps, a.first_tap, a.tap_step, a.dilation) for a in sweep)
+    weights = r.packed(
+        ("fft", arith.name, kind, lane, key, tuple(tile.length for tile in plan.tiles)),
+        lambda: _packed_weights(r.weights(sweep), sweep, plan, spectrum),
+    )
+    block_bytes = weights.nbytes // max(1, outputs * (-(-p.groups // lane) if kind == "own" else p.groups))
+    residual = r.residual or Operand(0, 0, (0,) * axes, 0, 1)
+    step_in, step_out = (2, 2 if last.stride % 2 else 1) if axes == 1 else (1, 1)
+    if kind == "blocks":
+        block = plan.outputs[-1]
+        x_lane = block * last.stride * r.x.spatial[-1]
+        y_lane, r_lane = (block * last.out_step * o.spatial[-1] for o in (r.y, residual))
+        bias = None if r.bias is None else np.repeat(r.bias, lane)
+        moves_in, moves_out = _along(r.x, step_in), _along(r.y, step_out * last.out_step)
+        if r.residual is not None and (
+            moves_out == "2" or moves_out != _along(r.residual, step_out * last.out_step)
+        ):
+            moves_out = ""
+        moves_in, moves_out = moves_in + "c" if moves_in else "any", "c" + moves_out if moves_out else "any"
+    else:
+        x_lane, y_lane, r_lane = (0 if kind == "shared" else r.x.c), r.y.c, residual.c
+        bias = r.bias
+        moves_in = along_in(r, replace(last, stride=step_in), "c")
+        moves_out = along_out(r, replace(last, out_step=step_out * last.out_step), "c")
+    again, again_words, again_blocks = _again(r, sweep, plan, keep)
+    tables = _tables(r, sweep, plan, keep)
+    functions = _functions(r, plan)
+    bias_words = lane if kind == "blocks" else 1  # a channel's bias stands in the table so often
+    values.update({
+        "panel": 0, "scratch": 0, "lanes": lane, "total": p.c if kind == "own" else plan.count,
+        "together": plan.together, "inputs": inputs, "channels": group_in, "outputs": outputs,
+        "last_outputs": group_out - (outputs - 1) * lane, "split_outputs": -(-outputs // splits),
+        "planes": plan.header, "plane": plan.plane,
+        "target": {"own": 0, "dense": plan.together}.get(kind, 1) * inputs * plan.plane,
+        "headers": headers, "runs": runs, "run_number": runs + 24 * lane,
+        "seen": plan.header - plan.together * vector_bytes, "point": 2 * vector_bytes, "part": vector_bytes,
+        "element": arith.bytes, "points": plan.tiles[-1].points, "pixel_step": step_in,
+        "pairs": pairs, "pair_count": len(pairs), "slots": words(pairs[:, [0, 4]].ravel().tolist()),
+        "slot_count": 2 * len(pairs), "weights": weights,
+        "w_g": block_bytes * outputs, "w_block": block_bytes, **functions, **tables,
+        "x_lane": x_lane, "y_lane": y_lane, "r_lane": r_lane,
+        "y_block": r.y.c * (1 if kind == "blocks" else lane), "r_block": residual.c * (1 if kind == "blocks" else lane),
+        "bias_g": arith.bytes * (lane if kind == "own" else group_out * bias_words),
+        "bias_block": arith.bytes * (1 if kind == "own" else lane),
+        "bias": zeros() if bias is None else bias, "constants": r.constants, "word_bytes": arith.bytes,
+        "move_in": move_address(r, Move(p.x, arith.accumulator, moves_in)),
+        "move_out": move_address(r, Move(arith.accumulator, p.y, moves_out, r.epilogue)),
+        "again": again, "again_words": again_words, "again_blocks": again_blocks,
+    })  # fmt: skip
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _along(o: Operand, step: int) -> str:
+    """How pixels lie: together, every second one, or any way."""
+    if o.spatial[-1] * step == o.itemsize:
+        return "p"
+    return "2" if o.spatial[-1] == o.itemsize and step == 2 else ""
+
+
+def _again(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> tuple[int, NDArray[np.int64], int]:
+    """Driver, words and blocks of outputs of the algorithm that repairs."""
+    if plan.kind == "own":
+        step = depthwise.box_step(r, sweep, plan.outputs, plan.lane, keep)
+        return step.driver, step.words, 0
+    table, blocks = direct.plain_words(r, sweep, plan.outputs, keep)
+    return 0, table, blocks
+
+
+def _order(passes: Sequence[int]) -> NDArray[np.int64]:
+    """Frequency at every place of a transformed line."""
+    if not passes:
+        return np.zeros(1, np.int64)
+    rest = _order(passes[1:])
+    return np.concatenate([q + passes[0] * rest for q in range(passes[0])])
+
+
+def _pairs(
+    plan: Plan, order: list[NDArray[np.int64]], kind: np.dtype[Any]
+) -> tuple[NDArray[np.int64], tuple[Any, Any]]:
+    """Table of the pairs of points, and where in the whole spectrum the two values of each stand."""
+    lengths = [tile.length for tile in plan.tiles]
+    freq = np.meshgrid(*order, indexing="ij")
+    inverse = [np.argsort(of_axis) for of_axis in order]
+    opposite = [inverse[a][-f % len(order[a])] for a, f in enumerate(freq)]
+    own = np.meshgrid(*(np.arange(len(of_axis)) for of_axis in order), indexing="ij")
+    places, there = (np.tensordot(plan.strides, np.array(at), 1).ravel() for at in (own, opposite))
+    once = np.flatnonzero(places <= there)
+    table: NDArray[np.int64] = aligned((len(once), len(fft.PAIR)), np.int64)
+    angle = 2 * np.pi * freq[0].ravel()[once] / lengths[0]
+    table[:, 0], table[:, 1], table[:, 4] = places[once], there[once], there[once]
+    single = table[:, 0] == table[:, 1]
+    point = plan.strides[-1]
+    table[single, 4] = plan.tiles[0].points * plan.strides[0] + point * np.arange(np.count_nonzero(single))
+    low = [f.ravel()[once] for f in freq]
+    high = [low[0] + plan.tiles[0].points, *low[1:]]
+    at = np.ravel_multi_index(tuple(low), lengths), np.ravel_multi_index(tuple(high), lengths)
+    per_slot = 8 // kind.itemsize
+    table.view(kind)[:, 2 * per_slot : 4 * per_slot : per_slot] = np.stack([np.cos(angle), np.sin(angle)], -1)
+    return table, at
+
+
+def _tables(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> dict[str, Any]:
+    """Rows, parts, lines and passes."""
+    axes, tiles, strides = len(sweep), plan.tiles, plan.strides
+    step = 2 if axes == 1 else 1
+    rows: list[int] = []
+    outer = [range(tile.points) for tile in tiles[:-1]]
+    for at in itertools.product(*outer):
+        positions = [2 * at[0], *at[1:]] if at else []
+        of_parts = [_outputs([positions[0] + part, *positions[1:]] if at else [], plan, sweep) for part in range(2)]
+        wanted = any(_NOWHERE not in outputs for outputs in of_parts)
+        place = sum(q * s for q, s in zip(at, strides, strict=False))
+        rows += [place, int(wanted), *positions, *of_parts[0], *of_parts[1]]
+    return {
+        "rows": math.prod(len(o) for o in outer), "row_words": 2 + 3 * (axes - 1), "row_table": words(rows),
+        "reaches": words([tile.reach for tile in tiles]), **_parts(sweep[-1], tiles[-1].outputs, step),
+        **_lines(r, plan, keep),
+    }  # fmt: skip
+
+
+_NOWHERE = 1 << 40
+
+
+def _outputs(positions: list[int], plan: Plan, sweep: Sweep) -> list[int]:
+    """Outputs of a tile at some positions along the outer axes; beyond all outputs where there are none."""
+    return [
+        q // axis.stride if q % axis.stride == 0 and q // axis.stride < tile.outputs else _NOWHERE
+        for q, axis, tile in zip(positions, sweep, plan.tiles, strict=False)
+    ]
+
+
+def _parts(axis: Axis, outputs: int, step: int) -> dict[str, Any]:
+    """Outputs of the real and the imaginary part along the last axis."""
+    if step == 1:
+        return {"parts": words([0, 1, 0, outputs] * 2), "from_step": axis.stride}
+    if axis.stride % 2 == 0:
+        return {"parts": words([0, 1, 0, outputs, 0, 1, 0, 0]), "from_step": axis.stride // 2}
+    second = (axis.stride - 1) // 2
+    return {
+        "parts": words([0, 2, 0, (outputs + 1) // 2, 1, 2, second, outputs // 2]), "from_step": axis.stride
+    }  # fmt: skip
+
+
+def _lines(r: Request, plan: Plan, keep: list[Any]) -> dict[str, Any]:
+    """Passes of every axis both ways, and where its lines begin."""
+    kind = np.float64 if r.arith.bytes == 8 else np.float32
+    lines: list[int] = []
+    offsets: list[int] = []
+    table: list[int] = []
+    factors: list[NDArray[Any]] = []
+    records: list[tuple[int, ...]] = []
+    for a, (tile, stride) in enumerate(zip(plan.tiles, plan.strides, strict=True)):
+        forward, length = [], tile.points
+        for radix in radices(tile.points):
+            inner = length // radix
+            angle = -2 * np.pi * np.outer(np.arange(inner), np.arange(1, radix)) / length
+            forward.append((radix, inner, stride, tile.points // length, length * stride, len(factors)))
+            factors.append(np.stack([np.cos(angle), np.sin(angle)], -1).ravel().astype(kind))
+            length = inner
+        others = [
+            [q * s for q in range(t.points)]
+            for b, (t, s) in enumerate(zip(plan.tiles, plan.strides, strict=True)) if b != a
+        ]  # fmt: skip
+        places = [sum(at) for at in itertools.product(*others)]
+        near = max(1, min(len(places), _NEAR_BYTES // (tile.points * plan.strides[-1])))
+        lines += (len(records), len(records) + len(forward), len(forward), len(offsets), len(places), near)
+        offsets += places
+        records += [(*one, 0) for one in forward] + [(*one, 1) for one in reversed(forward)]
+    joined = np.concatenate([*factors, np.zeros(1, kind)])
+    twiddles = aligned(joined.size, kind)
+    twiddles[:] = joined
+    starts = np.cumsum([0, *(f.nbytes for f in factors)])
+    for radix, inner, step, outer, outer_step, factor, back in records:
+        functions = _pass_functions(r, radix)
+        name = ("backward" if inner > 1 else "backward_first") if back else ("forward" if inner > 1 else "forward_last")
+        start = int(starts[factor])
+        table += (functions[name], 0, inner * step, inner, step, outer, outer_step)
+        table += (twiddles.ctypes.data + start, twiddles.nbytes - start)
+    keep.append(twiddles)
+    return {"axes_lines": words(lines), "offsets": words(offsets), "passes": words(table)}
+
+
+def _pass_functions(r: Request, radix: int) -> dict[str, int]:
+    """Addresses of the passes of a radix."""
+    element, count = r.arith.accumulator, r.target.vector_bytes // r.arith.bytes
+    names = ("forward", "forward_last", "backward", "backward_first")
+    return kernel(
+        f"fft radix {radix} {element}", names, lambda k: fft.passes(k, radix, element, count), r.target, check=r.check
+    )
+
+
+def _functions(r: Request, plan: Plan) -> dict[str, Any]:
+    """Addresses of the products of a kind, and of what serves them."""
+    element, lane, kind = r.arith.accumulator, plan.lane, plan.kind
+
+    def points(k: Module) -> None:
+        fft.pair_product(k, "product", element, lane, kind != "blocks")
+        fft.scan(k, "scan", element, lane)
+        fft.spread(k, "spread", element, lane)
+
+    def ends(k: Module) -> None:
+        fft.apart(k, "apart", element, lane)
+        fft.together(k, "unite", element, lane)
+
+    names = ("product", "scan", "spread")
+    label = f"fft points {element}{' blocks' * (kind == 'blocks')}"
+    found: dict[str, Any] = dict(kernel(label, names, points, r.target, check=r.check))
+    if kind != "dense":
+        return found | {"apart": 0, "unite": 0, "products": zeros()}
+    products = []
+    for tiles in range(1, plan.together + 1):
+        used = tiles == plan.together or tiles == plan.count % plan.together
+
+        def product(k: Module, tiles: int = tiles) -> None:
+            fft.channel_product(k, "product", element, lane, tiles)
+
+        label = f"fft product {element} {tiles}"
+        products += [kernel(label, ("product",), product, r.target, check=r.check)["product"] if used else 0, 0]
+    return found | kernel(f"fft ends {element}", ("apart", "unite"), ends, r.target, check=r.check) | {
+        "products": words(products)
+    }  # fmt: skip
+
+
+def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: tuple[Any, Any]) -> NDArray[Any]:
+    """Spectra of the weights (groups, m, c, taps) as they stream, pair by pair; made in float64 and rounded once."""
+    groups, m, c, _ = w.shape
+    lane, pairs = plan.lane, len(at[0])
+    if plan.kind == "blocks":
+        packed = aligned((groups, m, pairs, c, 4), w.dtype)
+        for g, of_group in enumerate(packed):
+            for one, target in zip(w[g], of_group, strict=True):
+                target[...] = _spectra(one, sweep, plan, at).transpose(1, 2, 0)
+        return packed
+    if plan.kind == "dense":
+        blocks = -(-m // lane)
+        packed = aligned((groups * blocks, pairs, 2, c, 2, lane), w.dtype)
+        for number, target in enumerate(packed):
+            g, first = number // blocks, number % blocks * lane
+            some = w[g, first : first + lane]
+            made = _spectra(some.reshape(len(some) * c, -1), sweep, plan, at).reshape(2, 2, pairs, len(some), c)
+            target[..., : len(some)] = made.transpose(2, 0, 4, 1, 3)
+            target[..., len(some) :] = 0
+        return packed
+    flat = w.reshape(groups * m, c, -1)
+    packed = aligned((-(-len(flat) // lane), pairs, c, 4, lane), w.dtype)
+    for v, target in enumerate(packed):
+        some = flat[v * lane : (v + 1) * lane]
+        made = _spectra(some.reshape(len(some) * c, -1), sweep, plan, at).reshape(4, -1, len(some), c)
+        target[..., : len(some)] = made.transpose(1, 3, 0, 2)
+        target[..., len(some) :] = 0
+    return packed
+
+
+def _spectra(w: NDArray[Any], sweep: Sweep, plan: Plan, at: tuple[Any, Any]) -> NDArray[np.float64]:
+    """Spectra of rows of taps: real and imaginary values at both points, for every pair and row."""
+    lengths = [tile.length for tile in plan.tiles]
+    places = np.zeros(1, np.int64)
+    for axis, length in zip(sweep, lengths, strict=True):
+        places = (places[:, None] * length + np.arange(axis.taps) * axis.dilation % length).ravel()
+    grid = np.zeros((len(w), math.prod(lengths)))
+    for place, of_tap in zip(places, w.T, strict=True):  # taps a period apart share a place
+        grid[:, place] += of_tap
+    whole = np.fft.fftn(grid.reshape(-1, *lengths), axes=range(1, 1 + len(lengths))).reshape(len(w), -1)
+    # conjugate: outputs are correlations; 2/N of the transform back, and 1/2 each for taking apart and together
+    low, high = (np.conj(whole[:, part]).T / (2 * math.prod(lengths)) for part in at)
+    return np.stack([low.real, low.imag, high.real, high.imag])

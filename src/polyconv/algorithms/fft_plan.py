@@ -1,0 +1,362 @@
+"""Convolution by Fourier transforms of tiles: large kernels, any rank, by overlap-save.
+
+A tile of N positions along every axis becomes a spectrum, is multiplied by that of the kernel and comes back: of its
+N results the first N - taps + 1 are outputs (Stockham 1966).  A tile that holds the whole input needs less: padding
+on both sides may share its positions, N >= input + the wider padding.  Every lane of a vector transforms its own
+tile, so nothing is shuffled; which tiles those are is the plan's kind:
+
+* ``own``: depthwise; lanes are channels.
+* ``shared``: few input channels, each in all lanes; lanes are output channels.
+* ``blocks``: few channels on both sides; lanes are tiles.
+* ``dense``: lanes are channels, and a product is one of complex matrices, for several tiles together.
+
+Strides are computed and dropped, dilations are zeros between taps.  Cost: the passes of the transforms, the products,
+and the moves.  Error: window bound, admitted in accuracy "fast" only (``bound`` derives it).  Items with a result
+that is not finite are done again, by the depthwise or the direct algorithm.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from polyconv.algorithms import depthwise, direct
+from polyconv.algorithms.program import Situation, accumulator_arithmetic, planes_collide
+from polyconv.algorithms.sweep import Axis, Sweep, sweeps
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.fft import RADICES
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
+from polyconv.target import Target
+
+__all__ = ["Plan", "Tile", "applicable", "bound", "cost", "dense_rows", "parts", "radices", "scheme", "workspace"]
+
+_LONGEST = 1 << 15
+_SMOOTH = sorted(
+    n for a, b, c in itertools.product(range(16), range(4), range(3)) if (n := 2**a * 3**b * 5**c) <= _LONGEST
+)
+_CANDIDATES = {1: 24, 2: 8, 3: 5}
+"""Lengths tried along an axis, by rank."""
+
+_BUTTERFLY = {2: 7.0, 3: 12.0, 4: 14.0, 5: 23.0, 6: 28.0, 8: 42.0, 9: 56.0}
+"""Cycles of a butterfly, twiddles and memory of the second level included."""
+_CALL = 12.0
+_POINT = 12.0
+"""Cycles of a product at a point, with the spectra taken apart and put together."""
+_NEAR_BYTES, _FAR_BYTES = 900 << 10, 24.0
+"""Planes that stay in a second-level cache, and bytes a cycle that cost time where they do not."""
+_CACHED_BYTES = 24 << 20
+"""Spectra that a last-level cache holds."""
+_MEMORY_BYTES = 8.0
+"""Bytes a cycle of tensors that no cache holds."""
+_MOST_BYTES = 32 << 20
+_LEAST_TERMS = 24
+"""Products of a sum, at least.  Measured rms errors as multiples of that of a direct f32 sum: 2.2 for 9 terms, 1.5 for
+31, 1.4 for 49, 1.1 for 81, 0.7 for 200, 0.5 for 400."""
+_MOST_SHARED, _MOST_BLOCKS = 8, 64
+"""Most input channels that are transformed in all lanes, and pairs of channels whose lanes are tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """An axis cut into tiles.
+
+    Parameters
+    ----------
+    length : int
+        Positions, N.
+    points : int
+        Complex points: N, or half of it along the first axis.
+    outputs : int
+        Of a tile; the last may have fewer.
+    count : int
+        Tiles.
+    reach : int
+        Positions that hold input or padding; others hold zeros.
+    """
+
+    length: int
+    points: int
+    outputs: int
+    count: int
+    reach: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One sweep: kind, tiles, how many of them are an item, and sizes in bytes."""
+
+    kind: str
+    tiles: tuple[Tile, ...]
+    strides: tuple[int, ...]
+    plane: int
+    planes: int
+    together: int
+    lane: int
+    header: int
+    again: int
+    workspace: int
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Outputs of a tile."""
+        return tuple(tile.outputs for tile in self.tiles)
+
+    @property
+    def count(self) -> int:
+        """Tiles of an image."""
+        return math.prod(tile.count for tile in self.tiles)
+
+
+@lru_cache(4096)
+def radices(n: int) -> tuple[int, ...]:
+    """Radices of the passes over a line, the last the largest, at least cost."""
+    if n == 1:
+        return ()
+    found = min(((*radices(n // r), r) for r in RADICES if n % r == 0), key=lambda passes: _line(passes))
+    return tuple(sorted(found))
+
+
+def _line(passes: tuple[int, ...]) -> float:
+    """Cycles of the passes over a line."""
+    n = math.prod(passes)
+    return sum(n // r * _BUTTERFLY[r] + _CALL for r in passes)
+
+
+def _extent(axis: Axis) -> int:
+    return (axis.taps - 1) * axis.dilation + 1
+
+
+def _tile(axis: Axis, length: int, outputs: int, count: int, paired: bool) -> Tile:
+    reach = min(length, (outputs - 1) * axis.stride + _extent(axis))
+    return Tile(length, length // 2 if paired else length, outputs, count, reach)
+
+
+@lru_cache(1024)
+def _tiles(axis: Axis, paired: bool, most: int) -> tuple[Tile, ...]:
+    """The best lengths of tiles along an axis, from short to long."""
+    lengths = [n for n in _SMOOTH if not paired or n % 2 == 0]
+    found: dict[int, Tile] = {}
+    whole = _whole(axis)
+    for length in lengths:
+        if length >= whole:
+            found[1] = _tile(axis, length, axis.out, 1, paired)
+            break
+        fitting = (length - _extent(axis)) // axis.stride + 1
+        if length >= _extent(axis) and fitting < axis.out:
+            count = -(-axis.out // fitting)
+            found.setdefault(count, _tile(axis, length, -(-axis.out // count), count, paired))
+
+    def effort(tile: Tile) -> float:
+        return tile.count * _line(radices(tile.points))
+
+    best: list[Tile] = []
+    for tile in sorted(found.values(), key=lambda tile: tile.length):
+        if not best or effort(tile) < effort(best[-1]):
+            best.append(tile)
+    if len(best) > most:  # the shortest, for small workspaces, and the cheapest
+        step = (len(best) - 1) / (most - 1)
+        best = [best[round(i * step)] for i in range(most)]
+    return tuple(best)
+
+
+def _whole(axis: Axis) -> int:
+    """Positions that a single tile needs: padding before and after may lie in the same ones."""
+    last = (axis.out - 1) * axis.stride + _extent(axis) - axis.pad
+    first, end = max(0, -axis.pad), min(axis.inp, last)
+    held = max(0, end - first)
+    before, after = max(0, first + axis.pad), max(0, last - max(end, first))
+    return max(held + max(before, after), (axis.out - 1) * axis.stride + 1, 1)
+
+
+@lru_cache(256)
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
+    """The cheapest kind and tiles; None where there is none."""
+    if not all(axis.taps and axis.out and axis.inp for axis in sweep):
+        return None
+    most = _CANDIDATES.get(len(sweep), 3)
+    options = [_tiles(axis, a == 0, most) for a, axis in enumerate(sweep)]
+    plans = [
+        plan for kind in _kinds(s) for tiles in itertools.product(*options) for together in _together(s, kind, tiles)
+        if (plan := _sizes(s, arith, sweep, kind, tiles, together)).workspace <= s.budget(_MOST_BYTES)
+    ]  # fmt: skip
+    return min(plans, key=lambda plan: sum(_cost(s, arith, sweep, plan).values()), default=None)
+
+
+def _kinds(s: Situation) -> list[str]:
+    p = s.problem
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    kinds = []
+    if group_in == group_out == 1 and p.c > 1 and depthwise.applicable(s) is None:
+        kinds.append("own")
+    if p.groups == 1 and p.c <= _MOST_SHARED and p.m > p.c:
+        kinds.append("shared")
+    if group_in * group_out <= _MOST_BLOCKS:
+        kinds.append("blocks")
+    if group_in >= 4 and group_out >= 8:
+        kinds.append("dense")
+    return kinds
+
+
+def _together(s: Situation, kind: str, tiles: tuple[Tile, ...]) -> list[int]:
+    """Numbers of tiles that an item may have."""
+    if kind != "dense":
+        return [lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]) if kind == "blocks" else 1]
+    count, most = math.prod(tile.count for tile in tiles), dense_rows(s.target)
+    return sorted({-(-count // -(-count // n)) for n in (most, most // 2, 2, 1) if n <= count or n == 1})
+
+
+def dense_rows(target: Target) -> int:
+    """Most tiles of a matrix product: a complex sum each, and registers for a weight and a point."""
+    return channel_tile(target, 2) - 1
+
+
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, kind: str, tiles: tuple[Tile, ...], together: int) -> Plan:
+    p, vector = s.problem, s.target.vector_bytes
+    lane = lanes(s.target, arith)
+    strides = [2 * vector]
+    for tile in reversed(tiles[1:]):
+        # an odd number of points between lines: they fall into different sets of a cache
+        strides.append(strides[-1] * (tile.points | 1))
+    strides.reverse()
+    # with places for the pairs that are a single point
+    plane = tiles[0].points * strides[0] + 2 ** len(tiles) * 2 * vector + 64
+    group_in = p.c // p.groups
+    planes = {"own": 1, "dense": together * (-(-group_in // lane) + 1)}.get(kind, group_in + 1)
+    # boxes of all tiles, runs of lanes and their number, what was seen of every tile
+    header = 24 * len(sweep) * (1 + together) + 24 * lane + 8
+    header = -(-header // 64) * 64 + together * vector
+    header = -(-header // 64) * 64
+    box = tuple(tile.outputs for tile in tiles)
+    again = depthwise.workspace(s) if kind == "own" else direct.again_workspace(s, arith, sweep, box, 1)
+    return Plan(
+        kind, tiles, tuple(strides), plane, planes, together, lane, header, again, header + max(planes * plane, again)
+    )
+
+
+def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
+    """Cycles: passes of the transforms, products or the stream of spectra, and moves."""
+    p, lane = s.problem, plan.lane
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    if plan.kind == "own":
+        items, inputs, outputs = plan.count * -(-p.c // lane), 1, 1
+    elif plan.kind == "shared":
+        items, inputs, outputs = plan.count, p.c, -(-p.m // lane)
+    elif plan.kind == "dense":
+        items, inputs, outputs = p.groups * plan.count, -(-group_in // lane), -(-group_out // lane)
+    else:
+        items, inputs, outputs = p.groups * -(-plan.count // lane), group_in, group_out
+    points = math.prod(tile.points for tile in plan.tiles)
+    lines = [points // tile.points * _line(radices(tile.points)) for tile in plan.tiles]
+    held = [min(tile.reach, axis.inp) / tile.length for axis, tile in zip(sweep, plan.tiles, strict=True)]
+    wanted = [
+        min(1.0, tile.outputs * axis.stride / tile.length) for axis, tile in zip(sweep, plan.tiles, strict=True)
+    ]  # fmt: skip
+    far = 2.0 * plan.plane / _FAR_BYTES if plan.planes * plan.plane > _NEAR_BYTES else 0.0
+    columns = sum(lines[:-1]) + far * len(lines)
+    forward = columns + lines[-1] * math.prod(held[:-1])
+    back = columns + lines[-1] * math.prod(wanted[:-1])
+    transforms = items * (inputs * forward + outputs * back)
+    weights = 2 * points * arith.bytes * (1 if plan.kind == "blocks" else lane) * group_in
+    of_all = weights * outputs * p.groups
+    stream = weights / (12.0 if of_all < _CACHED_BYTES / 3 else 8.0 if of_all < _CACHED_BYTES else 6.0)
+    if plan.kind == "dense":
+        lots = p.groups * -(-plan.count // plan.together)
+        matrices = points * group_in * max(2.5 * plan.together, 5.0)
+        products = lots * outputs * max(matrices, stream) + items * points * _POINT * (inputs + outputs) / 2
+    else:
+        point = _POINT * (1.5 if plan.kind == "shared" else 1.0) + 8.0 * (group_in - 1)  # from one plane to another
+        products = items * outputs * max(points * point, stream)
+    per_in, per_out = (3.0, 4.0) if p.layout == "NHWC" else (6.0, 9.0)
+    if plan.kind == "blocks":  # by runs of neighbouring tiles, those at the ends alone
+        along = plan.tiles[-1].count
+        runs = min(lane, plan.count) / along * min(along, 3)
+        per_in, per_out = 7.0 * max(1.0, runs), 14.0 * max(1.0, runs)
+    elif p.layout == "NCHW":
+        per_in *= 1 + planes_collide(p, reading=True)
+        per_out *= 1 + planes_collide(p, reading=False)
+    read = math.prod(min(t.reach, a.inp) for a, t in zip(sweep, plan.tiles, strict=True))
+    moves = items * (inputs * (read * per_in + points) + outputs * math.prod(plan.outputs) * per_out + 1000.0)
+    sizes = ((p.i, p.c, p.x_dtype), (p.out, p.m, p.y_dtype))
+    bytes_moved = [math.prod(e or 0 for e in extents) * c * dtype.itemsize for extents, c, dtype in sizes]
+    moves += sum(b / _MEMORY_BYTES for b in bytes_moved if b > _CACHED_BYTES / 2)
+    batch = p.n or 0
+    return {"transforms": transforms * batch, "products": products * batch, "moves": moves * batch}
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    p = s.problem
+    if p.op not in ("conv", "conv_transpose"):
+        return f"computes conv and conv_transpose, not {p.op}"
+    if s.strict:
+        return "its error bound is over a tile's inputs; accuracy='strict' admits bounds over an output's own products"
+    if not p.x_dtype.is_float:
+        return "transforms floating-point numbers only"
+    if not s.finite:
+        return "weights hold Inf or NaN"
+    if p.c == 0 or p.m == 0:
+        return "there are no channels to transform"
+    terms = min(math.prod(axis.taps for axis in sweep) for sweep in sweeps(p)) * (p.c // p.groups)
+    if terms < _LEAST_TERMS:
+        return f"a direct sum of {terms} products has less than half of the error"
+    if not _kinds(s):
+        group_in, group_out = p.c // p.groups, p.m // p.groups
+        return f"has no lanes for groups of {group_in} and {group_out} channels"
+    if any(plan is None for _, plan in parts(s)):
+        return "needs taps, outputs, and tiles with room for them"
+    return None
+
+
+@lru_cache(256)
+def parts(s: Situation) -> tuple[tuple[Sweep, Plan | None], ...]:
+    """Every sweep with its plan."""
+    s = replace(s, problem=replace(s.problem, n=1), threads=1)  # neither may change what is chosen, not even a tie
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    return tuple((sweep, _plan(s, arith, sweep)) for sweep in sweeps(s.problem))
+
+
+def _plans(s: Situation) -> list[tuple[Sweep, Plan]]:
+    return [(sweep, plan) for sweep, plan in parts(s) if plan is not None]
+
+
+def scheme(s: Situation) -> str:
+    """Kinds and lengths of tiles: with them the bits change."""
+    names = [f"{plan.kind} {'x'.join(str(tile.length) for tile in plan.tiles)}" for _, plan in _plans(s)]
+    return "+".join(dict.fromkeys(names))
+
+
+# Roundings on the longest path through a butterfly.
+_DEPTH = {2: 1, 3: 4, 4: 2, 5: 6, 6: 7, 8: 6, 9: 11}
+
+
+def bound(s: Situation) -> tuple[str, float]:
+    """Window bound, after Higham (Accuracy and Stability of Numerical Algorithms, 2002, chapter 24).
+
+    A pass of radix r multiplies 2-norms by sqrt(r), its computed form errs by ``d u |F_r||x|`` componentwise, d
+    roundings deep: relative to the pass ``d sqrt(2r) u`` in the 2-norm, as ``|F_r|`` has norm r; twiddles, rounded
+    once and multiplied, add 4 u.  To first order these add over the passes of both transforms (theorem 24.2), and
+    spectra taken apart, multiplied, summed over c channels and put together add 30 + c.  All being multiples of
+    unitary maps but the product, ``|e|_inf <= |e|_2 <= f u max|H| |x|_2 <= f u sqrt(P) max|x| sum|w|`` for a tile of
+    P inputs.
+    """
+    p, u = s.problem, DTYPES[accumulator_arithmetic(s)].eps / 2
+    worst = 0.0
+    for sweep, plan in _plans(s):
+        depth = sum(_DEPTH[r] * math.sqrt(2 * r) + 4 for tile in plan.tiles for r in radices(tile.points))
+        held = math.prod(min(t.reach, a.inp) for a, t in zip(sweep, plan.tiles, strict=True))
+        worst = max(worst, (2 * depth + 30 + p.c // p.groups) * u * math.sqrt(held))
+    return "window", worst
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs."""
+    return max((plan.workspace for _, plan in _plans(s)), default=0)
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles by term."""
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    terms = [_cost(s, arith, sweep, plan) for sweep, plan in _plans(s)]
+    return {name: sum(t[name] for t in terms) for name in ("transforms", "products", "moves")}
