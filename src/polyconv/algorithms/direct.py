@@ -328,6 +328,8 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     met = share_met(sweep, _row_bands(sweep, entries))
     products = rows * plan.blocks * met * (row * steps + len(tiles) * (20 + 4.0 * entries))
     slow_in = 3.0 if planes_collide(p, reading=True) else 1.0
+    if p.layout == "NCHW" and sweep[-1].stride > 1:  # squares of every second pixel, or element by element
+        slow_in *= 2.0 if sweep[-1].stride == 2 else 4.0
     moves = box_count * (400 + lines_held * (blocks_in * 6.0 * slow_in if group_in >= 8 else group_in * 3.0))
     # a row of outputs leaves through a transposition, or straight from registers
     if p.layout == "NHWC":
