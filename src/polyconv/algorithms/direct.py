@@ -281,7 +281,8 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     products = rows * plan.blocks * (row * steps + len(tiles) * (20 + 4.0 * entries))
-    slow_in = 3.0 if planes_collide(p, reading=True) else 1.0
+    halved = p.layout == "NCHW" and sweep[-1].stride > 1
+    slow_in = 3.0 if planes_collide(p, reading=True) or halved else 1.0
     moves = box_count * (400 + lines_held * (blocks_in * 6.0 * slow_in if group_in >= 8 else group_in * 3.0))
     # a row of outputs leaves through a transposition, or straight from registers
     if p.layout == "NHWC":
