@@ -199,13 +199,15 @@ def cost(s: Situation) -> dict[str, float]:
         rows = math.prod(plan.box[:-1]) * box_count
         taps = math.prod(mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
         for _, pixels in near_equal(plan.box[-1], most):
-            products += rows * (taps * max(pixels * group / 2, (pixels + group) / 2, 4.0) + 12 + 2.0 * pixels * group)
+            step = max(pixels * group / 2, (pixels + group) / 2, 4.0)
+            alone = 2.0 * group if pixels == 1 else 0.0  # nothing else to do while its sums are added
+            products += rows * (taps * step + 4 + 0.35 * pixels * group + alone)
         products += rows * (60.0 + 4 * len(sweep))
         rows_in = math.prod(max(1, h.count) for h in plan.held[:-1])
-        per_in, per_out = 2.5, 0.0
+        per_in, per_out = 5.5, 0.0
         if p.layout == "NCHW":
-            per_in = 8.0 if planes_collide(p, reading=True) else 4.5
-            per_out = 9.0 if planes_collide(p, reading=False) else 5.0
+            per_in = 9.0 if planes_collide(p, reading=True) else 7.0
+            per_out = 9.0 if planes_collide(p, reading=False) else 5.5
         elif not is_fusible(p):
             per_out = 2.5
         moves += box_count * (200 / plan.blocks + rows_in * (40 + max(1, plan.held[-1].count) * per_in))

@@ -57,14 +57,18 @@ def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, g
                 entry.next(*total)
             sums = []
             for r in range(rows):
-                joined, *others = entry.results[r * group : (r + 1) * group]
-                for distance, other in enumerate(others, 1):
+                terms = entry.results[r * group : (r + 1) * group]
+                for distance in range(1, group):
                     back = [
                         lane // group * group + (lane % group - distance) % group if lane < used else lane
                         for lane in range(lanes)
                     ]  # fmt: skip
-                    joined = joined + k.shuffle(other, other, back)
-                sums.append(joined)
+                    terms[distance] = k.shuffle(terms[distance], terms[distance], back)
+                while len(terms) > 1:
+                    terms = [
+                        terms[i] + terms[i + 1] if i + 1 < len(terms) else terms[i] for i in range(0, len(terms), 2)
+                    ]  # fmt: skip
+                sums.append(terms[0])
             walk.next(rows_in + step * rows, *out.store(sums, 1, rows_out, y_step, rows_beside, r_step))
 
 
