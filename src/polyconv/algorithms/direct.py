@@ -31,8 +31,10 @@ from polyconv.algorithms.program import (
     accumulator_arithmetic,
     along_in,
     along_out,
+    apart_cycles,
     boxes,
     common_words,
+    far_cycles,
     fill_words,
     fused_address,
     is_fusible,
@@ -331,11 +333,13 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     if p.layout == "NCHW" and sweep[-1].stride > 1:  # squares of every second pixel, or element by element
         slow_in *= 2.0 if sweep[-1].stride == 2 else 4.0
     moves = box_count * (400 + lines_held * (blocks_in * 6.0 * slow_in if group_in >= 8 else group_in * 3.0))
+    bytes_in = box_count * lines_held * group_in * p.x_dtype.itemsize
+    moves += far_cycles(p, bytes_in, squares=p.layout == "NCHW")
     # a row of outputs leaves through a transposition, or straight from registers
     if p.layout == "NHWC":
         across = 1.5 if is_fusible(p) and plan.chunks == 1 else 4.0
     else:
-        across = 16.0 if planes_collide(p, reading=False) else 9.0
+        across = (16.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
     per_output = across if group_out >= lane // 2 else 2.0 * group_out
     moves += rows * plan.box[-1] * plan.blocks * plan.vectors * per_output
     batch = (p.n or 0) * p.groups

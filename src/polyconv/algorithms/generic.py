@@ -30,6 +30,7 @@ from polyconv.algorithms.program import (
     along_out,
     boxes,
     common_words,
+    far_cycles,
     fill_words,
     fused_address,
     is_fusible,
@@ -303,6 +304,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     lane, heights, last = lanes(s.target, arith), pixel_tiles(s.target), plan.sweep[-1]
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
     entries = group_in * math.prod(axis.taps for axis in plan.sweep)
+    at_once = max(1, entries // -(-group_in // plan.chunk)) if group_in else 1
     vectors = -(-plan.box[-1] // lane) if plan.fused else plan.sum_row // (lane * arith.bytes)
     outer = math.prod(axis.taps for axis in plan.sweep[:-1])
     step = 0.0
@@ -316,7 +318,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             step += math.prod(plan.box[:-1]) * cycles
             continue
         full, rest = divmod(vectors, heights[rows])
-        step += (full + (rest > 0)) * 30 / max(1, entries)
+        step += (full + (rest > 0)) * 30 / at_once
         step += full * (tile_cycles(rows, heights[rows]) + 1) + (tile_cycles(rows, rest) + 1 if rest else 0)
     innermost = plan.order[-1] == len(plan.order) - 1
     rows_in = math.prod(max(1, h.count) for h in plan.held[:-1]) * max(1, len(plan.held[-1].runs))
@@ -332,6 +334,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     moves = rows_in * (40.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
     if not plan.fused:
         moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))
+    bytes_in = math.prod(max(1, h.count) for h in plan.held) * group_in * p.x_dtype.itemsize
+    moves += far_cycles(p, bytes_in, squares=p.layout == "NHWC")
     items = box_count * (p.n or 0) * p.groups
     return {"products": items * entries * step, "moves": items * (moves + 300.0 / plan.block_groups)}
 
@@ -399,7 +403,11 @@ def _plan_in_order(s: Situation, arith: Arithmetic, family: Family, order: tuple
     plan = fitted(chunk)
     while chunk > 1 and (plan.workspace > budget or math.prod(plan.box) < enough):
         chunk = -(-chunk // 2)
-        plan = fitted(chunk)
+        less = fitted(chunk)
+        if plan.workspace <= budget and math.prod(less.box) <= math.prod(plan.box):
+            break  # sums take the room, not channels
+        plan = less
+    chunk = plan.chunk
     if plan.chunk >= group_in and p.groups > 1 and not fused:
         one = plan.workspace - header - 640
         block_groups = max(1, min(p.groups, MOST_GROUPS, (budget - header - 640) // max(1, one)))

@@ -26,6 +26,7 @@ from polyconv.algorithms.program import (
     Step,
     accumulator_arithmetic,
     along_out,
+    apart_cycles,
     boxes,
     common_words,
     fill_words,
@@ -240,7 +241,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
         if plan.pixels:
             vectors = -(-width // lane)
             products += points.pixel_set_cycles(s, arith, outputs, group_in, int(vectors))
-            moves += vectors * outputs * (1.5 if is_fusible(p) else 4.0)
+            moves += vectors * outputs * ((1.5 if is_fusible(p) else 4.0) + apart_cycles(p, plan.sweep[-1]))
         else:
             used = -(-outputs // lane)
             pixel_bytes = p.c * arith.bytes * plan.sweep[-1].stride if p.layout == "NHWC" else arith.bytes
@@ -248,7 +249,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             across = p.layout == "NCHW" and p.m > 1
             apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.0
             products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
-            moves += width * used * (8.0 if across else 1.5 if is_fusible(p) else 4.0)
+            moves += width * used * (8.0 + apart_cycles(p, plan.sweep[-1]) if across else 1.5 if is_fusible(p) else 4.0)
     batch = (p.n or 0) * p.groups
     return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count) * batch}
 

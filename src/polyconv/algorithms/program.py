@@ -28,7 +28,8 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
-    "along_out", "boxes", "common_words", "fill_words", "fused_address", "is_fusible", "move_address", "near_equal",
+    "along_out", "apart_cycles", "boxes", "common_words", "far_cycles", "fill_words",
+    "fused_address", "is_fusible", "move_address", "near_equal",
     "one_step", "own_bound", "planes_collide", "tile_addresses", "tile_cycles", "zeros",
 ]  # fmt: skip
 
@@ -389,6 +390,35 @@ def planes_collide(p: Problem, *, reading: bool) -> bool:
     extents, dtype = (p.i, p.x_dtype) if reading else (p.out, p.y_dtype)
     size = math.prod(e or 0 for e in extents) * dtype.itemsize
     return p.layout == "NCHW" and size > 0 and size % 4096 == 0
+
+
+_CACHED_BYTES = 16 << 20
+"""Input and result beyond this come from memory, call after call."""
+_MEMORY_BYTES = 3.0
+"""Bytes a cycle that lines of a panel come from there."""
+
+
+def far_cycles(p: Problem, read: float, *, squares: bool) -> float:
+    """Cycles that bytes of the input take which come from memory, not from a cache; 0 for small problems.
+
+    Parameters
+    ----------
+    squares : bool
+        Whether they come a few lines of many channels at a time, which no CPU foresees.
+    """
+    held = p.c * math.prod(e or 0 for e in p.i) * p.x_dtype.itemsize
+    written = p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize
+    return read / _MEMORY_BYTES * (1.6 if squares else 1.0) if held + written > _CACHED_BYTES else 0.0
+
+
+def apart_cycles(p: Problem, axis: Axis) -> float:
+    """Cycles that a vector of results takes more where those of other phases lie between.
+
+    Every line is written in parts; if a second-level cache does not hold the result it comes and goes for each.
+    """
+    if p.layout == "NHWC" or axis.out_step == 1:
+        return 0.0
+    return 20.0 if p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize <= 1 << 20 else 70.0
 
 
 def own_bound(s: Situation) -> tuple[str, float]:

@@ -30,6 +30,8 @@ from polyconv.algorithms import direct
 from polyconv.algorithms.program import (
     Situation,
     accumulator_arithmetic,
+    apart_cycles,
+    far_cycles,
     near_equal,
     planes_collide,
     tile_cycles,
@@ -436,7 +438,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     per_in, per_out, per_segment = 3.5, 3.0, 0.0
     if p.layout == "NCHW":
         per_in = (7.0 if planes_collide(p, reading=True) else 4.5) * (2.5 if sweep[-1].stride > 1 else 1.0)
-        per_out = 10.0 if planes_collide(p, reading=False) else 4.0
+        per_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(p, sweep[-1])
         per_segment = 60.0
     # what leaves the second-level cache is written to the third and read from there
     far = 2 * plan.workspace if plan.workspace > NEAR_BYTES else 0
@@ -462,6 +464,8 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
         moves += outer_boxes * (1500.0 + far / _FAR_BYTES)
         moves += outer_rows * columns.segments[0] * (vectors_in + plan.blocks * plan.vectors) * per_segment
+        bytes_in = math.prod(h.count for h in plan.held) * group_in * p.x_dtype.itemsize
+        moves += outer_boxes * far_cycles(p, bytes_in, squares=p.layout == "NCHW")
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
 
