@@ -56,6 +56,8 @@ _MOST_SPECTRA_BYTES = 128 << 20
 _LEAST_TERMS = 24
 """Products of a sum, at least.  Measured rms errors as multiples of that of a direct f32 sum: 2.2 for 9 terms, 1.5 for
 31, 1.4 for 49, 1.1 for 81, 0.7 for 200, 0.5 for 400."""
+_LEAST_TAPS = 5
+"""Taps along an axis, at least: for kernels of 3 Winograd's tiles are as fast, and the same at every extent."""
 _MOST_SHARED, _MOST_BLOCKS = 8, 64
 """Most input channels that are transformed in all lanes, and pairs of channels whose lanes are tiles."""
 
@@ -316,6 +318,8 @@ def applicable(s: Situation) -> str | None:
         return "weights hold Inf or NaN"
     if p.c == 0 or p.m == 0:
         return "there are no channels to transform"
+    if max(p.k) < _LEAST_TAPS:
+        return f"needs {_LEAST_TAPS} taps along an axis, this has {max(p.k)}"
     terms = min(math.prod(axis.taps for axis in sweep) for sweep in sweeps(p)) * (p.c // p.groups)
     if terms < _LEAST_TERMS:
         return f"a direct sum of {terms} products has less than half of the error"
