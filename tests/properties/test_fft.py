@@ -59,7 +59,7 @@ def test_kinds_ranks_and_types(line: str, layout: str, level: str | None) -> Non
 def test_strides_dilations_and_transposed(layout: str) -> None:
     for strides in ("1x2", "2x1", "3x2", "4x5"):
         assert _judged(f"conv f32 {layout} n1 c17 i40x41 m17 k6x7 s{strides} p2x3 g17 b1")
-        assert _judged(f"conv f32 {layout} n1 c9 i40x41 m10 k3x4 s{strides} p2x3 d2x3 r1")
+        assert _judged(f"conv f32 {layout} n1 c9 i40x41 m10 k3x5 s{strides} p2x3 d2x3 r1")
     for stride in (1, 2, 3, 4, 5):
         assert _judged(f"conv f32 {layout} n1 c17 i190 m17 k31 s{stride} p15 g17 b1 r1")
         assert _judged(f"conv f32 {layout} n1 c1 i1900 m1 k31 s{stride} p15 b1 r1")
@@ -171,6 +171,8 @@ def test_strict_and_short_sums_refuse() -> None:
     p = Problem.parse("conv f32 NCHW n1 c16 i40x40 m16 k9x9 p4 g16")
     assert "strict" in (row.refusal(Situation(p, target(None), strict=True)) or "")
     short = Problem.parse("conv f32 NCHW n1 c16 i40x40 m16 k3x3 p1 g16")
-    assert "9 products" in (row.refusal(Situation(short, target(None))) or "")
+    assert "5 taps" in (row.refusal(Situation(short, target(None))) or "")
+    few = Problem.parse("conv f32 NCHW n1 c16 i40x40 m16 k3x5 p1x2 g16")
+    assert "15 products" in (row.refusal(Situation(few, target(None))) or "")
     none = Problem.parse("conv f32 NCHW n1 c0 i9x9 m4 k9x9 p4")
     assert "no channels" in (row.refusal(Situation(none, target(None))) or "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,9 @@ from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = ["build"]
+
+Points = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Where the two values of every pair stand in a whole spectrum."""
 
 _PASS = ("*function", "leg", "inner", "step", "outer", "outer_step", "*twiddles")
 _LINES = ("forward", "backward", "passes", "first", "count", "together")
@@ -443,7 +446,7 @@ def _order(passes: Sequence[int]) -> NDArray[np.int64]:
 
 def _pairs(
     plan: Plan, order: list[NDArray[np.int64]], kind: np.dtype[Any]
-) -> tuple[NDArray[np.int64], tuple[Any, Any]]:
+) -> tuple[NDArray[np.int64], Points]:
     """Table of the pairs of points, and where in the whole spectrum the two values of each stand."""
     lengths = [tile.length for tile in plan.tiles]
     freq = np.meshgrid(*order, indexing="ij")
@@ -588,46 +591,72 @@ def _functions(r: Request, plan: Plan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: tuple[Any, Any]) -> NDArray[Any]:
-    """Spectra of the weights (groups, m, c, taps) as they stream, pair by pair; made in float64 and rounded once."""
+def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: Points) -> NDArray[Any]:
+    """Spectra of the weights (groups, m, c, taps) as they stream; made in float64 and rounded once."""
     groups, m, c, _ = w.shape
     lane, pairs = plan.lane, len(at[0])
+    spectra = _transform(sweep, plan, at)
     if plan.kind == "blocks":
         packed = aligned((groups, m, pairs, c, 4), w.dtype)
         for g, of_group in enumerate(packed):
             for one, target in zip(w[g], of_group, strict=True):
-                target[...] = _spectra(one, sweep, plan, at).transpose(1, 2, 0)
+                target[...] = spectra(one).transpose(0, 2, 1)
         return packed
-    if plan.kind == "dense":
-        blocks = -(-m // lane)
-        packed = aligned((groups * blocks, pairs, 2, c, 2, lane), w.dtype)
-        for number, target in enumerate(packed):
-            g, first = number // blocks, number % blocks * lane
-            some = w[g, first : first + lane]
-            made = _spectra(some.reshape(len(some) * c, -1), sweep, plan, at).reshape(2, 2, pairs, len(some), c)
-            target[..., : len(some)] = made.transpose(2, 0, 4, 1, 3)
-            target[..., len(some) :] = 0
-        return packed
-    flat = w.reshape(groups * m, c, -1)
-    packed = aligned((-(-len(flat) // lane), pairs, c, 4, lane), w.dtype)
-    for v, target in enumerate(packed):
-        some = flat[v * lane : (v + 1) * lane]
-        made = _spectra(some.reshape(len(some) * c, -1), sweep, plan, at).reshape(4, -1, len(some), c)
-        target[..., : len(some)] = made.transpose(1, 3, 0, 2)
+    blocks = -(-m // lane)
+    if plan.kind == "own":
+        rows = w.reshape(groups, 1, -1)
+        blocks, parts = -(-groups // lane), [rows[v : v + lane] for v in range(0, groups, lane)]
+        shape = (blocks, pairs, 1, 4, lane)
+    else:
+        parts = [of_group[v : v + lane] for of_group in w for v in range(0, m, lane)]
+        # lane by lane channels follow pairs, else they stand between the two values of a pair
+        halves = (2, c, 2) if plan.kind == "dense" else (1, c, 4)
+        shape = (groups * blocks, pairs * halves[0], *halves[1:], lane)
+    packed = aligned(shape, w.dtype)
+    for some, target in zip(parts, packed, strict=True):
+        made = spectra(some.transpose(1, 0, 2).reshape(c * len(some), -1))
+        target[..., : len(some)] = made.reshape(target.shape[0], -1, c, len(some)).transpose(0, 2, 1, 3)
         target[..., len(some) :] = 0
     return packed
 
 
-def _spectra(w: NDArray[Any], sweep: Sweep, plan: Plan, at: tuple[Any, Any]) -> NDArray[np.float64]:
-    """Spectra of rows of taps: real and imaginary values at both points, for every pair and row."""
+_FEW_TAPS = 128
+"""Taps whose spectrum is found sooner by a matrix product."""
+
+
+def _transform(sweep: Sweep, plan: Plan, at: Points) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
+    """What gives the spectra of rows of taps: (pair; re, im, re, im; row), conjugate, as outputs are correlations.
+
+    Scaled by 2/N of the transform back, and 1/2 each for taking spectra apart and together.
+    """
     lengths = [tile.length for tile in plan.tiles]
+    scale = 1 / (2 * math.prod(lengths))
+    if math.prod(axis.taps for axis in sweep) <= _FEW_TAPS:
+        turns = np.zeros((1, 2, len(at[0])))
+        for axis, length, of_axis in zip(sweep, lengths, np.unravel_index(np.stack(at), lengths), strict=True):
+            steps = np.arange(axis.taps) * axis.dilation % length
+            of_taps = (steps[:, None, None] * of_axis % length) / length
+            turns = (turns[:, None] + of_taps).reshape(-1, *turns.shape[1:])
+        angle = 2 * np.pi * turns
+        matrix = np.stack([np.cos(angle), np.sin(angle)], 2).transpose(3, 1, 2, 0).reshape(-1, len(turns)) * scale
+
+        def by_matrix(w: NDArray[Any]) -> NDArray[np.float64]:
+            return (matrix @ w.T.astype(np.float64)).reshape(-1, 4, len(w))
+
+        return by_matrix
     places = np.zeros(1, np.int64)
     for axis, length in zip(sweep, lengths, strict=True):
         places = (places[:, None] * length + np.arange(axis.taps) * axis.dilation % length).ravel()
-    grid = np.zeros((len(w), math.prod(lengths)))
-    for place, of_tap in zip(places, w.T, strict=True):  # taps a period apart share a place
-        grid[:, place] += of_tap
-    whole = np.fft.fftn(grid.reshape(-1, *lengths), axes=range(1, 1 + len(lengths))).reshape(len(w), -1)
-    # conjugate: outputs are correlations; 2/N of the transform back, and 1/2 each for taking apart and together
-    low, high = (np.conj(whole[:, part]).T / (2 * math.prod(lengths)) for part in at)
-    return np.stack([low.real, low.imag, high.real, high.imag])
+
+    def by_transform(w: NDArray[Any]) -> NDArray[np.float64]:
+        grid = np.zeros((len(w), math.prod(lengths)))
+        if len(np.unique(places)) == len(places):
+            grid[:, places] = w
+        else:  # taps a period apart share a place
+            for place, of_tap in zip(places, w.T, strict=True):
+                grid[:, place] += of_tap
+        whole = np.fft.fftn(grid.reshape(-1, *lengths), axes=range(1, 1 + len(lengths))).reshape(len(w), -1)
+        low, high = (np.conj(whole.T[part]) * scale for part in at)
+        return np.stack([low.real, low.imag, high.real, high.imag], 1)
+
+    return by_transform

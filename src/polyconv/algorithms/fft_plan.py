@@ -36,7 +36,7 @@ _LONGEST = 1 << 15
 _SMOOTH = sorted(
     n for a, b, c in itertools.product(range(16), range(4), range(3)) if (n := 2**a * 3**b * 5**c) <= _LONGEST
 )
-_CANDIDATES = {1: 24, 2: 8, 3: 5}
+_CANDIDATES = {1: 16, 2: 8, 3: 4}
 """Lengths tried along an axis, by rank."""
 
 _BUTTERFLY = {2: 7.0, 3: 12.0, 4: 14.0, 5: 23.0, 6: 28.0, 8: 42.0, 9: 56.0}
@@ -51,9 +51,13 @@ _CACHED_BYTES = 24 << 20
 _MEMORY_BYTES = 8.0
 """Bytes a cycle of tensors that no cache holds."""
 _MOST_BYTES = 32 << 20
+_MOST_SPECTRA_BYTES = 128 << 20
+"""Workspace of a thread, and transformed weights, that are too much."""
 _LEAST_TERMS = 24
 """Products of a sum, at least.  Measured rms errors as multiples of that of a direct f32 sum: 2.2 for 9 terms, 1.5 for
 31, 1.4 for 49, 1.1 for 81, 0.7 for 200, 0.5 for 400."""
+_LEAST_TAPS = 5
+"""Taps along an axis, at least: for kernels of 3 Winograd's tiles are as fast, and the same at every extent."""
 _MOST_SHARED, _MOST_BLOCKS = 8, 64
 """Most input channels that are transformed in all lanes, and pairs of channels whose lanes are tiles."""
 
@@ -95,7 +99,6 @@ class Plan:
     together: int
     lane: int
     header: int
-    again: int
     workspace: int
 
     @property
@@ -177,11 +180,32 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
         return None
     most = _CANDIDATES.get(len(sweep), 3)
     options = [_tiles(axis, a == 0, most) for a, axis in enumerate(sweep)]
+    budget = s.budget(_MOST_BYTES)
     plans = [
         plan for kind in _kinds(s) for tiles in itertools.product(*options) for together in _together(s, kind, tiles)
-        if (plan := _sizes(s, arith, sweep, kind, tiles, together)).workspace <= s.budget(_MOST_BYTES)
+        if (plan := _sizes(s, arith, sweep, kind, tiles, together)).workspace <= budget
+        and _spectra_bytes(s, arith, plan) <= _MOST_SPECTRA_BYTES
     ]  # fmt: skip
-    return min(plans, key=lambda plan: sum(_cost(s, arith, sweep, plan).values()), default=None)
+    for plan in sorted(plans, key=lambda plan: sum(_cost(s, arith, sweep, plan).values())):
+        whole = _with_repair(s, arith, sweep, plan)
+        if whole.workspace <= budget:
+            return whole
+    return None
+
+
+def _spectra_bytes(s: Situation, arith: Arithmetic, plan: Plan) -> int:
+    """Bytes of the spectra of all weights."""
+    p, points = s.problem, math.prod(tile.points for tile in plan.tiles)
+    group_out = p.m // p.groups
+    rows = p.groups * group_out if plan.kind in ("own", "blocks") else p.groups * -(-group_out // plan.lane) * plan.lane
+    return 2 * points * rows * (p.c // p.groups) * arith.bytes
+
+
+def _with_repair(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> Plan:
+    """With room for the algorithm that repairs, where the planes were."""
+    own = plan.kind == "own"
+    again = depthwise.workspace(s) if own else direct.again_workspace(s, arith, sweep, plan.outputs, 1)
+    return replace(plan, workspace=max(plan.workspace, plan.header + again))
 
 
 def _kinds(s: Situation) -> list[str]:
@@ -228,11 +252,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, kind: str, tiles: tupl
     header = 24 * len(sweep) * (1 + together) + 24 * lane + 8
     header = -(-header // 64) * 64 + together * vector
     header = -(-header // 64) * 64
-    box = tuple(tile.outputs for tile in tiles)
-    again = depthwise.workspace(s) if kind == "own" else direct.again_workspace(s, arith, sweep, box, 1)
-    return Plan(
-        kind, tiles, tuple(strides), plane, planes, together, lane, header, again, header + max(planes * plane, again)
-    )
+    return Plan(kind, tiles, tuple(strides), plane, planes, together, lane, header, header + planes * plane)
 
 
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
@@ -263,7 +283,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     stream = weights / (12.0 if of_all < _CACHED_BYTES / 3 else 8.0 if of_all < _CACHED_BYTES else 6.0)
     if plan.kind == "dense":
         lots = p.groups * -(-plan.count // plan.together)
-        matrices = points * group_in * max(2.5 * plan.together, 5.0)
+        matrices = points * group_in * max(2.7 * plan.together, 5.0)
         products = lots * outputs * max(matrices, stream) + items * points * _POINT * (inputs + outputs) / 2
     else:
         point = _POINT * (1.5 if plan.kind == "shared" else 1.0) + 8.0 * (group_in - 1)  # from one plane to another
@@ -298,6 +318,8 @@ def applicable(s: Situation) -> str | None:
         return "weights hold Inf or NaN"
     if p.c == 0 or p.m == 0:
         return "there are no channels to transform"
+    if max(p.k) < _LEAST_TAPS:
+        return f"needs {_LEAST_TAPS} taps along an axis, this has {max(p.k)}"
     terms = min(math.prod(axis.taps for axis in sweep) for sweep in sweeps(p)) * (p.c // p.groups)
     if terms < _LEAST_TERMS:
         return f"a direct sum of {terms} products has less than half of the error"
