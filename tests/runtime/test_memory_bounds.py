@@ -67,17 +67,20 @@ for name, make in {{{cases}}}.items():
     layer(np.ones([1, *small[1:]], kind))
     plan = layer.plan(shape)
     x, out = np.ones(shape, kind), np.ones(plan.problem.y_shape, plan.problem.y_dtype.numpy)
-    report[name] = [plan.workspace_bytes, plan.threads, x.nbytes, growth(lambda: layer(x, out=out)),
+    packed = layer.packed_bytes
+    first = growth(lambda: layer(x, out=out))
+    report[name] = [plan.workspace_bytes, plan.threads, x.nbytes, layer.packed_bytes - packed, first,
                     growth(lambda: layer(x, out=out))]
 print(json.dumps(report))
 """
         )
     )
     assert found.keys() == BIG.keys()
-    for name, (stated, used, input_bytes, first, second) in found.items():
+    for name, (stated, used, input_bytes, packed, first, second) in found.items():
         assert input_bytes > 3 * SLACK  # a copy of the input would be seen
         assert used == threads or name == "limited"
-        assert first <= stated + used * FREE + SLACK, name
+        # another scheme than the small call's packs the weights anew, with twice as much again while it does
+        assert first <= stated + used * FREE + SLACK + 3 * packed, name
         assert second <= stated + used * FREE + SLACK, name
 
 

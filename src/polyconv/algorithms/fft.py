@@ -614,11 +614,17 @@ def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: Points) -> ND
         shape = (groups * blocks, pairs * halves[0], *halves[1:], lane)
     packed = aligned(shape, w.dtype)
     for some, target in zip(parts, packed, strict=True):
-        made = spectra(some.transpose(1, 0, 2).reshape(c * len(some), -1))
-        target[..., : len(some)] = made.reshape(target.shape[0], -1, c, len(some)).transpose(0, 2, 1, 3)
+        step = max(1, _PACKED_BYTES // (24 * math.prod(tile.length for tile in plan.tiles) * len(some)))
+        for first in range(0, some.shape[1], step):
+            few = some[:, first : first + step].transpose(1, 0, 2)
+            made = spectra(few.reshape(-1, few.shape[2])).reshape(target.shape[0], -1, *few.shape[:2])
+            target[:, first : first + step, :, : len(some)] = made.transpose(0, 2, 1, 3)
         target[..., len(some) :] = 0
     return packed
 
+
+_PACKED_BYTES = 8 << 20
+"""Memory in which some of the spectra are made, a grid of real and complex values each."""
 
 _FEW_TAPS = 128
 """Taps whose spectrum is found sooner by a matrix product."""

@@ -53,7 +53,7 @@ class Plan:
         All that a call takes beyond its result for those threads; 64 KiB a thread are always there and
         are not counted.
     packed_bytes : int
-        Bytes of the packed weights.
+        Bytes of the weights, in all forms that the layer has made so far.
     error_bound : float
         ``b`` such that every output differs from the exact one by at most ``b`` times a size (to first order;
         0 for integers), before the rounding to the result type.
