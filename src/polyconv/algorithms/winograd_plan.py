@@ -270,7 +270,8 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
     products_entering = sum(plan.point_phases)
     weight_bytes = products_entering * taps * group_in * plan.vectors * lane * arith.bytes * plan.blocks
-    bytes_a_cycle = 32.0 if weight_bytes < 512 << 10 else 14.0 if weight_bytes < 24 << 20 else 7.0
+    of_groups = weight_bytes * p.groups  # one group's push out another's
+    bytes_a_cycle = 32.0 if of_groups < 512 << 10 else 14.0 if of_groups < 24 << 20 else 7.0
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out = 4.0, 4.0
