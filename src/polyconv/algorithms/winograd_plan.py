@@ -432,7 +432,8 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     products_entering = sum(plan.point_phases)
     met = share_met(sweep, outer_bands(sweep, plan.transformed, len(plan.phases), group_in))
     weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
-    bytes_a_cycle = next((rate for most_bytes, rate in _STREAMED if weight_bytes < most_bytes), _MEMORY_BYTES)
+    of_groups = weight_bytes * p.groups  # one group's push out another's
+    bytes_a_cycle = next((rate for most_bytes, rate in _STREAMED if of_groups < most_bytes), _MEMORY_BYTES)
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out, per_segment = 3.5, 3.0, 0.0
