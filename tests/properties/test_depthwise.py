@@ -100,6 +100,13 @@ def _lying(a: Array, order: tuple[int, ...], step: int) -> Array:
     return view
 
 
+def test_blocks_of_outputs_as_far_apart_as_taps() -> None:
+    for dilation in ("2x2", "1x3", "5x1", "7x9", "14x12"):
+        for pads in (dilation, "0x0", "2x1", "1:0x0:2"):
+            _judged(f"conv f32 NHWC n1 c20 i29x30 m20 k3x3 p{pads} d{dilation} g20 b1 r1", algorithm="depthwise_block")
+        _judged(f"conv f32 NHWC n1 c20 i17x15 m20 k3x3 p{dilation} d{dilation} g20", algorithm="depthwise_block")
+
+
 @pytest.mark.parametrize("stride", ["1x1", "2x2", "1x2"])
 def test_blocks_of_every_size_at_every_edge(stride: str) -> None:
     for extent in range(4, 15):

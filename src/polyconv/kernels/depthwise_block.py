@@ -18,9 +18,10 @@ __all__ = ["SETTINGS", "DepthwiseBlock", "depthwise_block"]
 
 SETTINGS = (
     "x_row", "x_column", "y_row", "y_column", "r_row", "r_column", "x_channel", "w_channel", "y_channel", "r_channel",
-    "w_tap", "height", "width", "*bias", "*scale", "*constants",
+    "w_tap", "x_pixel", "unit_row", "unit_column", "height", "width", "*bias", "*scale", "*constants",
 )  # fmt: skip
-"""What all calls of a step share: byte strides (``channel``: from one vector to the next), extents of the input."""
+"""What all calls of a step share: byte strides (``channel``: from one vector to the next; ``x_row``, ``x_column``: from
+one tap to the next), input positions from one tap to the next, extents of the input."""
 
 # settings, input, entries, their number, weights, result, residual, channel, channels, lanes that count, input
 # position of the first row and column
@@ -63,15 +64,15 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
     (tap_rows, tap_columns), (down, along) = spec.taps, spec.stride
     with k.function(name, *_SIGNATURE) as given:
         settings, x, entries, number, weights, y, residual, channel, count, used, row, column = given
-        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:13])}
-        bias, scale, constants = (k.buffer(settings, 13 + 2 * i) for i in range(3))
+        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:16])}
+        bias, scale, constants = (k.buffer(settings, 16 + 2 * i) for i in range(3))
         zero = k.constant(INT, 0)
         mask = k.mask(used, lanes) if guarded else None
         wide = (columns - 1) * along + tap_columns
         places: list[tuple[Value, Mask | None]] = [(s["x_column"] * c, mask) for c in range(wide)]
         if mask is not None:
             for c in {*range(tap_columns - 1), *range(wide - tap_columns + 1, wide)}:
-                places[c] = _guarded(k, mask, column + c, column, s["width"], s["x_column"])
+                places[c] = _guarded(k, mask, column + s["unit_column"] * c, column, s["width"], s["x_pixel"])
         with k.loop(0, count, lanes, carry=[x, weights, y, residual]) as each:
             x, w, y, other = each.values
             with k.loop(0, number, carry=[k.constant(kind, 0)] * (rows * columns)) as entry:
@@ -83,7 +84,7 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
                     fed = [a for a in range(rows) if 0 <= i - a * down < tap_rows]
                     held = [totals[a * columns + b] for a in fed for b in range(columns)]
                     # always so without a guard, where the compiler would else load more ahead than registers hold
-                    with k.choice((row + i).below(s["height"]), tuple(held)) as there:
+                    with k.choice((row + s["unit_row"] * i).below(s["height"]), tuple(held)) as there:
                         for c, (offset, active) in enumerate(places):
                             place = line + offset if c or guarded else line
                             value = k.load_first(memory, place, active) if active else k.load(memory, place)
