@@ -391,6 +391,8 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     met = math.prod(_met(axis) for axis in plan.outer)  # rows of the window that meet the input
     inside = _met(slid) / max(1, slid.taps)
     load = {1: 0.9, 2: 2.0}.get(last.stride, 20.0) if pixels else 0.9
+    if not pixels and plan.taps > 9 and p.c * p.x_dtype.itemsize % 4096 == 0:
+        load = 7.0  # all pixels of a window lie in the same set of the first-level cache
     entry = 0.0
     for number, taps, _, groups, across, *_ in plan.kinds:
         loads = ((rows - 1) * plan.stride + taps) * load * (1.0 if across == 1 else 1.2) + taps * across / 2
