@@ -88,9 +88,13 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         box = _place_box(k, p, item, workspace)
         _note_next(k, p, number, k.buffer(frame, 0), workspace)
         panel = workspace + p.panel
-        with k.loop(0, p.channels, p.block_channels) as c:
-            direct.pack_panel(k, p, item, k.buffer(frame, 0), panel, c.index)
-            _transform_inputs(k, p, box, panel, workspace + (p.v + c.index // p.block_channels * p.v_block))
+        with k.loop(0, p.channels, p.chunk) as chunk:
+            direct.pack_panel(k, p, item, k.buffer(frame, 0), panel, chunk.index)
+            target = workspace + (p.v + chunk.index // p.block_channels * p.v_block)
+            there = k.minimum(p.chunk, p.channels - chunk.index)
+            with k.loop(0, there, p.block_channels, [panel, target]) as block:
+                _transform_inputs(k, p, box, *block.values)
+                block.next(block.values[0] + p.block_bytes, block.values[1] + p.v_block)
         first = item.split * p.split_blocks
         end = k.minimum(first + p.split_blocks, p.blocks)
         k.clear(workspace + p.scratch, 256)
@@ -341,7 +345,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "panel": plan.panel, "scratch": plan.panel - 256, "total_channels": p.c, "channels": group_in,
         "block_channels": ROW_WORDS, "unpaired": 0, "channel_bytes": arith.bytes, "row_bytes": row_bytes,
         "block_bytes": plan.block_bytes,
-        "line_bytes": plan.line_bytes, "chunk": ROW_WORDS, "transformed": plan.transformed,
+        "line_bytes": plan.line_bytes, "chunk": plan.chunk, "transformed": plan.transformed,
         "y_lines": plan.held[-2].count if plan.transformed == 2 else 1, "y_apart": plan.rows[0].apart,
         "x_apart": plan.columns[0].apart,
         "tile_line": plan.rows[0].residues * plan.line_bytes, "tile_pixel": plan.columns[0].residues * row_bytes,

@@ -72,6 +72,8 @@ _LEAST_RESIDUES = 16
 
 NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
+_PANEL_BYTES = 32 << 10
+"""Panel that stays in a first-level cache until it is transformed: of as many channels at a time as fit."""
 _STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (24 << 20, 14.0), (40 << 20, 11.0)), 8.0
 """Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
 _REPEATED_BYTES = 2 << 20
@@ -178,6 +180,7 @@ class Plan:
     tiles: int
     line_bytes: int
     block_bytes: int
+    chunk: int
     v_block: int
     v_line: int
     v_point: int
@@ -382,7 +385,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     s_point = (-(-tiles * sum_row // 64) | 1) * 64
     out_line = (width + x.m) * sum_row
     header = -(-(24 * len(sweep)) // 64) * 64 + 256
-    v = header + block_bytes
+    chunk_blocks = min(in_blocks, max(1, _PANEL_BYTES // block_bytes))
+    v = header + chunk_blocks * block_bytes
     sums = v + y.n * x.n * v_point
     out = sums + y.n * x.n * s_point
     flags = out + y.m * out_line
@@ -391,8 +395,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     notes = flags + 8 * blocks + 64
     return Plan(
         y, x, transformed, rows, columns, outer, held, phases, vectors, vectors_out - (blocks - 1) * vectors, blocks,
-        tiles, line_bytes, block_bytes, v_block, v_line, v_point, s_point, out_line, header, v, sums, out, flags, notes,
-        notes + 24 * len(sweep) + 8 * (all_lines + 2) + 64,
+        tiles, line_bytes, block_bytes, chunk_blocks * ROW_WORDS, v_block, v_line, v_point, s_point, out_line, header,
+        v, sums, out, flags, notes, notes + 24 * len(sweep) + 8 * (all_lines + 2) + 64,
     )  # fmt: skip
 
 
