@@ -591,8 +591,8 @@ def _packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
     for first in range(0, m, plan.vectors * lane):
         width = min(plan.vectors, -(-(m - first) // lane)) * lane
         sets.append(Set(first, min(width, m - first), width, point_rows[-1] * first, of_group))
-    transforms = {full: _weight_transform(r, plan, full) for full in {phase.full for phase in plan.phases}}
-    phases = [(phase.taps[0] * wide + phase.taps[1], transforms[phase.full], 0) for phase in plan.phases]
+    transforms = {counts: _weight_transform(r, plan, counts) for counts in {phase.counts for phase in plan.phases}}
+    phases = [(phase.taps[0] * wide + phase.taps[1], transforms[phase.counts], 0) for phase in plan.phases]
     of_points = zip(point_rows, plan.point_phases, strict=False)
     made, made_point = ROW_WORDS * taps * row, (ROW_WORDS * row // 64 | 1) * 64
     values = source_words(r, w, sets, packed)
@@ -612,12 +612,12 @@ def _packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
     return packed
 
 
-def _weight_transform(r: Request, plan: Plan, full: tuple[bool, bool]) -> int:
-    """Address of the transform of the weights of phases with all taps, or one less, along the two axes."""
+def _weight_transform(r: Request, plan: Plan, taps: tuple[int, int]) -> int:
+    """Address of the transform of the weights of phases with so many taps along the two axes."""
     element, y, x = r.arith.accumulator, plan.y, plan.x
 
     def build(k: Module) -> None:
-        weight_transform(k, "transform", y, x, element, r.target.vector_bytes // 8, full)
+        weight_transform(k, "transform", y, x, element, r.target.vector_bytes // 8, taps)
 
-    label = f"winograd weights {y} {x} {element} {full}"
+    label = f"winograd weights {y} {x} {element} {taps}"
     return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]

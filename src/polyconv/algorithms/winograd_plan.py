@@ -1,4 +1,4 @@
-"""Fused Winograd convolution: kernels of 2 to 5 taps a stride along the last one or two axes.
+"""Fused Winograd convolution: kernels of 2 to 12 taps along the last one or two axes.
 
 A box of tiles is brought to the transform domain, every point is a small matrix product by the same
 channel tile as the direct algorithm, and sums come back tile by tile; axes that are not transformed
@@ -11,6 +11,8 @@ infinity: a 3x3 kernel of stride 2 by F(3,2) takes 16 + 12 + 12 + 9 products for
 
 Outputs of one residue modulo a dilation are a convolution without dilation of the inputs of a residue: tiles take
 inputs, and give outputs, a dilation apart.  A box holds tiles of many residues, all multiplied by the same weights.
+
+More than 5 taps are summed in parts as well, inputs a part apart: 7 taps by F(3,4) take 6 + 5 products for 3 outputs.
 
 Tiles one output short skip the point at infinity with the same weights, so edges waste nothing.
 Error: window bound, k eps max|x| sum|w| over a tile's inputs; admitted in accuracy "fast" only.  Blocks
@@ -51,13 +53,16 @@ _PAIRS = (5 / 8, 3 / 2)
 
 # Schemes by number of taps, the largest tile first.  Measured rms errors in two dimensions, as multiples of that
 # of a direct f32 sum, for 16 / 32 / 64 channels: F(3,2) 1.1 / 0.9 / 0.9, F(2,3) 0.8 / 0.7 / 0.6, F(2,5) 1.5 / 1.3 /
-# 1.2, F(4,3) 2.2 / 1.9 / 1.8 with these points, which are exact in binary (2.3 / 2.0 / 1.9 with 2^-1/2 and 2^1/2,
-# 2.4 / 2.1 / 2.0 with 3/4 and 3/2).  F(2,7) stayed above 2 with all points tried and is left out.
+# 1.2, F(3,4) 1.6 / 1.4 / 1.4, F(4,3) 2.2 / 1.9 / 1.8 with these points, which are exact in binary (2.3 / 2.0 / 1.9
+# with 2^-1/2 and 2^1/2, 2.4 / 2.1 / 2.0 with 3/4 and 3/2).  F(2,7) stayed above 2 with all points tried: left out.
 SCHEMES: dict[int, tuple[Scheme, ...]] = {
     2: (Scheme(3, 2, (1.0,)),),
     3: (Scheme(4, 3, _PAIRS), Scheme(2, 3, (1.0,))),
+    4: (Scheme(3, 4, _PAIRS),),
     5: (Scheme(2, 5, _PAIRS),),
 }
+_MOST_TAPS = 12
+"""Taps along an axis that are taken in parts, each by the scheme for its number."""
 _LEAST_TERMS = 32
 """Products a point must sum for F(4,3) along both axes: short direct sums are more accurate than twice its error."""
 _NONE = Scheme(1, 1)
@@ -90,13 +95,16 @@ class Phase:
         First tap along the two axes.
     line, pixel : int
         Where they begin in a panel.
+    counts : (int, int)
+        Taps along the two axes.
     full : (bool, bool)
-        Whether they have as many taps as any phase.
+        Whether they are as many as the schemes take.
     """
 
     taps: tuple[int, int]
     line: int
     pixel: int
+    counts: tuple[int, int]
     full: tuple[bool, bool]
 
     def enters(self, kind: int) -> bool:
@@ -252,7 +260,7 @@ def _schemes(sweep: Sweep, channels: int) -> list[tuple[Scheme, Scheme]]:
     terms = channels * math.prod(axis.taps for axis in sweep[:-2])
 
     def admits(axis: Axis) -> bool:
-        return 1 in (axis.dilation, axis.stride) and _phase_taps(axis) in SCHEMES and axis.out > axis.dilation
+        return 1 in (axis.dilation, axis.stride) and bool(_options(axis)) and axis.out > axis.dilation
 
     found: list[tuple[Scheme, Scheme]] = []
     last = sweep[-1]
@@ -260,32 +268,37 @@ def _schemes(sweep: Sweep, channels: int) -> list[tuple[Scheme, Scheme]]:
         return found
     if len(sweep) > 1 and admits(sweep[-2]):
         found += [
-            (y, x) for y, x in itertools.product(SCHEMES[_phase_taps(sweep[-2])], SCHEMES[_phase_taps(last)])
+            (y, x) for y, x in itertools.product(_options(sweep[-2]), _options(last))
             if terms >= _LEAST_TERMS or y.m + x.m < 8
         ]  # fmt: skip
     else:
-        found += [(_NONE, x) for x in SCHEMES[_phase_taps(last)]]
+        found += [(_NONE, x) for x in _options(last)]
     return found
 
 
-def _phase_taps(axis: Axis) -> int:
-    """Most taps of a phase."""
-    return -(-axis.taps // axis.stride)
+def _options(axis: Axis) -> tuple[Scheme, ...]:
+    """Schemes for the most taps of a phase of a stride, or for parts of many taps at stride 1."""
+    taps = -(-axis.taps // axis.stride)
+    if taps not in SCHEMES and axis.stride == 1 and max(SCHEMES) < taps <= _MOST_TAPS:
+        return SCHEMES[4][0], SCHEMES[3][0]
+    return SCHEMES.get(taps, ())
 
 
-def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int) -> tuple[Phase, ...]:
-    """Phases of the transformed axes; a run of lines holds the inputs of one."""
+def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int, schemes: tuple[Scheme, Scheme]) -> tuple[Phase, ...]:
+    """Phases of the transformed axes: parts of the taps at stride 1; else a run of lines holds the inputs of one."""
 
-    def along(axis: Axis, lines: Lines) -> list[tuple[int, int, bool]]:
+    def along(axis: Axis, lines: Lines, scheme: Scheme) -> list[tuple[int, int, int]]:
+        """First tap, where it lies, number of taps."""
         if axis.stride == 1:
-            return [(0, 0, True)]
-        taps = [len(range(tap, axis.taps, axis.stride)) for _, _, tap in lines.runs]
-        return [(tap, first, n == max(taps)) for (first, _, tap), n in zip(lines.runs, taps, strict=True)]
+            parts = range(0, axis.taps, scheme.r)
+            return [(tap, lines.start[tap], min(scheme.r, axis.taps - tap)) for tap in parts]
+        return [(tap, first, len(range(tap, axis.taps, axis.stride))) for first, _, tap in lines.runs]
 
-    rows = along(sweep[-2], held[-2]) if transformed == 2 else [(0, 0, True)]
+    y, x = schemes
+    rows = along(sweep[-2], held[-2], y) if transformed == 2 else [(0, 0, 1)]
     return tuple(
-        Phase((ty, tx), line, pixel, (tall, wide))
-        for (ty, line, tall), (tx, pixel, wide) in itertools.product(rows, along(sweep[-1], held[-1]))
+        Phase((ty, tx), line, pixel, (tall, wide), (tall == y.r, wide == x.r))
+        for (ty, line, tall), (tx, pixel, wide) in itertools.product(rows, along(sweep[-1], held[-1], x))
     )
 
 
@@ -364,7 +377,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     blocks = -(-vectors_out // vectors)
     tall, wide = max(len(cut.sizes) for cut in rows), max(len(cut.sizes) for cut in columns)
     width = columns[0].residues * wide * x.m
-    inner = (rows[0].residues, tall * y.m), (columns[0].residues, wide * x.m)
+    inner = (rows[0].residues, tall * y.m, y.r), (columns[0].residues, wide * x.m, x.r)
     held = (
         *(lines(axis, b) for axis, b in zip(sweep, outer, strict=False)),
         *(_lines(axis, *of) for axis, of in zip(sweep[-transformed:], inner[-transformed:], strict=True)),
@@ -377,7 +390,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     outer_lines = math.prod(h.count for h in held[: len(sweep) - transformed])
     tiles = max(cut.tiles() for cut in rows) * max(cut.tiles() for cut in columns)
     v_block = tiles * row_bytes
-    phases = _phases(sweep, held, transformed)
+    phases = _phases(sweep, held, transformed, (y, x))
     v_line = len(phases) * in_blocks * v_block
     # an odd number of cache lines between points: their stores fall into different sets
     v_point = (-(-outer_lines * v_line // 64) | 1) * 64
@@ -400,8 +413,12 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     )  # fmt: skip
 
 
-def _lines(axis: Axis, residues: int, block: int) -> Lines:
-    return lines(axis, block) if axis.stride > 1 else residue_lines(axis, residues, block)
+def _lines(axis: Axis, residues: int, block: int, part: int) -> Lines:
+    """Lines of a box; the last part of the taps may be shorter, but reads what one tap less does."""
+    if axis.stride > 1:
+        return lines(axis, block)
+    short = -axis.taps % part
+    return residue_lines(axis, residues, block + max(0, short - 1))
 
 
 def again_box(transformed: int, rows: tuple[Cut, ...], columns: tuple[Cut, ...],
@@ -489,7 +506,7 @@ def applicable(s: Situation) -> str | None:
     if p.c // p.groups < 8 or p.m // p.groups < 8:
         return f"needs 8 channels a group on both sides, this has {p.c // p.groups} and {p.m // p.groups}"
     if all(plan is None for _, plan in parts(s)):
-        return "needs a dilation or a stride of 1 and 2, 3 or 5 taps a stride along the last axis, outputs, and room"
+        return "needs a dilation or a stride of 1, 2 to 5 taps a stride (12 at stride 1) along the last axis, and room"
     return None
 
 

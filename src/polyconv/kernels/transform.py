@@ -87,7 +87,7 @@ class Scheme:
         return [*result, _sum(k, whole, d[1::2])] if len(d) == self.n else result
 
     def spread(self, k: Module, g: Sequence[Value]) -> list[Value]:
-        """G g; of r - 1 taps all but the last row, which alone is the r-th."""
+        """G g; of less than r taps all but the last row, which alone is the r-th."""
         if self.n == 1:
             return list(g)
         rows = [[float(v) for v in row[: len(g)]] for row in self.weights]
@@ -166,11 +166,11 @@ def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, la
 
 
 def weight_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int,
-                     full: tuple[bool, bool]) -> None:  # fmt: skip
+                     taps: tuple[int, int]) -> None:  # fmt: skip
     """Add ``name(rows, channel_bytes, y_bytes, x_bytes, target, point_bytes, channels, row_bytes)``.
 
     Rows of weights, by channel and the taps of two axes, become rows by point, row-major, and channel.  Along an axis
-    that is not ``full`` there is a tap less, and no point at infinity.  Computed in double, rounded once.
+    with less taps than the scheme's there is no point at infinity.  Computed in double, rounded once.
 
     Parameters
     ----------
@@ -184,15 +184,15 @@ def weight_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, l
         with k.loop(0, channels) as channel, k.loop(0, row, kind.bytes) as part:
             source = rows + (channel.index * channel_bytes + part.index)
             columns = []
-            for j in range(x.r - (not full[1])):
-                taps = [k.load(kind, source + (y_bytes * i + x_bytes * j)) for i in range(y.r - (not full[0]))]
-                columns.append(y.spread(k, taps if kind == wide else [k.cast("fpext", v, wide) for v in taps]))
+            for j in range(taps[1]):
+                column = [k.load(kind, source + (y_bytes * i + x_bytes * j)) for i in range(taps[0])]
+                columns.append(y.spread(k, column if kind == wide else [k.cast("fpext", v, wide) for v in column]))
             at = target + (channel.index * row + part.index)
             for i in range(len(columns[0])):
                 for value in x.spread(k, [column[i] for column in columns]):
                     k.store(value if kind == wide else k.cast("fptrunc", value, kind), at)
                     at = at + point_bytes
-                if not full[1]:
+                if taps[1] < x.r:
                     at = at + point_bytes
 
 

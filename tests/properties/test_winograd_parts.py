@@ -1,0 +1,80 @@
+"""Winograd with 4 taps and with many, which are summed in parts."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithms import result
+
+from polyconv.algorithms import winograd_plan
+from polyconv.algorithms.program import Situation
+from polyconv.benchmark.runs import restricted
+from polyconv.conformance.judge import complaint, expected, widened
+from polyconv.conformance.operands import operands
+from polyconv.problem.problem import Problem
+from polyconv.target import target
+
+KERNELS = [
+    # 4 taps, a last part of 4, 3, 2 and 1 taps, one axis or both, with a dilation, with a stride of the other axis
+    "k4x4", "k8x8 p3x3", "k7x7 p3x3", "k6x6 p2x2", "k9x5 p4x2", "k1x11 p0x5", "k12x1 p6x0", "k7x3 p6x2 d2x2",
+    "k3x6 d1x3",
+    "k7x7 p3x3 s2x2", "k3x7 s2x1 p1x3", "k10x4 p5x0",
+]  # fmt: skip
+
+
+def _agrees(line: str) -> bool:
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(0), "normal")
+    got = result(p, made, "winograd")
+    if got is not None:
+        assert complaint(p, widened(p, made, expected(p, made)), got) is None, line
+    return got is not None
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernels_in_parts(kernel: str, layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        last = kernel.split()[0][1:].split("x")[-1]
+        assert _agrees(f"conv f32 {layout} n2 c18 i19x33 m20 {kernel} b1 r1 act=Relu") == (last != "1")
+
+
+@pytest.mark.parametrize("taps", range(2, 13))
+def test_every_number_of_taps_and_outputs(taps: int) -> None:
+    for out in range(2, 16):
+        assert _agrees(f"conv f32 NCHW n1 c8 i{out + taps - 1} m9 k{taps}")
+    assert _agrees(f"conv f64 NHWC n1 c17 i70 m8 k{taps} p{taps} d3")
+
+
+def test_phases_of_a_transposed_convolution() -> None:
+    assert _agrees("conv_transpose f32 NHWC n1 c64 i7x30 m64 k8x8 s2x2 p3x3 b1")
+
+
+def test_a_sum_that_is_not_finite_is_repaired() -> None:
+    """The last part reads inputs beyond its taps: weights of zero would make NaN of an Inf there."""
+    p = Problem.parse("conv f32 NCHW n1 c16 i90 m24 k6 p3:2")
+    for at in range(40, 56):
+        made = operands(p, np.random.default_rng(0), "normal")
+        made.x[0, 3, at] = np.inf
+        got = result(p, made, "winograd")
+        assert got is not None and (~np.isfinite(got)).sum() == 6 * 24
+        assert complaint(p, widened(p, made, expected(p, made)), got) is None
+
+
+@pytest.mark.parametrize("kernel", ["k4x4", "k7x7", "k11x11"])
+def test_errors_stay_near_those_of_direct_sums(kernel: str) -> None:
+    p = Problem.parse(f"conv f32 NHWC n1 c32 i30x30 m32 {kernel}")
+    assert winograd_plan.scheme(Situation(p, target(None))).startswith("F(")
+    made = operands(p, np.random.default_rng(3), "normal")
+    exact = expected(p, made).exact
+    errors = []
+    for algorithm in ("winograd", "direct"):
+        got = result(p, made, algorithm)
+        assert got is not None
+        errors.append(float(np.sqrt(np.mean((got - exact) ** 2))))
+    assert errors[0] < 2 * errors[1]
