@@ -199,7 +199,7 @@ def cost(s: Situation) -> dict[str, float]:
         rows = math.prod(plan.box[:-1]) * box_count
         taps = math.prod(mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
         for _, pixels in near_equal(plan.box[-1], most):
-            step = max(pixels * group / 2, (pixels + group) / 2, 4.0)
+            step = max(pixels * group / 2, pixels * 1.3 if group == 1 else (pixels + group) / 2, 4.0)
             alone = 2.0 * group if pixels == 1 else 0.0  # nothing else to do while its sums are added
             products += rows * (taps * step + 4 + 0.35 * pixels * group + alone)
         products += rows * (60.0 + 4 * len(sweep))
