@@ -522,8 +522,8 @@ def _tile_addresses(r: Request, plan: _Plan) -> list[int]:
         tuple((taps, across) for _, taps, _, _, across, *_ in plan.kinds), plan.channels,
     )  # fmt: skip
     table = [0] * (2 * 4 * plan.most)
-    families = [[rows for rows in few if rows in _used(plan)] for few in (plan.rows[:1], plan.rows[1:3], plan.rows[3:])]
-    for kind, family in itertools.product(_kinds(plan, p.c, lane // plan.channels), filter(None, families)):
+    families = (plan.rows[:1], plan.rows[1:3], plan.rows[3:])  # each compiles in less than 50 ms
+    for kind, family in itertools.product(_kinds(plan, p.c, lane // plan.channels), families):
         edge, masked, names = kind >= 2, kind % 2 == 1, {f"tile{rows}": rows for rows in family}
 
         def tiles(k: Module, edge: bool = edge, masked: bool = masked, names: dict[str, int] = names) -> None:
@@ -535,20 +535,6 @@ def _tile_addresses(r: Request, plan: _Plan) -> list[int]:
         for name, rows in names.items():
             table[2 * (kind * plan.most + rows - 1)] = found[name]
     return table
-
-
-def _used(plan: _Plan) -> set[int]:
-    """Outputs of the tiles that the driver may ask for: those of whole boxes and of the last, in every phase."""
-    out, block = plan.sweep[plan.slid].out, plan.box[plan.slid]
-    used: set[int] = set()
-    for extent in (min(block, out), out % block):
-        for outputs in (extent // plan.phases, -(-extent // plan.phases)):
-            used |= {plan.most} if outputs >= plan.most else set()
-            rest = outputs % plan.most
-            while rest:
-                used.add(next(rows for rows in plan.rows if rows <= rest))
-                rest -= next(rows for rows in plan.rows if rows <= rest)
-    return used
 
 
 def _kinds(plan: _Plan, channels: int, lane: int) -> list[int]:

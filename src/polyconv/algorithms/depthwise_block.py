@@ -312,10 +312,14 @@ def _block_addresses(r: Request, sweep: Sweep, box: tuple[int, ...]) -> list[int
 
 
 def _sizes(axis: Axis, box: int) -> set[int]:
-    """Parts that extents are cut into: those of every phase of whole boxes and of the last."""
+    """Parts that extents are cut into: those of every phase of whole boxes and of the last, and their like.
+
+    Either both of 1 and 2 or none, and so 3 and 4: other extents then rarely compile anything.
+    """
     extents = (min(box, axis.out), axis.out % box)
     outputs = {n for e in extents for n in (e // axis.dilation, -(-e // axis.dilation))}
-    return {size for n in outputs for _, size in near_equal(n, _MOST)}
+    found = {size for n in outputs for _, size in near_equal(n, _MOST)}
+    return {size for alike in ({1, 2}, {3, 4}) if alike & found for size in alike}
 
 
 def _shifts(r: Request, lane: int) -> int:
