@@ -299,7 +299,7 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
     if plan.planes:
         vectors = math.ceil(plan.box[-1] / lane)
         if sweep[-1].stride in STEPS and sweep[-1].dilation == 1:
-            moves += channels * (60 + calls * (6 + vectors * 4.0))
+            moves += channels * (20 + calls * (6 + vectors * 4.0))
         else:
             moves += calls * (40 + channels * (4 + vectors * 1.5 * lane))
     else:
