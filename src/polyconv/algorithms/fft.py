@@ -644,19 +644,32 @@ def _transform(sweep: Sweep, plan: Plan, at: Points) -> Callable[[NDArray[Any]],
             return (matrix @ w.T.astype(np.float64)).reshape(-1, 4, len(w))
 
         return by_matrix
+    # taps a period apart share a place
+    extents = [min(length, (axis.taps - 1) * axis.dilation + 1) for axis, length in zip(sweep, lengths, strict=True)]
     places = np.zeros(1, np.int64)
-    for axis, length in zip(sweep, lengths, strict=True):
-        places = (places[:, None] * length + np.arange(axis.taps) * axis.dilation % length).ravel()
+    for axis, extent in zip(sweep, extents, strict=True):
+        places = (places[:, None] * extent + np.arange(axis.taps) * axis.dilation % extent).ravel()
+    distinct = len(np.unique(places)) == len(places)
+    # half of a real spectrum: frequencies in the other half are conjugates of their opposites
+    parts = []
+    for part in at:
+        frequencies = np.unravel_index(part, lengths)
+        far = frequencies[-1] > lengths[-1] // 2
+        near = [np.where(far, -f % length, f) for f, length in zip(frequencies, lengths, strict=True)]
+        half = (*lengths[:-1], lengths[-1] // 2 + 1)
+        parts.append((np.ravel_multi_index(tuple(near), half), np.where(far, scale, -scale)))
 
     def by_transform(w: NDArray[Any]) -> NDArray[np.float64]:
-        grid = np.zeros((len(w), math.prod(lengths)))
-        if len(np.unique(places)) == len(places):
+        grid = np.zeros((len(w), math.prod(extents)))
+        if distinct:
             grid[:, places] = w
-        else:  # taps a period apart share a place
+        else:
             for place, of_tap in zip(places, w.T, strict=True):
                 grid[:, place] += of_tap
-        whole = np.fft.fftn(grid.reshape(-1, *lengths), axes=range(1, 1 + len(lengths))).reshape(len(w), -1)
-        low, high = (np.conj(whole.T[part]) * scale for part in at)
-        return np.stack([low.real, low.imag, high.real, high.imag], 1)
+        whole = np.fft.rfft(grid.reshape(-1, *extents), lengths[-1])
+        for axis in range(len(lengths) - 1, 0, -1):
+            whole = np.fft.fft(whole, lengths[axis - 1], axis)
+        values = [(whole.reshape(len(w), -1).T[place], sign[:, None]) for place, sign in parts]
+        return np.stack([v for z, sign in values for v in (z.real * scale, z.imag * sign)], 1)
 
     return by_transform
