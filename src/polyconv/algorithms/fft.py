@@ -613,11 +613,18 @@ def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: Points) -> ND
         halves = (2, c, 2) if plan.kind == "dense" else (1, c, 4)
         shape = (groups * blocks, pairs * halves[0], *halves[1:], lane)
     packed = aligned(shape, w.dtype)
+    step = max(1, _MADE_BYTES // (8 * lane * math.prod(tile.length for tile in plan.tiles)))
     for some, target in zip(parts, packed, strict=True):
-        made = spectra(some.transpose(1, 0, 2).reshape(c * len(some), -1))
-        target[..., : len(some)] = made.reshape(target.shape[0], -1, c, len(some)).transpose(0, 2, 1, 3)
+        for first in range(0, c, step):
+            rows = some[:, first : first + step].transpose(1, 0, 2)
+            made = spectra(rows.reshape(-1, rows.shape[-1])).reshape(len(target), -1, *rows.shape[:2])
+            target[:, first : first + step, :, : len(some)] = made.transpose(0, 2, 1, 3)
         target[..., len(some) :] = 0
     return packed
+
+
+_MADE_BYTES = 1 << 20
+"""Spectra in float64 that are made at a time."""
 
 
 _FEW_TAPS = 128
