@@ -613,18 +613,19 @@ def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: Points) -> ND
         halves = (2, c, 2) if plan.kind == "dense" else (1, c, 4)
         shape = (groups * blocks, pairs * halves[0], *halves[1:], lane)
     packed = aligned(shape, w.dtype)
+    step = max(1, _MADE_BYTES // (8 * lane * math.prod(tile.length for tile in plan.tiles)))
     for some, target in zip(parts, packed, strict=True):
-        step = max(1, _PACKED_BYTES // (24 * math.prod(tile.length for tile in plan.tiles) * len(some)))
-        for first in range(0, some.shape[1], step):
-            few = some[:, first : first + step].transpose(1, 0, 2)
-            made = spectra(few.reshape(-1, few.shape[2])).reshape(target.shape[0], -1, *few.shape[:2])
+        for first in range(0, c, step):
+            rows = some[:, first : first + step].transpose(1, 0, 2)
+            made = spectra(rows.reshape(-1, rows.shape[-1])).reshape(len(target), -1, *rows.shape[:2])
             target[:, first : first + step, :, : len(some)] = made.transpose(0, 2, 1, 3)
         target[..., len(some) :] = 0
     return packed
 
 
-_PACKED_BYTES = 8 << 20
-"""Memory in which some of the spectra are made, a grid of real and complex values each."""
+_MADE_BYTES = 1 << 20
+"""Spectra in float64 that are made at a time."""
+
 
 _FEW_TAPS = 128
 """Taps whose spectrum is found sooner by a matrix product."""
@@ -650,19 +651,32 @@ def _transform(sweep: Sweep, plan: Plan, at: Points) -> Callable[[NDArray[Any]],
             return (matrix @ w.T.astype(np.float64)).reshape(-1, 4, len(w))
 
         return by_matrix
+    # taps a period apart share a place
+    extents = [min(length, (axis.taps - 1) * axis.dilation + 1) for axis, length in zip(sweep, lengths, strict=True)]
     places = np.zeros(1, np.int64)
-    for axis, length in zip(sweep, lengths, strict=True):
-        places = (places[:, None] * length + np.arange(axis.taps) * axis.dilation % length).ravel()
+    for axis, extent in zip(sweep, extents, strict=True):
+        places = (places[:, None] * extent + np.arange(axis.taps) * axis.dilation % extent).ravel()
+    distinct = len(np.unique(places)) == len(places)
+    # half of a real spectrum: frequencies in the other half are conjugates of their opposites
+    parts = []
+    for part in at:
+        frequencies = np.unravel_index(part, lengths)
+        far = frequencies[-1] > lengths[-1] // 2
+        near = [np.where(far, -f % length, f) for f, length in zip(frequencies, lengths, strict=True)]
+        half = (*lengths[:-1], lengths[-1] // 2 + 1)
+        parts.append((np.ravel_multi_index(tuple(near), half), np.where(far, scale, -scale)))
 
     def by_transform(w: NDArray[Any]) -> NDArray[np.float64]:
-        grid = np.zeros((len(w), math.prod(lengths)))
-        if len(np.unique(places)) == len(places):
+        grid = np.zeros((len(w), math.prod(extents)))
+        if distinct:
             grid[:, places] = w
-        else:  # taps a period apart share a place
+        else:
             for place, of_tap in zip(places, w.T, strict=True):
                 grid[:, place] += of_tap
-        whole = np.fft.fftn(grid.reshape(-1, *lengths), axes=range(1, 1 + len(lengths))).reshape(len(w), -1)
-        low, high = (np.conj(whole.T[part]) * scale for part in at)
-        return np.stack([low.real, low.imag, high.real, high.imag], 1)
+        whole = np.fft.rfft(grid.reshape(-1, *extents), lengths[-1])
+        for axis in range(len(lengths) - 1, 0, -1):
+            whole = np.fft.fft(whole, lengths[axis - 1], axis)
+        values = [(whole.reshape(len(w), -1).T[place], sign[:, None]) for place, sign in parts]
+        return np.stack([v for z, sign in values for v in (z.real * scale, z.imag * sign)], 1)
 
     return by_transform
