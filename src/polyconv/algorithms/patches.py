@@ -29,6 +29,7 @@ from polyconv.algorithms.program import (
     accumulator_arithmetic,
     along_in,
     along_out,
+    apart_cycles,
     common_words,
     fill_words,
     is_fusible,
@@ -287,12 +288,12 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
     for _, outputs in plan.sets:
         if plan.pixels:
             products += points.pixel_set_cycles(s, arith, outputs, plan.entries, math.ceil(count / lane))
-            moves += math.ceil(count / lane) * outputs * (1.5 if fits else 4.0)
+            moves += math.ceil(count / lane) * outputs * ((1.5 if fits else 4.0) + apart_cycles(p, sweep[-1]))
         else:
             used = -(-outputs // lane)
             tiles = near_equal(math.ceil(count), channel_tile(s.target, plan.width))
             products += sum(tile_cycles(n, used) * plan.entries + 15 for _, n in tiles)
-            across = 16.0 if planes_collide(p, reading=False) else 9.0
+            across = (16.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
             moves += count * used * (across if p.layout == "NCHW" else 1.5 if fits else 4.0)
     calls = math.prod(axis.taps * b for axis, b in zip(sweep[:-1], plan.box[:-1], strict=True)) * sweep[-1].taps
     channels = p.c // p.groups

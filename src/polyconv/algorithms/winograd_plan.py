@@ -455,12 +455,16 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
     of_groups = weight_bytes * p.groups  # one group's push out another's
     bytes_a_cycle = next((rate for most_bytes, rate in _STREAMED if of_groups < most_bytes), _MEMORY_BYTES)
+    # further rows of a box find a block's weights in the second-level cache
+    again = max(bytes_a_cycle, 32.0) if weight_bytes / plan.blocks < 512 << 10 else bytes_a_cycle
+    passes = ((bytes_a_cycle, outer_boxes), (again, outer_rows - outer_boxes))
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out, per_segment = 3.5, 3.0, 0.0
     if p.layout == "NCHW":
         per_in = (7.0 if planes_collide(p, reading=True) else 4.5) * (2.5 if sweep[-1].stride > 1 else 1.0)
-        per_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(p, sweep[-1])
+        # a third, as measured: results of a box come with more work between them
+        per_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(p, sweep[-1]) / 3
         per_segment = 60.0
     # what leaves the second-level cache is written to the third and read from there
     far = 2 * plan.workspace if plan.workspace > NEAR_BYTES else 0
@@ -473,11 +477,12 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
             steps = met * taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
             tiles = near_equal(tall * wide, most)
             for vectors, blocks in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)):
-                arrives = vectors * lane * arith.bytes / bytes_a_cycle
                 cycles = [1.15 * tile_cycles(rows_, vectors) for _, rows_ in tiles]
-                step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
                 starts = 20 * len(tiles) + 1.0 * tall * wide * vectors
-                products += share * blocks * outer_rows * (step * steps + starts)
+                for rate, count in passes:
+                    arrives = vectors * lane * arith.bytes / rate
+                    step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
+                    products += share * blocks * count * (step * steps + starts)
         tile_count = rows.tiles() * columns.tiles()
         transforms += outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
         transforms += outer_rows * plan.vectors_out * tile_count * points * 3.6
