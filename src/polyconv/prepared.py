@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,6 +55,8 @@ Array = NDArray[Any]
 _log = logging.getLogger("polyconv")
 
 _MOST_CALLS = 32
+_MOST_PACKED = 64 << 20
+"""Bytes of packed weights, and calls, that a layer keeps for further shapes; more where the weights are large."""
 _KEEP_GIL_SECONDS = 5e-6
 _NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "bf16": np.float32}
 
@@ -137,7 +140,7 @@ class Layer:
             name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None
         }
         self._finite = True if not of_array(self._w.dtype, "w").is_float else _all_finite(self._w)
-        self._forms: dict[Any, Array] = {}
+        self._forms: WeakValueDictionary[Any, Array] = WeakValueDictionary()  # programs of calls hold them
         self._problems: OrderedDict[tuple[int, ...], Problem] = OrderedDict()
         self._calls: OrderedDict[Any, _Call] = OrderedDict()
         self._choices: dict[Any, Decision | None] = {}
@@ -253,7 +256,8 @@ class Layer:
     @property
     def packed_bytes(self) -> int:
         """Bytes of the weights this layer owns, in all their forms."""
-        return self._w.nbytes + sum(form.nbytes for form in self._forms.values())
+        with _lock:
+            return self._w.nbytes + self._formed()
 
     # -- programs ----------------------------------------------------------------------------------
 
@@ -289,11 +293,15 @@ class Layer:
                                seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
         call = _Call(threads, program, table, environment, wake, self._check, entry, y.shape, y.dtype)
         _make_ready(call)
+        most = max(_MOST_PACKED, 8 * self._w.nbytes)
         with _lock:
             self._calls[key] = call
-            if len(self._calls) > _MOST_CALLS:
+            while len(self._calls) > 1 and (len(self._calls) > _MOST_CALLS or self._formed() > most):
                 self._calls.popitem(last=False)
         return call
+
+    def _formed(self) -> int:
+        return sum(form.nbytes for form in self._forms.values())
 
     def _program(self, s: Situation, algorithm: str, arrays: tuple[Array | None, ...]) -> Program:
         x, y, residual, offset, mask = arrays
@@ -302,16 +310,23 @@ class Layer:
         arithmetic = row.arithmetic(s)
         kind = _NUMPY[arithmetic]
         assert x is not None and y is not None
+        forms: list[Array] = []
+
+        def packed(key: Any, make: Callable[[], Array]) -> Array:
+            forms.append(self._packed(key, make))
+            return forms[-1]
+
         request = Request(
             situation=s, arithmetic=arithmetic, x=strides(x, p), y=strides(y, p),
             residual=None if residual is None else strides(residual, p), check=self._check,
-            packed=self._packed, weights=lambda sweep: self._sweep_weights(p, sweep, arithmetic),
+            packed=packed, weights=lambda sweep: self._sweep_weights(p, sweep, arithmetic),
             bias=None if self._bias is None else _aligned_copy(self._bias.astype(kind)),
             scale=self._scale(p), constants=self._constants(p, kind), zero_point=self._zero_point(p),
             offset=None if offset is None else strides(offset, replace(p, layout="NCHW")),
             mask=None if mask is None else strides(mask, replace(p, layout="NCHW")),
         )  # fmt: skip
-        return row.build(request)
+        program = row.build(request)
+        return replace(program, keep=(*program.keep, *forms))
 
     def _packed(self, key: Any, make: Callable[[], Array]) -> Array:
         with _lock:

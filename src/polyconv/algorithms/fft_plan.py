@@ -36,6 +36,10 @@ _LONGEST = 1 << 15
 _SMOOTH = sorted(
     n for a, b, c in itertools.product(range(16), range(4), range(3)) if (n := 2**a * 3**b * 5**c) <= _LONGEST
 )
+_LADDER = tuple(n for n in _SMOOTH if n.bit_count() == 1 or (n % 3 == 0 and (n // 3).bit_count() == 1))
+_LADDER_REACH = 5
+"""Lengths in steps of 4/3 and 3/2, and how many times a kernel's extent they may be.  Spectra of many channels are
+large: images of all sizes share those of a few lengths, which costs some a tenth of their speed."""
 _CANDIDATES = {1: 16, 2: 8, 3: 4}
 """Lengths tried along an axis, by rank."""
 
@@ -137,9 +141,10 @@ def _tile(axis: Axis, length: int, outputs: int, count: int, paired: bool) -> Ti
 
 
 @lru_cache(1024)
-def _tiles(axis: Axis, paired: bool, most: int) -> tuple[Tile, ...]:
-    """The best lengths of tiles along an axis, from short to long."""
-    lengths = [n for n in _SMOOTH if not paired or n % 2 == 0]
+def _tiles(axis: Axis, paired: bool, most: int, few: bool) -> tuple[Tile, ...]:
+    """The best lengths of tiles along an axis, from short to long: of few that there are, or of all."""
+    reach = max(32, _LADDER_REACH * _extent(axis))
+    lengths = [n for n in (_LADDER if few else _SMOOTH) if not ((paired and n % 2) or (few and n > reach))]
     found: dict[int, Tile] = {}
     whole = _whole(axis)
     for length in lengths:
@@ -179,10 +184,11 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
     if not all(axis.taps and axis.out and axis.inp for axis in sweep):
         return None
     most = _CANDIDATES.get(len(sweep), 3)
-    options = [_tiles(axis, a == 0, most) for a, axis in enumerate(sweep)]
+    options = {few: [_tiles(axis, a == 0, most, few) for a, axis in enumerate(sweep)] for few in (False, True)}
     budget = s.budget(_MOST_BYTES)
     plans = [
-        plan for kind in _kinds(s) for tiles in itertools.product(*options) for together in _together(s, kind, tiles)
+        plan for kind in _kinds(s) for tiles in itertools.product(*options[kind in ("dense", "shared")])
+        for together in _together(s, kind, tiles)
         if (plan := _sizes(s, arith, sweep, kind, tiles, together)).workspace <= budget
         and _spectra_bytes(s, arith, plan) <= _MOST_SPECTRA_BYTES
     ]  # fmt: skip
