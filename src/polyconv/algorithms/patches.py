@@ -10,6 +10,7 @@ output channels.  Cost: the products over lane use, and a copy of the input.  Er
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -246,8 +247,8 @@ def _plan(s: Situation, pixels: bool, sweep: Sweep) -> _Plan:
     axis = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
     whole, inner = extents[axis], math.prod(extents[axis + 1 :])
     fewest, least = -(-whole // max(1, most // inner)), math.inf
-    for parts in range(fewest, min(whole, fewest + _CUTS) + 1):
-        box = (*single[:axis], -(-whole // parts), *extents[axis + 1 :])
+    for block in dict.fromkeys(-(-whole // parts) for parts in range(fewest, min(whole, fewest + _CUTS) + 1)):
+        box = (*single[:axis], block, *extents[axis + 1 :])
         plan = _sizes(s, arith, sweep, pixels, box)
         cycles = sum(_cost(s, plan, sweep).values())
         if plan.workspace <= budget and cycles < least:
@@ -285,16 +286,18 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
     count = math.prod(axis.out for axis in sweep) / box_count  # pixels of a box
     fits = is_fusible(p)
     products = moves = 0.0
-    for _, outputs in plan.sets:
+    for outputs, times in Counter(outputs for _, outputs in plan.sets).items():
         if plan.pixels:
-            products += points.pixel_set_cycles(s, arith, outputs, plan.entries, math.ceil(count / lane))
-            moves += math.ceil(count / lane) * outputs * ((1.5 if fits else 4.0) + apart_cycles(p, sweep[-1]))
+            cycles = points.pixel_set_cycles(s, arith, outputs, plan.entries, math.ceil(count / lane))
+            leaving = math.ceil(count / lane) * outputs * ((1.5 if fits else 4.0) + apart_cycles(p, sweep[-1]))
         else:
             used = -(-outputs // lane)
             tiles = near_equal(math.ceil(count), channel_tile(s.target, plan.width))
-            products += sum(tile_cycles(n, used) * plan.entries + 15 for _, n in tiles)
+            cycles = sum(tile_cycles(n, used) * plan.entries + 15 for _, n in tiles)
             across = (16.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
-            moves += count * used * (across if p.layout == "NCHW" else 1.5 if fits else 4.0)
+            leaving = count * used * (across if p.layout == "NCHW" else 1.5 if fits else 4.0)
+        products += times * cycles
+        moves += times * leaving
     calls = math.prod(axis.taps * b for axis, b in zip(sweep[:-1], plan.box[:-1], strict=True)) * sweep[-1].taps
     channels = p.c // p.groups
     if plan.planes:
