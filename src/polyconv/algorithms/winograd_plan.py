@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -468,7 +469,9 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         per_segment = 60.0
     # what leaves the second-level cache is written to the third and read from there
     far = 2 * plan.workspace if plan.workspace > NEAR_BYTES else 0
-    for rows, columns in itertools.product(plan.rows, plan.columns):
+    alike = [Counter(replace(cut, first=0) for cut in cuts) for cuts in (plan.rows, plan.columns)]
+    for (rows, tall_boxes), (columns, wide_boxes) in itertools.product(*(counted.items() for counted in alike)):
+        times = tall_boxes * wide_boxes
         for i_end, j_end in itertools.product((False, True), (False, True)):
             tall, wide = rows.tiles(plan.y.m if i_end else None), columns.tiles(plan.x.m if j_end else None)
             share = ((1 if i_end else plan.y.n - 1) if plan.transformed == 2 else (0 if i_end else 1)) * (
@@ -482,17 +485,17 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
                 for rate, count in passes:
                     arrives = vectors * lane * arith.bytes / rate
                     step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
-                    products += share * blocks * count * (step * steps + starts)
+                    products += times * share * blocks * count * (step * steps + starts)
         tile_count = rows.tiles() * columns.tiles()
-        transforms += outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
-        transforms += outer_rows * plan.vectors_out * tile_count * points * 3.6
+        transforms += times * outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
+        transforms += times * outer_rows * plan.vectors_out * tile_count * points * 3.6
         outputs = rows.covers * columns.covers
-        moves += outer_rows * plan.vectors_out * outputs * per_out
-        moves += outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
-        moves += outer_boxes * (1500.0 + far / _FAR_BYTES)
-        moves += outer_rows * columns.segments[0] * (vectors_in + plan.blocks * plan.vectors) * per_segment
+        moves += times * outer_rows * plan.vectors_out * outputs * per_out
+        moves += times * outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
+        moves += times * outer_boxes * (1500.0 + far / _FAR_BYTES)
+        moves += times * outer_rows * columns.segments[0] * (vectors_in + plan.blocks * plan.vectors) * per_segment
         bytes_in = math.prod(h.count for h in plan.held) * group_in * p.x_dtype.itemsize
-        moves += outer_boxes * far_cycles(p, bytes_in, squares=p.layout == "NCHW")
+        moves += times * outer_boxes * far_cycles(p, bytes_in, squares=p.layout == "NCHW")
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
 
