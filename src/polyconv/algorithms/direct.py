@@ -41,6 +41,7 @@ from polyconv.algorithms.program import (
     move_address,
     near_equal,
     planes_collide,
+    thread_parts,
     tile_addresses,
     tile_cycles,
     zeros,
@@ -329,10 +330,7 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     met = share_met(sweep, _row_bands(sweep, entries))
     products = rows * plan.blocks * met * (row * steps + len(tiles) * (20 + 4.0 * entries))
-    slow_in = 3.0 if planes_collide(p, reading=True) else 1.0
-    if p.layout == "NCHW" and sweep[-1].stride > 1:  # squares of every second pixel, or element by element
-        slow_in *= 2.0 if sweep[-1].stride == 2 else 4.0
-    moves = box_count * (400 + lines_held * (blocks_in * 6.0 * slow_in if group_in >= 8 else group_in * 3.0))
+    moves = box_count * _pack_cycles(s, arith, sweep, plan)
     bytes_in = box_count * lines_held * group_in * p.x_dtype.itemsize
     moves += far_cycles(p, bytes_in, squares=p.layout == "NCHW")
     # a row of outputs leaves through a transposition, or straight from registers
@@ -443,7 +441,24 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
         cheaper = less.workspace <= most and _traffic(s, arith, sweep, less) < _traffic(s, arith, sweep, plan)
         if plan.workspace > most or cheaper:
             plan = less
-    return _shared(s, plan, extents)
+    p = s.problem
+    items = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, plan.box, strict=True))
+    steps = group_in_words(p.c // p.groups, arith) * math.prod(axis.taps for axis in sweep)
+    products = math.prod(plan.box) * steps * plan.blocks * plan.vectors / MULTIPLY_ADDS
+    repeated = _pack_cycles(s, arith, sweep, plan) / max(1.0, products)
+    return replace(plan, splits=thread_parts(s.threads, items, plan.blocks, repeated))
+
+
+def _pack_cycles(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> float:
+    """Cycles that bringing the inputs of a box in place takes."""
+    p = s.problem
+    group_in = p.c // p.groups
+    slow_in = 3.0 if planes_collide(p, reading=True) else 1.0
+    if p.layout == "NCHW" and sweep[-1].stride > 1:  # squares of every second pixel, or element by element
+        slow_in *= 2.0 if sweep[-1].stride == 2 else 4.0
+    blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
+    held = math.prod(max(1, h.count) for h in plan.held)
+    return 400 + held * (blocks_in * 6.0 * slow_in if group_in >= 8 else group_in * 3.0)
 
 
 def _traffic(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> float:
@@ -497,18 +512,6 @@ def box_sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...
         box, held, vectors, last_vectors, blocks, chunk, chunks, row_bytes, line_bytes, block_bytes, panel,
         slot_row, slot_block, 1, header + panel + 256 + sums + 128,
     )  # fmt: skip
-
-
-def _shared(s: Situation, plan: _Plan, extents: tuple[int, ...]) -> _Plan:
-    """Cut the output channels until every thread has a few items."""
-    p = s.problem
-    wanted = 1 if s.threads == 1 else 3 * s.threads
-    items = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, plan.box, strict=True))
-    splits = min(plan.blocks, -(-wanted // max(1, items)))
-    if splits <= 1:
-        return plan
-    per_split = -(-plan.blocks // splits)
-    return replace(plan, splits=-(-plan.blocks // per_split))
 
 
 def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: list[Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from polyconv.algorithms.program import (
     move_address,
     near_equal,
     planes_collide,
+    thread_parts,
     tile_cycles,
     zeros,
 )  # fmt: skip
@@ -348,7 +349,8 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
     count, channels = math.prod(plan.box), p.c // p.groups
     unzips = plan.planes and last.dilation == 1 and last.stride in STEPS and r.x.spatial[-1] == r.x.itemsize
     items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.box, strict=True))
-    parts = points.splits(s, len(plan.sets), items)
+    cycles = _cost(s, plan, sweep)
+    parts = thread_parts(s.threads, items, len(plan.sets), cycles["moves"] / max(1.0, cycles["products"]))
     values = common_words(r, sweep, plan.box, list(plan.held), parts, keep)
     line_places, run_places = _places(sweep, plan, channels)
     block = plan.width * lane

@@ -30,7 +30,7 @@ __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
     "along_out", "apart_cycles", "boxes", "common_words", "far_cycles", "fill_words",
     "fused_address", "is_fusible", "move_address", "near_equal",
-    "one_step", "own_bound", "planes_collide", "tile_addresses", "tile_cycles", "zeros",
+    "one_step", "own_bound", "planes_collide", "thread_parts", "tile_addresses", "tile_cycles", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -441,6 +441,25 @@ def near_equal(total: int, most: int) -> list[tuple[int, int]]:
         result.append((first, size))
         first += size
     return result
+
+
+def thread_parts(threads: int, items: int, blocks: int, repeated: float) -> int:
+    """Into how many parts the blocks of outputs of every item are cut, so that the busiest thread has least to do.
+
+    Parameters
+    ----------
+    repeated : float
+        What every part does anew, its inputs brought in place, as a share of the rest of an item.
+    """
+    if threads == 1 or not items or not blocks:
+        return 1
+
+    def load(parts: int) -> float:
+        most = -(-blocks // parts)
+        return -(-items * -(-blocks // most) // threads) * (most / blocks + repeated)
+
+    found = min(range(1, min(blocks, 4 * threads) + 1), key=load)
+    return -(-blocks // -(-blocks // found))
 
 
 def one_step(driver: int, table: NDArray[np.int64], items: int, workspace: int, keep: list[Any]) -> Program:
