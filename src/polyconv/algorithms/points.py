@@ -23,7 +23,7 @@ from polyconv.kernels.point import channel_point_tile, pixel_point_tile
 from polyconv.target import Target
 
 __all__ = ["SET", "WORDS", "Row", "channel_tiles", "cut_outputs", "most_rows", "move_row", "packed_weights",
-           "pixel_set_cycles", "pixel_tiles_along", "set_tables", "splits"]  # fmt: skip
+           "pixel_set_cycles", "pixel_tiles_along", "set_tables"]  # fmt: skip
 
 SET = ("first", "outputs", "weights", "most", "functions", "edges", "there")
 """Words of a set of output channels: its first, how many, bytes of weights before it, the most pixels (lanes are
@@ -121,15 +121,6 @@ def cut_outputs(s: Situation, lane: int, *, pixels: bool) -> tuple[tuple[tuple[i
     width = 1 if outputs <= lane else 2
     step = width * lane
     return tuple((first, min(step, outputs - first)) for first in range(0, outputs, step)), width
-
-
-def splits(s: Situation, sets: int, items: int) -> int:
-    """Into how many parts the sets of outputs are cut so that every thread has a few items."""
-    if s.threads == 1:
-        return 1
-    parts = min(max(1, sets), -(-3 * s.threads // max(1, items)))
-    per_split = -(-sets // parts) or 1
-    return max(1, -(-sets // per_split))
 
 
 _NEAR_BYTES = 128 << 10

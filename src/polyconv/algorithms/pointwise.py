@@ -33,6 +33,7 @@ from polyconv.algorithms.program import (
     is_fusible,
     move_address,
     near_equal,
+    thread_parts,
     tile_cycles,
     zeros,
 )  # fmt: skip
@@ -46,6 +47,8 @@ from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "build", "cost", "fill_step", "pieces", "workspace"]
 
+_REPEATED = 0.02
+"""Share of an item's work that every part of its outputs does anew: its inputs come from the third cache once more."""
 _INPUT_BYTES = 256 << 10
 """Input of an item where lanes are channels: it is read once per block of outputs, from a second-level cache."""
 _NEAR_BYTES = 32 << 10
@@ -291,7 +294,8 @@ def _step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     packed = points.packed_weights(r, key, lambda: r.weights(sweep)[..., 0], plan.sets, pixels=plan.pixels)
     items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(axes, plan.box, strict=True))
     move = Move(arith.accumulator, p.y, along, r.epilogue)
-    values = _words(r, axes, plan, points.splits(s, len(plan.sets), items), move, keep)
+    parts = thread_parts(s.threads, items, len(plan.sets), _REPEATED)
+    values = _words(r, axes, plan, parts, move, keep)
     values.update({
         "weights": packed, "w_group": packed.nbytes // max(1, p.groups), "set": words(records),
         "functions": words(functions), "fused": int(fused),
