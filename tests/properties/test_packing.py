@@ -25,7 +25,7 @@ def _packed(line: str, algorithm: str, level: str | None, threads: int = 1) -> t
     with nullcontext() if level is None else restricted(level):
         layer = Layer(lambda n, i: p, made, None, layout=p.layout, algorithm=algorithm, threads=threads)
         layer(np.zeros([int(e or 0) for e in p.x_shape], p.x_dtype.numpy))
-        return made, layer._forms, layer.situation(p)
+        return made, dict(layer._forms), layer.situation(p)
 
 
 def _streamed(w: Any, lane: int, vectors: int, pair: int) -> list[float]:
@@ -74,7 +74,7 @@ def test_any_strides_pack_alike(algorithm: str, change: Any) -> None:
     for w in (given, np.ascontiguousarray(given)):
         layer = Layer(lambda n, i: p, w, None, algorithm=algorithm, own=False)
         layer(x)
-        found.append(layer._forms)
+        found.append(dict(layer._forms))
     assert found[0].keys() == found[1].keys()
     assert all(np.array_equal(found[0][key], found[1][key]) for key in found[0])
 
