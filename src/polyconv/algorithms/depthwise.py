@@ -30,7 +30,7 @@ from polyconv.algorithms.program import (
     fill_words,
     zeros,
 )
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, mean_taps, sweeps
 from polyconv.kernels.depthwise import ENTRY, LIST_HEADER, SETTINGS, DepthwiseTile, depthwise_tile
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
@@ -388,8 +388,8 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     outputs = -(-slid.out // plan.phases)
     tiles = plan.phases * (outputs // plan.most + _cuts(plan.rows)[outputs % plan.most * 2 + 1])
     rows = slid.out / max(1, tiles)
-    met = math.prod(_met(axis) for axis in plan.outer)  # rows of the window that meet the input
-    inside = _met(slid) / max(1, slid.taps)
+    met = math.prod(mean_taps(axis) for axis in plan.outer)  # rows of the window that meet the input
+    inside = mean_taps(slid) / max(1, slid.taps)
     load = {1: 0.9, 2: 2.0}.get(last.stride, 20.0) if pixels else 0.9
     if not pixels and plan.taps > 9 and p.c * p.x_dtype.itemsize % 4096 == 0:
         load = 7.0  # all pixels of a window lie in the same set of the first-level cache
@@ -405,15 +405,6 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     strips = -(-last.out // lane) if pixels else 1
     lists = lines * -(-p.c // plan.chunk) * (150 + min(3, strips) * met * guarded * 30)
     return lines * vectors * tiles * each, lists
-
-
-def _met(axis: Axis) -> float:
-    """Taps that meet the input, on average."""
-    met = 0
-    for t in range(axis.taps):
-        first = max(0, -((t * axis.dilation - axis.pad) // axis.stride))
-        met += max(0, min(axis.out, (axis.inp - 1 + axis.pad - t * axis.dilation) // axis.stride + 1) - first)
-    return met / max(1, axis.out)
 
 
 def build(r: Request) -> Program:

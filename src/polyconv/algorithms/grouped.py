@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_entries, row_place
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -33,10 +33,10 @@ from polyconv.algorithms.program import (
     move_address,
     near_equal,
     planes_collide,
+    row_lists,
     zeros,
 )
-from polyconv.algorithms.stem import copy_entries, mean_taps, outer_offsets, row_entries
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.grouped import ENTRY_WORDS, blocks_in, grouped_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
@@ -63,7 +63,7 @@ _RUN_PIXELS = 64
 WORDS = (
     *COMMON,
     "lanes_used", "total_channels", "total_outputs", "total_blocks", "item_blocks", "pixel_bytes", "line_bytes",
-    "block_bytes", "row_step", "outer_taps", "tap_entries", "*reach", "*offsets", "*entries", "list", "edge_list",
+    "block_bytes", "row_step", "*bands", "*lists", "*entries",
     "*weights", "w_block", "always_cut", "fused", "slots", "sum_row", "run_rows", "*tiles", "table_words", "word_bytes",
     "*bias", "*scale", "*constants", "together", "*move_in", "*move_out",
 )  # fmt: skip
@@ -80,7 +80,6 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         first = item.g * p.item_blocks
         blocks = k.minimum(p.item_blocks, p.total_blocks - first)
         _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, first, blocks, vector_bytes)
-        copy_entries(k, p.buffer("entries"), workspace + p.list, p.outer_taps * p.tap_entries, ENTRY_WORDS)
         rows = box_rows(k, p, item)
         with k.loop(0, blocks) as block:
             _block(k, p, item, frame, workspace, block.index, first + block.index, rows)
@@ -134,7 +133,7 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, bl
         waiting, y_run, r_run = row.values  # rows in the slots, and where they begin
         line, y_row, r_row = row_place(k, p, item, row.index)
         panel = workspace + (p.panel + block * p.block_bytes + line * p.line_bytes)
-        entries, count = row_entries(k, p, item, workspace, row.index, ENTRY_WORDS)
+        entries, count = row_entries(k, p, item, row.index)
         y, r = k.buffer(frame, 2) + (y_row + beside_y), k.buffer(frame, 4) + (r_row + beside_r)
         slot = p.slots + waiting * pixels * p.sum_row
         with k.loop(0, k.word(table)) as tile:
@@ -228,7 +227,7 @@ class _Plan:
     block_bytes: int
     slots: int
     run_rows: int
-    entries: tuple[int, ...]
+    entries: tuple[tuple[int, ...], ...]
     workspace: int
 
 
@@ -294,15 +293,18 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
     for h in held[:-1]:
         outer = [o * h.count + t for o in outer for t in h.start]
     of_tap = s.problem.c // s.problem.groups * pixel
-    places = [o * line_bytes + at * pixel for o in outer for at in run.start]
-    entries = tuple(v for tap, place in enumerate(places) for v in (place, tap * of_tap))
+    entries = tuple(
+        tuple(
+            v for t, at in enumerate(run.start) for v in (o * line_bytes + at * pixel, (tap * last.taps + t) * of_tap)
+        ) for tap, o in enumerate(outer)
+    )  # fmt: skip
     # rows leave together where they follow each other in the result
     cut = next((a for a, (axis, b) in enumerate(zip(sweep, box, strict=True)) if b > 1), len(box) - 1)
     follow = all(b == axis.out for axis, b in zip(sweep[cut + 1 :], box[cut + 1 :], strict=True)) and cut < len(box) - 1
     run_rows = max(1, min(-(-_RUN_PIXELS // max(1, box[-1])), math.prod(box[:-1]))) if follow else 1
     header = -(-(24 * len(sweep)) // 64) * 64
     slots = header + block_bytes * blocks
-    total = slots + run_rows * box[-1] * pixel + 16 * len(entries) + 128
+    total = slots + run_rows * box[-1] * pixel + 128
     return _Plan(box, held, step, blocks, line_bytes, block_bytes, slots, run_rows, entries, total)
 
 
@@ -335,7 +337,6 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         lambda: _packed_weights(r.weights(sweep), lanes(r.target, arith)),
     )
     taps = math.prod(a.taps for a in sweep)
-    slots_end = plan.slots + plan.run_rows * plan.box[-1] * pixel
     # blocks as one group each
     blocked = replace(r, situation=replace(r.situation, problem=_of_blocks(p, used, blocks)))
     values = common_words(blocked, sweep, plan.box, list(plan.held), 1, keep, plan.blocks)
@@ -344,9 +345,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "total_channels": p.c, "total_outputs": p.m, "total_blocks": blocks, "item_blocks": plan.blocks,
         "pixel_bytes": pixel, "line_bytes": plan.line_bytes, "block_bytes": plan.block_bytes,
         "row_step": pixel * (last.stride if plan.step == 1 else 1),
-        "outer_taps": math.prod(a.taps for a in sweep[:-1]) if taps else 0, "tap_entries": last.taps,
-        "reach": words([(a.taps - 1) * a.dilation for a in sweep]), "offsets": words(outer_offsets(sweep)),
-        "entries": words(list(plan.entries)), "list": slots_end, "edge_list": slots_end + 8 * len(plan.entries),
+        **row_lists(sweep[:-1], plan.entries, ENTRY_WORDS),
         "weights": packed, "w_block": taps * group * pixel, "always_cut": int(used < lanes(r.target, arith)),
         "fused": int(fused), "slots": plan.slots, "sum_row": pixel,
         "run_rows": plan.run_rows if _rows_follow(r, sweep) else 1,

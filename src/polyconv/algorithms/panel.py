@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from polyconv.kernels.language import INT, Buffer, Module, Value
 
-__all__ = ["AXIS", "COMMON", "Item", "Words", "box_rows", "decode", "fill", "row_list", "row_place"]
+__all__ = ["AXIS", "COMMON", "Item", "Words", "box_rows", "decode", "fill", "row_entries", "row_list", "row_place"]
 
 # One record per axis of the tensor, outermost first; the last axis has one too.
 AXIS = (
@@ -157,6 +157,16 @@ def row_list(k: Module, p: Words, item: Item, row: Value, axes: Value) -> Value:
         back.next(q // item.extent(axis), number + of_axis)
     found: Value = back.results[1]
     return found
+
+
+_LIST = ("first", "count")
+
+
+def row_entries(k: Module, p: Words, item: Item, row: Value) -> tuple[Buffer, Value]:
+    """The entries of a row of the box and their number, by the words that ``program.row_lists`` makes."""
+    number = row_list(k, p, item, row, p.axes - 1)
+    of_row = Words(k, p.buffer("lists"), _LIST).at(number, len(_LIST))
+    return p.buffer("entries") + of_row.first * 8, of_row.count
 
 
 def row_place(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value, Value]:

@@ -6,6 +6,7 @@ items, each writing its own outputs.  Nothing here runs anything.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import AXIS
-from polyconv.algorithms.sweep import Axis, Lines, Sweep
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, bands_table
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles, run_tiles
@@ -30,7 +31,7 @@ __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
     "along_out", "apart_cycles", "boxes", "common_words", "far_cycles", "fill_words",
     "fused_address", "is_fusible", "move_address", "near_equal",
-    "one_step", "own_bound", "planes_collide", "thread_parts", "tile_addresses", "tile_cycles", "zeros",
+    "one_step", "own_bound", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -287,6 +288,36 @@ def _pitches(held: list[Lines]) -> list[int]:
     for a in range(len(held) - 3, -1, -1):
         pitches[a] = pitches[a + 1] * held[a + 1].count
     return pitches
+
+
+_LIST_BYTES = 4 << 20
+"""Most bytes of lists of entries; where rows would need more of them, fewer axes tell rows apart."""
+
+
+def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int) -> dict[str, Any]:
+    """Words with which rows of outputs leave out the taps of outer axes that meet only padding.
+
+    Parameters
+    ----------
+    axes : Sweep
+        The outer axes.
+    of_taps : sequence of sequence of int
+        The words of the entries of every combination of their taps.
+    entry_words : int
+        Words of an entry.
+    """
+    found = bands(axes, _LIST_BYTES // (8 * max(1, sum(map(len, of_taps)))))
+    entries: list[int] = []
+    lists: list[int] = []
+    for ranges in itertools.product(*(kinds for kinds, _ in found)):
+        taps = [0]
+        for axis, some in zip(axes, ranges, strict=True):
+            taps = [tap * axis.taps + t for tap in taps for t in some]
+        begin = len(entries)
+        for tap in taps:
+            entries += of_taps[tap]
+        lists += (begin, (len(entries) - begin) // entry_words)
+    return {"bands": words(bands_table(found)), "lists": words(lists), "entries": words(entries)}
 
 
 def along_in(r: Request, axis: Axis, panel: str) -> str:

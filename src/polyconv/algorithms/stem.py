@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from polyconv.algorithms.direct import group_in_words, packed_weights
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_entries, row_place
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -30,10 +30,11 @@ from polyconv.algorithms.program import (
     move_address,
     near_equal,
     planes_collide,
+    row_lists,
     tile_cycles,
     zeros,
 )  # fmt: skip
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
+from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
@@ -42,10 +43,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
-__all__ = [
-    "WORDS", "applicable", "build", "copy_entries", "cost", "driver", "mean_taps", "outer_offsets", "row_entries",
-    "workspace",
-]  # fmt: skip
+__all__ = ["WORDS", "applicable", "build", "cost", "driver", "workspace"]
 
 PANEL_BYTES = 256 << 10
 """Workspace of a thread: a quarter of a 1 MiB second-level cache."""
@@ -57,8 +55,7 @@ _SQUARE = 8
 
 WORDS = (
     *COMMON,
-    "channels", "dense", "pixel_bytes", "line_bytes", "outer_taps", "tap_entries", "*reach", "*offsets",
-    "*entries", "list", "edge_list",
+    "channels", "dense", "pixel_bytes", "line_bytes", "*bands", "*lists", "*entries",
     "*weights", "w_group", "w_block", "w_last", "w_last_group",
     "outputs", "blocks", "block_outputs", "last_outputs", "last_lanes", "row_step",
     "fused", "slots", "sum_row", "sum_row_last", "*tiles", "table_words", "word_bytes",
@@ -74,54 +71,12 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, vector_bytes)
-        copy_entries(k, p.buffer("entries"), workspace + p.list, p.outer_taps * p.tap_entries)
         with k.loop(0, box_rows(k, p, item)) as row:
             line, y, r = row_place(k, p, item, row.index)
             panel = workspace + (p.panel + line * p.line_bytes)
-            entries, count = row_entries(k, p, item, workspace, row.index)
+            entries, count = row_entries(k, p, item, row.index)
             with k.loop(0, p.blocks) as block:
                 _block(k, p, item, frame, workspace, panel, entries, count, block.index, y, r)
-
-
-def copy_entries(k: Module, source: Buffer, target: Buffer, entries: Value, entry_words: int = _ENTRY_WORDS) -> None:
-    """Copy some entries of a list."""
-    with k.loop(0, entries * entry_words) as word:
-        k.store(k.word(source, word.index), target + word.index * 8, 8)
-
-
-def row_entries(k: Module, p: Words, item: Item, workspace: Buffer, row: Value,
-                entry_words: int = _ENTRY_WORDS) -> tuple[Buffer, Value]:  # fmt: skip
-    """The list of a row and its length: where lines lie in the padding, one without their taps.
-
-    The words are ``outer_taps``, how many combinations of taps there are along all axes but the last; ``tap_entries``,
-    entries of each; ``reach`` and ``offsets``, their last and their own input offsets; ``list`` and ``edge_list``,
-    places in the workspace.
-    """
-    with k.loop(1, p.axes, carry=[row, k.constant(INT, 1)]) as back:
-        q, inside = back.values
-        axis = p.axes - 1 - back.index
-        record = axis_record(k, p, axis)
-        first = item.origin(axis) + q % item.extent(axis) * record.stride
-        fits = (first >= 0) & (first + k.word(p.buffer("reach"), axis) < record.inp)
-        back.next(q // item.extent(axis), inside & k.cast("zext", fits, INT))
-    whole = back.results[1]
-    with k.loop(0, k.select(whole.equals(1), 0, p.outer_taps), carry=[k.constant(INT, 0)]) as tap:
-        (kept,) = tap.values
-        with k.loop(1, p.axes, carry=[row, k.constant(INT, 1)]) as back:
-            q, inside = back.values
-            axis = p.axes - 1 - back.index
-            record = axis_record(k, p, axis)
-            offset = k.word(p.buffer("offsets"), tap.index * p.axes + axis)
-            position = item.origin(axis) + q % item.extent(axis) * record.stride + offset
-            back.next(q // item.extent(axis), inside & k.cast("zext", position.below(record.inp), INT))
-        inside = back.results[1]
-        source = workspace + (p.list + tap.index * p.tap_entries * (8 * entry_words))
-        target = workspace + (p.edge_list + kept * (8 * entry_words))
-        copy_entries(k, source, target, p.tap_entries * inside, entry_words)
-        tap.next(kept + p.tap_entries * inside)
-    is_whole = whole.equals(1)
-    entries = workspace + k.select(is_whole, p.list, p.edge_list)
-    return entries, k.select(is_whole, p.outer_taps * p.tap_entries, tap.results[0])
 
 
 def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
@@ -211,7 +166,7 @@ def cost(s: Situation) -> dict[str, float]:
     for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
         tiles = near_equal(plan.box[-1], run_tiles(s.target)[vectors])
         row = sum(tile_cycles(n, vectors) * steps + 1.2 * n * vectors for _, n in tiles)
-        products += rows * count * (row + len(tiles) * (25 + 2.0 * len(plan.entries)) + 40)
+        products += rows * count * (row + len(tiles) * (25 + 2.0 * sum(map(len, plan.entries))) + 40)
         if p.layout == "NCHW" or not is_fusible(p):
             across = 4.0 if p.layout == "NHWC" else 16.0 if planes_collide(p, reading=False) else 9.0
             moves += rows * count * plan.box[-1] * vectors * across
@@ -222,15 +177,6 @@ def cost(s: Situation) -> dict[str, float]:
     moves += box_count * (300 + held * group_in * (0.15 if dense else planes * slow))
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "moves": moves * batch}
-
-
-def mean_taps(axis: Axis) -> float:
-    """Taps that meet the input, on average over the outputs."""
-    inside = 0
-    for t in range(axis.taps):
-        shift = axis.pad - t * axis.dilation  # output o reads o * stride - shift
-        inside += max(0, min(axis.out, (axis.inp - 1 + shift) // axis.stride + 1) - max(0, -(-shift // axis.stride)))
-    return inside / max(1, axis.out)
 
 
 def build(r: Request) -> Program:
@@ -254,8 +200,7 @@ class _Plan:
     vectors: int
     last_vectors: int
     blocks: int
-    entries: tuple[int, ...]
-    tap_entries: int
+    entries: tuple[tuple[int, ...], ...]
     line_bytes: int
     panel: int
     workspace: int
@@ -295,20 +240,19 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     for h in held[:-1]:
         outer = [o * h.count + t for o in outer for t in h.start]
     together = [(0, last.taps)] if last.dilation == 1 else [(t * last.dilation, 1) for t in range(last.taps)]
-    entries: list[int] = []
-    before = 0
-    for o in outer if last.taps and group_in else ():
-        for at, taps in together:
-            entries += (o * line_bytes + at * pixel, taps * group_in, before)
-            before += taps * group_in
+    row_words = group_in * last.taps
+    entries = tuple(
+        tuple(
+            v for at, taps in together if row_words
+            for v in (o * line_bytes + at * pixel, taps * group_in, tap * row_words + at // last.dilation * group_in)
+        ) for tap, o in enumerate(outer)
+    )  # fmt: skip
     header = -(-(24 * len(sweep)) // 64) * 64
     panel = math.prod(max(1, h.count) for h in held[:-1]) * line_bytes
     sums = box[-1] * block_outputs * arith.bytes
-    per_tap = len(entries) // _ENTRY_WORDS // max(1, len(outer))
     return _Plan(
-        sweep, box, held, vectors, last_vectors, blocks, tuple(entries), per_tap, line_bytes, panel,
-        header + panel + sums + 16 * len(entries) + 128,
-    )  # fmt: skip
+        sweep, box, held, vectors, last_vectors, blocks, entries, line_bytes, panel, header + panel + sums + 128
+    )
 
 
 def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
@@ -334,20 +278,16 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     main = steps * plan.vectors * lane * arith.bytes
     dense = (r.x.c == r.x.itemsize or p.c == 1) and r.x.spatial[-1] == group_in * r.x.itemsize
     header = -(-(24 * len(sweep)) // 64) * 64
-    slots, sums = header + plan.panel, plan.box[-1] * plan.vectors * lane * arith.bytes
     values = common_words(r, sweep, plan.box, list(plan.held), 1, keep)
     values.update({
         "step": 1, "panel": header, "scratch": 0, "channels": group_in, "dense": int(dense),
         "pixel_bytes": group_in * arith.bytes, "line_bytes": plan.line_bytes,
-        "outer_taps": math.prod(a.taps for a in sweep[:-1]), "tap_entries": plan.tap_entries,
-        "reach": words([(a.taps - 1) * a.dilation for a in sweep]), "offsets": words(outer_offsets(sweep)),
-        "entries": words(list(plan.entries)), "list": slots + sums,
-        "edge_list": slots + sums + 8 * len(plan.entries),
+        **row_lists(sweep[:-1], plan.entries, _ENTRY_WORDS),
         "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
         "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": steps * plan.last_vectors * lane * arith.bytes,
         "outputs": group_out, "blocks": plan.blocks, "block_outputs": plan.vectors * lane, "last_outputs": left,
         "last_lanes": last_lanes, "row_step": last.stride * group_in * arith.bytes, "fused": int(fused),
-        "slots": slots, "sum_row": plan.vectors * lane * arith.bytes,
+        "slots": header + plan.panel, "sum_row": plan.vectors * lane * arith.bytes,
         "sum_row_last": plan.last_vectors * lane * arith.bytes,
         "tiles": words([v for t in tables for v in (len(t) // 4, *t, *[0] * (longest - 1 - len(t)))]),
         "table_words": longest, "word_bytes": arith.bytes,
@@ -357,14 +297,6 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
     })  # fmt: skip
     return values
-
-
-def outer_offsets(sweep: Sweep) -> list[int]:
-    """Input offsets of every combination of outer taps, a word per axis."""
-    taps: list[list[int]] = [[]]
-    for axis in sweep[:-1]:
-        taps = [[*t, u * axis.dilation] for t in taps for u in range(axis.taps)]
-    return [v for t in taps for v in (*t, 0)]
 
 
 def _way_in(r: Request, dense: bool) -> Move:

@@ -18,8 +18,8 @@ from functools import lru_cache
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "Axis", "Bands", "Family", "Lines", "Sweep", "bands", "bands_table", "families", "lines", "pieces", "residue_lines",
-    "share_met", "sweeps", "whole_bands",
+    "Axis", "Bands", "Family", "Lines", "Sweep", "bands", "bands_table", "families", "lines", "mean_taps", "pieces",
+    "residue_lines", "share_met", "sweeps", "whole_bands",
 ]  # fmt: skip
 
 
@@ -96,13 +96,30 @@ def bands_table(found: Sequence[Bands]) -> list[int]:
 @lru_cache(256)
 def _met(axis: Axis) -> Bands:
     found: dict[range, int] = {}
-    of_output = []
-    for o in range(axis.out):
+
+    def kind(o: int) -> int:
         at = o * axis.stride - axis.pad
         first = min(axis.taps, max(0, -(at // axis.dilation)))
         end = max(first, min(axis.taps, (axis.inp - 1 - at) // axis.dilation + 1))
-        of_output.append(found.setdefault(range(first, end), len(found)))
-    return tuple(found), tuple(of_output)
+        return found.setdefault(range(first, end), len(found))
+
+    # all outputs between the edges have all taps
+    last = axis.inp - 1 + axis.pad - (axis.taps - 1) * axis.dilation
+    low = min(axis.out, max(0, -(-axis.pad // axis.stride)))
+    high = max(low, min(axis.out, last // axis.stride + 1))
+    before = [kind(o) for o in range(low)]
+    between = [kind(low)] * (high - low) if low < high else []
+    of_output = (*before, *between, *(kind(o) for o in range(high, axis.out)))
+    return tuple(found), of_output
+
+
+def mean_taps(axis: Axis) -> float:
+    """Taps that meet the input, on average over the outputs."""
+    inside = 0
+    for t in range(axis.taps):
+        shift = axis.pad - t * axis.dilation  # output o reads o * stride - shift
+        inside += max(0, min(axis.out, (axis.inp - 1 + shift) // axis.stride + 1) - max(0, -(-shift // axis.stride)))
+    return inside / max(1, axis.out)
 
 
 @lru_cache(256)
