@@ -23,7 +23,7 @@ KERNELS = [
     "k3x6 d1x3",
     "k7x7 p3x3 s2x2", "k3x7 s2x1 p1x3", "k10x4 p5x0",
     # the axis before the last alone, the last one with a stride as well
-    "k3x1 p1x0", "k3x1 s2x1 p1x0", "k5x1 s2x2 p2x0", "k7x1 p3x1 s1x2", "k3x1 p4x0 d4x1",
+    "k3x1 p1x0", "k3x1 s2x1 p1x0", "k5x1 s2x2 p2x0", "k7x1 p3x1 s1x2", "k3x1 p4x0 d4x1", "k3x1 s1x5 d1x3",
 ]  # fmt: skip
 
 
