@@ -6,6 +6,7 @@ not know how anything is computed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,14 @@ from polyconv.runtime.arrays import place
 from polyconv.runtime.dlpack import read_bfloat16
 
 __all__ = [
-    "as_array", "check_weights", "deformation", "native_order", "operand", "result_of", "same_memory", "span",
-    "strides",
+    "Lying", "as_array", "check_weights", "deformation", "fused", "native_order", "operand", "result_of",
+    "same_memory", "span", "strides",
 ]  # fmt: skip
 
 Array = NDArray[Any]
+
+Lying = tuple[Operand, Operand, Operand | None]
+"""How input, result and residual lie."""
 
 
 def as_array(value: ArrayLike, name: str) -> Array:
@@ -75,6 +79,20 @@ def strides(a: Array, p: Problem) -> Operand:
     n, *rest = told
     c, spatial = (rest[-1], rest[:-1]) if p.layout == "NHWC" else (rest[0], rest[1:])
     return Operand(n, c, tuple(spatial), where.offset, a.itemsize)
+
+
+def fused(p: Problem, lying: Lying) -> tuple[Problem, Lying]:
+    """The problem with axes as one where the kernel does nothing along them and they lie together in all operands."""
+    runs = p.plain_runs()
+    axes = [a for first, end in runs for a in range(first + 1, end)]
+    x, y, residual = lying
+    if not axes or any(o.spatial[a - 1] != o.spatial[a] * (p.i[a] or 0) for o in lying if o for a in axes):
+        return p, lying
+
+    def of(o: Operand) -> Operand:
+        return replace(o, spatial=tuple(o.spatial[end - 1] for _, end in runs))
+
+    return p.fused(), (of(x), of(y), None if residual is None else of(residual))
 
 
 def operand(a: Array, name: str, dtype: Dtype, shape: tuple[int | None, ...]) -> Array:

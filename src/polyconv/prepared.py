@@ -26,9 +26,11 @@ from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError
 from polyconv.kernels import objects
 from polyconv.operands import (
+    Lying,
     as_array,
     check_weights,
     deformation,
+    fused,
     native_order,
     operand,
     result_of,
@@ -237,13 +239,14 @@ class Layer:
     def plan(self, shape: tuple[int, ...], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
         problem = self.problem_for(tuple(shape))
-        s = self.situation(problem)
+        s = self.situation(problem.fused())
         if rigor is not None:
             with _lock:
-                self._choices.pop((problem.i, problem.residual), None)
+                self._choices.pop((s.problem.i, problem.residual), None)
                 self._calls.clear()
                 self._last = None
-        return describe(s, self._chosen(s, rigor or self._rigor), self.packed_bytes)
+        found = describe(s, self._chosen(s, rigor or self._rigor), self.packed_bytes)
+        return replace(found, problem=problem)
 
     def _chosen(self, s: Situation, rigor: str) -> Decision | None:
         if self._asked is not None:
@@ -270,6 +273,9 @@ class Layer:
         if found is not None:
             _make_ready(found)
             return found
+        lying = strides(x, problem), strides(y, problem), None if residual is None else strides(residual, problem)
+        planned, lying = fused(problem, lying)
+        s = replace(s, problem=planned)
         choice = choose(s, self._chosen(s, self._rigor))
         algorithm = choice.algorithm
         if "plan" in self._verbose:
@@ -279,7 +285,7 @@ class Layer:
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
         seconds = sum(choice.terms.values()) * (problem.n or 0) / CLOCK
         s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
-        program = self._program(s, algorithm.name, arrays)
+        program = self._program(s, algorithm.name, lying, offset, mask)
         table = words(
             [v for step in program.steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)]
         )
@@ -303,13 +309,12 @@ class Layer:
     def _formed(self) -> int:
         return sum(form.nbytes for form in self._forms.values())
 
-    def _program(self, s: Situation, algorithm: str, arrays: tuple[Array | None, ...]) -> Program:
-        x, y, residual, offset, mask = arrays
+    def _program(self, s: Situation, algorithm: str, lying: Lying, offset: Array | None, mask: Array | None) -> Program:
         p = s.problem
         row = ALGORITHMS[algorithm]
         arithmetic = row.arithmetic(s)
         kind = _NUMPY[arithmetic]
-        assert x is not None and y is not None
+        x, y, residual = lying
         forms: list[Array] = []
 
         def packed(key: Any, make: Callable[[], Array]) -> Array:
@@ -317,8 +322,7 @@ class Layer:
             return forms[-1]
 
         request = Request(
-            situation=s, arithmetic=arithmetic, x=strides(x, p), y=strides(y, p),
-            residual=None if residual is None else strides(residual, p), check=self._check,
+            situation=s, arithmetic=arithmetic, x=x, y=y, residual=residual, check=self._check,
             packed=packed, weights=lambda sweep: self._sweep_weights(p, sweep, arithmetic),
             bias=None if self._bias is None else _aligned_copy(self._bias.astype(kind)),
             scale=self._scale(p), constants=self._constants(p, kind), zero_point=self._zero_point(p),
@@ -495,9 +499,9 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
         raise ArgumentError(f"'{problem}' has unknown extents; a plan needs all of them: give n and i")
     if problem.op == "causal_conv":
         problem = replace(problem, op="conv", pads=((problem.k[0] - 1, 0),))
-    s = Situation(problem, _target(), setting("workspace_limit", workspace_limit), setting("threads", threads),
-                  setting("accuracy", accuracy) == "strict")  # fmt: skip
-    return describe(s, _decided(s, setting("rigor", rigor)))
+    s = Situation(problem.fused(), _target(), setting("workspace_limit", workspace_limit),
+                  setting("threads", threads), setting("accuracy", accuracy) == "strict")  # fmt: skip
+    return replace(describe(s, _decided(s, setting("rigor", rigor))), problem=problem)
 
 
 def _decided(s: Situation, rigor: str) -> Decision | None:

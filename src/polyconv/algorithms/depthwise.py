@@ -53,6 +53,9 @@ _MOST_TAPS = 4096
 _CHUNK_BYTES = 128 << 10
 """Input that the channels of an item share: of all lines where lanes are pixels, else of one line's window."""
 
+_LEAST_VECTORS = 4
+"""Vectors of channels of an item where lanes are channels, for they lie together; lines longer than that are cut."""
+
 _CHANNELS = (4, 64)
 """Fewest and most channels of an item where lanes are pixels; they share its lists."""
 
@@ -293,10 +296,12 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
         chunk = min(p.c, max(least, min(most, _CHUNK_BYTES // max(1, row_bytes * axis.inp)) // channels * channels))
     else:
         held = row_bytes * lane * (sweep[-2].taps if slid else 1)
-        chunk = min(p.c, lane * max(1, min(24, _CHUNK_BYTES // max(1, held))))
+        chunk = p.c if not slid else min(p.c, lane * max(_LEAST_VECTORS, min(24, _CHUNK_BYTES // max(1, held))))
     box = [1] * slid + [max(1, axis.out) for axis in sweep[slid:]]
     if not pixels and slid:
         box[slid - 1] = max(1, sweep[slid - 1].out)
+        parts = -(-held * chunk // lane // _CHUNK_BYTES) if chunk <= lane * _LEAST_VECTORS else 1
+        box[slid] = -(-box[slid] // max(1, min(parts, box[slid] // rows[0])))
     if s.threads > 1:
         items = (p.n or 0) * -(-p.c // chunk) * math.prod(-(-a.out // b) for a, b in zip(sweep, box, strict=True))
         if items < 4 * s.threads:

@@ -202,12 +202,11 @@ def _trimmed(axis: Axis) -> Axis:
     """Without the first and last taps that meet padding for every output: on small maps most of a kernel."""
     first = max(0, -((axis.stride * (axis.out - 1) - axis.pad) // axis.dilation))
     end = min(axis.taps, (axis.inp - 1 + axis.pad) // axis.dilation + 1)
-    if first == 0 and end == axis.taps:
-        return axis
     taps = max(0, end - first) if axis.out else 0
     return replace(
-        axis, taps=taps, first_tap=axis.first_tap + first * axis.tap_step, pad=axis.pad - first * axis.dilation
-    )
+        axis, taps=taps, first_tap=axis.first_tap + first * axis.tap_step, pad=axis.pad - first * axis.dilation,
+        dilation=axis.dilation if taps > 1 else 1,
+    )  # fmt: skip
 
 
 _LEAST_SAVED = 1 / 16

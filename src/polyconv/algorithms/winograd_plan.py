@@ -266,7 +266,11 @@ def _schemes(sweep: Sweep, channels: int) -> list[tuple[Scheme, Scheme]]:
 
     found: list[tuple[Scheme, Scheme]] = []
     last = sweep[-1]
-    if not admits(last) or not all(axis.taps and axis.out for axis in sweep):
+    if not all(axis.taps and axis.out for axis in sweep):
+        return found
+    if len(sweep) > 1 and last.taps == 1 and admits(sweep[-2]):
+        return [(y, _NONE) for y in _options(sweep[-2])]
+    if not admits(last):
         return found
     if len(sweep) > 1 and admits(sweep[-2]):
         accurate = terms >= _LEAST_TERMS and 1 in (sweep[-2].stride, last.stride)

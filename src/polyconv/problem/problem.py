@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.errors import ArgumentError, DtypeError
@@ -216,6 +217,43 @@ class Problem:
     def with_extents(self, n: int, i: tuple[int, ...]) -> Problem:
         """The same convolution for a given batch and spatial input extents."""
         return replace(self, n=n, i=i)
+
+    def plain_runs(self) -> tuple[tuple[int, int], ...]:
+        """Runs (first axis, end) of spatial axes that make one where they lie together.
+
+        The kernel does nothing along neighbouring axes of a run of several; all extents must be known.
+        """
+        if self.op not in ("conv", "conv_transpose"):
+            return tuple((a, a + 1) for a in range(self.rank))
+
+        def is_plain(a: int) -> bool:
+            given = self.k[a], self.s[a], self.pads[a], self.output_padding[a]
+            return given == (1, 1, (0, 0), 0) and self.out[a] == self.i[a]
+
+        runs: list[tuple[int, int]] = []
+        for a in range(self.rank):
+            if runs and is_plain(a - 1) and is_plain(a):
+                runs[-1] = runs[-1][0], a + 1
+            else:
+                runs.append((a, a + 1))
+        return tuple(runs)
+
+    def fused(self) -> Problem:
+        """The equal problem in which each of ``plain_runs`` is one axis."""
+        runs = self.plain_runs()
+        if len(runs) == self.rank:
+            return self
+
+        def of(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(values[first] for first, _ in runs)
+
+        def together(extents: tuple[Extent, ...]) -> tuple[int, ...]:
+            return tuple(math.prod(e or 0 for e in extents[first:end]) for first, end in runs)
+
+        return replace(
+            self, i=together(self.i), k=of(self.k), s=of(self.s), d=of(self.d), pads=of(self.pads),
+            output_padding=of(self.output_padding), o=None if self.o is None else together(self.o),
+        )  # fmt: skip
 
     def canonical(self) -> Problem:
         """The equal problem that a planner hashes.
