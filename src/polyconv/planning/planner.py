@@ -24,10 +24,9 @@ __all__ = [
 CLOCK = 4.0e9
 """Cycles a second assumed by predictions; choices do not depend on it."""
 
-# Below this a second thread costs more than it brings; below the next, waking one that sleeps does, though between
-# the two it pays for the jobs of a burst, which then find it awake.
-_SHARED_SECONDS = 10e-6
-_BURST_SECONDS = 15e-6
+# Below this a second thread costs more than it brings; below the next, waking one that sleeps does, though it pays for
+# the jobs of a burst, which then find it awake.
+_SHARED_SECONDS = 5e-6
 _WAKE_SECONDS = 150e-6
 
 
@@ -169,8 +168,8 @@ def threads_for(s: Situation, seconds: float, workspace: int) -> int:
 
 
 def waking(seconds: float) -> int:
-    """Whether a job wakes sleeping threads: 0 never, 1 in a burst of jobs, 2 always."""
-    return (seconds >= _BURST_SECONDS) + (seconds >= _WAKE_SECONDS)
+    """Whether a job wakes sleeping threads: 1 in a burst of jobs, 2 always."""
+    return 1 + (seconds >= _WAKE_SECONDS)
 
 
 def describe(s: Situation, decision: Decision | None = None, packed_bytes: int = 0) -> Plan:
