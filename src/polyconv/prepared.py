@@ -6,7 +6,9 @@ checks of operands stand here, before the first store.  It must know nothing of 
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import os
 import threading
 import time
@@ -113,7 +115,7 @@ class Layer:
         As in ``polyconv.conv``; None takes the settings in force at each call (accuracy and
         workspace_limit: when the layer is made).
     own : bool
-        Copy the weights; without it they must not change while the layer lives.
+        Copy the weights; without it they must not change while the layer lives, which is planned for one call.
     quantities : mapping
         Run-time ``zx zw zy sx sw sy`` of quantised problems.
 
@@ -234,7 +236,7 @@ class Layer:
         """All that the choice of an algorithm depends on."""
         threads = setting("threads") if self._threads is None else self._threads
         strict = self._accuracy == "strict"
-        return Situation(problem, _target(), self._limit, threads, strict, self._finite)
+        return Situation(problem, _target(), self._limit, threads, strict, self._finite, not self._own)
 
     def plan(self, shape: tuple[int, ...], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
@@ -283,7 +285,8 @@ class Layer:
         if "dispatch" in self._verbose:
             for name, reason in reasons(choice):
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
-        seconds = sum(choice.terms.values()) * (problem.n or 0) / CLOCK
+        seconds = choice.running(problem.n or 0) / CLOCK
+        s = replace(s, once=False)
         s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
         program = self._program(s, algorithm.name, lying, offset, mask)
         table = words(
@@ -353,11 +356,20 @@ class Layer:
             w = np.swapaxes(w.reshape(g, p.c // g, p.m // g, *p.k), 1, 2)
         else:
             w = w.reshape(g, p.m // g, p.c // g, *p.k)
-        for a, axis in enumerate(sweep):
-            if axis.tap_indices != list(range(w.shape[3 + a])):
-                w = w.take(axis.tap_indices, axis=3 + a)
-        taps = int(np.prod(w.shape[3:]))
-        return w.reshape(*w.shape[:3], taps)
+        at: tuple[Any, ...]
+        indices = list(itertools.product(*(axis.tap_indices for axis in sweep)))
+        if p.op == "conv_transpose" and math.prod(p.k) > 1:
+            # tap by tap: outputs, which lie a tap's distance apart, then lie together
+            by_tap: Array = np.empty((len(indices), g, p.c // g, p.m // g), kind)
+            for target, tap in zip(by_tap, indices, strict=True):
+                at = (..., *tap)
+                target[...] = w[at].swapaxes(1, 2)
+            return by_tap.transpose(1, 3, 2, 0)
+        if len(indices) < math.prod(p.k):
+            some = (slice(a.first_tap, a.first_tap + a.taps) for a in sweep)  # forward, their steps are 1
+            at = (..., *some)
+            w = w[at]
+        return w.reshape(*w.shape[:3], len(indices))
 
     def _quantity(self, value: float | str, name: str) -> Any:
         if not isinstance(value, str):
@@ -477,7 +489,7 @@ def _aligned_copy(values: Array) -> Array:
 
 
 def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = None, threads: int | None = None,
-         workspace_limit: int | None = None) -> Plan:  # fmt: skip
+         workspace_limit: int | None = None, once: bool = False) -> Plan:  # fmt: skip
     """How a problem would be computed.
 
     Parameters
@@ -487,6 +499,9 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
     rigor : str
         ``estimate`` chooses by arithmetic; ``measure`` and ``patient`` time the candidates on this machine,
         and every later layer of this process uses what they found.
+    once : bool
+        Plan as ``conv`` does, where weights come anew with each call and preparing them counts, and not as for a
+        layer, which prepares them for all its calls.  Nothing is measured for it.
 
     Raises
     ------
@@ -500,12 +515,14 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
     if problem.op == "causal_conv":
         problem = replace(problem, op="conv", pads=((problem.k[0] - 1, 0),))
     s = Situation(problem.fused(), _target(), setting("workspace_limit", workspace_limit),
-                  setting("threads", threads), setting("accuracy", accuracy) == "strict")  # fmt: skip
+                  setting("threads", threads), setting("accuracy", accuracy) == "strict", once=once)  # fmt: skip
     return replace(describe(s, _decided(s, setting("rigor", rigor))), problem=problem)
 
 
 def _decided(s: Situation, rigor: str) -> Decision | None:
     """What was measured of a situation, or with more rigor than an estimate is measured now; None to predict."""
+    if s.once:  # times are those of calls that find their weights prepared
+        return None
     return wisdom.decision(s) if rigor == "estimate" else fastest(s, rigor, _random_candidate)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise, direct
-from polyconv.algorithms.fft_plan import Plan, parts, radices, workspace
+from polyconv.algorithms.fft_plan import FEW_TAPS, Plan, parts, radices, workspace
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
 from polyconv.algorithms.program import (
     Operand,
@@ -627,10 +627,6 @@ _MADE_BYTES = 1 << 20
 """Spectra in float64 that are made at a time."""
 
 
-_FEW_TAPS = 128
-"""Taps whose spectrum is found sooner by a matrix product."""
-
-
 def _transform(sweep: Sweep, plan: Plan, at: Points) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
     """What gives the spectra of rows of taps: (pair; re, im, re, im; row), conjugate, as outputs are correlations.
 
@@ -638,7 +634,7 @@ def _transform(sweep: Sweep, plan: Plan, at: Points) -> Callable[[NDArray[Any]],
     """
     lengths = [tile.length for tile in plan.tiles]
     scale = 1 / (2 * math.prod(lengths))
-    if math.prod(axis.taps for axis in sweep) <= _FEW_TAPS:
+    if math.prod(axis.taps for axis in sweep) <= FEW_TAPS:
         turns = np.zeros((1, 2, len(at[0])))
         for axis, length, of_axis in zip(sweep, lengths, np.unravel_index(np.stack(at), lengths), strict=True):
             steps = np.arange(axis.taps) * axis.dilation % length

@@ -22,7 +22,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from polyconv.algorithms import depthwise, direct
+from polyconv.algorithms import depthwise, direct, packing
 from polyconv.algorithms.program import Situation, accumulator_arithmetic, planes_collide
 from polyconv.algorithms.sweep import Axis, Sweep, sweeps
 from polyconv.dtypes import DTYPES
@@ -335,6 +335,20 @@ def applicable(s: Situation) -> str | None:
     if any(plan is None for _, plan in parts(s)):
         return "needs taps, outputs, and tiles with room for them"
     return None
+
+
+FEW_TAPS = 128
+"""Taps whose spectrum is found sooner by a matrix product."""
+
+
+def preparing(s: Situation) -> float:
+    """Cycles in which a program is made and the spectra of the weights are found, in double precision."""
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    total = packing.cycles(s) + 4 * packing.TABLES_CYCLES
+    for sweep, plan in _plans(s):
+        taps = math.prod(axis.taps for axis in sweep)
+        total += _spectra_bytes(s, arith, plan) * (1.2 + 0.06 * taps if taps <= FEW_TAPS else 5.5)
+    return total
 
 
 @lru_cache(256)

@@ -9,6 +9,7 @@ memory is read and written in whole lines.  It must know nothing of what streams
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import Words
-from polyconv.algorithms.program import Request, Step, fill_words, move_address
+from polyconv.algorithms.program import Request, Situation, Step, fill_words, move_address
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
@@ -25,7 +26,13 @@ from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
 from polyconv.runtime.threads import control_word, run_steps
 
-__all__ = ["SOURCE", "Set", "bring_rows", "forward_strides", "packed_sets", "run", "set_words", "source_words"]
+__all__ = [
+    "SOURCE", "TABLES_CYCLES", "Set", "bring_rows", "cycles", "forward_strides", "packed_sets", "run", "set_words",
+    "source_words",
+]  # fmt: skip
+
+TABLES_CYCLES = 1.0e6
+"""Cycles in which a program is made: its tables of words, in Python."""
 
 _SCRATCH_BYTES = 48 << 10
 _SHARED_BYTES = 1 << 20
@@ -154,6 +161,13 @@ def _types(arith: Arithmetic) -> tuple[str, str]:
     return (arith.name, arith.accumulator) if arith.channels == 1 else (arith.name, "i16")
 
 
+def cycles(s: Situation) -> float:
+    """Cycles in which a program is made and the weights brought into another order."""
+    p = s.problem
+    size = math.prod(e or 0 for e in p.w_shape) * p.w_dtype.itemsize
+    return TABLES_CYCLES + size * (1.4 if p.op == "conv_transpose" else 0.7)
+
+
 def forward_strides(w: NDArray[Any]) -> NDArray[Any]:
     """The weights, or a copy where strides are negative."""
     return np.ascontiguousarray(w) if min(w.strides) < 0 else w
@@ -165,6 +179,7 @@ def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArr
     w_group, w_output, w_channel, w_tap = w.strides
     flat = (taps == 1 or w_tap == w.itemsize) and (c == 1 or w_channel == taps * w.itemsize)
     reach = w.itemsize + sum((extent - 1) * step for extent, step in zip(w.shape, w.strides, strict=True))
+    along = "pc" if flat else "cc" if w_output == w.itemsize and r.arith.channels == 1 else "any"
     records = [
         (s.first * w_output, s.outputs, s.width * w.itemsize, s.target * w.itemsize, s.group * w.itemsize) for s in sets
     ]
@@ -172,7 +187,7 @@ def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArr
         "source": (w.ctypes.data, reach), "w_group": w_group, "w_channel": w_channel, "w_run": 0 if flat else w_tap,
         "w_pixel": w.itemsize if flat else w_channel, "w_output": w_output, "runs": 1 if flat else taps,
         "run_rows": taps if flat else 1, "channels": c, "taps": taps, "together": r.arith.channels,
-        "word_bytes": w.itemsize, "move_in": move_address(r, Move(*_types(r.arith), "pc" if flat else "any")),
+        "word_bytes": w.itemsize, "move_in": move_address(r, Move(*_types(r.arith), along)),
         "set_count": len(sets), "sets": words(list(itertools.chain.from_iterable(records))), "target": packed,
     }  # fmt: skip
 

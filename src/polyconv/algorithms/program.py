@@ -66,6 +66,8 @@ class Situation:
         Accuracy "strict": subnormals kept, own error bounds only.
     finite : bool
         Whether all weights are finite.
+    once : bool
+        The weights come anew with each call, which then also prepares them; else a layer does, for all calls.
     """
 
     problem: Problem
@@ -74,6 +76,7 @@ class Situation:
     threads: int = 1
     strict: bool = False
     finite: bool = True
+    once: bool = False
 
     def budget(self, preferred: int) -> int:
         """Workspace bytes a thread may plan with."""

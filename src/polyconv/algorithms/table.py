@@ -17,6 +17,7 @@ from polyconv.algorithms import (
     fft_plan,
     generic,
     grouped,
+    packing,
     patches,
     pointwise,
     stem,
@@ -49,6 +50,8 @@ class Algorithm:
         ``build(request)``: the program.
     scheme : callable
         ``scheme(situation)``: what else fixes the bits; empty if nothing does.
+    preparing : callable
+        ``preparing(situation)``: predicted cycles of what comes before the first call: the program and the weights.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Algorithm:
     bound: Callable[[Situation], tuple[str, float]]
     build: Callable[[Request], Program]
     scheme: Callable[[Situation], str] = lambda s: ""
+    preparing: Callable[[Situation], float] = packing.cycles
 
     def refusal(self, s: Situation) -> str | None:
         """None, or why it cannot be used: not applicable, or beyond the workspace limit."""
@@ -79,9 +83,10 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("patches", patches.applicable, patches.cost, patches.workspace, accumulator_arithmetic, own_bound,
                   patches.build),
         Algorithm("winograd", winograd_plan.applicable, winograd_plan.cost, winograd_plan.workspace,
-                  accumulator_arithmetic, winograd_plan.bound, winograd.build, winograd_plan.scheme),
+                  accumulator_arithmetic, winograd_plan.bound, winograd.build, winograd_plan.scheme,
+                  winograd_plan.preparing),
         Algorithm("fft", fft_plan.applicable, fft_plan.cost, fft_plan.workspace, accumulator_arithmetic,
-                  fft_plan.bound, fft.build, fft_plan.scheme),
+                  fft_plan.bound, fft.build, fft_plan.scheme, fft_plan.preparing),
         Algorithm("depthwise", depthwise.applicable, depthwise.cost, depthwise.workspace, accumulator_arithmetic,
                   own_bound, depthwise.build),
         Algorithm("depthwise_block", depthwise_block.applicable, depthwise_block.cost, depthwise_block.workspace,

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from polyconv.algorithms import direct
+from polyconv.algorithms import direct, packing
 from polyconv.algorithms.program import (
     Situation,
     accumulator_arithmetic,
@@ -579,6 +579,20 @@ def cost(s: Situation) -> dict[str, float]:
     return {name: sum(t.get(name, 0.0) for t in terms) for name in ("products", "transforms", "moves")}
 
 
+def _weight_bytes(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> int:
+    """Bytes of the transformed weights of a group."""
+    taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
+    rows = sum(plan.point_phases) * taps * (s.problem.c // s.problem.groups)
+    return rows * plan.vectors_out * lanes(s.target, arith) * arith.bytes
+
+
+def preparing(s: Situation) -> float:
+    """Cycles in which a program is made and the weights are transformed."""
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    sizes = [_weight_bytes(s, arith, sweep, plan) for sweep, plan in parts(s) if plan is not None]
+    return packing.cycles(s) + 1.5 * packing.TABLES_CYCLES + 0.75 * s.problem.groups * sum(sizes)
+
+
 def shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> tuple[Plan, int]:
     """The plan in boxes enough for the threads, and into how many parts its output channels are cut instead.
 
@@ -589,10 +603,7 @@ def shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> tuple[P
     items = max(1, (p.n or 0) * p.groups * outer * len(plan.rows) * len(plan.columns))
     if s.threads == 1 or items >= 2 * s.threads:
         return plan, 1
-    taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
-    lane = lanes(s.target, arith)
-    weight_bytes = sum(plan.point_phases) * taps * (p.c // p.groups) * plan.vectors_out * lane * arith.bytes
-    if weight_bytes > _REPEATED_BYTES:
+    if _weight_bytes(s, arith, sweep, plan) > _REPEATED_BYTES:
         splits = min(plan.blocks, -(-s.threads // items))
         return plan, -(-plan.blocks // -(-plan.blocks // splits))
     rows, columns = plan.rows, plan.columns

@@ -29,6 +29,10 @@ def command(
         Literal["estimate", "measure", "patient"] | None,
         typer.Option("--rigor", help="measure and patient time the candidates now; nothing is kept."),
     ] = None,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Weights come anew with each call, as for polyconv.conv: preparing them counts."),
+    ] = False,
     inputs: options.Files = None,
     dim: options.Dim = None,
     seed: options.Seed = 0,
@@ -47,7 +51,7 @@ def command(
             model, fed = options.session(wanted, semantics, inputs, dim, seed)
             model.run(None, {name: feed.array for name, feed in fed.items()})
             nodes = _by_problem(model.nodes)
-        plans = {text: polyconv.plan(Problem.parse(text), rigor=rigor) for text in nodes}
+        plans = {text: polyconv.plan(Problem.parse(text), rigor=rigor, once=once) for text in nodes}
     if as_json:
         rows = [{"problem": text, "nodes": names, **_facts(plans[text])} for text, names in nodes.items()]
         render.document({"command": "explain", "target": target, "plans": rows})

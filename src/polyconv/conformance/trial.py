@@ -161,7 +161,8 @@ def _is_windowed(trial: Trial, algorithm: str | None) -> bool:
         return False
     if p.op == "causal_conv":  # computed as one or two plain ones
         p = replace(p, op="conv", pads=((0, 0),), i=(p.k[0] - 1 + int(p.i[0] or 0),))
-    row = ALGORITHMS[algorithm or plan(p, accuracy=trial.accuracy, workspace_limit=limit).algorithm]
+    options: dict[str, Any] = {"accuracy": trial.accuracy, "workspace_limit": limit, "once": not trial.is_layer}
+    row = ALGORITHMS[algorithm or plan(p, **options).algorithm]
     return row.bound(Situation(p, target(resolve("target")), limit))[0] == "window"
 
 

@@ -56,7 +56,7 @@ def fastest(s: Situation, rigor: str, candidate: Callable[[Situation, str], Call
         if known is not None and wisdom.RIGORS.index(known.rigor) >= wisdom.RIGORS.index(rigor):
             return known
         choice = choose(s)
-        cycles = {name: sum(terms.values()) for name, terms in choice.costs.items()}
+        cycles = {name: choice.cycles(name) for name in choice.costs}
         predicted = choice.algorithm.name
         most = _MEASURED_BELOW[rigor] * cycles[predicted]
         names = [name for name in sorted(cycles, key=cycles.__getitem__) if cycles[name] <= most]

@@ -1,7 +1,8 @@
 """From a situation to a plan: ask every algorithm of the table, take the one predicted or measured fastest.
 
-The choice depends on problem, weights being finite, accuracy, workspace limit, target and what was measured;
-never on the batch or the number of threads, so that these cannot change bits.  It knows no algorithm by name.
+The choice depends on problem, weights being finite and whether they stay, accuracy, workspace limit, target and
+what was measured; never on the batch or the number of threads, so that these cannot change bits.  It knows no
+algorithm by name.
 """
 
 from __future__ import annotations
@@ -23,10 +24,9 @@ __all__ = [
 CLOCK = 4.0e9
 """Cycles a second assumed by predictions; choices do not depend on it."""
 
-# Below this a second thread costs more than it brings; below the next, waking one that sleeps does, though between
-# the two it pays for the jobs of a burst, which then find it awake.
-_SHARED_SECONDS = 10e-6
-_BURST_SECONDS = 15e-6
+# Below this a second thread costs more than it brings; below the next, waking one that sleeps does, though it pays for
+# the jobs of a burst, which then find it awake.
+_SHARED_SECONDS = 5e-6
 _WAKE_SECONDS = 150e-6
 
 
@@ -56,17 +56,24 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An algorithm for one image, the cost of every candidate by term, and why others are none."""
+    """An algorithm for one image, the cost of every candidate by term, and why others are none.
+
+    With weights that come anew with each call, ``preparing`` has the cycles that every candidate needs for them.
+    """
 
     algorithm: Algorithm
     costs: Mapping[str, Mapping[str, float]]
+    preparing: Mapping[str, float]
     refused: tuple[tuple[str, str], ...]
     decision: Decision | None = None
 
-    @property
-    def terms(self) -> Mapping[str, float]:
-        """Predicted cycles of an image, by term."""
-        return self.costs[self.algorithm.name]
+    def running(self, n: int = 1) -> float:
+        """Predicted cycles of the algorithm for so many images, once it is prepared."""
+        return n * sum(self.costs[self.algorithm.name].values())
+
+    def cycles(self, name: str, n: int = 1) -> float:
+        """Predicted cycles of a call with so many images by a candidate."""
+        return n * sum(self.costs[name].values()) + self.preparing.get(name, 0.0)
 
 
 @lru_cache(1024)
@@ -105,17 +112,21 @@ def choose(s: Situation, decision: Decision | None = None) -> Choice:
 def _estimated(one: Situation, only: str | None) -> Choice:
     refused: list[tuple[str, str]] = []
     costs: dict[str, Mapping[str, float]] = {}
+    preparing: dict[str, float] = {}
+    ready = replace(one, once=False)  # no algorithm asks
     for name, row in ALGORITHMS.items():
-        reason = row.refusal(one) if only in (None, name) else f"only {only} was asked for"
+        reason = row.refusal(ready) if only in (None, name) else f"only {only} was asked for"
         if reason is None:
-            costs[name] = row.cost(one)
+            costs[name] = row.cost(ready)
+            if one.once:
+                preparing[name] = row.preparing(ready)
         else:
             refused.append((name, reason))
     if not costs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
         raise Unsupported(f"no algorithm can compute '{one.problem}': {reasons}")
-    best = min(costs, key=lambda name: sum(costs[name].values()))
-    return Choice(ALGORITHMS[best], costs, tuple(refused))
+    best = min(costs, key=lambda name: sum(costs[name].values()) + preparing.get(name, 0.0))
+    return Choice(ALGORITHMS[best], costs, preparing, tuple(refused))
 
 
 def reasons(choice: Choice, n: int = 1) -> tuple[tuple[str, str], ...]:
@@ -129,11 +140,11 @@ def reasons(choice: Choice, n: int = 1) -> tuple[tuple[str, str], ...]:
     chosen = choice.algorithm.name
     measured = {} if choice.decision is None else choice.decision.seconds
     said = list(choice.refused)
-    for name, terms in choice.costs.items():
+    for name in choice.costs:
         if name == chosen:
             continue
-        predicted = sum(terms.values()), sum(choice.terms.values())
-        words = [f"predicted {_compared(*predicted)}" + (f" ({spelled(n * predicted[0] / CLOCK)})" if n else "")]
+        predicted = choice.cycles(name, n or 1), choice.cycles(chosen, n or 1)
+        words = [f"predicted {_compared(*predicted)}" + (f" ({spelled(predicted[0] / CLOCK)})" if n else "")]
         if name in measured and chosen in measured:
             words.append(f"measured {_compared(measured[name], measured[chosen])} ({spelled(measured[name])})")
         elif measured:
@@ -157,8 +168,8 @@ def threads_for(s: Situation, seconds: float, workspace: int) -> int:
 
 
 def waking(seconds: float) -> int:
-    """Whether a job wakes sleeping threads: 0 never, 1 in a burst of jobs, 2 always."""
-    return (seconds >= _BURST_SECONDS) + (seconds >= _WAKE_SECONDS)
+    """Whether a job wakes sleeping threads: 1 in a burst of jobs, 2 always."""
+    return 1 + (seconds >= _WAKE_SECONDS)
 
 
 def describe(s: Situation, decision: Decision | None = None, packed_bytes: int = 0) -> Plan:
@@ -167,15 +178,18 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
     n = p.n or 0
     choice = choose(s, decision)
     row = choice.algorithm
-    cycles = tuple((name, count * n) for name, count in choice.terms.items())
-    seconds = sum(count for _, count in cycles) / CLOCK
+    cycles = {name: count * n for name, count in choice.costs[row.name].items()}
+    if s.once:
+        cycles["preparing"] = choice.preparing[row.name]
     workspace = row.workspace(s)
-    threads = threads_for(s, seconds, workspace)
+    threads = threads_for(s, choice.running(n) / CLOCK, workspace)
     kind, bound = row.bound(s)
     measured: Mapping[str, float] = {} if decision is None else decision.seconds
     notes = []
     if row.arithmetic(s) == "bf16":
         notes.append("dot products of bf16 pairs count subnormal numbers as zero; accuracy='strict' does not use them")
+    if s.once:
+        notes.append("weights are prepared in every call; the choice is that for one image: no batch changes bits")
     return Plan(
         problem=p,
         algorithm=row.name,
@@ -186,13 +200,13 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
         packed_bytes=packed_bytes,
         error_bound=bound,
         bound_kind=kind,
-        seconds=seconds,
-        cycles=cycles,
+        seconds=choice.cycles(row.name, n) / CLOCK,
+        cycles=tuple(cycles.items()),
         refused=reasons(choice, n),
         notes=tuple(notes),
         source="estimate" if decision is None else decision.source,
         candidates=tuple(
-            Candidate(name, n * sum(terms.values()) / CLOCK, measured.get(name)) for name, terms in choice.costs.items()
+            Candidate(name, choice.cycles(name, n) / CLOCK, measured.get(name)) for name in choice.costs
         ),
         conditions="" if decision is None or not measured else f"{decision.conditions}, rigor {decision.rigor}",
     )

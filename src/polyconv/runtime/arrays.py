@@ -6,6 +6,7 @@ in ``as_operand``.  It must know nothing of problems.
 
 from __future__ import annotations
 
+import math
 import mmap
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ _HUGE = 2 << 20
 def aligned(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Zeros on a cache line; large ones on 2 MiB pages, which the packed weights of big layers need."""
     kind = np.dtype(dtype)
-    count = int(np.prod(shape)) * kind.itemsize
+    count = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
     if count >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         pages = mmap.mmap(-1, count + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
         raw = np.frombuffer(pages, np.uint8)
@@ -62,6 +63,7 @@ def may_overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 def words(values: list[int]) -> NDArray[np.int64]:
     """A table of 64-bit words."""
-    table = aligned(max(1, len(values)), np.int64)
-    table[: len(values)] = np.array(values, np.uint64).view(np.int64) if any(v >= 1 << 63 for v in values) else values
-    return table
+    try:
+        return np.array(values or [0], np.int64)
+    except OverflowError:  # an address in the upper half
+        return np.array([v % (1 << 64) for v in values], np.uint64).view(np.int64)

@@ -14,7 +14,7 @@ The control block is one page that is never freed:
 256   lock: a job, with the shared workspace, is running
 264   shared workspace: address, bytes
 280   CPU that workers are kept away from; number of workers
-288   cycle counter at the end of the last shared job; cycles that a worker spins
+288   cycle counter at the end of the last shared job; cycles that a worker spins; counter at the begin of the burst
 320   thread ids of the workers (64)
 576   allowed CPUs (1024 bits); 704 scratch for the same
 ====  ==========================================================================================
@@ -303,14 +303,21 @@ pool:
   %keptp = getelementptr i8, ptr %control, i64 280
   %kept = load i32, ptr %keptp
   %moved = icmp ne i32 %cpu, %kept
-  ; A sleeper comes too late for a short job, but not for those that follow it within the time it then spins.
+  ; A sleeper comes too late for a short job, but not for those that follow it within the time it then spins.  Once a
+  ; burst of them has lasted that long, it is likely to last long enough to repay the waking.
   %lastp = getelementptr i8, ptr %control, i64 288
   %last = load i64, ptr %lastp
   %begin = call i64 @llvm.readcyclecounter()
   %gap = sub i64 %begin, %last
   %windowp = getelementptr i8, ptr %control, i64 296
   %window = load i64, ptr %windowp
-  %burst = icmp ult i64 %gap, %window
+  %apart = icmp uge i64 %gap, %window
+  %firstp = getelementptr i8, ptr %control, i64 304
+  %first0 = load i64, ptr %firstp
+  %first = select i1 %apart, i64 %begin, i64 %first0
+  store i64 %first, ptr %firstp
+  %lasted = sub i64 %begin, %first
+  %burst = icmp uge i64 %lasted, %window
   %in = zext i1 %burst to i64
   %level = add i64 %wake, %in
   %willing = icmp ugt i64 %level, 1
