@@ -10,6 +10,7 @@ import pytest
 
 from polyconv.kernels.layout import Epilogue, Move, move
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.unzip import move_apart
 from polyconv.target import Target, target
 
 PIXELS, CHANNELS = (1, 5, 16, 17, 33, 70), (1, 3, 16, 21, 32)
@@ -66,4 +67,33 @@ def test_rows_are_copied(out: bool, level: str | None) -> None:
         source[...] = np.arange(source.size)
         run(source.ctypes.data, 320, 4, to.ctypes.data, 400, 4, pixels, channels)
         np.testing.assert_array_equal(to.reshape(pixels, 100)[:, :channels], source.reshape(pixels, 80)[:, :channels])
+        assert np.isfinite(to).sum() == pixels * channels
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize(("along", "step"), [("pp", 2), ("pp", 3), ("pp", 4), ("pp", 8), ("pc", 2), ("pc", 4)])
+def test_residues_go_to_places_of_their_own(along: str, step: int, level: str | None) -> None:
+    given = target(level)
+    lanes, spec = given.vector_bytes // 4, Move("f32", "float", along)
+
+    def build(k: Any) -> None:
+        move_apart(k, "move", spec, lanes, step, f16c=given.level != "baseline")
+
+    address = kernel(f"test {spec} {lanes} apart {step}", ("move",), build, given)["move"]
+    p, n = ctypes.c_void_p, ctypes.c_int64
+    run = ctypes.CFUNCTYPE(None, p, n, n, p, n, n, n, n, n, p, n)(address)
+    for pixels, channels, first in ((p, c, f) for p in (*PIXELS, 130) for c in (1, 3, 16, 21) for f in range(step + 2)):
+        planes = _memory(channels * 4 * 140, 20)
+        planes[...] = np.arange(planes.size)
+        rows = -(-(pixels + first) // step) + 2  # of each residue
+        pixel, channel, size = (4, rows * step * 4, 1) if along == "pp" else (96, 4, 24)
+        to = _memory(rows * step * (channels if along == "pp" else 24) * 4, 0)
+        places = np.array([(i % step * rows + i // step) * pixel for i in range(2 * step - 1)], np.int64)
+        run(planes.ctypes.data, 4, 560, to.ctypes.data, pixel, channel, pixels, channels, 0, places.ctypes.data, first)
+        shape = (channels, step, rows) if along == "pp" else (step, rows, size)
+        moved = to.reshape(shape) if along == "pp" else to.reshape(shape)[..., :channels].transpose(2, 0, 1)
+        expected = np.full((channels, step, rows), np.nan, np.float32)
+        for j in range(pixels):
+            expected[:, (first + j) % step, (first + j) // step] = planes.reshape(channels, 140)[:, j]
+        np.testing.assert_array_equal(moved, expected)
         assert np.isfinite(to).sum() == pixels * channels

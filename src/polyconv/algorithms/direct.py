@@ -32,11 +32,13 @@ from polyconv.algorithms.program import (
     along_in,
     along_out,
     apart_cycles,
+    apart_words,
     boxes,
     common_words,
     far_cycles,
     fill_words,
     fused_address,
+    is_apart,
     is_fusible,
     move_address,
     near_equal,
@@ -231,6 +233,7 @@ def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first:
     there = k.minimum(p.channels, p.total_channels - item.g * p.channels)  # the last group may be cut short
     channels = k.minimum(p.chunk, there - first)
     pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
+    apart = p.residues > 1
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
         with k.loop(
@@ -238,23 +241,30 @@ def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first:
         ) as step:
             target, x_block = step.values
             here = k.minimum(p.block_channels, channels - step.index)
-            _clear(k, p, target, 0, head)
+            _clear(k, p, target, k.constant(INT, 0), head)
             # a word of two channels whose second does not exist must hold a zero there
             with k.when((here & p.unpaired).equals(1)):
                 _clear(k, p, target, head, end)
             _clear(k, p, target, end, count)
-            k.call(
-                p.buffer("move_in"), x_block, pixel_step, p.x_c,
-                target + head * p.row_bytes, p.row_bytes, p.channel_bytes, end - head, here, p.zero_point,
-            )  # fmt: skip
+            with k.when(apart):
+                k.call(
+                    p.buffer("move_apart"), x_block, pixel_step, p.x_c, target, p.row_bytes, p.channel_bytes,
+                    end - head, here, p.zero_point, p.buffer("residue_places"), head,
+                )  # fmt: skip
+            with k.when(apart, otherwise=True):
+                k.call(
+                    p.buffer("move_in"), x_block, pixel_step, p.x_c,
+                    target + head * p.row_bytes, p.row_bytes, p.channel_bytes, end - head, here, p.zero_point,
+                )  # fmt: skip
             step.next(target + p.block_bytes, x_block + p.block_channels * p.x_c)
 
     fill(k, p, item, x, first, put)
 
 
-def _clear(k: Module, p: Words, rows: Buffer, low: Value | int, high: Value) -> None:
+def _clear(k: Module, p: Words, rows: Buffer, low: Value, high: Value) -> None:
     with k.loop(low, high) as pixel:
-        place = rows + pixel.index * p.row_bytes
+        of_residue = k.word(p.buffer("residue_places"), pixel.index % p.residues)
+        place = rows + (of_residue + pixel.index // p.residues * p.row_bytes)
         k.clear(place, 64)
         with k.when(p.row_bytes > 64):
             k.clear(place + 64, 64)
@@ -454,8 +464,8 @@ def _pack_cycles(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> 
     p = s.problem
     group_in = p.c // p.groups
     slow_in = 3.0 if planes_collide(p, reading=True) else 1.0
-    if p.layout == "NCHW" and sweep[-1].stride > 1:  # squares of every second pixel, or element by element
-        slow_in *= 2.0 if sweep[-1].stride == 2 else 4.0
+    if p.layout == "NCHW" and sweep[-1].stride > 1 and not is_apart(p, sweep[-1], lanes(s.target, arith), "c"):
+        slow_in *= 2.0 if sweep[-1].stride == 2 else 4.0  # squares of every second pixel, or element by element
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     held = math.prod(max(1, h.count) for h in plan.held)
     return 400 + held * (blocks_in * 6.0 * slow_in if group_in >= 8 else group_in * 3.0)
@@ -556,7 +566,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
         "tiles": words(tiles), "table_words": table_words, "word_bytes": arith.bytes,
         "fused": int(fused), "last_lanes": last_lanes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants,
+        "constants": r.constants, **apart_words(r, last, plan.held[-1], "c", plan.row_bytes, element),
         "move_in": move_address(r, Move(p.x, element, along_in(r, last, "c"))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
     })  # fmt: skip

@@ -28,11 +28,13 @@ from polyconv.algorithms.program import (
     accumulator_arithmetic,
     along_in,
     along_out,
+    apart_words,
     boxes,
     common_words,
     far_cycles,
     fill_words,
     fused_address,
+    is_apart,
     is_fusible,
     move_address,
     near_equal,
@@ -113,11 +115,19 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
         target = panel + (line * p.line_bytes + first_line * p.word_bytes)
-        with k.when((head > 0) | (end < count)), k.loop(0, channels) as c:
-            here = target + c.index * p.plane_bytes
-            zero_words(k, here, (head * p.word_bytes) >> 2, words_of_4)
-            zero_words(k, here + end * p.word_bytes, ((count - end) * p.word_bytes) >> 2, words_of_4)
-        with k.when(end > head):
+        with k.when((head > 0) | (end < count)), k.loop(0, p.residues) as residue:
+            place = target + k.word(p.buffer("residue_places"), residue.index)
+            low, high, all_ = ((n + (p.residues - 1 - residue.index)) // p.residues for n in (head, end, count))
+            with k.loop(0, channels) as c:
+                here = place + c.index * p.plane_bytes
+                zero_words(k, here, (low * p.word_bytes) >> 2, words_of_4)
+                zero_words(k, here + high * p.word_bytes, ((all_ - high) * p.word_bytes) >> 2, words_of_4)
+        with k.when((end > head) & (p.residues > 1)):
+            k.call(
+                p.buffer("move_apart"), source, pixel_step, p.x_c, target, p.word_bytes, p.plane_bytes, end - head,
+                channels, p.zero_point, p.buffer("residue_places"), head,
+            )  # fmt: skip
+        with k.when((end > head) & p.residues.equals(1)):
             k.call(
                 p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
                 p.plane_bytes, end - head, channels, p.zero_point,
@@ -330,6 +340,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     squares = p.layout == "NHWC"
     squared_in = 1.0 if squares and wide_in else 2.5
     per_in = 0.3 if copies_in else 0.3 * last.stride if halved and last.stride <= 4 else squared_in
+    if halved and is_apart(p, last, lane, "p"):
+        per_in = 0.4
     per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 1.0 if squares and wide_out else 2.5
     moves = rows_in * (40.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
     if not plan.fused:
@@ -471,7 +483,7 @@ def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[
         "sum_row": plan.sum_row, "outputs": p.m // p.groups,
         "member_count": plan.members, "members": words(_members(r, family, order)),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants,
+        "constants": r.constants, **apart_words(r, last, plan.held[-1], "p", arith.bytes),
         "move_in": move_address(r, Move(p.x, arith.accumulator, _along(r, last, plan.block_groups, reading=True))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
     })  # fmt: skip

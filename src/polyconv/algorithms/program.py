@@ -23,14 +23,15 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles, run
 from polyconv.kernels.layout import Epilogue, Move, move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import channel_tile, pixel_tile
+from polyconv.kernels.unzip import move_apart
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
-    "along_out", "apart_cycles", "boxes", "common_words", "far_cycles", "fill_words",
-    "fused_address", "is_fusible", "move_address", "near_equal",
+    "along_out", "apart_cycles", "apart_words", "boxes", "common_words", "far_cycles", "fill_words",
+    "fused_address", "is_apart", "is_fusible", "move_address", "near_equal",
     "one_step", "own_bound", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles", "zeros",
 ]  # fmt: skip
 
@@ -280,7 +281,7 @@ def common_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: list[Line
         "x_base": r.x.offset, "x_n": r.x.n, "x_g": r.x.c * group_in, "x_c": r.x.c,
         "y_base": origin(r.y), "y_n": r.y.n, "y_g": r.y.c * group_out, "y_c": r.y.c,
         "r_base": origin(residual), "r_n": residual.n, "r_g": residual.c * group_out, "r_c": residual.c,
-        "step": last.stride, "zero_point": r.zero_point,
+        "step": last.stride, "zero_point": r.zero_point, "residues": 1, "residue_places": words([0]), "move_apart": 0,
         "items": (p.n or 0) * blocks * splits * total if p.m else 0,
     }  # fmt: skip
 
@@ -361,6 +362,48 @@ def move_address(r: Request, spec: Move) -> int:
         move(k, "move", spec, count, f16c=target.level != "baseline")
 
     return kernel(f"{spec} {count}", ("move",), build, target, check=r.check)["move"]
+
+
+_APART = {"p": (2, 3, 4, 5, 8), "c": (2, 4, 8)}
+"""Strides whose residues are told apart while a line is moved, by the panel's own axis."""
+
+
+def is_apart(p: Problem, axis: Axis, lane: int, panel: str) -> bool:
+    """Whether lines of planes are moved once for all residues modulo the stride: all of which the kernel meets."""
+    whole = axis.dilation == 1 and axis.taps >= axis.stride
+    return p.layout == "NCHW" and whole and axis.stride in _APART[panel] and (panel == "p" or lane % axis.stride == 0)
+
+
+def apart_words(r: Request, axis: Axis, held: Lines, panel: str, pixel_bytes: int, element: str = "") -> dict[str, Any]:
+    """Words with which lines are moved into the panel once, not once for every residue modulo the stride; or none.
+
+    Parameters
+    ----------
+    panel : str
+        Its own axis: ``p`` or ``c``.
+    pixel_bytes : int
+        Bytes between neighbours of a residue in the panel.
+    element : str
+        LLVM element of the panel, if not the accumulator.
+    """
+    element = element or r.arith.accumulator
+    count = r.target.vector_bytes // (2 if element == "i16" else r.arith.bytes)
+    planes = r.x.spatial[-1] == r.x.itemsize
+    if not planes or r.x.c == r.x.itemsize or not is_apart(r.problem, axis, count, panel):
+        return {}
+    step, spec = axis.stride, Move(r.problem.x, element, f"p{panel}")
+    firsts = [first for first, _, _ in held.runs]
+    places = [(firsts[i % step] + i // step) * pixel_bytes for i in range(2 * step - 1)]
+    span = max(position + 1 for position in held.positions)
+
+    def build(k: Any) -> None:
+        move_apart(k, "move", spec, count, step, f16c=r.target.level != "baseline")
+
+    address = kernel(f"{spec} {count} apart {step}", ("move",), build, r.target, check=r.check)["move"]
+    return {
+        "step": 1, "run_count": 1, "runs": words([0, span, 0]), "residues": step, "residue_places": words(places),
+        "move_apart": address,
+    }  # fmt: skip
 
 
 _FAMILY = 7

@@ -22,6 +22,7 @@ from polyconv.algorithms.program import (
     Step,
     along_in,
     along_out,
+    apart_words,
     common_words,
     fill_words,
     move_address,
@@ -368,6 +369,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "output_transforms": words([_output_transform(r, plan, plan.vectors), 0,
                                     _output_transform(r, plan, plan.last_vectors), 0]),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
+        **apart_words(r, last, plan.held[-1], "c", row_bytes),
         "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "c"))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
     })  # fmt: skip

@@ -35,6 +35,7 @@ from polyconv.algorithms.program import (
     accumulator_arithmetic,
     apart_cycles,
     far_cycles,
+    is_apart,
     near_equal,
     planes_collide,
     tile_cycles,
@@ -468,7 +469,8 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out, per_segment = 3.5, 3.0, 0.0
     if p.layout == "NCHW":
-        per_in = (7.0 if planes_collide(p, reading=True) else 4.5) * (2.5 if sweep[-1].stride > 1 else 1.0)
+        per_in = 7.0 if planes_collide(p, reading=True) else 4.5
+        per_in *= 1.0 if sweep[-1].stride == 1 else 1.3 if is_apart(p, sweep[-1], lane, "c") else 2.5
         # a third, as measured: results of a box come with more work between them
         per_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(p, sweep[-1]) / 3
         per_segment = 60.0

@@ -16,12 +16,15 @@ from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES, narrow, saturate, widen
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
 
-__all__ = ["Block", "Epilogue", "Move", "converted", "load_in", "move", "store_out", "zero_words"]
+__all__ = [
+    "BLOCK", "Apart", "Block", "Epilogue", "Given", "Move", "converted", "load_in", "move", "store_in", "store_out",
+    "zero_words",
+]  # fmt: skip
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
 
 # source, its pixel and channel strides; target, its strides; numbers of pixels and channels
-_BLOCK = ("buffer", "int", "int", "buffer", "int", "int", "int", "int")
+BLOCK = ("buffer", "int", "int", "buffer", "int", "int", "int", "int")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,12 @@ def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
     residual with its strides, constants (activation parameters, then the zero point of the result).
     """
     more = ("int",) if spec.epilogue is None else ("buffer", "buffer", "buffer", "int", "int", "buffer")
-    with k.function(name, *_BLOCK, *more) as given:
-        g, rest = _Given(*given[:8]), given[8:]
+    with k.function(name, *BLOCK, *more) as given:
+        g, rest = Given(*given[:8]), given[8:]
 
         def ends(block: Block) -> tuple[Load, Store]:
             if spec.epilogue is None:
-                return load_in(block, *rest), _store_in(block)
+                return load_in(block, *rest), store_in(block)
             return _load_out(block), store_out(block, *rest)
 
         kind = Type(spec.element, lanes)
@@ -140,7 +143,7 @@ Load = Callable[[Buffer, Mask | None], Value]
 Store = Callable[[Value, Buffer, Value, Value, Mask | None], None]
 
 
-class _Given(NamedTuple):
+class Given(NamedTuple):
     """The block's arguments: two buffers with their byte strides, and its size."""
 
     source: Buffer
@@ -151,6 +154,26 @@ class _Given(NamedTuple):
     target_channel: Value
     pixels: Value
     channels: Value
+
+
+class Apart(NamedTuple):
+    """Where pixels of a row go whose residues modulo a step lie apart.
+
+    ``table`` has a word for each of the first ``2 * step - 1`` pixels of a row, the bytes before it; a row is moved
+    from its pixel ``first`` on.
+    """
+
+    table: Buffer
+    first: Value
+    step: int
+
+    def places(self, k: Module, target: Buffer, pixel: Value, pixel_step: Value) -> list[Buffer]:
+        """Places of ``step`` pixels from ``pixel`` of the move on; the next of each lies ``pixel_step`` further."""
+        number = self.first + pixel
+        round_, residue = number // self.step, number % self.step
+        return [
+            target + (round_ * pixel_step + k.word(self.table, residue + later)) for later in range(self.step)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +239,7 @@ class Block:
             count = k.constant(_INT, half) if mask is None else k.minimum(mask.count - part * half, half)
             k.store_even(spread, place + part * n * value.type.element_bytes, count)
 
-    def each(self, g: _Given, wide: tuple[Load, Store], single: tuple[Load, Store]) -> None:
+    def each(self, g: Given, wide: tuple[Load, Store], single: tuple[Load, Store]) -> None:
         """Pixel by pixel, a vector's worth at a time: for strides that leave nothing together."""
         k, lanes = self.k, self.kind.lanes
 
@@ -232,7 +255,7 @@ class Block:
             with k.loop(full, g.pixels) as p:
                 one(single, p.index, c.index)
 
-    def rows(self, g: _Given, load: Load, store: Store) -> None:
+    def rows(self, g: Given, load: Load, store: Store) -> None:
         """Vectors along the axis that is contiguous on both sides."""
         k, lanes = self.k, self.kind.lanes
         by_channel = self.spec.along[0] == "c"
@@ -258,7 +281,7 @@ class Block:
             with k.loop(0, rows) as r:
                 one(r.index, full, mask)
 
-    def interleaved(self, g: _Given, load: Load, store: Store) -> None:
+    def interleaved(self, g: Given, load: Load, store: Store) -> None:
         """Vectors of pixels of a few channels, merged into one run: pixel by pixel, all its channels."""
         k, lanes, count = self.k, self.kind.lanes, self.spec.together
         from_bytes, to_bytes = _sizes(self.spec)
@@ -282,7 +305,7 @@ class Block:
         with k.when(full < g.pixels):
             merge(full, k.mask(g.pixels - full, lanes))
 
-    def transposed(self, g: _Given, load: Load, store: Store) -> None:
+    def transposed(self, g: Given, load: Load, store: Store, apart: Apart | None = None) -> None:
         """Squares of vectors, loaded along one axis and stored along the other."""
         k, lanes = self.k, self.kind.lanes
         to_channel = self.spec.along[1] == "c"
@@ -306,13 +329,15 @@ class Block:
                 there = nb > j
                 source = source + (sb if none is None else k.select(there, sb, 0))
                 rows.append(load(source, _if(k, there, source_mask, none)))
-            target = g.target + a * ta + b * to_bytes
+            # pixels of as many residues as there are places go round to them
+            target = g.target + b * to_bytes
+            places = [target + a * ta] if apart is None else apart.places(k, target, a, ta)
             for j, row in enumerate(_transpose(k, rows)):
                 p, c = (a + j, b) if to_channel else (b, a + j)
-                there = na > j
-                if j:
-                    target = target + (ta if none is None else k.select(there, ta, 0))
-                store(row, target, p, c, _if(k, there, target_mask, none))
+                there, residue = na > j, j % len(places)
+                if j >= len(places):
+                    places[residue] = places[residue] + (ta if none is None else k.select(there, ta, 0))
+                store(row, places[residue], p, c, _if(k, there, target_mask, none))
 
         def place(pixel: Value, channel: Value) -> None:
             first = k.maximum(pixel, 0)
@@ -405,7 +430,7 @@ def converted(block: Block, value: Value, zero_point: Value) -> Value:
     return value - (k.splat(offset, block.kind.lanes) if block.kind.lanes else offset)
 
 
-def _store_in(block: Block) -> Store:
+def store_in(block: Block) -> Store:
     def store(value: Value, place: Buffer, p: Value, c: Value, mask: Mask | None) -> None:
         block.write(value, place, mask)
 

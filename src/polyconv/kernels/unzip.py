@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
-from polyconv.kernels.layout import Block, Move, converted
+from polyconv.kernels.layout import BLOCK, Apart, Block, Given, Move, converted, load_in, store_in
 
-__all__ = ["STEPS", "unzip"]
+__all__ = ["STEPS", "move_apart", "unzip"]
 
 STEPS = (1, 2, 3, 4, 8, 16)
 """Strides there are kernels for."""
@@ -63,6 +63,40 @@ def unzip(k: Module, name: str, spec: Move, lanes: int, step: int, taps: int, *,
                     k.load_first(source_type, here + number * source_type.bytes, needed[number])
                     for number in range(step)
                 ], full, masked=True)  # fmt: skip
+
+
+def move_apart(k: Module, name: str, spec: Move, lanes: int, step: int, *, f16c: bool) -> None:
+    """Add the move in of rows of planes whose residues lie apart in the panel, by pixels (``pp``) or channels (``pc``).
+
+    Signature of a move in, then the table of places and the first pixel of ``Apart``.  Where channels lie together
+    ``step`` divides the number of lanes.
+    """
+    with k.function(name, *BLOCK, "int", "buffer", "int") as arguments:
+        g, (zero_point, table, first) = Given(*arguments[:8]), arguments[8:]
+        block, apart = Block(k, spec, Type(spec.target, lanes), f16c), Apart(table, first, step)
+        load, store = load_in(block, zero_point), store_in(block)
+        if spec.along == "pc":
+            block.transposed(g, load, store, apart)
+            return
+        size, zero = block.kind.of(LLVM_NAMES[spec.source]).element_bytes, k.constant(INT, 0)
+        rounds = g.pixels // (lanes * step) * lanes
+        rest = g.pixels - rounds * step
+        needed = [k.mask(rest - part * lanes, lanes) for part in range(step)]
+        stored = [k.mask((rest + (step - 1 - residue)) // step, lanes) for residue in range(step)]
+        begins = apart.places(k, g.target, zero, g.target_pixel)
+        with k.loop(0, g.channels) as c:
+            source = g.source + c.index * g.source_channel
+            targets = [place + c.index * g.target_channel for place in begins]
+            with k.loop(0, rounds, lanes) as i:
+                here = source + i.index * (step * size)
+                parts = [load(here + part * lanes * size, None) for part in range(step)]
+                for target, value in zip(targets, _residues(k, parts), strict=True):
+                    store(value, target + i.index * block.kind.element_bytes, i.index, c.index, None)
+            with k.when(rest > 0):
+                here = source + rounds * (step * size)
+                parts = [load(here + part * lanes * size, mask) for part, mask in enumerate(needed)]
+                for target, value, mask in zip(targets, _residues(k, parts), stored, strict=True):
+                    store(value, target + rounds * block.kind.element_bytes, rounds, c.index, mask)
 
 
 def _residues(k: Module, parts: list[Value]) -> list[Value]:
