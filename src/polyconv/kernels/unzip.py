@@ -32,6 +32,11 @@ def unzip(k: Module, name: str, spec: Move, lanes: int, step: int, taps: int, *,
         stored = k.mask(left, lanes)
         needed = [k.mask((left - 1) * step + taps - number * lanes, lanes) for number in range(step)]
 
+        def ask_early(here: Buffer) -> None:
+            """Ask for the same of the next channel: the hardware foresees no rows of which some are left out."""
+            for number in range(step):
+                k.prefetch(here + (x_channel + number * source_type.bytes))
+
         def part(here: Buffer, number: int) -> Value:
             """A vector of whole pixels; nothing behind the last tap of the last one is touched."""
             place, there = here + number * source_type.bytes, lanes * (step - number) - (step - taps)
@@ -56,9 +61,11 @@ def unzip(k: Module, name: str, spec: Move, lanes: int, step: int, taps: int, *,
 
             with k.loop(0, full, lanes) as i:
                 here = source + i.index * (step * source_type.element_bytes)
+                ask_early(here)
                 put([part(here, n) for n in range(step)], i.index, masked=False)
             with k.when(left > 0):
                 here = source + full * (step * source_type.element_bytes)
+                ask_early(here)
                 put([
                     k.load_first(source_type, here + number * source_type.bytes, needed[number])
                     for number in range(step)
