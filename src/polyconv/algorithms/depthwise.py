@@ -300,8 +300,8 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
     box = [1] * slid + [max(1, axis.out) for axis in sweep[slid:]]
     if not pixels and slid:
         box[slid - 1] = max(1, sweep[slid - 1].out)
-        parts = -(-held * chunk // lane // _CHUNK_BYTES) if chunk <= lane * _LEAST_VECTORS else 1
-        box[slid] = -(-box[slid] // max(1, min(parts, box[slid] // rows[0])))
+        cuts = -(-held * chunk // lane // _CHUNK_BYTES) if chunk <= lane * _LEAST_VECTORS else 1
+        box[slid] = -(-box[slid] // max(1, min(cuts, box[slid] // rows[0])))
     if s.threads > 1:
         items = (p.n or 0) * -(-p.c // chunk) * math.prod(-(-a.out // b) for a, b in zip(sweep, box, strict=True))
         if items < 4 * s.threads:
