@@ -10,6 +10,7 @@ lane use, plus a pass over the inputs of every group.  Error: own bound, k eps s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -305,7 +306,7 @@ def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds with the lanes that rows or boxes fill, and the moves."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     terms = [_cost(s, arith, _plan(s, arith, family)) for family in _families(s.problem)]
-    return {name: sum(t[name] for t in terms) for name in terms[0]} if terms else {"products": 0.0, "moves": 0.0}
+    return {name: sum(t[name] for t in terms) for name in terms[0]} if terms else {"products": 0.0}
 
 
 def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
@@ -343,13 +344,14 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     if halved and is_apart(p, last, lane, "p"):
         per_in = 0.4
     per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 1.0 if squares and wide_out else 2.5
-    moves = rows_in * (40.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
+    panels = rows_in * (40.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
+    moves = 300.0 / plan.block_groups
     if not plan.fused:
         moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))
     bytes_in = math.prod(max(1, h.count) for h in plan.held) * group_in * p.x_dtype.itemsize
-    moves += far_cycles(p, bytes_in, squares=p.layout == "NHWC")
+    panels += far_cycles(p, bytes_in, squares=p.layout == "NHWC")
     items = box_count * (p.n or 0) * p.groups
-    return {"products": items * entries * step, "moves": items * (moves + 300.0 / plan.block_groups)}
+    return {"products": items * entries * step, "panels": items * panels, "moves": items * moves}
 
 
 @lru_cache(256)
@@ -361,12 +363,14 @@ def _plan(s: Situation, arith: Arithmetic, family: Family) -> _Plan:
     longest = max(range(rank), key=lambda a: (sweep[a].out, a))
     if longest != rank - 1 and sweep[longest].out > 2 * sweep[-1].out:
         orders.append((*(a for a in range(rank) if a != longest), longest))
-    plans = [_plan_in_order(s, arith, family, order, fused=False) for order in orders]
+    one = replace(s, threads=1)  # their number decides no order
+    plans = [_plan_in_order(one, arith, family, order, fused=False) for order in orders]
     alone = len(family.members) == 1 and sweep[-1].out_step == 1
     if s.problem.layout == "NCHW" and alone and is_fusible(s.problem):
-        fused = _plan_in_order(s, arith, family, orders[0], fused=True)
+        fused = _plan_in_order(one, arith, family, orders[0], fused=True)
         plans += [fused] if fused.fused else []
-    return min(plans, key=lambda plan: sum(_cost(s, arith, plan).values())) if len(plans) > 1 else plans[0]
+    best = min(plans, key=lambda plan: sum(_cost(one, arith, plan).values())) if len(plans) > 1 else plans[0]
+    return best if s.threads == 1 else _plan_in_order(s, arith, family, best.order, fused=best.fused)
 
 
 def _plan_in_order(s: Situation, arith: Arithmetic, family: Family, order: tuple[int, ...], *, fused: bool) -> _Plan:
@@ -426,17 +430,38 @@ def _plan_in_order(s: Situation, arith: Arithmetic, family: Family, order: tuple
         while block_groups > 1 and sizes(plan.box, block_groups, chunk).workspace > budget:
             block_groups = -(-block_groups // 2)
         plan = sizes(plan.box, block_groups, chunk)
-    return _shared(s, plan, extents, len(tiles))
+    return _shared(s, arith, plan, len(tiles), lambda box: sizes(box, plan.block_groups, chunk))
 
 
-def _shared(s: Situation, plan: _Plan, extents: tuple[int, ...], tiles: int) -> _Plan:
-    """Cut the sets of output channels until every thread has a few items."""
+_LATE = 0.1
+"""Share of an item by which one thread is done later than another."""
+
+
+def _shared(s: Situation, arith: Arithmetic, plan: _Plan, tiles: int,
+            sizes: Callable[[tuple[int, ...]], _Plan]) -> _Plan:  # fmt: skip
+    """With smaller boxes, or the sets of output channels cut, so that the busiest thread has least to do.
+
+    Boxes share lines of inputs, which each brings in place; every part of the sets does so with all of them.
+    """
     p = s.problem
-    wanted = 1 if s.threads == 1 or plan.block_groups > 1 or plan.members > 1 else 3 * s.threads
-    count = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, plan.box, strict=True))
-    splits = min(max(1, tiles), -(-wanted // max(1, count)))
-    per_split = -(-tiles // splits) or 1
-    return replace(plan, splits=max(1, -(-tiles // per_split)))
+    if s.threads == 1 or 0 in plan.box or not p.n:
+        return plan
+    outer = next((a for a, axis in enumerate(plan.sweep) if axis.out > 1), 0)
+    extent, fewest = plan.sweep[outer].out, -(-plan.sweep[outer].out // plan.box[outer])
+    most_splits = 1 if plan.block_groups > 1 or plan.members > 1 else max(1, tiles)
+    best, least = plan, math.inf
+    for cuts in range(fewest, max(fewest, min(extent, 4 * s.threads)) + 1):
+        cut = sizes((*plan.box[:outer], -(-extent // cuts), *plan.box[outer + 1 :]))
+        boxes_held = math.prod(-(-axis.out // b) for axis, b in zip(cut.sweep, cut.box, strict=True))
+        cycles, items = _cost(s, arith, cut), p.n * -(-p.groups // plan.block_groups) * boxes_held
+        for splits in range(1, min(most_splits, 4 * s.threads) + 1):
+            parts = -(-tiles // -(-tiles // splits))
+            total = cycles["products"] + parts * cycles["panels"] + cycles["moves"]
+            turns = -(-items * parts // s.threads) + _LATE
+            load = total * turns / (items * parts)
+            if load < 0.99 * least and cut.workspace <= plan.workspace:
+                best, least = replace(cut, splits=parts), load
+    return best
 
 
 def _in_order(o: Operand, order: tuple[int, ...]) -> Operand:
