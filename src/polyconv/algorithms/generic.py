@@ -46,7 +46,7 @@ from polyconv.algorithms.sweep import Axis, Family, Lines, Sweep, families, line
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_words
+from polyconv.kernels.layout import Move, zero_rows
 from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
@@ -119,10 +119,10 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
         with k.when((head > 0) | (end < count)), k.loop(0, p.residues) as residue:
             place = target + k.word(p.buffer("residue_places"), residue.index)
             low, high, all_ = ((n + (p.residues - 1 - residue.index)) // p.residues for n in (head, end, count))
-            with k.loop(0, channels) as c:
-                here = place + c.index * p.plane_bytes
-                zero_words(k, here, (low * p.word_bytes) >> 2, words_of_4)
-                zero_words(k, here + high * p.word_bytes, ((all_ - high) * p.word_bytes) >> 2, words_of_4)
+            for first_, end_ in ((k.constant(INT, 0), low), (high, all_)):
+                words_ = ((end_ - first_) * p.word_bytes) >> 2
+                with k.when(words_ > 0):
+                    zero_rows(k, place + first_ * p.word_bytes, p.plane_bytes, channels, words_, words_of_4)
         with k.when((end > head) & (p.residues > 1)):
             k.call(
                 p.buffer("move_apart"), source, pixel_step, p.x_c, target, p.word_bytes, p.plane_bytes, end - head,
@@ -332,19 +332,19 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
         step += (full + (rest > 0)) * 30 / at_once
         step += full * (tile_cycles(rows, heights[rows]) + 1) + (tile_cycles(rows, rest) + 1 if rest else 0)
     innermost = plan.order[-1] == len(plan.order) - 1
-    rows_in = math.prod(max(1, h.count) for h in plan.held[:-1]) * max(1, len(plan.held[-1].runs))
+    halved = p.layout == "NCHW" and innermost
+    apart = halved and is_apart(p, last, lane, "p")  # a line is found and moved once, not run by run
+    rows_in = math.prod(max(1, h.count) for h in plan.held[:-1]) * (1 if apart else max(1, len(plan.held[-1].runs)))
     rows_out, width = math.prod(plan.box[:-1]), plan.box[-1]
     copies_in = p.layout == "NCHW" and last.stride == 1 and innermost
     copies_out = p.layout == "NCHW" and last.out_step == 1 and innermost
     wide_in, wide_out = plan.block_groups * group_in >= 8, plan.block_groups * group_out >= 8
-    halved = p.layout == "NCHW" and innermost
     squares = p.layout == "NHWC"
     squared_in = 1.0 if squares and wide_in else 2.5
     per_in = 0.3 if copies_in else 0.3 * last.stride if halved and last.stride <= 4 else squared_in
-    if halved and is_apart(p, last, lane, "p"):
-        per_in = 0.4
+    per_in = 0.4 if apart else per_in
     per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 1.0 if squares and wide_out else 2.5
-    panels = rows_in * (40.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
+    panels = rows_in * (30.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
     moves = 300.0 / plan.block_groups
     if not plan.fused:
         moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))

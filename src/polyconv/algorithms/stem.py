@@ -172,8 +172,8 @@ def cost(s: Situation) -> dict[str, float]:
             moves += rows * count * plan.box[-1] * vectors * across
     held = math.prod(max(1, h.count) for h in plan.held)
     dense = (p.layout == "NHWC" and p.groups == 1) or p.c == 1
-    planes = 0.5 if 1 < group_in < _SQUARE and p.layout == "NCHW" else 1.0 if p.layout == "NCHW" else 2.5
-    slow = 3.0 if group_in >= _SQUARE and planes_collide(p, reading=True) else 1.0
+    planes = 0.5 if group_in > 1 and p.layout == "NCHW" else 1.0 if p.layout == "NCHW" else 2.5
+    slow = 2.0 if group_in >= _SQUARE and planes_collide(p, reading=True) else 1.0
     moves += box_count * (300 + held * group_in * (0.15 if dense else planes * slow))
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "moves": moves * batch}

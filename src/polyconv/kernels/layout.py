@@ -18,7 +18,7 @@ from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
 
 __all__ = [
     "BLOCK", "Apart", "Block", "Epilogue", "Given", "Move", "converted", "load_in", "move", "store_in", "store_out",
-    "zero_words",
+    "zero_rows", "zero_words",
 ]  # fmt: skip
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
@@ -90,13 +90,21 @@ class Move:
 
 def zero_words(k: Module, target: Buffer, count: Value, kind: Type) -> None:
     """Fill ``count`` words with zeros."""
+    zero_rows(k, target, k.constant(_INT, 0), k.constant(_INT, 1), count, kind)
+
+
+def zero_rows(k: Module, target: Buffer, step: Value, rows: Value, count: Value, kind: Type) -> None:
+    """Fill the first ``count`` words of some rows with zeros."""
     nothing = k.constant(kind, 0)
     full = count - count % kind.lanes
-    with k.loop(0, full, kind.lanes) as i:
-        k.store(nothing, target + i.index * kind.element_bytes)
     rest = count - full
-    with k.when(rest > 0):
-        k.store_first(nothing, target + full * kind.element_bytes, k.mask(rest, kind.lanes))
+    mask = k.mask(rest, kind.lanes)
+    with k.loop(0, rows) as row:
+        here = target + row.index * step
+        with k.loop(0, full, kind.lanes) as i:
+            k.store(nothing, here + i.index * kind.element_bytes)
+        with k.when(rest > 0):
+            k.store_first(nothing, here + full * kind.element_bytes, mask)
 
 
 def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
