@@ -1,9 +1,9 @@
 """Depthwise convolution in place: one input and one output channel a group, any rank.
 
-A window slides along one axis, the last one where lanes are channels that lie together, the one before it where
-lanes are neighbouring pixels of the last; the other taps are a list of entries.  Padded taps are left out of
-the list, padded positions of the window are skipped, padded lanes are masked: nothing is copied.  Arrays that lie
-otherwise than their layout says are read as they lie, and their sums run in that order of taps.
+A window slides along one axis: where lanes are channels that lie together the last one, or that with most taps if the
+last has one; where lanes are neighbouring pixels of the last the one before it.  The other taps are a list of entries.
+Padded taps are left out of the list, padded positions of the window are skipped, padded lanes are masked: nothing is
+copied.  Arrays that lie otherwise than their layout says are read as they lie, and their sums run in that order.
 Cost: the multiply-adds, or the loads that rows of outputs share.  Error: own bound, k eps sum|x||w|.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -375,7 +376,8 @@ def _list_place(rank: int) -> int:
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds or loads of tiles, starting tiles; lists; at least the stream of input and result."""
     p = s.problem
-    plans = [_plan(s, sweep, _pixels(p)) for sweep in sweeps(p)]
+    pixels = _pixels(p)
+    plans = [_plan(s, tuple(sweep[a] for a in _order(sweep, pixels)), pixels) for sweep in sweeps(p)]
     terms = [_cost(s, plan) for plan in plans]
     products, moves = sum(t[0] for t in terms), sum(t[1] for t in terms)
     read, written = (math.prod(e or 0 for e in extents) * p.c for extents in (p.i, p.out))
@@ -418,8 +420,42 @@ def build(r: Request) -> Program:
     pixels = _over_pixels(r)
     name = "pixels" if pixels else "channels"
     found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)
-    steps = [_step(r, _plan(r.situation, sweep, pixels), sweep, found[name], keep) for sweep in sweeps(r.problem)]
+    steps = []
+    for sweep in sweeps(r.problem):
+        order = _order(sweep, pixels)
+        turned = tuple(sweep[a] for a in order)
+        plan = _plan(r.situation, turned, pixels)
+        steps.append(_step(_turned(r, sweep, order), plan, turned, found[name], keep))
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _order(sweep: Sweep, pixels: bool) -> tuple[int, ...]:
+    """The axes, the one to slide along last: where lanes are channels it may be any."""
+    axes = tuple(range(len(sweep)))
+    if pixels or sweep[-1].taps != 1:
+        return axes
+    slid = max(axes, key=lambda a: (sweep[a].taps, a))
+    return (*(a for a in axes if a != slid), slid)
+
+
+def _turned(r: Request, sweep: Sweep, order: tuple[int, ...]) -> Request:
+    """A request with its axes in another order."""
+    if order == tuple(range(len(sweep))):
+        return r
+
+    def of(o: Operand) -> Operand:
+        return replace(o, spatial=tuple(o.spatial[a] for a in order))
+
+    def weights(_: Sweep) -> NDArray[Any]:
+        w = r.weights(sweep)
+        apart = w.reshape(*w.shape[:3], *(axis.taps for axis in sweep))
+        return apart.transpose(0, 1, 2, *(3 + a for a in order)).reshape(w.shape)
+
+    def packed(key: Any, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        return r.packed((order, key), make)
+
+    residual = None if r.residual is None else of(r.residual)
+    return replace(r, x=of(r.x), y=of(r.y), residual=residual, weights=weights, packed=packed)
 
 
 def box_step(r: Request, sweep: Sweep, box: tuple[int, ...], chunk: int, keep: list[Any]) -> Step:
