@@ -103,8 +103,8 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, numb
     _, y, r = row_place(k, p, item, row)
     return Row(
         p, item.g, of_set, workspace + p.panel, p.pixel_bytes, p.entry_bytes, p.entries, pixels,
-        k.buffer(frame, 2) + (y + of_set.first * p.y_c), last.y_stride,
-        k.buffer(frame, 4) + (r + of_set.first * p.r_c), last.r_stride,
+        k.buffer(frame, 2) + (y + of_set.y), last.y_stride,
+        k.buffer(frame, 4) + (r + of_set.r), last.r_stride,
     )  # fmt: skip
 
 
@@ -368,6 +368,7 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
         "word_bytes": arith.bytes, "result_bytes": r.y.itemsize, "lanes": lane,
         "slots": header + -(-plan.panel // 64) * 64,
         "slot_pixel": arith.bytes if plan.pixels else block * arith.bytes,
+        "slot_step": block * arith.bytes,
         "slot_channel": -(-count // lane) * lane * arith.bytes if plan.pixels else arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,

@@ -5,6 +5,7 @@ Shared by the algorithms whose outputs are a product of weights with the entries
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,14 +26,14 @@ from polyconv.target import Target
 __all__ = ["SET", "WORDS", "Row", "channel_tiles", "cut_outputs", "most_rows", "move_row", "packed_weights",
            "pixel_set_cycles", "pixel_tiles_along", "set_tables"]  # fmt: skip
 
-SET = ("first", "outputs", "weights", "most", "functions", "edges", "there")
+SET = ("first", "outputs", "weights", "most", "functions", "edges", "there", "y", "r")
 """Words of a set of output channels: its first, how many, bytes of weights before it, the most pixels (lanes are
-channels) or vectors (lanes are pixels) of a tile, where the functions for 1, 2, ... of them stand, and outputs in the
-last vector."""
+channels) or vectors (lanes are pixels) of a tile, where the functions for 1, 2, ... of them stand, outputs in the
+last vector, and bytes to its place in result and residual."""
 
 WORDS = (
     "*weights", "w_group", "sets", "split_sets", "*set", "*functions",
-    "outputs", "word_bytes", "result_bytes", "lanes", "fused", "slots", "slot_pixel", "slot_channel",
+    "outputs", "word_bytes", "result_bytes", "lanes", "fused", "slots", "slot_pixel", "slot_step", "slot_channel",
     "*bias", "*scale", "*constants", "*move_out",
 )  # fmt: skip
 """Words that these walks read, beside those of every blocked algorithm."""
@@ -82,7 +83,7 @@ def channel_tiles(k: Module, row: Row, slot: Buffer | None) -> None:
     p, of_set = row.p, row.set
     parts = (row.pixels + of_set.most - 1) // of_set.most
     share, larger = row.pixels // parts, row.pixels % parts
-    y, y_step = (row.y, row.y_pixel) if slot is None else (slot, p.slot_pixel)
+    y, y_step = (row.y, row.y_pixel) if slot is None else (slot, p.slot_step)
     with k.loop(0, parts, carry=[k.constant(INT, 0)]) as tile:
         (first,) = tile.values
         count = share + k.cast("zext", tile.index < larger, INT)
@@ -144,39 +145,41 @@ def most_rows(target: Target, width: int, pixel_bytes: int) -> int:
     return min(most, 7) if pixel_bytes % 4096 == 0 else most
 
 
-def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused: bool, most: int | None
-               ) -> tuple[list[int], list[int]]:  # fmt: skip
+def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused: bool, most: int | None,
+               places: Sequence[Sequence[tuple[int, int]]] = (((0, 0),),)) -> tuple[list[int], list[int]]:  # fmt: skip
     """Functions of tiles, and a record (``SET``) for every set of outputs.
 
     Lanes are channels, tiles of 1, 2, ... ``most`` pixels; or pixels (``most`` is None), tiles of 1, 2, ... vectors,
-    whole and at an edge.
+    whole and at an edge.  All sets are there for every group of places in result and residual, those of a set together.
     """
     lane, heights = lanes(r.target, r.arith), pixel_tiles(r.target)
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue) if fused else of_sums(r.arith.name)
     functions: list[int] = []
     tables: dict[tuple[int, bool], int] = {}
     records: list[int] = []
     at = 0
-    for first, outputs in sets:
+    r_c = 0 if r.residual is None else r.residual.c
+    of_sets = [(place, one) for group in places for one in sets for place in group]
+    for (y, residual), (first, outputs) in of_sets:
         vectors, there = -(-outputs // lane), (outputs - 1) % lane + 1
         kind = (outputs, False) if most is None else (vectors, there < lane)
         sizes = range(1, (heights[outputs] if most is None else most) + 1)
         if kind not in tables:
             tables[kind] = len(functions) - 2  # the function of size n is at word 2 n
             edges = (False, True) if most is None else (there < lane,)
-            for address in _tiles(r, "pixel" if most is None else "channel", kind[0], sizes, fused, edges):
+            for address in _tiles(r, "pixel" if most is None else "channel", kind[0], sizes, spec, edges):
                 functions += (address, 0)
         whole = tables[kind]
         edge, there = (whole + 2 * len(sizes), 0) if most is None else (whole, there)
-        records += (first, outputs, at, len(sizes), whole, edge, there)
+        records += (first, outputs, at, len(sizes), whole, edge, there, y + first * r.y.c, residual + first * r_c)
         at += (outputs if most is None else vectors * lane) * entries * r.arith.bytes
     return functions, records
 
 
-def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], fused: bool,
+def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], spec: FusedTile,
            edges: Sequence[bool]) -> list[int]:  # fmt: skip
     """Addresses of a family of tiles: of all sizes whole, or cut short, or first whole and then cut short."""
     make = {"channel": channel_point_tile, "pixel": pixel_point_tile}[orientation]
-    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue) if fused else of_sums(r.arith.name)
     kinds = {f"{'edge' if edge else 'whole'}{n}": (edge, n) for edge in edges for n in sizes}
 
     def build(k: Module) -> None:
@@ -190,16 +193,25 @@ def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], fused
 
 
 def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], NDArray[Any]],
-                   sets: Sequence[tuple[int, int]], *, pixels: bool) -> NDArray[Any]:  # fmt: skip
-    """Weights (groups, m, entries) in streaming order: per group and set of outputs, a row of outputs per entry."""
+                   sets: Sequence[tuple[int, int]], *, pixels: bool, groups: tuple[int, int] = (1, 1)
+                   ) -> NDArray[Any]:  # fmt: skip
+    """Weights (groups, m, entries) in streaming order: per group and set of outputs, a row of outputs per entry.
+
+    Outputs are those of the sets as many times as there are places: groups of them, and places of a group.
+    """
+    times, phases = groups
     lane = lanes(r.target, r.arith)
 
     def pack() -> NDArray[Any]:
         w = weights()[..., None]
-        groups, m, entries, _ = w.shape
-        whole = (m if pixels else -(-m // lane) * lane) * entries
-        widths = [(first, outputs, outputs if pixels else -(-outputs // lane) * lane) for first, outputs in sets]
-        of_sets = [Set(first, outputs, width, first * entries, whole) for first, outputs, width in widths]
-        return packed_sets(r, w, of_sets, 1, groups * whole)
+        m, entries, step = w.shape[1] // (times * phases), w.shape[2], 1 if pixels else lane
+        widths = [(first, outputs, -(-outputs // step) * step) for first, outputs in sets]
+        whole = times * phases * sum(width for *_, width in widths) * entries
+        of_sets: list[Set] = []
+        at = 0
+        for group, (first, outputs, width), phase in itertools.product(range(times), widths, range(phases)):
+            of_sets.append(Set((group * phases + phase) * m + first, outputs, width, at, whole))
+            at += width * entries
+        return packed_sets(r, w, of_sets, 1, w.shape[0] * whole)
 
     return r.packed((r.arith.name, r.target.level, pixels, *key), pack)

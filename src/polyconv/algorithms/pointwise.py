@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from polyconv.algorithms import points
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.points import SET, Row
@@ -43,6 +45,7 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes, pi
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
+from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "build", "cost", "fill_step", "pieces", "workspace"]
@@ -57,7 +60,7 @@ _SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
 _MOST_PIXELS = 512
 
-WORDS = (*COMMON, "channels", "x_pixel", *points.WORDS)
+WORDS = (*COMMON, "channels", "x_pixel", "phases", "y_pixel", "r_pixel", *points.WORDS)
 
 
 def driver(k: Module, name: str, *, pixels: bool) -> None:
@@ -70,12 +73,20 @@ def driver(k: Module, name: str, *, pixels: bool) -> None:
         first = item.split * p.split_sets
         end = k.minimum(first + p.split_sets, p.sets)
         with k.loop(first, end) as of_set, k.loop(0, rows) as row:
-            here = _row(k, p, item, frame, of_set.index, row.index)
+            here = _row(k, p, item, frame, of_set.index * p.phases, row.index)
             with k.when(p.fused.equals(1)):
                 tiles(k, here, None)
             with k.when(p.fused.equals(1), otherwise=True):
-                tiles(k, here, workspace + p.slots)
-                points.move_row(k, here, workspace + p.slots, p.slot_pixel)
+                slot = workspace + p.slots
+                with k.loop(0, p.phases) as phase:
+                    number = of_set.index * p.phases + phase.index
+                    tiles(k, _row(k, p, item, frame, number, row.index), slot + phase.index * p.slot_pixel)
+                points.move_row(k, _all_phases(p, here), slot, p.slot_pixel)
+
+
+def _all_phases(p: Words, row: Row) -> Row:
+    """A row of results with those of all phases, which follow each other, by the first's."""
+    return replace(row, pixels=row.pixels * p.phases, y_pixel=p.y_pixel, r_pixel=p.r_pixel)
 
 
 def fill_driver(k: Module, name: str) -> None:
@@ -103,8 +114,8 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, row: Val
     _, y, r = row_place(k, p, item, row)
     return Row(
         p, item.g, of_set, k.buffer(frame, 0) + back.results[1], p.x_pixel, p.x_c, p.channels,
-        item.extent(p.axes - 1), k.buffer(frame, 2) + (y + of_set.first * p.y_c), last.y_stride,
-        k.buffer(frame, 4) + (r + of_set.first * p.r_c), last.r_stride,
+        item.extent(p.axes - 1), k.buffer(frame, 2) + (y + of_set.y), last.y_stride,
+        k.buffer(frame, 4) + (r + of_set.r), last.r_stride,
     )  # fmt: skip
 
 
@@ -113,13 +124,19 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, row: Val
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Orientation of one sweep, its axes after folding, its box, and the sets of output channels."""
+    """Orientation of a family of sweeps, the first's axes after folding, its box, and the sets of output channels.
+
+    The sets are there for every sweep: ``times`` as many as there are ``phases``, whose results follow each other along
+    the last axis and leave together.
+    """
 
     pixels: bool
     sweep: Sweep
     box: tuple[int, ...]
     sets: tuple[tuple[int, int], ...]
     width: int
+    times: int
+    phases: int
 
 
 def applicable(s: Situation) -> str | None:
@@ -173,9 +190,33 @@ def _folded(sweep: Sweep, operands: Sequence[Operand]) -> tuple[Sweep, list[Oper
     return tuple(axes), [replace(o, spatial=tuple(known)) for o, known in zip(operands, spatial, strict=True)]
 
 
+_Family = tuple[Sweep, ...]
+"""Sweeps that read the same pixels."""
+
+
+@lru_cache(256)
+def _families(p: Problem) -> tuple[_Family, ...]:
+    """Sweeps without the outputs that meet only padding."""
+    found: dict[Sweep, list[Sweep]] = {}
+    for sweep in sweeps(p):
+        inner, _ = pieces(sweep)
+        if all(axis.out for axis in inner):
+            found.setdefault(tuple(replace(axis, first_out=0, first_tap=0) for axis in inner), []).append(inner)
+    return tuple(tuple(family) for family in found.values())
+
+
+def _phases(family: _Family) -> int:
+    """How many sweeps at a time have results that follow each other along the last axis, if all of them are there."""
+    step = family[0][-1].out_step
+    places = [tuple(axis.first_out for axis in sweep) for sweep in family]
+    groups = [places[first : first + step] for first in range(0, len(family), step)]
+    together = all(group == [(*group[0][:-1], phase) for phase in range(step)] for group in groups)
+    return step if together else 1
+
+
 @lru_cache(512)
-def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool) -> _Plan:
-    """Sizes of a sweep whose axes are folded."""
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, pixels: bool, phases: int) -> _Plan:
+    """Sizes of a family of so many sweeps whose axes are folded."""
     p = s.problem
     group_in, lane = p.c // p.groups, lanes(s.target, arith)
     sets, width = points.cut_outputs(s, lane, pixels=pixels)
@@ -185,13 +226,13 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool) -> _Plan:
         wanted = _NEAR_BYTES // (group_in * arith.bytes) // least * least
     else:
         least, wanted = channel_tile(s.target, width), _INPUT_BYTES // (group_in * arith.bytes)
-    slot_pixels = _SLOT_BYTES // (arith.bytes * tall)
+    slot_pixels = _SLOT_BYTES // (arith.bytes * tall * phases)
     most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
     extents = [axis.out for axis in sweep]
     if not pixels and extents[-1] > most:  # no rest that starts tiles for a few pixels
         extents[-1] = -(-extents[-1] // -(-extents[-1] // most))
     box = boxes((*extents[:-1], min(extents[-1], most)), math.prod, most)
-    return _Plan(pixels, sweep, box, sets, width)
+    return _Plan(pixels, sweep, box, sets, width, size // phases, phases)
 
 
 def _packed_strides(axes: Sequence[Axis], extent: str) -> Operand:
@@ -203,10 +244,13 @@ def _packed_strides(axes: Sequence[Axis], extent: str) -> Operand:
     return Operand(0, 0, tuple(strides), 0, 1)
 
 
-def _expected(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
-    """The plan for packed tensors: the cheaper orientation."""
+def _expected(s: Situation, arith: Arithmetic, family: _Family) -> _Plan:
+    """The plan for packed tensors: the cheapest."""
+    sweep = family[0]
     axes, _ = _folded(sweep, [_packed_strides(sweep, "inp"), _packed_strides(sweep, "out")])
-    plans = [_plan(s, arith, axes, pixels) for pixels in ((False, True) if _lies_in_rows(s, axes) else (False,))]
+    forms = [(True, 1)] if _lies_in_rows(s, axes) else []
+    forms.append((False, _phases(family) if s.problem.layout == "NCHW" else 1))
+    plans = [_plan(s, arith, axes, len(family), pixels, phases) for pixels, phases in forms]
     return min(plans, key=lambda plan: sum(_cost(s, arith, plan).values()))
 
 
@@ -224,11 +268,11 @@ def cost(s: Situation) -> dict[str, float]:
     arith, p = ARITHMETIC[accumulator_arithmetic(s)], s.problem
     products = moves = 0.0
     for sweep in sweeps(p):
-        inner, around = pieces(sweep)
+        _, around = pieces(sweep)
         moves += sum(math.prod(axis.out for axis in piece) for piece in around) * p.m * (p.n or 0) * 0.5
-        if all(axis.out for axis in inner):
-            terms = _cost(s, arith, _expected(s, arith, inner))
-            products, moves = products + terms["products"], moves + terms["moves"]
+    for family in _families(p):
+        terms = _cost(s, arith, _expected(s, arith, family))
+        products, moves = products + terms["products"], moves + terms["moves"]
     return {"products": products, "moves": moves}
 
 
@@ -252,8 +296,9 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             across = p.layout == "NCHW" and p.m > 1
             apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.0
             products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
-            moves += width * used * (8.0 + apart_cycles(p, plan.sweep[-1]) if across else 1.5 if is_fusible(p) else 4.0)
-    batch = (p.n or 0) * p.groups
+            leaving = 8.0 + apart_cycles(p, _last_out(plan)) if across else 1.5 if is_fusible(p) else 4.0
+            moves += width * used * leaving
+    batch, rows = (p.n or 0) * p.groups, rows * plan.times * plan.phases
     return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count) * batch}
 
 
@@ -272,29 +317,31 @@ def build(r: Request) -> Program:
     keep: list[Any] = []
     steps = []
     for sweep in sweeps(r.problem):
-        inner, around = pieces(sweep)
-        steps += [fill_step(r, piece, keep) for piece in around]
-        if all(axis.out for axis in inner):
-            steps.append(_step(r, inner, keep))
+        steps += [fill_step(r, piece, keep) for piece in pieces(sweep)[1]]
+    steps += [_step(r, family, keep) for family in _families(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
+def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
     s, arith, p = given.situation, given.arith, given.problem
-    r, axes = _with_folded(given, sweep)
-    lies_in_rows = r.x.spatial[-1] * axes[-1].stride == r.x.itemsize
-    plan = _plan(s, arith, axes, _expected(s, arith, sweep).pixels and lies_in_rows)
+    r, axes = _with_folded(given, family[0])
+    plan = _fitting(r, axes, _expected(s, arith, family))
     name = f"pointwise {'pixels' if plan.pixels else 'channels'}"
     address = kernel(name, ("driver",), lambda k: driver(k, "driver", pixels=plan.pixels), r.target, check=r.check)
-    along = along_out(r, axes[-1], "p" if plan.pixels else "c")
+    along = along_out(r, _last_out(plan), "p" if plan.pixels else "c")
     fused = is_fusible(p) and along in ("cc", "pp")
     most = points.most_rows(r.target, plan.width, axes[-1].stride * r.x.spatial[-1])
-    functions, records = points.set_tables(r, plan.sets, p.c // p.groups, fused, None if plan.pixels else most)
-    key = ("point", tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
-    packed = points.packed_weights(r, key, lambda: r.weights(sweep)[..., 0], plan.sets, pixels=plan.pixels)
+    functions, records = points.set_tables(
+        r, plan.sets, p.c // p.groups, fused, None if plan.pixels else most, _places(given, family, plan.phases)
+    )
+    key = ("point", plan.phases, *(tuple((a.taps, a.first_tap, a.tap_step) for a in sweep) for sweep in family))
+    packed = points.packed_weights(
+        r, key, lambda: np.concatenate([r.weights(sweep)[..., 0] for sweep in family], axis=1), plan.sets,
+        pixels=plan.pixels, groups=(plan.times, plan.phases),
+    )  # fmt: skip
     items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(axes, plan.box, strict=True))
     move = Move(arith.accumulator, p.y, along, r.epilogue)
-    parts = thread_parts(s.threads, items, len(plan.sets), _REPEATED)
+    parts = thread_parts(s.threads, items, plan.times * len(plan.sets), _REPEATED)
     values = _words(r, axes, plan, parts, move, keep)
     values.update({
         "weights": packed, "w_group": packed.nbytes // max(1, p.groups), "set": words(records),
@@ -303,13 +350,41 @@ def _step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
 
 
+def _last_out(plan: _Plan) -> Axis:
+    """The last axis as results that leave together lie along it."""
+    last = plan.sweep[-1]
+    return replace(last, out_step=last.out_step // plan.phases)
+
+
+def _fitting(r: Request, axes: Sweep, plan: _Plan) -> _Plan:
+    """A plan, or lanes that are channels where pixels do not lie in rows as those of packed tensors do."""
+    in_rows = r.x.spatial[-1] * axes[-1].stride == r.x.itemsize
+    return _plan(r.situation, r.arith, axes, plan.times * plan.phases, plan.pixels and in_rows, plan.phases)
+
+
+def _places(r: Request, family: _Family, phases: int) -> list[list[tuple[int, int]]]:
+    """Bytes from the first sweep's results to those of each, in result and residual, by groups of phases."""
+    origin = family[0]
+
+    def apart(o: Operand | None, sweep: Sweep) -> int:
+        axes = zip(sweep, origin, () if o is None else o.spatial, strict=False)
+        return sum((axis.first_out - first.first_out) * stride for axis, first, stride in axes)
+
+    places = [(apart(r.y, sweep), apart(r.residual, sweep)) for sweep in family]
+    return [places[first : first + phases] for first in range(0, len(places), phases)]
+
+
 def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     r, axes = _with_folded(given, sweep)
-    plan = _plan(r.situation, r.arith, axes, False)
+    plan = _plan(r.situation, r.arith, axes, 1, False, 1)
     address = kernel("pointwise fill", ("driver",), lambda k: fill_driver(k, "driver"), r.target, check=r.check)
     move = Move(r.arith.accumulator, r.problem.y, along_out(r, axes[-1], "c"), r.epilogue)
     values = _words(r, axes, plan, 1, move, keep)
-    records = [v for first, outputs in plan.sets for v in (first, outputs, *[0] * (len(SET) - 2))]
+    r_c = 0 if r.residual is None else r.residual.c
+    records = [
+        v for first, outputs in plan.sets
+        for v in (first, outputs, *[0] * (len(SET) - 4), first * r.y.c, first * r_c)
+    ]  # fmt: skip
     values.update({
         "weights": zeros(), "w_group": 0, "set": words(records), "functions": zeros(), "fused": 0,
     })  # fmt: skip
@@ -328,13 +403,17 @@ def _words(r: Request, axes: Sweep, plan: _Plan, splits: int, move: Move, keep: 
     p, arith = r.problem, r.arith
     held = [lines(axis, b) for axis, b in zip(axes, plan.box, strict=True)]
     values = common_words(r, axes, plan.box, held, splits, keep)
-    block = plan.width * lanes(r.target, arith)
+    out_step = _last_out(plan).out_step
+    block, sets = plan.width * lanes(r.target, arith), plan.times * len(plan.sets)
     values.update({
+        "phases": plan.phases, "y_pixel": out_step * r.y.spatial[-1],
+        "r_pixel": 0 if r.residual is None else out_step * r.residual.spatial[-1],
         "panel": 0, "scratch": 0, "channels": p.c // p.groups, "x_pixel": axes[-1].stride * r.x.spatial[-1],
-        "sets": len(plan.sets), "split_sets": -(-len(plan.sets) // splits), "outputs": p.m // p.groups,
+        "sets": sets, "split_sets": -(-sets // splits), "outputs": p.m // p.groups,
         "word_bytes": arith.bytes, "result_bytes": r.y.itemsize, "lanes": lanes(r.target, arith),
         "slots": -(-(24 * len(axes)) // 64) * 64,
         "slot_pixel": arith.bytes if plan.pixels else block * arith.bytes,
+        "slot_step": plan.phases * block * arith.bytes,
         "slot_channel": plan.box[-1] * arith.bytes if plan.pixels else arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants, "move_out": move_address(r, move),
