@@ -17,6 +17,7 @@ from polyconv.algorithms import direct
 from polyconv.algorithms.packing import SOURCE, Set, bring_rows, forward_strides, run, set_words, source_words
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, fill, row_list, row_place
 from polyconv.algorithms.program import (
+    Operand,
     Program,
     Request,
     Step,
@@ -31,7 +32,18 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.sweep import Bands, Sweep, bands_table
-from polyconv.algorithms.winograd_plan import NEAR_BYTES, Cut, Plan, again_box, outer_bands, parts, shared, workspace
+from polyconv.algorithms.winograd_plan import (
+    NEAR_BYTES,
+    Cut,
+    Plan,
+    again_box,
+    order,
+    outer_bands,
+    parts,
+    shared,
+    turned,
+    workspace,
+)
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
@@ -298,6 +310,7 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
 
 def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
+    r = _turned(r)
     keep: list[Any] = []
     address = kernel(
         "winograd", ("winograd",), lambda k: driver(k, "winograd", r.target.vector_bytes), r.target, check=r.check
@@ -307,6 +320,22 @@ def build(r: Request) -> Program:
         for sweep, plan in parts(r.situation)
     ]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _turned(r: Request) -> Request:
+    """The request with its axes in the order in which they are swept."""
+    axes, weights = order(r.problem), r.weights
+
+    def turn(o: Operand) -> Operand:
+        return replace(o, spatial=tuple(o.spatial[a] for a in axes))
+
+    def of_sweep(sweep: Sweep) -> NDArray[Any]:  # a single axis with taps has moved: they lie in the same order
+        return weights(tuple(sweep[axes.index(a)] for a in range(len(axes))))
+
+    return replace(
+        r, situation=turned(r.situation), x=turn(r.x), y=turn(r.y), weights=of_sweep,
+        residual=None if r.residual is None else turn(r.residual),
+    )  # fmt: skip
 
 
 def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) -> Step:

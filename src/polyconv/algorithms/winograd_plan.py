@@ -1,9 +1,10 @@
-"""Fused Winograd convolution: kernels of 2 to 12 taps along the last one or two axes.
+"""Fused Winograd convolution: kernels of 2 to 12 taps along one axis or two.
 
 A box of tiles is brought to the transform domain, every point is a small matrix product by the same
 channel tile as the direct algorithm, and sums come back tile by tile; axes that are not transformed
-sum their taps in the transform domain, as further entries of the list.  Cost: (m + r - 1)^2 products
-for m^2 outputs, the transforms, and the transformed weights streaming once per box.
+sum their taps in the transform domain, as further entries of the list.  Where kernels have a single tap along the
+last axis, tiles are one output wide.  Cost: (m + r - 1)^2 products for m^2 outputs, the transforms, and the
+transformed weights streaming once per box.
 
 A stride s splits an axis into s phases, inputs s apart, each with every s-th tap: their products are summed in the
 transform domain as if phases were channels.  A phase with a tap less than others does without the point at
@@ -28,6 +29,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from polyconv.algorithms import direct, packing
 from polyconv.algorithms.program import (
@@ -45,10 +47,11 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Scheme
+from polyconv.problem.problem import Problem
 
 __all__ = [
-    "NEAR_BYTES", "Cut", "Plan", "again_box", "applicable", "bound", "cost", "outer_bands", "parts", "scheme", "shared",
-    "workspace",
+    "NEAR_BYTES", "Cut", "Plan", "again_box", "applicable", "bound", "cost", "order", "outer_bands", "parts", "scheme",
+    "shared", "turned", "workspace",
 ]  # fmt: skip
 
 _PAIRS = (5 / 8, 3 / 2)
@@ -82,7 +85,7 @@ NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
 _PANEL_BYTES = 32 << 10
 """Panel that stays in a first-level cache until it is transformed: of as many channels at a time as fit."""
-_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (24 << 20, 14.0), (40 << 20, 11.0)), 8.0
+_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (20 << 20, 18.0), (28 << 20, 14.0), (40 << 20, 11.0)), 9.5
 """Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
 _REPEATED_BYTES = 2 << 20
 """Transformed weights that each of several threads streams rather than transforming all inputs."""
@@ -267,13 +270,12 @@ def _schemes(sweep: Sweep, channels: int) -> list[tuple[Scheme, Scheme]]:
 
     found: list[tuple[Scheme, Scheme]] = []
     last = sweep[-1]
-    if not all(axis.taps and axis.out for axis in sweep):
+    alone = last.taps == 1
+    if not (admits(last) or alone) or not all(axis.taps and axis.out for axis in sweep):
         return found
-    if len(sweep) > 1 and last.taps == 1 and admits(sweep[-2]):
-        return [(y, _NONE) for y in _options(sweep[-2])]
-    if not admits(last):
-        return found
-    if len(sweep) > 1 and admits(sweep[-2]):
+    if alone:
+        found += [(y, _NONE) for y in _options(sweep[-2])] if len(sweep) > 1 and admits(sweep[-2]) else []
+    elif len(sweep) > 1 and admits(sweep[-2]):
         accurate = terms >= _LEAST_TERMS and 1 in (sweep[-2].stride, last.stride)
         found += [
             (y, x) for y, x in itertools.product(_options(sweep[-2]), _options(last)) if accurate or y.m + x.m < 8
@@ -507,6 +509,36 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
 
 
+def order(p: Problem) -> tuple[int, ...]:
+    """Spatial axes in the order in which they are swept.
+
+    Where kernels have but one tap along the last two, the nearest axis with more goes before the last, where it can be
+    transformed: no output, and no order of additions, depends on how outputs are visited.
+    """
+    axes = list(range(len(p.k)))
+    tapped = [a for a in axes if p.k[a] > 1]
+    if tapped and tapped[-1] < len(axes) - 2:
+        axes.remove(tapped[-1])
+        axes.insert(-1, tapped[-1])
+    return tuple(axes)
+
+
+def turned(s: Situation) -> Situation:
+    """The situation with its axes in that order, which then is the order it asks for."""
+    p, axes = s.problem, order(s.problem)
+    if axes == tuple(range(len(axes))):
+        return s
+
+    def turn(values: Any) -> Any:
+        return tuple(values[a] for a in axes)
+
+    o = None if p.o is None else turn(p.o)
+    return replace(s, problem=replace(
+        p, i=turn(p.i), k=turn(p.k), s=turn(p.s), d=turn(p.d), pads=turn(p.pads),
+        output_padding=turn(p.output_padding), o=o,
+    ))  # fmt: skip
+
+
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
     p = s.problem
@@ -521,14 +553,14 @@ def applicable(s: Situation) -> str | None:
     if p.c // p.groups < 8 or p.m // p.groups < 8:
         return f"needs 8 channels a group on both sides, this has {p.c // p.groups} and {p.m // p.groups}"
     if all(plan is None for _, plan in parts(s)):
-        return "needs a dilation or a stride of 1, 2 to 5 taps a stride (12 at stride 1) along the last axis, and room"
+        return "needs 2 to 5 taps a stride (12 at stride 1) along its last axis with taps, one of d and s 1, and room"
     return None
 
 
 @lru_cache(256)
 def parts(s: Situation) -> tuple[tuple[Sweep, Plan | None], ...]:
     """Every sweep with its plan; None where the direct algorithm does it better."""
-    s = replace(s, problem=replace(s.problem, n=1), threads=1)  # neither may change what is chosen, not even a tie
+    s = turned(replace(s, problem=replace(s.problem, n=1), threads=1))  # neither may change what is chosen, by any tie
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     parts: list[tuple[Sweep, Plan | None]] = []
     for sweep in sweeps(s.problem):
@@ -565,6 +597,7 @@ def bound(s: Situation) -> tuple[str, float]:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
+    s = turned(s)
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     return max(
         direct.sweep_workspace(s, arith, sweep) if plan is None else plan.workspace for sweep, plan in parts(s)
@@ -573,6 +606,7 @@ def workspace(s: Situation) -> int:
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles by term."""
+    s = turned(s)
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     terms = [
         direct.sweep_cost(s, arith, sweep) if plan is None else _cost(s, arith, sweep, plan)
