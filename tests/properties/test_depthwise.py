@@ -165,6 +165,9 @@ def test_planes_with_taps_far_apart() -> None:
             _judged(line, algorithm="depthwise_plane")
         _judged(f"conv f32 NCHW n1 c4 i17x35 m4 k3x3 p{dilation} d{dilation} g4", algorithm="depthwise_plane")
     _judged("conv f32 NCHW n1 c2 i29x40 m2 k3x3 s2x1 p1x2 d1x2 g2", algorithm="depthwise_plane")
+    for line in ("i33x33 m3 k3x3 p18x18 d18x18", "i40x41 m3 k3x3 p30:2x5:18 d18x12", "i40x40 m3 k3x3 p1x1 d18x18"):
+        _judged(f"conv f32 NCHW n2 c3 {line} g3 b1 r1", algorithm="depthwise_plane")
+        _judged(f"conv f64 NCHW n2 c3 {line} g3", algorithm="depthwise_plane")
 
 
 def test_planes_of_other_types_and_ranks_and_pixels_that_lie_apart() -> None:

@@ -8,7 +8,9 @@ Cost: the multiply-adds, and the stream of input and result.  Error: own bound, 
 
 from __future__ import annotations
 
+import itertools
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ from polyconv.algorithms.program import (
     near_equal,
     zeros,
 )
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, sweeps
 from polyconv.kernels.depthwise_plane import (
     SETTINGS,
     SPAN,
@@ -39,7 +41,7 @@ from polyconv.kernels.depthwise_plane import (
     loads,
 )
 from polyconv.kernels.isa import ARITHMETIC, lanes
-from polyconv.kernels.language import Module
+from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
 
@@ -47,6 +49,12 @@ __all__ = ["applicable", "build", "cost", "workspace"]
 
 _MOST = {1: 14, 2: 8}
 """Rows of the largest tile by stride of the lanes: sums, nine weights and inputs fit 32 registers."""
+
+_FEW = 8
+"""Outputs of a phase of the rows from which on they share inputs in any case."""
+
+_MOST_ALONE = 18
+"""Where taps load their own inputs weights take one register."""
 
 _TAPS = 3
 _CHUNK_BYTES = {1: 128 << 10, 2: 512 << 10}
@@ -63,17 +71,18 @@ _CACHE_BYTES = 1 << 20
 
 WORDS = (
     *COMMON, "channels", "chunk_channels", "taps_outer", "*tap_offsets", "w_outer", "list", "*weights", "w_channel",
-    "phases", "most", "*tiles", "*settings",
+    "phases", "most", "*tiles", "*settings", "bands", "*band", "*entries",
 )  # fmt: skip
 
+BAND = ("first", "rows", "entry", "entries")
+"""Rows that have the same taps inside the input, and which entries those are."""
 
-def driver(k: Module, name: str) -> None:
-    """Add the driver ``name(frame, words, item, workspace)`` to a module."""
+
+def driver(k: Module, name: str, alone: bool) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module; rows share inputs or stand ``alone``."""
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
-        entries = workspace + p.list
-        taps = outer_list(k, p, item, entries)
         down = p.axes - 2
         rows = axis_record(k, p, down)
         first = item.g * p.chunk_channels
@@ -85,7 +94,8 @@ def driver(k: Module, name: str) -> None:
             o = item.first(axis.index)
             axis.next(axis.values[0] + o * record.y_stride, axis.values[1] + o * record.r_stride)
         y, other = k.buffer(frame, 2) + axis.results[0], k.buffer(frame, 4) + axis.results[1]
-        with near_equal_parts(k, item.extent(down), p.phases, p.most) as (o, height):
+
+        def call(o: Value, height: Value, entries: Buffer, taps: Value) -> None:
             row = item.origin(down) + o * rows.stride
             o = item.first(down) + o
             k.call(
@@ -93,6 +103,16 @@ def driver(k: Module, name: str) -> None:
                 taps, p.buffer("weights") + first * p.w_channel, y + o * rows.y_stride, other + o * rows.r_stride,
                 first, channels, row,
             )  # fmt: skip
+
+        if alone:
+            with k.loop(0, p.bands) as number_of_band:
+                band = Words(k, p.buffer("band"), BAND).at(number_of_band.index, len(BAND))
+                call(band.first, band.rows, p.buffer("entries") + band.entry * 16, band.entries)
+            return
+        entries = workspace + p.list
+        taps = outer_list(k, p, item, entries)
+        with near_equal_parts(k, item.extent(down), p.phases, p.most) as (o, height):
+            call(o, height, entries, taps)
 
 
 def applicable(s: Situation) -> str | None:
@@ -151,8 +171,9 @@ def cost(s: Situation) -> dict[str, float]:
         strips = -(-columns.out // _lane(s))
         lines = math.prod(axis.out for axis in outer) * p.c
         entries = math.prod(axis.taps for axis in outer)
-        cycles += lines * _tiles(rows, _MOST[columns.stride]) * (20 + 10 * strips * entries)
-        cycles += lines * rows.out * strips * entries * _ROW[columns.stride]
+        together = _tiles(rows, _MOST[columns.stride]) * (20.0 + 10 * strips * entries)
+        together += rows.out * strips * entries * _ROW[columns.stride]
+        cycles += lines * min(together, _alone_cycles(sweep, _lane(s)))
         streamed += p.c * _plane_bytes(s, sweep)
     moves = streamed * (0.012 if streamed <= _CACHE_BYTES else 0.027)
     batch = p.n or 0
@@ -165,23 +186,59 @@ def _tiles(axis: Axis, most: int) -> int:
     return larger * -(-(size + 1) // most) + (axis.dilation - larger) * -(-size // most)
 
 
+def _alone(sweep: Sweep, lane: int) -> bool:
+    """Whether rows of outputs stand alone: taps are so far apart that few rows would share inputs."""
+    rows, columns = sweep[-2:]
+    strips = -(-columns.out // lane)
+    together = _tiles(rows, _MOST[columns.stride]) * (20 + 10 * strips) + rows.out * strips * _ROW[columns.stride]
+    return _alone_cycles(sweep, lane) < together
+
+
+@lru_cache(256)
+def _alone_cycles(sweep: Sweep, lane: int) -> float:
+    """Cycles of a channel whose taps load their own inputs; infinite where that cannot be."""
+    if len(sweep) > 2 or not _apart(sweep[1]) or sweep[0].out > _FEW * sweep[0].dilation:
+        return math.inf
+    rows, columns = sweep
+    taps = sum(
+        column + tap * columns.dilation + lane > 0 and column + tap * columns.dilation < columns.inp
+        for column in range(-columns.pad, columns.out - columns.pad, lane)
+        for tap in range(_TAPS)
+    )
+    strips = -(-columns.out // lane)
+    return sum(20 + 10 * strips + (1.1 * n + 5) * band_taps * taps for _, n, _, band_taps in _bands(rows))
+
+
+def _bands(axis: Axis) -> list[tuple[int, int, int, int]]:
+    """Rows in the words of ``BAND``, for entries that are the taps of the axis."""
+    ((ranges, of_output),) = bands((axis,), axis.out + 1)
+    found, o = [], 0
+    for kind, alike in itertools.groupby(of_output):
+        taps, height = ranges[kind], len(list(alike))
+        found += [(o + first, n, taps.start, len(taps)) for first, n in near_equal(height, _MOST_ALONE)]
+        o += height
+    return found
+
+
 def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     lying = [o.spatial[-1] == o.itemsize for o in (r.x, r.y, r.residual) if o is not None]
     if not all(lying):
         return depthwise.build(r)
     keep: list[Any] = []
-    name = "planes"
-    found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name), r.target, check=r.check)
-    steps = [_step(r, sweep, found[name], keep) for sweep in sweeps(r.problem)]
+    steps = [_step(r, sweep, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     s, p, arith = r.situation, r.problem, r.arith
-    chunk, outer, rows, most = _chunk(s, sweep), sweep[:-2], sweep[-2], _MOST[sweep[-1].stride]
+    chunk, outer, rows = _chunk(s, sweep), sweep[:-2], sweep[-2]
     box = (*(1 for _ in outer), max(1, rows.out), max(1, sweep[-1].out))
-    if s.threads > 1:
+    alone = _alone(sweep, _lane(s))
+    most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
+    name = "planes_alone" if alone else "planes"
+    address = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, alone), r.target, check=r.check)[name]
+    if s.threads > 1 and not alone:
         items = (p.n or 0) * -(-p.c // chunk) * math.prod(axis.out for axis in outer)
         parts = -(-4 * s.threads // max(1, items))
         box = (*box[:-2], max(min(most, box[-2]), -(-box[-2] // parts)), box[-1])
@@ -191,25 +248,28 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     taps = len(offsets) * _TAPS * _TAPS
     of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     weights = r.packed(("depthwise plane", arith.name, of_sweep), lambda: _packed_weights(r.weights(sweep), taps))
+    of_rows = _bands(rows) if alone else []
+    row_taps = [(t * rows.dilation * r.x.spatial[-2], t * _TAPS * arith.bytes) for t in range(_TAPS)]
     values = common_words(r, sweep, box, [Lines((), (), ())] * len(sweep), 1, keep, chunk)
     values.update({
         "channels": p.c, "chunk_channels": chunk, "taps_outer": len(offsets),
         "tap_offsets": words([v for o in offsets for v in o]), "w_outer": _TAPS * _TAPS * arith.bytes,
         "list": _list_place(len(sweep)), "weights": weights, "w_channel": taps * arith.bytes,
-        "phases": rows.dilation, "most": most, "tiles": words(_tile_addresses(r, sweep, box[-2], most)),
-        "settings": fill_words(SETTINGS, _settings(r, sweep, taps * arith.bytes, most), keep),
-        "panel": 0, "scratch": 0,
+        "phases": rows.dilation, "most": most, "tiles": words(_tile_addresses(r, sweep, box[-2], alone)),
+        "settings": fill_words(SETTINGS, _settings(r, sweep, taps * arith.bytes, alone), keep),
+        "bands": len(of_rows), "band": words([v for band in of_rows for v in band]),
+        "entries": words([v for entry in row_taps for v in entry]), "panel": 0, "scratch": 0,
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _settings(r: Request, sweep: Sweep, w_channel: int, most: int) -> dict[str, Any]:
+def _settings(r: Request, sweep: Sweep, w_channel: int, alone: bool) -> dict[str, Any]:
     """What the tiles of a step share."""
     rows, columns = sweep[-2:]
     lane, none = _lane(r.situation), Operand(0, 0, (0,) * len(sweep), 0, 1)
     residual = r.residual or none
     strips = _strips(columns, lane, r.x.itemsize, r.y.itemsize, residual.spatial[-1])
-    step = rows.dilation  # outputs so far apart are neighbours in a tile
+    step = 1 if alone else rows.dilation  # outputs so far apart are neighbours in a tile
     return {
         "x_row": r.x.spatial[-2] * step, "y_row": r.y.spatial[-2] * step, "r_row": residual.spatial[-2] * step,
         "x_channel": r.x.c, "w_channel": w_channel, "y_channel": r.y.c, "r_channel": residual.c,
@@ -257,15 +317,18 @@ def _strips(axis: Axis, lane: int, x_size: int, y_size: int, r_step: int) -> lis
     return table
 
 
-def _tile_addresses(r: Request, sweep: Sweep, box: int, most: int) -> list[int]:
+def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int]:
     """Addresses of the tiles that a step uses, by rows; 0 for the others."""
     p, lane, rows = r.problem, _lane(r.situation), sweep[-2]
+    most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
     ahead = sweep[-1].stride == 2 and p.c * _plane_bytes(r.situation, sweep) > _CACHE_BYTES
     stride = rows.stride, sweep[-1].stride
-    spec = DepthwisePlane(p.x, p.y, r.arith.accumulator, r.epilogue, stride, _apart(sweep[-1]), ahead)
+    spec = DepthwisePlane(p.x, p.y, r.arith.accumulator, r.epilogue, stride, _apart(sweep[-1]), alone, ahead)
     table = [0] * (2 * most)
     extents = {n for e in (min(box, rows.out), rows.out % box) for n in (e // rows.dilation, -(-e // rows.dilation))}
     sizes = {size for n in extents for _, size in near_equal(n, most)}
+    if alone:
+        sizes = {n for _, n, _, _ in _bands(rows)}
     for first in range(1, most + 1, _FAMILY):
         names = {f"tile{n}": n for n in range(first, min(first + _FAMILY, most + 1))}
         if not sizes & set(names.values()):

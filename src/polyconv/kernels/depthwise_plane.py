@@ -58,6 +58,9 @@ class DepthwisePlane:
         Along rows and along the lanes.
     apart : bool
         Whether taps along the lanes are no neighbours.
+    alone : bool
+        Whether rows of outputs share no rows of the input, so that every tap loads its own: an entry is a row of taps
+        that exists for all rows, and a load without lanes is left out.
     ahead : bool
         Ask for the memory of later tiles.
     """
@@ -68,6 +71,7 @@ class DepthwisePlane:
     epilogue: Epilogue
     stride: tuple[int, int]
     apart: bool
+    alone: bool
     ahead: bool
 
 
@@ -139,6 +143,24 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                 entry.next(*(total for chain_totals in totals for total in chain_totals))
             return [entry.results[c * rows : (c + 1) * rows] for c in range(chains)]
 
+        def summed_alone(x: Buffer, w: Buffer, spans: list[Span]) -> list[Value]:
+            """Sums of all taps, by rows, each of which takes its inputs from rows of its own."""
+            with k.loop(0, number, carry=nothing) as entry:
+                totals = list(entry.values)
+                line = k.rebase(x + k.word(entries, entry.index * 2))
+                of_entry = w + k.word(entries, entry.index * 2 + 1)
+                for tap, (kind_, offset, mask) in enumerate(spans):
+                    with k.choice(mask.count > 0, tuple(totals)) as there:
+                        weight, place = k.broadcast(kind, of_entry + tap * size), k.rebase(line + offset)
+                        for a in range(rows):
+                            value = widen(k, k.load_first(kind_, place, mask), dtype, spec.element, f16c=True)
+                            totals[a] = k.fma(value, weight, totals[a])
+                            place = k.rebase(place + s["x_row"])
+                        there.next(*totals)
+                    totals = there.results
+                entry.next(*totals)
+            return entry.results
+
         with k.loop(0, count, carry=[x, weights, y, residual]) as each:
             x, w, y, other = each.values
             each.next(x + s["x_channel"], w + s["w_channel"], y + s["y_channel"], other + s["r_channel"])
@@ -163,7 +185,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                         totals = _joined(k, sums, further, strip.values[3:])
                         following = further
                     else:
-                        (totals,) = summed(here, w, spans, [[0, 1, 2]])
+                        totals = summed_alone(here, w, spans) if spec.alone else summed(here, w, spans, [[0, 1, 2]])[0]
                         following = []
                     strip.next(here + s["x_strip"], to + s["y_strip"], with_ + s["r_strip"], *following)
                     block = Block(k, Move(spec.element, spec.target, "pp", spec.epilogue), kind, True)
