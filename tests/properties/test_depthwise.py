@@ -152,6 +152,48 @@ def test_blocks_of_other_types_ranks_and_channels_that_lie_apart() -> None:
     assert complaint(p, expected(p, made), y) is None
 
 
+@pytest.mark.parametrize("stride", ["1x1", "2x2", "1x2", "2x1"])
+def test_planes_of_every_height_and_width(stride: str) -> None:
+    """Of as many rows as there are tiles, and so wide that the last strip lacks a lane, has few or all of them."""
+    for extent, width in enumerate([*range(1, 8), 15, 16, 17, 18, 31, 32, 33, 34, 47, 49, 64, 65, 66]):
+        for pads in ("1x1", "2:0x1:2", "0:1x0:1", "3x20"):
+            line = f"conv f32 NCHW n2 c3 i{extent + 3}x{width + 2} m3 k3x3 s{stride} p{pads} g3"
+            _judged(f"{line} b1 r1", extent, algorithm="depthwise_plane")
+
+
+def test_planes_with_taps_far_apart() -> None:
+    for dilation in ("2x2", "1x3", "5x1", "7x9", "14x12"):
+        for pads in (dilation, "0x0", "2x1", "1:0x0:2"):
+            line = f"conv f32 NCHW n1 c3 i29x30 m3 k3x3 p{pads} d{dilation} g3 b1 r1"
+            _judged(line, algorithm="depthwise_plane")
+        _judged(f"conv f32 NCHW n1 c4 i17x35 m4 k3x3 p{dilation} d{dilation} g4", algorithm="depthwise_plane")
+    _judged("conv f32 NCHW n1 c2 i29x40 m2 k3x3 s2x1 p1x2 d1x2 g2", algorithm="depthwise_plane")
+    for line in ("i33x33 m3 k3x3 p18x18 d18x18", "i40x41 m3 k3x3 p30:2x5:18 d18x12", "i40x40 m3 k3x3 p1x1 d18x18"):
+        _judged(f"conv f32 NCHW n2 c3 {line} g3 b1 r1", algorithm="depthwise_plane")
+        _judged(f"conv f64 NCHW n2 c3 {line} g3", algorithm="depthwise_plane")
+
+
+def test_planes_of_other_types_and_ranks_and_pixels_that_lie_apart() -> None:
+    for line in (
+        "conv f64 NCHW n1 c3 i9x30 m3 k3x3 p1x1 g3 b1 r1", "conv f64 NCHW n1 c3 i9x33 m3 k3x3 s2x2 g3 b1 r1",
+        "conv f16 NCHW n1 c5 i9x40 m5 k3x3 p1x1 g5 b1", "conv bf16 NCHW n1 c5 i9x40 m5 k3x3 s2x2 p1x1 g5 r1",
+        "conv i8>i32 NCHW n1 c3 i9x50 m3 k3x3 p1x1 g3", "conv u64 NCHW n1 c2 i9x20 m2 k3x3 s1x2 p1x1 g2",
+        "conv i8>i32 NCHW n1 c3 i9x65 m3 k3x3 s2x2 g3", "conv f32 NCHW n1 c4 i5x9x40 m4 k3x3x3 s2x1x1 p1x1x1 g4 r1",
+        "conv f32 NCHW n1 c4 i6x5x9x33 m4 k2x3x3x3 s1x1x2x2 p1x1x1x0 d2x1x1x1 g4 b1 act=HardSwish",
+    ):  # fmt: skip
+        _judged(line, algorithm="depthwise_plane")
+    p = Problem.parse("conv f32 NCHW n2 c6 i15x33 m6 k3x3 p1x1 g6 b1 r1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    assert made.residual is not None
+    for order, step in (((0, 2, 3, 1), 1), ((0, 1, 2, 3), 2), ((0, 1, 2, 3), -1), ((1, 0, 2, 3), 1)):
+        x = _lying(made.x, order, step)
+        y = compute(p, x, made.w, made.bias, made.residual, algorithm="depthwise_plane")
+        assert complaint(p, expected(p, made), y) is None
+    y = made.residual.copy()
+    assert compute(p, made.x, made.w, made.bias, y, out=y, algorithm="depthwise_plane") is y
+    assert complaint(p, expected(p, made), y) is None
+
+
 def test_weights_that_are_not_finite() -> None:
     """Padding is left out, never multiplied; where it would be, such weights are refused."""
     w = np.ones((18, 1, 3, 3), np.float32)

@@ -38,7 +38,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["applicable", "build", "cost", "workspace"]
+__all__ = ["applicable", "build", "cost", "near_equal_parts", "outer_list", "workspace"]
 
 _MOST = 4
 """Rows and columns of the largest block: its sums, nine weights and an input fit 32 registers."""
@@ -67,7 +67,7 @@ def driver(k: Module, name: str) -> None:
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         entries = workspace + p.list
-        taps = _list(k, p, item, entries)
+        taps = outer_list(k, p, item, entries)
         down, along = p.axes - 2, p.axes - 1
         rows, columns = axis_record(k, p, down), axis_record(k, p, along)
         x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n)
@@ -79,12 +79,12 @@ def driver(k: Module, name: str) -> None:
         y, other = k.buffer(frame, 2) + axis.results[0], k.buffer(frame, 4) + axis.results[1]
         parts = _parts(k, p, item, x, y)
 
-        with _near_equal(k, item.extent(down), p.phases_down) as (o, height):
+        with near_equal_parts(k, item.extent(down), p.phases_down, _MOST) as (o, height):
             row = item.origin(down) + o * rows.stride
             bottom = row + ((height - 1) * rows.stride + (_TAPS - 1)) * p.phases_down
             top = (row >= 0) & (bottom < rows.inp)
             o = item.first(down) + o
-            with _near_equal(k, item.extent(along), p.phases_along) as (q, width):
+            with near_equal_parts(k, item.extent(along), p.phases_along, _MOST) as (q, width):
                 column = item.origin(along) + q * columns.stride
                 right = column + ((width - 1) * columns.stride + (_TAPS - 1)) * p.phases_along
                 inside = top & (column >= 0) & (right < columns.inp)
@@ -124,11 +124,13 @@ def _parts(k: Module, p: Words, item: Item, x: Buffer, y: Buffer) -> list[tuple[
 
 
 @contextmanager
-def _near_equal(k: Module, extent: Value, phases: Value) -> Iterator[tuple[Value, Value]]:
-    """Visit the fewest near-equal parts, each at most ``_MOST``, of every phase of an extent: first and number."""
+def near_equal_parts(
+    k: Module, extent: Value, phases: Value, most: Value | int
+) -> Iterator[tuple[Value, Value]]:
+    """Visit the fewest near-equal parts, each at most ``most``, of every phase of an extent: first and number."""
     with k.loop(0, k.minimum(phases, extent)) as phase:
         outputs = (extent - phase.index + phases - 1) // phases
-        parts = (outputs + (_MOST - 1)) // _MOST
+        parts = (outputs + (most - 1)) // most
         size, larger = outputs // parts, outputs % parts
         with k.loop(0, parts, carry=[k.constant(INT, 0)]) as part:
             (done,) = part.values
@@ -137,7 +139,7 @@ def _near_equal(k: Module, extent: Value, phases: Value) -> Iterator[tuple[Value
             part.next(done + this)
 
 
-def _list(k: Module, p: Words, item: Item, entries: Buffer) -> Value:
+def outer_list(k: Module, p: Words, item: Item, entries: Buffer) -> Value:
     """Write the list of outer taps that meet the input; their number."""
     zero = k.constant(INT, 0)
     with k.loop(0, p.taps_outer, carry=[zero]) as tap:

@@ -1,0 +1,351 @@
+"""Depthwise 3x3 over channels-first maps, dilated and strided too, straight on the tensors.
+
+Lanes are pixels of one channel.  A tile is some rows of outputs of all columns, strip after strip, for every channel
+of an item; masks of loads and stores are tables, so that padding and narrow ends cost no code.  More axes than two
+are lists of entries.  Arrays whose pixels do not lie together are left to ``depthwise``.
+Cost: the multiply-adds, and the stream of input and result.  Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms import depthwise
+from polyconv.algorithms.depthwise_block import near_equal_parts, outer_list
+from polyconv.algorithms.panel import COMMON, Words, axis_record, decode
+from polyconv.algorithms.program import (
+    Operand,
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    common_words,
+    fill_words,
+    near_equal,
+    zeros,
+)
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, sweeps
+from polyconv.kernels.depthwise_plane import (
+    SETTINGS,
+    SPAN,
+    STRIPS,
+    DepthwisePlane,
+    depthwise_plane,
+    loads,
+)
+from polyconv.kernels.isa import ARITHMETIC, lanes
+from polyconv.kernels.language import Buffer, Module, Value
+from polyconv.kernels.objects import kernel
+from polyconv.runtime.arrays import aligned, words
+
+__all__ = ["applicable", "build", "cost", "workspace"]
+
+_MOST = {1: 14, 2: 8}
+"""Rows of the largest tile by stride of the lanes: sums, nine weights and inputs fit 32 registers."""
+
+_FEW = 8
+"""Outputs of a phase of the rows from which on they share inputs in any case."""
+
+_MOST_ALONE = 18
+"""Where taps load their own inputs weights take one register."""
+
+_TAPS = 3
+_CHUNK_BYTES = {1: 128 << 10, 2: 512 << 10}
+"""Input and result of the channels of an item, by stride of the lanes."""
+
+_ROW = {1: 4.9, 2: 8.4}
+"""Cycles of a vector of outputs, by stride of the lanes: the multiply-adds, or the loads."""
+
+_FAMILY = 2
+"""Sizes of tiles that share a kernel: it compiles in less than 50 ms, and near-equal parts have neighbouring sizes."""
+
+_CACHE_BYTES = 1 << 20
+"""Input and result beyond this are asked for ahead where tiles do little with them, with a stride of two."""
+
+WORDS = (
+    *COMMON, "channels", "chunk_channels", "taps_outer", "*tap_offsets", "w_outer", "list", "*weights", "w_channel",
+    "phases", "most", "*tiles", "*settings", "bands", "*band", "*entries",
+)  # fmt: skip
+
+BAND = ("first", "rows", "entry", "entries")
+"""Rows that have the same taps inside the input, and which entries those are."""
+
+
+def driver(k: Module, name: str, alone: bool) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module; rows share inputs or stand ``alone``."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        down = p.axes - 2
+        rows = axis_record(k, p, down)
+        first = item.g * p.chunk_channels
+        channels = k.minimum(p.chunk_channels, p.channels - first)
+        x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n + first * p.x_c)
+        y, other = p.y_base + item.n * p.y_n + first * p.y_c, p.r_base + item.n * p.r_n + first * p.r_c
+        with k.loop(0, down, carry=[y, other]) as axis:
+            record = axis_record(k, p, axis.index)
+            o = item.first(axis.index)
+            axis.next(axis.values[0] + o * record.y_stride, axis.values[1] + o * record.r_stride)
+        y, other = k.buffer(frame, 2) + axis.results[0], k.buffer(frame, 4) + axis.results[1]
+
+        def call(o: Value, height: Value, entries: Buffer, taps: Value) -> None:
+            row = item.origin(down) + o * rows.stride
+            o = item.first(down) + o
+            k.call(
+                k.buffer(p.buffer("tiles") + (height - 1) * 16), p.buffer("settings"), x + row * rows.x_stride, entries,
+                taps, p.buffer("weights") + first * p.w_channel, y + o * rows.y_stride, other + o * rows.r_stride,
+                first, channels, row,
+            )  # fmt: skip
+
+        if alone:
+            with k.loop(0, p.bands) as number_of_band:
+                band = Words(k, p.buffer("band"), BAND).at(number_of_band.index, len(BAND))
+                call(band.first, band.rows, p.buffer("entries") + band.entry * 16, band.entries)
+            return
+        entries = workspace + p.list
+        taps = outer_list(k, p, item, entries)
+        with near_equal_parts(k, item.extent(down), p.phases, p.most) as (o, height):
+            call(o, height, entries, taps)
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    reason = depthwise.applicable(s)
+    if reason is not None:
+        return reason
+    p = s.problem
+    if p.layout != "NCHW" or s.target.level != "avx512":
+        return "computes channels-first maps with 32 vector registers"
+    if not s.finite:
+        return "weights hold Inf or NaN, which would meet the columns of the padding"
+    for sweep in sweeps(p):
+        if len(sweep) < 2 or not all(_fits(axis) for axis in sweep[-2:]):
+            return "computes 3x3 taps, dilated or by strides of two"
+    return None
+
+
+def _fits(axis: Axis) -> bool:
+    """Whether tiles take an axis: three taps, no stride between those far apart, results that lie together."""
+    strided = axis.stride == 1 or (axis.stride == 2 and axis.dilation == 1)
+    return axis.taps == _TAPS and strided and axis.out_step == 1
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs: the item's box and a list of outer taps."""
+    return _list_place(s.problem.rank) + 16 * (math.prod(s.problem.k[:-2]) + 1)
+
+
+def _list_place(rank: int) -> int:
+    return -(-24 * rank // 64) * 64
+
+
+def _lane(s: Situation) -> int:
+    return lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
+
+
+def _plane_bytes(s: Situation, sweep: Sweep) -> int:
+    """Bytes of a channel of input and result."""
+    p = s.problem
+    read, written = math.prod(axis.inp for axis in sweep), math.prod(axis.out for axis in sweep)
+    return read * p.x_dtype.itemsize + written * p.y_dtype.itemsize
+
+
+def _chunk(s: Situation, sweep: Sweep) -> int:
+    """Channels of an item."""
+    return max(1, min(s.problem.c, _CHUNK_BYTES[sweep[-1].stride] // max(1, _plane_bytes(s, sweep))))
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: multiply-adds and starts of tiles; the stream of input and result, which hardly overlaps with them."""
+    p = s.problem
+    cycles = streamed = 0.0
+    for sweep in sweeps(p):
+        outer, rows, columns = sweep[:-2], sweep[-2], sweep[-1]
+        strips = -(-columns.out // _lane(s))
+        lines = math.prod(axis.out for axis in outer) * p.c
+        entries = math.prod(axis.taps for axis in outer)
+        together = _tiles(rows, _MOST[columns.stride]) * (20.0 + 10 * strips * entries)
+        together += rows.out * strips * entries * _ROW[columns.stride]
+        cycles += lines * min(together, _alone_cycles(sweep, _lane(s)))
+        streamed += p.c * _plane_bytes(s, sweep)
+    moves = streamed * (0.012 if streamed <= _CACHE_BYTES else 0.027)
+    batch = p.n or 0
+    return {"products": cycles * batch, "moves": moves * batch}
+
+
+def _tiles(axis: Axis, most: int) -> int:
+    """Tiles along the rows."""
+    size, larger = divmod(axis.out, axis.dilation)
+    return larger * -(-(size + 1) // most) + (axis.dilation - larger) * -(-size // most)
+
+
+def _alone(sweep: Sweep, lane: int) -> bool:
+    """Whether rows of outputs stand alone: taps are so far apart that few rows would share inputs."""
+    rows, columns = sweep[-2:]
+    strips = -(-columns.out // lane)
+    together = _tiles(rows, _MOST[columns.stride]) * (20 + 10 * strips) + rows.out * strips * _ROW[columns.stride]
+    return _alone_cycles(sweep, lane) < together
+
+
+@lru_cache(256)
+def _alone_cycles(sweep: Sweep, lane: int) -> float:
+    """Cycles of a channel whose taps load their own inputs; infinite where that cannot be."""
+    if len(sweep) > 2 or not _apart(sweep[1]) or sweep[0].out > _FEW * sweep[0].dilation:
+        return math.inf
+    rows, columns = sweep
+    taps = sum(
+        column + tap * columns.dilation + lane > 0 and column + tap * columns.dilation < columns.inp
+        for column in range(-columns.pad, columns.out - columns.pad, lane)
+        for tap in range(_TAPS)
+    )
+    strips = -(-columns.out // lane)
+    return sum(20 + 10 * strips + (1.1 * n + 5) * band_taps * taps for _, n, _, band_taps in _bands(rows))
+
+
+def _bands(axis: Axis) -> list[tuple[int, int, int, int]]:
+    """Rows in the words of ``BAND``, for entries that are the taps of the axis."""
+    ((ranges, of_output),) = bands((axis,), axis.out + 1)
+    found, o = [], 0
+    for kind, alike in itertools.groupby(of_output):
+        taps, height = ranges[kind], len(list(alike))
+        found += [(o + first, n, taps.start, len(taps)) for first, n in near_equal(height, _MOST_ALONE)]
+        o += height
+    return found
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step per sweep."""
+    lying = [o.spatial[-1] == o.itemsize for o in (r.x, r.y, r.residual) if o is not None]
+    if not all(lying):
+        return depthwise.build(r)
+    keep: list[Any] = []
+    steps = [_step(r, sweep, keep) for sweep in sweeps(r.problem)]
+    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
+    s, p, arith = r.situation, r.problem, r.arith
+    chunk, outer, rows = _chunk(s, sweep), sweep[:-2], sweep[-2]
+    box = (*(1 for _ in outer), max(1, rows.out), max(1, sweep[-1].out))
+    alone = _alone(sweep, _lane(s))
+    most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
+    name = "planes_alone" if alone else "planes"
+    address = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, alone), r.target, check=r.check)[name]
+    if s.threads > 1 and not alone:
+        items = (p.n or 0) * -(-p.c // chunk) * math.prod(axis.out for axis in outer)
+        parts = -(-4 * s.threads // max(1, items))
+        box = (*box[:-2], max(min(most, box[-2]), -(-box[-2] // parts)), box[-1])
+    offsets: list[list[int]] = [[]]
+    for axis in outer:
+        offsets = [[*o, t * axis.dilation] for o in offsets for t in range(axis.taps)]
+    taps = len(offsets) * _TAPS * _TAPS
+    of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
+    weights = r.packed(("depthwise plane", arith.name, of_sweep), lambda: _packed_weights(r.weights(sweep), taps))
+    of_rows = _bands(rows) if alone else []
+    row_taps = [(t * rows.dilation * r.x.spatial[-2], t * _TAPS * arith.bytes) for t in range(_TAPS)]
+    values = common_words(r, sweep, box, [Lines((), (), ())] * len(sweep), 1, keep, chunk)
+    values.update({
+        "channels": p.c, "chunk_channels": chunk, "taps_outer": len(offsets),
+        "tap_offsets": words([v for o in offsets for v in o]), "w_outer": _TAPS * _TAPS * arith.bytes,
+        "list": _list_place(len(sweep)), "weights": weights, "w_channel": taps * arith.bytes,
+        "phases": rows.dilation, "most": most, "tiles": words(_tile_addresses(r, sweep, box[-2], alone)),
+        "settings": fill_words(SETTINGS, _settings(r, sweep, taps * arith.bytes, alone), keep),
+        "bands": len(of_rows), "band": words([v for band in of_rows for v in band]),
+        "entries": words([v for entry in row_taps for v in entry]), "panel": 0, "scratch": 0,
+    })  # fmt: skip
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _settings(r: Request, sweep: Sweep, w_channel: int, alone: bool) -> dict[str, Any]:
+    """What the tiles of a step share."""
+    rows, columns = sweep[-2:]
+    lane, none = _lane(r.situation), Operand(0, 0, (0,) * len(sweep), 0, 1)
+    residual = r.residual or none
+    strips = _strips(columns, lane, r.x.itemsize, r.y.itemsize, residual.spatial[-1])
+    step = 1 if alone else rows.dilation  # outputs so far apart are neighbours in a tile
+    return {
+        "x_row": r.x.spatial[-2] * step, "y_row": r.y.spatial[-2] * step, "r_row": residual.spatial[-2] * step,
+        "x_channel": r.x.c, "w_channel": w_channel, "y_channel": r.y.c, "r_channel": residual.c,
+        "r_lane": residual.spatial[-1], "x_strip": -lane * columns.stride * r.x.itemsize,
+        "y_strip": -lane * r.y.itemsize, "r_strip": -lane * residual.spatial[-1], "unit": step, "height": rows.inp,
+        "groups": len(strips) // (len(STRIPS) + len(loads(columns.stride, _apart(columns), lane)) * len(SPAN)),
+        "x_ahead": r.x.c, "y_ahead": r.y.c, "strips": words(strips),
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
+        "constants": r.constants,
+    }  # fmt: skip
+
+
+def _apart(axis: Axis) -> bool:
+    return axis.dilation > 1
+
+
+def _strips(axis: Axis, lane: int, x_size: int, y_size: int, r_step: int) -> list[int]:
+    """The kernel's table of strips, from right to left; those that read the same lanes in groups."""
+
+    def span(column: int, there: int) -> list[int]:
+        """The load of lanes from a column on; at a place inside even where it has no lanes."""
+        first = min(there, max(0, -column))
+        end = max(first, min(there, axis.inp - column))
+        if first == end:
+            return [0, 0, 0, 0]
+        return [column * x_size, (1 << end) - (1 << first), first, end]
+
+    last = -(-axis.out // lane) - 1
+    beyond = lane * (last + 1) * axis.stride - axis.pad
+    lacking = axis.stride == 2 and axis.out % lane == 0 and 0 <= beyond < axis.inp
+    table = [int(lacking), *span(beyond, 1)]
+    places = loads(axis.stride, _apart(axis), lane)
+    inner = False
+    for strip in range(last, -1, -1):
+        used = min(lane, axis.out - strip * lane)
+        column = strip * lane * axis.stride - axis.pad
+        spans = [span(column + step * axis.dilation, there) for step, there in places]
+        found = [(1 << used) - 1, used, *(word for s in spans for word in s)]
+        whole = used == lane and all(s[3] - s[2] == there for s, (_, there) in zip(spans, places, strict=True))
+        if whole and inner:
+            table[-len(STRIPS) - len(places) * len(SPAN)] += 1
+        else:
+            table += [1, strip * lane * y_size, strip * lane * r_step, *found]
+        inner = whole
+    return table
+
+
+def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int]:
+    """Addresses of the tiles that a step uses, by rows; 0 for the others."""
+    p, lane, rows = r.problem, _lane(r.situation), sweep[-2]
+    most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
+    ahead = sweep[-1].stride == 2 and p.c * _plane_bytes(r.situation, sweep) > _CACHE_BYTES
+    stride = rows.stride, sweep[-1].stride
+    spec = DepthwisePlane(p.x, p.y, r.arith.accumulator, r.epilogue, stride, _apart(sweep[-1]), alone, ahead)
+    table = [0] * (2 * most)
+    extents = {n for e in (min(box, rows.out), rows.out % box) for n in (e // rows.dilation, -(-e // rows.dilation))}
+    sizes = {size for n in extents for _, size in near_equal(n, most)}
+    if alone:
+        sizes = {n for _, n, _, _ in _bands(rows)}
+    for first in range(1, most + 1, _FAMILY):
+        names = {f"tile{n}": n for n in range(first, min(first + _FAMILY, most + 1))}
+        if not sizes & set(names.values()):
+            continue
+
+        def tiles(k: Module, names: dict[str, int] = names) -> None:
+            for name, n in names.items():
+                depthwise_plane(k, name, spec, lane, n)
+
+        found = kernel(f"{spec} {lane} {' '.join(names)}", tuple(names), tiles, r.target, check=r.check)
+        for name, n in names.items():
+            table[2 * (n - 1)] = found[name]
+    return table
+
+
+def _packed_weights(w: NDArray[Any], taps: int) -> NDArray[Any]:
+    """Weights (groups, 1, 1, taps), channel after channel."""
+    packed = aligned((w.shape[0], taps), w.dtype)
+    packed[:] = np.reshape(w, (w.shape[0], taps))
+    return packed

@@ -1,0 +1,252 @@
+"""Depthwise tiles over planes: rows of outputs by all vectors of pixels of a map, channel after channel.
+
+Lanes are pixels that lie together.  A row of the input is loaded once for all rows of outputs that it feeds; every
+load and store has a mask, which costs nothing, so that one piece of code serves every strip of a map.  With a stride
+of two along the lanes even and odd elements are parted in the order that costs least, and a tap one output further
+on is a sum of its own that moves by one lane once it is complete: strips go from right to left, so that each finds
+the lane that it lacks.  It knows neither extents nor pads nor what lies outside the two axes, which is a list of
+entries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES, widen
+from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
+from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+
+__all__ = ["SETTINGS", "SPAN", "STRIPS", "STRIPS_HEADER", "DepthwisePlane", "depthwise_plane", "loads"]
+
+TAPS = 3
+
+SETTINGS = (
+    "x_row", "y_row", "r_row", "x_channel", "w_channel", "y_channel", "r_channel", "r_lane", "x_strip", "y_strip",
+    "r_strip", "unit", "height", "groups", "x_ahead", "y_ahead", "*strips", "*bias", "*scale", "*constants",
+)  # fmt: skip
+"""What all calls of a step share: byte strides (``x_row``: from one tap to the next; ``strip``: from one vector to the
+one on its left), input positions from one tap to the next, extent of the input, groups of strips."""
+
+SPAN = ("offset", "bits", "first", "end")
+"""Words of a load: offset in bytes from column 0, mask, lanes first..end that it has."""
+
+STRIPS = ("count", "y", "r", "bits", "used")
+"""Words of strips side by side with equal masks, before those of their loads: their number, offsets of the rightmost
+in bytes, mask and lanes of its outputs."""
+
+STRIPS_HEADER = 1 + len(SPAN)
+"""Words before the groups: whether the rightmost strip lacks a lane, and the load of it."""
+
+# settings, input (first row, column 0), entries, their number, weights, result, residual, channel, channels, input
+# position of the first row
+_SIGNATURE = ("buffer", "buffer", "buffer", "int", "buffer", "buffer", "buffer", "int", "int", "int")
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwisePlane:
+    """A kind of tile.
+
+    Parameters
+    ----------
+    source, target : str
+        dtypes of input and result.
+    element : str
+        LLVM accumulator.
+    epilogue : Epilogue
+    stride : (int, int)
+        Along rows and along the lanes.
+    apart : bool
+        Whether taps along the lanes are no neighbours.
+    alone : bool
+        Whether rows of outputs share no rows of the input, so that every tap loads its own: an entry is a row of taps
+        that exists for all rows, and a load without lanes is left out.
+    ahead : bool
+        Ask for the memory of later tiles.
+    """
+
+    source: str
+    target: str
+    element: str
+    epilogue: Epilogue
+    stride: tuple[int, int]
+    apart: bool
+    alone: bool
+    ahead: bool
+
+
+def loads(along: int, apart: bool, lanes: int) -> list[tuple[int, int]]:
+    """Loads of a strip in a row of the input: at which tap or, of neighbours, at which column, and how many lanes.
+
+    What one load lacks for neighbours further on comes from a short one: loads that cross a line are the bound.
+    """
+    if apart:
+        return [(tap, lanes) for tap in range(TAPS)]
+    return [(0, lanes), (lanes, lanes if along == 2 else TAPS - 1)]
+
+
+def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows: int) -> None:
+    """Add the tile of ``rows`` rows of outputs; rows of the input that do not exist are left out."""
+    kind = vector(spec.element, lanes)
+    dtype = DTYPES[spec.source]
+    memory = kind.of(LLVM_NAMES[dtype.name])
+    size = kind.element_bytes
+    down, along = spec.stride
+    parted = along == 2
+    number_of_loads = len(loads(along, spec.apart, lanes))
+    few = memory if parted or spec.apart else Type(memory.element, 4)
+    with k.function(name, *_SIGNATURE) as given:
+        settings, x, entries, number, weights, y, residual, channel, count, position = given
+        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:16])}
+        strips, bias, scale, constants = (k.buffer(settings, 16 + 2 * i) for i in range(4))
+        zero = k.constant(INT, 0)
+        nothing = [k.constant(kind, 0)] * rows
+
+        def span(place: Buffer, kind: Type) -> Span:
+            words = [k.word(place, i) for i in (0, 2, 3)]
+            return kind, words[0], Mask(_bits(k, place + 8, kind.lanes), words[2], words[1])
+
+        def summed(x: Buffer, w: Buffer, spans: list[Span], used: list[list[int]]) -> list[list[Value]]:
+            """Sums of the taps ``used``, by rows: a list of them for every chain of sums."""
+            chains = len(used)
+            with k.loop(0, number, carry=nothing * chains) as entry:
+                totals = [list(entry.values[c * rows : (c + 1) * rows]) for c in range(chains)]
+                line = k.rebase(x + k.word(entries, entry.index * 2))
+                of_entry = w + k.word(entries, entry.index * 2 + 1)
+                of_tap = {
+                    (i, j): k.broadcast(kind, of_entry + (i * TAPS + j) * size)
+                    for i in range(TAPS)
+                    for j in range(TAPS)
+                    if any(j in chain for chain in used)
+                }
+                for i in range((rows - 1) * down + TAPS):
+                    fed = [a for a in range(rows) if 0 <= i - a * down < TAPS]
+                    held = [chain[a] for chain in totals for a in fed]
+                    with k.choice((position + s["unit"] * i).below(s["height"]), tuple(held)) as there:
+                        here = [k.load_first(kind, line + offset, mask) for kind, offset, mask in spans]
+                        if along == 1 and not spec.apart:
+                            here = _shifted(k, *here)
+                        here = [widen(k, value, dtype, spec.element, f16c=True) for value in here]
+                        if parted and len(here) == 2:
+                            here = _parted(k, *here)
+                        for c, chain in enumerate(used):
+                            for j in chain:
+                                value = here[j % len(here)]
+                                for at, a in enumerate(fed, c * len(fed)):
+                                    held[at] = k.fma(value, of_tap[i - a * down, j], held[at])
+                        there.next(*held)
+                    sums = iter(there.results)
+                    for chain_totals in totals:
+                        for a in fed:
+                            chain_totals[a] = next(sums)
+                    line = k.rebase(line + s["x_row"])
+                entry.next(*(total for chain_totals in totals for total in chain_totals))
+            return [entry.results[c * rows : (c + 1) * rows] for c in range(chains)]
+
+        def summed_alone(x: Buffer, w: Buffer, spans: list[Span]) -> list[Value]:
+            """Sums of all taps, by rows, each of which takes its inputs from rows of its own."""
+            with k.loop(0, number, carry=nothing) as entry:
+                totals = list(entry.values)
+                line = k.rebase(x + k.word(entries, entry.index * 2))
+                of_entry = w + k.word(entries, entry.index * 2 + 1)
+                for tap, (kind_, offset, mask) in enumerate(spans):
+                    with k.choice(mask.count > 0, tuple(totals)) as there:
+                        weight, place = k.broadcast(kind, of_entry + tap * size), k.rebase(line + offset)
+                        for a in range(rows):
+                            value = widen(k, k.load_first(kind_, place, mask), dtype, spec.element, f16c=True)
+                            totals[a] = k.fma(value, weight, totals[a])
+                            place = k.rebase(place + s["x_row"])
+                        there.next(*totals)
+                    totals = there.results
+                entry.next(*totals)
+            return entry.results
+
+        with k.loop(0, count, carry=[x, weights, y, residual]) as each:
+            x, w, y, other = each.values
+            each.next(x + s["x_channel"], w + s["w_channel"], y + s["y_channel"], other + s["r_channel"])
+            beyond: list[Value] = []
+            if parted:
+                with k.choice(k.word(strips).equals(1), nothing) as lacking:
+                    lacking.next(*summed(x, w, [span(strips + 8, memory)], [[2]])[0])
+                beyond = lacking.results
+            with k.loop(0, s["groups"], carry=beyond) as group:
+                place = strips + (group.index * (len(STRIPS) + number_of_loads * len(SPAN)) + STRIPS_HEADER) * 8
+                beside = place + len(STRIPS) * 8
+                kinds = [memory, *[few] * (number_of_loads - 1)]
+                spans = [span(beside + i * 8 * len(SPAN), kind) for i, kind in enumerate(kinds)]
+                mask = Mask(_bits(k, place + 24, lanes), k.word(place, 4))
+                start = [x, y + k.word(place, 1), other + k.word(place, 2)]
+                with k.loop(0, k.word(place), carry=[*start, *group.values]) as strip:
+                    here, to, with_ = strip.values[:3]
+                    if spec.ahead:
+                        _ask_ahead(k, s, here + spans[0][1], to, rows, down, along, memory.bytes)
+                    if parted:
+                        sums, further = summed(here, w, spans, [[0, 1], [2]])
+                        totals = _joined(k, sums, further, strip.values[3:])
+                        following = further
+                    else:
+                        totals = summed_alone(here, w, spans) if spec.alone else summed(here, w, spans, [[0, 1, 2]])[0]
+                        following = []
+                    strip.next(here + s["x_strip"], to + s["y_strip"], with_ + s["r_strip"], *following)
+                    block = Block(k, Move(spec.element, spec.target, "pp", spec.epilogue), kind, True)
+                    for total in totals:
+                        store = store_out(block, bias, scale, with_, s["r_lane"], zero, constants)
+                        store(total, to, zero, channel + each.index, mask)
+                        to, with_ = to + s["y_row"], with_ + s["r_row"]
+                group.next(*strip.results[3:])
+
+
+Span = tuple[Type, Value, Mask]
+"""A load: its type, offset and mask."""
+
+
+def _bits(k: Module, place: Buffer, lanes: int) -> Value:
+    bits = k.load(Type("i16"), place)
+    whole = bits if lanes == 16 else k.cast("trunc", bits, Type(f"i{lanes}"))
+    return k.cast("bitcast", whole, Type("i1", lanes))
+
+
+def _shifted(k: Module, here: Value, rest: Value) -> list[Value]:
+    """A vector and those of the taps further on, whose last lanes are in ``rest``."""
+    lanes = here.type.lanes
+    rest = k.shuffle(rest, rest, [i % (TAPS - 1) for i in range(lanes)])
+    return [here, *(k.shuffle(here, rest, range(tap, lanes + tap)) for tap in range(1, TAPS))]
+
+
+def _order(lanes: int, size: int) -> list[int]:
+    """The elements of two vectors that a pair of shuffles within pieces of 128 bits makes even ones of, halved."""
+    piece = 16 // size
+    return [half * lanes // 2 + (first + i) // 2 for first in range(0, lanes, piece) for half in range(2)
+            for i in range(0, piece, 2)]  # fmt: skip
+
+
+def _parted(k: Module, a: Value, b: Value) -> list[Value]:
+    """Even and odd elements of two vectors, both in the order of ``_order``."""
+    lanes, piece = a.type.lanes, 16 // a.type.element_bytes
+    picks = [half * lanes + first + i for first in range(0, lanes, piece) for half in range(2)
+             for i in range(0, piece, 2)]  # fmt: skip
+    return [k.shuffle(a, b, picks), k.shuffle(a, b, [i + 1 for i in picks])]
+
+
+def _joined(k: Module, sums: list[Value], further: list[Value], beyond: list[Value]) -> list[Value]:
+    """Sums in order, each with that of the last tap, which stands one output further on."""
+    lanes = sums[0].type.lanes
+    order = _order(lanes, sums[0].type.element_bytes)
+    places = [order.index(i) for i in range(lanes)]
+    return [
+        k.shuffle(one, one, places) + k.shuffle(two, after, [*places[1:], lanes])
+        for one, two, after in zip(sums, further, beyond, strict=True)
+    ]
+
+
+def _ask_ahead(k: Module, s: dict[str, Value], x: Buffer, y: Buffer, rows: int, down: int, along: int,
+               line: int) -> None:  # fmt: skip
+    """Prefetch as much of input and result as the tile has, further on."""
+    x, y = x + s["x_ahead"], y + s["y_ahead"]
+    for _ in range(rows * down):
+        for part in range(along):
+            k.prefetch(x + part * line)
+        x = x + s["x_row"]
+    for _ in range(rows):
+        k.prefetch(y, writing=True)
+        y = y + s["y_row"]
