@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from polyconv.target import Target
 
-__all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "lanes", "pixel_tiles", "run_tiles"]
+__all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "lanes", "pixel_tiles", "run_tiles", "square_tile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,9 @@ _PIXEL_TILES: dict[str, dict[int, int]] = {
     "baseline": {1: 4, 2: 4, 4: 2},
 }
 
+# Most output channels of the tile that transposes squares of pixels by channels in registers; two such vectors spill.
+_SQUARE_TILES: dict[str, int] = {"avx512": 8, "avx2": 4, "baseline": 4}
+
 
 def lanes(target: Target, arithmetic: Arithmetic) -> int:
     """Accumulators in one vector register."""
@@ -91,3 +94,8 @@ def run_tiles(target: Target) -> dict[int, int]:
 def pixel_tiles(target: Target) -> dict[int, int]:
     """Output channels -> most pixel vectors, for the tile whose lanes are pixels."""
     return _PIXEL_TILES[target.level]
+
+
+def square_tile(target: Target) -> int:
+    """Most output channels of the tile that transposes a vector of pixels in registers."""
+    return _SQUARE_TILES[target.level]
