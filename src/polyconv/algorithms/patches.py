@@ -293,7 +293,7 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
             leaving = math.ceil(count / lane) * outputs * ((1.5 if fits else 4.0) + apart_cycles(p, sweep[-1]))
         else:
             used = -(-outputs // lane)
-            tiles = near_equal(math.ceil(count), channel_tile(s.target, plan.width))
+            tiles = near_equal(math.ceil(count), channel_tile(s.target, used))
             cycles = sum(tile_cycles(n, used) * plan.entries + 15 for _, n in tiles)
             across = (16.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
             leaving = count * used * (across if p.layout == "NCHW" else 1.5 if fits else 4.0)
@@ -342,8 +342,10 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
         name, ("driver",), lambda k: driver(k, "driver", wide, pixels=plan.pixels, planes=plan.planes), r.target,
         check=r.check,
     )["driver"]  # fmt: skip
-    form, most = "pixel" if plan.pixels else "channel", channel_tile(r.target, plan.width)
-    functions, records = points.set_tables(r, plan.sets, plan.entries, fused, form, most)
+    form = "pixel" if plan.pixels else "channel"
+    functions, records = points.set_tables(
+        r, plan.sets, plan.entries, fused, form, lambda vectors: channel_tile(r.target, vectors)
+    )
     key = ("patches", tuple((a.taps, a.first_tap, a.tap_step) for a in whole))
     packed = points.packed_weights(r, key, lambda: _by_entry(r, whole), plan.sets, form)
     count, channels = math.prod(plan.box), p.c // p.groups

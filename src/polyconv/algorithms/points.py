@@ -116,15 +116,21 @@ def pixel_tiles_along(k: Module, row: Row, slot: Buffer | None) -> None:
 
 
 def cut_outputs(s: Situation, lane: int, form: str) -> tuple[tuple[tuple[int, int], ...], int]:
-    """The sets of a group's output channels, (first, outputs), and the vectors of one (lanes are channels)."""
+    """The sets of a group's output channels, (first, outputs), and the most vectors of one (lanes are channels).
+
+    An odd number of vectors ends with three, if there is such a tile: one alone is held up by its loads.
+    """
     outputs = s.problem.m // s.problem.groups
     if form == "pixel":
         return tuple(by_pixels.tile_rows(outputs, s.target)), 1
     if form == "square":
         return tuple(near_equal(outputs, square_tile(s.target))), 1
-    width = 1 if outputs <= lane else 2
-    step = width * lane
-    return tuple((first, min(step, outputs - first)) for first in range(0, outputs, step)), width
+    vectors = -(-outputs // lane)
+    odd = vectors % 2 == 1 and vectors > 1 and channel_tile(s.target, 3) > 0
+    widths = [2] * (vectors // 2 - odd) + ([3] if odd else [1] * (vectors % 2))
+    firsts = itertools.accumulate((width * lane for width in widths), initial=0)
+    sets = ((first, min(width * lane, outputs - first)) for first, width in zip(firsts, widths, strict=False))
+    return tuple(sets), max(widths, default=1)
 
 
 _NEAR_BYTES = 128 << 10
@@ -153,13 +159,14 @@ def most_rows(target: Target, width: int, pixel_bytes: int) -> int:
     return min(most, 7) if pixel_bytes % 4096 == 0 else most
 
 
-def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused: bool, form: str, most: int,
-               places: Sequence[Sequence[tuple[int, int]]] = (((0, 0),),)) -> tuple[list[int], list[int]]:  # fmt: skip
+def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused: bool, form: str,
+               most: Callable[[int], int], places: Sequence[Sequence[tuple[int, int]]] = (((0, 0),),)
+               ) -> tuple[list[int], list[int]]:  # fmt: skip
     """Functions of tiles, and a record (``SET``) for every set of outputs.
 
-    Lanes are channels, tiles of 1, 2, ... ``most`` pixels; or pixels, tiles of 1, 2, ... vectors ("pixel": as many as
-    there are tiles of so many outputs for), whole and at an edge.  All sets are there for every group of places in
-    result and residual, those of a set together.
+    Lanes are channels, tiles of 1, 2, ... pixels, ``most`` by their vectors; or pixels, tiles of 1, 2, ... vectors
+    ("pixel": as many as there are tiles of so many outputs for), whole and at an edge.  All sets are there for every
+    group of places in result and residual, those of a set together.
     """
     lane, by_channel = lanes(r.target, r.arith), form == "channel"
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue) if fused else of_sums(r.arith.name)
@@ -172,7 +179,7 @@ def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused:
     for (y, residual), (first, outputs) in of_sets:
         vectors, there = -(-outputs // lane), (outputs - 1) % lane + 1
         kind = (vectors, there < lane) if by_channel else (outputs, False)
-        sizes = range(1, (pixel_tiles(r.target)[outputs] if form == "pixel" else most) + 1)
+        sizes = range(1, (pixel_tiles(r.target)[outputs] if form == "pixel" else most(vectors)) + 1)
         if kind not in tables:
             tables[kind] = len(functions) - 2  # the function of size n is at word 2 n
             edges = (there < lane,) if by_channel else (False, True)

@@ -306,7 +306,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
         else:
             used = -(-outputs // lane)
             pixel_bytes = p.c * arith.bytes * plan.sweep[-1].stride if p.layout == "NHWC" else arith.bytes
-            tiles = near_equal(math.ceil(width), points.most_rows(s.target, plan.width, pixel_bytes))
+            tiles = near_equal(math.ceil(width), points.most_rows(s.target, used, pixel_bytes))
             across = p.layout == "NCHW" and p.m > 1
             apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.0
             products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
@@ -344,9 +344,13 @@ def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
     address = kernel(name, ("driver",), lambda k: driver(k, "driver", pixels=plan.pixels), r.target, check=r.check)
     along = along_out(r, _last_out(plan), "p" if plan.pixels else "c")
     fused = is_fusible(p) and along in ("cc", "pp")
-    entries, most = p.c // p.groups, points.most_rows(r.target, plan.width, axes[-1].stride * r.x.spatial[-1])
+    entries, pixel_bytes = p.c // p.groups, axes[-1].stride * r.x.spatial[-1]
     if plan.form == "square":
-        entries, most = -(-entries // lanes(r.target, arith)) * lanes(r.target, arith), 1
+        entries = -(-entries // lanes(r.target, arith)) * lanes(r.target, arith)
+
+    def most(vectors: int) -> int:
+        return 1 if plan.form == "square" else points.most_rows(r.target, vectors, pixel_bytes)
+
     functions, records = points.set_tables(
         r, plan.sets, entries, fused, plan.form, most, _places(given, family, plan.phases)
     )

@@ -53,8 +53,8 @@ ARITHMETIC: dict[str, Arithmetic] = {
 # a broadcast; 16 hold 6 x 2; without FMA a product needs a register of its own.
 # Measured on Zen 4: all of them run at 97-100 % of one FMA a cycle.
 _CHANNEL_TILES: dict[str, dict[int, int]] = {
-    "avx512": {1: 14, 2: 14},
-    "avx2": {1: 6, 2: 6},
+    "avx512": {1: 14, 2: 14, 3: 9},
+    "avx2": {1: 6, 2: 6, 3: 4},
     "baseline": {1: 4, 2: 4},
 }
 
@@ -82,8 +82,8 @@ def lanes(target: Target, arithmetic: Arithmetic) -> int:
 
 
 def channel_tile(target: Target, vectors: int) -> int:
-    """Most rows of a tile of ``vectors`` weight vectors."""
-    return _CHANNEL_TILES[target.level][vectors]
+    """Most rows of a tile of ``vectors`` weight vectors, 0 if there is none."""
+    return _CHANNEL_TILES[target.level].get(vectors, 0)
 
 
 def run_tiles(target: Target) -> dict[int, int]:
