@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import nullcontext
 from typing import Any
 
@@ -40,6 +41,31 @@ def test_outputs_around_the_edges_of_vectors(layout: str, epilogue: str) -> None
     for m in (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 79):
         _agrees(f"conv f32 {layout} n1 c3 i3x19 m{m} k1x1{epilogue}")
         _agrees(f"conv f32 {layout} n1 c6 i3x19 m{3 * m} k1x1 g3{epilogue}")
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i64"])
+def test_few_outputs_of_pixels_whose_channels_lie_together(dtype: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for pixels, c, m in itertools.product((1, 15, 16, 17, 70), (2, 16, 35), (1, 2, 5)):
+            _agrees(f"conv {dtype} NHWC n2 c{c} i{pixels} m{m} k1 b1 r1")
+    _agrees("conv f32 NHWC n1 c40 i9x40 m4 k1x1 s2x2 g2 b1")
+    _agrees("conv f32 NHWC n1 c20 i9x40 m1 k1x1 s2x3 act=Gelu")
+    _agrees("conv_transpose f32 NHWC n1 c33 i5x6 m2 k2x2 s2x2 b1")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("epilogue", ["", " b1 r1 act=Relu", " b1 act=Gelu"])
+def test_phases_leave_together(layout: str, epilogue: str) -> None:
+    """Transposed convolutions whose windows do not overlap, with and without all phases of the last axis."""
+    for m in (1, 3, 32, 70):
+        _agrees(f"conv_transpose f32 {layout} n2 c9 i5x7 m{m} k2x2 s2x2{epilogue}")
+    _agrees(f"conv_transpose f32 {layout} n1 c40 i3x300 m40 k2x2 s2x2{epilogue}")
+    _agrees(f"conv_transpose f32 {layout} n1 c12 i3x9 m20 k3x4 s3x4 g2{epilogue}")
+    _agrees(f"conv_transpose f32 {layout} n1 c5 i3x9 m20 k2x2 s2x2 p1x1{epilogue}")
+    _agrees(f"conv_transpose f32 {layout} n1 c5 i3x9 m20 k2x3 s2x3 p0x1:0{epilogue}")
+    _agrees(f"conv_transpose f64 {layout} n1 c5 i2x3x9 m20 k2x1x2 s2x1x2{epilogue}")
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -270,7 +270,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool, box: tup
     else:
         pixel_bytes, entry_bytes = (-(-entries * arith.bytes // 64) | 1) * 64, arith.bytes
     panel = entries * entry_bytes if planes else count * pixel_bytes
-    sets, width = points.cut_outputs(s, lane, pixels=pixels)
+    sets, width = points.cut_outputs(s, lane, "pixel" if pixels else "channel")
     tall = max((outputs for _, outputs in sets), default=1) if pixels else width * lane
     slots = (-(-count // lane) * lane) * tall * arith.bytes
     header = -(-(24 * len(sweep)) // 64) * 64
@@ -293,7 +293,7 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
             leaving = math.ceil(count / lane) * outputs * ((1.5 if fits else 4.0) + apart_cycles(p, sweep[-1]))
         else:
             used = -(-outputs // lane)
-            tiles = near_equal(math.ceil(count), channel_tile(s.target, plan.width))
+            tiles = near_equal(math.ceil(count), channel_tile(s.target, used))
             cycles = sum(tile_cycles(n, used) * plan.entries + 15 for _, n in tiles)
             across = (16.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
             leaving = count * used * (across if p.layout == "NCHW" else 1.5 if fits else 4.0)
@@ -342,10 +342,12 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
         name, ("driver",), lambda k: driver(k, "driver", wide, pixels=plan.pixels, planes=plan.planes), r.target,
         check=r.check,
     )["driver"]  # fmt: skip
-    most = None if plan.pixels else channel_tile(r.target, plan.width)
-    functions, records = points.set_tables(r, plan.sets, plan.entries, fused, most)
+    form = "pixel" if plan.pixels else "channel"
+    functions, records = points.set_tables(
+        r, plan.sets, plan.entries, fused, form, lambda vectors: channel_tile(r.target, vectors)
+    )
     key = ("patches", tuple((a.taps, a.first_tap, a.tap_step) for a in whole))
-    packed = points.packed_weights(r, key, lambda: _by_entry(r, whole), plan.sets, pixels=plan.pixels)
+    packed = points.packed_weights(r, key, lambda: _by_entry(r, whole), plan.sets, form)
     count, channels = math.prod(plan.box), p.c // p.groups
     unzips = plan.planes and last.dilation == 1 and last.stride in STEPS and r.x.spatial[-1] == r.x.itemsize
     items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.box, strict=True))

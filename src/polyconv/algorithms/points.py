@@ -10,21 +10,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import pixels as by_pixels
 from polyconv.algorithms.packing import Set, packed_sets
 from polyconv.algorithms.panel import Words
-from polyconv.algorithms.program import Request, Situation, tile_cycles
+from polyconv.algorithms.program import Request, Situation, near_equal, tile_cycles
 from polyconv.kernels.fused import FusedTile, of_sums
-from polyconv.kernels.isa import Arithmetic, channel_tile, lanes, pixel_tiles
+from polyconv.kernels.isa import Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.point import channel_point_tile, pixel_point_tile
+from polyconv.kernels.point import channel_point_tile, pixel_point_tile, square_point_tile
 from polyconv.target import Target
 
 __all__ = ["SET", "WORDS", "Row", "channel_tiles", "cut_outputs", "most_rows", "move_row", "packed_weights",
-           "pixel_set_cycles", "pixel_tiles_along", "set_tables"]  # fmt: skip
+           "pixel_set_cycles", "pixel_tiles_along", "set_tables", "square_cycles"]  # fmt: skip
 
 SET = ("first", "outputs", "weights", "most", "functions", "edges", "there", "y", "r")
 """Words of a set of output channels: its first, how many, bytes of weights before it, the most pixels (lanes are
@@ -105,23 +106,31 @@ def pixel_tiles_along(k: Module, row: Row, slot: Buffer | None) -> None:
         there = left - (vectors - 1) * p.lanes
         family = k.select(there < p.lanes, of_set.edges, of_set.functions)
         k.call(
-            k.buffer(p.buffer("functions"), family + vectors * 2), row.x + tile.index * p.word_bytes, 0, row.x_entry,
-            row.entries, row.weights, y + tile.index * size, y_step, row.r + tile.index * p.result_bytes, p.r_c, there,
-            *row.tables,
+            k.buffer(p.buffer("functions"), family + vectors * 2), row.x + tile.index * row.x_pixel, row.x_pixel,
+            row.x_entry, row.entries, row.weights, y + tile.index * size, y_step,
+            row.r + tile.index * p.result_bytes, p.r_c, there, *row.tables,
         )  # fmt: skip
 
 
 # -- planning and building -----------------------------------------------------------------------------
 
 
-def cut_outputs(s: Situation, lane: int, *, pixels: bool) -> tuple[tuple[tuple[int, int], ...], int]:
-    """The sets of a group's output channels, (first, outputs), and the vectors of one (lanes are channels)."""
+def cut_outputs(s: Situation, lane: int, form: str) -> tuple[tuple[tuple[int, int], ...], int]:
+    """The sets of a group's output channels, (first, outputs), and the most vectors of one (lanes are channels).
+
+    An odd number of vectors ends with three, if there is such a tile: one alone is held up by its loads.
+    """
     outputs = s.problem.m // s.problem.groups
-    if pixels:
+    if form == "pixel":
         return tuple(by_pixels.tile_rows(outputs, s.target)), 1
-    width = 1 if outputs <= lane else 2
-    step = width * lane
-    return tuple((first, min(step, outputs - first)) for first in range(0, outputs, step)), width
+    if form == "square":
+        return tuple(near_equal(outputs, square_tile(s.target))), 1
+    vectors = -(-outputs // lane)
+    odd = vectors % 2 == 1 and vectors > 1 and channel_tile(s.target, 3) > 0
+    widths = [2] * (vectors // 2 - odd) + ([3] if odd else [1] * (vectors % 2))
+    firsts = itertools.accumulate((width * lane for width in widths), initial=0)
+    sets = ((first, min(width * lane, outputs - first)) for first, width in zip(firsts, widths, strict=False))
+    return tuple(sets), max(widths, default=1)
 
 
 _NEAR_BYTES = 128 << 10
@@ -139,20 +148,27 @@ def pixel_set_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int
     return cycles + ((tile_cycles(outputs, rest) * entries * far + 15) if rest else 0)
 
 
+def square_cycles(outputs: int) -> float:
+    """Cycles of a channel of a vector of pixels, transposed in registers, for so many outputs."""
+    return max(4.2, 3.3 + 0.5 * outputs)
+
+
 def most_rows(target: Target, width: int, pixel_bytes: int) -> int:
     """Most pixels of a tile; where they lie a multiple of 4 KiB apart they share the ways of one set of a cache."""
     most = channel_tile(target, width)
     return min(most, 7) if pixel_bytes % 4096 == 0 else most
 
 
-def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused: bool, most: int | None,
-               places: Sequence[Sequence[tuple[int, int]]] = (((0, 0),),)) -> tuple[list[int], list[int]]:  # fmt: skip
+def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused: bool, form: str,
+               most: Callable[[int], int], places: Sequence[Sequence[tuple[int, int]]] = (((0, 0),),)
+               ) -> tuple[list[int], list[int]]:  # fmt: skip
     """Functions of tiles, and a record (``SET``) for every set of outputs.
 
-    Lanes are channels, tiles of 1, 2, ... ``most`` pixels; or pixels (``most`` is None), tiles of 1, 2, ... vectors,
-    whole and at an edge.  All sets are there for every group of places in result and residual, those of a set together.
+    Lanes are channels, tiles of 1, 2, ... pixels, ``most`` by their vectors; or pixels, tiles of 1, 2, ... vectors
+    ("pixel": as many as there are tiles of so many outputs for), whole and at an edge.  All sets are there for every
+    group of places in result and residual, those of a set together.
     """
-    lane, heights = lanes(r.target, r.arith), pixel_tiles(r.target)
+    lane, by_channel = lanes(r.target, r.arith), form == "channel"
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue) if fused else of_sums(r.arith.name)
     functions: list[int] = []
     tables: dict[tuple[int, bool], int] = {}
@@ -162,38 +178,38 @@ def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused:
     of_sets = [(place, one) for group in places for one in sets for place in group]
     for (y, residual), (first, outputs) in of_sets:
         vectors, there = -(-outputs // lane), (outputs - 1) % lane + 1
-        kind = (outputs, False) if most is None else (vectors, there < lane)
-        sizes = range(1, (heights[outputs] if most is None else most) + 1)
+        kind = (vectors, there < lane) if by_channel else (outputs, False)
+        sizes = range(1, (pixel_tiles(r.target)[outputs] if form == "pixel" else most(vectors)) + 1)
         if kind not in tables:
             tables[kind] = len(functions) - 2  # the function of size n is at word 2 n
-            edges = (False, True) if most is None else (there < lane,)
-            for address in _tiles(r, "pixel" if most is None else "channel", kind[0], sizes, spec, edges):
+            edges = (there < lane,) if by_channel else (False, True)
+            for address in _tiles(r, form, kind[0], sizes, spec, edges):
                 functions += (address, 0)
         whole = tables[kind]
-        edge, there = (whole + 2 * len(sizes), 0) if most is None else (whole, there)
+        edge, there = (whole, there) if by_channel else (whole + 2 * len(sizes), 0)
         records += (first, outputs, at, len(sizes), whole, edge, there, y + first * r.y.c, residual + first * r_c)
-        at += (outputs if most is None else vectors * lane) * entries * r.arith.bytes
+        at += (vectors * lane if by_channel else outputs) * entries * r.arith.bytes
     return functions, records
 
 
-def _tiles(r: Request, orientation: str, fixed: int, sizes: Sequence[int], spec: FusedTile,
+def _tiles(r: Request, form: str, fixed: int, sizes: Sequence[int], spec: FusedTile,
            edges: Sequence[bool]) -> list[int]:  # fmt: skip
     """Addresses of a family of tiles: of all sizes whole, or cut short, or first whole and then cut short."""
-    make = {"channel": channel_point_tile, "pixel": pixel_point_tile}[orientation]
+    make = {"channel": channel_point_tile, "pixel": pixel_point_tile, "square": square_point_tile}[form]
     kinds = {f"{'edge' if edge else 'whole'}{n}": (edge, n) for edge in edges for n in sizes}
 
     def build(k: Module) -> None:
         for name, (edge, n) in kinds.items():
-            size = (fixed, n) if orientation == "pixel" else (n, fixed)
+            size = (n, fixed) if form == "channel" else (fixed, n)
             make(k, name, replace(spec, edge=edge), lanes(r.target, r.arith), *size, f16c=r.target.level != "baseline")
 
-    label = f"point {orientation} {spec} {fixed} {len(sizes)} {edges}"
+    label = f"point {form} {spec} {fixed} {len(sizes)} {edges}"
     found = kernel(label, tuple(kinds), build, r.target, check=r.check)
     return [found[name] for name in kinds]
 
 
 def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], NDArray[Any]],
-                   sets: Sequence[tuple[int, int]], *, pixels: bool, groups: tuple[int, int] = (1, 1)
+                   sets: Sequence[tuple[int, int]], form: str, groups: tuple[int, int] = (1, 1)
                    ) -> NDArray[Any]:  # fmt: skip
     """Weights (groups, m, entries) in streaming order: per group and set of outputs, a row of outputs per entry.
 
@@ -204,7 +220,9 @@ def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], ND
 
     def pack() -> NDArray[Any]:
         w = weights()[..., None]
-        m, entries, step = w.shape[1] // (times * phases), w.shape[2], 1 if pixels else lane
+        if form == "square":  # zeros for the channels that the last square lacks
+            w = np.pad(w, ((0, 0), (0, 0), (0, -w.shape[2] % lane), (0, 0)))
+        m, entries, step = w.shape[1] // (times * phases), w.shape[2], lane if form == "channel" else 1
         widths = [(first, outputs, -(-outputs // step) * step) for first, outputs in sets]
         whole = times * phases * sum(width for *_, width in widths) * entries
         of_sets: list[Set] = []
@@ -214,4 +232,4 @@ def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], ND
             at += width * entries
         return packed_sets(r, w, of_sets, 1, w.shape[0] * whole)
 
-    return r.packed((r.arith.name, r.target.level, pixels, *key), pack)
+    return r.packed((r.arith.name, r.target.level, form, *key), pack)

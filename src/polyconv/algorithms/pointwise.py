@@ -1,9 +1,11 @@
 """Pointwise convolution in place: one tap an axis, any stride, pads, group and layout.
 
-Every output is a product of weights with the channels of one pixel, so nothing is packed.  Two orientations:
-lanes are output channels, with words of the input broadcast from wherever they lie; or, where pixels lie
-together and fill vectors, lanes are pixels.  Axes that lie together are one.  Results go from registers to their
-place where lanes lie together in it, else through a move.  Outputs that meet only padding are filled by moves alone.
+Every output is a product of weights with the channels of one pixel, so nothing is packed.  Three forms:
+lanes are output channels, with words of the input broadcast from wherever they lie; where pixels lie together
+and fill vectors, lanes are pixels; and so they are where channels lie together and outputs are few, by squares of
+pixels and channels that are transposed in registers.  Axes that lie together are one.  Results go from registers to
+their place where lanes lie together in it, else through a move; those of the phases of a transposed convolution
+leave together.  Outputs that meet only padding are filled by moves alone.
 Cost: the products over lane use.  Error: own bound; sums run over the channels in order.
 """
 
@@ -130,13 +132,18 @@ class _Plan:
     the last axis and leave together.
     """
 
-    pixels: bool
+    form: str
     sweep: Sweep
     box: tuple[int, ...]
     sets: tuple[tuple[int, int], ...]
     width: int
     times: int
     phases: int
+
+    @property
+    def pixels(self) -> bool:
+        """Whether lanes are pixels."""
+        return self.form != "channel"
 
 
 def applicable(s: Situation) -> str | None:
@@ -215,24 +222,24 @@ def _phases(family: _Family) -> int:
 
 
 @lru_cache(512)
-def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, pixels: bool, phases: int) -> _Plan:
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, form: str, phases: int) -> _Plan:
     """Sizes of a family of so many sweeps whose axes are folded."""
     p = s.problem
     group_in, lane = p.c // p.groups, lanes(s.target, arith)
-    sets, width = points.cut_outputs(s, lane, pixels=pixels)
-    tall = max((outputs for _, outputs in sets), default=1) if pixels else width * lane
-    if pixels:  # a whole number of the tiles that most outputs take
-        least = lane * pixel_tiles(s.target)[tall]
+    sets, width = points.cut_outputs(s, lane, form)
+    tall = max((outputs for _, outputs in sets), default=1) if form != "channel" else width * lane
+    if form != "channel":  # a whole number of the tiles that most outputs take
+        least = lane if form == "square" else lane * pixel_tiles(s.target)[tall]
         wanted = _NEAR_BYTES // (group_in * arith.bytes) // least * least
     else:
         least, wanted = channel_tile(s.target, width), _INPUT_BYTES // (group_in * arith.bytes)
     slot_pixels = _SLOT_BYTES // (arith.bytes * tall * phases)
     most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
     extents = [axis.out for axis in sweep]
-    if not pixels and extents[-1] > most:  # no rest that starts tiles for a few pixels
+    if form == "channel" and extents[-1] > most:  # no rest that starts tiles for a few pixels
         extents[-1] = -(-extents[-1] // -(-extents[-1] // most))
     box = boxes((*extents[:-1], min(extents[-1], most)), math.prod, most)
-    return _Plan(pixels, sweep, box, sets, width, size // phases, phases)
+    return _Plan(form, sweep, box, sets, width, size // phases, phases)
 
 
 def _packed_strides(axes: Sequence[Axis], extent: str) -> Operand:
@@ -248,9 +255,12 @@ def _expected(s: Situation, arith: Arithmetic, family: _Family) -> _Plan:
     """The plan for packed tensors: the cheapest."""
     sweep = family[0]
     axes, _ = _folded(sweep, [_packed_strides(sweep, "inp"), _packed_strides(sweep, "out")])
-    forms = [(True, 1)] if _lies_in_rows(s, axes) else []
-    forms.append((False, _phases(family) if s.problem.layout == "NCHW" else 1))
-    plans = [_plan(s, arith, axes, len(family), pixels, phases) for pixels, phases in forms]
+    forms = [("channel", _phases(family) if s.problem.layout == "NCHW" else 1)]
+    if _lies_in_rows(s, axes):
+        forms.append(("pixel", 1))
+    elif s.problem.layout == "NHWC":
+        forms.append(("square", 1))
+    plans = [_plan(s, arith, axes, len(family), form, phases) for form, phases in forms]
     return min(plans, key=lambda plan: sum(_cost(s, arith, plan).values()))
 
 
@@ -285,14 +295,18 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     width = plan.sweep[-1].out / -(-plan.sweep[-1].out // plan.box[-1])
     products = moves = 0.0
     for _, outputs in plan.sets:
-        if plan.pixels:
+        if plan.form == "square":
+            vectors = -(-width // lane)
+            products += vectors * (points.square_cycles(outputs) * -(-group_in // lane) * lane + 15)
+            moves += vectors * (4.0 if p.m == 1 else 4.5 * lane)
+        elif plan.pixels:
             vectors = -(-width // lane)
             products += points.pixel_set_cycles(s, arith, outputs, group_in, int(vectors))
             moves += vectors * outputs * ((1.5 if is_fusible(p) else 4.0) + apart_cycles(p, plan.sweep[-1]))
         else:
             used = -(-outputs // lane)
             pixel_bytes = p.c * arith.bytes * plan.sweep[-1].stride if p.layout == "NHWC" else arith.bytes
-            tiles = near_equal(math.ceil(width), points.most_rows(s.target, plan.width, pixel_bytes))
+            tiles = near_equal(math.ceil(width), points.most_rows(s.target, used, pixel_bytes))
             across = p.layout == "NCHW" and p.m > 1
             apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.0
             products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
@@ -330,14 +344,20 @@ def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
     address = kernel(name, ("driver",), lambda k: driver(k, "driver", pixels=plan.pixels), r.target, check=r.check)
     along = along_out(r, _last_out(plan), "p" if plan.pixels else "c")
     fused = is_fusible(p) and along in ("cc", "pp")
-    most = points.most_rows(r.target, plan.width, axes[-1].stride * r.x.spatial[-1])
+    entries, pixel_bytes = p.c // p.groups, axes[-1].stride * r.x.spatial[-1]
+    if plan.form == "square":
+        entries = -(-entries // lanes(r.target, arith)) * lanes(r.target, arith)
+
+    def most(vectors: int) -> int:
+        return 1 if plan.form == "square" else points.most_rows(r.target, vectors, pixel_bytes)
+
     functions, records = points.set_tables(
-        r, plan.sets, p.c // p.groups, fused, None if plan.pixels else most, _places(given, family, plan.phases)
+        r, plan.sets, entries, fused, plan.form, most, _places(given, family, plan.phases)
     )
     key = ("point", plan.phases, *(tuple((a.taps, a.first_tap, a.tap_step) for a in sweep) for sweep in family))
     packed = points.packed_weights(
         r, key, lambda: np.concatenate([r.weights(sweep)[..., 0] for sweep in family], axis=1), plan.sets,
-        pixels=plan.pixels, groups=(plan.times, plan.phases),
+        plan.form, (plan.times, plan.phases),
     )  # fmt: skip
     items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(axes, plan.box, strict=True))
     move = Move(arith.accumulator, p.y, along, r.epilogue)
@@ -357,9 +377,10 @@ def _last_out(plan: _Plan) -> Axis:
 
 
 def _fitting(r: Request, axes: Sweep, plan: _Plan) -> _Plan:
-    """A plan, or lanes that are channels where pixels do not lie in rows as those of packed tensors do."""
-    in_rows = r.x.spatial[-1] * axes[-1].stride == r.x.itemsize
-    return _plan(r.situation, r.arith, axes, plan.times * plan.phases, plan.pixels and in_rows, plan.phases)
+    """A plan, or one whose lanes are channels where the input does not lie together as packed tensors do."""
+    step = {"pixel": r.x.spatial[-1] * axes[-1].stride, "square": r.x.c}.get(plan.form, r.x.itemsize)
+    form = plan.form if step == r.x.itemsize else "channel"
+    return _plan(r.situation, r.arith, axes, plan.times * plan.phases, form, plan.phases)
 
 
 def _places(r: Request, family: _Family, phases: int) -> list[list[tuple[int, int]]]:
@@ -376,7 +397,7 @@ def _places(r: Request, family: _Family, phases: int) -> list[list[tuple[int, in
 
 def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     r, axes = _with_folded(given, sweep)
-    plan = _plan(r.situation, r.arith, axes, 1, False, 1)
+    plan = _plan(r.situation, r.arith, axes, 1, "channel", 1)
     address = kernel("pointwise fill", ("driver",), lambda k: fill_driver(k, "driver"), r.target, check=r.check)
     move = Move(r.arith.accumulator, r.problem.y, along_out(r, axes[-1], "c"), r.epilogue)
     values = _words(r, axes, plan, 1, move, keep)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from polyconv.target import Target
 
-__all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "lanes", "pixel_tiles", "run_tiles"]
+__all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "lanes", "pixel_tiles", "run_tiles", "square_tile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ ARITHMETIC: dict[str, Arithmetic] = {
 # a broadcast; 16 hold 6 x 2; without FMA a product needs a register of its own.
 # Measured on Zen 4: all of them run at 97-100 % of one FMA a cycle.
 _CHANNEL_TILES: dict[str, dict[int, int]] = {
-    "avx512": {1: 14, 2: 14},
-    "avx2": {1: 6, 2: 6},
+    "avx512": {1: 14, 2: 14, 3: 9},
+    "avx2": {1: 6, 2: 6, 3: 4},
     "baseline": {1: 4, 2: 4},
 }
 
@@ -72,6 +72,9 @@ _PIXEL_TILES: dict[str, dict[int, int]] = {
     "baseline": {1: 4, 2: 4, 4: 2},
 }
 
+# Most output channels of the tile that transposes squares of pixels by channels in registers; two such vectors spill.
+_SQUARE_TILES: dict[str, int] = {"avx512": 8, "avx2": 4, "baseline": 4}
+
 
 def lanes(target: Target, arithmetic: Arithmetic) -> int:
     """Accumulators in one vector register."""
@@ -79,8 +82,8 @@ def lanes(target: Target, arithmetic: Arithmetic) -> int:
 
 
 def channel_tile(target: Target, vectors: int) -> int:
-    """Most rows of a tile of ``vectors`` weight vectors."""
-    return _CHANNEL_TILES[target.level][vectors]
+    """Most rows of a tile of ``vectors`` weight vectors, 0 if there is none."""
+    return _CHANNEL_TILES[target.level].get(vectors, 0)
 
 
 def run_tiles(target: Target) -> dict[int, int]:
@@ -91,3 +94,8 @@ def run_tiles(target: Target) -> dict[int, int]:
 def pixel_tiles(target: Target) -> dict[int, int]:
     """Output channels -> most pixel vectors, for the tile whose lanes are pixels."""
     return _PIXEL_TILES[target.level]
+
+
+def square_tile(target: Target) -> int:
+    """Most output channels of the tile that transposes a vector of pixels in registers."""
+    return _SQUARE_TILES[target.level]

@@ -18,7 +18,7 @@ from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
 
 __all__ = [
     "BLOCK", "Apart", "Block", "Epilogue", "Given", "Move", "converted", "load_in", "move", "store_in", "store_out",
-    "zero_rows", "zero_words",
+    "transposed", "zero_rows", "zero_words",
 ]  # fmt: skip
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
@@ -340,7 +340,7 @@ class Block:
             # pixels of as many residues as there are places go round to them
             target = g.target + b * to_bytes
             places = [target + a * ta] if apart is None else apart.places(k, target, a, ta)
-            for j, row in enumerate(_transpose(k, rows)):
+            for j, row in enumerate(transposed(k, rows)):
                 p, c = (a + j, b) if to_channel else (b, a + j)
                 there, residue = na > j, j % len(places)
                 if j >= len(places):
@@ -389,7 +389,7 @@ def _if(k: Module, condition: Value, mask: Mask | None, none: Mask | None) -> Ma
     return Mask(k.select(condition, mask.bits, none.bits), k.select(condition, mask.count, none.count))
 
 
-def _transpose(k: Module, rows: list[Value]) -> list[Value]:
+def transposed(k: Module, rows: list[Value]) -> list[Value]:
     """Transpose a square of vectors: first pieces of 128 bits, between rows of which a CPU moves words fastest."""
     n = len(rows)
     piece = min(n, 16 // rows[0].type.element_bytes)

@@ -1,25 +1,28 @@
 """Tiles of a pointwise product that read the tensor in place: outputs of a pixel are a matrix times its channels.
 
-Two orientations of one contract, both with the epilogue in registers:
+Three forms of one contract, all with the epilogue in registers:
 
 * ``channel_point_tile``: lanes are output channels.  Elements of ``rows`` pixels, ``x_pixel`` bytes apart, are
   broadcast against streaming weight vectors; results of a pixel lie together, those of the next ``y_step`` bytes
   further.  Any strides of x will do.
 * ``pixel_point_tile``: lanes are pixels, which lie together in x and y.  Vectors of pixels are multiplied by
   streaming weights of ``rows`` output channels, whose results lie ``y_step`` bytes apart.
+* ``square_point_tile``: the same where the channels of a pixel lie together, for few outputs: squares of pixels by
+  channels are transposed in registers.  Weights are there, and zeros, for a whole number of squares.
 
 At an edge (``FusedTile.edge``) the last vector has ``last`` lanes.  Sums add their products in the order of the
-channels in both.
+channels in all.
 """
 
 from __future__ import annotations
 
 from polyconv.kernels.fused import FusedTile, Out
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import INT, Module, vector
+from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
+from polyconv.kernels.layout import transposed
 from polyconv.kernels.tile import ask_early
 
-__all__ = ["channel_point_tile", "pixel_point_tile"]
+__all__ = ["channel_point_tile", "pixel_point_tile", "square_point_tile"]
 
 # input with its steps between pixels and channels, number of channels, weights, result and residual with their steps
 # between rows of the tile, lanes of the last vector that count, bias, scale, constants
@@ -69,3 +72,38 @@ def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
                 following += [k.fma(word, pixels[j], total[r * vectors + j]) for j in range(vectors)]
             step.next(a + x_channel, b + rows * arithmetic.bytes, *following)
         out.store(step.results[2:], vectors, y, y_step, residual, r_step)
+
+
+def square_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
+                      *, f16c: bool) -> None:  # fmt: skip
+    """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels, whose channels lie together."""
+    arithmetic = ARITHMETIC[spec.arithmetic]
+    kind = vector(arithmetic.accumulator, lanes)
+    with k.function(name, *_SIGNATURE) as given:
+        x, x_pixel, _, n, weights, y, y_step, residual, r_step, last, bias, scale, constants = given
+        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
+
+        def add(at: Buffer, b: Buffer, sums: list[Value], mask: Mask | None) -> list[Value]:
+            """Add the products of a square of channels; lanes beyond the last pixel take it once more."""
+            total = list(sums)
+            for j in range(vectors):
+                lines = []
+                for lane in range(lanes):
+                    lines.append(k.load(kind, at) if mask is None else k.load_first(kind, at, mask))
+                    beyond = spec.edge and j == vectors - 1
+                    at = at + (k.select(last > lane + 1, x_pixel, 0) if beyond else x_pixel)
+                for c, pixels in enumerate(transposed(k, lines)):
+                    for r in range(rows):
+                        word = k.broadcast(kind, b + (c * rows + r) * arithmetic.bytes)
+                        total[r * vectors + j] = k.fma(word, pixels, total[r * vectors + j])
+            return total
+
+        full = n - n % lanes
+        step_bytes = lanes * rows * arithmetic.bytes
+        with k.loop(0, full, lanes, carry=[x, weights, *[k.constant(kind, 0)] * (rows * vectors)]) as step:
+            a, b, *total = step.values
+            step.next(a + kind.bytes, b + step_bytes, *add(a, b, total, None))
+        a, b, *total = step.results
+        with k.choice(full < n, carry=total) as rest:
+            rest.next(*add(a, b, total, k.mask(n - full, lanes)))
+        out.store(rest.results, vectors, y, y_step, residual, r_step)
