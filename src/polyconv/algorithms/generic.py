@@ -340,7 +340,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     copies_out = p.layout == "NCHW" and last.out_step == 1 and innermost
     wide_in, wide_out = plan.block_groups * group_in >= 8, plan.block_groups * group_out >= 8
     squares = p.layout == "NHWC"
-    squared_in = 1.0 if squares and wide_in else 2.5
+    squared_in = 0.5 if squares and wide_in else 2.5
     per_in = 0.3 if copies_in else 0.3 * last.stride if halved and last.stride <= 4 else squared_in
     per_in = 0.4 if apart else per_in
     per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 1.0 if squares and wide_out else 2.5
@@ -349,9 +349,10 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     if not plan.fused:
         moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))
     bytes_in = math.prod(max(1, h.count) for h in plan.held) * group_in * p.x_dtype.itemsize
-    panels += far_cycles(p, bytes_in, squares=p.layout == "NHWC")
-    items = box_count * (p.n or 0) * p.groups
-    return {"products": items * entries * step, "panels": items * panels, "moves": items * moves}
+    boxes_in = box_count * p.groups
+    far = far_cycles(p, boxes_in * bytes_in, squares=False) * (p.n or 0)
+    items = boxes_in * (p.n or 0)
+    return {"products": items * entries * step, "panels": items * panels + far, "moves": items * moves}
 
 
 @lru_cache(256)

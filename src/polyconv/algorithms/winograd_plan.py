@@ -503,10 +503,11 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         moves += times * outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
         moves += times * outer_boxes * (1500.0 + far / _FAR_BYTES)
         moves += times * outer_rows * columns.segments[0] * (vectors_in + plan.blocks * plan.vectors) * per_segment
-        bytes_in = math.prod(h.count for h in plan.held) * group_in * p.x_dtype.itemsize
-        moves += times * outer_boxes * far_cycles(p, bytes_in, squares=p.layout == "NCHW")
+    bytes_in = math.prod(h.count for h in plan.held) * p.c * p.x_dtype.itemsize
+    bytes_in *= len(plan.rows) * len(plan.columns) * outer_boxes
+    far_in = far_cycles(p, bytes_in, squares=p.layout == "NCHW") * (p.n or 0)
     batch = (p.n or 0) * p.groups
-    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
+    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch + far_in}
 
 
 def order(p: Problem) -> tuple[int, ...]:
