@@ -319,18 +319,23 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     vectors = -(-plan.box[-1] // lane) if plan.fused else plan.sum_row // (lane * arith.bytes)
     outer = math.prod(axis.taps for axis in plan.sweep[:-1])
     step = 0.0
+
+    def tile(rows: int, vectors: int) -> float:
+        """Cycles of a step: neighbouring taps load across lines, one vector a cycle."""
+        return max(tile_cycles(rows, vectors), vectors if last.taps > 1 else 0.0)
+
     for _, rows in tile_rows(group_out, s.target):
         if plan.fused:
             walks = near_equal(vectors, heights[rows])
             calls = 2 * 40 + sum(10 + 1.2 * rows * v for _, v in walks)
             line = -(-vectors // max(1, len(walks))) * s.target.vector_bytes + last.taps * arith.bytes
             missed = 1.5 * vectors if group_in * outer * line > _NEAR_BYTES else 0.0
-            cycles = sum(tile_cycles(rows, v) for _, v in walks) + missed + calls / max(1, entries)
+            cycles = sum(tile(rows, v) for _, v in walks) + missed + calls / max(1, entries)
             step += math.prod(plan.box[:-1]) * cycles
             continue
         full, rest = divmod(vectors, heights[rows])
         step += (full + (rest > 0)) * 30 / at_once
-        step += full * (tile_cycles(rows, heights[rows]) + 1) + (tile_cycles(rows, rest) + 1 if rest else 0)
+        step += full * (tile(rows, heights[rows]) + 1) + (tile(rows, rest) + 1 if rest else 0)
     innermost = plan.order[-1] == len(plan.order) - 1
     halved = p.layout == "NCHW" and innermost
     apart = halved and is_apart(p, last, lane, "p")  # a line is found and moved once, not run by run

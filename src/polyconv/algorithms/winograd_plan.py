@@ -85,7 +85,7 @@ NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
 _PANEL_BYTES = 32 << 10
 """Panel that stays in a first-level cache until it is transformed: of as many channels at a time as fit."""
-_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (20 << 20, 18.0), (28 << 20, 14.0), (40 << 20, 11.0)), 9.5
+_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (4 << 20, 24.0), (20 << 20, 18.0), (28 << 20, 14.0), (40 << 20, 11.0)), 9.5
 """Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
 _REPEATED_BYTES = 2 << 20
 """Transformed weights that each of several threads streams rather than transforming all inputs."""
