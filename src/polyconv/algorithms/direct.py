@@ -439,18 +439,20 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
     block_channels = ROW_WORDS * arith.channels
     chunk = _whole(s, arith)
 
-    def fitted(chunk: int) -> _Plan:
-        box = boxes(start, lambda box: box_sizes(s, arith, sweep, box, chunk).workspace, budget)
+    def fitted(chunk: int, room: int) -> _Plan:
+        box = boxes(start, lambda box: box_sizes(s, arith, sweep, box, chunk).workspace, room)
         return box_sizes(s, arith, sweep, box, chunk)
 
-    plan = fitted(chunk)
+    plan = fitted(chunk, budget)
     most = LARGEST_PANEL_BYTES if s.limit is None else budget
+    # where weights come from memory for every box, a larger one may be worth its place
+    rooms = (budget, min(2 * budget, most)) if _weight_bytes(s, arith, sweep, plan) > _CACHED_BYTES else (budget,)
     while chunk > block_channels:
         chunk = max(block_channels, chunk // 2 // block_channels * block_channels)
-        less = fitted(chunk)
-        cheaper = less.workspace <= most and _traffic(s, arith, sweep, less) < _traffic(s, arith, sweep, plan)
-        if plan.workspace > most or cheaper:
-            plan = less
+        for less in (fitted(chunk, room) for room in rooms):
+            cheaper = less.workspace <= most and _traffic(s, arith, sweep, less) < _traffic(s, arith, sweep, plan)
+            if plan.workspace > most or cheaper:
+                plan = less
     p = s.problem
     items = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, plan.box, strict=True))
     steps = group_in_words(p.c // p.groups, arith) * math.prod(axis.taps for axis in sweep)
@@ -477,15 +479,21 @@ def _traffic(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> floa
     Weights that the caches hold are prefetched while a box is multiplied; it must not be too small for that.
     """
     p = s.problem
-    steps = group_in_words(p.c // p.groups, arith) * math.prod(axis.taps for axis in sweep)
     outputs = p.groups * plan.blocks * plan.vectors * lanes(s.target, arith)
-    weights = steps * outputs * arith.bytes
+    weights = _weight_bytes(s, arith, sweep, plan)
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
     sums = outputs * math.prod(axis.out for axis in sweep) * arith.bytes
-    products = steps * outputs * math.prod(axis.out for axis in sweep) / (lanes(s.target, arith) * MULTIPLY_ADDS)
+    products = weights / arith.bytes * math.prod(axis.out for axis in sweep) / (lanes(s.target, arith) * MULTIPLY_ADDS)
     stream = max(0.0, weights * box_count / _LAST_BYTES - products) if weights > _NEAR_BYTES else 0.0
     stream = weights * box_count / _MEMORY_BYTES if weights > _CACHED_BYTES else stream
     return stream + 2 * (plan.chunks - 1) * sums / _CACHE_BYTES
+
+
+def _weight_bytes(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> int:
+    """Bytes of the packed weights of a sweep."""
+    p = s.problem
+    steps = group_in_words(p.c // p.groups, arith) * math.prod(axis.taps for axis in sweep)
+    return steps * p.groups * plan.blocks * plan.vectors * lanes(s.target, arith) * arith.bytes
 
 
 def _whole(s: Situation, arith: Arithmetic) -> int:

@@ -319,18 +319,23 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     vectors = -(-plan.box[-1] // lane) if plan.fused else plan.sum_row // (lane * arith.bytes)
     outer = math.prod(axis.taps for axis in plan.sweep[:-1])
     step = 0.0
+
+    def tile(rows: int, vectors: int) -> float:
+        """Cycles of a step: neighbouring taps load across lines, one vector a cycle."""
+        return max(tile_cycles(rows, vectors), vectors if last.taps > 1 else 0.0)
+
     for _, rows in tile_rows(group_out, s.target):
         if plan.fused:
             walks = near_equal(vectors, heights[rows])
             calls = 2 * 40 + sum(10 + 1.2 * rows * v for _, v in walks)
             line = -(-vectors // max(1, len(walks))) * s.target.vector_bytes + last.taps * arith.bytes
             missed = 1.5 * vectors if group_in * outer * line > _NEAR_BYTES else 0.0
-            cycles = sum(tile_cycles(rows, v) for _, v in walks) + missed + calls / max(1, entries)
+            cycles = sum(tile(rows, v) for _, v in walks) + missed + calls / max(1, entries)
             step += math.prod(plan.box[:-1]) * cycles
             continue
         full, rest = divmod(vectors, heights[rows])
         step += (full + (rest > 0)) * 30 / at_once
-        step += full * (tile_cycles(rows, heights[rows]) + 1) + (tile_cycles(rows, rest) + 1 if rest else 0)
+        step += full * (tile(rows, heights[rows]) + 1) + (tile(rows, rest) + 1 if rest else 0)
     innermost = plan.order[-1] == len(plan.order) - 1
     halved = p.layout == "NCHW" and innermost
     apart = halved and is_apart(p, last, lane, "p")  # a line is found and moved once, not run by run
@@ -340,7 +345,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     copies_out = p.layout == "NCHW" and last.out_step == 1 and innermost
     wide_in, wide_out = plan.block_groups * group_in >= 8, plan.block_groups * group_out >= 8
     squares = p.layout == "NHWC"
-    squared_in = 1.0 if squares and wide_in else 2.5
+    squared_in = 0.5 if squares and wide_in else 2.5
     per_in = 0.3 if copies_in else 0.3 * last.stride if halved and last.stride <= 4 else squared_in
     per_in = 0.4 if apart else per_in
     per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 1.0 if squares and wide_out else 2.5
@@ -349,9 +354,10 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     if not plan.fused:
         moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))
     bytes_in = math.prod(max(1, h.count) for h in plan.held) * group_in * p.x_dtype.itemsize
-    panels += far_cycles(p, bytes_in, squares=p.layout == "NHWC")
-    items = box_count * (p.n or 0) * p.groups
-    return {"products": items * entries * step, "panels": items * panels, "moves": items * moves}
+    boxes_in = box_count * p.groups
+    far = far_cycles(p, boxes_in * bytes_in, squares=False) * (p.n or 0)
+    items = boxes_in * (p.n or 0)
+    return {"products": items * entries * step, "panels": items * panels + far, "moves": items * moves}
 
 
 @lru_cache(256)

@@ -478,6 +478,8 @@ _MEMORY_BYTES = 3.0
 def far_cycles(p: Problem, read: float, *, squares: bool) -> float:
     """Cycles that bytes of the input take which come from memory, not from a cache; 0 for small problems.
 
+    What boxes read that others read as well comes from memory once.
+
     Parameters
     ----------
     squares : bool
@@ -485,7 +487,9 @@ def far_cycles(p: Problem, read: float, *, squares: bool) -> float:
     """
     held = p.c * math.prod(e or 0 for e in p.i) * p.x_dtype.itemsize
     written = p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize
-    return read / _MEMORY_BYTES * (1.6 if squares else 1.0) if held + written > _CACHED_BYTES else 0.0
+    if held + written <= _CACHED_BYTES:
+        return 0.0
+    return min(read, held) / _MEMORY_BYTES * (1.6 if squares else 1.0)
 
 
 def apart_cycles(p: Problem, axis: Axis) -> float:

@@ -85,7 +85,7 @@ NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
 _PANEL_BYTES = 32 << 10
 """Panel that stays in a first-level cache until it is transformed: of as many channels at a time as fit."""
-_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (20 << 20, 18.0), (28 << 20, 14.0), (40 << 20, 11.0)), 9.5
+_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (4 << 20, 24.0), (20 << 20, 18.0), (28 << 20, 14.0), (40 << 20, 11.0)), 9.5
 """Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
 _REPEATED_BYTES = 2 << 20
 """Transformed weights that each of several threads streams rather than transforming all inputs."""
@@ -503,10 +503,11 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         moves += times * outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
         moves += times * outer_boxes * (1500.0 + far / _FAR_BYTES)
         moves += times * outer_rows * columns.segments[0] * (vectors_in + plan.blocks * plan.vectors) * per_segment
-        bytes_in = math.prod(h.count for h in plan.held) * group_in * p.x_dtype.itemsize
-        moves += times * outer_boxes * far_cycles(p, bytes_in, squares=p.layout == "NCHW")
+    bytes_in = math.prod(h.count for h in plan.held) * p.c * p.x_dtype.itemsize
+    bytes_in *= len(plan.rows) * len(plan.columns) * outer_boxes
+    far_in = far_cycles(p, bytes_in, squares=p.layout == "NCHW") * (p.n or 0)
     batch = (p.n or 0) * p.groups
-    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
+    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch + far_in}
 
 
 def order(p: Problem) -> tuple[int, ...]:
