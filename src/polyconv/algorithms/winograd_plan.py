@@ -33,6 +33,7 @@ from typing import Any
 
 from polyconv.algorithms import direct
 from polyconv.algorithms.program import (
+    MULTIPLY_ADDS,
     Situation,
     accumulator_arithmetic,
     apart_cycles,
@@ -86,6 +87,8 @@ _PANEL_BYTES = 32 << 10
 """Panel that stays in a first-level cache until it is transformed: of as many channels at a time as fit."""
 _STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (20 << 20, 18.0), (28 << 20, 14.0), (40 << 20, 11.0)), 9.5
 """Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
+_SLOWER, _TRANSFORM_CYCLES = 1.15, 3.6
+"""Cycles of products for every one that they would take at full speed; those of a transformed vector."""
 _REPEATED_BYTES = 2 << 20
 """Transformed weights that each of several threads streams rather than transforming all inputs."""
 
@@ -313,9 +316,36 @@ def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int, schemes: tupl
 @lru_cache(256)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
     """The cheapest schemes and boxes; None where the sweep admits no scheme."""
-    pairs = _schemes(sweep, s.problem.c // s.problem.groups)
-    plans = [plan for y, x in pairs for plan in _candidates(s, arith, sweep, y, x)]
-    return min(plans, key=lambda plan: sum(_cost(s, arith, sweep, plan).values()), default=None)
+    best, least = None, math.inf
+    for y, x in _schemes(sweep, s.problem.c // s.problem.groups):
+        if _at_least(s, arith, sweep, y, x) < least:
+            for plan in _candidates(s, arith, sweep, y, x):
+                cycles = sum(_cost(s, arith, sweep, plan).values())
+                if cycles < least:
+                    best, least = plan, cycles
+    return best
+
+
+def _at_least(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme) -> float:
+    """Cycles that the products and transforms of two schemes take, whatever the boxes: most schemes need no more."""
+    p, schemes = s.problem, (x,) if y is _NONE else (y, x)
+    outer, inner = sweep[: -len(schemes)], sweep[-len(schemes) :]
+    group_in, vectors = p.c // p.groups, -(-(p.m // p.groups) // lanes(s.target, arith))
+    products = entering = tiles = 1
+    for axis, scheme in zip(inner, schemes, strict=True):
+        cuts = _cuts(axis, scheme.m, axis.out, axis.dilation)
+        of_axis, full = sum(cut.tiles() for cut in cuts), sum(cut.tiles(scheme.m) for cut in cuts)
+        step, taps = (scheme.r, axis.taps) if axis.stride == 1 else (axis.stride, axis.taps)
+        phases = -(-taps // step) if axis.stride == 1 else min(step, taps)
+        whole = taps // step if axis.stride == 1 else taps - (scheme.r - 1) * step
+        products *= (scheme.n - 1) * phases * of_axis + whole * full
+        entering *= (scheme.n - 1) * phases + whole
+        tiles *= of_axis
+    met = math.prod(axis.taps for axis in outer) * share_met(sweep, bands(outer, _LIST_BYTES))
+    vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lanes(s.target, arith))
+    cycles = _SLOWER / MULTIPLY_ADDS * products * vectors * group_in * met
+    cycles += _TRANSFORM_CYCLES * tiles * (vectors * y.n * x.n + vectors_in * entering)
+    return cycles * math.prod(axis.out for axis in outer) * (p.n or 0) * p.groups
 
 
 def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme) -> list[Plan]:
@@ -487,15 +517,15 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
             steps = met * taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
             tiles = near_equal(tall * wide, most)
             for vectors, blocks in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)):
-                cycles = [1.15 * tile_cycles(rows_, vectors) for _, rows_ in tiles]
+                cycles = [_SLOWER * tile_cycles(rows_, vectors) for _, rows_ in tiles]
                 starts = 20 * len(tiles) + 1.0 * tall * wide * vectors
                 for rate, count in passes:
                     arrives = vectors * lane * arith.bytes / rate
                     step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
                     products += times * share * blocks * count * (step * steps + starts)
         tile_count = rows.tiles() * columns.tiles()
-        transforms += times * outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
-        transforms += times * outer_rows * plan.vectors_out * tile_count * points * 3.6
+        transformed = outer_boxes * outer_lines * vectors_in * products_entering + outer_rows * plan.vectors_out * points
+        transforms += times * tile_count * transformed * _TRANSFORM_CYCLES
         outputs = rows.covers * columns.covers
         moves += times * outer_rows * plan.vectors_out * outputs * per_out
         moves += times * outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
@@ -551,7 +581,7 @@ def applicable(s: Situation) -> str | None:
     if p.c // p.groups < 8 or p.m // p.groups < 8:
         return f"needs 8 channels a group on both sides, this has {p.c // p.groups} and {p.m // p.groups}"
     if all(plan is None for _, plan in parts(s)):
-        return "needs 2 to 5 taps a stride (12 at stride 1) along its last axis of taps, no dilation and stride, and room"
+        return "needs 2 to 5 taps a stride (12 at stride 1) along its last axis of taps, stride or dilation 1, and room"
     return None
 
 
