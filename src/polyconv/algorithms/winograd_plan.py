@@ -85,7 +85,7 @@ NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
 _PANEL_BYTES = 32 << 10
 """Panel that stays in a first-level cache until it is transformed: of as many channels at a time as fit."""
-_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (20 << 20, 18.0), (28 << 20, 14.0), (40 << 20, 11.0)), 9.5
+_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (28 << 20, 14.0), (40 << 20, 11.0)), 8.0
 """Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
 _SLOWER, _TRANSFORM_CYCLES = 1.15, 3.6
 """Cycles of products for every one that they would take at full speed; those of a transformed vector."""
@@ -477,6 +477,11 @@ def outer_bands(sweep: Sweep, transformed: int, phases: int, channels: int) -> l
     return bands(axes, _LIST_BYTES // (24 * max(1, entries)))
 
 
+def _streamed(size: int) -> float:
+    """Bytes a cycle of transformed weights that are so many."""
+    return next((rate for most, rate in _STREAMED if size < most), _MEMORY_BYTES)
+
+
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
     """Cycles: products, where the first tile of a box waits for the weights to stream in, and the passes over tiles."""
     p = s.problem
@@ -491,11 +496,9 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     products_entering = sum(plan.point_phases)
     met = share_met(sweep, outer_bands(sweep, plan.transformed, len(plan.phases), group_in))
     weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
-    of_groups = weight_bytes * p.groups  # one group's push out another's
-    bytes_a_cycle = next((rate for most_bytes, rate in _STREAMED if of_groups < most_bytes), _MEMORY_BYTES)
-    # further rows of a box find a block's weights in the second-level cache
-    again = max(bytes_a_cycle, 32.0) if weight_bytes / plan.blocks < 512 << 10 else bytes_a_cycle
-    passes = ((bytes_a_cycle, outer_boxes), (again, outer_rows - outer_boxes))
+    # one group's weights push out another's; further rows of a box find those of a block
+    bytes_a_cycle, again = _streamed(weight_bytes * p.groups), _streamed(weight_bytes // plan.blocks)
+    passes = [(rate, n) for rate, n in ((bytes_a_cycle, outer_boxes), (again, outer_rows - outer_boxes)) if n]
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out, per_segment = 3.5, 3.0, 0.0
@@ -515,17 +518,17 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
                 1 if j_end else plan.x.n - 1
             )
             steps = met * taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
-            tiles = near_equal(tall * wide, most)
+            tiles = near_equal(tall * wide, most) if share else []
             for vectors, blocks in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)):
                 cycles = [_SLOWER * tile_cycles(rows_, vectors) for _, rows_ in tiles]
                 starts = 20 * len(tiles) + 1.0 * tall * wide * vectors
-                for rate, count in passes:
+                for rate, count in passes if share * blocks else ():
                     arrives = vectors * lane * arith.bytes / rate
                     step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
                     products += times * share * blocks * count * (step * steps + starts)
         tile_count = rows.tiles() * columns.tiles()
-        transformed = outer_boxes * outer_lines * vectors_in * products_entering + outer_rows * plan.vectors_out * points
-        transforms += times * tile_count * transformed * _TRANSFORM_CYCLES
+        vectors = outer_boxes * outer_lines * vectors_in * products_entering + outer_rows * plan.vectors_out * points
+        transforms += times * tile_count * vectors * _TRANSFORM_CYCLES
         outputs = rows.covers * columns.covers
         moves += times * outer_rows * plan.vectors_out * outputs * per_out
         moves += times * outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
