@@ -33,6 +33,7 @@ from typing import Any
 
 from polyconv.algorithms import direct, packing
 from polyconv.algorithms.program import (
+    MULTIPLY_ADDS,
     Situation,
     accumulator_arithmetic,
     apart_cycles,
@@ -85,8 +86,10 @@ NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
 _PANEL_BYTES = 32 << 10
 """Panel that stays in a first-level cache until it is transformed: of as many channels at a time as fit."""
-_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (4 << 20, 24.0), (20 << 20, 18.0), (28 << 20, 14.0), (40 << 20, 11.0)), 9.5
+_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (4 << 20, 24.0), (28 << 20, 14.0), (40 << 20, 11.0)), 8.0
 """Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
+_SLOWER, _TRANSFORM_CYCLES = 1.15, 3.6
+"""Cycles of products for every one that they would take at full speed; those of a transformed vector."""
 _REPEATED_BYTES = 2 << 20
 """Transformed weights that each of several threads streams rather than transforming all inputs."""
 
@@ -314,9 +317,36 @@ def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int, schemes: tupl
 @lru_cache(256)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
     """The cheapest schemes and boxes; None where the sweep admits no scheme."""
-    pairs = _schemes(sweep, s.problem.c // s.problem.groups)
-    plans = [plan for y, x in pairs for plan in _candidates(s, arith, sweep, y, x)]
-    return min(plans, key=lambda plan: sum(_cost(s, arith, sweep, plan).values()), default=None)
+    best, least = None, math.inf
+    for y, x in _schemes(sweep, s.problem.c // s.problem.groups):
+        if _at_least(s, arith, sweep, y, x) < least:
+            for plan in _candidates(s, arith, sweep, y, x):
+                cycles = sum(_cost(s, arith, sweep, plan).values())
+                if cycles < least:
+                    best, least = plan, cycles
+    return best
+
+
+def _at_least(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme) -> float:
+    """Cycles that the products and transforms of two schemes take, whatever the boxes: most schemes need no more."""
+    p, schemes = s.problem, (x,) if y is _NONE else (y, x)
+    outer, inner = sweep[: -len(schemes)], sweep[-len(schemes) :]
+    group_in, vectors = p.c // p.groups, -(-(p.m // p.groups) // lanes(s.target, arith))
+    products = entering = tiles = 1
+    for axis, scheme in zip(inner, schemes, strict=True):
+        cuts = _cuts(axis, scheme.m, axis.out, axis.dilation)
+        of_axis, full = sum(cut.tiles() for cut in cuts), sum(cut.tiles(scheme.m) for cut in cuts)
+        step, taps = (scheme.r, axis.taps) if axis.stride == 1 else (axis.stride, axis.taps)
+        phases = -(-taps // step) if axis.stride == 1 else min(step, taps)
+        whole = taps // step if axis.stride == 1 else taps - (scheme.r - 1) * step
+        products *= (scheme.n - 1) * phases * of_axis + whole * full
+        entering *= (scheme.n - 1) * phases + whole
+        tiles *= of_axis
+    met = math.prod(axis.taps for axis in outer) * share_met(sweep, bands(outer, _LIST_BYTES))
+    vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lanes(s.target, arith))
+    cycles = _SLOWER / MULTIPLY_ADDS * products * vectors * group_in * met
+    cycles += _TRANSFORM_CYCLES * tiles * (vectors * y.n * x.n + vectors_in * entering)
+    return cycles * math.prod(axis.out for axis in outer) * (p.n or 0) * p.groups
 
 
 def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme) -> list[Plan]:
@@ -448,6 +478,11 @@ def outer_bands(sweep: Sweep, transformed: int, phases: int, channels: int) -> l
     return bands(axes, _LIST_BYTES // (24 * max(1, entries)))
 
 
+def _streamed(size: int) -> float:
+    """Bytes a cycle of transformed weights that are so many."""
+    return next((rate for most, rate in _STREAMED if size < most), _MEMORY_BYTES)
+
+
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
     """Cycles: products, where the first tile of a box waits for the weights to stream in, and the passes over tiles."""
     p = s.problem
@@ -462,11 +497,9 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     products_entering = sum(plan.point_phases)
     met = share_met(sweep, outer_bands(sweep, plan.transformed, len(plan.phases), group_in))
     weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
-    of_groups = weight_bytes * p.groups  # one group's push out another's
-    bytes_a_cycle = next((rate for most_bytes, rate in _STREAMED if of_groups < most_bytes), _MEMORY_BYTES)
-    # further rows of a box find a block's weights in the second-level cache
-    again = max(bytes_a_cycle, 32.0) if weight_bytes / plan.blocks < 512 << 10 else bytes_a_cycle
-    passes = ((bytes_a_cycle, outer_boxes), (again, outer_rows - outer_boxes))
+    # one group's weights push out another's; further rows of a box find those of a block
+    bytes_a_cycle, again = _streamed(weight_bytes * p.groups), _streamed(weight_bytes // plan.blocks)
+    passes = [(rate, n) for rate, n in ((bytes_a_cycle, outer_boxes), (again, outer_rows - outer_boxes)) if n]
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out, per_segment = 3.5, 3.0, 0.0
@@ -487,17 +520,17 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
                 1 if j_end else plan.x.n - 1
             )
             steps = met * taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
-            tiles = near_equal(tall * wide, most)
+            tiles = near_equal(tall * wide, most) if share else []
             for vectors, blocks in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)):
-                cycles = [1.15 * tile_cycles(rows_, vectors) for _, rows_ in tiles]
+                cycles = [_SLOWER * tile_cycles(rows_, vectors) for _, rows_ in tiles]
                 starts = 20 * len(tiles) + 1.0 * tall * wide * vectors
-                for rate, count in passes:
+                for rate, count in passes if share * blocks else ():
                     arrives = vectors * lane * arith.bytes / rate
                     step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
                     products += times * share * blocks * count * (step * steps + starts)
         tile_count = rows.tiles() * columns.tiles()
-        transforms += times * outer_boxes * outer_lines * vectors_in * tile_count * products_entering * 3.6
-        transforms += times * outer_rows * plan.vectors_out * tile_count * points * 3.6
+        vectors = outer_boxes * outer_lines * vectors_in * products_entering + outer_rows * plan.vectors_out * points
+        transforms += times * tile_count * vectors * _TRANSFORM_CYCLES
         outputs = rows.covers * columns.covers
         moves += times * outer_rows * plan.vectors_out * outputs * per_out
         moves += times * outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
@@ -554,7 +587,7 @@ def applicable(s: Situation) -> str | None:
     if p.c // p.groups < 8 or p.m // p.groups < 8:
         return f"needs 8 channels a group on both sides, this has {p.c // p.groups} and {p.m // p.groups}"
     if all(plan is None for _, plan in parts(s)):
-        return "needs 2 to 5 taps a stride (12 at stride 1) along its last axis with taps, one of d and s 1, and room"
+        return "needs 2 to 5 taps a stride (12 at stride 1) along its last axis with taps, stride or dilation 1, and room"
     return None
 
 
