@@ -587,7 +587,7 @@ def applicable(s: Situation) -> str | None:
     if p.c // p.groups < 8 or p.m // p.groups < 8:
         return f"needs 8 channels a group on both sides, this has {p.c // p.groups} and {p.m // p.groups}"
     if all(plan is None for _, plan in parts(s)):
-        return "needs 2 to 5 taps a stride (12 at stride 1) along its last axis with taps, stride or dilation 1, and room"
+        return "needs 2 to 5 taps a stride (12 at stride 1) along its last axis with taps, s or d 1, and room"
     return None
 
 
