@@ -397,7 +397,7 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     rows = slid.out / max(1, tiles)
     met = math.prod(mean_taps(axis) for axis in plan.outer)  # rows of the window that meet the input
     inside = mean_taps(slid) / max(1, slid.taps)
-    load = {1: 0.9, 2: 4.2}.get(last.stride, 20.0) if pixels else 0.9
+    load = {1: 0.9, 2: 5.4}.get(last.stride, 20.0) if pixels else 0.9
     if not pixels and plan.taps > 9 and p.c * p.x_dtype.itemsize % 4096 == 0:
         load = 7.0  # all pixels of a window lie in the same set of the first-level cache
     entry = 0.0

@@ -43,6 +43,7 @@ from polyconv.kernels.depthwise_plane import (
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.objects import kernel
+from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = ["applicable", "build", "cost", "workspace"]
@@ -62,6 +63,9 @@ _CHUNK_BYTES = {1: 128 << 10, 2: 512 << 10}
 
 _ROW = {1: 4.9, 2: 8.4}
 """Cycles of a vector of outputs, by stride of the lanes: the multiply-adds, or the loads."""
+
+_SHARE = 0.6
+"""Of the cycles of a channel where two share vectors."""
 
 _FAMILY = 2
 """Sizes of tiles that share a kernel: it compiles in less than 50 ms, and near-equal parts have neighbouring sizes."""
@@ -159,21 +163,19 @@ def _plane_bytes(s: Situation, sweep: Sweep) -> int:
 
 def _chunk(s: Situation, sweep: Sweep) -> int:
     """Channels of an item."""
-    return max(1, min(s.problem.c, _CHUNK_BYTES[sweep[-1].stride] // max(1, _plane_bytes(s, sweep))))
+    channels = _channels(s.problem, sweep[-1], _lane(s))
+    held = _CHUNK_BYTES[sweep[-1].stride] // max(1, channels * _plane_bytes(s, sweep))
+    return min(s.problem.c, channels * max(1, held))
 
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds and starts of tiles; the stream of input and result, which hardly overlaps with them."""
-    p = s.problem
+    p, lane = s.problem, _lane(s)
     cycles = streamed = 0.0
     for sweep in sweeps(p):
-        outer, rows, columns = sweep[:-2], sweep[-2], sweep[-1]
-        strips = -(-columns.out // _lane(s))
-        lines = math.prod(axis.out for axis in outer) * p.c
-        entries = math.prod(axis.taps for axis in outer)
-        together = _tiles(rows, _MOST[columns.stride]) * (20.0 + 10 * strips * entries)
-        together += rows.out * strips * entries * _ROW[columns.stride]
-        cycles += lines * min(together, _alone_cycles(sweep, _lane(s)))
+        lines = math.prod(axis.out for axis in sweep[:-2]) * p.c
+        share = 1.0 if _channels(p, sweep[-1], lane) == 1 else _SHARE
+        cycles += lines * share * min(_together_cycles(sweep, lane), _alone_cycles(sweep, lane))
         streamed += p.c * _plane_bytes(s, sweep)
     moves = streamed * (0.012 if streamed <= _CACHE_BYTES else 0.027)
     batch = p.n or 0
@@ -188,10 +190,14 @@ def _tiles(axis: Axis, most: int) -> int:
 
 def _alone(sweep: Sweep, lane: int) -> bool:
     """Whether rows of outputs stand alone: taps are so far apart that few rows would share inputs."""
+    return _alone_cycles(sweep, lane) < _together_cycles(sweep, lane)
+
+
+def _together_cycles(sweep: Sweep, lane: int) -> float:
+    """Cycles of a channel of a map, all outer taps."""
     rows, columns = sweep[-2:]
-    strips = -(-columns.out // lane)
-    together = _tiles(rows, _MOST[columns.stride]) * (20 + 10 * strips) + rows.out * strips * _ROW[columns.stride]
-    return _alone_cycles(sweep, lane) < together
+    strips = -(-columns.out // lane) * math.prod(axis.taps for axis in sweep[:-2])
+    return _tiles(rows, _MOST[columns.stride]) * (20 + 10 * strips) + rows.out * strips * _ROW[columns.stride]
 
 
 @lru_cache(256)
@@ -263,31 +269,38 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
+def _channels(p: Problem, axis: Axis, lane: int) -> int:
+    """Channels of a vector."""
+    return 2 if p.c > 1 and 2 * axis.out <= lane else 1
+
+
 def _settings(r: Request, sweep: Sweep, w_channel: int, alone: bool) -> dict[str, Any]:
     """What the tiles of a step share."""
     rows, columns = sweep[-2:]
-    lane, none = _lane(r.situation), Operand(0, 0, (0,) * len(sweep), 0, 1)
-    residual = r.residual or none
-    strips = _strips(columns, lane, r.x.itemsize, r.y.itemsize, residual.spatial[-1])
+    channels = _channels(r.problem, columns, _lane(r.situation))
+    lane, residual = _lane(r.situation) // channels, r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
+    of_strip = loads(columns.stride, _apart(columns, channels), lane)
+    strips = _strips(columns, lane, of_strip, (r.x.itemsize, r.y.itemsize, residual.spatial[-1]))
     step = 1 if alone else rows.dilation  # outputs so far apart are neighbours in a tile
     return {
         "x_row": r.x.spatial[-2] * step, "y_row": r.y.spatial[-2] * step, "r_row": residual.spatial[-2] * step,
         "x_channel": r.x.c, "w_channel": w_channel, "y_channel": r.y.c, "r_channel": residual.c,
         "r_lane": residual.spatial[-1], "x_strip": -lane * columns.stride * r.x.itemsize,
         "y_strip": -lane * r.y.itemsize, "r_strip": -lane * residual.spatial[-1], "unit": step, "height": rows.inp,
-        "groups": len(strips) // (len(STRIPS) + len(loads(columns.stride, _apart(columns), lane)) * len(SPAN)),
+        "groups": len(strips) // (len(STRIPS) + len(of_strip) * len(SPAN)),
         "x_ahead": r.x.c, "y_ahead": r.y.c, "strips": words(strips),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
     }  # fmt: skip
 
 
-def _apart(axis: Axis) -> bool:
-    return axis.dilation > 1
+def _apart(axis: Axis, channels: int = 1) -> bool:
+    return axis.stride == 1 and (axis.dilation > 1 or channels > 1)
 
 
-def _strips(axis: Axis, lane: int, x_size: int, y_size: int, r_step: int) -> list[int]:
+def _strips(axis: Axis, lane: int, places: list[tuple[int, int]], sizes: tuple[int, int, int]) -> list[int]:
     """The kernel's table of strips, from right to left; those that read the same lanes in groups."""
+    x_size, y_size, r_step = sizes
 
     def span(column: int, there: int) -> list[int]:
         """The load of lanes from a column on; at a place inside even where it has no lanes."""
@@ -297,22 +310,20 @@ def _strips(axis: Axis, lane: int, x_size: int, y_size: int, r_step: int) -> lis
             return [0, 0, 0, 0]
         return [column * x_size, (1 << end) - (1 << first), first, end]
 
-    last = -(-axis.out // lane) - 1
-    beyond = lane * (last + 1) * axis.stride - axis.pad
+    beyond = axis.out * axis.stride - axis.pad
     lacking = axis.stride == 2 and axis.out % lane == 0 and 0 <= beyond < axis.inp
     table = [int(lacking), *span(beyond, 1)]
-    places = loads(axis.stride, _apart(axis), lane)
     inner = False
-    for strip in range(last, -1, -1):
-        used = min(lane, axis.out - strip * lane)
-        column = strip * lane * axis.stride - axis.pad
+    for first in reversed(range(0, axis.out, lane)):
+        used = min(lane, axis.out - first)
+        column = first * axis.stride - axis.pad
         spans = [span(column + step * axis.dilation, there) for step, there in places]
         found = [(1 << used) - 1, used, *(word for s in spans for word in s)]
         whole = used == lane and all(s[3] - s[2] == there for s, (_, there) in zip(spans, places, strict=True))
         if whole and inner:
             table[-len(STRIPS) - len(places) * len(SPAN)] += 1
         else:
-            table += [1, strip * lane * y_size, strip * lane * r_step, *found]
+            table += [1, first * y_size, first * r_step, *found]
         inner = whole
     return table
 
@@ -323,7 +334,9 @@ def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int
     most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
     ahead = sweep[-1].stride == 2 and p.c * _plane_bytes(r.situation, sweep) > _CACHE_BYTES
     stride = rows.stride, sweep[-1].stride
-    spec = DepthwisePlane(p.x, p.y, r.arith.accumulator, r.epilogue, stride, _apart(sweep[-1]), alone, ahead)
+    channels = _channels(p, sweep[-1], lane)
+    apart = _apart(sweep[-1], channels)
+    spec = DepthwisePlane(p.x, p.y, r.arith.accumulator, r.epilogue, stride, apart, alone, channels, ahead)
     table = [0] * (2 * most)
     extents = {n for e in (min(box, rows.out), rows.out % box) for n in (e // rows.dilation, -(-e // rows.dilation))}
     sizes = {size for n in extents for _, size in near_equal(n, most)}

@@ -61,6 +61,9 @@ class DepthwisePlane:
     alone : bool
         Whether rows of outputs share no rows of the input, so that every tap loads its own: an entry is a row of taps
         that exists for all rows, and a load without lanes is left out.
+    channels : int
+        Channels of a vector, 1 or 2: narrow strips leave half of the lanes to the next channel.  Two of them load
+        every tap as if it lay apart.
     ahead : bool
         Ask for the memory of later tiles.
     """
@@ -72,6 +75,7 @@ class DepthwisePlane:
     stride: tuple[int, int]
     apart: bool
     alone: bool
+    channels: int
     ahead: bool
 
 
@@ -93,18 +97,30 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
     size = kind.element_bytes
     down, along = spec.stride
     parted = along == 2
-    number_of_loads = len(loads(along, spec.apart, lanes))
-    few = memory if parted or spec.apart else Type(memory.element, 4)
+    of_channel = lanes // spec.channels
+    part, whole = vector(spec.element, of_channel), Type(memory.element, of_channel)
+    number_of_loads = len(loads(along, spec.apart, of_channel))
+    few = whole if parted or spec.apart else Type(memory.element, 4)
     with k.function(name, *_SIGNATURE) as given:
         settings, x, entries, number, weights, y, residual, channel, count, position = given
         s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:16])}
         strips, bias, scale, constants = (k.buffer(settings, 16 + 2 * i) for i in range(4))
         zero = k.constant(INT, 0)
         nothing = [k.constant(kind, 0)] * rows
+        steps: dict[str, list[Value]] = {}  # of the channels of a vector, from the first
 
         def span(place: Buffer, kind: Type) -> Span:
             words = [k.word(place, i) for i in (0, 2, 3)]
             return kind, words[0], Mask(_bits(k, place + 8, kind.lanes), words[2], words[1])
+
+        def joined(parts: list[Value]) -> Value:
+            return parts[0] if len(parts) == 1 else k.shuffle(parts[0], parts[1], range(2 * parts[0].type.lanes))
+
+        def loaded(kind: Type, place: Buffer, mask: Mask) -> Value:
+            return joined([k.load_first(kind, place + step, mask) for step in steps["x"]])
+
+        def weight(place: Buffer) -> Value:
+            return joined([k.broadcast(part, place + step) for step in steps["w"]])
 
         def summed(x: Buffer, w: Buffer, spans: list[Span], used: list[list[int]]) -> list[list[Value]]:
             """Sums of the taps ``used``, by rows: a list of them for every chain of sums."""
@@ -114,7 +130,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                 line = k.rebase(x + k.word(entries, entry.index * 2))
                 of_entry = w + k.word(entries, entry.index * 2 + 1)
                 of_tap = {
-                    (i, j): k.broadcast(kind, of_entry + (i * TAPS + j) * size)
+                    (i, j): weight(of_entry + (i * TAPS + j) * size)
                     for i in range(TAPS)
                     for j in range(TAPS)
                     if any(j in chain for chain in used)
@@ -123,7 +139,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                     fed = [a for a in range(rows) if 0 <= i - a * down < TAPS]
                     held = [chain[a] for chain in totals for a in fed]
                     with k.choice((position + s["unit"] * i).below(s["height"]), tuple(held)) as there:
-                        here = [k.load_first(kind, line + offset, mask) for kind, offset, mask in spans]
+                        here = [loaded(kind, line + offset, mask) for kind, offset, mask in spans]
                         if along == 1 and not spec.apart:
                             here = _shifted(k, *here)
                         here = [widen(k, value, dtype, spec.element, f16c=True) for value in here]
@@ -151,30 +167,37 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                 of_entry = w + k.word(entries, entry.index * 2 + 1)
                 for tap, (kind_, offset, mask) in enumerate(spans):
                     with k.choice(mask.count > 0, tuple(totals)) as there:
-                        weight, place = k.broadcast(kind, of_entry + tap * size), k.rebase(line + offset)
+                        of_tap, place = weight(of_entry + tap * size), k.rebase(line + offset)
                         for a in range(rows):
-                            value = widen(k, k.load_first(kind_, place, mask), dtype, spec.element, f16c=True)
-                            totals[a] = k.fma(value, weight, totals[a])
+                            value = widen(k, loaded(kind_, place, mask), dtype, spec.element, f16c=True)
+                            totals[a] = k.fma(value, of_tap, totals[a])
                             place = k.rebase(place + s["x_row"])
                         there.next(*totals)
                     totals = there.results
                 entry.next(*totals)
             return entry.results
 
-        with k.loop(0, count, carry=[x, weights, y, residual]) as each:
+        with k.loop(0, count, spec.channels, carry=[x, weights, y, residual]) as each:
             x, w, y, other = each.values
-            each.next(x + s["x_channel"], w + s["w_channel"], y + s["y_channel"], other + s["r_channel"])
+            each.next(*(at + s[f"{n}_channel"] * spec.channels for at, n in zip(each.values, "xwyr", strict=True)))
+            # a second channel that does not exist is the first one again, without results
+            paired = each.index + 1 < count
+            for n in "xwyr":
+                steps[n] = [zero, k.select(paired, s[f"{n}_channel"], 0)][: spec.channels]
             beyond: list[Value] = []
             if parted:
                 with k.choice(k.word(strips).equals(1), nothing) as lacking:
-                    lacking.next(*summed(x, w, [span(strips + 8, memory)], [[2]])[0])
+                    lacking.next(*summed(x, w, [span(strips + 8, whole)], [[2]])[0])
                 beyond = lacking.results
             with k.loop(0, s["groups"], carry=beyond) as group:
                 place = strips + (group.index * (len(STRIPS) + number_of_loads * len(SPAN)) + STRIPS_HEADER) * 8
                 beside = place + len(STRIPS) * 8
-                kinds = [memory, *[few] * (number_of_loads - 1)]
+                kinds = [whole, *[few] * (number_of_loads - 1)]
                 spans = [span(beside + i * 8 * len(SPAN), kind) for i, kind in enumerate(kinds)]
-                mask = Mask(_bits(k, place + 24, lanes), k.word(place, 4))
+                bits, used = _bits(k, place + 24, of_channel), k.word(place, 4)
+                masks = [Mask(bits, used)]
+                if spec.channels > 1:
+                    masks.append(Mask(k.select(paired, bits, k.constant(bits.type, 0)), k.select(paired, used, 0)))
                 start = [x, y + k.word(place, 1), other + k.word(place, 2)]
                 with k.loop(0, k.word(place), carry=[*start, *group.values]) as strip:
                     here, to, with_ = strip.values[:3]
@@ -182,16 +205,19 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                         _ask_ahead(k, s, here + spans[0][1], to, rows, down, along, memory.bytes)
                     if parted:
                         sums, further = summed(here, w, spans, [[0, 1], [2]])
-                        totals = _joined(k, sums, further, strip.values[3:])
+                        totals = _moved(k, sums, further, strip.values[3:], spec.channels)
                         following = further
                     else:
                         totals = summed_alone(here, w, spans) if spec.alone else summed(here, w, spans, [[0, 1, 2]])[0]
                         following = []
                     strip.next(here + s["x_strip"], to + s["y_strip"], with_ + s["r_strip"], *following)
-                    block = Block(k, Move(spec.element, spec.target, "pp", spec.epilogue), kind, True)
+                    block = Block(k, Move(spec.element, spec.target, "pp", spec.epilogue), part, True)
                     for total in totals:
-                        store = store_out(block, bias, scale, with_, s["r_lane"], zero, constants)
-                        store(total, to, zero, channel + each.index, mask)
+                        for c, mask in enumerate(masks):
+                            own = range(c * of_channel, (c + 1) * of_channel)
+                            one = total if spec.channels == 1 else k.shuffle(total, total, own)
+                            store = store_out(block, bias, scale, with_ + steps["r"][c], s["r_lane"], zero, constants)
+                            store(one, to + steps["y"][c], zero, channel + each.index + c, mask)
                         to, with_ = to + s["y_row"], with_ + s["r_row"]
                 group.next(*strip.results[3:])
 
@@ -228,14 +254,17 @@ def _parted(k: Module, a: Value, b: Value) -> list[Value]:
     return [k.shuffle(a, b, picks), k.shuffle(a, b, [i + 1 for i in picks])]
 
 
-def _joined(k: Module, sums: list[Value], further: list[Value], beyond: list[Value]) -> list[Value]:
+def _moved(k: Module, sums: list[Value], further: list[Value], beyond: list[Value], channels: int) -> list[Value]:
     """Sums in order, each with that of the last tap, which stands one output further on."""
     lanes = sums[0].type.lanes
-    order = _order(lanes, sums[0].type.element_bytes)
-    places = [order.index(i) for i in range(lanes)]
+    part = lanes // channels
+    order = _order(part, sums[0].type.element_bytes)
+    inverse = [order.index(i) for i in range(part)]
+    places = [c * part + i for c in range(channels) for i in inverse]
+    after = [i for c in range(channels) for i in (*places[c * part + 1 : (c + 1) * part], lanes + c * part)]
     return [
-        k.shuffle(one, one, places) + k.shuffle(two, after, [*places[1:], lanes])
-        for one, two, after in zip(sums, further, beyond, strict=True)
+        k.shuffle(one, one, places) + k.shuffle(two, right, after)
+        for one, two, right in zip(sums, further, beyond, strict=True)
     ]
 
 
