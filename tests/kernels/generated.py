@@ -23,6 +23,7 @@ from polyconv.conformance import corpus
 from polyconv.conformance.operands import operands
 from polyconv.kernels import objects
 from polyconv.kernels.language import Module
+from polyconv.operands import strides
 from polyconv.prepared import Layer
 from polyconv.problem.problem import Problem
 from polyconv.target import Target
@@ -53,10 +54,11 @@ def _programs(p: Problem, index: int, target: Target) -> None:
     made = operands(p, np.random.default_rng(index), kind="nonfinite" if index % 10 == 0 else "normal")
     layer = Layer(lambda n, i: p, made.w, made.bias, layout=p.layout, quantities=made.quantities)
     y = np.empty([int(e or 0) for e in p.y_shape], p.y_dtype.numpy)
+    lying = strides(made.x, p), strides(y, p), None if made.residual is None else strides(made.residual, p)
     situation = replace(layer.situation(p), target=target, threads=2)
     for name, row in ALGORITHMS.items():
         if y.size and row.refusal(situation) is None:
-            layer._program(situation, name, (made.x, y, made.residual, made.offset, made.mask))
+            layer._program(situation, name, lying, made.offset, made.mask)
 
 
 @cache

@@ -71,7 +71,7 @@ from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
 __all__ = [
-    "again_words", "again_workspace", "applicable", "arithmetic", "box_body", "build", "careful_applicable",
+    "again_words", "again_workspace", "applicable", "arithmetic", "build", "careful_applicable",
     "careful_build", "careful_cost", "cost", "pack_panel", "plain_words", "sweep_cost", "sweep_step", "sweep_workspace",
     "workspace",
 ]  # fmt: skip
@@ -119,7 +119,7 @@ def driver(k: Module, name: str) -> None:
 
     The same code serves every element type: it moves bytes and calls moves and tiles through tables.
     """
-    box_body(k, f"{name}_box")
+    _box_body(k, f"{name}_box")
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, words, number, workspace):
         p = Words(k, words, WORDS)
         item = decode(k, p, number, workspace)
@@ -128,13 +128,21 @@ def driver(k: Module, name: str) -> None:
         k.call(f"{name}_box", frame, words, workspace, item.n, item.g, first, end)
 
 
-def box_body(k: Module, name: str) -> None:
+def repair_address(r: Request) -> int:
+    """Address of a function that computes boxes for an algorithm whose own results are not finite.
+
+    ``(frame, words, workspace, n, g, first, end)``: as ``_box_body`` says, with ``again_words`` or ``plain_words``.
+    """
+    return _kernel(r)["direct_box"]
+
+
+def _box_body(k: Module, name: str) -> None:
     """Add ``name(frame, words, workspace, n, g, first, end)``: blocks first..end of outputs of a box.
 
     The box stands in the workspace's header, as ``decode`` leaves it.
     """
     arguments = ("buffer", "buffer", "buffer", "int", "int", "int", "int")
-    with k.function(name, *arguments, internal=True) as (frame, words, workspace, n, g, first_block, end_block):
+    with k.function(name, *arguments) as (frame, words, workspace, n, g, first_block, end_block):
         p = Words(k, words, WORDS)
         item = Item(k, workspace, n, g, k.constant(INT, 0))
         rows = box_rows(k, p, item)
@@ -241,11 +249,10 @@ def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first:
         ) as step:
             target, x_block = step.values
             here = k.minimum(p.block_channels, channels - step.index)
-            _clear(k, p, target, k.constant(INT, 0), head)
             # a word of two channels whose second does not exist must hold a zero there
-            with k.when((here & p.unpaired).equals(1)):
-                _clear(k, p, target, head, end)
-            _clear(k, p, target, end, count)
+            kept = k.select((here & p.unpaired).equals(1), 0, end - head)
+            with k.loop(0, count - kept) as pixel:
+                _clear(k, p, target, pixel.index + k.select(pixel.index < head, 0, kept))
             with k.when(apart):
                 k.call(
                     p.buffer("move_apart"), x_block, pixel_step, p.x_c, target, p.row_bytes, p.channel_bytes,
@@ -261,13 +268,12 @@ def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first:
     fill(k, p, item, x, first, put)
 
 
-def _clear(k: Module, p: Words, rows: Buffer, low: Value, high: Value) -> None:
-    with k.loop(low, high) as pixel:
-        of_residue = k.word(p.buffer("residue_places"), pixel.index % p.residues)
-        place = rows + (of_residue + pixel.index // p.residues * p.row_bytes)
-        k.clear(place, 64)
-        with k.when(p.row_bytes > 64):
-            k.clear(place + 64, 64)
+def _clear(k: Module, p: Words, rows: Buffer, pixel: Value) -> None:
+    of_residue = k.word(p.buffer("residue_places"), pixel % p.residues)
+    place = rows + (of_residue + pixel // p.residues * p.row_bytes)
+    k.clear(place, 64)
+    with k.when(p.row_bytes > 64):
+        k.clear(place + 64, 64)
 
 
 def applicable(s: Situation) -> str | None:
@@ -361,9 +367,12 @@ def sweep_workspace(s: Situation, arith: Arithmetic, sweep: Sweep) -> int:
 
 def sweep_step(r: Request, sweep: Sweep, keep: list[Any], *, careful: bool = False) -> Step:
     """Step of one sweep."""
-    address = kernel("direct", ("direct",), lambda k: driver(k, "direct"), r.target, check=r.check)["direct"]
     values = _dense_words(r, sweep, _plan(r.situation, r.arith, sweep), careful, keep)
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    return Step(_kernel(r)["direct"], fill_words(WORDS, values, keep), values["items"])
+
+
+def _kernel(r: Request) -> dict[str, int]:
+    return kernel("direct", ("direct", "direct_box"), lambda k: driver(k, "direct"), r.target, check=r.check)
 
 
 def careful_cost(s: Situation) -> dict[str, float]:
@@ -393,13 +402,13 @@ def _build(r: Request, *, careful: bool) -> Program:
 
 
 def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int, keep: list[Any]) -> NDArray[np.int64]:
-    """Words with which ``box_body`` computes boxes of at most this size, skipping padded taps."""
+    """Words with which ``repair_address`` computes boxes of at most this size, skipping padded taps."""
     plan = box_sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), vectors)
     return Step(0, fill_words(WORDS, _dense_words(r, sweep, plan, True, keep), keep), 0).words
 
 
 def plain_words(r: Request, sweep: Sweep, box: tuple[int, ...], keep: list[Any]) -> tuple[NDArray[np.int64], int]:
-    """Words with which ``box_body`` computes boxes of this size, or the last ones; vectors of outputs."""
+    """Words with which ``repair_address`` computes boxes of this size, or the last ones; vectors of outputs."""
     plan = box_sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), 1)
     return fill_words(WORDS, _dense_words(r, sweep, plan, False, keep), keep), plan.blocks
 

@@ -65,8 +65,6 @@ rows, or every second pixel of the only axis; its outputs begin with ``first``, 
 
 def driver(k: Module, name: str, kind: str, vector_bytes: int, element: str, lanes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` of a kind to a module."""
-    if kind != "own":
-        direct.box_body(k, f"{name}_again")
     of_lane = vector(element, lanes)
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
         p = Words(k, table, WORDS)
@@ -77,7 +75,7 @@ def driver(k: Module, name: str, kind: str, vector_bytes: int, element: str, lan
         first = item.split * p.split_outputs
         outputs = first, k.minimum(first + p.split_outputs, p.outputs)
         (_several if kind == "dense" else _single)(k, p, item, frame, workspace, used, outputs, kind, of_lane)
-        _repair(k, p, item, frame, workspace, number, used, outputs, name, kind, of_lane)
+        _repair(k, p, item, frame, workspace, number, used, outputs, kind, of_lane)
 
 
 def _single(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, used: Value,
@@ -199,14 +197,14 @@ def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: 
     with k.loop(0, p.rows) as row:
         record = p.buffer("row_table") + row.index * (p.row_words * 8)
         line = plane + k.word(record)
-        filled: Value = k.constant(INT, 0)
-        for part in range(2):
+        with k.loop(0, 2, carry=[k.constant(INT, 0)]) as parts:
+            part = parts.index
             points = line + p.part * part
             # a run that fills all lanes leaves zeros around it; others go where there are zeros already
             whole = used.equals(p.lanes) & k.word(workspace + p.run_number).equals(1)
             with k.when(whole, otherwise=True):
                 _clear(k, p, points, 0, p.points, zero)
-            with k.loop(0, k.word(workspace + p.run_number), carry=[filled]) as run:
+            with k.loop(0, k.word(workspace + p.run_number), carry=parts.values) as run:
                 of_run = workspace + (p.runs + run.index * 24)
                 tile, first, count = k.word(of_run), k.word(of_run, 1), k.word(of_run, 2)
                 here = Item(k, workspace + (p.headers + tile * p.axes * 24), item.n, item.g, item.split)
@@ -235,10 +233,10 @@ def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: 
                         p.element, end - head, count, 0,
                     )  # fmt: skip
                 run.next(run.values[0] | k.cast("zext", there, INT))
-            (filled,) = run.results
+            parts.next(*run.results)
             if kind == "shared":
                 k.call(p.buffer("spread"), points, p.points, p.point)
-        with k.when(filled.equals(1)):
+        with k.when(parts.results[0].equals(1)):
             _passes(k, p, plane, record, 1, row_lines.forward, row_lines.passes)
 
 
@@ -275,7 +273,8 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
         line = plane + k.word(record)
         with k.when(k.word(record, 1).equals(1)):
             _passes(k, p, plane, record, 1, row_lines.backward, row_lines.passes)
-            for part in range(2):
+            with k.loop(0, 2) as parts:
+                part = parts.index
                 of_part = Words(k, p.buffer("parts"), _PART).at(part, len(_PART))
                 points = line + (p.part * part + of_part.begin * p.point)
                 step = p.from_step * p.point
@@ -288,7 +287,7 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
                     with k.loop(0, last, carry=[y_start, r_start, k.constant(INT, 1)]) as outer:
                         y, r, inside = outer.values
                         axis, of_axis = outer.index, axis_record(k, p, outer.index)
-                        output = k.word(record, 2 + last * (1 + part) + axis)
+                        output = k.word(record, last * (part + 1) + axis + 2)
                         there = k.cast("zext", output < here.extent(axis), INT)
                         o = here.first(axis) + output
                         outer.next(y + o * of_axis.y_stride, r + o * of_axis.r_stride, inside & there)
@@ -308,7 +307,7 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
 
 
 def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, number: Value, used: Value,
-            outputs: tuple[Value, Value], name: str, kind: str, of_lane: Type) -> None:  # fmt: skip
+            outputs: tuple[Value, Value], kind: str, of_lane: Type) -> None:  # fmt: skip
     """Compute again, without transforms, what is not finite."""
     seen, free = workspace + p.seen, workspace + p.planes
     if kind == "own":
@@ -321,7 +320,7 @@ def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, n
     def again(header: Buffer) -> None:
         with k.loop(0, p.axes * 3) as word:
             k.store(k.word(header, word.index), free + word.index * 8, 8)
-        k.call(f"{name}_again", frame, p.buffer("again_words"), free, item.n, item.g, *blocks)
+        k.call(p.buffer("again"), frame, p.buffer("again_words"), free, item.n, item.g, *blocks)
 
     if kind == "shared":
         with k.when(k.any(k.load(of_lane, seen).is_nan()) > 0):
@@ -433,7 +432,7 @@ def _again(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> tuple[int, 
         step = depthwise.box_step(r, sweep, plan.outputs, plan.lane, keep)
         return step.driver, step.words, 0
     table, blocks = direct.plain_words(r, sweep, plan.outputs, keep)
-    return 0, table, blocks
+    return direct.repair_address(r), table, blocks
 
 
 def _order(passes: Sequence[int]) -> NDArray[np.int64]:

@@ -77,7 +77,7 @@ WORDS = (
     "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "out", "out_line", "out_pixel",
     "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group", "w_block",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "word_bytes",
-    "narrow", "flags", "again", "*again_words",
+    "narrow", "flags", "again", "*again_words", "*repair",
     "notes", "item_count", "items_ahead", "runs_a_call", "runs_a_row", "run_step", "run_bytes",
     "*output_transforms", "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
@@ -94,7 +94,6 @@ _PACKING = (
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    direct.box_body(k, f"{name}_again")
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
@@ -135,7 +134,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                     length = _segment(k, box, "y", y.index)
                     _to_segment(k, item, p.axes - 2, y.index, p.y_apart, length, workspace + p.again)
                 k.call(
-                    f"{name}_again", frame, p.buffer("again_words"), workspace + p.again, item.n, item.g,
+                    p.buffer("repair"), frame, p.buffer("again_words"), workspace + p.again, item.n, item.g,
                     block.index, block.index + 1,
                 )  # fmt: skip
 
@@ -393,6 +392,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // splits),
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "word_bytes": arith.bytes, "flags": plan.flags, "again": plan.v, "again_words": again_words,
+        "repair": direct.repair_address(r),
         **_early(r, sweep, plan, values["items"]),
         "narrow": int(plan.last_vectors < plan.vectors),
         "output_transforms": words([_output_transform(r, plan, plan.vectors), 0,

@@ -252,7 +252,7 @@ class Module:
     # -- functions -------------------------------------------------------------------------------
 
     @contextmanager
-    def function(self, name: str, *arguments: str, internal: bool = False) -> Iterator[list[Any]]:
+    def function(self, name: str, *arguments: str) -> Iterator[list[Any]]:
         """Define ``void name(...)`` with arguments ``buffer`` or ``int``; yields them as ``Buffer`` and ``Value``."""
         spelled: list[str] = []
         given: list[Any] = []
@@ -269,10 +269,9 @@ class Module:
                 given.append(Buffer(self, f"%a{i}", extent, offset))
         if self.check:
             spelled.append("ptr %cell")
-        linkage = "internal " if internal else ""
         attributes = f'nounwind "prefer-vector-width"="{self.wide}" "min-legal-vector-width"="{self.wide}"'
         self._function = name
-        self._line(f"define {linkage}void @{name}({', '.join(spelled)}) {attributes} {{")
+        self._line(f"define void @{name}({', '.join(spelled)}) {attributes} {{")
         self._start(self._fresh("entry"))
         yield given
         self._line("  ret void")
