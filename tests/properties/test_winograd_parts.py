@@ -49,6 +49,7 @@ def test_kernels_in_parts(kernel: str, layout: str, level: str | None) -> None:
 def test_every_number_of_taps_and_outputs(taps: int) -> None:
     for out in range(2, 16):
         assert _agrees(f"conv f32 NCHW n1 c8 i{out + taps - 1} m9 k{taps}")
+        assert _agrees(f"conv f32 NHWC n1 c32 i{out + taps - 1} m9 k{taps}")
     assert _agrees(f"conv f64 NHWC n1 c17 i70 m8 k{taps} p{taps} d3")
 
 
@@ -67,10 +68,21 @@ def test_a_sum_that_is_not_finite_is_repaired() -> None:
         assert complaint(p, widened(p, made, expected(p, made)), got) is None
 
 
-@pytest.mark.parametrize("kernel", ["k4x4", "k7x7", "k11x11"])
-def test_errors_stay_near_those_of_direct_sums(kernel: str) -> None:
-    p = Problem.parse(f"conv f32 NHWC n1 c32 i30x30 m32 {kernel}")
-    assert winograd_plan.scheme(Situation(p, target(None))).startswith("F(")
+@pytest.mark.parametrize(
+    ("line", "scheme"),
+    [
+        ("conv f32 NHWC n1 c32 i30x30 m32 k4x4", "F(3,4)"), ("conv f32 NHWC n1 c32 i30x30 m32 k7x7", "F("),
+        ("conv f32 NHWC n1 c32 i30x30 m32 k11x11", "F("), ("conv f32 NHWC n1 c32 i1200 m32 k2", "F(5,2)"),
+        ("conv f32 NHWC n1 c32 i40x40 m32 k2x2", "F(5,2)xF(3,2)"),
+        ("conv f32 NHWC n1 c32 i60x60 m32 k4x4 s2x2", "F(5,2)xF(3,2)"),
+        ("conv f32 NHWC n1 c32 i1200 m32 k8 s4", "F(5,2)"), ("conv f32 NHWC n1 c32 i1200 m32 k3 s2", "F(3,2)"),
+        ("conv_transpose f32 NHWC n1 c64 i20x20 m64 k4x4 s2x2 p1x1", "F(5,2)xF(3,2)"),
+        ("conv f32 NHWC n1 c32 i60x30 m32 k3x1", "F(4,3)xF(1,1)"),
+    ],
+)  # fmt: skip
+def test_errors_stay_near_those_of_direct_sums(line: str, scheme: str) -> None:
+    p = Problem.parse(line)
+    assert winograd_plan.scheme(Situation(p, target(None))).startswith(scheme)
     made = operands(p, np.random.default_rng(3), "normal")
     exact = expected(p, made).exact
     errors = []

@@ -58,11 +58,12 @@ __all__ = [
 _PAIRS = (5 / 8, 3 / 2)
 
 # Schemes by number of taps, the largest tile first.  Measured rms errors in two dimensions, as multiples of that
-# of a direct f32 sum, for 16 / 32 / 64 channels: F(3,2) 1.1 / 0.9 / 0.9, F(2,3) 0.8 / 0.7 / 0.6, F(2,5) 1.5 / 1.3 /
-# 1.2, F(3,4) 1.6 / 1.4 / 1.4, F(4,3) 2.2 / 1.9 / 1.8 with these points, which are exact in binary (2.3 / 2.0 / 1.9
-# with 2^-1/2 and 2^1/2, 2.4 / 2.1 / 2.0 with 3/4 and 3/2).  F(2,7) stayed above 2 with all points tried: left out.
+# of a direct f32 sum, for 16 / 32 / 64 channels: F(3,2) 1.1 / 0.9 / 0.9, F(5,2) with F(3,2) 1.9 / 1.7 / 1.6 (along one
+# axis alone 2.1 / 1.8 / 1.7), F(2,3) 0.8 / 0.7 / 0.6, F(2,5) 1.5 / 1.3 / 1.2, F(3,4) 1.6 / 1.4 / 1.4, F(4,3) 2.2 / 1.9 /
+# 1.8 with these points, which are exact in binary (2.3 / 2.0 / 1.9 with 2^-1/2 and 2^1/2, 2.4 / 2.1 / 2.0 with 3/4 and
+# 3/2).  F(2,7) stayed above 2 with all points tried: left out.
 SCHEMES: dict[int, tuple[Scheme, ...]] = {
-    2: (Scheme(3, 2, (1.0,)),),
+    2: (Scheme(5, 2, _PAIRS), Scheme(3, 2, (1.0,))),
     3: (Scheme(4, 3, _PAIRS), Scheme(2, 3, (1.0,))),
     4: (Scheme(3, 4, _PAIRS),),
     5: (Scheme(2, 5, _PAIRS),),
@@ -70,8 +71,9 @@ SCHEMES: dict[int, tuple[Scheme, ...]] = {
 _MOST_TAPS = 12
 """Taps along an axis that are taken in parts, each by the scheme for its number."""
 _LEAST_TERMS = 32
-"""Products a point must sum for F(4,3) along both axes: short direct sums are more accurate than twice its error.  With
-strides along both, 5x5 kernels, it came to 2.02 times that of a direct sum, and is not admitted."""
+"""Products a point must sum for F(4,3) along both axes, and for F(5,2): short direct sums are more accurate than twice
+their error.  With strides along both, 5x5 kernels, F(4,3) came to 2.02 times that of a direct sum, and is not admitted;
+nor is F(5,2) along both axes."""
 _NONE = Scheme(1, 1)
 
 TRANSFORMED_BYTES, _LARGER_BYTES, _LARGEST_BYTES = 4 << 20, 8 << 20, 16 << 20
@@ -279,13 +281,21 @@ def _schemes(sweep: Sweep, channels: int) -> list[tuple[Scheme, Scheme]]:
     if alone:
         found += [(y, _NONE) for y in _options(sweep[-2])] if len(sweep) > 1 and admits(sweep[-2]) else []
     elif len(sweep) > 1 and admits(sweep[-2]):
-        accurate = terms >= _LEAST_TERMS and 1 in (sweep[-2].stride, last.stride)
+        strided = 1 not in (sweep[-2].stride, last.stride)
         found += [
-            (y, x) for y, x in itertools.product(_options(sweep[-2]), _options(last)) if accurate or y.m + x.m < 8
+            (y, x) for y, x in itertools.product(_options(sweep[-2]), _options(last))
+            if y.m + x.m < 8 or not (strided and y.r == x.r == 3)
         ]
     else:
         found += [(_NONE, x) for x in _options(last)]
-    return found
+    return [pair for pair in found if _is_accurate(*pair, terms)]
+
+
+def _is_accurate(y: Scheme, x: Scheme, terms: int) -> bool:
+    """Whether errors of points that sum so many products stay below twice those of direct sums."""
+    if 5 in (y.m, x.m):
+        return terms >= _LEAST_TERMS and min(y.m, x.m) < 4 and max(y.r, x.r) < 4
+    return terms >= _LEAST_TERMS or y.m + x.m < 8
 
 
 def _options(axis: Axis) -> tuple[Scheme, ...]:
@@ -293,7 +303,8 @@ def _options(axis: Axis) -> tuple[Scheme, ...]:
     taps = -(-axis.taps // axis.stride)
     if taps not in SCHEMES and axis.stride == 1 and max(SCHEMES) < taps <= _MOST_TAPS:
         return SCHEMES[4][0], SCHEMES[3][0]
-    return SCHEMES.get(taps, ())
+    # F(5,2) is as inaccurate for a phase of a single tap, whose direct sum is half as long
+    return tuple(scheme for scheme in SCHEMES.get(taps, ()) if scheme.m < 5 or axis.taps % axis.stride == 0)
 
 
 def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int, schemes: tuple[Scheme, Scheme]) -> tuple[Phase, ...]:
