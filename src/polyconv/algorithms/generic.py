@@ -342,13 +342,13 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     rows_in = math.prod(max(1, h.count) for h in plan.held[:-1]) * (1 if apart else max(1, len(plan.held[-1].runs)))
     rows_out, width = math.prod(plan.box[:-1]), plan.box[-1]
     copies_in = p.layout == "NCHW" and last.stride == 1 and innermost
-    copies_out = p.layout == "NCHW" and last.out_step == 1 and innermost
+    copies_out = (p.layout == "NCHW" or p.m == 1) and last.out_step == 1 and innermost
     wide_in, wide_out = plan.block_groups * group_in >= 8, plan.block_groups * group_out >= 8
     squares = p.layout == "NHWC"
-    squared_in = 0.5 if squares and wide_in else 2.5
+    squared_in = 0.35 if squares and wide_in else 1.6
     per_in = 0.3 if copies_in else 0.3 * last.stride if halved and last.stride <= 4 else squared_in
     per_in = 0.4 if apart else per_in
-    per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 1.0 if squares and wide_out else 2.5
+    per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 0.6 if squares and wide_out else 1.5
     panels = rows_in * (30.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
     moves = 300.0 / plan.block_groups
     if not plan.fused:

@@ -33,6 +33,7 @@ from polyconv.algorithms.program import (
     apart_cycles,
     boxes,
     common_words,
+    far_cycles,
     fill_words,
     is_fusible,
     move_address,
@@ -308,10 +309,13 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             pixel_bytes = p.c * arith.bytes * plan.sweep[-1].stride if p.layout == "NHWC" else arith.bytes
             tiles = near_equal(math.ceil(width), points.most_rows(s.target, used, pixel_bytes))
             across = p.layout == "NCHW" and p.m > 1
-            apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.0
+            # one vector of results a pixel: loads are what tiles wait for, and those of pixels far apart are slow
+            apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.15 if plan.width == 1 else 1.0
             products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
             leaving = 8.0 + apart_cycles(p, _last_out(plan)) if across else 1.5 if is_fusible(p) else 4.0
             moves += width * used * leaving
+    if p.layout == "NHWC":
+        moves += far_cycles(p, width * group_in * arith.bytes, squares=False)
     batch, rows = (p.n or 0) * p.groups, rows * plan.times * plan.phases
     return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count) * batch}
 
