@@ -324,7 +324,8 @@ def _apart(plan: _Plan, channels: int, arith: Arithmetic) -> float:
     """How much longer products take where each channel's pixels lie in lines of their own, a few of each in use."""
     lines_of_row = plan.box[-1] * plan.sweep[-1].stride * arith.bytes / 64 + 0.9
     touched = channels * math.prod(plan.box[:-1]) * lines_of_row * 64
-    return 1.01 + min(0.3, max(0.0, 0.6 * (touched - 1.4 * _INPUT_BYTES) / (1 << 20)))
+    cut = 0.04 if plan.box[-1] < plan.sweep[-1].out else 0.0  # no line follows the last of a channel
+    return 1.01 + cut + min(0.3, max(0.0, 0.6 * (touched - 1.4 * _INPUT_BYTES) / (1 << 20)))
 
 
 # -- building ------------------------------------------------------------------------------------------

@@ -67,8 +67,8 @@ _RUN_TILES: dict[str, dict[int, int]] = {
 
 # Output channels -> most pixel vectors, for the tile whose lanes are pixels.
 _PIXEL_TILES: dict[str, dict[int, int]] = {
-    "avx512": {1: 8, 2: 8, 4: 6, 8: 3},
-    "avx2": {1: 8, 2: 4, 4: 3},
+    "avx512": {1: 8, 2: 8, 3: 7, 4: 6, 5: 5, 6: 4, 7: 3, 8: 3},
+    "avx2": {1: 8, 2: 4, 3: 3, 4: 3},
     "baseline": {1: 4, 2: 4, 4: 2},
 }
 
