@@ -16,7 +16,7 @@ from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES, narrow, saturate, widen
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
 
-__all__ = ["Block", "Epilogue", "Move", "converted", "load_in", "move", "store_out", "zero_words"]
+__all__ = ["Block", "Epilogue", "Move", "converted", "load_in", "move", "store_out", "transpose", "zero_words"]
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
 
@@ -307,7 +307,7 @@ class Block:
                 source = source + (sb if none is None else k.select(there, sb, 0))
                 rows.append(load(source, _if(k, there, source_mask, none)))
             target = g.target + a * ta + b * to_bytes
-            for j, row in enumerate(_transpose(k, rows)):
+            for j, row in enumerate(transpose(k, rows)):
                 p, c = (a + j, b) if to_channel else (b, a + j)
                 there = na > j
                 if j:
@@ -356,7 +356,7 @@ def _if(k: Module, condition: Value, mask: Mask | None, none: Mask | None) -> Ma
     return Mask(k.select(condition, mask.bits, none.bits), k.select(condition, mask.count, none.count))
 
 
-def _transpose(k: Module, rows: list[Value]) -> list[Value]:
+def transpose(k: Module, rows: list[Value]) -> list[Value]:
     """Transpose a square of vectors: first pieces of 128 bits, between rows of which a CPU moves words fastest."""
     n = len(rows)
     piece = min(n, 16 // rows[0].type.element_bytes)
