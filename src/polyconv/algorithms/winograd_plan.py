@@ -57,11 +57,11 @@ __all__ = [
 
 _PAIRS = (5 / 8, 3 / 2)
 
-# Schemes by number of taps, the largest tile first.  Measured rms errors in two dimensions, as multiples of that
-# of a direct f32 sum, for 16 / 32 / 64 channels: F(3,2) 1.1 / 0.9 / 0.9, F(5,2) with F(3,2) 1.9 / 1.7 / 1.6 (along one
-# axis alone 2.1 / 1.8 / 1.7), F(2,3) 0.8 / 0.7 / 0.6, F(2,5) 1.5 / 1.3 / 1.2, F(3,4) 1.6 / 1.4 / 1.4, F(4,3) 2.2 / 1.9 /
-# 1.8 with these points, which are exact in binary (2.3 / 2.0 / 1.9 with 2^-1/2 and 2^1/2, 2.4 / 2.1 / 2.0 with 3/4 and
-# 3/2).  F(2,7) stayed above 2 with all points tried: left out.
+# Schemes by number of taps, the largest tile first.  Measured rms errors in two dimensions, as multiples of that of a
+# direct f32 sum, for 16 / 32 / 64 channels: F(3,2) 1.1 / 0.9 / 0.9, F(5,2) with F(3,2) 1.9 / 1.7 / 1.6 (along one
+# axis alone 2.1 / 1.8 / 1.7), F(2,3) 0.8 / 0.7 / 0.6, F(2,5) 1.5 / 1.3 / 1.2, F(3,4) 1.6 / 1.4 / 1.4, F(4,3) 2.2 /
+# 1.9 / 1.8 with these points, which are exact in binary (2.3 / 2.0 / 1.9 with 2^-1/2 and 2^1/2, 2.4 / 2.1 / 2.0 with
+# 3/4 and 3/2).  F(2,7) stayed above 2 with all points tried: left out.
 SCHEMES: dict[int, tuple[Scheme, ...]] = {
     2: (Scheme(5, 2, _PAIRS), Scheme(3, 2, (1.0,))),
     3: (Scheme(4, 3, _PAIRS), Scheme(2, 3, (1.0,))),
