@@ -24,7 +24,7 @@ def test_there_are_ten_faults_of_their_own() -> None:
     assert len({(f.module, f.right, f.wrong) for f in faults.FAULTS.values()}) == len(faults.FAULTS)
 
 
-@pytest.mark.parametrize("name", ["tail mask", "group offset", "tap offset"])
+@pytest.mark.parametrize("name", ["tail mask", "group offset", "chunk weights", "tap offset"])
 def test_the_fault_is_caught(name: str) -> None:
     (verdict,) = faults.run([name], most=40)
     assert verdict.fuzz is not None

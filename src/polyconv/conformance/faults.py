@@ -120,6 +120,10 @@ FAULTS: dict[str, Fault] = {
             "polyconv.algorithms.direct", "p.total_outputs - absolute)", "p.total_outputs - absolute) + 1",
         ),
         Fault(
+            "chunk weights", "the next chunk of input channels goes on one tap too late in the weights",
+            "polyconv.algorithms.pixels", "rows * chunk_entries * size", "rows * (chunk_entries + 1) * size",
+        ),
+        Fault(
             "entry weights", "a tap of a block of channels takes its weights one row too late",
             "polyconv.algorithms.direct", "ROW_WORDS * taps + tap * count)", "ROW_WORDS * taps + tap * count + 1)",
         ),

@@ -31,6 +31,9 @@ Array = NDArray[Any]
 _GUARD = 0xA5
 _MARGIN = 64
 _LIMITS = (None,) * 9 + (0, 1 << 15, 1 << 17)
+_DEEP_LIMITS = (None,) * 4 + (0, 1 << 13) * 4
+"""Of problems with many input channels, which then are not all held at a time."""
+_MANY = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def drawn(seed: int, index: int, *, operator: str | None = None) -> Trial:
         out="none" if causal else str(rng.choice(outs)),
         threads=int(rng.integers(1, 3)),
         accuracy=str(rng.choice(["fast", "strict"])),
-        workspace_limit=_LIMITS[int(rng.integers(len(_LIMITS)))],
+        workspace_limit=(_DEEP_LIMITS if p.c // p.groups > _MANY else _LIMITS)[int(rng.integers(len(_LIMITS)))],
     )  # fmt: skip
 
 
