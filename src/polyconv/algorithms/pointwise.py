@@ -304,6 +304,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             vectors = -(-width // lane)
             products += points.pixel_set_cycles(s, arith, outputs, group_in, int(vectors))
             moves += vectors * outputs * ((1.5 if is_fusible(p) else 4.0) + apart_cycles(p, plan.sweep[-1]))
+            moves += 0.0 if is_fusible(p) and plan.sweep[-1].out_step == 1 else 300.0  # a row is moved
         else:
             used = -(-outputs // lane)
             pixel_bytes = p.c * arith.bytes * plan.sweep[-1].stride if p.layout == "NHWC" else arith.bytes
