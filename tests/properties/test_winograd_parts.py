@@ -72,7 +72,8 @@ def test_a_sum_that_is_not_finite_is_repaired() -> None:
     ("line", "scheme"),
     [
         ("conv f32 NHWC n1 c32 i30x30 m32 k4x4", "F(3,4)"), ("conv f32 NHWC n1 c32 i30x30 m32 k7x7", "F("),
-        ("conv f32 NHWC n1 c32 i30x30 m32 k11x11", "F("), ("conv f32 NHWC n1 c32 i1200 m32 k2", "F(5,2)"),
+        ("conv f32 NHWC n1 c32 i30x30 m32 k11x11", "F("), ("conv f32 NHWC n1 c32 i40x40 m32 k5x5", "F(4,3)xF(4,3)"),
+        ("conv f32 NHWC n1 c32 i1200 m32 k5", "F(4,3)"), ("conv f32 NHWC n1 c32 i1200 m32 k2", "F(5,2)"),
         ("conv f32 NHWC n1 c32 i40x40 m32 k2x2", "F(5,2)xF(3,2)"),
         ("conv f32 NHWC n1 c32 i60x60 m32 k4x4 s2x2", "F(5,2)xF(3,2)"),
         ("conv f32 NHWC n1 c32 i1200 m32 k8 s4", "F(5,2)"), ("conv f32 NHWC n1 c32 i1200 m32 k3 s2", "F(3,2)"),

@@ -13,7 +13,7 @@ infinity: a 3x3 kernel of stride 2 by F(3,2) takes 16 + 12 + 12 + 9 products for
 Outputs of one residue modulo a dilation are a convolution without dilation of the inputs of a residue: tiles take
 inputs, and give outputs, a dilation apart.  A box holds tiles of many residues, all multiplied by the same weights.
 
-More than 5 taps are summed in parts as well, inputs a part apart: 7 taps by F(3,4) take 6 + 5 products for 3 outputs.
+Many taps are summed in parts as well, inputs a part apart: 7 taps by F(3,4) take 6 + 5 products for 3 outputs.
 
 Tiles one output short skip the point at infinity with the same weights, so edges waste nothing.
 Error: window bound, k eps max|x| sum|w| over a tile's inputs; admitted in accuracy "fast" only.  Blocks
@@ -59,9 +59,9 @@ _PAIRS = (5 / 8, 3 / 2)
 
 # Schemes by number of taps, the largest tile first.  Measured rms errors in two dimensions, as multiples of that
 # of a direct f32 sum, for 16 / 32 / 64 channels: F(3,2) 1.1 / 0.9 / 0.9, F(5,2) with F(3,2) 1.9 / 1.7 / 1.6 (along one
-# axis alone 2.1 / 1.8 / 1.7), F(2,3) 0.8 / 0.7 / 0.6, F(2,5) 1.5 / 1.3 / 1.2, F(3,4) 1.6 / 1.4 / 1.4, F(4,3) 2.2 / 1.9 /
-# 1.8 with these points, which are exact in binary (2.3 / 2.0 / 1.9 with 2^-1/2 and 2^1/2, 2.4 / 2.1 / 2.0 with 3/4 and
-# 3/2).  F(2,7) stayed above 2 with all points tried: left out.
+# axis alone 2.1 / 1.9 / 1.8), F(2,3) 0.8 / 0.7 / 0.6, F(2,5) 1.5 / 1.3 / 1.2, F(3,4) 1.6 / 1.4 / 1.4, F(4,3) 2.2 /
+# 1.9 / 1.8 with these points, which are exact in binary (2.3 / 2.0 / 1.9 with 2^-1/2 and 2^1/2, 2.4 / 2.1 / 2.0 with
+# 3/4 and 3/2); for 5 taps in parts as well 2.2 / 1.96 / 1.8.  F(2,7) stayed above 2 with all points tried: left out.
 SCHEMES: dict[int, tuple[Scheme, ...]] = {
     2: (Scheme(5, 2, _PAIRS), Scheme(3, 2, (1.0,))),
     3: (Scheme(4, 3, _PAIRS), Scheme(2, 3, (1.0,))),
@@ -88,7 +88,7 @@ NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
 _PANEL_BYTES = 32 << 10
 """Panel that stays in a first-level cache until it is transformed: of as many channels at a time as fit."""
-_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (4 << 20, 24.0), (28 << 20, 14.0), (40 << 20, 11.0)), 8.0
+_STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (4 << 20, 24.0), (25 << 20, 14.0), (40 << 20, 11.0)), 8.0
 """Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
 _SLOWER, _TRANSFORM_CYCLES = 1.15, 3.6
 """Cycles of products for every one that they would take at full speed; those of a transformed vector."""
@@ -301,8 +301,10 @@ def _is_accurate(y: Scheme, x: Scheme, terms: int) -> bool:
 def _options(axis: Axis) -> tuple[Scheme, ...]:
     """Schemes for the most taps of a phase of a stride, or for parts of many taps at stride 1."""
     taps = -(-axis.taps // axis.stride)
-    if taps not in SCHEMES and axis.stride == 1 and max(SCHEMES) < taps <= _MOST_TAPS:
+    if axis.stride == 1 and max(SCHEMES) < taps <= _MOST_TAPS:
         return SCHEMES[4][0], SCHEMES[3][0]
+    if axis.stride == 1 and taps == 5:  # in parts of 3 and 2 they take 11 products for 4 outputs, not 6 for 2
+        return SCHEMES[3][0], *SCHEMES[5]
     # F(5,2) is as inaccurate for a phase of a single tap, whose direct sum is half as long
     return tuple(scheme for scheme in SCHEMES.get(taps, ()) if scheme.m < 5 or axis.taps % axis.stride == 0)
 
