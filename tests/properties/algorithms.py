@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance import corpus
-from polyconv.conformance.operands import Operands
+from polyconv.conformance.judge import complaint, expected, widened
+from polyconv.conformance.operands import Operands, operands
 from polyconv.errors import Unsupported
 from polyconv.layer import compute
 from polyconv.problem.problem import Problem
@@ -34,6 +35,16 @@ def result(p: Problem, made: Operands, algorithm: str | None, **options: Any) ->
             raise
         return None
     return y[0] if p.op == "causal_conv" else y
+
+
+def agrees(line: str, algorithm: str, **options: Any) -> bool:
+    """Whether an algorithm takes a problem; its result must be within the bound over windows."""
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(0), "normal")
+    got = result(p, made, algorithm, **options)
+    if got is not None:
+        assert complaint(p, widened(p, made, expected(p, made)), got) is None, line
+    return got is not None
 
 
 def exact_problems(operator: str, count: int, seed: int = 31) -> list[Problem]:

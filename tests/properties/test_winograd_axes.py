@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algorithms import result
+from algorithms import agrees, result
 
 from polyconv.algorithms.winograd_plan import order
 from polyconv.benchmark.runs import restricted
@@ -22,33 +22,24 @@ PROBLEMS = [
 ]  # fmt: skip
 
 
-def _agrees(line: str, **options: Any) -> bool:
-    p = Problem.parse(line)
-    made = operands(p, np.random.default_rng(0), "normal")
-    got = result(p, made, "winograd", **options)
-    if got is not None:
-        assert complaint(p, widened(p, made, expected(p, made)), got) is None, line
-    return got is not None
-
-
 @pytest.mark.parametrize("level", [None, "avx2", "baseline"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_one_tap_along_the_last_axes(problem: str, layout: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
     with within:
-        assert _agrees(f"conv f32 {layout} n2 c18 {problem.format('m20')} b1 r1 act=Relu")
+        assert agrees(f"conv f32 {layout} n2 c18 {problem.format('m20')} b1 r1 act=Relu", "winograd")
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_groups_threads_and_little_room(problem: str) -> None:
     line = f"conv f32 NHWC n2 c32 {problem.format('m32')}"
-    assert _agrees(f"{line} g2", threads=2)
-    _agrees(line, workspace_limit=1 << 17)
+    assert agrees(f"{line} g2", "winograd", threads=2)
+    agrees(line, "winograd", workspace_limit=1 << 17)
 
 
 def test_phases_of_a_transposed_convolution() -> None:
-    assert _agrees("conv_transpose f32 NCHW n1 c64 i17x8x9 m64 k6x1x1 s2x1x1 p2x0x0 b1")
+    assert agrees("conv_transpose f32 NCHW n1 c64 i17x8x9 m64 k6x1x1 s2x1x1 p2x0x0 b1", "winograd")
 
 
 @pytest.mark.parametrize("line", ["i60x7 m24 k3x1 p1x0", "i60x3x5 m24 k3x1x1 p1x0x0"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algorithms import result
+from algorithms import agrees, result
 
 from polyconv.algorithms import winograd_plan
 from polyconv.algorithms.program import Situation, accumulator_arithmetic
@@ -26,28 +26,19 @@ KERNELS = [
 ]  # fmt: skip
 
 
-def _agrees(line: str) -> bool:
-    p = Problem.parse(line)
-    made = operands(p, np.random.default_rng(0), "normal")
-    got = result(p, made, "winograd")
-    if got is not None:
-        assert complaint(p, widened(p, made, expected(p, made)), got) is None, line
-    return got is not None
-
-
 @pytest.mark.parametrize("level", [None, "avx2", "baseline"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_dilated_kernels(kernel: str, layout: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
     with within:
-        assert _agrees(f"conv f32 {layout} n2 c35 i21x32 m20 {kernel} b1 r1 act=Relu")
+        assert agrees(f"conv f32 {layout} n2 c35 i21x32 m20 {kernel} b1 r1 act=Relu", "winograd")
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_every_remainder_of_extent_and_dilation(layout: str) -> None:
     taken = [
-        _agrees(f"conv f32 {layout} n1 c16 i{h}x{h + 3} m8 k3x3 p{d}x{d} d{d}x{d}")
+        agrees(f"conv f32 {layout} n1 c16 i{h}x{h + 3} m8 k3x3 p{d}x{d} d{d}x{d}", "winograd")
         for d in (2, 3, 5) for h in range(4, 22)
     ]  # fmt: skip
     assert sum(taken) >= 50
@@ -56,10 +47,10 @@ def test_every_remainder_of_extent_and_dilation(layout: str) -> None:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_other_ranks_groups_and_types(layout: str) -> None:
     for length in (130, 131, 191, 192, 400):
-        assert _agrees(f"conv f64 {layout} n1 c9 i{length} m17 k2 d64 b1")
-        assert _agrees(f"conv f32 {layout} n1 c18 i{length} m36 g2 k3 p8:0 d4")
-    assert _agrees(f"conv f32 {layout} n1 c8 i9x14x13 m9 k3x3x3 p2x2x3 d2x2x3")
-    assert _agrees(f"conv_transpose f32 {layout} n1 c24 i12x13 m24 k3x3 p2x2 d2x2")
+        assert agrees(f"conv f64 {layout} n1 c9 i{length} m17 k2 d64 b1", "winograd")
+        assert agrees(f"conv f32 {layout} n1 c18 i{length} m36 g2 k3 p8:0 d4", "winograd")
+    assert agrees(f"conv f32 {layout} n1 c8 i9x14x13 m9 k3x3x3 p2x2x3 d2x2x3", "winograd")
+    assert agrees(f"conv_transpose f32 {layout} n1 c24 i12x13 m24 k3x3 p2x2 d2x2", "winograd")
 
 
 def _cuts(line: str, limit: int | None) -> tuple[winograd_plan.Cut, ...]:

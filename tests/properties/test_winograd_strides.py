@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algorithms import result
+from algorithms import agrees, result
 
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
@@ -21,31 +21,22 @@ KERNELS = [
 ]  # fmt: skip
 
 
-def _agrees(line: str) -> bool:
-    p = Problem.parse(line)
-    made = operands(p, np.random.default_rng(0), "normal")
-    got = result(p, made, "winograd")
-    if got is not None:
-        assert complaint(p, widened(p, made, expected(p, made)), got) is None, line
-    return got is not None
-
-
 @pytest.mark.parametrize("level", [None, "avx2", "baseline"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_strided_kernels(kernel: str, layout: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
     with within:
-        assert _agrees(f"conv f32 {layout} n2 c35 i21x32 m20 {kernel} p2x3 b1 r1 act=Relu")
+        assert agrees(f"conv f32 {layout} n2 c35 i21x32 m20 {kernel} p2x3 b1 r1 act=Relu", "winograd")
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_sizes_around_the_edges_of_tiles(layout: str) -> None:
-    taken = [_agrees(f"conv f32 {layout} n1 c16 i{h}x{h + 3} m8 k3x3 s2x2 p1x1") for h in range(3, 24)]
+    taken = [agrees(f"conv f32 {layout} n1 c16 i{h}x{h + 3} m8 k3x3 s2x2 p1x1", "winograd") for h in range(3, 24)]
     assert sum(taken) >= 20
     for length in (30, 31, 32, 33, 34, 90):
-        assert _agrees(f"conv f64 {layout} n1 c9 i{length} m17 k8 s4 p1:2 b1")
-        assert _agrees(f"conv f32 {layout} n1 c8 i5x{length}x6 m9 k3x3x3 s2x2x1 p1x1x1")
+        assert agrees(f"conv f64 {layout} n1 c9 i{length} m17 k8 s4 p1:2 b1", "winograd")
+        assert agrees(f"conv f32 {layout} n1 c8 i5x{length}x6 m9 k3x3x3 s2x2x1 p1x1x1", "winograd")
 
 
 def test_a_strided_sum_that_is_not_finite_is_repaired() -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from polyconv.algorithms import depthwise, direct, packing
-from polyconv.algorithms.program import Situation, accumulator_arithmetic, planes_collide
+from polyconv.algorithms.program import Situation, accumulator_arithmetic, planes_collide, transform_refusal
 from polyconv.algorithms.sweep import Axis, Sweep, sweeps
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.fft import RADICES
@@ -313,15 +313,9 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
 
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
-    p = s.problem
-    if p.op not in ("conv", "conv_transpose"):
-        return f"computes conv and conv_transpose, not {p.op}"
-    if s.strict:
-        return "its error bound is over a tile's inputs; accuracy='strict' admits bounds over an output's own products"
-    if not p.x_dtype.is_float:
-        return "transforms floating-point numbers only"
-    if not s.finite:
-        return "weights hold Inf or NaN"
+    p, reason = s.problem, transform_refusal(s)
+    if reason is not None:
+        return reason
     if p.c == 0 or p.m == 0:
         return "there are no channels to transform"
     if max(p.k) < _LEAST_TAPS:

@@ -32,7 +32,8 @@ __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
     "along_out", "apart_cycles", "apart_words", "boxes", "common_words", "far_cycles", "fill_words",
     "fused_address", "is_apart", "is_fusible", "move_address", "near_equal",
-    "one_step", "own_bound", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles", "zeros",
+    "one_step", "own_bound", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles",
+    "transform_refusal", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -508,6 +509,20 @@ def own_bound(s: Situation) -> tuple[str, float]:
     if not p.y_dtype.is_float:
         return "own", 0.0
     return "own", ((p.c // p.groups) * math.prod(p.k) + 4) * DTYPES[accumulator_arithmetic(s)].eps
+
+
+def transform_refusal(s: Situation) -> str | None:
+    """Why nothing that transforms tiles can be used; None if something may be."""
+    p = s.problem
+    if p.op not in ("conv", "conv_transpose"):
+        return f"computes conv and conv_transpose, not {p.op}"
+    if s.strict:
+        return "its error bound is over a tile's inputs; accuracy='strict' admits bounds over an output's own products"
+    if not p.x_dtype.is_float:
+        return "transforms floating-point numbers only"
+    if not s.finite:
+        return "weights hold Inf or NaN"
+    return None
 
 
 def near_equal(total: int, most: int) -> list[tuple[int, int]]:

@@ -42,6 +42,7 @@ from polyconv.algorithms.program import (
     near_equal,
     planes_collide,
     tile_cycles,
+    transform_refusal,
 )
 from polyconv.algorithms.sweep import Axis, Bands, Lines, Sweep, bands, lines, residue_lines, share_met, sweeps
 from polyconv.dtypes import DTYPES
@@ -588,15 +589,9 @@ def turned(s: Situation) -> Situation:
 
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
-    p = s.problem
-    if p.op not in ("conv", "conv_transpose"):
-        return f"computes conv and conv_transpose, not {p.op}"
-    if s.strict:
-        return "its error bound is over a tile's inputs; accuracy='strict' admits bounds over an output's own products"
-    if not p.x_dtype.is_float:
-        return "transforms floating-point numbers only"
-    if not s.finite:
-        return "weights hold Inf or NaN"
+    p, reason = s.problem, transform_refusal(s)
+    if reason is not None:
+        return reason
     if p.c // p.groups < 8 or p.m // p.groups < 8:
         return f"needs 8 channels a group on both sides, this has {p.c // p.groups} and {p.m // p.groups}"
     if all(plan is None for _, plan in parts(s)):
