@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import direct
+from polyconv.algorithms import direct, packing
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, fill, row_entries, row_place
 from polyconv.algorithms.program import (
     Program,
@@ -49,7 +49,7 @@ from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
-__all__ = ["applicable", "bound", "build", "cost", "scheme", "workspace"]
+__all__ = ["applicable", "bound", "build", "cost", "preparing", "scheme", "workspace"]
 
 _Y = Scheme(4, 3, (5 / 8, 3 / 2))
 
@@ -261,6 +261,12 @@ def _admits(sweep: Sweep) -> bool:
         return False
     y, x = sweep[-2:]
     return (y.taps, y.stride, y.dilation, x.stride) == (3, 1, 1, 1) and y.out > 1
+
+
+def preparing(s: Situation) -> float:
+    """Cycles in which a program is made and the weights are transformed."""
+    p = s.problem
+    return packing.cycles(s) + 2 * packing.TABLES_CYCLES + 20.0 * p.c * (p.m // p.groups) * math.prod(p.k)
 
 
 def bound(s: Situation) -> tuple[str, float]:
@@ -479,8 +485,8 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "move_in": 0 if near else _apart(r, move_in), "move_out": 0 if near else move_address(r, move_out),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         "flags": plan.flags, "again": plan.panel,
-        "again_words": direct.again_words(r, sweep, outputs, again_vectors, keep),
-        "again_blocks": -(-group_out // (again_vectors * lane)), "repair": direct.repair_address(r),
+        "repair": direct.repair_address(r), "again_words": direct.again_words(r, sweep, outputs, again_vectors, keep),
+        "again_blocks": -(-group_out // (again_vectors * lane)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
