@@ -67,9 +67,6 @@ _ROW = {1: 4.9, 2: 8.4}
 _SHARE = 0.6
 """Of the cycles of a channel where two share vectors."""
 
-_FAMILY = 2
-"""Sizes of tiles that share a kernel: it compiles in less than 50 ms, and near-equal parts have neighbouring sizes."""
-
 _CACHE_BYTES = 1 << 20
 """Input and result beyond this are asked for ahead where tiles do little with them, with a stride of two."""
 
@@ -342,18 +339,13 @@ def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int
     sizes = {size for n in extents for _, size in near_equal(n, most)}
     if alone:
         sizes = {n for _, n, _, _ in _bands(rows)}
-    for first in range(1, most + 1, _FAMILY):
-        names = {f"tile{n}": n for n in range(first, min(first + _FAMILY, most + 1))}
-        if not sizes & set(names.values()):
-            continue
+    for n in sorted(sizes):  # each compiles in less than 50 ms
 
-        def tiles(k: Module, names: dict[str, int] = names) -> None:
-            for name, n in names.items():
-                depthwise_plane(k, name, spec, lane, n)
+        def tile(k: Module, n: int = n) -> None:
+            depthwise_plane(k, "tile", spec, lane, n)
 
-        found = kernel(f"{spec} {lane} {' '.join(names)}", tuple(names), tiles, r.target, check=r.check)
-        for name, n in names.items():
-            table[2 * (n - 1)] = found[name]
+        found = kernel(f"{spec} {lane} {n}", ("tile",), tile, r.target, check=r.check)
+        table[2 * (n - 1)] = found["tile"]
     return table
 
 
