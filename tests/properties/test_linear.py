@@ -22,9 +22,9 @@ COUNT = 60
 
 
 def result(p: Problem, made: Operands, algorithm: str | None) -> Array | None:
-    """What an algorithm computes; of Fourier transforms, which no whole numbers are exact in, the nearest of them."""
+    """What an algorithm computes; of transforms in which no whole numbers are exact, the nearest of them."""
     y = computed(p, made, algorithm)
-    return np.rint(y) if y is not None and algorithm in (None, "fft") and y.dtype.kind == "f" else y
+    return np.rint(y) if y is not None and algorithm in (None, "fft", "winograd_rows") and y.dtype.kind == "f" else y
 
 
 @ALGORITHMS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,3 +77,62 @@ def test_results_that_lie_apart(layout: str) -> None:
         apart = np.zeros(shape, plain.dtype)[every_second]
         result(p, made, "grouped", out=apart)
         assert np.array_equal(plain, apart)
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_rows_of_tiles(layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for group in (3, 4, 7, 8, 12, 16, 20, 33, 48):
+            groups = 1 + 20 // group
+            c, m = group * groups, (group + group % 3) * groups
+            more = ("x1", "x2 b1 act=Relu", "x0 d1x2", "x1 b1 r1")[group % 4]
+            assert agree(f"conv f32 {layout} n1 c{c} i{5 + group}x21 m{m} k3x3 p1{more} g{groups}", "winograd_rows")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("line", [
+    "conv f32 {} n2 c40 i7x7 m40 k3x3 p1x1 g5 b1 r1 act=Relu", "conv f32 {} n1 c24 i9x40 m24 k3x5 p1x2 g3 b1 act=Gelu",
+    "conv f32 {} n1 c24 i5x6x9 m24 k3x3x3 p1x1x1 g3 b1 r1", "conv f32 {} n1 c16 i7x8x18 m16 k3x3x1 s2x1x1 d2x1x1 g4",
+    "conv f32 {} n1 c12 i70x60 m24 k3x3 p1x1 g3", "conv f64 {} n1 c20 i9x9 m20 k3x3 p1x1 g5 b1",
+    "conv f16 {} n1 c24 i9x9 m24 k3x3 p1x1 g4 b1 r1", "conv bf16 {} n1 c24 i9x9 m24 k3x3 p2x0 g3",
+    "conv_transpose f32 {} n1 c24 i9x9 m24 k3x3 p1x1 g6 b1", "conv f32 {} n1 c8 i3x700 m8 k3x3 p1 g1",
+])  # fmt: skip
+def test_shapes_of_rows_of_tiles(layout: str, line: str) -> None:
+    assert agree(line.format(layout), "winograd_rows")
+    agree(line.format(layout), "winograd_rows", workspace_limit=0)
+    p = Problem.parse(line.format(layout))
+    made = operands(p, np.random.default_rng(0), "normal")
+    alone, shared = (result(p, made, "winograd_rows", threads=n) for n in (1, 2))
+    assert alone is not None and shared is not None
+    assert np.array_equal(alone, shared)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("axis", range(4))
+def test_rows_of_tiles_that_lie_apart(layout: str, axis: int) -> None:
+    """Inputs and results of any strides, with the same bits."""
+    p = Problem.parse(f"conv f32 {layout} n1 c40 i9x19 m40 k3x3 p1x1 g5")
+    made = operands(p, np.random.default_rng(0), "normal")
+    plain = result(p, made, "winograd_rows")
+    assert plain is not None
+    every_second = tuple(slice(None, None, 2) if a == axis else slice(None) for a in range(4))
+    x = np.zeros([2 * e if a == axis else e for a, e in enumerate(made.x.shape)], made.x.dtype)[every_second]
+    x[...] = made.x
+    out = np.zeros([2 * e if a == axis else e for a, e in enumerate(plain.shape)], plain.dtype)[every_second]
+    result(p, replace(made, x=x), "winograd_rows", out=out)
+    assert np.array_equal(plain, out)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_rows_of_tiles_keep_what_is_not_finite_where_it_belongs(layout: str, value: float) -> None:
+    p = Problem.parse(f"conv f32 {layout} n1 c24 i13x19 m24 k3x3 p1x1 g3")
+    made = operands(p, np.random.default_rng(0), "normal")
+    x = made.x.copy()
+    x[(0, 3, 6, 7) if layout == "NCHW" else (0, 6, 7, 3)] = value
+    got = result(p, replace(made, x=x), "winograd_rows")
+    assert got is not None
+    wrong = ~np.isfinite(got)
+    assert wrong.sum() == 9 * 8 and np.array_equal(wrong, ~np.isfinite(expected(p, replace(made, x=x)).values))

@@ -162,9 +162,9 @@ def row_list(k: Module, p: Words, item: Item, row: Value, axes: Value) -> Value:
 _LIST = ("first", "count")
 
 
-def row_entries(k: Module, p: Words, item: Item, row: Value) -> tuple[Buffer, Value]:
-    """The entries of a row of the box and their number, by the words that ``program.row_lists`` makes."""
-    number = row_list(k, p, item, row, p.axes - 1)
+def row_entries(k: Module, p: Words, item: Item, row: Value, inner: int = 1) -> tuple[Buffer, Value]:
+    """The entries of a row of the axes but some inner ones and their number, by the words of ``program.row_lists``."""
+    number = row_list(k, p, item, row, p.axes - inner)
     of_row = Words(k, p.buffer("lists"), _LIST).at(number, len(_LIST))
     return p.buffer("entries") + of_row.first * 8, of_row.count
 

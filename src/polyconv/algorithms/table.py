@@ -24,6 +24,7 @@ from polyconv.algorithms import (
     stem,
     winograd,
     winograd_plan,
+    winograd_rows,
 )
 from polyconv.algorithms.program import FREE_BYTES, Program, Request, Situation, accumulator_arithmetic, own_bound
 
@@ -86,6 +87,9 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("winograd", winograd_plan.applicable, winograd_plan.cost, winograd_plan.workspace,
                   accumulator_arithmetic, winograd_plan.bound, winograd.build, winograd_plan.scheme,
                   winograd_plan.preparing),
+        Algorithm("winograd_rows", winograd_rows.applicable, winograd_rows.cost, winograd_rows.workspace,
+                  accumulator_arithmetic, winograd_rows.bound, winograd_rows.build, winograd_rows.scheme,
+                  winograd_rows.preparing),
         Algorithm("fft", fft_plan.applicable, fft_plan.cost, fft_plan.workspace, accumulator_arithmetic,
                   fft_plan.bound, fft.build, fft_plan.scheme, fft_plan.preparing),
         Algorithm("depthwise", depthwise.applicable, depthwise.cost, depthwise.workspace, accumulator_arithmetic,

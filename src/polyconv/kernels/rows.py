@@ -1,0 +1,167 @@
+"""Winograd's transforms along columns of pixels, with neighbouring pixels of a row in the lanes, and their products.
+
+Lanes never meet, so a group may have any number of channels on either side: nothing is padded to a vector, and no
+value is moved between lanes.  Rows of planes are read and written as they lie.  ``transform`` has the arithmetic.  It
+must know nothing of problems.
+"""
+
+from __future__ import annotations
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES
+from polyconv.kernels.language import INT, Mask, Module, Value, vector
+from polyconv.kernels.layout import Block, Move, converted, store_out, transposed
+from polyconv.kernels.transform import Scheme
+
+__all__ = ["ENTRY_WORDS", "rows_apart", "rows_in", "rows_multiply", "rows_out"]
+
+ENTRY_WORDS = 2
+"""Words of an entry, a channel of a tap: its offset in the transformed inputs, and rows of weights before its own."""
+
+
+def rows_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool) -> None:
+    """Add ``name(x, line, channel, target, point, target_channel, channels, head, end, count, top, bottom)``.
+
+    A row of tiles, transformed: pixels head..end of lines top..bottom come from memory, where pixel ``head`` of line 0
+    would lie at ``x``; others are zeros.  Targets are written by whole vectors, up to one more than ``count`` pixels.
+    """
+    block = Block(k, spec, vector(spec.target, lanes), f16c)
+    kind = block.kind.of(LLVM_NAMES[spec.source])
+    arguments = ("buffer", "int", "int", "buffer", "int", "int", "int", "int", "int", "int", "int", "int")
+    with k.function(name, *arguments) as (x, line, channel, target, point, target_channel, channels, *sizes):
+        head, end, count, top, bottom = sizes
+        nothing = k.constant(vector("i1", lanes), 0)
+        there = [(top <= i) & (bottom > i) for i in range(y.n)]
+        with k.loop(0, count, lanes) as u:
+            pixels = k.span(head - u.index, end - u.index, lanes)
+            assert pixels.first is not None
+            masks = [
+                Mask(k.select(here, pixels.bits, nothing), k.select(here, pixels.count, 0),
+                     k.select(here, pixels.first, 0))
+                for here in there
+            ]  # fmt: skip
+            begin = x + (u.index - head) * kind.element_bytes
+            with k.loop(0, channels, carry=[begin, target + u.index * block.kind.element_bytes]) as c:
+                source, place = c.values
+                values, at = [], source
+                for mask in masks:
+                    value = k.load_first(kind, at, mask)
+                    values.append(converted(block, value, k.constant(INT, 0)))
+                    at = at + line
+                at = k.rebase(place)
+                for value in y.forward(k, values):
+                    k.store(value, at)
+                    at = k.rebase(at + point)
+                c.next(source + channel, place + target_channel)
+
+
+def rows_multiply(k: Module, name: str, element: str, lanes: int, rows: int, vectors: int) -> None:
+    """Add ``name(v, v_point, entries, n, weights, w_point, sums, s_point, s_row, points)``: all points of a tile.
+
+    A tile is ``rows`` output channels by ``vectors`` vectors; its chain of additions is the order of the entries.
+    """
+    kind = vector(element, lanes)
+    arguments = ("buffer", "int", "buffer", "int", "buffer", "int", "buffer", "int", "int", "int")
+    with k.function(name, *arguments) as given:
+        v, v_point, entries, n, weights, w_point, sums, s_point, s_row, points = given
+        with k.loop(0, points) as point:
+            source = k.rebase(v + point.index * v_point)
+            stream = k.rebase(weights + point.index * w_point)
+            with k.loop(0, n, carry=[k.constant(kind, 0)] * (rows * vectors)) as entry:
+                place = entries + entry.index * (8 * ENTRY_WORDS)
+                tiles = k.rebase(source + k.word(place))
+                row = k.rebase(stream + k.word(place, 1) * (rows * kind.element_bytes))
+                held = [k.load(kind, tiles + j * kind.bytes) for j in range(vectors)]
+                total = list(entry.values)
+                for r in range(rows):
+                    weight = k.broadcast(kind, row + r * kind.element_bytes)
+                    for j, value in enumerate(held):
+                        total[r * vectors + j] = k.fma(weight, value, total[r * vectors + j])
+                entry.next(*total)
+            target = k.rebase(sums + point.index * s_point)
+            for r in range(rows):
+                for j in range(vectors):
+                    k.store(entry.results[r * vectors + j], target + j * kind.bytes)
+                target = k.rebase(target + s_row)
+
+
+def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool) -> None:
+    """Add the way back of a row of tiles: its first lines and pixels, with their epilogue.
+
+    ``name(sums, point, channel, target, line, target_channel, channels, pixels, lines, bias, residual, r_line,
+    r_channel, constants, flag)``; where an output is not finite ``flag`` becomes non-zero.
+    """
+    block = Block(k, spec, vector(spec.source, lanes), f16c)
+    kind, size = block.kind, DTYPES[spec.target].itemsize
+    arguments = (
+        "buffer", "int", "int", "buffer", "int", "int", "int", "int", "int", "buffer", "buffer", "int", "int", "buffer",
+        "buffer",
+    )  # fmt: skip
+    with k.function(name, *arguments) as (sums, point, channel, target, line, target_channel, *rest):
+        channels, pixels, lines, bias, residual, r_line, r_channel, constants, flag = rest
+        nothing = k.constant(vector("i1", lanes), 0)
+        pixel_bytes = k.constant(INT, size)
+        stores = [
+            store_out(block, bias, bias, residual + r_line * i if i else residual, pixel_bytes, r_channel, constants)
+            for i in range(y.m)
+        ]
+        with k.loop(0, pixels, lanes, carry=[k.constant(kind, 0)]) as u:
+            mask = k.mask(pixels - u.index, lanes)
+            masks = [Mask(k.select(lines > i, mask.bits, nothing), k.select(lines > i, mask.count, 0))
+                     for i in range(y.m)]  # fmt: skip
+            first = sums + u.index * kind.element_bytes
+            with k.loop(0, channels, carry=[first, target + u.index * size, *u.values]) as c:
+                source, place, seen = c.values
+                at, products = source, []
+                for _ in range(y.n):
+                    products.append(k.load_first(kind, at, mask))
+                    at = at + point
+                outputs = y.back(k, products)
+                at = place
+                for value, store, here in zip(outputs, stores, masks, strict=True):
+                    store(value, at, u.index, c.index, here)
+                    at = at + line
+                total: Value = outputs[0]
+                for value in outputs[1:]:
+                    total = total + value
+                # 0 * Inf and 0 * NaN are NaN, of a sum too: one multiply-add finds them
+                c.next(source + channel, place + target_channel, k.fma(total, k.constant(kind, 0), seen))
+            u.next(c.results[2])
+        found = k.any(u.results[0].is_nan())
+        with k.when(found > 0):
+            k.store(found, flag)
+
+
+def rows_apart(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
+    """Add ``name(x, pixel, channel, target, target_channel, head, end, count, channels)``: a row into planes.
+
+    ``spec.along`` is ``cp`` where channels lie together, which come by whole vectors of them in the target, or ``any``.
+    Pixels head..end, one at least, come from memory, where pixel ``head`` lies at ``x``; others are zeros.  Targets are
+    written by whole vectors, up to one more than ``count`` pixels.
+    """
+    block = Block(k, spec, vector(spec.target, lanes), f16c)
+    kind = block.kind.of(LLVM_NAMES[spec.source])
+    zero = k.constant(INT, 0)
+    arguments = ("buffer", "int", "int", "buffer", "int", "int", "int", "int", "int")
+    with k.function(name, *arguments) as (x, pixel, channel, target, target_channel, head, end, count, channels):
+        by_vector = spec.along[0] == "c"
+        with k.loop(0, count, lanes) as u, k.loop(0, channels, lanes if by_vector else 1) as c:
+            low, high = head - u.index, end - u.index
+            pixels = k.span(low, high, lanes)
+            assert pixels.first is not None
+            place = target + (c.index * target_channel + u.index * block.kind.element_bytes)
+            if by_vector:
+                mask = k.mask(channels - c.index, lanes)
+                source = x + (c.index * kind.element_bytes - low * pixel)
+                values = []
+                for lane in range(lanes):  # pixels that are not there have the place of one that is
+                    at = k.minimum(k.maximum(low, lane), high - 1) * pixel
+                    values.append(converted(block, k.load_first(kind, source + at, mask), zero))
+                for value in transposed(k, values):
+                    k.store(k.select(pixels.bits, value, 0.0), place)
+                    place = place + target_channel
+            else:
+                source = x + (c.index * channel - low * pixel)
+                with k.choice(pixels.count > pixels.first, [k.constant(kind, 0)]) as found:
+                    found.next(k.gather(kind, source, pixel, pixels))
+                k.store(converted(block, found.results[0], zero), place)
