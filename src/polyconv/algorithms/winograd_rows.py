@@ -56,7 +56,7 @@ _Y = Scheme(4, 3, (5 / 8, 3 / 2))
 _LEAST_TERMS = 8
 """Products a point must sum: shorter direct sums are more accurate than twice its error.  Measured rms errors, as
 multiples of that of a direct f32 sum, for 3x3 kernels of 2 / 3 / 4 / 8 / 16 channels: 2.1 / 1.9 / 1.7 / 1.5 / 1.4."""
-_NEAR_BYTES, _BOX_BYTES = 128 << 10, 768 << 10
+_NEAR_BYTES, _BOX_BYTES = 96 << 10, 768 << 10
 """Workspace of a thread where that takes a row of tiles at least; else, or where lines of further axes or planes are
 held as well, what a second-level cache holds beside the weights."""
 _STREAMED, _HELD_BYTES = 16.0, 512 << 10
