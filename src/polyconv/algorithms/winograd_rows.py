@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import direct
+from polyconv.algorithms import direct, packing
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, fill, row_entries, row_place
 from polyconv.algorithms.program import (
     Program,
@@ -274,6 +274,13 @@ def bound(s: Situation) -> tuple[str, float]:
 def scheme(s: Situation) -> str:
     """Which scheme computes the sweeps: with it the bits change."""
     return f"F({_Y.m},{_Y.r})"
+
+
+def preparing(s: Situation) -> float:
+    """Cycles in which a program is made and the weights are transformed, in NumPy."""
+    p = s.problem
+    size = math.prod(e or 0 for e in p.w_shape) * p.w_dtype.itemsize
+    return packing.cycles(s) + 1.5 * packing.TABLES_CYCLES + 45.0 * size
 
 
 def workspace(s: Situation) -> int:
