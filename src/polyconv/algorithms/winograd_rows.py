@@ -282,6 +282,13 @@ def scheme(s: Situation) -> str:
     return f"F({_Y.m},{_Y.r})"
 
 
+def preparing(s: Situation) -> float:
+    """Cycles in which a program is made and the weights are transformed, in NumPy."""
+    p = s.problem
+    size = math.prod(e or 0 for e in p.w_shape) * p.w_dtype.itemsize
+    return packing.cycles(s) + 1.5 * packing.TABLES_CYCLES + 45.0 * size
+
+
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
