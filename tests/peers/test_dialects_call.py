@@ -5,10 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import polyconv
 from polyconv import dialects
 from polyconv.errors import ArgumentError, DtypeError
 
 onnx, ort, openvino = dialects.onnx, dialects.ort, dialects.openvino
+
+
+@pytest.fixture(autouse=True)
+def whole_numbers_stay_whole():
+    """Transforms, which round, are not admitted: the algorithms of any two calls agree exactly."""
+    with polyconv.settings(accuracy="strict"):
+        yield
 
 
 def whole(*shape, dtype=np.float32, seed=0):

@@ -57,6 +57,9 @@ _FEW = 8
 _MOST_ALONE = 18
 """Where taps load their own inputs weights take one register."""
 
+_TOGETHER = 4
+"""Heights of tiles that are compiled together: images of other sizes soon need the next one."""
+
 _TAPS = 3
 _CHUNK_BYTES = {1: 128 << 10, 2: 512 << 10}
 """Input and result of the channels of an item, by stride of the lanes."""
@@ -339,7 +342,10 @@ def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int
     sizes = {size for n in extents for _, size in near_equal(n, most)}
     if alone:
         sizes = {n for _, n, _, _ in _bands(rows)}
-    for n in sorted(sizes):  # each compiles in less than 50 ms
+    runs = {(most - n) // _TOGETHER for n in sizes}
+    for n in range(1, most + 1):  # each compiles in less than 50 ms
+        if (most - n) // _TOGETHER not in runs:
+            continue
 
         def tile(k: Module, n: int = n) -> None:
             depthwise_plane(k, "tile", spec, lane, n)

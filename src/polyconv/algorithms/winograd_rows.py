@@ -263,12 +263,6 @@ def _admits(sweep: Sweep) -> bool:
     return (y.taps, y.stride, y.dilation, x.stride) == (3, 1, 1, 1) and y.out > 1
 
 
-def preparing(s: Situation) -> float:
-    """Cycles in which a program is made and the weights are transformed."""
-    p = s.problem
-    return packing.cycles(s) + 2 * packing.TABLES_CYCLES + 20.0 * p.c * (p.m // p.groups) * math.prod(p.k)
-
-
 def bound(s: Situation) -> tuple[str, float]:
     """Window bound: the additions of a point and of the transforms, times how far the transforms enlarge terms."""
     p, eps = s.problem, DTYPES[accumulator_arithmetic(s)].eps
@@ -462,7 +456,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     tiles = [
         v for first, height in plan.heights
         for v in (first, _Y.n * first * of_output, height * of_output,
-                  *(v for f in _functions(r, height, plan.most_vectors) for v in (f, 0)))
+                  *(v for f in _functions(r, height)[: plan.most_vectors] for v in (f, 0)))
     ]  # fmt: skip
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
@@ -520,9 +514,10 @@ def _apart(r: Request, spec: Move) -> int:
     return kernel(f"rows apart {spec} {lane}", ("row",), build, r.target, check=r.check)["row"]
 
 
-def _functions(r: Request, height: int, most: int) -> list[int]:
+def _functions(r: Request, height: int) -> list[int]:
     """Addresses of the products of so many output channels by 1, 2, ... vectors."""
     element, lane = r.arith.accumulator, lanes(r.target, r.arith)
+    _, most = _tile(r.target, r.problem.m // r.problem.groups)
     names = {f"multiply{vectors}": vectors for vectors in range(1, most + 1)}
 
     def build(k: Module) -> None:
