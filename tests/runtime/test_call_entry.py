@@ -34,7 +34,8 @@ def made(shape: tuple[int, ...] = (1, 4, 9, 11), dtype: Any = np.float32, **opti
     """
     channels = shape[-1] if options.get("layout") == "NHWC" else shape[1]
     with polyconv.settings(check=False):
-        layer = polyconv.Conv(whole((5, channels) + (3,) * (len(shape) - 2), dtype), pads=1, accuracy="strict", **options)
+        w = whole((5, channels) + (3,) * (len(shape) - 2), dtype)
+        layer = polyconv.Conv(w, pads=1, accuracy="strict", **options)
     x = whole(shape, dtype)
     return layer, x, layer(x)
 
