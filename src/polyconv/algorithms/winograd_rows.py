@@ -34,6 +34,7 @@ from polyconv.algorithms.program import (
     fill_words,
     move_address,
     near_equal,
+    planes_collide,
     row_lists,
     zeros,
 )
@@ -306,7 +307,12 @@ def cost(s: Situation) -> dict[str, float]:
         weights = p.c * group_out * math.prod(axis.taps for axis in sweep) * _Y.n // _Y.r * arith.bytes
         products += (p.n or 0) * weights / _STREAMED if weights > _HELD_BYTES else 0.0
         across_in, across_out = -(-plan.pitch // lane), -(-plan.box[-1] // lane)
-        transforms += times * tall * (outer_lines * across_in * group_in * 14 + rows * across_out * group_out * 14)
+        each = 14.0
+        planes = group_in + group_out
+        if near and planes > 16:  # a box meets a page and more of each, some of which share their sets of a cache
+            each += max(0.0, 0.4 * planes - 10.0)
+            each += 45.0 if planes_collide(p, reading=True) or planes_collide(p, reading=False) else 0.0
+        transforms += times * tall * (outer_lines * across_in * group_in + rows * across_out * group_out) * each
         transforms += times * tall * (outer_lines + rows) * 60
         if not near:
             lines_in = outer_lines * (tall * _Y.m + 2)
