@@ -430,9 +430,12 @@ def build(r: Request) -> Program:
 
 
 def _order(sweep: Sweep, pixels: bool) -> tuple[int, ...]:
-    """The axes, the one to slide along last: where lanes are channels it may be any."""
+    """The axes, the one to slide along last: where lanes are channels it may be any.
+
+    Of phases of a transposed convolution it stays the last: measured, lines written in parts cost more than they save.
+    """
     axes = tuple(range(len(sweep)))
-    if pixels or sweep[-1].taps != 1:
+    if pixels or sweep[-1].taps != 1 or any(axis.out_step > 1 for axis in sweep):
         return axes
     slid = max(axes, key=lambda a: (sweep[a].taps, a))
     return (*(a for a in axes if a != slid), slid)

@@ -13,8 +13,10 @@ the sum and the difference of their products.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,8 +202,8 @@ def output_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, l
     """Add ``name(sums, point_bytes, target, line_bytes, pixel_bytes, count, step, flag)``: a run of tiles along a row.
 
     Tiles are one row of ``vectors`` vectors apart in the sums, ``step`` bytes apart in the target; their lines and
-    pixels lie ``line_bytes`` and ``pixel_bytes`` apart.  Where an output is not finite the word ``flag`` becomes
-    non-zero.
+    pixels lie ``line_bytes`` and ``pixel_bytes`` apart.  Where an output, or the sum of a line, is not finite the word
+    ``flag`` becomes non-zero.
     """
     kind = vector(element, lanes)
     row_bytes = vectors * kind.bytes
@@ -223,8 +225,9 @@ def output_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, l
                 for i in range(y.m):
                     for j in range(x.m):
                         k.store(outputs[j][i], place + pixel_bytes * j)
-                        # 0 * Inf and 0 * NaN are NaN: one multiply-add finds them
-                        seen = k.fma(outputs[j][i], k.constant(kind, 0), seen)
+                    # 0 * Inf and 0 * NaN are NaN; a sum that overflows costs no more than computing the tile again
+                    total = reduce(operator.add, [column[i] for column in outputs])
+                    seen = k.fma(total, k.constant(kind, 0), seen)
                     place = place + line_bytes
             tile.next(seen)
         found = k.any(tile.results[0].is_nan())
