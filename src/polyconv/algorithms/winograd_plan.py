@@ -77,10 +77,10 @@ their error.  With strides along both, 5x5 kernels, F(4,3) came to 2.02 times th
 nor is F(5,2) along both axes."""
 _NONE = Scheme(1, 1)
 
-TRANSFORMED_BYTES, _LARGER_BYTES, _LARGEST_BYTES = 4 << 20, 8 << 20, 16 << 20
-"""Most workspace of a box; most where transformed weights are four times as large; most where nothing less will do.
-Beyond the second-level cache transformed inputs are read again from the third, once per block of outputs; every box
-less saves a pass over the transformed weights, which is longer where those are large."""
+TRANSFORMED_BYTES, _LARGEST_BYTES = 4 << 20, 16 << 20
+"""Most workspace of a box; most where nothing less will do.  Beyond the second-level cache transformed inputs are read
+again from the third, once per block of outputs; every box less saves a pass over the transformed weights.  With 8 MiB
+one thread measured the same, two up to twice as long: they push each other's out of that cache."""
 
 _LEAST_RESIDUES = 16
 """Residues along the last axis that a box may be cut down to: inputs and outputs of so many lie together."""
@@ -373,9 +373,7 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
         return _cuts(sweep[-2], y.m, most, residues) if transformed == 2 else _ALONE
 
     extents = tuple(axis.out for axis in sweep[: len(sweep) - transformed])
-    weights = math.prod(axis.taps for axis in sweep) * y.n * x.n // (y.r * x.r) * (s.problem.c // s.problem.groups)
-    weights *= s.problem.m // s.problem.groups * arith.bytes
-    budget = s.budget(min(max(TRANSFORMED_BYTES, weights // 4), _LARGER_BYTES))
+    budget = s.budget(TRANSFORMED_BYTES)
     plans = []
     heights = [(most, high) for most in sorted({1, 2, 3, 4, 7, tall}) if most <= tall]
     heights += [(tall, residues) for residues in sorted({1, 2, 3, -(-high // 2)}) if residues < high]
