@@ -324,7 +324,7 @@ def _sweeps(s: Situation, arith: Arithmetic) -> tuple[Sweep, ...]:
     whole = sweeps(s.problem)
     s = replace(s, problem=replace(s.problem, n=1), threads=1)
     ways = [whole]
-    for axes in (1, len(s.problem.i)) if s.finite else ():  # the last alone, or all
+    for axes in sorted({1, len(s.problem.i)}) if s.finite else ():  # the last alone, or all
         cut = [(*((axis,) for axis in sweep[:-axes]), *(pieces(axis) for axis in sweep[-axes:])) for sweep in whole]
         if len(whole) < sum(math.prod(map(len, one)) for one in cut) <= _MOST_PIECES * len(whole):
             ways.append(tuple(itertools.chain.from_iterable(itertools.product(*one) for one in cut)))
@@ -404,7 +404,7 @@ def _build(r: Request, *, careful: bool) -> Program:
 def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int, keep: list[Any]) -> NDArray[np.int64]:
     """Words with which ``repair_address`` computes boxes of at most this size, skipping padded taps."""
     plan = box_sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), vectors)
-    return Step(0, fill_words(WORDS, _dense_words(r, sweep, plan, True, keep), keep), 0).words
+    return fill_words(WORDS, _dense_words(r, sweep, plan, True, keep), keep)
 
 
 def plain_words(r: Request, sweep: Sweep, box: tuple[int, ...], keep: list[Any]) -> tuple[NDArray[np.int64], int]:
