@@ -277,8 +277,11 @@ class Layer:
             return found
         lying = strides(x, problem), strides(y, problem), None if residual is None else strides(residual, problem)
         planned, lying = fused(problem, lying)
-        s = replace(s, problem=planned)
-        choice = choose(s, self._chosen(s, self._rigor))
+        # how arrays lie decides no algorithm, and with it no bits, unless this one cannot take them
+        whole, s = replace(s, problem=problem.fused()), replace(s, problem=planned)
+        choice = choose(whole, self._chosen(whole, self._rigor))
+        if s != whole and choice.algorithm.refusal(s) is not None:
+            choice = choose(s, self._chosen(s, self._rigor))
         algorithm = choice.algorithm
         if "plan" in self._verbose:
             _log.info("plan %s by %s", problem, algorithm.name)

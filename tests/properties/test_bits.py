@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from algorithms import algorithms, result
 
+import polyconv
 from polyconv.conformance import corpus
 from polyconv.conformance.operands import Operands, dressed, operands
 from polyconv.problem.problem import Problem
@@ -73,3 +74,23 @@ def test_repetition(algorithm: str | None, operator: str) -> None:
         y = result(p, made, algorithm)
         if y is not None:
             assert all(same_bits(y, result(p, made, algorithm)) for _ in range(3)), p
+
+
+@pytest.mark.parametrize("accuracy", ["fast", "strict"])
+@pytest.mark.parametrize("line", [
+    "conv_transpose f16 NCHW n3 c31 i29x9x6 m1 k1x1x2 p0x0x1 d1x2x1", "conv f32 NCHW n2 c32 i8x14x14 m32 k3x1x1 p1x0x0",
+    "conv f32 NHWC n1 c16 i6x9x40 m20 k1x1x3", "conv f32 NCHW n1 c40 i20x10x10 m40 k9x1x1 p4x0x0",
+    "conv f32 NHWC n1 c64 i12x10x10 m64 k5x1x1 p2x0x0 g64",
+])  # fmt: skip
+def test_results_that_lie_apart_have_the_same_bits(line: str, accuracy: str) -> None:
+    """Axes on which the kernel does nothing are one where arrays allow it; the algorithm is that of the whole."""
+    p = Problem.parse(line)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(p.x_dtype.numpy) for shape in (p.x_shape, p.w_shape))
+    make = polyconv.ConvTranspose if p.op == "conv_transpose" else polyconv.Conv
+    pads = [begin for begin, _ in p.pads] + [end for _, end in p.pads]
+    layer = make(w, strides=p.s, pads=pads, dilations=p.d, groups=p.groups, layout=p.layout, accuracy=accuracy)
+    held = np.zeros([2 * extent for extent in p.y_shape], p.y_dtype.numpy)
+    apart = held[tuple(slice(None, None, 2) for _ in p.y_shape)]
+    layer(x, out=apart)
+    np.testing.assert_array_equal(apart, layer(x))
