@@ -39,7 +39,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["applicable", "box_step", "build", "cost", "workspace"]
+__all__ = ["applicable", "box_step", "build", "cost", "list_place", "workspace"]
 
 _ROWS = {"avx512": (14, 7, 4, 2, 1), "avx2": (7, 4, 2, 1), "baseline": (7, 4, 2, 1)}
 """Outputs of a tile: sums, the taps of an entry and an input must fit the registers."""
@@ -366,10 +366,11 @@ def applicable(s: Situation) -> str | None:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs: a list of entries."""
-    return _list_place(s.problem.rank + 1) + LIST_HEADER + _ENTRY_BYTES * (math.prod(s.problem.k) + 1)
+    return list_place(s.problem.rank + 1) + LIST_HEADER + _ENTRY_BYTES * (math.prod(s.problem.k) + 1)
 
 
-def _list_place(rank: int) -> int:
+def list_place(rank: int) -> int:
+    """Where an item's list lies in the workspace, behind its box."""
     return -(-24 * rank // 64) * 64
 
 
@@ -500,7 +501,7 @@ def _step(r: Request, plan: _Plan, sweep: Sweep, address: int, keep: list[Any]) 
         "lane_span": 2 * lane - 2 if last.stride == 2 else lane // plan.channels - 1, "lane_dilation": last.dilation,
         "reach": (slid.taps - 1) * slid.dilation, "kind_count": len(plan.kinds),
         "kinds": words([v for kind in plan.kinds for v in kind]), "dilation": slid.dilation, "phases": plan.phases,
-        "most": plan.rows[0], "cuts": words(_cuts(plan.rows)), "list": _list_place(len(plan.sweep)),
+        "most": plan.rows[0], "cuts": words(_cuts(plan.rows)), "list": list_place(len(plan.sweep)),
         "weights": weights, "w_channel": plan.taps * arith.bytes,
         "w_tap": arith.bytes * (lane if plan.lanes == "c" else 1), "tiles": words(_tile_addresses(r, plan)),
         "settings": fill_words(SETTINGS, _settings(r, plan, lane), keep),

@@ -38,7 +38,10 @@ from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["applicable", "build", "cost", "near_equal_parts", "outer_list", "workspace"]
+__all__ = [
+    "applicable", "build", "cost", "lane_of", "near_equal_parts", "outer_list", "parts_of_phases", "results_place",
+    "workspace",
+]  # fmt: skip
 
 _MOST = 4
 """Rows and columns of the largest block: its sums, nine weights and an input fit 32 registers."""
@@ -71,12 +74,7 @@ def driver(k: Module, name: str) -> None:
         down, along = p.axes - 2, p.axes - 1
         rows, columns = axis_record(k, p, down), axis_record(k, p, along)
         x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n)
-        y, other = p.y_base + item.n * p.y_n, p.r_base + item.n * p.r_n
-        with k.loop(0, down, carry=[y, other]) as axis:
-            record = axis_record(k, p, axis.index)
-            o = item.first(axis.index)
-            axis.next(axis.values[0] + o * record.y_stride, axis.values[1] + o * record.r_stride)
-        y, other = k.buffer(frame, 2) + axis.results[0], k.buffer(frame, 4) + axis.results[1]
+        y, other = results_place(k, p, item, frame, p.y_base + item.n * p.y_n, p.r_base + item.n * p.r_n)
         parts = _parts(k, p, item, x, y)
 
         with near_equal_parts(k, item.extent(down), p.phases_down, _MOST) as (o, height):
@@ -139,6 +137,15 @@ def near_equal_parts(
             part.next(done + this)
 
 
+def results_place(k: Module, p: Words, item: Item, frame: Buffer, y: Value, other: Value) -> tuple[Buffer, Buffer]:
+    """Where results and residuals of an item begin, from these offsets on, along all axes but the last two."""
+    with k.loop(0, p.axes - 2, carry=[y, other]) as axis:
+        record = axis_record(k, p, axis.index)
+        o = item.first(axis.index)
+        axis.next(axis.values[0] + o * record.y_stride, axis.values[1] + o * record.r_stride)
+    return k.buffer(frame, 2) + axis.results[0], k.buffer(frame, 4) + axis.results[1]
+
+
 def outer_list(k: Module, p: Words, item: Item, entries: Buffer) -> Value:
     """Write the list of outer taps that meet the input; their number."""
     zero = k.constant(INT, 0)
@@ -185,16 +192,12 @@ def _fits(axis: Axis) -> bool:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs: the item's box and a list of outer taps."""
-    return _list_place(s.problem.rank) + 16 * (math.prod(s.problem.k[:-2]) + 1)
-
-
-def _list_place(rank: int) -> int:
-    return -(-24 * rank // 64) * 64
+    return depthwise.list_place(s.problem.rank) + 16 * (math.prod(s.problem.k[:-2]) + 1)
 
 
 def _chunk(s: Situation, sweep: Sweep) -> int:
     """Channels of an item."""
-    p, lane = s.problem, _lane(s)
+    p, lane = s.problem, lane_of(s)
     size = p.x_dtype.itemsize
     if p.c * size * (math.prod(a.inp for a in sweep) + math.prod(a.out for a in sweep)) > _CACHE_BYTES:
         return p.c
@@ -202,7 +205,8 @@ def _chunk(s: Situation, sweep: Sweep) -> int:
     return min(p.c, lane * max(4, _CHUNK_BYTES // held))
 
 
-def _lane(s: Situation) -> int:
+def lane_of(s: Situation) -> int:
+    """Lanes of a vector of sums."""
     return lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
 
 
@@ -213,9 +217,9 @@ def cost(s: Situation) -> dict[str, float]:
     for sweep in sweeps(p):
         outer, rows, columns = sweep[:-2], sweep[-2], sweep[-1]
         lines = math.prod(axis.out for axis in outer)
-        blocks = lines * math.prod(_blocks(axis) for axis in (rows, columns))
-        vectors, entries = -(-p.c // _lane(s)), math.prod(axis.taps for axis in outer)
-        cycles += blocks * (50 + 12 * vectors + (p.c % _lane(s) > 0) * 30)
+        blocks = lines * math.prod(parts_of_phases(axis, _MOST) for axis in (rows, columns))
+        vectors, entries = -(-p.c // lane_of(s)), math.prod(axis.taps for axis in outer)
+        cycles += blocks * (50 + 12 * vectors + (p.c % lane_of(s) > 0) * 30)
         cycles += lines * rows.out * columns.out * vectors * entries * _TAPS * _TAPS / MULTIPLY_ADDS
         streamed += p.c * math.prod(axis.inp for axis in sweep) * p.x_dtype.itemsize
         streamed += p.c * math.prod(axis.out for axis in sweep) * p.y_dtype.itemsize
@@ -225,10 +229,10 @@ def cost(s: Situation) -> dict[str, float]:
     return {"products": cycles * batch * share, "moves": moves * batch * share}
 
 
-def _blocks(axis: Axis) -> int:
-    """Blocks along an axis."""
+def parts_of_phases(axis: Axis, most: int) -> int:
+    """Parts that ``near_equal_parts`` visits along an axis."""
     size, larger = divmod(axis.out, axis.dilation)
-    return larger * -(-(size + 1) // _MOST) + (axis.dilation - larger) * -(-size // _MOST)
+    return larger * -(-(size + 1) // most) + (axis.dilation - larger) * -(-size // most)
 
 
 def build(r: Request) -> Program:
@@ -245,7 +249,7 @@ def build(r: Request) -> Program:
 
 def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     s, p, arith = r.situation, r.problem, r.arith
-    lane, chunk, outer = _lane(s), _chunk(s, sweep), sweep[:-2]
+    lane, chunk, outer = lane_of(s), _chunk(s, sweep), sweep[:-2]
     box = (*(1 for _ in outer), max(1, sweep[-2].out), max(1, sweep[-1].out))
     if s.threads > 1:
         items = (p.n or 0) * -(-p.c // chunk) * math.prod(axis.out for axis in outer)
@@ -264,7 +268,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "channels": p.c, "chunk_channels": chunk, "lanes": lane, "shifts": _shifts(r, lane),
         "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
         "w_outer": _TAPS * _TAPS * weights.shape[1] * arith.bytes,
-        "list": _list_place(len(sweep)), "weights": weights, "w_channel": arith.bytes,
+        "list": depthwise.list_place(len(sweep)), "weights": weights, "w_channel": arith.bytes,
         "phases_down": sweep[-2].dilation, "phases_along": sweep[-1].dilation,
         "blocks": words(_block_addresses(r, sweep, box)),
         "settings": fill_words(SETTINGS, _settings(r, sweep, lane, weights.shape[1] * arith.bytes), keep),
@@ -291,7 +295,7 @@ def _settings(r: Request, sweep: Sweep, lane: int, w_tap: int) -> dict[str, Any]
 
 def _block_addresses(r: Request, sweep: Sweep, box: tuple[int, ...]) -> list[int]:
     """Addresses of the blocks that a step uses, by guard, rows and columns; 0 for the others."""
-    p, lane = r.problem, _lane(r.situation)
+    p, lane = r.problem, lane_of(r.situation)
     stride = sweep[-2].stride, sweep[-1].stride
     spec = DepthwiseBlock(p.x, p.y, r.arith.accumulator, r.epilogue, (_TAPS, _TAPS), stride)
     table = [0] * (2 * 2 * _MOST * _MOST)

@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise
-from polyconv.algorithms.depthwise_block import near_equal_parts, outer_list
+from polyconv.algorithms.depthwise_block import (
+    lane_of,
+    near_equal_parts,
+    outer_list,
+    parts_of_phases,
+    results_place,
+    workspace,
+)
 from polyconv.algorithms.panel import COMMON, Words, axis_record, decode
 from polyconv.algorithms.program import (
     Operand,
@@ -25,7 +32,6 @@ from polyconv.algorithms.program import (
     Request,
     Situation,
     Step,
-    accumulator_arithmetic,
     common_words,
     fill_words,
     near_equal,
@@ -40,7 +46,6 @@ from polyconv.kernels.depthwise_plane import (
     depthwise_plane,
     loads,
 )
-from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
@@ -92,12 +97,8 @@ def driver(k: Module, name: str, alone: bool) -> None:
         first = item.g * p.chunk_channels
         channels = k.minimum(p.chunk_channels, p.channels - first)
         x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n + first * p.x_c)
-        y, other = p.y_base + item.n * p.y_n + first * p.y_c, p.r_base + item.n * p.r_n + first * p.r_c
-        with k.loop(0, down, carry=[y, other]) as axis:
-            record = axis_record(k, p, axis.index)
-            o = item.first(axis.index)
-            axis.next(axis.values[0] + o * record.y_stride, axis.values[1] + o * record.r_stride)
-        y, other = k.buffer(frame, 2) + axis.results[0], k.buffer(frame, 4) + axis.results[1]
+        begins = p.y_base + item.n * p.y_n + first * p.y_c, p.r_base + item.n * p.r_n + first * p.r_c
+        y, other = results_place(k, p, item, frame, *begins)
 
         def call(o: Value, height: Value, entries: Buffer, taps: Value) -> None:
             row = item.origin(down) + o * rows.stride
@@ -141,19 +142,6 @@ def _fits(axis: Axis) -> bool:
     return axis.taps == _TAPS and strided and axis.out_step == 1
 
 
-def workspace(s: Situation) -> int:
-    """Bytes a thread needs: the item's box and a list of outer taps."""
-    return _list_place(s.problem.rank) + 16 * (math.prod(s.problem.k[:-2]) + 1)
-
-
-def _list_place(rank: int) -> int:
-    return -(-24 * rank // 64) * 64
-
-
-def _lane(s: Situation) -> int:
-    return lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
-
-
 def _plane_bytes(s: Situation, sweep: Sweep) -> int:
     """Bytes of a channel of input and result."""
     p = s.problem
@@ -163,14 +151,14 @@ def _plane_bytes(s: Situation, sweep: Sweep) -> int:
 
 def _chunk(s: Situation, sweep: Sweep) -> int:
     """Channels of an item."""
-    channels = _channels(s.problem, sweep[-1], _lane(s))
+    channels = _channels(s.problem, sweep[-1], lane_of(s))
     held = _CHUNK_BYTES[sweep[-1].stride] // max(1, channels * _plane_bytes(s, sweep))
     return min(s.problem.c, channels * max(1, held))
 
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds and starts of tiles; the stream of input and result, which hardly overlaps with them."""
-    p, lane = s.problem, _lane(s)
+    p, lane = s.problem, lane_of(s)
     cycles = streamed = 0.0
     for sweep in sweeps(p):
         lines = math.prod(axis.out for axis in sweep[:-2]) * p.c
@@ -182,12 +170,6 @@ def cost(s: Situation) -> dict[str, float]:
     return {"products": cycles * batch, "moves": moves * batch}
 
 
-def _tiles(axis: Axis, most: int) -> int:
-    """Tiles along the rows."""
-    size, larger = divmod(axis.out, axis.dilation)
-    return larger * -(-(size + 1) // most) + (axis.dilation - larger) * -(-size // most)
-
-
 def _alone(sweep: Sweep, lane: int) -> bool:
     """Whether rows of outputs stand alone: taps are so far apart that few rows would share inputs."""
     return _alone_cycles(sweep, lane) < _together_cycles(sweep, lane)
@@ -197,7 +179,7 @@ def _together_cycles(sweep: Sweep, lane: int) -> float:
     """Cycles of a channel of a map, all outer taps."""
     rows, columns = sweep[-2:]
     strips = -(-columns.out // lane) * math.prod(axis.taps for axis in sweep[:-2])
-    return _tiles(rows, _MOST[columns.stride]) * (20 + 10 * strips) + rows.out * strips * _ROW[columns.stride]
+    return parts_of_phases(rows, _MOST[columns.stride]) * (20 + 10 * strips) + rows.out * strips * _ROW[columns.stride]
 
 
 @lru_cache(256)
@@ -240,7 +222,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     s, p, arith = r.situation, r.problem, r.arith
     chunk, outer, rows = _chunk(s, sweep), sweep[:-2], sweep[-2]
     box = (*(1 for _ in outer), max(1, rows.out), max(1, sweep[-1].out))
-    alone = _alone(sweep, _lane(s))
+    alone = _alone(sweep, lane_of(s))
     most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
     name = "planes_alone" if alone else "planes"
     address = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, alone), r.target, check=r.check)[name]
@@ -260,7 +242,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     values.update({
         "channels": p.c, "chunk_channels": chunk, "taps_outer": len(offsets),
         "tap_offsets": words([v for o in offsets for v in o]), "w_outer": _TAPS * _TAPS * arith.bytes,
-        "list": _list_place(len(sweep)), "weights": weights, "w_channel": taps * arith.bytes,
+        "list": depthwise.list_place(len(sweep)), "weights": weights, "w_channel": taps * arith.bytes,
         "phases": rows.dilation, "most": most, "tiles": words(_tile_addresses(r, sweep, box[-2], alone)),
         "settings": fill_words(SETTINGS, _settings(r, sweep, taps * arith.bytes, alone), keep),
         "bands": len(of_rows), "band": words([v for band in of_rows for v in band]),
@@ -277,8 +259,8 @@ def _channels(p: Problem, axis: Axis, lane: int) -> int:
 def _settings(r: Request, sweep: Sweep, w_channel: int, alone: bool) -> dict[str, Any]:
     """What the tiles of a step share."""
     rows, columns = sweep[-2:]
-    channels = _channels(r.problem, columns, _lane(r.situation))
-    lane, residual = _lane(r.situation) // channels, r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
+    channels = _channels(r.problem, columns, lane_of(r.situation))
+    lane, residual = lane_of(r.situation) // channels, r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
     of_strip = loads(columns.stride, _apart(columns, channels), lane)
     strips = _strips(columns, lane, of_strip, (r.x.itemsize, r.y.itemsize, residual.spatial[-1]))
     step = 1 if alone else rows.dilation  # outputs so far apart are neighbours in a tile
@@ -330,7 +312,7 @@ def _strips(axis: Axis, lane: int, places: list[tuple[int, int]], sizes: tuple[i
 
 def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int]:
     """Addresses of the tiles that a step uses, by rows; 0 for the others."""
-    p, lane, rows = r.problem, _lane(r.situation), sweep[-2]
+    p, lane, rows = r.problem, lane_of(r.situation), sweep[-2]
     most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
     ahead = sweep[-1].stride == 2 and p.c * _plane_bytes(r.situation, sweep) > _CACHE_BYTES
     stride = rows.stride, sweep[-1].stride

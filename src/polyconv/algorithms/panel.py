@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 
 from polyconv.kernels.language import INT, Buffer, Module, Value
 
-__all__ = ["AXIS", "COMMON", "Item", "Words", "box_rows", "decode", "fill", "row_entries", "row_list", "row_place"]
+__all__ = [
+    "AXIS", "COMMON", "Item", "Words", "box_rows", "decode", "fill", "line_place", "row_entries", "row_list",
+    "row_place",
+]  # fmt: skip
 
 # One record per axis of the tensor, outermost first; the last axis has one too.
 AXIS = (
@@ -108,6 +111,19 @@ def decode(k: Module, p: Words, item: Value, header: Buffer) -> Item:
     return Item(k, header, rest // p.groups, rest % p.groups, split)
 
 
+def line_place(k: Module, p: Words, item: Item, line: Value, start: Value, inner: int = 1) -> tuple[Value, Value]:
+    """Offset of a combined line of the axes but some inner ones, from ``start`` on; 1 if it lies inside, else 0."""
+    with k.loop(inner, p.axes, carry=[line, start, k.constant(INT, 1)]) as back:
+        q, offset, inside = back.values
+        axis = p.axes - 1 - back.index
+        record = axis_record(k, p, axis)
+        position = item.origin(axis) + k.word(p.buffer("positions"), record.positions + q % record.lines)
+        within = k.cast("zext", position.below(record.inp), INT)
+        back.next(q // record.lines, offset + position * record.x_stride, inside & within)
+    _, offset, inside = back.results
+    return offset, inside
+
+
 def fill(k: Module, p: Words, item: Item, x: Buffer, channel: Value, put: Callable[..., None]) -> None:
     """Visit every run of every line of a box.
 
@@ -118,14 +134,7 @@ def fill(k: Module, p: Words, item: Item, x: Buffer, channel: Value, put: Callab
     start = p.x_base + item.n * p.x_n + item.g * p.x_g + channel * p.x_c
     last = axis_record(k, p, p.axes - 1)
     with k.loop(0, p.line_count) as line:
-        with k.loop(1, p.axes, carry=[line.index, start, k.constant(INT, 1)]) as back:
-            q, offset, inside = back.values
-            axis = p.axes - 1 - back.index
-            record = axis_record(k, p, axis)
-            position = item.origin(axis) + k.word(p.buffer("positions"), record.positions + q % record.lines)
-            within = k.cast("zext", position.below(record.inp), INT)
-            back.next(q // record.lines, offset + position * record.x_stride, inside & within)
-        _, offset, inside = back.results
+        offset, inside = line_place(k, p, item, line.index, start)
         with k.loop(0, p.run_count) as run:
             table = p.buffer("runs") + run.index * 24
             first_line, count = k.word(table), k.word(table, 1)

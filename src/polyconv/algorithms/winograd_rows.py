@@ -20,7 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, packing
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, fill, row_entries, row_place
+from polyconv.algorithms.panel import (
+    COMMON,
+    Item,
+    Words,
+    axis_record,
+    decode,
+    fill,
+    line_place,
+    row_entries,
+    row_place,
+)
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -36,6 +46,7 @@ from polyconv.algorithms.program import (
     near_equal,
     planes_collide,
     row_lists,
+    transform_refusal,
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, mean_taps, sweeps
@@ -134,14 +145,7 @@ def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buf
     head = k.minimum(k.maximum(0 - at, 0), pixels)
     end = k.maximum(k.minimum(last.inp - at, pixels), head)
     with k.loop(0, p.outer_lines) as line:
-        with k.loop(2, p.axes, carry=[line.index, start, k.constant(INT, 1)]) as back:
-            q, offset, inside = back.values
-            axis = p.axes - 1 - back.index
-            record = axis_record(k, p, axis)
-            position = item.origin(axis) + k.word(p.buffer("positions"), record.positions + q % record.lines)
-            within = k.cast("zext", position.below(record.inp), INT)
-            back.next(q // record.lines, offset + position * record.x_stride, inside & within)
-        _, offset, inside = back.results
+        offset, inside = line_place(k, p, item, line.index, start, 2)
         with k.loop(0, item.extent(p.axes - 2)) as t:
             target = workspace + (p.v + line.index * p.v_line + t.index * p.pitch * p.word_bytes)
             first = item.origin(p.axes - 2) + t.index * p.places
@@ -239,15 +243,10 @@ def _again_header(k: Module, p: Words, item: Item, workspace: Buffer) -> Buffer:
 
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
+    reason = transform_refusal(s)
+    if reason is not None:
+        return reason
     p = s.problem
-    if p.op not in ("conv", "conv_transpose"):
-        return f"computes conv and conv_transpose, not {p.op}"
-    if s.strict:
-        return "its error bound is over a tile's inputs; accuracy='strict' admits bounds over an output's own products"
-    if not p.x_dtype.is_float:
-        return "transforms floating-point numbers only"
-    if not s.finite:
-        return "weights hold Inf or NaN"
     if not (0 < p.c // p.groups <= _MOST_CHANNELS and 0 < p.m // p.groups <= _MOST_CHANNELS):
         return f"takes groups of up to {_MOST_CHANNELS} channels on both sides"
     if p.c // p.groups * math.prod(p.k) < _LEAST_TERMS * _Y.r:
