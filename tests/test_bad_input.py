@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -352,6 +353,14 @@ def test_masked_arrays_are_refused(name: str) -> None:
     given: dict[str, Any] = {"x": X, "w": W, "b": B, "residual": ones(*Y)}
     given[name] = np.ma.masked_array(given[name], mask=np.zeros(given[name].shape, bool))
     refused(ArgumentError, lambda: polyconv.conv(**given), name, "mask")
+
+
+def test_a_plan_wants_a_problem_with_all_its_extents() -> None:
+    text = "conv f32 NCHW n1 c3 i9x9 m4 k3x3"
+    problem = polyconv.Problem.parse(text)
+    assert polyconv.plan(problem).algorithm
+    refused(ArgumentError, lambda: polyconv.plan(text), "problem", "str", "Problem.parse")  # type: ignore[arg-type]
+    refused(ArgumentError, lambda: polyconv.plan(replace(problem, n=None)), "unknown", "n and i")
 
 
 def test_a_subclass_of_error_catches_everything() -> None:

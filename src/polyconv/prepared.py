@@ -509,10 +509,12 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
     Raises
     ------
     ArgumentError
-        If extents are unknown.
+        If it is no Problem, or its extents are unknown.
     Unsupported
         If no algorithm can compute it.
     """
+    if not isinstance(problem, Problem):
+        raise ArgumentError(f"problem is of type {type(problem).__name__}; give a Problem, as Problem.parse makes")
     if not problem.is_known:
         raise ArgumentError(f"'{problem}' has unknown extents; a plan needs all of them: give n and i")
     if problem.op == "causal_conv":

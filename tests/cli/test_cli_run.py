@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import helper, numpy_helper
 from PIL import Image
 
+from polyconv import plan as plan_of
 from polyconv.cli import saving
 from polyconv.problem.problem import Problem
 
@@ -202,6 +206,30 @@ def test_explain_a_model_lists_each_distinct_problem_once(polyconv: Callable[...
     nodes = {name.partition("/")[0] for row in rows for name in row["nodes"]}
     assert MADE | {"grey", "soft", "sobel4", "scharr4"} == nodes
     assert polyconv(*words).code == 0
+
+
+def test_explain_tells_weights_that_are_fed_from_constant_ones(polyconv: Callable[..., Any], tmp_path: Path) -> None:
+    info = partial(helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
+    held = numpy_helper.from_array(np.ones((32, 32, 11, 11), np.float32), "held")
+    nodes = [
+        helper.make_node("Conv", ["x", "held"], ["a"], "constant", pads=[5] * 4),
+        helper.make_node("Conv", ["x", "fed"], ["b"], "moving", pads=[5] * 4),
+    ]
+    inputs = [info("x", shape=[1, 32, 20, 20]), info("fed", shape=[32, 32, 11, 11])]
+    outputs = [info("a", shape=None), info("b", shape=None)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [held])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    held_row, fed_row = polyconv("explain", tmp_path / "m.onnx", "--json").json["plans"]
+    assert (held_row["nodes"], held_row["once"]) == (["constant"], False)
+    assert (fed_row["nodes"], fed_row["once"]) == (["moving"], True)
+    assert held_row["problem"] == fed_row["problem"]
+    for row in (held_row, fed_row):
+        plan = plan_of(Problem.parse(row["problem"]), once=row["once"])
+        assert (row["algorithm"], row["seconds"]) == (plan.algorithm, plan.seconds)
+    assert fed_row["seconds"] > held_row["seconds"]
+    both = polyconv("explain", tmp_path / "m.onnx", "--once", "--json").json["plans"]
+    assert [(row["once"], row["nodes"]) for row in both] == [(True, ["constant", "moving"])]
+    assert "moving (weights come with each run)" in polyconv("explain", tmp_path / "m.onnx").out
 
 
 def test_nothing_is_left_when_saving_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,11 @@ def command(
     ] = None,
     once: Annotated[
         bool,
-        typer.Option("--once", help="Weights come anew with each call, as for polyconv.conv: preparing them counts."),
+        typer.Option(
+            "--once",
+            help="Weights come with each call, as for polyconv.conv: preparing them counts. In a model, for every "
+            "convolution; where weights are no constants it does so anyway.",
+        ),
     ] = False,
     inputs: options.Files = None,
     dim: options.Dim = None,
@@ -46,33 +50,36 @@ def command(
     wanted = options.subject(target)
     with options.within(threads, accuracy, workspace_limit):
         if isinstance(wanted, Problem):
-            nodes: dict[str, list[str]] = {str(wanted): []}
+            nodes: dict[tuple[str, bool], list[str]] = {(str(wanted), once): []}
         else:
             model, fed = options.session(wanted, semantics, inputs, dim, seed)
             model.run(None, {name: feed.array for name, feed in fed.items()})
-            nodes = _by_problem(model.nodes)
-        plans = {text: polyconv.plan(Problem.parse(text), rigor=rigor, once=once) for text in nodes}
+            nodes = _by_problem(model.nodes, once)
+        plans = {key: polyconv.plan(Problem.parse(key[0]), rigor=rigor, once=key[1]) for key in nodes}
     if as_json:
-        rows = [{"problem": text, "nodes": names, **_facts(plans[text])} for text, names in nodes.items()]
+        rows = [
+            {"problem": text, "once": anew, "nodes": names, **_facts(plans[text, anew])}
+            for (text, anew), names in nodes.items()
+        ]
         render.document({"command": "explain", "target": target, "plans": rows})
         return
-    for number, (text, names) in enumerate(nodes.items()):
+    for number, (key, names) in enumerate(nodes.items()):
         if number:
             render.line()
         if names:
-            render.line(f"# {', '.join(names)}")
-        render.line(str(plans[text]))
+            render.line(f"# {', '.join(names)}{' (weights come with each run)' if key[1] else ''}")
+        render.line(str(plans[key]))
 
 
-def _by_problem(records: Sequence[NodeRecord]) -> dict[str, list[str]]:
-    """Distinct problems in running order, each with the steps that compute it."""
-    steps: dict[tuple[str, int | None], list[str]] = {}
+def _by_problem(records: Sequence[NodeRecord], once: bool) -> dict[tuple[str, bool], list[str]]:
+    """Distinct problems, and whether weights are prepared in each run, in running order, with their steps."""
+    steps: dict[tuple[str, bool, int | None], list[str]] = {}
     for node in records:
         if node.problem is not None:
-            steps.setdefault((node.problem, node.step), []).append(node.name)
-    found: dict[str, list[str]] = {}
-    for (problem, _), names in steps.items():
-        found.setdefault(problem, []).append(" + ".join(names))
+            steps.setdefault((node.problem, once or node.once, node.step), []).append(node.name)
+    found: dict[tuple[str, bool], list[str]] = {}
+    for (problem, anew, _), names in steps.items():
+        found.setdefault((problem, anew), []).append(" + ".join(names))
     return found
 
 

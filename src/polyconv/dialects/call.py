@@ -312,6 +312,22 @@ class Bound:
         )
         return result
 
+    def once(self, present: Sequence[bool]) -> bool:
+        """Whether each call prepares its own weights, as something prepared with them comes with the call.
+
+        Parameters
+        ----------
+        present : sequence of bool
+            By position, whether an input is given or constant.
+        """
+        inputs = self.operator.row.inputs
+        if "past" in (i.role for i in inputs):  # a Layer has no state
+            return True
+        given = zip(inputs, present, strict=False)
+        return any(
+            there and i.role in (*_HELD, SIZES) and at not in self.constants for at, (i, there) in enumerate(given)
+        )
+
     def _lowering(self, arrays: Sequence[Array | None]) -> Lowering:
         key = tuple(
             None if a is None else (a.shape, a.dtype, a.tobytes() if row.role == SIZES else b"")
@@ -328,15 +344,9 @@ class Bound:
 
     def _layer(self, lowering: Lowering, arrays: Sequence[Array | None]) -> Any | None:
         """The Layer for these types and optional inputs; None where one cannot hold what is constant."""
-        inputs = self.operator.row.inputs
-        free = [
-            (i, a) for at, (i, a) in enumerate(zip(inputs, arrays, strict=True)) if at not in self.constants
-        ]
-        if any(a is not None and i.role in (*_HELD, "past", SIZES) for i, a in free):
+        if self.once([a is not None for a in arrays]):
             return None
-        if "past" in (i.role for i in inputs):  # a Layer has no state
-            return None
-        key = tuple(None if a is None else a.dtype for _, a in free)
+        key = tuple(None if a is None else a.dtype for at, a in enumerate(arrays) if at not in self.constants)
         layer = self._layers.get(key)
         if layer is None:
             from polyconv.layer import Layer

@@ -78,7 +78,8 @@ def convolution(
             raise type(error)(f"{node.label}: {error}") from error
         return result if isinstance(result, tuple) else (result,)
 
-    return Segment(ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]))
+    once = bound.once([bool(name) for name in node.inputs])
+    return Segment(ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once)
 
 
 def _inferred(

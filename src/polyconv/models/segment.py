@@ -29,12 +29,15 @@ class Segment:
         Arrays in the order of the inputs given to the host -> arrays in the order of ``outputs``.
     problem : callable
         Text of the convolution that ran last; None where there is none.
+    once : bool
+        Whether its weights come with each run, so that preparing them is part of every run.
     """
 
     engine: str
     outputs: tuple[Value, ...]
     run: Callable[[Sequence[Array]], Sequence[Array]]
     problem: Callable[[], str | None] = lambda: None
+    once: bool = False
 
 
 class Host(Protocol):

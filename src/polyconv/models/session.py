@@ -61,6 +61,8 @@ class NodeRecord:
         The convolution that ran last, as ``polyconv.Problem`` spells it.
     seconds : float or None
         Time of the whole step in the last run; None before it.
+    once : bool
+        Whether its weights come with each run: every run prepares them, and its plan counts that.
     """
 
     name: str
@@ -69,6 +71,7 @@ class NodeRecord:
     step: int | None = None
     problem: str | None = None
     seconds: float | None = None
+    once: bool = False
 
 
 class InferenceSession:
@@ -204,8 +207,9 @@ class InferenceSession:
         program, seconds = self._last or (self._program, [None] * len(self._program.steps))
         records = [NodeRecord(node.name, node.op, FOLDED) for node in program.folded]
         for index, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
-            engine, problem = step.segment.engine, step.segment.problem()
-            records += [NodeRecord(node.name, node.op, engine, index, problem, time) for node in step.nodes]
+            segment = step.segment
+            about = segment.engine, index, segment.problem(), time, segment.once
+            records += [NodeRecord(node.name, node.op, *about) for node in step.nodes]
         return tuple(records)
 
     def profile(self) -> dict[str, float]:
