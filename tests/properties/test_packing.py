@@ -98,20 +98,23 @@ def test_transformed_weights_are_rounded_once(line: str, level: str | None) -> N
     outer = points.shape[2]
     (packed,) = (form for key, form in forms.items() if key[0] == "winograd")
     rows = packed.reshape(p.groups, -1)
-    size = rows.shape[1] // (plan.vectors_out * lane)  # rows of outputs, of which every block has as many
     scale = math.prod(np.abs(scheme.weights).sum(1).max() for scheme in (plan.y, plan.x)) * 9
+    of_blocks = []
     for block in range(plan.blocks):
         first = block * plan.vectors * lane
         width = (plan.vectors if block < plan.blocks - 1 else plan.last_vectors) * lane
         some = points[..., first : first + width]
         some = np.pad(some, [(0, 0)] * 4 + [(0, width - some.shape[-1])])
-        wanted = np.concatenate([
+        of_blocks.append(np.concatenate([
             some[:, :, :, f : f + 16].reshape(*points.shape[:2], -1) for f in range(0, c, 16)
-        ], axis=2)  # fmt: skip
-        stream = rows[:, size * first :][:, : size * width].reshape(p.groups, points.shape[1], -1)
-        error = np.abs(stream - wanted)
-        eps = np.finfo(packed.dtype).eps
-        assert (error <= np.abs(wanted) * eps / (2 if p.x == "f32" else 0.25) + scale * outer * 2e-16).all()
+        ], axis=2))  # fmt: skip
+    wanted = np.concatenate([
+        of_block[:, point] for first in range(0, plan.blocks, plan.together) for point in range(points.shape[1])
+        for of_block in of_blocks[first : first + plan.together]
+    ], axis=1)  # fmt: skip
+    error = np.abs(rows - wanted)
+    eps = np.finfo(packed.dtype).eps
+    assert (error <= np.abs(wanted) * eps / (2 if p.x == "f32" else 0.25) + scale * outer * 2e-16).all()
 
 
 def test_threads_pack_alike() -> None:

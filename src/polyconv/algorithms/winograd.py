@@ -58,6 +58,7 @@ _RECORD = ("line_in", "line_out", "valid", "t_full", "t_short")
 _RUN = ("pixel", "tile", "count", "step", "short")
 _PHASE = ("line", "pixel", "place", "*transform")
 _KIND = ("first", "count")
+_ROW = ("v", "band")
 _BOX = (
     "first_y", "rows", "y_segments", "y_segment", "y_last", "first_x", "columns", "x_segments", "x_segment", "x_last",
     "records", "record_count", "runs", "run_count", "lists",
@@ -77,8 +78,9 @@ WORDS = (
     "line_bytes", "chunk",
     "transformed", "y_lines", "y_apart", "x_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
     "*runs_of", "*lists", "tile_line", "tile_pixel",
-    "v", "v_point", "v_line", "v_block", "sums", "s_point", "unused_words", "sum_row", "out", "out_line", "out_pixel",
-    "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group", "w_block",
+    "v", "v_point", "v_line", "v_block", "sums", "s_point", "s_row", "short", "rows", "sum_row", "out", "out_line",
+    "out_pixel", "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group",
+    "together",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "word_bytes",
     "narrow", "flags", "again", "*again_words", "*repair",
     "notes", "item_count", "items_ahead", "runs_a_call", "runs_a_row", "run_step", "run_bytes", "asks",
@@ -114,17 +116,20 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         first = item.split * p.split_blocks
         end = k.minimum(first + p.split_blocks, p.blocks)
         k.clear(workspace + p.scratch, 256)
-        # products that short tiles do without enter outputs that are thrown away, but must be finite
-        zero_words(k, workspace + p.sums, p.unused_words, vector("i32", vector_bytes // 4))
         with k.loop(1, p.axes - (p.transformed - 1), carry=[k.constant(INT, 1)]) as back:
             back.next(back.values[0] * item.extent(back.index - 1))
         rows = back.results[0]
-        with k.loop(first, end) as block:
-            flag = workspace + (p.flags + block.index * 8)
-            k.store(k.constant(INT, 0), flag, 8)
-            with k.loop(0, rows) as row:
-                _multiply(k, p, item, box, k.buffer(frame, 0), workspace, block.index, row.index)
-                _out(k, p, item, box, frame, workspace, block.index, row.index, flag)
+        _note_rows(k, p, item, workspace, rows)
+        with k.loop(first // p.together, (end + p.together - 1) // p.together) as some:
+            low = k.maximum(some.index * p.together, first)
+            high = k.minimum((some.index + 1) * p.together, end)
+            _multiply(k, p, item, box, k.buffer(frame, 0), workspace, low, high, rows, vector_bytes)
+            with k.loop(low, high) as block:
+                flag = workspace + (p.flags + block.index * 8)
+                k.store(k.constant(INT, 0), flag, 8)
+                with k.loop(0, rows) as row:
+                    sums = workspace + (p.sums + ((block.index - low) * rows + row.index) * p.s_row)
+                    _out(k, p, item, box, frame, workspace, sums, block.index, row.index, flag)
         # once the transformed inputs are no longer needed their place serves to repair
         with k.loop(first, end) as block:
             found = k.word(workspace + (p.flags + block.index * 8)) > 0
@@ -262,33 +267,45 @@ def _transform_inputs(k: Module, p: Words, box: Words, panel: Buffer, v: Buffer)
             _runs(k, p, box, record, transform)
 
 
-def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace: Buffer, block: Value,
-              row: Value) -> None:  # fmt: skip
-    """The matrix products of all points, for a row of the axes that are not transformed."""
+def _note_rows(k: Module, p: Words, item: Item, workspace: Buffer, rows: Value) -> None:
+    """Note for every row of the axes that are not transformed where its inputs lie, and which of its taps meet any."""
     y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
-    line, _, _ = row_place(k, p, item, row * y_rows)
-    v = workspace + (p.v + line // p.y_lines * p.v_line)
-    weights = p.buffer("weights") + (item.g * p.w_group + block * p.w_block)
-    band = row_list(k, p, item, row, p.axes - p.transformed)
-    narrow = _is_narrow(k, p, block)
-    sum_row = p.sum_row >> narrow
+    with k.loop(0, rows) as row:
+        line, _, _ = row_place(k, p, item, row.index * y_rows)
+        place = Words(k, workspace + p.rows, _ROW).at(row.index, len(_ROW)).memory
+        k.store(line // p.y_lines * p.v_line, place, 8)
+        k.store(row_list(k, p, item, row.index, p.axes - p.transformed), place + 8, 8)
+
+
+def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace: Buffer, low: Value, high: Value,
+              rows: Value, vector_bytes: int) -> None:  # fmt: skip
+    """The matrix products of some blocks of outputs, point by point: the inputs of a point stay near meanwhile."""
     with k.loop(0, p.points) as point:
         at_end = k.cast("zext", (point.index % p.inner_points).equals(p.inner_points - 1), INT)
         low_end = k.cast("zext", point.index >= p.points - p.inner_points, INT)
         kind = k.select(p.transformed.equals(2), low_end * 2 + at_end, at_end)
         tiles = p.buffer("lists") + k.word(p.buffer("lists"), box.lists + kind) * 8
-        of_kind = Words(k, p.buffer("kinds"), _KIND).at(band * 4 + kind, len(_KIND))
-        stream = weights + (k.word(p.buffer("point_weights"), point.index) >> narrow)
-        source, target = v + point.index * p.v_point, workspace + (p.sums + point.index * p.s_point)
-        with k.loop(0, k.word(tiles)) as tile:
-            place = tiles + (tile.index * 40 + 8)
-            first = k.word(place)
-            k.call(
-                k.buffer(place, narrow * 2 + 1), source + first * p.row_bytes, of_kind.count,
-                p.buffer("entries") + of_kind.first * 24, stream, workspace + p.scratch, 0,
-                target + first * sum_row, sum_row,
-            )  # fmt: skip
-            _ask_for_next(k, p, x, workspace)
+        with k.loop(low, high) as block, k.loop(0, rows) as row:
+            narrow = _is_narrow(k, p, block.index)
+            sum_row = p.sum_row >> narrow
+            stream = k.word(p.buffer("point_weights"), block.index * p.points + point.index)
+            of_row = Words(k, workspace + p.rows, _ROW).at(row.index, len(_ROW))
+            of_kind = Words(k, p.buffer("kinds"), _KIND).at(of_row.band * 4 + kind, len(_KIND))
+            source = workspace + (p.v + point.index * p.v_point + of_row.v)
+            slot = (block.index - low) * rows + row.index
+            target = workspace + (p.sums + point.index * p.s_point + slot * p.s_row)
+            # products that short tiles do without enter outputs that are thrown away, but must be finite
+            with k.when((kind > 0) & p.short.equals(1)):
+                zero_words(k, target, p.s_row // 4, vector("i32", vector_bytes // 4))
+            with k.loop(0, k.word(tiles)) as tile:
+                place = tiles + (tile.index * 40 + 8)
+                first = k.word(place)
+                k.call(
+                    k.buffer(place, narrow * 2 + 1), source + first * p.row_bytes, of_kind.count,
+                    p.buffer("entries") + of_kind.first * 24, p.buffer("weights") + (item.g * p.w_group + stream),
+                    workspace + p.scratch, 0, target + first * sum_row, sum_row,
+                )  # fmt: skip
+                _ask_for_next(k, p, x, workspace)
 
 
 def _is_narrow(k: Module, p: Words, block: Value) -> Value:
@@ -296,8 +313,8 @@ def _is_narrow(k: Module, p: Words, block: Value) -> Value:
     return k.select(block.equals(p.blocks - 1), p.narrow, 0)
 
 
-def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: Buffer, block: Value, row: Value,
-         flag: Buffer) -> None:  # fmt: skip
+def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: Buffer, sums: Buffer, block: Value,
+         row: Value, flag: Buffer) -> None:  # fmt: skip
     """Back from the transform domain and out, one row of tiles at a time."""
     last = axis_record(k, p, p.axes - 1)
     y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
@@ -311,7 +328,7 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
 
         def transform(run: Words, tile: Value) -> None:
             k.call(
-                k.buffer(p.buffer("output_transforms"), narrow * 2), workspace + (p.sums + tile * sum_row), p.s_point,
+                k.buffer(p.buffer("output_transforms"), narrow * 2), sums + tile * sum_row, p.s_point,
                 workspace + (p.out + run.pixel * sum_row), p.out_line, p.out_pixel >> narrow, run.count,
                 run.step * sum_row, flag,
             )  # fmt: skip
@@ -319,12 +336,12 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
         _runs(k, p, box, record, transform)
         with k.loop(0, record.valid) as i:
             _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out + i.index * p.y_apart)
-            sums = workspace + (p.out + i.index * p.out_line)
+            line = workspace + (p.out + i.index * p.out_line)
             y, r = k.buffer(frame, 2) + (y_offset + channel * p.y_c), k.buffer(frame, 4) + (r_offset + channel * p.r_c)
             with k.loop(0, box.x_segments) as x:
                 at = x.index * p.x_apart
                 k.call(
-                    p.buffer("move_out"), sums + x.index * (p.out_pixel >> narrow), sum_row, p.word_bytes,
+                    p.buffer("move_out"), line + x.index * (p.out_pixel >> narrow), sum_row, p.word_bytes,
                     y + at * last.y_stride, last.y_stride, p.y_c, _segment(k, box, "x", x.index), outputs,
                     p.buffer("bias") + table_place, p.buffer("scale") + table_place,
                     r + at * last.r_stride, last.r_stride, p.r_c, p.buffer("constants"),
@@ -379,8 +396,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
     found = outer_bands(sweep, plan.transformed, len(plan.phases), group_in)
     entries, kinds = _entries(plan, found, group_in)
     points = plan.y.n * plan.x.n
-    per_phase = group_in * math.prod(axis.taps for axis in sweep[:outer_axes]) * block_outputs * arith.bytes
-    point_weights = [0, *itertools.accumulate(count * per_phase for count in plan.point_phases)]
+    weight_bytes, *point_weights = _weight_places(r, sweep, plan)
     transforms = {full: _input_transform(r, plan, full) for full in {phase.full for phase in plan.phases}}
     phases = [
         v for number, phase in enumerate(plan.phases)
@@ -388,7 +404,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
     ]  # fmt: skip
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
-        ("winograd", arith.name, lane, plan.vectors, plan.y, plan.x, key),
+        ("winograd", arith.name, lane, plan.vectors, plan.together, plan.y, plan.x, key),
         lambda: _packed_weights(r, sweep, plan),
     )
     last = sweep[-1]
@@ -406,13 +422,12 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "inner_points": plan.x.n, "boxes_table": words(boxes_table), "records": words(records),
         "runs_of": words(runs), "lists": words(lists),
         "v": plan.v, "v_point": plan.v_point, "v_line": plan.v_line, "v_block": plan.v_block, "sums": plan.sums,
-        "s_point": plan.s_point, "unused_words": points * plan.s_point // 4 if _has_short(plan) else 0,
+        "s_point": plan.s_point, "s_row": plan.tiles * sum_row, "short": int(_has_short(plan)), "rows": plan.row_notes,
         "sum_row": sum_row, "out": plan.out, "out_line": plan.out_line, "out_pixel": plan.columns[0].residues * sum_row,
         "phase_count": len(plan.phases), "phases": words(phases), "bands": words(bands_table(found)),
         "entries": words(entries), "kinds": words(kinds),
         "weights": packed, "point_weights": words(point_weights),
-        "w_group": point_weights[-1] // plan.vectors * plan.vectors_out,
-        "w_block": point_weights[-1],
+        "w_group": weight_bytes, "together": plan.together,
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // splits),
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "word_bytes": arith.bytes, "flags": plan.flags, "again": plan.v, "again_words": again_words,
@@ -576,6 +591,23 @@ def _has_short(plan: Plan) -> bool:
     )
 
 
+def _weight_places(r: Request, sweep: Sweep, plan: Plan) -> list[int]:
+    """Bytes of a group's transformed weights, then bytes before those of every block and point.
+
+    They stream in the order of products: [blocks whose sums are held together][point][block].
+    """
+    taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
+    row = taps * (r.problem.c // r.problem.groups) * lanes(r.target, r.arith) * r.arith.bytes
+    places = [[0] * len(plan.point_phases) for _ in range(plan.blocks)]
+    end = 0
+    for first in range(0, plan.blocks, plan.together):
+        for point, phases in enumerate(plan.point_phases):
+            for block in range(first, min(first + plan.together, plan.blocks)):
+                places[block][point] = end
+                end += phases * row * (plan.vectors if block < plan.blocks - 1 else plan.last_vectors)
+    return [end, *itertools.chain.from_iterable(places)]
+
+
 def _input_transform(r: Request, plan: Plan, full: tuple[bool, bool]) -> int:
     """Address of the input transform of phases with all taps, or one less, along the two axes."""
     element, lane, y, x = r.arith.accumulator, lanes(r.target, r.arith), plan.y, plan.x
@@ -604,6 +636,7 @@ def packing_driver(k: Module, name: str, vector_bytes: int) -> None:
         p = Words(k, table, _PACKING)
         of_set, source, target = set_words(k, p, number)
         made, row = rows + p.made, of_set.row
+        points = p.buffer("point_table") + number % p.set_count * (p.points * 16)
         with k.loop(0, p.channels, ROW_WORDS) as c:
             count = k.minimum(p.channels - c.index, ROW_WORDS)
             bring_rows(k, p, of_set, source, c.index, count, rows, vector_bytes)
@@ -614,23 +647,23 @@ def packing_driver(k: Module, name: str, vector_bytes: int) -> None:
                     p.taps * row, p.y_taps * row, p.x_taps * row, made, p.made_point, count, row,
                 )  # fmt: skip
                 with k.loop(0, p.points) as point:
-                    of_point = Words(k, p.buffer("point_table"), _POINT).at(point.index, len(_POINT))
+                    of_point = Words(k, points, _POINT).at(point.index, len(_POINT))
                     before = k.word(p.buffer("before"), phase.index * p.points + point.index)
                     at = c.index * of_point.entering * p.outer + (before * p.outer + outer.index) * count
                     with k.when(before >= 0):
                         k.call(
                             p.buffer("place"), made + point.index * p.made_point, p.word_bytes, 0,
-                            target + (of_point.first + at) * row, p.word_bytes, 0, count * row // p.word_bytes, 1, 0,
+                            target + (of_point.first + at * row), p.word_bytes, 0, count * row // p.word_bytes, 1, 0,
                         )  # fmt: skip
 
 
 def _packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
-    """Transformed weights as they stream: [group][block][point][channel block][phase][outer tap][channel][output].
+    """Transformed weights as they stream: of a block and point [channel block][phase][outer tap][channel][output].
 
     The transform is done in float64 and rounded once.
     """
     arith, w, lane = r.arith, forward_strides(r.weights(sweep)), lanes(r.target, r.arith)
-    groups, m, c, taps = w.shape
+    groups, m, _, taps = w.shape
     wide = sweep[-1].taps
     inner = wide * sweep[-2].taps if plan.transformed == 2 else wide
     outer, points, row = taps // inner, plan.y.n * plan.x.n, plan.vectors * lane * arith.bytes
@@ -639,16 +672,16 @@ def _packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
         sum(other[point] for other in enters[:number]) if enters[number][point] else -1
         for number in range(len(enters)) for point in range(points)
     ]  # fmt: skip
-    point_rows = [0, *itertools.accumulate(count * outer * c for count in plan.point_phases)]
-    of_group = point_rows[-1] * plan.vectors_out * lane
+    group_bytes, *places = _weight_places(r, sweep, plan)
+    of_group = group_bytes // w.itemsize
     packed = aligned(groups * of_group, w.dtype)
     sets = []
     for first in range(0, m, plan.vectors * lane):
         width = min(plan.vectors, -(-(m - first) // lane)) * lane
-        sets.append(Set(first, min(width, m - first), width, point_rows[-1] * first, of_group))
+        sets.append(Set(first, min(width, m - first), width, 0, of_group))
     transforms = {counts: _weight_transform(r, plan, counts) for counts in {phase.counts for phase in plan.phases}}
     phases = [(phase.taps[0] * wide + phase.taps[1], transforms[phase.counts], 0) for phase in plan.phases]
-    of_points = zip(point_rows, plan.point_phases, strict=False)
+    of_points = zip(places, itertools.cycle(plan.point_phases), strict=False)
     made, made_point = ROW_WORDS * taps * row, (ROW_WORDS * row // 64 | 1) * 64
     values = source_words(r, w, sets, packed)
     values.update({
