@@ -239,33 +239,39 @@ def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value
 def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
     """Fill the panel with one chunk of channels, from ``first`` on."""
     there = k.minimum(p.channels, p.total_channels - item.g * p.channels)  # the last group may be cut short
-    channels = k.minimum(p.chunk, there - first)
+    chunk = k.minimum(p.chunk, there - first)
     pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
     apart = p.residues > 1
+    # of planes a block of channels at a time, all its lines: so few places a CPU foresees
+    at_once = k.select(p.x_c > pixel_step, p.block_channels, p.chunk)
+    with k.loop(0, chunk, at_once, [panel]) as some:
+        (begin,) = some.values
+        channels = k.minimum(at_once, chunk - some.index)
 
-    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
-        with k.loop(
-            0, channels, p.block_channels, [panel + line * p.line_bytes + first_line * p.row_bytes, source]
-        ) as step:
-            target, x_block = step.values
-            here = k.minimum(p.block_channels, channels - step.index)
-            # a word of two channels whose second does not exist must hold a zero there
-            kept = k.select((here & p.unpaired).equals(1), 0, end - head)
-            with k.loop(0, count - kept) as pixel:
-                _clear(k, p, target, pixel.index + k.select(pixel.index < head, 0, kept))
-            with k.when(apart):
-                k.call(
-                    p.buffer("move_apart"), x_block, pixel_step, p.x_c, target, p.row_bytes, p.channel_bytes,
-                    end - head, here, p.zero_point, p.buffer("residue_places"), head,
-                )  # fmt: skip
-            with k.when(apart, otherwise=True):
-                k.call(
-                    p.buffer("move_in"), x_block, pixel_step, p.x_c,
-                    target + head * p.row_bytes, p.row_bytes, p.channel_bytes, end - head, here, p.zero_point,
-                )  # fmt: skip
-            step.next(target + p.block_bytes, x_block + p.block_channels * p.x_c)
+        def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+            with k.loop(
+                0, channels, p.block_channels, [begin + line * p.line_bytes + first_line * p.row_bytes, source]
+            ) as step:
+                target, x_block = step.values
+                here = k.minimum(p.block_channels, channels - step.index)
+                # a word of two channels whose second does not exist must hold a zero there
+                kept = k.select((here & p.unpaired).equals(1), 0, end - head)
+                with k.loop(0, count - kept) as pixel:
+                    _clear(k, p, target, pixel.index + k.select(pixel.index < head, 0, kept))
+                with k.when(apart):
+                    k.call(
+                        p.buffer("move_apart"), x_block, pixel_step, p.x_c, target, p.row_bytes, p.channel_bytes,
+                        end - head, here, p.zero_point, p.buffer("residue_places"), head,
+                    )  # fmt: skip
+                with k.when(apart, otherwise=True):
+                    k.call(
+                        p.buffer("move_in"), x_block, pixel_step, p.x_c,
+                        target + head * p.row_bytes, p.row_bytes, p.channel_bytes, end - head, here, p.zero_point,
+                    )  # fmt: skip
+                step.next(target + p.block_bytes, x_block + p.block_channels * p.x_c)
 
-    fill(k, p, item, x, first, put)
+        fill(k, p, item, x, first + some.index, put)
+        some.next(begin + p.block_bytes)
 
 
 def _clear(k: Module, p: Words, rows: Buffer, pixel: Value) -> None:
