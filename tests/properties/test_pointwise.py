@@ -68,6 +68,16 @@ def test_phases_leave_together(layout: str, epilogue: str) -> None:
     _agrees(f"conv_transpose f64 {layout} n1 c5 i2x3x9 m20 k2x1x2 s2x1x2{epilogue}")
 
 
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_inputs_that_no_second_cache_holds(layout: str, level: str | None) -> None:
+    """Their items ask for what the next one reads, for any number of sets of outputs."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for m in (3, 13, 50):
+            _agrees(f"conv f32 {layout} n2 c37 i87x141 m{m} k1x1 b1")
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_strides_crops_and_transposes(layout: str) -> None:
     _agrees(f"conv f32 {layout} n2 c7 i9x40 m20 k1x1 s2x2 b1 r1")

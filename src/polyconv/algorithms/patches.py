@@ -247,8 +247,9 @@ def _plan(s: Situation, pixels: bool, sweep: Sweep) -> _Plan:
     most = max(1, budget // (best.entries * arith.bytes))
     axis = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
     whole, inner = extents[axis], math.prod(extents[axis + 1 :])
-    fewest, least = -(-whole // max(1, most // inner)), math.inf
-    for block in dict.fromkeys(-(-whole // parts) for parts in range(fewest, min(whole, fewest + _CUTS) + 1)):
+    block, least = min(whole, max(1, most // inner)) + 1, math.inf
+    for _ in range(min(_CUTS, block - 1)):
+        block = max(1, -(-whole // -(-whole // max(1, block - 1))))  # the next smaller of near-equal parts
         box = (*single[:axis], block, *extents[axis + 1 :])
         plan = _sizes(s, arith, sweep, pixels, box)
         cycles = sum(_cost(s, plan, sweep).values())
@@ -373,7 +374,7 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
         "slot_step": block * arith.bytes,
         "slot_channel": -(-count // lane) * lane * arith.bytes if plan.pixels else arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants,
+        "constants": r.constants, "early_step": 0,
         "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p" if plan.planes else "c"))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
     })  # fmt: skip

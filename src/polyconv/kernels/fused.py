@@ -40,12 +40,15 @@ class FusedTile:
     epilogue : Epilogue
     edge : bool
         Whether the last vector of a row is masked.
+    asked : int
+        Lines of the input that each step of a point tile asks for, long before they are read.
     """
 
     arithmetic: str
     target: str
     epilogue: Epilogue
     edge: bool = False
+    asked: int = 0
 
 
 def of_sums(arithmetic: str) -> FusedTile:

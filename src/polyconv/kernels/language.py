@@ -500,11 +500,14 @@ class Module:
         address = self._checked(target, value.type.bytes, "store")
         self._line(f"  store {value.type} {value.name}, ptr {address}, align {align}")
 
-    def prefetch(self, place: Buffer, *, writing: bool = False) -> None:
-        """Ask for the cache line of a place, to read or to write it; a hint that touches nothing, wherever it is."""
+    def prefetch(self, place: Buffer, *, writing: bool = False, far: bool = False) -> None:
+        """Ask for the cache line of a place, to read or to write it; a hint that touches nothing, wherever it is.
+
+        It goes to the nearest cache, or, ``far``, no nearer than the second.
+        """
         full = "llvm.prefetch.p0"
         self._declared.setdefault(full, f"declare void @{full}(ptr, i32, i32, i32)")
-        self._line(f"  call void @{full}(ptr {self._address(place)}, i32 {int(writing)}, i32 3, i32 1)")
+        self._line(f"  call void @{full}(ptr {self._address(place)}, i32 {int(writing)}, i32 {2 if far else 3}, i32 1)")
 
     def rebase(self, place: Buffer) -> Buffer:
         """The same place as a pointer of its own, so that further offsets cost no addition; not in check mode."""

@@ -25,10 +25,18 @@ from polyconv.kernels.tile import ask_early
 __all__ = ["channel_point_tile", "pixel_point_tile", "square_point_tile"]
 
 # input with its steps between pixels and channels, number of channels, weights, result and residual with their steps
-# between rows of the tile, lanes of the last vector that count, bias, scale, constants
+# between rows of the tile, lanes of the last vector that count, bias, scale, constants, bytes from the input to what
+# is asked for early and its step between channels
 _SIGNATURE = (
     "buffer", "int", "int", "int", "buffer", "buffer", "int", "buffer", "int", "int", "buffer", "buffer", "buffer",
+    "int", "int",
 )  # fmt: skip
+
+
+def _ask(k: Module, place: Buffer, lines: int) -> None:
+    """Ask for lines from a place on."""
+    for line in range(lines):
+        k.prefetch(place + 64 * line, far=True)
 
 
 def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
@@ -36,20 +44,21 @@ def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels to a module."""
     kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
     with k.function(name, *_SIGNATURE) as given:
-        x, x_pixel, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants = given
+        x, x_pixel, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *ahead = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
         pixels = [k.rebase(x + x_pixel * r) for r in range(rows)]
         held = [k.constant(kind, 0)] * (rows * vectors)
-        with k.loop(0, n, carry=[k.constant(INT, 0), weights, *held], runs=True) as step:
-            at, b, *total = step.values
+        with k.loop(0, n, carry=[x + ahead[0], k.constant(INT, 0), weights, *held], runs=True) as step:
+            early, at, b, *total = step.values
+            _ask(k, early, spec.asked)
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
             ask_early(k, b, kind, vectors)
             following = []
             for r, pixel in enumerate(pixels):
                 word = k.broadcast(kind, pixel + at)
                 following += [k.fma(word, of_b[j], total[r * vectors + j]) for j in range(vectors)]
-            step.next(at + x_channel, b + vectors * kind.bytes, *following)
-        out.store(step.results[2:], vectors, y, y_step, residual, r_step)
+            step.next(early + ahead[1], at + x_channel, b + vectors * kind.bytes, *following)
+        out.store(step.results[3:], vectors, y, y_step, residual, r_step)
 
 
 def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
@@ -58,11 +67,12 @@ def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
     with k.function(name, *_SIGNATURE) as given:
-        x, _, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants = given
+        x, _, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *ahead = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
         held = [k.constant(kind, 0)] * (rows * vectors)
-        with k.loop(0, n, carry=[x, weights, *held], runs=True) as step:
-            a, b, *total = step.values
+        with k.loop(0, n, carry=[x + ahead[0], x, weights, *held], runs=True) as step:
+            early, a, b, *total = step.values
+            _ask(k, early, spec.asked)
             pixels = [k.load(kind, a + j * kind.bytes) for j in range(vectors - 1)]
             end = a + (vectors - 1) * kind.bytes
             pixels.append(k.load(kind, end) if out.mask is None else k.load_first(kind, end, out.mask))
@@ -70,8 +80,8 @@ def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
             for r in range(rows):
                 word = k.broadcast(kind, b + r * arithmetic.bytes)
                 following += [k.fma(word, pixels[j], total[r * vectors + j]) for j in range(vectors)]
-            step.next(a + x_channel, b + rows * arithmetic.bytes, *following)
-        out.store(step.results[2:], vectors, y, y_step, residual, r_step)
+            step.next(early + ahead[1], a + x_channel, b + rows * arithmetic.bytes, *following)
+        out.store(step.results[3:], vectors, y, y_step, residual, r_step)
 
 
 def square_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
@@ -80,7 +90,7 @@ def square_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: i
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
     with k.function(name, *_SIGNATURE) as given:
-        x, x_pixel, _, n, weights, y, y_step, residual, r_step, last, bias, scale, constants = given
+        x, x_pixel, _, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *_ = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
 
         def add(at: Buffer, b: Buffer, sums: list[Value], mask: Mask | None) -> list[Value]:
