@@ -161,6 +161,15 @@ def test_planes_of_every_height_and_width(stride: str) -> None:
             _judged(f"{line} b1 r1", extent, algorithm="depthwise_plane")
 
 
+def test_planes_beyond_the_cache() -> None:
+    for line in (
+        "conv f32 NCHW n2 c71 i35x60 m71 k3x3 p1x1 g71 b1 r1", "conv f32 NCHW n1 c71 i45x70 m71 k3x3 s2x2 p1x1 g71",
+        "conv f32 NCHW n1 c21 i101x91 m21 k3x3 p2x2 d2x2 g21", "conv f16 NCHW n1 c600 i27x23 m600 k3x3 p1x1 g600",
+        "conv f32 NCHW n1 c3001 i8x7 m3001 k3x3 p1x1 g3001", "conv f64 NCHW n1 c9 i5x50x60 m9 k3x3x3 s1x2x1 p1x1x1 g9",
+    ):  # fmt: skip
+        _judged(line, 0, None, "depthwise_plane")
+
+
 def test_planes_with_taps_far_apart() -> None:
     for dilation in ("2x2", "1x3", "5x1", "7x9", "14x12"):
         for pads in (dilation, "0x0", "2x1", "1:0x0:2"):

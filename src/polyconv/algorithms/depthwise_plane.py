@@ -66,8 +66,8 @@ _TOGETHER = 4
 """Heights of tiles that are compiled together: images of other sizes soon need the next one."""
 
 _TAPS = 3
-_CHUNK_BYTES = {1: 128 << 10, 2: 512 << 10}
-"""Input and result of the channels of an item, by stride of the lanes."""
+_CHUNK_BYTES = 128 << 10
+"""Input and result of the channels of an item."""
 
 _ROW = {1: 4.9, 2: 8.4}
 """Cycles of a vector of outputs, by stride of the lanes: the multiply-adds, or the loads."""
@@ -76,11 +76,14 @@ _SHARE = 0.6
 """Of the cycles of a channel where two share vectors."""
 
 _CACHE_BYTES = 1 << 20
-"""Input and result beyond this are asked for ahead where tiles do little with them, with a stride of two."""
+"""Input and result beyond this are asked for ahead."""
+
+_PLANE_BYTES = 3 << 10
+"""Input and result of a channel beyond which it is finished before the next one, so that what is asked for is next."""
 
 WORDS = (
-    *COMMON, "channels", "chunk_channels", "taps_outer", "*tap_offsets", "w_outer", "list", "*weights", "w_channel",
-    "phases", "most", "*tiles", "*settings", "bands", "*band", "*entries",
+    *COMMON, "channels", "chunk_channels", "together", "taps_outer", "*tap_offsets", "w_outer", "list", "*weights",
+    "w_channel", "phases", "most", "*tiles", "*settings", "bands", "*band", "*entries",
 )  # fmt: skip
 
 BAND = ("first", "rows", "entry", "entries")
@@ -94,30 +97,33 @@ def driver(k: Module, name: str, alone: bool) -> None:
         item = decode(k, p, number, workspace)
         down = p.axes - 2
         rows = axis_record(k, p, down)
-        first = item.g * p.chunk_channels
-        channels = k.minimum(p.chunk_channels, p.channels - first)
-        x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n + first * p.x_c)
-        begins = p.y_base + item.n * p.y_n + first * p.y_c, p.r_base + item.n * p.r_n + first * p.r_c
-        y, other = results_place(k, p, item, frame, *begins)
+        begin = item.g * p.chunk_channels
+        end = k.minimum(begin + p.chunk_channels, p.channels)
+        x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n)
+        y, other = results_place(k, p, item, frame, p.y_base + item.n * p.y_n, p.r_base + item.n * p.r_n)
 
-        def call(o: Value, height: Value, entries: Buffer, taps: Value) -> None:
+        def call(first: Value, o: Value, height: Value, entries: Buffer, taps: Value) -> None:
             row = item.origin(down) + o * rows.stride
             o = item.first(down) + o
             k.call(
-                k.buffer(p.buffer("tiles") + (height - 1) * 16), p.buffer("settings"), x + row * rows.x_stride, entries,
-                taps, p.buffer("weights") + first * p.w_channel, y + o * rows.y_stride, other + o * rows.r_stride,
-                first, channels, row,
+                k.buffer(p.buffer("tiles") + (height - 1) * 16), p.buffer("settings"),
+                x + first * p.x_c + row * rows.x_stride, entries, taps, p.buffer("weights") + first * p.w_channel,
+                y + first * p.y_c + o * rows.y_stride, other + first * p.r_c + o * rows.r_stride,
+                first, k.minimum(p.together, end - first), row,
             )  # fmt: skip
 
         if alone:
-            with k.loop(0, p.bands) as number_of_band:
+            with k.loop(begin, end, p.together) as channel, k.loop(0, p.bands) as number_of_band:
                 band = Words(k, p.buffer("band"), BAND).at(number_of_band.index, len(BAND))
-                call(band.first, band.rows, p.buffer("entries") + band.entry * 16, band.entries)
+                call(channel.index, band.first, band.rows, p.buffer("entries") + band.entry * 16, band.entries)
             return
         entries = workspace + p.list
         taps = outer_list(k, p, item, entries)
-        with near_equal_parts(k, item.extent(down), p.phases, p.most) as (o, height):
-            call(o, height, entries, taps)
+        with (
+            k.loop(begin, end, p.together) as channel,
+            near_equal_parts(k, item.extent(down), p.phases, p.most) as (o, height),
+        ):
+            call(channel.index, o, height, entries, taps)
 
 
 def applicable(s: Situation) -> str | None:
@@ -149,10 +155,20 @@ def _plane_bytes(s: Situation, sweep: Sweep) -> int:
     return read * p.x_dtype.itemsize + written * p.y_dtype.itemsize
 
 
+def _ahead(s: Situation, sweep: Sweep) -> str:
+    """What tiles ask for ahead: rows where phases of the rows come one after the other, else lines in order."""
+    plane = _plane_bytes(s, sweep)
+    if s.problem.c * plane <= _CACHE_BYTES or _alone(sweep, lane_of(s)):
+        return ""
+    if sweep[-2].dilation == 1:
+        return "lines"
+    return "rows" if plane > _CHUNK_BYTES // 2 else ""
+
+
 def _chunk(s: Situation, sweep: Sweep) -> int:
     """Channels of an item."""
     channels = _channels(s.problem, sweep[-1], lane_of(s))
-    held = _CHUNK_BYTES[sweep[-1].stride] // max(1, channels * _plane_bytes(s, sweep))
+    held = _CHUNK_BYTES // max(1, channels * _plane_bytes(s, sweep))
     return min(s.problem.c, channels * max(1, held))
 
 
@@ -237,12 +253,14 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     weights = r.packed(("depthwise plane", arith.name, of_sweep), lambda: _packed_weights(r.weights(sweep), taps))
     of_rows = _bands(rows) if alone else []
+    apart = _ahead(s, sweep) and _plane_bytes(s, sweep) > _PLANE_BYTES
     row_taps = [(t * rows.dilation * r.x.spatial[-2], t * _TAPS * arith.bytes) for t in range(_TAPS)]
     values = common_words(r, sweep, box, [Lines((), (), ())] * len(sweep), 1, keep, chunk)
     values.update({
-        "channels": p.c, "chunk_channels": chunk, "taps_outer": len(offsets),
-        "tap_offsets": words([v for o in offsets for v in o]), "w_outer": _TAPS * _TAPS * arith.bytes,
-        "list": depthwise.list_place(len(sweep)), "weights": weights, "w_channel": taps * arith.bytes,
+        "channels": p.c, "chunk_channels": chunk, "together": _channels(p, sweep[-1], lane_of(s)) if apart else chunk,
+        "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
+        "w_outer": _TAPS * _TAPS * arith.bytes, "list": depthwise.list_place(len(sweep)),
+        "weights": weights, "w_channel": taps * arith.bytes,
         "phases": rows.dilation, "most": most, "tiles": words(_tile_addresses(r, sweep, box[-2], alone)),
         "settings": fill_words(SETTINGS, _settings(r, sweep, taps * arith.bytes, alone), keep),
         "bands": len(of_rows), "band": words([v for band in of_rows for v in band]),
@@ -270,7 +288,7 @@ def _settings(r: Request, sweep: Sweep, w_channel: int, alone: bool) -> dict[str
         "r_lane": residual.spatial[-1], "x_strip": -lane * columns.stride * r.x.itemsize,
         "y_strip": -lane * r.y.itemsize, "r_strip": -lane * residual.spatial[-1], "unit": step, "height": rows.inp,
         "groups": len(strips) // (len(STRIPS) + len(of_strip) * len(SPAN)),
-        "x_ahead": r.x.c, "y_ahead": r.y.c, "strips": words(strips),
+        "strips": words(strips),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
     }  # fmt: skip
@@ -314,10 +332,9 @@ def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int
     """Addresses of the tiles that a step uses, by rows; 0 for the others."""
     p, lane, rows = r.problem, lane_of(r.situation), sweep[-2]
     most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
-    ahead = sweep[-1].stride == 2 and p.c * _plane_bytes(r.situation, sweep) > _CACHE_BYTES
     stride = rows.stride, sweep[-1].stride
     channels = _channels(p, sweep[-1], lane)
-    apart = _apart(sweep[-1], channels)
+    apart, ahead = _apart(sweep[-1], channels), _ahead(r.situation, sweep)
     spec = DepthwisePlane(p.x, p.y, r.arith.accumulator, r.epilogue, stride, apart, alone, channels, ahead)
     table = [0] * (2 * most)
     extents = {n for e in (min(box, rows.out), rows.out % box) for n in (e // rows.dilation, -(-e // rows.dilation))}

@@ -10,7 +10,9 @@ entries.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
@@ -23,7 +25,7 @@ TAPS = 3
 
 SETTINGS = (
     "x_row", "y_row", "r_row", "x_channel", "w_channel", "y_channel", "r_channel", "r_lane", "x_strip", "y_strip",
-    "r_strip", "unit", "height", "groups", "x_ahead", "y_ahead", "*strips", "*bias", "*scale", "*constants",
+    "r_strip", "unit", "height", "groups", "*strips", "*bias", "*scale", "*constants",
 )  # fmt: skip
 """What all calls of a step share: byte strides (``x_row``: from one tap to the next; ``strip``: from one vector to the
 one on its left), input positions from one tap to the next, extent of the input, groups of strips."""
@@ -64,8 +66,9 @@ class DepthwisePlane:
     channels : int
         Channels of a vector, 1 or 2: narrow strips leave half of the lanes to the next channel.  Two of them load
         every tap as if it lay apart.
-    ahead : bool
-        Ask for the memory of later tiles.
+    ahead : str
+        Ask for as much memory as the tile has, from the rows below on, all ``lines`` in order or, where rows of the
+        tile are no neighbours, its ``rows``: masked loads train no prefetcher.  Empty: do not.
     """
 
     source: str
@@ -76,7 +79,7 @@ class DepthwisePlane:
     apart: bool
     alone: bool
     channels: int
-    ahead: bool
+    ahead: str
 
 
 def loads(along: int, apart: bool, lanes: int) -> list[tuple[int, int]]:
@@ -103,10 +106,14 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
     few = whole if parted or spec.apart else Type(memory.element, 4)
     with k.function(name, *_SIGNATURE) as given:
         settings, x, entries, number, weights, y, residual, channel, count, position = given
-        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:16])}
-        strips, bias, scale, constants = (k.buffer(settings, 16 + 2 * i) for i in range(4))
+        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:14])}
+        strips, bias, scale, constants = (k.buffer(settings, 14 + 2 * i) for i in range(4))
         zero = k.constant(INT, 0)
         nothing = [k.constant(kind, 0)] * rows
+        # what is asked for in a strip: lines of input and result, from one to the next
+        asks, lines = (rows * down * along, rows), 2 * (spec.ahead == "lines")
+        sizes = k.constant(INT, memory.bytes), k.constant(INT, lanes * DTYPES[spec.target].itemsize)
+        ask_steps = sizes if lines else (s["x_row"], s["y_row"])
         steps: dict[str, list[Value]] = {}  # of the channels of a vector, from the first
 
         def span(place: Buffer, kind: Type) -> Span:
@@ -122,8 +129,9 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
         def weight(place: Buffer) -> Value:
             return joined([k.broadcast(part, place + step) for step in steps["w"]])
 
-        def summed(x: Buffer, w: Buffer, spans: list[Span], used: list[list[int]]) -> list[list[Value]]:
-            """Sums of the taps ``used``, by rows: a list of them for every chain of sums."""
+        def summed(x: Buffer, w: Buffer, spans: list[Span], used: list[list[int]],
+                   asked: Sequence[Buffer]) -> list[list[Value]]:  # fmt: skip
+            """Sums of the taps ``used``, by rows: a list of them for every chain of sums; asks from places on."""
             chains = len(used)
             with k.loop(0, number, carry=nothing * chains) as entry:
                 totals = [list(entry.values[c * rows : (c + 1) * rows]) for c in range(chains)]
@@ -136,6 +144,11 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                     if any(j in chain for chain in used)
                 }
                 for i in range((rows - 1) * down + TAPS):
+                    if asked and i < rows * down:
+                        for vector_ in range(i * along, (i + 1) * along):
+                            k.prefetch(asked[0] + ask_steps[0] * vector_)
+                        if i % down == 0:
+                            k.prefetch(asked[1] + ask_steps[1] * (i // down), writing=True)
                     fed = [a for a in range(rows) if 0 <= i - a * down < TAPS]
                     held = [chain[a] for chain in totals for a in fed]
                     with k.choice((position + s["unit"] * i).below(s["height"]), tuple(held)) as there:
@@ -187,9 +200,11 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
             beyond: list[Value] = []
             if parted:
                 with k.choice(k.word(strips).equals(1), nothing) as lacking:
-                    lacking.next(*summed(x, w, [span(strips + 8, whole)], [[2]])[0])
+                    lacking.next(*summed(x, w, [span(strips + 8, whole)], [[2]], [])[0])
                 beyond = lacking.results
-            with k.loop(0, s["groups"], carry=beyond) as group:
+            below = [s["x_row"] * (rows * down), s["y_row"] * rows]
+            asked: Sequence[Any] = [x + below[0], y + below[1]] if spec.ahead == "lines" else []
+            with k.loop(0, s["groups"], carry=[*asked, *beyond]) as group:
                 place = strips + (group.index * (len(STRIPS) + number_of_loads * len(SPAN)) + STRIPS_HEADER) * 8
                 beside = place + len(STRIPS) * 8
                 kinds = [whole, *[few] * (number_of_loads - 1)]
@@ -201,16 +216,19 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                 start = [x, y + k.word(place, 1), other + k.word(place, 2)]
                 with k.loop(0, k.word(place), carry=[*start, *group.values]) as strip:
                     here, to, with_ = strip.values[:3]
-                    if spec.ahead:
-                        _ask_ahead(k, s, here + spans[0][1], to, rows, down, along, memory.bytes)
+                    asked, lacked = strip.values[3 : 3 + lines], strip.values[3 + lines :]
+                    moved = [a + step * number for a, step, number in zip(asked, ask_steps, asks, strict=False)]
+                    if spec.ahead == "rows":
+                        asked = [here + spans[0][1] + below[0], to + below[1]]
                     if parted:
-                        sums, further = summed(here, w, spans, [[0, 1], [2]])
-                        totals = _moved(k, sums, further, strip.values[3:], spec.channels)
+                        sums, further = summed(here, w, spans, [[0, 1], [2]], asked)
+                        totals = _moved(k, sums, further, lacked, spec.channels)
                         following = further
                     else:
-                        totals = summed_alone(here, w, spans) if spec.alone else summed(here, w, spans, [[0, 1, 2]])[0]
+                        alone = summed_alone(here, w, spans) if spec.alone else None
+                        totals = alone or summed(here, w, spans, [[0, 1, 2]], asked)[0]
                         following = []
-                    strip.next(here + s["x_strip"], to + s["y_strip"], with_ + s["r_strip"], *following)
+                    strip.next(here + s["x_strip"], to + s["y_strip"], with_ + s["r_strip"], *moved, *following)
                     block = Block(k, Move(spec.element, spec.target, "pp", spec.epilogue), part, True)
                     for total in totals:
                         for c, mask in enumerate(masks):
@@ -266,16 +284,3 @@ def _moved(k: Module, sums: list[Value], further: list[Value], beyond: list[Valu
         k.shuffle(one, one, places) + k.shuffle(two, right, after)
         for one, two, right in zip(sums, further, beyond, strict=True)
     ]
-
-
-def _ask_ahead(k: Module, s: dict[str, Value], x: Buffer, y: Buffer, rows: int, down: int, along: int,
-               line: int) -> None:  # fmt: skip
-    """Prefetch as much of input and result as the tile has, further on."""
-    x, y = x + s["x_ahead"], y + s["y_ahead"]
-    for _ in range(rows * down):
-        for part in range(along):
-            k.prefetch(x + part * line)
-        x = x + s["x_row"]
-    for _ in range(rows):
-        k.prefetch(y, writing=True)
-        y = y + s["y_row"]
