@@ -152,6 +152,11 @@ def test_blocks_of_other_types_ranks_and_channels_that_lie_apart() -> None:
     assert complaint(p, expected(p, made), y) is None
 
 
+def test_blocks_of_maps_beyond_all_caches() -> None:
+    _judged("conv f32 NHWC n1 c70 i150x151 m70 k3x3 p1x1 g70 b1", algorithm="depthwise_block")
+    _judged("conv f32 NHWC n1 c72 i229x201 m72 k3x3 s2x2 p1x1 g72 r1", algorithm="depthwise_block")
+
+
 @pytest.mark.parametrize("stride", ["1x1", "2x2", "1x2", "2x1"])
 def test_planes_of_every_height_and_width(stride: str) -> None:
     """Of as many rows as there are tiles, and so wide that the last strip lacks a lane, has few or all of them."""

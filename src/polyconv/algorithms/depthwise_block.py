@@ -39,8 +39,8 @@ from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
-    "applicable", "build", "cost", "lane_of", "near_equal_parts", "outer_list", "parts_of_phases", "results_place",
-    "workspace",
+    "applicable", "build", "channel_bytes", "cost", "lane_of", "near_equal_parts", "outer_list", "parts_of_phases",
+    "results_place", "workspace",
 ]  # fmt: skip
 
 _MOST = 4
@@ -57,6 +57,15 @@ _CACHE_BYTES = 1 << 20
 _CHUNK_BYTES = 64 << 10
 """Input of a row of blocks that the channels of an item share, if all of input and result stay in the cache; what
 streams through it does so in whole pixels."""
+
+_FAR_BYTES = 12 << 20
+"""Input and result that come from memory itself: asking for them early takes a third off, and costs as much where a
+cache holds them."""
+
+_AHEAD = 8
+"""Pixels of the input ahead that are asked for, if they have no more than ``_PIXEL_BYTES``."""
+
+_PIXEL_BYTES = 1 << 10
 
 WORDS = (
     *COMMON, "channels", "chunk_channels", "lanes", "shifts", "taps_outer", "*tap_offsets", "w_outer", "list",
@@ -195,11 +204,24 @@ def workspace(s: Situation) -> int:
     return depthwise.list_place(s.problem.rank) + 16 * (math.prod(s.problem.k[:-2]) + 1)
 
 
+def channel_bytes(s: Situation, sweep: Sweep) -> int:
+    """Bytes of a channel of input and result."""
+    p = s.problem
+    read, written = math.prod(axis.inp for axis in sweep), math.prod(axis.out for axis in sweep)
+    return read * p.x_dtype.itemsize + written * p.y_dtype.itemsize
+
+
+def _asks(s: Situation, sweep: Sweep) -> bool:
+    """Whether blocks ask for memory ahead."""
+    p = s.problem
+    return p.c * channel_bytes(s, sweep) > _FAR_BYTES and p.c * p.x_dtype.itemsize <= _PIXEL_BYTES
+
+
 def _chunk(s: Situation, sweep: Sweep) -> int:
     """Channels of an item."""
     p, lane = s.problem, lane_of(s)
     size = p.x_dtype.itemsize
-    if p.c * size * (math.prod(a.inp for a in sweep) + math.prod(a.out for a in sweep)) > _CACHE_BYTES:
+    if p.c * channel_bytes(s, sweep) > _CACHE_BYTES:
         return p.c
     held = sweep[-1].inp * size * lane * (_MOST * sweep[-2].stride + _TAPS)
     return min(p.c, lane * max(4, _CHUNK_BYTES // held))
@@ -221,8 +243,7 @@ def cost(s: Situation) -> dict[str, float]:
         vectors, entries = -(-p.c // lane_of(s)), math.prod(axis.taps for axis in outer)
         cycles += blocks * (50 + 12 * vectors + (p.c % lane_of(s) > 0) * 30)
         cycles += lines * rows.out * columns.out * vectors * entries * _TAPS * _TAPS / MULTIPLY_ADDS
-        streamed += p.c * math.prod(axis.inp for axis in sweep) * p.x_dtype.itemsize
-        streamed += p.c * math.prod(axis.out for axis in sweep) * p.y_dtype.itemsize
+        streamed += p.c * channel_bytes(s, sweep)
     moves, batch = 0.025 * streamed, p.n or 0
     # the same sums by fewer loads: measured, never slower than there
     share = min(1.0, 0.95 * sum(depthwise.cost(s).values()) / max(1.0, (cycles + moves) * batch))
@@ -288,6 +309,7 @@ def _settings(r: Request, sweep: Sweep, lane: int, w_tap: int) -> dict[str, Any]
         "y_column": r.y.spatial[-1] * columns.out_step * along, "r_row": residual.spatial[-2] * rows.out_step * down,
         "r_column": residual.spatial[-1] * columns.out_step * along, "x_channel": lane * r.x.c,
         "w_channel": lane * r.arith.bytes, "w_tap": w_tap, "y_channel": lane * r.y.c, "r_channel": lane * residual.c,
+        "x_ahead": _AHEAD * r.x.spatial[-1], "y_ahead": _AHEAD // columns.stride * r.y.spatial[-1],
         "height": rows.inp, "width": columns.inp, "bias": zeros() if r.bias is None else r.bias,
         "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
     }  # fmt: skip
@@ -297,7 +319,7 @@ def _block_addresses(r: Request, sweep: Sweep, box: tuple[int, ...]) -> list[int
     """Addresses of the blocks that a step uses, by guard, rows and columns; 0 for the others."""
     p, lane = r.problem, lane_of(r.situation)
     stride = sweep[-2].stride, sweep[-1].stride
-    spec = DepthwiseBlock(p.x, p.y, r.arith.accumulator, r.epilogue, (_TAPS, _TAPS), stride)
+    spec = DepthwiseBlock(p.x, p.y, r.arith.accumulator, r.epilogue, (_TAPS, _TAPS), stride, _asks(r.situation, sweep))
     table = [0] * (2 * 2 * _MOST * _MOST)
     for guarded, rows, few in itertools.product((False, True), _sizes(sweep[-2], box[-2]), _FAMILIES):
         if not few & _sizes(sweep[-1], box[-1]):

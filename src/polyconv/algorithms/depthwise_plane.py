@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise
 from polyconv.algorithms.depthwise_block import (
+    channel_bytes,
     lane_of,
     near_equal_parts,
     outer_list,
@@ -148,16 +149,9 @@ def _fits(axis: Axis) -> bool:
     return axis.taps == _TAPS and strided and axis.out_step == 1
 
 
-def _plane_bytes(s: Situation, sweep: Sweep) -> int:
-    """Bytes of a channel of input and result."""
-    p = s.problem
-    read, written = math.prod(axis.inp for axis in sweep), math.prod(axis.out for axis in sweep)
-    return read * p.x_dtype.itemsize + written * p.y_dtype.itemsize
-
-
 def _ahead(s: Situation, sweep: Sweep) -> str:
     """What tiles ask for ahead: rows where phases of the rows come one after the other, else lines in order."""
-    plane = _plane_bytes(s, sweep)
+    plane = channel_bytes(s, sweep)
     if s.problem.c * plane <= _CACHE_BYTES or _alone(sweep, lane_of(s)):
         return ""
     if sweep[-2].dilation == 1:
@@ -168,7 +162,7 @@ def _ahead(s: Situation, sweep: Sweep) -> str:
 def _chunk(s: Situation, sweep: Sweep) -> int:
     """Channels of an item."""
     channels = _channels(s.problem, sweep[-1], lane_of(s))
-    held = _CHUNK_BYTES // max(1, channels * _plane_bytes(s, sweep))
+    held = _CHUNK_BYTES // max(1, channels * channel_bytes(s, sweep))
     return min(s.problem.c, channels * max(1, held))
 
 
@@ -180,7 +174,7 @@ def cost(s: Situation) -> dict[str, float]:
         lines = math.prod(axis.out for axis in sweep[:-2]) * p.c
         share = 1.0 if _channels(p, sweep[-1], lane) == 1 else _SHARE
         cycles += lines * share * min(_together_cycles(sweep, lane), _alone_cycles(sweep, lane))
-        streamed += p.c * _plane_bytes(s, sweep)
+        streamed += p.c * channel_bytes(s, sweep)
     moves = streamed * (0.012 if streamed <= _CACHE_BYTES else 0.027)
     batch = p.n or 0
     return {"products": cycles * batch, "moves": moves * batch}
@@ -253,7 +247,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     weights = r.packed(("depthwise plane", arith.name, of_sweep), lambda: _packed_weights(r.weights(sweep), taps))
     of_rows = _bands(rows) if alone else []
-    apart = _ahead(s, sweep) and _plane_bytes(s, sweep) > _PLANE_BYTES
+    apart = _ahead(s, sweep) and channel_bytes(s, sweep) > _PLANE_BYTES
     row_taps = [(t * rows.dilation * r.x.spatial[-2], t * _TAPS * arith.bytes) for t in range(_TAPS)]
     values = common_words(r, sweep, box, [Lines((), (), ())] * len(sweep), 1, keep, chunk)
     values.update({

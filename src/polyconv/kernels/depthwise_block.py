@@ -18,10 +18,11 @@ __all__ = ["SETTINGS", "DepthwiseBlock", "depthwise_block"]
 
 SETTINGS = (
     "x_row", "x_column", "y_row", "y_column", "r_row", "r_column", "x_channel", "w_channel", "y_channel", "r_channel",
-    "w_tap", "x_pixel", "unit_row", "unit_column", "height", "width", "*bias", "*scale", "*constants",
+    "w_tap", "x_pixel", "unit_row", "unit_column", "height", "width", "x_ahead", "y_ahead",
+    "*bias", "*scale", "*constants",
 )  # fmt: skip
 """What all calls of a step share: byte strides (``channel``: from one vector to the next; ``x_row``, ``x_column``: from
-one tap to the next), input positions from one tap to the next, extents of the input."""
+one tap to the next), input positions from one tap to the next, extents of the input; bytes to what is asked for."""
 
 # settings, input, entries, their number, weights, result, residual, channel, channels, lanes that count, input
 # position of the first row and column
@@ -41,6 +42,8 @@ class DepthwiseBlock:
     epilogue : Epilogue
     taps, stride : (int, int)
         Along rows and columns.
+    ahead : bool
+        Ask for the memory of a block further on.
     """
 
     source: str
@@ -49,6 +52,7 @@ class DepthwiseBlock:
     epilogue: Epilogue
     taps: tuple[int, int]
     stride: tuple[int, int]
+    ahead: bool
 
 
 def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows: int, columns: int, *,
@@ -64,8 +68,8 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
     (tap_rows, tap_columns), (down, along) = spec.taps, spec.stride
     with k.function(name, *_SIGNATURE) as given:
         settings, x, entries, number, weights, y, residual, channel, count, used, row, column = given
-        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:16])}
-        bias, scale, constants = (k.buffer(settings, 16 + 2 * i) for i in range(3))
+        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:18])}
+        bias, scale, constants = (k.buffer(settings, 18 + 2 * i) for i in range(3))
         zero = k.constant(INT, 0)
         mask = k.mask(used, lanes) if guarded else None
         wide = (columns - 1) * along + tap_columns
@@ -85,6 +89,10 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
                     held = [totals[a * columns + b] for a in fed for b in range(columns)]
                     # always so without a guard, where the compiler would else load more ahead than registers hold
                     with k.choice((row + s["unit_row"] * i).below(s["height"]), tuple(held)) as there:
+                        if spec.ahead and i >= max(0, tap_rows - down):
+                            beyond = k.rebase(line + s["x_ahead"])
+                            for c in range(columns * along):
+                                k.prefetch(beyond + s["x_column"] * c)
                         for c, (offset, active) in enumerate(places):
                             place = line + offset if c or guarded else line
                             value = k.load_first(memory, place, active) if active else k.load(memory, place)
@@ -105,6 +113,8 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
             for a in range(rows):
                 to, beside = y, other
                 for b in range(columns):
+                    if spec.ahead:
+                        k.prefetch(to + s["y_ahead"], writing=True)
                     store = store_out(block, bias, scale, beside, zero, zero, constants)
                     store(entry.results[a * columns + b], to, zero, channel + each.index, mask)
                     to, beside = to + s["y_column"], beside + s["r_column"]
