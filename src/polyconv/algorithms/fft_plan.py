@@ -54,6 +54,9 @@ _CACHED_BYTES = 24 << 20
 """Spectra that a last-level cache holds."""
 _MEMORY_BYTES = 8.0
 """Bytes a cycle of tensors that no cache holds."""
+_HELD_BYTES, _SCATTERED = 3 << 19, 0.8
+"""Of input and result, those beyond this cost so many cycles a byte: tiles of planes touch them line by line, far
+apart, which no CPU foresees."""
 _MOST_BYTES = 32 << 20
 _MOST_SPECTRA_BYTES = 128 << 20
 """Workspace of a thread, and transformed weights, that are too much."""
@@ -307,6 +310,11 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     sizes = ((p.i, p.c, p.x_dtype), (p.out, p.m, p.y_dtype))
     bytes_moved = [math.prod(e or 0 for e in extents) * c * dtype.itemsize for extents, c, dtype in sizes]
     moves += sum(b / _MEMORY_BYTES for b in bytes_moved if b > _CACHED_BYTES / 2)
+    if len(sweep) > 1 and plan.kind == "blocks":  # lanes are tiles: neighbours in a row are taken one by one
+        each = (16.0 if p.layout == "NCHW" else 8.0) / plan.outputs[-1]
+        moves += each * max(0, sum(bytes_moved) - _HELD_BYTES)
+    elif len(sweep) > 1 and plan.kind != "own":
+        moves += _SCATTERED * max(0, sum(bytes_moved) - _HELD_BYTES)
     batch = p.n or 0
     return {"transforms": transforms * batch, "products": products * batch, "moves": moves * batch}
 

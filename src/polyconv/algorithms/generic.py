@@ -339,7 +339,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     innermost = plan.order[-1] == len(plan.order) - 1
     halved = p.layout == "NCHW" and innermost
     apart = halved and is_apart(p, last, lane, "p")  # a line is found and moved once, not run by run
-    rows_in = math.prod(max(1, h.count) for h in plan.held[:-1]) * (1 if apart else max(1, len(plan.held[-1].runs)))
+    runs = 1 if apart else max(1, len(plan.held[-1].runs))
+    rows_in = math.prod(max(1, h.count) for h in plan.held[:-1]) * runs
     rows_out, width = math.prod(plan.box[:-1]), plan.box[-1]
     copies_in = p.layout == "NCHW" and last.stride == 1 and innermost
     copies_out = (p.layout == "NCHW" or p.m == 1) and last.out_step == 1 and innermost
@@ -349,7 +350,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     per_in = 0.3 if copies_in else 0.3 * last.stride if halved and last.stride <= 4 else squared_in
     per_in = 0.4 if apart else per_in
     per_out = 0.4 if copies_out else 0.6 if halved and last.out_step == 2 else 0.6 if squares and wide_out else 1.5
-    panels = rows_in * (30.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words * per_in))
+    panels = rows_in * (30.0 * len(plan.sweep) / plan.block_groups + group_in * (8 + plan.line_words / runs * per_in))
     moves = 300.0 / plan.block_groups
     if not plan.fused:
         moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))

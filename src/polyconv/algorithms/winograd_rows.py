@@ -73,6 +73,8 @@ _NEAR_BYTES, _BOX_BYTES = 96 << 10, 768 << 10
 held as well, what a second-level cache holds beside the weights."""
 _STREAMED, _HELD_BYTES = 16.0, 512 << 10
 """Bytes a cycle at which weights come from the last cache, and how many stay in a nearer one."""
+_CACHED_BYTES, _LAST_BYTES = 2 << 20, 5.0
+"""Of input and result, those beyond this come and go between the last cache and the transforms; bytes a cycle."""
 _MOST_CHANNELS = 64
 """Channels of a group: with more, lanes of channels are full and ``winograd`` has less products."""
 
@@ -318,6 +320,9 @@ def cost(s: Situation) -> dict[str, float]:
             moves += times * lines_in * across_in * group_in / lane * 110
             moves += times * rows * tall * _Y.m * across_out * group_out / lane * 140
         moves += times * 400 / plan.groups
+    held = p.c * math.prod(e or 0 for e in p.i) * p.x_dtype.itemsize
+    written = p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize
+    moves += (p.n or 0) * max(0, held + written - _CACHED_BYTES) / _LAST_BYTES
     return {"products": products, "transforms": transforms, "moves": moves}
 
 

@@ -27,6 +27,11 @@ SIGNATURE = (
 )  # fmt: skip
 
 
+_LEAPS = 4
+"""Rows of a panel that are found from one pointer.  With one each, loads wait for a chain of additions as long as the
+tile is tall.  Measured on Zen 5: 1-5 % off, 10 % where the other thread of the core is busy."""
+
+
 @dataclass(frozen=True, slots=True)
 class FusedTile:
     """A kind of tile.
@@ -68,6 +73,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     with k.function(name, *SIGNATURE) as given:
         panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+        leads, leap = [step * r for r in range(_LEAPS)], step * _LEAPS
         with k.loop(0, times, carry=[panel, y, residual]) as group:
             rows_in, rows_out, rows_beside = group.values
             if vectors > 1:  # with one, loads are what a tile waits for
@@ -80,10 +86,11 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                     a, b, *total = word.values
                     ask_early(k, b, kind, vectors)
                     of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
-                    pixel = k.rebase(a)
+                    pixel = k.opaque(a)
                     for r in range(rows):
-                        value = k.broadcast(kind, pixel)
-                        pixel = k.rebase(pixel + step)
+                        if r and r % _LEAPS == 0:
+                            pixel = k.rebase(pixel + leap)
+                        value = k.broadcast(kind, pixel + leads[r % _LEAPS])
                         for j in range(vectors):
                             total[r * vectors + j] = k.fma(value, of_b[j], total[r * vectors + j])
                     word.next(a + arithmetic.bytes, b + vectors * kind.bytes, *total)

@@ -513,6 +513,12 @@ class Module:
         """The same place as a pointer of its own, so that further offsets cost no addition; not in check mode."""
         return place if self.check else Buffer(self, self._address(place), None)
 
+    def opaque(self, place: Buffer) -> Buffer:
+        """The same place, of which LLVM does not see how a loop found it; not in check mode."""
+        if self.check:
+            return place
+        return Buffer(self, self.emit(f"freeze ptr {self._address(place)}", INT).name, None)
+
     def address(self, place: Buffer) -> Value:
         """A place as a number, to see how it is aligned."""
         return self.emit(f"ptrtoint ptr {self._address(place)} to i64", INT)
