@@ -20,7 +20,7 @@ import numpy as np
 from polyconv.algorithms import points
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.points import SET, Row
-from polyconv.algorithms.pointwise import fill_step, pieces
+from polyconv.algorithms.pointwise import fill_step, packed_axes, pieces, with_folded
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -207,12 +207,13 @@ def _apart(axis: Axis) -> bool:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
-    return max((*(_cheapest(s, sweep).workspace for sweep in _inner(s)), 64 * (s.problem.rank + 2) + 256))
+    found = {axes for sweep in _inner(s) for axes in (sweep, packed_axes(sweep))}  # as tensors may lie
+    return max((*(_cheapest(s, axes).workspace for axes in found), 64 * (s.problem.rank + 2) + 256))
 
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds with the lanes that are filled, and the moves."""
-    terms = [_cost(s, _cheapest(s, sweep), sweep) for sweep in _inner(s)]
+    terms = [_cost(s, _cheapest(s, axes), axes) for axes in map(packed_axes, _inner(s))]
     return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
 
 
@@ -248,8 +249,10 @@ def _plan(s: Situation, pixels: bool, sweep: Sweep) -> _Plan:
     axis = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
     whole, inner = extents[axis], math.prod(extents[axis + 1 :])
     block, least = min(whole, max(1, most // inner)) + 1, math.inf
-    for _ in range(min(_CUTS, block - 1)):
-        block = max(1, -(-whole // -(-whole // max(1, block - 1))))  # the next smaller of near-equal parts
+    vector = lanes(s.target, arith) if pixels and inner == 1 else 1
+    for _ in range(_CUTS):
+        block = -(-whole // -(-whole // max(1, block - 1)))  # the next smaller of near-equal parts
+        block = max(1, block // vector * vector)
         box = (*single[:axis], block, *extents[axis + 1 :])
         plan = _sizes(s, arith, sweep, pixels, box)
         cycles = sum(_cost(s, plan, sweep).values())
@@ -329,7 +332,8 @@ def build(r: Request) -> Program:
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
+def _step(given: Request, whole: Sweep, inner: Sweep, keep: list[Any]) -> Step:
+    r, sweep = with_folded(given, inner)
     s, p, arith = r.situation, r.problem, r.arith
     last, lane = sweep[-1], lanes(r.target, r.arith)
     plan = _cheapest(s, sweep)
@@ -374,7 +378,7 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
         "slot_step": block * arith.bytes,
         "slot_channel": -(-count // lane) * lane * arith.bytes if plan.pixels else arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, "early_step": 0,
+        "constants": r.constants,
         "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p" if plan.planes else "c"))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
     })  # fmt: skip

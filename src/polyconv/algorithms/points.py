@@ -27,14 +27,14 @@ from polyconv.target import Target
 __all__ = ["SET", "WORDS", "Row", "channel_tiles", "cut_outputs", "most_rows", "move_row", "packed_weights",
            "pixel_set_cycles", "pixel_tiles_along", "set_tables", "square_cycles"]  # fmt: skip
 
-SET = ("first", "outputs", "weights", "most", "functions", "edges", "there", "early", "y", "r")
+SET = ("first", "outputs", "weights", "most", "functions", "edges", "there", "early", "early_step", "y", "r")
 """Words of a set of output channels: its first, how many, bytes of weights before it, the most pixels (lanes are
 channels) or vectors (lanes are pixels) of a tile, where the functions for 1, 2, ... of them stand, outputs in the
-last vector, and bytes to what its tiles ask for early and to its place in result and residual."""
+last vector, bytes to what is asked for early and its step, and bytes to its place in result and residual."""
 
 WORDS = (
     "*weights", "w_group", "sets", "split_sets", "*set", "*functions",
-    "outputs", "word_bytes", "result_bytes", "lanes", "fused", "early_step", "slots", "slot_pixel", "slot_step",
+    "outputs", "word_bytes", "result_bytes", "lanes", "fused", "slots", "slot_pixel", "slot_step",
     "slot_channel", "*bias", "*scale", "*constants", "*move_out",
 )  # fmt: skip
 """Words that these walks read, beside those of every blocked algorithm."""
@@ -91,7 +91,7 @@ def channel_tiles(k: Module, row: Row, slot: Buffer | None) -> None:
         k.call(
             k.buffer(p.buffer("functions"), of_set.functions + count * 2), row.x + first * row.x_pixel, row.x_pixel,
             row.x_entry, row.entries, row.weights, y + first * y_step, y_step, row.r + first * row.r_pixel,
-            row.r_pixel, of_set.there, *row.tables, of_set.early, p.early_step,
+            row.r_pixel, of_set.there, *row.tables, of_set.early, of_set.early_step,
         )  # fmt: skip
         tile.next(first + count)
 
@@ -108,7 +108,7 @@ def pixel_tiles_along(k: Module, row: Row, slot: Buffer | None) -> None:
         k.call(
             k.buffer(p.buffer("functions"), family + vectors * 2), row.x + tile.index * row.x_pixel, row.x_pixel,
             row.x_entry, row.entries, row.weights, y + tile.index * size, y_step,
-            row.r + tile.index * p.result_bytes, p.r_c, there, *row.tables, of_set.early, p.early_step,
+            row.r + tile.index * p.result_bytes, p.r_c, there, *row.tables, of_set.early, of_set.early_step,
         )  # fmt: skip
 
 
@@ -159,20 +159,29 @@ def most_rows(target: Target, width: int, pixel_bytes: int) -> int:
     return min(most, 7) if pixel_bytes % 4096 == 0 else most
 
 
+_LATE_BYTES = 256 << 10
+"""Weights that stream in while inputs are asked for: more would drive them out of the second cache again."""
+
+
 def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused: bool, form: str,
                most: Callable[[int], int], places: Sequence[Sequence[tuple[int, int]]] = (((0, 0),),),
-               early: int = 0) -> tuple[list[int], list[int]]:  # fmt: skip
+               ahead: tuple[int, int] = (0, 0)) -> tuple[list[int], list[int]]:  # fmt: skip
     """Functions of tiles, and a record (``SET``) for every set of outputs.
 
     Lanes are channels, tiles of 1, 2, ... pixels, ``most`` by their vectors; or pixels, tiles of 1, 2, ... vectors
     ("pixel": as many as there are tiles of so many outputs for), whole and at an edge.  All sets are there for every
-    group of places in result and residual, those of a set together.  Tiles ask for what lies ``early`` bytes after
-    their input, if that is not 0; where lanes are pixels the sets share the lines of a step.
+    group of places in result and residual, those of a set together.  The last sets ask for what lies so many bytes
+    ``ahead`` of their input, for every entry a step further, if it is not 0; where lanes are pixels they share its
+    lines.
     """
     lane, by_channel = lanes(r.target, r.arith), form == "channel"
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue) if fused else of_sums(r.arith.name)
-    lines = -(-pixel_tiles(r.target)[sets[0][1]] * r.target.vector_bytes // 64) if early and form == "pixel" else 1
-    spec = replace(spec, asked=-(-lines // len(sets)) if early else 0)
+    late, lines = 0, 1
+    if ahead[0]:
+        late = min(len(sets), max(1, _LATE_BYTES // (sets[0][1] * entries * r.arith.bytes)))
+        if form == "pixel":
+            lines = -(-pixel_tiles(r.target)[sets[0][1]] * r.target.vector_bytes // 64)
+        spec = replace(spec, asked=-(-lines // late))
     functions: list[int] = []
     tables: dict[tuple[int, bool], int] = {}
     records: list[int] = []
@@ -190,8 +199,9 @@ def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused:
                 functions += (address, 0)
         whole = tables[kind]
         edge, there = (whole, there) if by_channel else (whole + 2 * len(sizes), 0)
-        line = number % len(sets) * lines // len(sets)
-        records += (first, outputs, at, len(sizes), whole, edge, there, early + 64 * line,
+        turn = number // len(places[0]) % len(sets) + late - len(sets)
+        early = (ahead[0] + turn * lines // late * 64, ahead[1]) if turn >= 0 < late else (0, 0)
+        records += (first, outputs, at, len(sizes), whole, edge, there, *early,
                     y + first * r.y.c, residual + first * r_c)  # fmt: skip
         at += (vectors * lane if by_channel else outputs) * entries * r.arith.bytes
     return functions, records

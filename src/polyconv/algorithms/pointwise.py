@@ -51,7 +51,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "build", "cost", "fill_step", "pieces", "workspace"]
+__all__ = ["applicable", "build", "cost", "fill_step", "packed_axes", "pieces", "with_folded", "workspace"]
 
 _REPEATED = 0.02
 """Share of an item's work that every part of its outputs does anew: its inputs come from the third cache once more."""
@@ -262,10 +262,25 @@ def _packed_strides(axes: Sequence[Axis], extent: str) -> Operand:
     return Operand(0, 0, tuple(strides), 0, 1)
 
 
+def _ahead(r: Request, axes: Sweep, plan: _Plan) -> tuple[int, int]:
+    """Bytes from a tile's input to that of a thread's next item, and between what steps of the tile ask for of it.
+
+    That is a line of each channel, or the tile's share of the pixels where channels lie together.
+    """
+    together = channel_tile(r.target, plan.width) * r.x.itemsize
+    return (r.situation.threads * plan.box[-1] * r.x.spatial[-1],
+            together if r.x.c == r.x.itemsize else r.x.c)  # fmt: skip
+
+
+def packed_axes(sweep: Sweep) -> Sweep:
+    """Axes of a sweep over packed tensors, those that lie together as one."""
+    return _folded(sweep, [_packed_strides(sweep, "inp"), _packed_strides(sweep, "out")])[0]
+
+
 def _expected(s: Situation, arith: Arithmetic, family: _Family) -> _Plan:
     """The plan for packed tensors: the cheapest."""
     sweep = family[0]
-    axes, _ = _folded(sweep, [_packed_strides(sweep, "inp"), _packed_strides(sweep, "out")])
+    axes = packed_axes(sweep)
     forms = [("channel", _phases(family) if s.problem.layout == "NCHW" else 1)]
     if _lies_in_rows(s, axes):
         forms.append(("pixel", 1))
@@ -325,7 +340,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
             leaving = 8.0 + apart_cycles(p, _last_out(plan)) if across else 1.5 if is_fusible(p) else 4.0
             moves += width * used * leaving
-    if p.layout == "NHWC":
+    if p.layout == "NHWC" and not _is_far(p, plan.sweep):
         moves += far_cycles(p, width * group_in * arith.bytes, squares=False)
     batch, rows = (p.n or 0) * p.groups, rows * plan.times * plan.phases
     return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count) * batch}
@@ -354,7 +369,7 @@ def build(r: Request) -> Program:
 
 def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
     s, arith, p = given.situation, given.arith, given.problem
-    r, axes = _with_folded(given, family[0])
+    r, axes = with_folded(given, family[0])
     plan = _fitting(r, axes, _expected(s, arith, family))
     name = f"pointwise {'pixels' if plan.pixels else 'channels'}"
     address = kernel(name, ("driver",), lambda k: driver(k, "driver", pixels=plan.pixels), r.target, check=r.check)
@@ -369,7 +384,7 @@ def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
 
     functions, records = points.set_tables(
         r, plan.sets, entries, fused, plan.form, most, _places(given, family, plan.phases),
-        s.threads * plan.box[-1] * pixel_bytes if _is_far(p, axes) else 0,
+        _ahead(r, axes, plan) if _is_far(p, axes) else (0, 0),
     )
     key = ("point", plan.phases, *(tuple((a.taps, a.first_tap, a.tap_step) for a in sweep) for sweep in family))
     packed = points.packed_weights(
@@ -413,7 +428,7 @@ def _places(r: Request, family: _Family, phases: int) -> list[list[tuple[int, in
 
 
 def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
-    r, axes = _with_folded(given, sweep)
+    r, axes = with_folded(given, sweep)
     plan = _plan(r.situation, r.arith, axes, 1, "channel", 1)
     address = kernel("pointwise fill", ("driver",), lambda k: fill_driver(k, "driver"), r.target, check=r.check)
     move = Move(r.arith.accumulator, r.problem.y, along_out(r, axes[-1], "c"), r.epilogue)
@@ -429,7 +444,7 @@ def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
 
 
-def _with_folded(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
+def with_folded(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
     """The request and the sweep with axes that lie together in all operands as one."""
     operands = [r.x, r.y] + ([r.residual] if r.residual is not None else [])
     axes, folded = _folded(sweep, operands)
@@ -453,8 +468,6 @@ def _words(r: Request, axes: Sweep, plan: _Plan, splits: int, move: Move, keep: 
         "slot_pixel": arith.bytes if plan.pixels else block * arith.bytes,
         "slot_step": plan.phases * block * arith.bytes,
         "slot_channel": plan.box[-1] * arith.bytes if plan.pixels else arith.bytes,
-        # a step of a tile asks for a line of the channel, or for its share of the pixels where channels lie together
-        "early_step": channel_tile(r.target, plan.width) * arith.bytes if r.x.c == arith.bytes else r.x.c,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants, "move_out": move_address(r, move),
     })  # fmt: skip

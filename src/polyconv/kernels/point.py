@@ -44,20 +44,20 @@ def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels to a module."""
     kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
     with k.function(name, *_SIGNATURE) as given:
-        x, x_pixel, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *ahead = given
+        x, x_pixel, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *early = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
         pixels = [k.rebase(x + x_pixel * r) for r in range(rows)]
         held = [k.constant(kind, 0)] * (rows * vectors)
-        with k.loop(0, n, carry=[x + ahead[0], k.constant(INT, 0), weights, *held], runs=True) as step:
-            early, at, b, *total = step.values
-            _ask(k, early, spec.asked)
+        with k.loop(0, n, carry=[x + early[0], k.constant(INT, 0), weights, *held], runs=True) as step:
+            soon, at, b, *total = step.values
+            _ask(k, soon, spec.asked)
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
             ask_early(k, b, kind, vectors)
             following = []
             for r, pixel in enumerate(pixels):
                 word = k.broadcast(kind, pixel + at)
                 following += [k.fma(word, of_b[j], total[r * vectors + j]) for j in range(vectors)]
-            step.next(early + ahead[1], at + x_channel, b + vectors * kind.bytes, *following)
+            step.next(soon + early[1], at + x_channel, b + vectors * kind.bytes, *following)
         out.store(step.results[3:], vectors, y, y_step, residual, r_step)
 
 
@@ -67,12 +67,12 @@ def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
     with k.function(name, *_SIGNATURE) as given:
-        x, _, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *ahead = given
+        x, _, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *early = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
         held = [k.constant(kind, 0)] * (rows * vectors)
-        with k.loop(0, n, carry=[x + ahead[0], x, weights, *held], runs=True) as step:
-            early, a, b, *total = step.values
-            _ask(k, early, spec.asked)
+        with k.loop(0, n, carry=[x + early[0], x, weights, *held], runs=True) as step:
+            soon, a, b, *total = step.values
+            _ask(k, soon, spec.asked)
             pixels = [k.load(kind, a + j * kind.bytes) for j in range(vectors - 1)]
             end = a + (vectors - 1) * kind.bytes
             pixels.append(k.load(kind, end) if out.mask is None else k.load_first(kind, end, out.mask))
@@ -80,7 +80,7 @@ def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
             for r in range(rows):
                 word = k.broadcast(kind, b + r * arithmetic.bytes)
                 following += [k.fma(word, pixels[j], total[r * vectors + j]) for j in range(vectors)]
-            step.next(early + ahead[1], a + x_channel, b + rows * arithmetic.bytes, *following)
+            step.next(soon + early[1], a + x_channel, b + rows * arithmetic.bytes, *following)
         out.store(step.results[3:], vectors, y, y_step, residual, r_step)
 
 
