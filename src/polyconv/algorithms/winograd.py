@@ -27,7 +27,6 @@ from polyconv.algorithms.program import (
     common_words,
     fill_words,
     move_address,
-    near_equal,
     tile_addresses,
     zeros,
 )
@@ -37,6 +36,7 @@ from polyconv.algorithms.winograd_plan import (
     Cut,
     Plan,
     again_box,
+    is_stacked,
     order,
     outer_bands,
     parts,
@@ -58,13 +58,18 @@ _RECORD = ("line_in", "line_out", "valid", "t_full", "t_short")
 _RUN = ("pixel", "tile", "count", "step", "short")
 _PHASE = ("line", "pixel", "place", "*transform")
 _KIND = ("first", "count")
-_ROW = ("v", "band")
+_KIND_TILES = ("tile", "calls", "size", "larger")
+"""The tiles that points of a kind need: the first, the calls that multiply them, the least tiles of a call, and how
+many calls have one more."""
+_ROWS = ("v", "band", "first", "rows", "calls", "size", "larger")
+"""Rows whose tiles lie one after another and meet the same weights: inputs, taps, first row, rows, calls as above."""
 _BOX = (
     "first_y", "rows", "y_segments", "y_segment", "y_last", "first_x", "columns", "x_segments", "x_segment", "x_last",
-    "records", "record_count", "runs", "run_count", "lists",
+    "records", "record_count", "runs", "run_count", "lists", "joins",
 )  # fmt: skip
 """A box: its first outputs, how far they reach, and their segments, outputs next to each other; its rows of tiles, each
-a record; the runs of tiles of which every row consists; the lists of its channel tiles."""
+a record; the runs of tiles of which every row consists; its tiles by kind of point; whether there are as many as in any
+box, so that those of neighbouring rows of outer axes lie one after another."""
 
 _RUN_BYTES = 1 << 10
 """Inputs that lie together are asked for by so many bytes at a time."""
@@ -77,7 +82,7 @@ WORDS = (
     "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
     "line_bytes", "chunk",
     "transformed", "y_lines", "y_apart", "x_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
-    "*runs_of", "*lists", "tile_line", "tile_pixel",
+    "*runs_of", "*lists", "*functions", "most_tiles", "tiles", "tile_line", "tile_pixel",
     "v", "v_point", "v_line", "v_block", "sums", "s_point", "s_row", "short", "rows", "sum_row", "out", "out_line",
     "out_pixel", "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group",
     "together",
@@ -119,16 +124,18 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         with k.loop(1, p.axes - (p.transformed - 1), carry=[k.constant(INT, 1)]) as back:
             back.next(back.values[0] * item.extent(back.index - 1))
         rows = back.results[0]
-        _note_rows(k, p, item, workspace, rows)
+        groups = _note_rows(k, p, item, workspace, rows)
         with k.loop(first // p.together, (end + p.together - 1) // p.together) as some:
             low = k.maximum(some.index * p.together, first)
             high = k.minimum((some.index + 1) * p.together, end)
-            _multiply(k, p, item, box, k.buffer(frame, 0), workspace, low, high, rows, vector_bytes)
+            _multiply(k, p, item, box, k.buffer(frame, 0), workspace, low, high, rows, groups, vector_bytes)
             with k.loop(low, high) as block:
                 flag = workspace + (p.flags + block.index * 8)
                 k.store(k.constant(INT, 0), flag, 8)
                 with k.loop(0, rows) as row:
-                    sums = workspace + (p.sums + ((block.index - low) * rows + row.index) * p.s_row)
+                    narrow = _is_narrow(k, p, block.index)
+                    at = (block.index - low) * rows * p.s_row + row.index * (p.s_row >> narrow)
+                    sums = workspace + (p.sums + at)
                     _out(k, p, item, box, frame, workspace, sums, block.index, row.index, flag)
         # once the transformed inputs are no longer needed their place serves to repair
         with k.loop(first, end) as block:
@@ -267,45 +274,66 @@ def _transform_inputs(k: Module, p: Words, box: Words, panel: Buffer, v: Buffer)
             _runs(k, p, box, record, transform)
 
 
-def _note_rows(k: Module, p: Words, item: Item, workspace: Buffer, rows: Value) -> None:
-    """Note for every row of the axes that are not transformed where its inputs lie, and which of its taps meet any."""
+def _note_rows(k: Module, p: Words, item: Item, workspace: Buffer, rows: Value) -> Value:
+    """Note where the inputs of the rows of the axes that are not transformed lie, and which taps meet any, by groups.
+
+    How many groups there are is what it gives.
+    """
     y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
-    with k.loop(0, rows) as row:
+    with k.loop(0, rows, carry=[k.constant(INT, -1), k.constant(INT, 0), k.constant(INT, 0)]) as row:
+        following, band_before, count = row.values
         line, _, _ = row_place(k, p, item, row.index * y_rows)
-        place = Words(k, workspace + p.rows, _ROW).at(row.index, len(_ROW)).memory
-        k.store(line // p.y_lines * p.v_line, place, 8)
-        k.store(row_list(k, p, item, row.index, p.axes - p.transformed), place + 8, 8)
+        v, band = line // p.y_lines * p.v_line, row_list(k, p, item, row.index, p.axes - p.transformed)
+        joins = v.equals(following) & band.equals(band_before)
+        count = count + k.select(joins, 0, 1)
+        place = workspace + (p.rows + (count - 1) * (8 * len(_ROWS)))
+        joined = k.select(joins, k.word(place, 3) + 1, 1)
+        tiles = joined * p.tiles
+        calls = (tiles + p.most_tiles - 1) // p.most_tiles
+        with k.when(joins, otherwise=True):
+            for at, value in enumerate((v, band, row.index)):
+                k.store(value, place + at * 8, 8)
+        for at, value in enumerate((joined, calls, tiles // calls, tiles % calls), 3):
+            k.store(value, place + at * 8, 8)
+        row.next(v + p.v_line, band, count)
+    groups: Value = row.results[2]
+    return groups
 
 
 def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace: Buffer, low: Value, high: Value,
-              rows: Value, vector_bytes: int) -> None:  # fmt: skip
-    """The matrix products of some blocks of outputs, point by point: the inputs of a point stay near meanwhile."""
+              rows: Value, groups: Value, vector_bytes: int) -> None:  # fmt: skip
+    """The matrix products of some blocks of outputs, point by point: inputs and weights of a point stay near."""
     with k.loop(0, p.points) as point:
         at_end = k.cast("zext", (point.index % p.inner_points).equals(p.inner_points - 1), INT)
         low_end = k.cast("zext", point.index >= p.points - p.inner_points, INT)
         kind = k.select(p.transformed.equals(2), low_end * 2 + at_end, at_end)
-        tiles = p.buffer("lists") + k.word(p.buffer("lists"), box.lists + kind) * 8
-        with k.loop(low, high) as block, k.loop(0, rows) as row:
+        needed = Words(k, p.buffer("lists"), _KIND_TILES).at(box.lists + kind, len(_KIND_TILES))
+        joins = kind.equals(0) & box.joins.equals(1)
+        with k.loop(low, high) as block, k.loop(0, groups) as group:
             narrow = _is_narrow(k, p, block.index)
-            sum_row = p.sum_row >> narrow
+            sum_row, s_row = p.sum_row >> narrow, p.s_row >> narrow
             stream = k.word(p.buffer("point_weights"), block.index * p.points + point.index)
-            of_row = Words(k, workspace + p.rows, _ROW).at(row.index, len(_ROW))
-            of_kind = Words(k, p.buffer("kinds"), _KIND).at(of_row.band * 4 + kind, len(_KIND))
-            source = workspace + (p.v + point.index * p.v_point + of_row.v)
-            slot = (block.index - low) * rows + row.index
-            target = workspace + (p.sums + point.index * p.s_point + slot * p.s_row)
-            # products that short tiles do without enter outputs that are thrown away, but must be finite
-            with k.when((kind > 0) & p.short.equals(1)):
-                zero_words(k, target, p.s_row // 4, vector("i32", vector_bytes // 4))
-            with k.loop(0, k.word(tiles)) as tile:
-                place = tiles + (tile.index * 40 + 8)
-                first = k.word(place)
-                k.call(
-                    k.buffer(place, narrow * 2 + 1), source + first * p.row_bytes, of_kind.count,
-                    p.buffer("entries") + of_kind.first * 24, p.buffer("weights") + (item.g * p.w_group + stream),
-                    workspace + p.scratch, 0, target + first * sum_row, sum_row,
-                )  # fmt: skip
-                _ask_for_next(k, p, x, workspace)
+            of_rows = Words(k, workspace + p.rows, _ROWS).at(group.index, len(_ROWS))
+            of_kind = Words(k, p.buffer("kinds"), _KIND).at(of_rows.band * 4 + kind, len(_KIND))
+            sums = p.sums + point.index * p.s_point + (block.index - low) * rows * p.s_row + of_rows.first * s_row
+            source = workspace + (p.v + point.index * p.v_point + of_rows.v + needed.tile * p.row_bytes)
+            calls, size = k.select(joins, of_rows.calls, needed.calls), k.select(joins, of_rows.size, needed.size)
+            larger = k.select(joins, of_rows.larger, needed.larger)
+            with k.loop(0, k.select(joins, 1, of_rows.rows)) as row:
+                target = workspace + (sums + row.index * s_row)
+                # products that short tiles do without enter outputs that are thrown away, but must be finite
+                with k.when((kind > 0) & p.short.equals(1)):
+                    zero_words(k, target, s_row // 4, vector("i32", vector_bytes // 4))
+                begins = source + row.index * p.v_line, target + needed.tile * sum_row
+                with k.loop(0, calls, carry=begins) as call:
+                    tiles = size + k.select(call.index < larger, 1, 0)
+                    k.call(
+                        k.buffer(p.buffer("functions"), (tiles * 2 + narrow) * 2), call.values[0], of_kind.count,
+                        p.buffer("entries") + of_kind.first * 24, p.buffer("weights") + (item.g * p.w_group + stream),
+                        workspace + p.scratch, 0, call.values[1], sum_row,
+                    )  # fmt: skip
+                    _ask_for_next(k, p, x, workspace)
+                    call.next(call.values[0] + tiles * p.row_bytes, call.values[1] + tiles * sum_row)
 
 
 def _is_narrow(k: Module, p: Words, block: Value) -> Value:
@@ -356,7 +384,8 @@ def build(r: Request) -> Program:
         "winograd", ("winograd",), lambda k: driver(k, "winograd", r.target.vector_bytes), r.target, check=r.check
     )["winograd"]
     steps = [
-        direct.sweep_step(r, sweep, keep) if plan is None else _step(r, sweep, plan, address, keep)
+        direct.sweep_step(r, sweep, keep) if plan is None
+        else _step(_stacked(r) if is_stacked(r.problem, sweep) else r, sweep, plan, address, keep)
         for sweep, plan in parts(r.situation)
     ]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
@@ -378,6 +407,18 @@ def _turned(r: Request) -> Request:
     )  # fmt: skip
 
 
+def _stacked(r: Request) -> Request:
+    """The request with its batch as one more axis, the outermost."""
+    def stack(o: Operand) -> Operand:
+        return replace(o, n=0, spatial=(o.n, *o.spatial))
+
+    weights, s = r.weights, r.situation
+    return replace(
+        r, situation=replace(s, problem=replace(s.problem, n=1)), x=stack(r.x), y=stack(r.y),
+        weights=lambda sweep: weights(sweep[1:]), residual=None if r.residual is None else stack(r.residual),
+    )  # fmt: skip
+
+
 def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) -> Step:
     p, arith = r.problem, r.arith
     plan, splits = shared(r.situation, arith, sweep, alone)
@@ -393,6 +434,10 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
     )  # as decode sees them: boxes instead of outputs; a table says where they lie
     values = common_words(r, counted, box_counts, list(plan.held), splits, keep)
     boxes_table, records, runs, lists = _tables(r, plan)
+    height = channel_tile(r.target, plan.vectors)
+    functions = [
+        [0, *tile_addresses(r, "channel", range(1, height + 1), last)] for last in (plan.vectors, plan.last_vectors)
+    ]
     found = outer_bands(sweep, plan.transformed, len(plan.phases), group_in)
     entries, kinds = _entries(plan, found, group_in)
     points = plan.y.n * plan.x.n
@@ -400,9 +445,9 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
     transforms = {full: _input_transform(r, plan, full) for full in {phase.full for phase in plan.phases}}
     phases = [
         v for number, phase in enumerate(plan.phases)
-        for v in (phase.line, phase.pixel, number * (plan.v_line // len(plan.phases)), transforms[phase.full], 0)
+        for v in (phase.line, phase.pixel, number * plan.v_phase, transforms[phase.full], 0)
     ]  # fmt: skip
-    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
+    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep[-len(p.k) :])
     packed = r.packed(
         ("winograd", arith.name, lane, plan.vectors, plan.together, plan.y, plan.x, key),
         lambda: _packed_weights(r, sweep, plan),
@@ -420,7 +465,8 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "tile_line": plan.rows[0].residues * plan.line_bytes, "tile_pixel": plan.columns[0].residues * row_bytes,
         "outer_lines": math.prod(h.count for h in plan.held[:outer_axes]), "points": points,
         "inner_points": plan.x.n, "boxes_table": words(boxes_table), "records": words(records),
-        "runs_of": words(runs), "lists": words(lists),
+        "runs_of": words(runs), "lists": words(lists), "most_tiles": height, "tiles": plan.tiles,
+        "functions": words([v for pair in zip(*functions, strict=True) for function in pair for v in (function, 0)]),
         "v": plan.v, "v_point": plan.v_point, "v_line": plan.v_line, "v_block": plan.v_block, "sums": plan.sums,
         "s_point": plan.s_point, "s_row": plan.tiles * sum_row, "short": int(_has_short(plan)), "rows": plan.row_notes,
         "sum_row": sum_row, "out": plan.out, "out_line": plan.out_line, "out_pixel": plan.columns[0].residues * sum_row,
@@ -455,7 +501,7 @@ def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> dict[str, int]:
         runs, step, size = -(-row // _RUN_BYTES), _RUN_BYTES, _RUN_BYTES
     rows = math.prod(h.count for h in plan.held[:-1])
     calls = plan.y.n * plan.x.n * plan.blocks * -(-plan.tiles // channel_tile(r.target, plan.vectors))
-    far = (p.n or 0) * p.c * math.prod(e or 0 for e in p.i) * r.x.itemsize > NEAR_BYTES
+    far = (p.n or 0) * p.c * math.prod(axis.inp for axis in sweep) * r.x.itemsize > NEAR_BYTES
     return {
         "notes": plan.notes, "item_count": items, "items_ahead": r.situation.threads,
         "runs_a_call": -(-rows * runs // calls) if far else 0, "runs_a_row": max(1, runs), "run_step": step,
@@ -466,7 +512,6 @@ def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> dict[str, int]:
 def _entries(plan: Plan, found: Sequence[Bands], group_in: int) -> tuple[list[int], list[int]]:
     """Entries of the channel tiles; where those of every combination of bands and kind of point begin, and how many."""
     held = plan.held[: len(found)]
-    v_phase = plan.v_line // len(plan.phases)
     taps = math.prod(len(h.start) for h in held)
     entries: list[int] = []
     kinds: list[int] = []
@@ -482,22 +527,19 @@ def _entries(plan: Plan, found: Sequence[Bands], group_in: int) -> tuple[list[in
                 for place, number in enumerate(entering):
                     before = (first * len(entering) + place * count) * taps
                     for o, tap in outer:
-                        where = o * plan.v_line + number * v_phase + block * plan.v_block
+                        where = o * plan.v_line + number * plan.v_phase + block * plan.v_block
                         entries += (where, count, before + tap * count)
             kinds += (at, len(entries) // 3 - at)
     return entries, kinds
 
 
 def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Boxes, the rows of tiles of each, the runs of a row, and for each kind of point the list of its channel tiles.
+    """Boxes, the rows of tiles of each, the runs of a row, and for each kind of point its tiles.
 
     The tiles of a box are numbered so that those a point needs are neighbours: short row and full column,
     full both, short column, short both.  The point at infinity of an axis does without its short tiles.
     """
     most = channel_tile(r.target, plan.vectors)
-    functions = [
-        [0, *tile_addresses(r, "channel", range(1, most + 1), vectors)] for vectors in (plan.vectors, plan.last_vectors)
-    ]
     boxes_table: list[int] = []
     records: list[int] = []
     runs: list[int] = []
@@ -509,21 +551,18 @@ def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], li
         runs += here
     for rows in plan.rows:
         for columns, runs_here in zip(plan.columns, runs_at, strict=True):
-            lists_at = len(lists)
+            ends = _class_ends(plan, rows, columns)
             of_box = _records(plan, rows, columns)
             boxes_table += (
                 rows.first, rows.span, *rows.segments, columns.first, columns.span, *columns.segments,
-                len(records) // len(_RECORD), len(of_box) // len(_RECORD), *runs_here, lists_at,
+                len(records) // len(_RECORD), len(of_box) // len(_RECORD), *runs_here, len(lists) // len(_KIND_TILES),
+                int(ends[-1] == plan.tiles),
             )  # fmt: skip
             records += of_box
-            ends = _class_ends(plan, rows, columns)
-            lists += [0, 0, 0, 0]
-            for kind, (low, high) in enumerate(((0, 4), (0, 2), (1, 3), (1, 2))):
-                lists[lists_at + kind] = len(lists)
-                parts = near_equal(ends[high] - ends[low], most)
-                lists.append(len(parts))
-                lists += [v for first, count in parts
-                          for v in (ends[low] + first, functions[0][count], 0, functions[1][count], 0)]  # fmt: skip
+            for low, high in ((0, 4), (0, 2), (1, 3), (1, 2)):
+                tiles = ends[high] - ends[low]
+                calls = -(-tiles // most)
+                lists += (ends[low], calls, *divmod(tiles, max(1, calls)))
     return boxes_table, records, runs, lists
 
 

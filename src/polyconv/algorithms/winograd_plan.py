@@ -52,8 +52,8 @@ from polyconv.kernels.transform import Scheme
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "NEAR_BYTES", "Cut", "Plan", "again_box", "applicable", "bound", "cost", "order", "outer_bands", "parts", "scheme",
-    "shared", "turned", "workspace",
+    "NEAR_BYTES", "Cut", "Plan", "again_box", "applicable", "bound", "cost", "is_stacked", "order", "outer_bands",
+    "parts", "scheme", "shared", "turned", "workspace",
 ]  # fmt: skip
 
 _PAIRS = (5 / 8, 3 / 2)
@@ -82,6 +82,8 @@ TRANSFORMED_BYTES, _LARGEST_BYTES = 4 << 20, 16 << 20
 again from the third, once per block of outputs; every box less saves a pass over the transformed weights.  With 8 MiB
 one thread measured the same, two up to twice as long: they push each other's out of that cache."""
 
+_DEPTHS = (1, 2, 4, 8, 16)
+"""Outputs of a box along the last axis that is not transformed."""
 _LEAST_RESIDUES = 16
 """Residues along the last axis that a box may be cut down to: inputs and outputs of so many lie together."""
 
@@ -207,6 +209,7 @@ class Plan:
     chunk: int
     v_block: int
     v_line: int
+    v_phase: int
     v_point: int
     s_point: int
     out_line: int
@@ -368,7 +371,7 @@ def _at_least(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Schem
     return cycles * math.prod(axis.out for axis in outer) * (p.n or 0) * p.groups
 
 
-def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme) -> list[Plan]:
+def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, together: int = 0) -> list[Plan]:
     """Boxes of a few shapes whose transformed inputs fit."""
     transformed = 1 if y is _NONE else 2
     tall, high = _tiles(sweep[-2], y.m) if transformed == 2 else (1, 1)
@@ -383,17 +386,17 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
     heights = [(most, high) for most in sorted({1, 2, 3, 4, 7, tall}) if most <= tall]
     heights += [(tall, residues) for residues in sorted({1, 2, 3, -(-high // 2)}) if residues < high]
     for most_rows, residues in heights:
-        for depth in sorted({1, 2, 4, 8}):
+        for depth in _DEPTHS:
             outer = (*(1 for _ in extents[:-1]), min(depth, extents[-1])) if extents else ()
             if depth > 1 and (not extents or depth > extents[-1]):
                 continue
             columns = _cuts(sweep[-1], x.m, wide, across)
-            plan = _sizes(s, arith, sweep, y, x, rows(most_rows, residues), columns, outer)
+            plan = _sizes(s, arith, sweep, y, x, rows(most_rows, residues), columns, outer, together)
             if plan.workspace <= budget:
                 plans.append(plan)
     for most in _halves(wide):  # a single row of tiles or parts of it, down to what stays near
         columns = _cuts(sweep[-1], x.m, most, across)
-        plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents))
+        plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents), together)
         if plan.workspace <= (budget if plans or s.limit is not None else _LARGEST_BYTES):
             plans.append(plan)
         if plan.workspace <= min(NEAR_BYTES, budget):
@@ -402,7 +405,7 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
         if residues < _LEAST_RESIDUES:
             break
         columns = _cuts(sweep[-1], x.m, wide, residues)
-        plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents))
+        plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents), together)
         if plan.workspace <= budget:
             plans.append(plan)
         if plan.workspace <= min(NEAR_BYTES, budget):
@@ -446,11 +449,12 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     in_blocks = -(-group_in // ROW_WORDS)
     outer_lines = math.prod(h.count for h in held[: len(sweep) - transformed])
     tiles = max(cut.tiles() for cut in rows) * max(cut.tiles() for cut in columns)
-    v_block = tiles * row_bytes
+    v_line = tiles * row_bytes
+    v_block = outer_lines * v_line
     phases = _phases(sweep, held, transformed, (y, x))
-    v_line = len(phases) * in_blocks * v_block
+    v_phase = in_blocks * v_block
     # an odd number of cache lines between points: their stores fall into different sets
-    v_point = (-(-outer_lines * v_line // 64) | 1) * 64
+    v_point = (-(-len(phases) * v_phase // 64) | 1) * 64
     sum_row = vectors * lane * arith.bytes
     sums_bytes = math.prod(outer) * tiles * sum_row
     if not together:
@@ -467,11 +471,11 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     again = direct.again_workspace(s, arith, sweep, again_box(transformed, rows, columns, outer), vectors)
     flags = max(flags, v + again)
     row_notes = flags + 8 * blocks + 64
-    notes = row_notes + 16 * math.prod(outer)
+    notes = row_notes + 56 * math.prod(outer)
     return Plan(
         y, x, transformed, rows, columns, outer, held, phases, vectors, vectors_out - (blocks - 1) * vectors, blocks,
-        together, tiles, line_bytes, block_bytes, chunk_blocks * ROW_WORDS, v_block, v_line, v_point, s_point, out_line,
-        header, v, sums, out, flags, row_notes, notes, notes + 24 * len(sweep) + 8 * (all_lines + 2) + 64,
+        together, tiles, line_bytes, block_bytes, chunk_blocks * ROW_WORDS, v_block, v_line, v_phase, v_point, s_point,
+        out_line, header, v, sums, out, flags, row_notes, notes, notes + 24 * len(sweep) + 8 * (all_lines + 2) + 64,
     )  # fmt: skip
 
 
@@ -520,9 +524,11 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     products_entering = sum(plan.point_phases)
     met = share_met(sweep, outer_bands(sweep, plan.transformed, len(plan.phases), group_in))
     weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
-    # one group's weights push out another's; further rows of a box find those of a block
-    bytes_a_cycle, again = _streamed(weight_bytes * p.groups), _streamed(weight_bytes // plan.blocks)
-    passes = [(rate, n) for rate, n in ((bytes_a_cycle, outer_boxes), (again, outer_rows - outer_boxes)) if n]
+    # one group's weights push out another's; further calls find those of a point nearby
+    bytes_a_cycle = _streamed(weight_bytes * p.groups)
+    again = _streamed(weight_bytes // plan.blocks // products_entering)
+    deep = math.prod(plan.outer)
+    full_boxes = outer_rows / deep
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out, per_segment = 3.5, 3.0, 0.0
@@ -544,14 +550,14 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
                 1 if j_end else plan.x.n - 1
             )
             steps = met * taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
-            tiles = near_equal(tall * wide, most) if share else []
+            joins = share and not (i_end or j_end) and tall * wide == plan.tiles
+            tiles = near_equal(deep * tall * wide, most) if joins else near_equal(tall * wide, most) * deep
             for vectors, blocks in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)):
-                cycles = [_SLOWER * tile_cycles(rows_, vectors) for _, rows_ in tiles]
-                starts = 20 * len(tiles) + 1.0 * tall * wide * vectors
-                for rate, count in passes if share * blocks else ():
-                    arrives = vectors * lane * arith.bytes / rate
-                    step = sum(cycles) + max(0.0, arrives - max(cycles, default=arrives))
-                    products += times * share * blocks * count * (step * steps + starts)
+                weights = vectors * lane * arith.bytes
+                cycles = [max(_SLOWER * tile_cycles(rows_, vectors), weights / again) for _, rows_ in tiles]
+                starts = 20 * len(tiles) + 1.0 * deep * tall * wide * vectors
+                step = sum(cycles) + max(0.0, weights / bytes_a_cycle - max(cycles, default=math.inf))
+                products += times * share * blocks * full_boxes * (step * steps + starts)
         tile_count = rows.tiles() * columns.tiles()
         vectors = outer_boxes * outer_lines * vectors_in * products_entering + outer_rows * plan.vectors_out * points
         transforms += times * tile_count * vectors * _TRANSFORM_CYCLES
@@ -562,8 +568,9 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         moves += times * outer_rows * columns.segments[0] * (vectors_in + plan.blocks * plan.vectors) * per_segment
     bytes_in = math.prod(h.count for h in plan.held) * p.c * p.x_dtype.itemsize
     bytes_in *= len(plan.rows) * len(plan.columns) * outer_boxes
-    far_in = far_cycles(p, bytes_in, squares=p.layout == "NCHW") * (p.n or 0)
-    batch = (p.n or 0) * p.groups
+    images, stacked = p.n or 0, is_stacked(p, sweep)
+    far_in = far_cycles(p, bytes_in / (images if stacked else 1), squares=p.layout == "NCHW") * images
+    batch = p.groups * (1 if stacked else images)
     return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch + far_in}
 
 
@@ -612,7 +619,8 @@ def applicable(s: Situation) -> str | None:
 @lru_cache(256)
 def parts(s: Situation) -> tuple[tuple[Sweep, Plan | None], ...]:
     """Every sweep with its plan; None where the direct algorithm does it better."""
-    s = turned(replace(s, problem=replace(s.problem, n=1), threads=1))  # neither may change what is chosen, by any tie
+    whole = turned(replace(s, threads=1))
+    s = replace(whole, problem=replace(whole.problem, n=1))  # neither may change what is chosen, by any tie
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     parts: list[tuple[Sweep, Plan | None]] = []
     for sweep in sweeps(s.problem):
@@ -621,7 +629,26 @@ def parts(s: Situation) -> tuple[tuple[Sweep, Plan | None], ...]:
             plain = direct.sweep_cost(s, arith, sweep)
             plan = plan if sum(_cost(s, arith, sweep, plan).values()) < sum(plain.values()) else None
         parts.append((sweep, plan))
-    return tuple(parts)
+    images = whole.problem.n or 0
+    return tuple(
+        (sweep, plan) if plan is None or images < 2 or plan.transformed < len(sweep)
+        else _stacked(whole, arith, sweep, plan)
+        for sweep, plan in parts
+    )  # fmt: skip
+
+
+def is_stacked(p: Problem, sweep: Sweep) -> bool:
+    """Whether the batch is the first axis of a sweep, so that boxes hold tiles of several images."""
+    return len(sweep) > len(p.k)
+
+
+def _stacked(s: Situation, arith: Arithmetic, sweep: Sweep, alone: Plan) -> tuple[Sweep, Plan]:
+    """A sweep whose boxes hold several images, with the schemes of one image: no bits depend on the batch."""
+    images = s.problem.n or 0
+    stacked = (Axis(images, images, 1, 1, 1, 0), *sweep)
+    plans = _candidates(s, arith, stacked, alone.y, alone.x, alone.together)
+    best = min(plans, key=lambda plan: sum(_cost(s, arith, stacked, plan).values()), default=alone)
+    return (stacked, best) if best.outer and best.outer[0] > 1 else (sweep, alone)
 
 
 def scheme(s: Situation) -> str:
@@ -688,13 +715,17 @@ def shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> tuple[P
     """
     p = s.problem
     outer = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
-    items = max(1, (p.n or 0) * p.groups * outer * len(plan.rows) * len(plan.columns))
+    images = 1 if is_stacked(p, sweep) else p.n or 0
+    items = max(1, images * p.groups * outer * len(plan.rows) * len(plan.columns))
     if s.threads == 1 or items >= 2 * s.threads:
         return plan, 1
     if _weight_bytes(s, arith, sweep, plan) > _REPEATED_BYTES:
         splits = min(plan.blocks, -(-s.threads // items))
         return plan, -(-plan.blocks // -(-plan.blocks // splits))
     rows, columns = plan.rows, plan.columns
+    if is_stacked(p, sweep):
+        fewer = -(-sweep[0].out // (-(-sweep[0].out // plan.outer[0]) * -(-2 * s.threads // items)))
+        return _sizes(s, arith, sweep, plan.y, plan.x, rows, columns, (fewer,), plan.together), 1
     cuts, axis, m = (rows, sweep[-2], plan.y.m) if plan.transformed == 2 else (columns, sweep[-1], plan.x.m)
     residues = cuts[0].residues
     count = _tiles(axis, m)[0]

@@ -1,0 +1,68 @@
+"""Boxes of Winograd with the tiles of several images, or of several rows of other axes, multiplied together."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithms import result
+
+from polyconv.algorithms.program import FREE_BYTES, Situation
+from polyconv.algorithms.winograd_plan import is_stacked, parts
+from polyconv.benchmark.runs import restricted
+from polyconv.conformance.judge import complaint, expected, widened
+from polyconv.conformance.operands import operands
+from polyconv.problem.problem import Problem
+from polyconv.target import target
+
+IMAGES = [
+    "conv f32 NCHW n5 c35 i7x8 m40 k3x3 p1 b1 r1 act=Relu", "conv f32 NHWC n3 c64 i7x7 m160 k3x3 p1 g2",
+    "conv f32 NHWC n17 c16 i9 m24 k5 p2", "conv_transpose f32 NCHW n4 c32 i5x6 m48 k4x4 s2 p1",
+    "conv f64 NCHW n6 c20 i5x11 m20 k3x3 p1 d1x2", "conv f32 NCHW n3 c32 i13x9 m40 k3x3 s2 p1",
+]  # fmt: skip
+ROWS = [
+    "conv f32 NCHW n2 c32 i9x8x8 m40 k3x3x3 p1", "conv f32 NHWC n1 c35 i6x7x13 m33 k3x3x3 p2x1x1 s2x1x1",
+    "conv f32 NCHW n2 c32 i5x17 m48 k1x7 p0x3", "conv f32 NHWC n1 c32 i4x7x9 m32 k1x3x3",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("line", IMAGES + ROWS)
+def test_an_image_has_the_same_bits_alone(line: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        p = Problem.parse(line)
+        made = operands(p, np.random.default_rng(0), "normal")
+        got = result(p, made, "winograd")
+        assert got is not None
+        assert complaint(p, widened(p, made, expected(p, made)), got) is None
+        again = result(p, made, "winograd", threads=3)
+        assert again is not None and np.array_equal(got, again)
+        for image in range(p.n or 0):
+            some = slice(image, image + 1)
+            one = replace(made, x=made.x[some], residual=None if made.residual is None else made.residual[some])
+            alone = result(replace(p, n=1), one, "winograd")
+            assert alone is not None and np.array_equal(got[some], alone)
+
+
+@pytest.mark.parametrize("line", IMAGES)
+def test_images_share_boxes_where_room_is(line: str) -> None:
+    p = Problem.parse(line)
+    found = parts(Situation(p, target(None)))
+    assert any(plan is not None and is_stacked(p, sweep) and plan.outer[0] > 1 for sweep, plan in found)
+    assert all(plan is None or plan.workspace <= FREE_BYTES for _, plan in parts(Situation(p, target(None), limit=0)))
+
+
+def test_an_image_whose_sums_are_not_finite_is_repaired() -> None:
+    p = Problem.parse("conv f32 NCHW n5 c32 i7x7 m40 k3x3 p1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    made.w[39] *= 1e30
+    made.x[2, 3, 5, 1] = 1e30
+    made.x[4, 0, 0, 0] = np.nan
+    got = result(p, made, "winograd")
+    assert got is not None
+    assert complaint(p, widened(p, made, expected(p, made)), got) is None
+    assert np.isfinite(got[[0, 1, 3]]).all() and np.isfinite(got[2, :39]).all() and not np.isfinite(got[2, 39]).all()
