@@ -83,7 +83,7 @@ again from the third, once per block of outputs; every box less saves a pass ove
 one thread measured the same, two up to twice as long: they push each other's out of that cache."""
 
 _DEPTHS = (1, 2, 4, 8, 16)
-"""Outputs of a box along the last axis that is not transformed."""
+"""Most outputs of a box along the last axis that is not transformed."""
 _LEAST_RESIDUES = 16
 """Residues along the last axis that a box may be cut down to: inputs and outputs of so many lie together."""
 
@@ -381,15 +381,14 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
         return _cuts(sweep[-2], y.m, most, residues) if transformed == 2 else _ALONE
 
     extents = tuple(axis.out for axis in sweep[: len(sweep) - transformed])
+    depths = sorted({-(-extents[-1] // -(-extents[-1] // most)) for most in _DEPTHS}) if extents else [1]
     budget = s.budget(TRANSFORMED_BYTES)
     plans = []
     heights = [(most, high) for most in sorted({1, 2, 3, 4, 7, tall}) if most <= tall]
     heights += [(tall, residues) for residues in sorted({1, 2, 3, -(-high // 2)}) if residues < high]
     for most_rows, residues in heights:
-        for depth in _DEPTHS:
-            outer = (*(1 for _ in extents[:-1]), min(depth, extents[-1])) if extents else ()
-            if depth > 1 and (not extents or depth > extents[-1]):
-                continue
+        for depth in depths:
+            outer = (*(1 for _ in extents[:-1]), depth) if extents else ()
             columns = _cuts(sweep[-1], x.m, wide, across)
             plan = _sizes(s, arith, sweep, y, x, rows(most_rows, residues), columns, outer, together)
             if plan.workspace <= budget:
