@@ -48,6 +48,35 @@ def test_an_image_has_the_same_bits_alone(line: str, level: str | None) -> None:
             assert alone is not None and np.array_equal(got[some], alone)
 
 
+FAR = [
+    "conv f32 NCHW n2 c32 i29x31 m32 k3x3 p2 d2", "conv f32 NHWC n1 c16 i70 m40 k3 p4 d4",
+    "conv f32 NCHW n1 c16 i9x21 m16 k3x3 p3 d3", "conv f32 NHWC n2 c32 i11x40 m32 k1x3 p0x5 d1x5",
+    "conv f32 NCHW n2 c64 i28x26 m64 k3x3 p1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", [None, "baseline"])
+@pytest.mark.parametrize("line", IMAGES + ROWS + FAR)
+def test_what_is_not_finite_changes_no_bits_of_other_tiles(line: str, level: str | None) -> None:
+    """How boxes are cut depends on threads and images; what is computed again must not."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        p = Problem.parse(line)
+        made = operands(p, np.random.default_rng(1), "normal")
+        clean = result(p, made, "winograd")
+        rng = np.random.default_rng(2)
+        for value in (np.nan, np.inf, 0.3 * np.finfo(made.x.dtype).max):
+            made.x[-1][tuple(rng.integers(0, made.x.shape[1:]))] = value
+            got = result(p, made, "winograd")
+            assert clean is not None and got is not None
+            assert complaint(p, widened(p, made, expected(p, made)), got) is None
+            assert np.array_equal(got[:-1], clean[:-1])
+            for threads in (2, 5):
+                assert np.array_equal(got, result(p, made, "winograd", threads=threads), equal_nan=True)
+            last = replace(made, x=made.x[-1:], residual=None if made.residual is None else made.residual[-1:])
+            assert np.array_equal(got[-1:], result(replace(p, n=1), last, "winograd"), equal_nan=True)
+
+
 @pytest.mark.parametrize("line", IMAGES)
 def test_images_share_boxes_where_room_is(line: str) -> None:
     p = Problem.parse(line)

@@ -55,7 +55,7 @@ from polyconv.runtime.arrays import aligned, words
 __all__ = ["build"]
 
 _RECORD = ("line_in", "line_out", "valid", "t_full", "t_short")
-_RUN = ("pixel", "tile", "count", "step", "short")
+_RUN = ("pixel", "tile", "count", "step", "outputs", "short")
 _PHASE = ("line", "pixel", "place", "*transform")
 _KIND = ("first", "count")
 _KIND_TILES = ("tile", "calls", "size", "larger")
@@ -64,12 +64,12 @@ many calls have one more."""
 _ROWS = ("v", "band", "first", "rows", "calls", "size", "larger")
 """Rows whose tiles lie one after another and meet the same weights: inputs, taps, first row, rows, calls as above."""
 _BOX = (
-    "first_y", "rows", "y_segments", "y_segment", "y_last", "first_x", "columns", "x_segments", "x_segment", "x_last",
+    "first_y", "rows", "first_x", "columns", "segments", "segment", "last_segment",
     "records", "record_count", "runs", "run_count", "lists", "joins",
 )  # fmt: skip
-"""A box: its first outputs, how far they reach, and their segments, outputs next to each other; its rows of tiles, each
-a record; the runs of tiles of which every row consists; its tiles by kind of point; whether there are as many as in any
-box, so that those of neighbouring rows of outer axes lie one after another."""
+"""A box: its first outputs, how far they reach, and the segments of a row, outputs next to each other; its rows of
+tiles, each a record; the runs of tiles of which every row consists; its tiles by kind of point; whether there are as
+many as in any box, so that those of neighbouring rows of outer axes lie one after another."""
 
 _RUN_BYTES = 1 << 10
 """Inputs that lie together are asked for by so many bytes at a time."""
@@ -82,7 +82,7 @@ WORDS = (
     "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
     "line_bytes", "chunk",
     "transformed", "y_lines", "y_apart", "x_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
-    "*runs_of", "*lists", "*functions", "most_tiles", "tiles", "tile_line", "tile_pixel",
+    "*runs_of", "*lists", "*functions", "most_tiles", "tiles", "tile_line", "tile_pixel", "x_residues",
     "v", "v_point", "v_line", "v_block", "sums", "s_point", "s_row", "short", "rows", "sum_row", "out", "out_line",
     "out_pixel", "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group",
     "together",
@@ -130,29 +130,24 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             high = k.minimum((some.index + 1) * p.together, end)
             _multiply(k, p, item, box, k.buffer(frame, 0), workspace, low, high, rows, groups, vector_bytes)
             with k.loop(low, high) as block:
-                flag = workspace + (p.flags + block.index * 8)
-                k.store(k.constant(INT, 0), flag, 8)
+                flags = _flags(p, workspace, block.index, rows)
+                k.store(k.constant(INT, 0), flags, 8)
                 with k.loop(0, rows) as row:
                     narrow = _is_narrow(k, p, block.index)
                     at = (block.index - low) * rows * p.s_row + row.index * (p.s_row >> narrow)
                     sums = workspace + (p.sums + at)
-                    _out(k, p, item, box, frame, workspace, sums, block.index, row.index, flag)
+                    _out(k, p, item, box, frame, workspace, sums, block.index, row.index, rows, flags)
         # once the transformed inputs are no longer needed their place serves to repair
         with k.loop(first, end) as block:
-            found = k.word(workspace + (p.flags + block.index * 8)) > 0
-            segments = k.select(p.transformed.equals(2), box.y_segments, 1)
-            with k.loop(0, k.select(found, segments, 0)) as y, k.loop(0, box.x_segments) as x:
-                with k.loop(0, p.axes * 3) as word:
-                    k.store(k.word(workspace, word.index), workspace + (p.again + word.index * 8), 8)
-                length = _segment(k, box, "x", x.index)
-                _to_segment(k, item, p.axes - 1, x.index, p.x_apart, length, workspace + p.again)
-                with k.when(p.transformed.equals(2)):
-                    length = _segment(k, box, "y", y.index)
-                    _to_segment(k, item, p.axes - 2, y.index, p.y_apart, length, workspace + p.again)
-                k.call(
-                    p.buffer("repair"), frame, p.buffer("again_words"), workspace + p.again, item.n, item.g,
-                    block.index, block.index + 1,
-                )  # fmt: skip
+            flags = _flags(p, workspace, block.index, rows)
+            with k.loop(0, k.select(k.word(flags) > 0, rows, 0)) as row:
+                of_row = flags + (row.index * p.tiles + 1) * 8
+                _repair(k, p, item, box, frame, workspace, block.index, row.index, of_row)
+
+
+def _flags(p: Words, workspace: Buffer, block: Value, rows: Value) -> Buffer:
+    """Flags of a block of outputs: a word for the block and one for each of its tiles, which count if that is not 0."""
+    return workspace + (p.flags + 8 + block * ((p.tiles * rows + 1) * 8))
 
 
 def _place_box(k: Module, p: Words, item: Item, workspace: Buffer) -> Words:
@@ -174,20 +169,6 @@ def _place_box(k: Module, p: Words, item: Item, workspace: Buffer) -> Words:
     with k.when(p.transformed.equals(2)):
         write(last - 1, box.first_y, box.rows)
     return box
-
-
-def _segment(k: Module, box: Words, axis: str, number: Value) -> Value:
-    """Outputs of a segment of a box along ``y`` or ``x``."""
-    last = number.equals(getattr(box, f"{axis}_segments") - 1)
-    return k.select(last, getattr(box, f"{axis}_last"), getattr(box, f"{axis}_segment"))
-
-
-def _to_segment(k: Module, item: Item, axis: Value, number: Value, apart: Value, length: Value, header: Buffer) -> None:
-    """Narrow a copy of the header of a box down to a segment; where there are several the stride is 1."""
-    place = header + axis * 24
-    k.store(item.origin(axis) + number * apart, place, 8)
-    k.store(length, place + 8, 8)
-    k.store(item.first(axis) + number * apart, place + 16, 8)
 
 
 def _runs(k: Module, p: Words, box: Words, record: Words, visit: Callable[[Words, Value], None]) -> None:
@@ -342,8 +323,8 @@ def _is_narrow(k: Module, p: Words, block: Value) -> Value:
 
 
 def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: Buffer, sums: Buffer, block: Value,
-         row: Value, flag: Buffer) -> None:  # fmt: skip
-    """Back from the transform domain and out, one row of tiles at a time."""
+         row: Value, rows: Value, flags: Buffer) -> None:  # fmt: skip
+    """Back from the transform domain and out by rows of tiles; flags tiles with a result that is not finite."""
     last = axis_record(k, p, p.axes - 1)
     y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
     channel = block * p.block_outputs
@@ -355,25 +336,95 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
         record = Words(k, p.buffer("records"), _RECORD).at(box.records + number.index, len(_RECORD))
 
         def transform(run: Words, tile: Value) -> None:
-            k.call(
-                k.buffer(p.buffer("output_transforms"), narrow * 2), sums + tile * sum_row, p.s_point,
-                workspace + (p.out + run.pixel * sum_row), p.out_line, p.out_pixel >> narrow, run.count,
-                run.step * sum_row, flag,
-            )  # fmt: skip
+            function = k.buffer(p.buffer("output_transforms"), narrow * 2)
+
+            def back(first: Value, count: Value, flag: Buffer) -> None:
+                k.call(
+                    function, sums + (tile + first) * sum_row, p.s_point,
+                    workspace + (p.out + (run.pixel + first * run.step) * sum_row), p.out_line, p.out_pixel >> narrow,
+                    count, run.step * sum_row, flag,
+                )  # fmt: skip
+
+            found = workspace + p.flags
+            k.store(k.constant(INT, 0), found, 8)
+            back(k.constant(INT, 0), run.count, found)
+            with k.when(k.word(found) > 0):  # once more, to see in which tiles
+                with k.loop(0, k.select(k.word(flags).equals(0), rows * p.tiles + 1, 0)) as of_tile:
+                    k.store(k.constant(INT, 0), flags + of_tile.index * 8, 8)
+                k.store(k.constant(INT, 1), flags, 8)
+                with k.loop(0, run.count) as one:
+                    back(one.index, k.constant(INT, 1), flags + (1 + row * p.tiles + tile + one.index) * 8)
 
         _runs(k, p, box, record, transform)
         with k.loop(0, record.valid) as i:
             _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out + i.index * p.y_apart)
             line = workspace + (p.out + i.index * p.out_line)
             y, r = k.buffer(frame, 2) + (y_offset + channel * p.y_c), k.buffer(frame, 4) + (r_offset + channel * p.r_c)
-            with k.loop(0, box.x_segments) as x:
+            with k.loop(0, box.segments) as x:
                 at = x.index * p.x_apart
+                pixels = k.select(x.index.equals(box.segments - 1), box.last_segment, box.segment)
                 k.call(
                     p.buffer("move_out"), line + x.index * (p.out_pixel >> narrow), sum_row, p.word_bytes,
-                    y + at * last.y_stride, last.y_stride, p.y_c, _segment(k, box, "x", x.index), outputs,
+                    y + at * last.y_stride, last.y_stride, p.y_c, pixels, outputs,
                     p.buffer("bias") + table_place, p.buffer("scale") + table_place,
                     r + at * last.r_stride, last.r_stride, p.r_c, p.buffer("constants"),
                 )  # fmt: skip
+
+
+def _repair(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: Buffer, block: Value, row: Value,
+            flags: Buffer) -> None:  # fmt: skip
+    """Compute the flagged tiles of a row of outer axes again, directly.
+
+    Boxes depend on the number of threads and images, tiles do not: so neither do bits, whatever the inputs.
+    Neighbours along the columns are done together, wherever tiles have no outputs of others between theirs.
+    """
+    y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
+    with k.loop(0, box.record_count) as number:
+        record = Words(k, p.buffer("records"), _RECORD).at(box.records + number.index, len(_RECORD))
+
+        def again(run: Words, tile: Value) -> None:
+            found, whole = flags + tile * 8, p.x_apart.equals(1)
+            joins = k.select(whole | run.step.equals(1), 1, 0)
+            with k.loop(0, run.count, carry=[k.constant(INT, 0)]) as last:
+                # tiles of the series of flagged ones that ends here, if it ends
+                series = k.select(k.word(found, last.index) > 0, last.values[0] + 1, 0)
+                following = k.word(found, k.minimum(last.index + 1, run.count - 1)) > 0
+                goes_on = joins.equals(1) & following & (last.index + 1 < run.count)
+                last.next(k.select(goes_on, series, 0))
+                pixel = run.pixel + (last.index + 1 - series) * run.step
+                column = pixel // p.x_residues * p.x_apart + pixel % p.x_residues
+                length = k.select(whole, series * run.outputs, series)
+                pieces = k.select(whole, 1, run.outputs)
+                with k.loop(0, k.select((series > 0) & goes_on.equals(0), pieces, 0)) as j:
+                    first = column + j.index * p.x_apart
+                    with k.when(first < box.columns):  # the last tile of a run may have less outputs
+                        rows(first, length)
+
+        def rows(column: Value, length: Value) -> None:
+            whole = p.y_apart.equals(1) | p.transformed.equals(1)
+            with k.loop(0, k.select(whole, 1, record.valid)) as i:
+                line = row * y_rows + record.line_out + i.index * p.y_apart
+                lines = k.select(whole & p.transformed.equals(2), record.valid, 1)
+                header = workspace + p.again
+                _narrow(k, p, item, p.axes - 1, column, length, header)
+                with k.loop(1, p.axes, carry=[line]) as back:
+                    axis = p.axes - 1 - back.index
+                    extent = item.extent(axis)
+                    _narrow(k, p, item, axis, back.values[0] % extent, k.select(back.index.equals(1), lines, 1), header)
+                    back.next(back.values[0] // extent)
+                k.call(
+                    p.buffer("repair"), frame, p.buffer("again_words"), header, item.n, item.g, block, block + 1,
+                )  # fmt: skip
+
+        _runs(k, p, box, record, again)
+
+
+def _narrow(k: Module, p: Words, item: Item, axis: Value, first: Value, extent: Value, header: Buffer) -> None:
+    """Write a part of an axis of the box into a header of its own."""
+    place = header + axis * 24
+    k.store(item.origin(axis) + first * axis_record(k, p, axis).stride, place, 8)
+    k.store(extent, place + 8, 8)
+    k.store(item.first(axis) + first, place + 16, 8)
 
 
 def build(r: Request) -> Program:
@@ -463,6 +514,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "y_lines": plan.held[-2].count if plan.transformed == 2 else 1, "y_apart": plan.rows[0].apart,
         "x_apart": plan.columns[0].apart,
         "tile_line": plan.rows[0].residues * plan.line_bytes, "tile_pixel": plan.columns[0].residues * row_bytes,
+        "x_residues": plan.columns[0].residues,
         "outer_lines": math.prod(h.count for h in plan.held[:outer_axes]), "points": points,
         "inner_points": plan.x.n, "boxes_table": words(boxes_table), "records": words(records),
         "runs_of": words(runs), "lists": words(lists), "most_tiles": height, "tiles": plan.tiles,
@@ -554,7 +606,7 @@ def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], li
             ends = _class_ends(plan, rows, columns)
             of_box = _records(plan, rows, columns)
             boxes_table += (
-                rows.first, rows.span, *rows.segments, columns.first, columns.span, *columns.segments,
+                rows.first, rows.span, columns.first, columns.span, *columns.segments,
                 len(records) // len(_RECORD), len(of_box) // len(_RECORD), *runs_here, len(lists) // len(_KIND_TILES),
                 int(ends[-1] == plan.tiles),
             )  # fmt: skip
@@ -594,10 +646,10 @@ def _row_of_tiles(columns: Cut, m: int, pitch: int) -> list[int]:
     full = short = 0
     for pixel, size, count, step in min(by_residue, by_tile, key=len):
         if size == m:
-            runs += (pixel, full, count, step, 0)
+            runs += (pixel, full, count, step, size, 0)
             full += count
         else:
-            runs += (pixel, short, count, step, 1)
+            runs += (pixel, short, count, step, size, 1)
             short += count
     return runs
 

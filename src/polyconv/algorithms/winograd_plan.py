@@ -469,7 +469,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     flags = out + y.m * out_line
     again = direct.again_workspace(s, arith, sweep, again_box(transformed, rows, columns, outer), vectors)
     flags = max(flags, v + again)
-    row_notes = flags + 8 * blocks + 64
+    row_notes = flags + 8 * (1 + blocks * (1 + tiles * math.prod(outer)))
     notes = row_notes + 56 * math.prod(outer)
     return Plan(
         y, x, transformed, rows, columns, outer, held, phases, vectors, vectors_out - (blocks - 1) * vectors, blocks,
@@ -488,9 +488,9 @@ def _lines(axis: Axis, residues: int, block: int, part: int) -> Lines:
 
 def again_box(transformed: int, rows: tuple[Cut, ...], columns: tuple[Cut, ...],
               outer: tuple[int, ...]) -> tuple[int, ...]:  # fmt: skip
-    """Most outputs next to each other in a box, which is what the direct algorithm does again at a time."""
-    inner = (rows, columns)[-transformed:]
-    return (*outer, *(max(max(cut.segments[1:]) for cut in cuts) for cuts in inner))
+    """What the direct algorithm does again at a time, at most: neighbouring tiles of a row."""
+    tall = (max(size for cut in rows for size in cut.sizes),) if transformed == 2 else ()
+    return (*(1 for _ in outer), *tall, max(max(cut.segments[1:]) for cut in columns))
 
 
 _LIST_BYTES = 512 << 10
