@@ -72,6 +72,12 @@ def test_other_ranks_and_transposed(layout: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_bands_of_large_maps(level: str | None) -> None:
+    _judged("conv f32 NCHW n1 c9 i501x430 m9 k5x3 p2x1 g9 b1 r1", 0, level)
+    _judged("conv f32 NCHW n1 c5 i931x599 m5 k3x5 s2x2 p1x2 g5", 0, level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("types", ["f16", "bf16", "f64", "i8>i32", "u8*i8>i32", "i16", "u64", "i64", "f16>f32"])
 def test_every_type(types: str, level: str | None) -> None:
     for layout in ("NCHW", "NHWC"):

@@ -39,7 +39,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["applicable", "box_step", "build", "cost", "list_place", "workspace"]
+__all__ = ["FAR_BYTES", "applicable", "box_step", "build", "cost", "list_place", "workspace"]
 
 _ROWS = {"avx512": (14, 7, 4, 2, 1), "avx2": (7, 4, 2, 1), "baseline": (7, 4, 2, 1)}
 """Outputs of a tile: sums, the taps of an entry and an input must fit the registers."""
@@ -60,13 +60,22 @@ _LEAST_VECTORS = 4
 _CHANNELS = (4, 64)
 """Fewest and most channels of an item where lanes are pixels; they share its lists."""
 
+FAR_BYTES = 12 << 20
+"""Input and result that come from memory itself: asking early for them gains much, and costs where caches hold them."""
+
+_MAP_BYTES = 128 << 10
+"""Input of a channel beyond which pixels that come from memory are computed in bands of ``_BAND`` rows that ask for the
+next one: a strip down all of it meets a new line far away in every row."""
+
+_BAND = 28
+_LINE = 64
 _ENTRY_BYTES = 8 * len(ENTRY)
 
 WORDS = (
     *COMMON,
     "slid", "channels", "chunk_channels", "lanes", "taps_outer", "*tap_offsets", "lane_step", "lane_reach",
     "lane_span", "lane_dilation", "reach", "kind_count", "*kinds", "dilation", "phases", "most", "*cuts", "list",
-    "*weights", "w_channel", "w_tap", "*tiles", "*settings",
+    "*weights", "w_channel", "w_tap", "*tiles", "*settings", "x_far", "x_asked", "y_far", "y_asked",
 )  # fmt: skip
 """The driver's words; along the lanes an entry counts in steps of ``lane_step`` elements, at most ``lane_span``."""
 
@@ -123,6 +132,9 @@ def _strips(k: Module, p: Words, item: Item, entries: Buffer, row: Value, place:
         with k.when(k.word(entries + _ALL).equals(0) | masked.equals(1)):
             _list(k, p, item, entries, row, column)
             k.store(1 - masked, entries + _ALL, 8)
+        number = strip.index // p.lanes
+        _ask(k, place[0] + p.x_far + number * p.x_asked, p.x_asked)
+        _ask(k, place[1] + p.y_far + number * p.y_asked, p.y_asked, writing=True)
         o = item.first(p.axes - 1) + strip.index
         at = _moved(place, column * last.x_stride, o * last.y_stride, o * last.r_stride)
         _tiles(k, p, item, entries, at, first, channels, used, masked)
@@ -191,6 +203,11 @@ def _list(k: Module, p: Words, item: Item, entries: Buffer, row: Value, column: 
         number.next(tap.results[0])
 
 
+def _ask(k: Module, place: Buffer, size: Value, *, writing: bool = False) -> None:
+    with k.loop(0, size, _LINE) as line:
+        k.prefetch(place + line.index, writing=writing)
+
+
 def _tiles(k: Module, p: Words, item: Item, entries: Buffer, place: Place, channel: Value, channels: Value,
            used: Value, masked: Value) -> None:  # fmt: skip
     """All outputs along the sliding axis, every ``phases``-th in a tile, in the largest tiles that there are."""
@@ -237,6 +254,8 @@ class _Plan:
     chunk : int
         Channels of an item.
     box : tuple of int
+    banded : bool
+        Whether items are bands of a map and ask for what follows them.
     """
 
     lanes: str
@@ -250,6 +269,7 @@ class _Plan:
     rows: tuple[int, ...]
     chunk: int
     box: tuple[int, ...]
+    banded: bool
 
     @property
     def most(self) -> int:
@@ -299,6 +319,10 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
         held = row_bytes * lane * (sweep[-2].taps if slid else 1)
         chunk = p.c if not slid else min(p.c, lane * max(_LEAST_VECTORS, min(24, _CHUNK_BYTES // max(1, held))))
     box = [1] * slid + [max(1, axis.out) for axis in sweep[slid:]]
+    streamed = p.c * axis.inp * row_bytes + p.c * axis.out * last.out * p.y_dtype.itemsize
+    banded = pixels and phases == 1 and not slid and row_bytes * axis.inp > _MAP_BYTES and streamed > FAR_BYTES
+    if banded:
+        chunk, box[slid] = channels, min(box[slid], _BAND)
     if not pixels and slid:
         box[slid - 1] = max(1, sweep[slid - 1].out)
         cuts = -(-held * chunk // lane // _CHUNK_BYTES) if chunk <= lane * _LEAST_VECTORS else 1
@@ -309,7 +333,7 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
             cut = slid if pixels or not slid else slid - 1
             box[cut] = max(min(rows[0], box[cut]), -(-box[cut] // -(-4 * s.threads // max(1, items))))
     name = "p" if pixels else "c"
-    return _Plan(name, channels, sweep, slid, stride, dilation, phases, kinds, rows, chunk, tuple(box))
+    return _Plan(name, channels, sweep, slid, stride, dilation, phases, kinds, rows, chunk, tuple(box), banded)
 
 
 def _parts(taps: int) -> list[tuple[int, int]]:
@@ -469,7 +493,7 @@ def box_step(r: Request, sweep: Sweep, box: tuple[int, ...], chunk: int, keep: l
     address = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)[name]
     plan = _plan(r.situation, sweep, pixels)
     box = (1,) * (len(plan.sweep) - len(sweep)) + box
-    return _step(r, replace(plan, box=box, chunk=chunk), sweep, address, keep)
+    return _step(r, replace(plan, box=box, chunk=chunk, banded=False), sweep, address, keep)
 
 
 def _over_pixels(r: Request) -> bool:
@@ -505,9 +529,20 @@ def _step(r: Request, plan: _Plan, sweep: Sweep, address: int, keep: list[Any]) 
         "weights": weights, "w_channel": plan.taps * arith.bytes,
         "w_tap": arith.bytes * (lane if plan.lanes == "c" else 1), "tiles": words(_tile_addresses(r, plan)),
         "settings": fill_words(SETTINGS, _settings(r, plan, lane), keep),
-        "panel": 0, "scratch": 0,
+        "panel": 0, "scratch": 0, **_asks(r, plan, lane),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _asks(r: Request, plan: _Plan, lane: int) -> dict[str, int]:
+    """Where what follows an item's band begins, and bytes of it that a strip asks for, as if rows lay together."""
+    p, slid, last = r.problem, plan.sweep[plan.slid], plan.sweep[-1]
+    rows, strips = plan.box[plan.slid] * plan.banded, -(-last.out // lane)
+    read, written = rows * slid.stride * last.inp * p.x_dtype.itemsize, rows * last.out * p.y_dtype.itemsize
+    return {
+        "x_far": read, "x_asked": -(-read // max(1, strips)), "y_far": written,
+        "y_asked": -(-written // max(1, strips)),
+    }  # fmt: skip
 
 
 def _settings(r: Request, plan: _Plan, lane: int) -> dict[str, Any]:

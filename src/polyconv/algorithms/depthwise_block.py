@@ -58,12 +58,8 @@ _CHUNK_BYTES = 64 << 10
 """Input of a row of blocks that the channels of an item share, if all of input and result stay in the cache; what
 streams through it does so in whole pixels."""
 
-_FAR_BYTES = 12 << 20
-"""Input and result that come from memory itself: asking for them early takes a third off, and costs as much where a
-cache holds them."""
-
 _AHEAD = 8
-"""Pixels of the input ahead that are asked for, if they have no more than ``_PIXEL_BYTES``."""
+"""Pixels of the input ahead that are asked for if they come from memory and have no more than ``_PIXEL_BYTES``."""
 
 _PIXEL_BYTES = 1 << 10
 
@@ -214,7 +210,7 @@ def channel_bytes(s: Situation, sweep: Sweep) -> int:
 def _asks(s: Situation, sweep: Sweep) -> bool:
     """Whether blocks ask for memory ahead."""
     p = s.problem
-    return p.c * channel_bytes(s, sweep) > _FAR_BYTES and p.c * p.x_dtype.itemsize <= _PIXEL_BYTES
+    return p.c * channel_bytes(s, sweep) > depthwise.FAR_BYTES and p.c * p.x_dtype.itemsize <= _PIXEL_BYTES
 
 
 def _chunk(s: Situation, sweep: Sweep) -> int:
