@@ -24,7 +24,8 @@ COUNT = 60
 def result(p: Problem, made: Operands, algorithm: str | None) -> Array | None:
     """What an algorithm computes; of transforms in which no whole numbers are exact, the nearest of them."""
     y = computed(p, made, algorithm)
-    return np.rint(y) if y is not None and algorithm in (None, "fft", "winograd_rows") and y.dtype.kind == "f" else y
+    transforms = algorithm in (None, "fft", "winograd_rows", "winograd_groups")
+    return np.rint(y) if y is not None and transforms and y.dtype.kind == "f" else y
 
 
 @ALGORITHMS

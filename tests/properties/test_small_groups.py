@@ -83,12 +83,15 @@ def test_results_that_lie_apart(layout: str) -> None:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_rows_of_tiles(layout: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
+    lanes = {None: 16, "avx2": 8, "baseline": 4}[level]
     with within:
-        for group in (3, 4, 7, 8, 12, 16, 20, 33, 48):
+        for group in (3, 4, 5, 7, 8, 12, 16, 20, 33, 48):
             groups = 1 + 20 // group
             c, m = group * groups, (group + group % 3) * groups
             more = ("x1", "x2 b1 act=Relu", "x0 d1x2", "x1 b1 r1")[group % 4]
-            assert agree(f"conv f32 {layout} n1 c{c} i{5 + group}x21 m{m} k3x3 p1{more} g{groups}", "winograd_rows")
+            line = f"conv f32 {layout} n1 c{c} i{5 + group}x21 m{{}} k3x3 p1{more} g{groups}"
+            assert agree(line.format(m), "winograd_rows")
+            assert agree(line.format(c), "winograd_groups") == (group <= lanes)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -99,40 +102,42 @@ def test_rows_of_tiles(layout: str, level: str | None) -> None:
     "conv f16 {} n1 c24 i9x9 m24 k3x3 p1x1 g4 b1 r1", "conv bf16 {} n1 c24 i9x9 m24 k3x3 p2x0 g3",
     "conv_transpose f32 {} n1 c24 i9x9 m24 k3x3 p1x1 g6 b1", "conv f32 {} n1 c8 i3x700 m8 k3x3 p1 g1",
 ])  # fmt: skip
-def test_shapes_of_rows_of_tiles(layout: str, line: str) -> None:
-    assert agree(line.format(layout), "winograd_rows")
-    agree(line.format(layout), "winograd_rows", workspace_limit=0)
+@pytest.mark.parametrize("algorithm", ["winograd_rows", "winograd_groups"])
+def test_shapes_of_rows_of_tiles(algorithm: str, layout: str, line: str) -> None:
     p = Problem.parse(line.format(layout))
+    assert agree(line.format(layout), algorithm) or p.c != p.m
+    agree(line.format(layout), algorithm, workspace_limit=0)
     made = operands(p, np.random.default_rng(0), "normal")
-    alone, shared = (result(p, made, "winograd_rows", threads=n) for n in (1, 2))
-    assert alone is not None and shared is not None
-    assert np.array_equal(alone, shared)
+    alone, shared = (result(p, made, algorithm, threads=n) for n in (1, 2))
+    assert (alone is None and shared is None) or np.array_equal(alone, shared)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("axis", range(4))
-def test_rows_of_tiles_that_lie_apart(layout: str, axis: int) -> None:
+@pytest.mark.parametrize("algorithm", ["winograd_rows", "winograd_groups"])
+def test_rows_of_tiles_that_lie_apart(algorithm: str, layout: str, axis: int) -> None:
     """Inputs and results of any strides, with the same bits."""
     p = Problem.parse(f"conv f32 {layout} n1 c40 i9x19 m40 k3x3 p1x1 g5")
     made = operands(p, np.random.default_rng(0), "normal")
-    plain = result(p, made, "winograd_rows")
+    plain = result(p, made, algorithm)
     assert plain is not None
     every_second = tuple(slice(None, None, 2) if a == axis else slice(None) for a in range(4))
     x = np.zeros([2 * e if a == axis else e for a, e in enumerate(made.x.shape)], made.x.dtype)[every_second]
     x[...] = made.x
     out = np.zeros([2 * e if a == axis else e for a, e in enumerate(plain.shape)], plain.dtype)[every_second]
-    result(p, replace(made, x=x), "winograd_rows", out=out)
+    result(p, replace(made, x=x), algorithm, out=out)
     assert np.array_equal(plain, out)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_rows_of_tiles_keep_what_is_not_finite_where_it_belongs(layout: str, value: float) -> None:
+@pytest.mark.parametrize("algorithm", ["winograd_rows", "winograd_groups"])
+def test_rows_of_tiles_keep_what_is_not_finite_where_it_belongs(algorithm: str, layout: str, value: float) -> None:
     p = Problem.parse(f"conv f32 {layout} n1 c24 i13x19 m24 k3x3 p1x1 g3")
     made = operands(p, np.random.default_rng(0), "normal")
     x = made.x.copy()
     x[(0, 3, 6, 7) if layout == "NCHW" else (0, 6, 7, 3)] = value
-    got = result(p, replace(made, x=x), "winograd_rows")
+    got = result(p, replace(made, x=x), algorithm)
     assert got is not None
     wrong = ~np.isfinite(got)
     assert wrong.sum() == 9 * 8 and np.array_equal(wrong, ~np.isfinite(expected(p, replace(made, x=x)).values))

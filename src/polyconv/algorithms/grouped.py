@@ -47,7 +47,10 @@ from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
-__all__ = ["applicable", "build", "cost", "workspace"]
+__all__ = [
+    "applicable", "block_count", "build", "cost", "lanes_used", "most_rows", "of_blocks", "packed_weights",
+    "tile_functions", "walks_of", "workspace",
+]  # fmt: skip
 
 _PANEL_BYTES = {"NCHW": 256 << 10, "NHWC": 512 << 10}
 """Workspace of a thread: a quarter of a 1 MiB second-level cache, or half where items have many blocks."""
@@ -180,7 +183,7 @@ def workspace(s: Situation) -> int:
     return max(_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem))
 
 
-def _most_rows(target: Target, group: int) -> int:
+def most_rows(target: Target, group: int) -> int:
     """Most rows of a tile: sums, what is used again, and one more must fit the registers."""
     fits = [n for n in range(1, _MOST_ROWS + 1) if n * group + min(n, group) + 1 <= _REGISTERS[target.level]]
     return max(fits, default=1)
@@ -190,7 +193,7 @@ def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds or the latency of sums, starting tiles, and the moves."""
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     group = p.c // p.groups
-    most = _most_rows(s.target, group)
+    most = most_rows(s.target, group)
     products = moves = 0.0
     for sweep in sweeps(p):
         plan = _plan(s, arith, sweep)
@@ -211,7 +214,7 @@ def cost(s: Situation) -> dict[str, float]:
             per_out = 2.5
         moves += box_count * (200 / plan.blocks + rows_in * (40 + max(1, plan.held[-1].count) * per_in))
         moves += rows * plan.box[-1] * per_out
-    batch = (p.n or 0) * _block_count(s, arith)
+    batch = (p.n or 0) * block_count(s, arith)
     return {"products": products * batch, "moves": moves * batch}
 
 
@@ -231,19 +234,19 @@ class _Plan:
     workspace: int
 
 
-def _lanes_used(s: Situation, arith: Arithmetic) -> int:
+def lanes_used(s: Situation, arith: Arithmetic) -> int:
     """Lanes that whole groups fill."""
     lane, group = lanes(s.target, arith), s.problem.c // s.problem.groups
     return lane // group * group
 
 
-def _block_count(s: Situation, arith: Arithmetic) -> int:
-    return -(-s.problem.c // _lanes_used(s, arith))
+def block_count(s: Situation, arith: Arithmetic) -> int:
+    return -(-s.problem.c // lanes_used(s, arith))
 
 
 @lru_cache(256)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
-    total = _block_count(s, arith)
+    total = block_count(s, arith)
     budget = s.budget(_PANEL_BYTES[s.problem.layout])
     extents = tuple(axis.out for axis in sweep)
     start = (*extents[:-1], min(extents[-1], 512))
@@ -319,8 +322,8 @@ def build(r: Request) -> Program:
 
 def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     p, arith, plan = r.problem, r.arith, _plan(r.situation, r.arith, sweep)
-    group, used, last = p.c // p.groups, _lanes_used(r.situation, r.arith), sweep[-1]
-    blocks, pixel = _block_count(r.situation, arith), r.target.vector_bytes
+    group, used, last = p.c // p.groups, lanes_used(r.situation, r.arith), sweep[-1]
+    blocks, pixel = block_count(r.situation, arith), r.target.vector_bytes
     fused = along_out(r, last, "c") == "cc" and is_fusible(p)
     epilogue = r.epilogue
     edge = last.out % plan.box[-1] or plan.box[-1] if last.out else 0
@@ -328,17 +331,17 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     for cut in (False, True):
         spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else of_sums(arith.name)
         wanted = (used == lanes(r.target, arith)) if not cut else used < lanes(r.target, arith) or p.c % used > 0
-        functions = _functions(r, spec, group) if wanted else [0] * _MOST_ROWS
-        tables += [_walks(functions, pixels, _most_rows(r.target, group)) for pixels in (plan.box[-1], edge)]
+        functions = tile_functions(r, spec, group) if wanted else [0] * _MOST_ROWS
+        tables += [walks_of(functions, pixels, most_rows(r.target, group)) for pixels in (plan.box[-1], edge)]
     longest = 1 + max(len(t) for t in tables)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
         ("grouped", arith.name, lanes(r.target, arith), key),
-        lambda: _packed_weights(r.weights(sweep), lanes(r.target, arith)),
+        lambda: packed_weights(r.weights(sweep), lanes(r.target, arith)),
     )
     taps = math.prod(a.taps for a in sweep)
     # blocks as one group each
-    blocked = replace(r, situation=replace(r.situation, problem=_of_blocks(p, used, blocks)))
+    blocked = replace(r, situation=replace(r.situation, problem=of_blocks(p, used, blocks)))
     values = common_words(blocked, sweep, plan.box, list(plan.held), 1, keep, plan.blocks)
     values.update({
         "step": plan.step, "panel": -(-(24 * len(sweep)) // 64) * 64, "scratch": 0, "lanes_used": used,
@@ -372,7 +375,7 @@ def _move_in(r: Request, last: Axis, used: int) -> int:
     return kernel(f"grouped in {spec} {used}", ("move",), build, r.target, check=r.check)["move"]
 
 
-def _of_blocks(p: Problem, used: int, blocks: int) -> Problem:
+def of_blocks(p: Problem, used: int, blocks: int) -> Problem:
     """The problem with the last block filled up."""
     return replace(p, c=blocks * used, m=blocks * used, groups=blocks)
 
@@ -387,10 +390,10 @@ def _rows_follow(r: Request, sweep: Sweep) -> bool:
     return True
 
 
-def _functions(r: Request, spec: FusedTile, group: int) -> list[int]:
+def tile_functions(r: Request, spec: FusedTile, group: int) -> list[int]:
     """Addresses of the tiles of 1, 2, ... rows."""
     count, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
-    names = {f"tile{rows}": rows for rows in range(1, _most_rows(r.target, group) + 1)}
+    names = {f"tile{rows}": rows for rows in range(1, most_rows(r.target, group) + 1)}
 
     def build(k: Module) -> None:
         for name, rows in names.items():
@@ -400,7 +403,7 @@ def _functions(r: Request, spec: FusedTile, group: int) -> list[int]:
     return [found[name] for name in names]
 
 
-def _walks(functions: list[int], pixels: int, most: int) -> list[int]:
+def walks_of(functions: list[int], pixels: int, most: int) -> list[int]:
     """Tiles of a row of pixels, equal ones together: (first pixel, times, function, 0) of each walk."""
     walks: list[int] = []
     for first, rows in near_equal(pixels, most):
@@ -411,7 +414,7 @@ def _walks(functions: list[int], pixels: int, most: int) -> list[int]:
     return walks
 
 
-def _packed_weights(w: NDArray[Any], lane: int) -> NDArray[Any]:
+def packed_weights(w: NDArray[Any], lane: int) -> NDArray[Any]:
     """Weights (groups, m, c, taps) as [block][tap][distance][lane]: from input lane to the output that far after it."""
     groups, group, _, taps = w.shape
     per_block = lane // group

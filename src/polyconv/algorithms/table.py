@@ -23,6 +23,7 @@ from polyconv.algorithms import (
     pointwise,
     stem,
     winograd,
+    winograd_groups,
     winograd_plan,
     winograd_rows,
 )
@@ -89,6 +90,9 @@ ALGORITHMS: dict[str, Algorithm] = {
                   winograd_plan.preparing),
         Algorithm("winograd_rows", winograd_rows.applicable, winograd_rows.cost, winograd_rows.workspace,
                   accumulator_arithmetic, winograd_rows.bound, winograd_rows.build, winograd_rows.scheme,
+                  winograd_rows.preparing),
+        Algorithm("winograd_groups", winograd_groups.applicable, winograd_groups.cost, winograd_groups.workspace,
+                  accumulator_arithmetic, winograd_rows.bound, winograd_groups.build, winograd_rows.scheme,
                   winograd_rows.preparing),
         Algorithm("fft", fft_plan.applicable, fft_plan.cost, fft_plan.workspace, accumulator_arithmetic,
                   fft_plan.bound, fft.build, fft_plan.scheme, fft_plan.preparing),

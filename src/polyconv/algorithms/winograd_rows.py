@@ -61,9 +61,12 @@ from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
-__all__ = ["applicable", "bound", "build", "cost", "preparing", "scheme", "workspace"]
+__all__ = [
+    "SCHEME", "again_header", "applicable", "as_it_lies", "bound", "build", "cost", "in_tiles", "odd_lines",
+    "preparing", "scheme", "workspace",
+]  # fmt: skip
 
-_Y = Scheme(4, 3, (5 / 8, 3 / 2))
+SCHEME = Scheme(4, 3, (5 / 8, 3 / 2))
 
 _LEAST_TERMS = 8
 """Products a point must sum: shorter direct sums are more accurate than twice its error.  Measured rms errors, as
@@ -114,7 +117,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         with k.loop(0, groups) as group:
             found = k.word(workspace + (p.flags + group.index * 8)) > 0
             with k.when(found):
-                header = _again_header(k, p, item, workspace)
+                header = again_header(k, p, item, workspace)
                 k.call(
                     p.buffer("repair"), frame, p.buffer("again_words"), header, item.n, first + group.index, 0,
                     p.again_blocks,
@@ -231,7 +234,7 @@ def _take_away(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer
             )  # fmt: skip
 
 
-def _again_header(k: Module, p: Words, item: Item, workspace: Buffer) -> Buffer:
+def again_header(k: Module, p: Words, item: Item, workspace: Buffer) -> Buffer:
     """The box in outputs instead of tiles, for the direct algorithm."""
     header = workspace + p.again
     with k.loop(0, p.axes * 3) as word:
@@ -251,8 +254,8 @@ def applicable(s: Situation) -> str | None:
     p = s.problem
     if not (0 < p.c // p.groups <= _MOST_CHANNELS and 0 < p.m // p.groups <= _MOST_CHANNELS):
         return f"takes groups of up to {_MOST_CHANNELS} channels on both sides"
-    if p.c // p.groups * math.prod(p.k) < _LEAST_TERMS * _Y.r:
-        return f"sums of less than {_LEAST_TERMS * _Y.r} products are more accurate than it is"
+    if p.c // p.groups * math.prod(p.k) < _LEAST_TERMS * SCHEME.r:
+        return f"sums of less than {_LEAST_TERMS * SCHEME.r} products are more accurate than it is"
     if not all(_admits(sweep) for sweep in sweeps(p)):
         return "needs 3 taps without stride or dilation along the last axis but one, and stride 1 along the last"
     return None
@@ -269,13 +272,13 @@ def bound(s: Situation) -> tuple[str, float]:
     """Window bound: the additions of a point and of the transforms, times how far the transforms enlarge terms."""
     p, eps = s.problem, DTYPES[accumulator_arithmetic(s)].eps
     products = p.c // p.groups * math.prod(p.k)
-    transformed = (products // _Y.r + 2 * _Y.n + 4) * eps * _Y.growth
+    transformed = (products // SCHEME.r + 2 * SCHEME.n + 4) * eps * SCHEME.growth
     return "window", max((products + 4) * eps, transformed)
 
 
 def scheme(s: Situation) -> str:
     """Which scheme computes the sweeps: with it the bits change."""
-    return f"F({_Y.m},{_Y.r})"
+    return f"F({SCHEME.m},{SCHEME.r})"
 
 
 def preparing(s: Situation) -> float:
@@ -300,12 +303,12 @@ def cost(s: Situation) -> dict[str, float]:
     for sweep in sweeps(p):
         plan = _plan(s, arith, sweep, near)
         # boxes, the last ones as the part of a box that they are
-        box_count = math.prod(axis.out / b for axis, b in zip(_tiled(sweep), plan.box, strict=True))
+        box_count = math.prod(axis.out / b for axis, b in zip(in_tiles(sweep), plan.box, strict=True))
         rows, outer_lines, tall = math.prod(plan.box[:-2]), math.prod(h.count for h in plan.held[:-2]), plan.box[-2]
         taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
         times = (p.n or 0) * p.groups * box_count
-        products += times * rows * plan.vectors * _Y.n * (taps * group_in * (group_out / 2 + 0.6) + group_out + 4)
-        weights = p.c * group_out * math.prod(axis.taps for axis in sweep) * _Y.n // _Y.r * arith.bytes
+        products += times * rows * plan.vectors * SCHEME.n * (taps * group_in * (group_out / 2 + 0.6) + group_out + 4)
+        weights = p.c * group_out * math.prod(axis.taps for axis in sweep) * SCHEME.n // SCHEME.r * arith.bytes
         products += (p.n or 0) * weights / _STREAMED if weights > _HELD_BYTES else 0.0
         across_in, across_out = -(-plan.pitch // lane), -(-plan.box[-1] // lane)
         each = 14.0
@@ -316,9 +319,9 @@ def cost(s: Situation) -> dict[str, float]:
         transforms += times * tall * (outer_lines * across_in * group_in + rows * across_out * group_out) * each
         transforms += times * tall * (outer_lines + rows) * 60
         if not near:
-            lines_in = outer_lines * (tall * _Y.m + 2)
+            lines_in = outer_lines * (tall * SCHEME.m + 2)
             moves += times * lines_in * across_in * group_in / lane * 110
-            moves += times * rows * tall * _Y.m * across_out * group_out / lane * 140
+            moves += times * rows * tall * SCHEME.m * across_out * group_out / lane * 140
         moves += times * 400 / plan.groups
     held = p.c * math.prod(e or 0 for e in p.i) * p.x_dtype.itemsize
     written = p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize
@@ -351,10 +354,10 @@ class _Plan:
     workspace: int
 
 
-def _tiled(sweep: Sweep) -> Sweep:
+def in_tiles(sweep: Sweep) -> Sweep:
     """The sweep with tiles for outputs along the last axis but one."""
     y = sweep[-2]
-    tiles = replace(y, out=-(-y.out // _Y.m), taps=_Y.n, stride=_Y.m, out_step=y.out_step * _Y.m)
+    tiles = replace(y, out=-(-y.out // SCHEME.m), taps=SCHEME.n, stride=SCHEME.m, out_step=y.out_step * SCHEME.m)
     return (*sweep[:-2], tiles, sweep[-1])
 
 
@@ -377,7 +380,7 @@ def _tile(target: Target, outputs: int) -> tuple[tuple[tuple[int, int], ...], in
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, near: bool) -> _Plan:
     """The plan of a sweep; ``near`` if pixels lie together on both sides."""
     s = replace(s, problem=replace(s.problem, n=1), threads=1)  # boxes are what is done again
-    tiled = _tiled(sweep)
+    tiled = in_tiles(sweep)
     order = (len(tiled) - 2, *range(len(tiled) - 2), len(tiled) - 1)  # rows of tiles are cut first
 
     def sizes(cut: tuple[int, ...]) -> _Plan:
@@ -394,28 +397,28 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
     p, lane = s.problem, lanes(s.target, arith)
     group_in, group_out = p.c // p.groups, p.m // p.groups
     groups = 1 if near else _item_groups(p, lane)
-    outputs = (*box[:-2], box[-2] * _Y.m, box[-1])
+    outputs = (*box[:-2], box[-2] * SCHEME.m, box[-1])
     outer = (lines(axis, b) for axis, b in zip(sweep[:-1], outputs[:-1], strict=True))
-    held = (*outer, _as_it_lies(sweep[-1], box[-1]))
+    held = (*outer, as_it_lies(sweep[-1], box[-1]))
     vector_bytes = lane * arith.bytes
     pitch = held[-1].count
     outer_lines, rows = math.prod(h.count for h in held[:-2]), math.prod(box[:-2])
     whole = -(-pitch // lane) * lane  # written by whole vectors
-    channel_bytes = 0 if near else _odd_lines((outer_lines * held[-2].count * pitch + whole) * arith.bytes)
+    channel_bytes = 0 if near else odd_lines((outer_lines * held[-2].count * pitch + whole) * arith.bytes)
     channels = -(-groups * group_in // lane) * lane  # squares of pixels and channels come whole
     vectors = -(-((box[-2] - 1) * pitch + box[-1]) // lane)
     heights, most_vectors = _tile(s.target, group_out)
     most_vectors = min(most_vectors, vectors)
     v_channel = (box[-2] - 1) * pitch * arith.bytes + (whole + 2 * lane) * arith.bytes
     v_channel = -(-v_channel // 64) * 64
-    v_point = _odd_lines(group_in * v_channel)
-    s_point = _odd_lines(group_out * vectors * vector_bytes)
+    v_point = odd_lines(group_in * v_channel)
+    s_point = odd_lines(group_out * vectors * vector_bytes)
     out_line = box[-1] * arith.bytes
-    out_channel = 0 if near else _odd_lines(rows * box[-2] * _Y.m * out_line + vector_bytes)
+    out_channel = 0 if near else odd_lines(rows * box[-2] * SCHEME.m * out_line + vector_bytes)
     panel = -(-(24 * len(sweep)) // 64) * 64
     v = panel + channels * channel_bytes
-    sums = v + outer_lines * _Y.n * v_point
-    out = sums + _Y.n * s_point
+    sums = v + outer_lines * SCHEME.n * v_point
+    out = sums + SCHEME.n * s_point
     flags = max(out + groups * group_out * out_channel, panel + direct.again_workspace(s, arith, sweep, outputs))
     return _Plan(
         box, held, groups, pitch, vectors, most_vectors, heights, channel_bytes, panel, v, v_point, v_channel, sums,
@@ -423,13 +426,13 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
     )  # fmt: skip
 
 
-def _as_it_lies(axis: Axis, pixels: int) -> Lines:
+def as_it_lies(axis: Axis, pixels: int) -> Lines:
     """All input positions between the first and the last that some outputs of an axis of stride 1 need."""
     count = pixels + (axis.taps - 1) * axis.dilation
     return Lines(tuple(range(count)), ((0, count, 0),), tuple(t * axis.dilation for t in range(axis.taps)))
 
 
-def _odd_lines(size: int) -> int:
+def odd_lines(size: int) -> int:
     """At least so many bytes, in an odd number of cache lines: what lies so far apart shares no set."""
     return (-(-size // 64) | 1) * 64
 
@@ -452,7 +455,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     near = move_in.along == move_out.along == "pp" and r.epilogue.is_cheap
     plan, lane = _plan(r.situation, arith, sweep, near), lanes(r.target, arith)
     group_in, group_out = p.c // p.groups, p.m // p.groups
-    vector_bytes, v_line = lane * arith.bytes, _Y.n * plan.v_point
+    vector_bytes, v_line = lane * arith.bytes, SCHEME.n * plan.v_point
     taps = math.prod(axis.taps for axis in sweep[:-2]) * last.taps
     outer = [0]
     for h in plan.held[:-2]:
@@ -465,7 +468,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     of_output = taps * group_in * arith.bytes  # bytes of weights of an output channel at a point
     tiles = [
         v for first, height in plan.heights
-        for v in (first, _Y.n * first * of_output, height * of_output,
+        for v in (first, SCHEME.n * first * of_output, height * of_output,
                   *(v for f in _functions(r, height)[: plan.most_vectors] for v in (f, 0)))
     ]  # fmt: skip
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
@@ -473,26 +476,26 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         ("winograd_rows", arith.name, plan.heights, key),
         lambda: _packed_weights(r.weights(sweep), last.taps, plan.heights),
     )
-    values = common_words(r, _tiled(sweep), plan.box, list(plan.held), 1, keep, plan.groups)
+    values = common_words(r, in_tiles(sweep), plan.box, list(plan.held), 1, keep, plan.groups)
     y_row, r_row = (0 if o is None else o.spatial[-2] * sweep[-2].out_step for o in (r.y, r.residual))
-    outputs = (*plan.box[:-2], plan.box[-2] * _Y.m, plan.box[-1])
+    outputs = (*plan.box[:-2], plan.box[-2] * SCHEME.m, plan.box[-1])
     again_vectors = min(-(-group_out // lane), 2)
     values.update({
         "panel": plan.panel, "scratch": 0, "total_groups": p.groups, "item_groups": plan.groups,
         "group_in": group_in, "group_out": group_out, "word_bytes": arith.bytes, "lanes": lane, "pitch": plan.pitch,
         "reach": plan.pitch - plan.box[-1], "outer_lines": math.prod(h.count for h in plan.held[:-2]),
-        "near_in": int(near), "near_out": int(near), "places": _Y.m, "out_y": sweep[-2].out, "y_taps": _Y.n,
+        "near_in": int(near), "near_out": int(near), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
         "y_lines": plan.held[-2].count, "channel_bytes": plan.channel_bytes,
         "transform_in": _row(r, move_in if near else Move(arith.name, arith.accumulator, "pp")),
         "v": plan.v, "v_point": plan.v_point, "v_line": v_line, "v_channel": plan.v_channel,
         **row_lists(sweep[:-2], entries, ENTRY_WORDS),
         "most_vectors": plan.most_vectors, "vector_bytes": vector_bytes, "tiles": words(tiles),
         "tile_count": len(plan.heights), "tile_words": 3 + 2 * plan.most_vectors, "weights": packed,
-        "w_group": _Y.n * group_out * of_output, "sums": plan.sums, "s_point": plan.s_point,
-        "s_channel": plan.vectors * vector_bytes, "points": _Y.n,
+        "w_group": SCHEME.n * group_out * of_output, "sums": plan.sums, "s_point": plan.s_point,
+        "s_channel": plan.vectors * vector_bytes, "points": SCHEME.n,
         "transform_out": _row(r, move_out if near else Move(arith.accumulator, arith.name, "pp", Epilogue())),
         "y_row": y_row, "r_row": r_row, "out": plan.out, "out_line": plan.out_line,
-        "out_row": plan.box[-2] * _Y.m * plan.out_line, "out_channel": plan.out_channel,
+        "out_row": plan.box[-2] * SCHEME.m * plan.out_line, "out_channel": plan.out_channel,
         "move_in": 0 if near else _apart(r, move_in), "move_out": 0 if near else move_address(r, move_out),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         "flags": plan.flags, "again": plan.panel,
@@ -508,9 +511,9 @@ def _row(r: Request, spec: Move) -> int:
     make = rows_in if spec.epilogue is None else rows_out
 
     def build(k: Module) -> None:
-        make(k, "row", spec, _Y, lane, f16c=f16c)
+        make(k, "row", spec, SCHEME, lane, f16c=f16c)
 
-    return kernel(f"winograd_rows {_Y} {spec} {lane}", ("row",), build, r.target, check=r.check)["row"]
+    return kernel(f"winograd_rows {SCHEME} {spec} {lane}", ("row",), build, r.target, check=r.check)["row"]
 
 
 def _apart(r: Request, spec: Move) -> int:
@@ -544,8 +547,8 @@ def _packed_weights(w: NDArray[Any], wide: int, heights: tuple[tuple[int, int], 
     Transformed in float64 and rounded once.
     """
     groups, m, c, taps = w.shape
-    inner = w.astype(np.float64).reshape(groups, m, c, taps // (_Y.r * wide), _Y.r, wide)
-    made = np.einsum("iy,gmctyx->gitxcm", _Y.weights, inner).reshape(groups, _Y.n, -1, m)
+    inner = w.astype(np.float64).reshape(groups, m, c, taps // (SCHEME.r * wide), SCHEME.r, wide)
+    made = np.einsum("iy,gmctyx->gitxcm", SCHEME.weights, inner).reshape(groups, SCHEME.n, -1, m)
     packed = aligned((groups, made[0].size), w.dtype)
     for first, height in heights:
         begin = first * made[0, ..., 0].size

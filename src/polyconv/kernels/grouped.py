@@ -10,12 +10,14 @@ multiply-adds.
 from __future__ import annotations
 
 from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.fused import SIGNATURE, FusedTile, Out
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import INT, Module, vector
-from polyconv.kernels.layout import Block, Move, load_in
+from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
+from polyconv.kernels.layout import Block, Move, converted, load_in, store_out
+from polyconv.kernels.transform import Scheme
 
-__all__ = ["ENTRY_WORDS", "blocks_in", "grouped_tile"]
+__all__ = ["ENTRY_WORDS", "blocks_in", "columns_in", "columns_out", "grouped_tile"]
 
 ENTRY_WORDS = 2
 """Words of an entry, a tap: its offset in the panel, and bytes of weights before its own."""
@@ -93,3 +95,80 @@ def blocks_in(k: Module, name: str, spec: Move, lanes: int, used: int, *, f16c: 
                 there = k.mask(k.minimum(channels - each.index, used), lanes)
                 k.store(load(start + each.index * size, there), each.values[0])
                 each.next(each.values[0] + block_bytes)
+
+
+def columns_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool) -> None:
+    """Add ``name(x, line, pixel, target, point, channels, head, end, count, top, bottom)``.
+
+    Winograd's way in along columns of pixels, of a vector's worth of channels: pixels head..end of lines top..bottom,
+    of one line at least, come from memory, where pixel ``head`` of line 0 would lie at ``x``; others are zeros.
+    """
+    block = Block(k, spec, vector(spec.target, lanes), f16c)
+    kind = block.kind.of(LLVM_NAMES[spec.source])
+    arguments = ("buffer", "int", "int", "buffer", "int", "int", "int", "int", "int", "int", "int")
+    with k.function(name, *arguments) as (x, line, pixel, target, point, channels, head, end, count, top, bottom):
+        mask, nothing = k.mask(channels, lanes), k.constant(vector("i1", lanes), 0)
+        masks, places = [], []
+        for i in range(y.n):
+            here = (top <= i) & (bottom > i)
+            masks.append(Mask(k.select(here, mask.bits, nothing), k.select(here, mask.count, 0)))
+            # an empty mask takes a CPU hundreds of cycles where there is no memory: a line that is there
+            places.append(k.minimum(k.maximum(top, i), bottom - 1) * line)
+
+        def put(values: list[Value], place: Buffer) -> None:
+            at = k.rebase(place)
+            for value in values:
+                k.store(value, at)
+                at = k.rebase(at + point)
+
+        for low, high in ((k.constant(INT, 0), head), (end, count)):
+            with k.loop(low, high) as u:
+                put([k.constant(block.kind, 0)] * y.n, target + u.index * block.kind.bytes)
+        with k.loop(head, end, carry=[x]) as u:
+            values = [
+                converted(block, k.load_first(kind, u.values[0] + at, there), k.constant(INT, 0))
+                for at, there in zip(places, masks, strict=True)
+            ]
+            put(y.forward(k, values), target + u.index * block.kind.bytes)
+            u.next(u.values[0] + pixel)
+
+
+def columns_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool) -> None:
+    """Add the way back: the first lines of some pixels, with their epilogue.
+
+    ``name(sums, point, target, line, pixel, channels, pixels, lines, bias, residual, r_line, r_pixel, constants,
+    flag)``; where an output is not finite ``flag`` becomes non-zero.  Without the last line there is no product at
+    infinity, which alone needs it.
+    """
+    block = Block(k, spec, vector(spec.source, lanes), f16c)
+    kind, zero = block.kind, k.constant(INT, 0)
+    arguments = (
+        "buffer", "int", "buffer", "int", "int", "int", "int", "int", "buffer", "buffer", "int", "int", "buffer",
+        "buffer",
+    )  # fmt: skip
+    with k.function(name, *arguments) as (sums, point, target, line, pixel, channels, pixels, lines, *rest):
+        bias, residual, r_line, r_pixel, constants, flag = rest
+        mask, nothing = k.mask(channels, lanes), k.constant(vector("i1", lanes), 0)
+        masks = [Mask(k.select(lines > i, mask.bits, nothing), k.select(lines > i, mask.count, 0)) for i in range(y.m)]
+        stores = [
+            store_out(block, bias, bias, residual + r_line * i if i else residual, r_pixel, zero, constants)
+            for i in range(y.m)
+        ]
+        with k.loop(0, pixels, carry=[target, k.constant(kind, 0)]) as u:
+            place, seen = u.values
+            at, products = sums + u.index * kind.bytes, []
+            for i in range(y.n):
+                products.append(k.load_first(kind, at, mask if i < y.n - 1 else masks[-1]))
+                at = at + point
+            outputs = y.back(k, products)
+            at, total = place, outputs[0]
+            for value, store, there in zip(outputs, stores, masks, strict=True):
+                store(value, at, u.index, zero, there)
+                at = at + line
+            for value in outputs[1:]:
+                total = total + value
+            # 0 * Inf and 0 * NaN are NaN, of a sum too: one multiply-add finds them
+            u.next(place + pixel, k.fma(total, k.constant(kind, 0), seen))
+        found = k.any(u.results[1].is_nan())
+        with k.when(found > 0):
+            k.store(found, flag)

@@ -1,0 +1,399 @@
+"""Winograd convolution along columns, with the channels of several small groups in the lanes: no lane ever moves.
+
+Tiles, their scheme, its error and what is done again are those of ``winograd_rows``; blocks of groups and the products
+those of ``grouped``.  A row of tiles of a block is transformed from where it lies, multiplied point by point and
+transformed back to its place, all within a first-level cache; where channels lie apart, panels are brought and taken
+away.
+
+Cost: half the products of a direct sum, with lanes filled to whole groups, and the additions of each point's distances.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms import direct, winograd_rows
+from polyconv.algorithms.grouped import (
+    block_count,
+    lanes_used,
+    most_rows,
+    of_blocks,
+    packed_weights,
+    tile_functions,
+    walks_of,
+)
+from polyconv.algorithms.panel import (
+    COMMON,
+    Item,
+    Words,
+    axis_record,
+    decode,
+    fill,
+    line_place,
+    row_entries,
+    row_place,
+)
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    along_in,
+    along_out,
+    boxes,
+    common_words,
+    fill_words,
+    move_address,
+    near_equal,
+    planes_collide,
+    row_lists,
+    zeros,
+)
+from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
+from polyconv.algorithms.winograd_rows import SCHEME, again_header, as_it_lies, in_tiles, odd_lines
+from polyconv.kernels.fused import of_sums
+from polyconv.kernels.grouped import ENTRY_WORDS, columns_in, columns_out
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import Epilogue, Move, zero_words
+from polyconv.kernels.objects import kernel
+from polyconv.runtime.arrays import words
+
+__all__ = ["applicable", "build", "cost", "workspace"]
+
+_NEAR_BYTES, _BOX_BYTES = 128 << 10, 512 << 10
+"""Workspace of a thread, half of which is in use where channels lie together; where taps of further axes hold lines,
+what a second-level cache has."""
+_MOST_BLOCKS = 16
+"""Blocks of an item: neighbours in memory, which come together."""
+
+_COLLIDING = {512: 8.0, 1024: 22.0}
+"""Cycles more that a column takes where pixels lie a multiple of so many bytes apart."""
+
+WORDS = (
+    *COMMON,
+    "lanes_used", "total_channels", "total_blocks", "item_blocks", "block_groups", "total_groups", "word_bytes",
+    "vector_bytes", "reach", "near_in", "near_out", "places", "out_y", "y_taps", "outer_lines", "line_bytes",
+    "*move_in", "*columns_in", "v", "v_point", "v_line", "*bands", "*lists", "*entries", "*tiles", "table_words",
+    "*weights", "w_block", "w_point", "sums", "s_point", "*columns_out", "y_row", "r_row", "out", "out_line",
+    "*move_out", "*bias", "*scale", "*constants", "again", "*again_words", "again_blocks", "*repair",
+)  # fmt: skip
+"""The driver's words.  ``tiles`` holds two tables, of boxes and of those cut short along the last axis: a count, then
+(first pixel, times, function) of every walk of a row."""
+
+
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module: rows of tiles, of some blocks of groups."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        first = item.g * p.item_blocks
+        with k.loop(1, p.axes - 1, carry=[k.constant(INT, 1)]) as back:
+            back.next(back.values[0] * item.extent(back.index - 1))
+        flag = workspace + p.axes * 24
+        with k.loop(0, k.minimum(p.item_blocks, p.total_blocks - first)) as block:
+            absolute = first + block.index
+            channels = k.minimum(p.lanes_used, p.total_channels - absolute * p.lanes_used)
+            k.store(k.constant(INT, 0), flag, 8)
+            _transform_inputs(k, p, item, k.buffer(frame, 0), workspace, block.index, channels, vector_bytes)
+            with k.loop(0, back.results[0]) as row:
+                _multiply(k, p, item, workspace, absolute, row.index)
+                _back(k, p, item, frame, workspace, block.index, absolute, channels, row.index, flag)
+            with k.when(k.word(flag) > 0):
+                header = again_header(k, p, item, workspace)
+                begins = absolute * p.block_groups
+                with k.loop(begins, k.minimum(begins + p.block_groups, p.total_groups)) as group:
+                    k.call(
+                        p.buffer("repair"), frame, p.buffer("again_words"), header, item.n, group.index, 0,
+                        p.again_blocks,
+                    )  # fmt: skip
+
+
+def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, block: Value, channels: Value,
+                      vector_bytes: int) -> None:  # fmt: skip
+    """All lines of a block."""
+    y, last = axis_record(k, p, p.axes - 2), axis_record(k, p, p.axes - 1)
+    beside = block * p.lanes_used
+    panel, near = workspace + p.panel, p.near_in.equals(1)
+    with k.when(p.near_in.equals(0)):
+        _bring(k, p, item, x, panel, beside, channels, vector_bytes)
+    start = p.x_base + item.n * p.x_n + item.g * p.x_g + beside * p.x_c
+    pixels, at = item.extent(p.axes - 1) + p.reach, item.origin(p.axes - 1)
+    head = k.minimum(k.maximum(0 - at, 0), pixels)
+    end = k.maximum(k.minimum(last.inp - at, pixels), head)
+    first = item.origin(p.axes - 2)
+    with k.loop(0, p.outer_lines) as line:
+        target = workspace + (p.v + line.index * p.v_line)
+        with k.when(near):
+            offset, inside = line_place(k, p, item, line.index, start, 2)
+            there = k.select(inside.equals(1), end, head)
+            k.call(
+                p.buffer("columns_in"), x + (offset + first * y.x_stride + (at + head) * last.x_stride), y.x_stride,
+                last.x_stride, target, p.v_point, channels, head, there, pixels, 0 - first,
+                k.minimum(y.inp - first, p.y_taps),
+            )  # fmt: skip
+        with k.when(near, otherwise=True):
+            k.call(
+                p.buffer("columns_in"), panel + line.index * (p.y_taps * p.line_bytes), p.line_bytes, p.vector_bytes,
+                target, p.v_point, channels, 0, pixels, pixels, 0, p.y_taps,
+            )  # fmt: skip
+
+
+def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, beside: Value, channels: Value,
+           vector_bytes: int) -> None:  # fmt: skip
+    """Copy the inputs of a block into lines of pixels."""
+    words_of_4 = vector("i32", vector_bytes // 4)
+
+    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+        target = panel + line * p.line_bytes
+        zero_words(k, target, (head * vector_bytes) >> 2, words_of_4)
+        zero_words(k, target + end * vector_bytes, ((count - end) * vector_bytes) >> 2, words_of_4)
+        with k.when(head < end):
+            k.call(
+                p.buffer("move_in"), source, axis_record(k, p, p.axes - 1).x_stride, p.x_c,
+                target + head * vector_bytes, p.vector_bytes, p.word_bytes, end - head, channels, p.zero_point,
+            )  # fmt: skip
+
+    fill(k, p, item, x, beside, put)
+
+
+def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, block: Value, row: Value) -> None:
+    """The products of a block, for a row of the outer axes."""
+    line, _, _ = row_place(k, p, item, row)
+    entries, count = row_entries(k, p, item, row, 2)
+    v = workspace + (p.v + line // p.y_taps * p.v_line)
+    weights = p.buffer("weights") + block * p.w_block
+    short = item.extent(p.axes - 1) < axis_record(k, p, p.axes - 1).block
+    table = p.buffer("tiles") + k.select(short, p.table_words * 8, 0)
+    with k.loop(0, _points(k, p, item)) as point, k.loop(0, k.word(table)) as tile:
+        place = table + (tile.index * 32 + 8)
+        first, times = k.word(place) * p.vector_bytes, k.word(place, 1)
+        k.call(
+            k.buffer(place, 2), v + (point.index * p.v_point + first), p.vector_bytes, entries, count,
+            weights + point.index * p.w_point, workspace + (p.sums + point.index * p.s_point + first), p.vector_bytes,
+            workspace, 0, times, p.lanes_used, p.buffer("bias"), p.buffer("scale"), p.buffer("constants"),
+        )  # fmt: skip
+
+
+def _lines(k: Module, p: Words, item: Item) -> Value:
+    """Lines of outputs."""
+    return k.minimum(p.places, p.out_y - item.first(p.axes - 2) * p.places)
+
+
+def _points(k: Module, p: Words, item: Item) -> Value:
+    """Points: the one at infinity is that of the last line alone."""
+    return p.y_taps - k.select(_lines(k, p, item) < p.places, 1, 0)
+
+
+def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, block: Value, absolute: Value,
+          channels: Value, row: Value, flag: Buffer) -> None:  # fmt: skip
+    """Results of a row of the outer axes."""
+    last, pixels, valid = axis_record(k, p, p.axes - 1), item.extent(p.axes - 1), _lines(k, p, item)
+    _, y_row, r_row = row_place(k, p, item, row)
+    beside = block * p.lanes_used
+    y, r = k.buffer(frame, 2) + (y_row + beside * p.y_c), k.buffer(frame, 4) + (r_row + beside * p.r_c)
+    of_block = absolute * p.lanes_used * p.word_bytes
+    bias, scale, constants = p.buffer("bias") + of_block, p.buffer("scale") + of_block, p.buffer("constants")
+    sums, near = workspace + p.sums, p.near_out.equals(1)
+    with k.when(near):
+        k.call(
+            p.buffer("columns_out"), sums, p.s_point, y, p.y_row, last.y_stride, channels, pixels, valid, bias, r,
+            p.r_row, last.r_stride, constants, flag,
+        )  # fmt: skip
+    with k.when(near, otherwise=True):
+        out = workspace + p.out
+        k.call(
+            p.buffer("columns_out"), sums, p.s_point, out, p.out_line, p.vector_bytes, channels, pixels, valid, bias,
+            workspace, 0, 0, constants, flag,
+        )  # fmt: skip
+        with k.loop(0, valid) as i:
+            k.call(
+                p.buffer("move_out"), out + i.index * p.out_line, p.vector_bytes, p.word_bytes, y + i.index * p.y_row,
+                last.y_stride, p.y_c, pixels, channels, bias, scale, r + i.index * p.r_row, last.r_stride, p.r_c,
+                constants,
+            )  # fmt: skip
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    p = s.problem
+    reason = winograd_rows.applicable(s)
+    if reason is not None:
+        return reason
+    if p.c != p.m:
+        return f"needs groups with as many channels out as in, not {p.c // p.groups} and {p.m // p.groups}"
+    if p.c // p.groups > lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]):
+        return "a group is wider than a vector"
+    return None
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs."""
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    return max(_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem))
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: products, transforms and moves."""
+    p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
+    group, near, blocks = p.c // p.groups, p.layout == "NHWC", block_count(s, arith)
+    most, each = most_rows(s.target, group), 10.0
+    if near and blocks > 1:  # a block meets its pixels, and goes back to them, in few sets of a cache
+        each += _COLLIDING.get(math.gcd(p.c * p.x_dtype.itemsize, 1024), 0.0)
+    products = transforms = moves = 0.0
+    for sweep in sweeps(p):
+        plan = _plan(s, arith, sweep)
+        # rows of tiles, the last of which is short
+        box_count = sweep[-2].out / SCHEME.m + 0.2
+        box_count *= math.prod(-(-sweep[a].out // plan.box[a]) for a in range(len(sweep)) if a != len(sweep) - 2)
+        rows, outer_lines = math.prod(plan.box[:-2]), math.prod(h.count for h in plan.held[:-2])
+        taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
+        far = 1.2 if outer_lines > 1 else 1.0
+        for _, pixels in near_equal(plan.box[-1], most):
+            step = max(pixels * group / 2, (pixels + group) / 2, 4.0) * far
+            products += box_count * rows * SCHEME.n * (taps * step + 4 + 0.35 * pixels * group)
+        products += box_count * rows * SCHEME.n * 20.0
+        transforms += box_count * (200.0 + outer_lines * (40 + plan.held[-1].count * each))
+        transforms += box_count * rows * (80 + plan.box[-1] * each)
+        if not near:
+            per_in = 9.0 if planes_collide(p, reading=True) else 7.0
+            per_out = 9.0 if planes_collide(p, reading=False) else 5.5
+            moves += box_count * outer_lines * SCHEME.n * (40 + plan.held[-1].count * per_in)
+            moves += box_count * rows * SCHEME.m * (40 + plan.box[-1] * per_out)
+    batch = (p.n or 0) * blocks
+    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Sizes of one sweep's boxes, in tiles along the last axis but one, and where things lie."""
+
+    box: tuple[int, ...]
+    held: tuple[Lines, ...]
+    blocks: int
+    line_bytes: int
+    panel: int
+    v: int
+    v_point: int
+    sums: int
+    s_point: int
+    out: int
+    out_line: int
+    workspace: int
+
+
+@lru_cache(256)
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
+    s = replace(s, problem=replace(s.problem, n=1), threads=1)  # boxes are what is done again
+    whole = tuple(axis.out for axis in (*sweep[:-2], sweep[-1]))
+    budget = s.budget(_NEAR_BYTES if len(sweep) == 2 else _BOX_BYTES)
+
+    def sizes(cut: tuple[int, ...]) -> _Plan:
+        return _sizes(s, arith, sweep, (*cut[:-1], 1, cut[-1]))
+
+    return sizes(boxes(whole, lambda cut: sizes(cut).workspace, budget))
+
+
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) -> _Plan:
+    total, pixel = block_count(s, arith), s.target.vector_bytes
+    outputs = (*box[:-2], SCHEME.m, box[-1])
+    held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], outputs[:-1], strict=True)), as_it_lies(sweep[-1], box[-1]))
+    outer_lines, line_bytes = math.prod(h.count for h in held[:-2]), odd_lines(held[-1].count * pixel)
+    panel = -(-(24 * len(sweep) + 8) // 64) * 64
+    v = panel + outer_lines * SCHEME.n * line_bytes
+    sums = v + outer_lines * SCHEME.n * line_bytes
+    s_point = odd_lines(box[-1] * pixel)
+    out = sums + SCHEME.n * s_point
+    end = max(out + SCHEME.m * box[-1] * pixel, panel + direct.again_workspace(s, arith, sweep, outputs))
+    blocks = -(-total // -(-total // _MOST_BLOCKS))
+    return _Plan(box, held, blocks, line_bytes, panel, v, line_bytes, sums, s_point, out, box[-1] * pixel, end)
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step per sweep."""
+    keep: list[Any] = []
+    name, wide = "winograd_groups", r.target.vector_bytes
+    address = kernel(name, (name,), lambda k: driver(k, name, wide), r.target, check=r.check)[name]
+    steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
+    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+    p, arith, last, plan = r.problem, r.arith, sweep[-1], _plan(r.situation, r.arith, sweep)
+    group, used, blocks = p.c // p.groups, lanes_used(r.situation, arith), block_count(r.situation, arith)
+    pixel, v_line = r.target.vector_bytes, SCHEME.n * plan.v_point
+    move_in, move_out = (
+        Move(p.x, arith.accumulator, along_in(r, last, "c")),
+        Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue),
+    )
+    near_in, near_out = move_in.along == "cc", move_out.along == "cc" and r.epilogue.is_cheap
+    taps = math.prod(axis.taps for axis in sweep[:-2]) * last.taps
+    outer = [0]
+    for h in plan.held[:-2]:
+        outer = [o * h.count + t for o in outer for t in h.start]
+    of_tap = group * pixel
+    entries = [
+        [v for t, at in enumerate(plan.held[-1].start)
+         for v in (o * v_line + at * pixel, (tap * last.taps + t) * of_tap)]
+        for tap, o in enumerate(outer)
+    ]  # fmt: skip
+    functions, most = tile_functions(r, of_sums(arith.name), group), most_rows(r.target, group)
+    tables = [walks_of(functions, pixels, most) for pixels in (plan.box[-1], last.out % plan.box[-1])]
+    longest = 1 + max(len(t) for t in tables)
+    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
+    packed = r.packed(
+        ("winograd_groups", arith.name, lanes(r.target, arith), key),
+        lambda: _packed_weights(r.weights(sweep), last.taps, lanes(r.target, arith)),
+    )
+    blocked = replace(r, situation=replace(r.situation, problem=of_blocks(p, used, blocks)))
+    values = common_words(blocked, in_tiles(sweep), plan.box, list(plan.held), 1, keep, plan.blocks)
+    y_row, r_row = (0 if o is None else o.spatial[-2] * sweep[-2].out_step for o in (r.y, r.residual))
+    values.update({
+        "panel": plan.panel, "scratch": 0, "lanes_used": used, "total_channels": p.c, "total_blocks": blocks,
+        "item_blocks": plan.blocks, "block_groups": used // group, "total_groups": p.groups, "word_bytes": arith.bytes,
+        "vector_bytes": pixel, "reach": plan.held[-1].count - plan.box[-1], "near_in": int(near_in),
+        "near_out": int(near_out), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
+        "outer_lines": math.prod(h.count for h in plan.held[:-2]), "line_bytes": plan.line_bytes,
+        "move_in": 0 if near_in else move_address(r, move_in),
+        "columns_in": _columns(r, move_in if near_in else Move(arith.name, arith.accumulator, "cc")),
+        "v": plan.v, "v_point": plan.v_point, "v_line": v_line, **row_lists(sweep[:-2], entries, ENTRY_WORDS),
+        "tiles": words([v for t in tables for v in (len(t) // 4, *t, *[0] * (longest - 1 - len(t)))]),
+        "table_words": longest, "weights": packed, "w_block": SCHEME.n * taps * of_tap, "w_point": taps * of_tap,
+        "sums": plan.sums, "s_point": plan.s_point,
+        "columns_out": _columns(r, move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue())),
+        "y_row": y_row, "r_row": r_row, "out": plan.out, "out_line": plan.out_line,
+        "move_out": 0 if near_out else move_address(r, move_out),
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
+        "again": plan.panel, "repair": direct.repair_address(r), "again_blocks": 1,
+        "again_words": direct.again_words(r, sweep, (*plan.box[:-2], SCHEME.m, plan.box[-1]), 1, keep),
+    })  # fmt: skip
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _columns(r: Request, spec: Move) -> int:
+    """Address of the transform of a row of tiles, one way or the other."""
+    lane, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
+    make = columns_in if spec.epilogue is None else columns_out
+
+    def build(k: Module) -> None:
+        make(k, "columns", spec, SCHEME, lane, f16c=f16c)
+
+    return kernel(f"columns {SCHEME} {spec} {lane}", ("columns",), build, r.target, check=r.check)["columns"]
+
+
+def _packed_weights(w: NDArray[Any], wide: int, lane: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) as [block][point][tap not transformed][distance][lane].
+
+    Transformed in float64 and rounded once.
+    """
+    groups, m, c, taps = w.shape
+    inner = w.astype(np.float64).reshape(groups, m, c, taps // (SCHEME.r * wide), SCHEME.r, wide)
+    made = np.einsum("iy,gmctyx->gmcitx", SCHEME.weights, inner).reshape(groups, m, c, -1)
+    return packed_weights(made.astype(w.dtype), lane)
