@@ -76,6 +76,8 @@ _MOST_BLOCKS = 16
 
 _COLLIDING = {512: 8.0, 1024: 22.0}
 """Cycles more that a column takes where pixels lie a multiple of so many bytes apart."""
+_CACHED_BYTES, _LAST_BYTES = 6 << 20, 5.0
+"""Input and result beyond this come and go a vector of each pixel at a time; bytes a cycle."""
 
 WORDS = (
     *COMMON,
@@ -244,9 +246,7 @@ def cost(s: Situation) -> dict[str, float]:
     """Cycles: products, transforms and moves."""
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     group, near, blocks = p.c // p.groups, p.layout == "NHWC", block_count(s, arith)
-    most, each = most_rows(s.target, group), 10.0
-    if near and blocks > 1:  # a block meets its pixels, and goes back to them, in few sets of a cache
-        each += _COLLIDING.get(math.gcd(p.c * p.x_dtype.itemsize, 1024), 0.0)
+    most = most_rows(s.target, group)
     products = transforms = moves = 0.0
     for sweep in sweeps(p):
         plan = _plan(s, arith, sweep)
@@ -255,10 +255,13 @@ def cost(s: Situation) -> dict[str, float]:
         box_count *= math.prod(-(-sweep[a].out // plan.box[a]) for a in range(len(sweep)) if a != len(sweep) - 2)
         rows, outer_lines = math.prod(plan.box[:-2]), math.prod(h.count for h in plan.held[:-2])
         taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
-        far = 1.2 if outer_lines > 1 else 1.0
+        far, each = 1.2 if outer_lines > 1 else 1.0, 10.0
+        if near and blocks > 1 and plan.box[-1] > 8:  # a block meets its pixels in few sets of a cache
+            each += _COLLIDING.get(math.gcd(p.c * p.x_dtype.itemsize, 1024), 0.0)
         for _, pixels in near_equal(plan.box[-1], most):
             step = max(pixels * group / 2, (pixels + group) / 2, 4.0) * far
-            products += box_count * rows * SCHEME.n * (taps * step + 4 + 0.35 * pixels * group)
+            alone = group if pixels == 1 else 0.0  # nothing else to do while its sums are added
+            products += box_count * rows * SCHEME.n * (taps * step + 4 + 0.35 * pixels * group + alone)
         products += box_count * rows * SCHEME.n * 20.0
         transforms += box_count * (200.0 + outer_lines * (40 + plan.held[-1].count * each))
         transforms += box_count * rows * (80 + plan.box[-1] * each)
@@ -268,7 +271,9 @@ def cost(s: Situation) -> dict[str, float]:
             moves += box_count * outer_lines * SCHEME.n * (40 + plan.held[-1].count * per_in)
             moves += box_count * rows * SCHEME.m * (40 + plan.box[-1] * per_out)
     batch = (p.n or 0) * blocks
-    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
+    held = p.c * (math.prod(e or 0 for e in p.i) + math.prod(e or 0 for e in p.out)) * p.x_dtype.itemsize
+    moves = moves * batch + (p.n or 0) * max(0, held - _CACHED_BYTES) / _LAST_BYTES
+    return {"products": products * batch, "transforms": transforms * batch, "moves": moves}
 
 
 @dataclass(frozen=True, slots=True)
