@@ -76,7 +76,7 @@ _NEAR_BYTES, _BOX_BYTES = 96 << 10, 768 << 10
 held as well, what a second-level cache holds beside the weights."""
 _STREAMED, _HELD_BYTES = 16.0, 512 << 10
 """Bytes a cycle at which weights come from the last cache, and how many stay in a nearer one."""
-_CACHED_BYTES, _LAST_BYTES = 2 << 20, 5.0
+_CACHED_BYTES, _LAST_BYTES = 6 << 20, 3.0
 """Of input and result, those beyond this come and go between the last cache and the transforms; bytes a cycle."""
 _MOST_CHANNELS = 64
 """Channels of a group: with more, lanes of channels are full and ``winograd`` has less products."""
