@@ -20,7 +20,7 @@ import numpy as np
 from polyconv.algorithms import points
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.points import SET, Row
-from polyconv.algorithms.pointwise import fill_step, packed_axes, pieces, with_folded
+from polyconv.algorithms.pointwise import fill_step, pieces
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -207,13 +207,12 @@ def _apart(axis: Axis) -> bool:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
-    found = {axes for sweep in _inner(s) for axes in (sweep, packed_axes(sweep))}  # as tensors may lie
-    return max((*(_cheapest(s, axes).workspace for axes in found), 64 * (s.problem.rank + 2) + 256))
+    return max((*(_cheapest(s, sweep).workspace for sweep in _inner(s)), 64 * (s.problem.rank + 2) + 256))
 
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds with the lanes that are filled, and the moves."""
-    terms = [_cost(s, _cheapest(s, axes), axes) for axes in map(packed_axes, _inner(s))]
+    terms = [_cost(s, _cheapest(s, sweep), sweep) for sweep in _inner(s)]
     return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
 
 
@@ -234,6 +233,8 @@ def _cheapest(s: Situation, sweep: Sweep) -> _Plan:
     return min(plans, key=lambda plan: (plan.workspace > budget, sum(_cost(s, plan, sweep).values())))
 
 
+_NEAR_BYTES = 32 << 10
+"""Panel that a first-level cache holds."""
 _CUTS = 12
 """Ways to cut an axis that are compared."""
 
@@ -293,7 +294,8 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
     products = moves = 0.0
     for outputs, times in Counter(outputs for _, outputs in plan.sets).items():
         if plan.pixels:
-            cycles = points.pixel_set_cycles(s, arith, outputs, plan.entries, math.ceil(count / lane))
+            far = 1.05 if plan.panel > _NEAR_BYTES else 1.0  # every set of outputs reads the panel once more
+            cycles = points.pixel_set_cycles(s, arith, outputs, plan.entries, math.ceil(count / lane)) * far
             leaving = math.ceil(count / lane) * outputs * ((1.5 if fits else 4.0) + apart_cycles(p, sweep[-1]))
         else:
             used = -(-outputs // lane)
@@ -332,8 +334,7 @@ def build(r: Request) -> Program:
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(given: Request, whole: Sweep, inner: Sweep, keep: list[Any]) -> Step:
-    r, sweep = with_folded(given, inner)
+def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
     s, p, arith = r.situation, r.problem, r.arith
     last, lane = sweep[-1], lanes(r.target, r.arith)
     plan = _cheapest(s, sweep)

@@ -23,6 +23,7 @@ from polyconv.algorithms import points
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.program import (
+    STREAMED_BYTES,
     Operand,
     Program,
     Request,
@@ -51,7 +52,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "build", "cost", "fill_step", "packed_axes", "pieces", "with_folded", "workspace"]
+__all__ = ["applicable", "build", "cost", "fill_step", "pieces", "workspace"]
 
 _REPEATED = 0.02
 """Share of an item's work that every part of its outputs does anew: its inputs come from the third cache once more."""
@@ -272,15 +273,10 @@ def _ahead(r: Request, axes: Sweep, plan: _Plan) -> tuple[int, int]:
             together if r.x.c == r.x.itemsize else r.x.c)  # fmt: skip
 
 
-def packed_axes(sweep: Sweep) -> Sweep:
-    """Axes of a sweep over packed tensors, those that lie together as one."""
-    return _folded(sweep, [_packed_strides(sweep, "inp"), _packed_strides(sweep, "out")])[0]
-
-
 def _expected(s: Situation, arith: Arithmetic, family: _Family) -> _Plan:
     """The plan for packed tensors: the cheapest."""
     sweep = family[0]
-    axes = packed_axes(sweep)
+    axes, _ = _folded(sweep, [_packed_strides(sweep, "inp"), _packed_strides(sweep, "out")])
     forms = [("channel", _phases(family) if s.problem.layout == "NCHW" else 1)]
     if _lies_in_rows(s, axes):
         forms.append(("pixel", 1))
@@ -337,7 +333,10 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             across = p.layout == "NCHW" and p.m > 1
             # one vector of results a pixel: loads are what tiles wait for, and those of pixels far apart are slow
             apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.15 if plan.width == 1 else 1.0
-            products += sum(tile_cycles(n, used) * group_in * apart + 15 for _, n in tiles)
+            streams = used * s.target.vector_bytes / STREAMED_BYTES + (1.5 if across else 0.0)
+            if group_in * used * s.target.vector_bytes < _NEAR_BYTES // 2:
+                streams = 0.0
+            products += sum(max(tile_cycles(n, used) * apart, streams) * group_in + 15 for _, n in tiles)
             leaving = 8.0 + apart_cycles(p, _last_out(plan)) if across else 1.5 if is_fusible(p) else 4.0
             moves += width * used * leaving
     if p.layout == "NHWC" and not _is_far(p, plan.sweep):
@@ -369,7 +368,7 @@ def build(r: Request) -> Program:
 
 def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
     s, arith, p = given.situation, given.arith, given.problem
-    r, axes = with_folded(given, family[0])
+    r, axes = _with_folded(given, family[0])
     plan = _fitting(r, axes, _expected(s, arith, family))
     name = f"pointwise {'pixels' if plan.pixels else 'channels'}"
     address = kernel(name, ("driver",), lambda k: driver(k, "driver", pixels=plan.pixels), r.target, check=r.check)
@@ -428,7 +427,7 @@ def _places(r: Request, family: _Family, phases: int) -> list[list[tuple[int, in
 
 
 def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
-    r, axes = with_folded(given, sweep)
+    r, axes = _with_folded(given, sweep)
     plan = _plan(r.situation, r.arith, axes, 1, "channel", 1)
     address = kernel("pointwise fill", ("driver",), lambda k: fill_driver(k, "driver"), r.target, check=r.check)
     move = Move(r.arith.accumulator, r.problem.y, along_out(r, axes[-1], "c"), r.epilogue)
@@ -444,7 +443,7 @@ def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
 
 
-def with_folded(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
+def _with_folded(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
     """The request and the sweep with axes that lie together in all operands as one."""
     operands = [r.x, r.y] + ([r.residual] if r.residual is not None else [])
     axes, folded = _folded(sweep, operands)

@@ -29,8 +29,8 @@ from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
 __all__ = [
-    "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "along_in",
-    "along_out", "apart_cycles", "apart_words", "boxes", "common_words", "far_cycles", "fill_words",
+    "FREE_BYTES", "STREAMED_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic",
+    "along_in", "along_out", "apart_cycles", "apart_words", "boxes", "common_words", "far_cycles", "fill_words",
     "fused_address", "is_apart", "is_fusible", "move_address", "near_equal",
     "one_step", "own_bound", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles",
     "transform_refusal", "zeros",
@@ -456,6 +456,10 @@ def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vect
 
 MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0
 """Vector multiply-adds and loads a cycle, and cycles of a multiply-add (Zen 5; Zen 4 has 1, 2, 4)."""
+
+
+STREAMED_BYTES = 16.0
+"""Bytes a cycle of weights that a first-level cache does not hold: short tiles of few entries wait for them."""
 
 
 def tile_cycles(rows: int, vectors: int) -> float:
