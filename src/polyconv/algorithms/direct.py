@@ -346,7 +346,8 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
     steps = group_in_words(group_in, arith) * math.prod(axis.taps for axis in sweep)
     tiles = near_equal(plan.box[-1], most)
-    streams = plan.vectors * s.target.vector_bytes / STREAMED_BYTES if all(a.taps == 1 for a in sweep) else 0.0
+    strided_points = sweep[-1].stride > 1 and all(axis.taps == 1 for axis in sweep)
+    streams = plan.vectors * s.target.vector_bytes / STREAMED_BYTES if strided_points else 0.0
     row = sum(max(tile_cycles(rows, plan.vectors), streams) for _, rows in tiles)
     rows = math.prod(plan.box[:-1]) * box_count
     lines_held = math.prod(max(1, h.count) for h in plan.held)

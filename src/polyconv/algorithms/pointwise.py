@@ -334,7 +334,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             # one vector of results a pixel: loads are what tiles wait for, and those of pixels far apart are slow
             apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.15 if plan.width == 1 else 1.0
             streams = used * s.target.vector_bytes / STREAMED_BYTES + (1.5 if across else 0.0)
-            if group_in * used * s.target.vector_bytes < _NEAR_BYTES // 2:
+            if plan.sweep[-1].stride == 1 or group_in * used * s.target.vector_bytes < _NEAR_BYTES // 2:
                 streams = 0.0
             products += sum(max(tile_cycles(n, used) * apart, streams) * group_in + 15 for _, n in tiles)
             leaving = 8.0 + apart_cycles(p, _last_out(plan)) if across else 1.5 if is_fusible(p) else 4.0

@@ -459,7 +459,7 @@ MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0
 
 
 STREAMED_BYTES = 16.0
-"""Bytes a cycle of weights that a first-level cache does not hold: short tiles of few entries wait for them."""
+"""Bytes a cycle of weights that a first-level cache does not hold: short rows of strided pixels wait for them."""
 
 
 def tile_cycles(rows: int, vectors: int) -> float:
