@@ -98,6 +98,9 @@ _STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (4 << 20, 24.0), (25 << 20, 14.0)
 """Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
 _SLOWER, _TRANSFORM_CYCLES = 1.15, 3.6
 """Cycles of products for every one that they would take at full speed; those of a transformed vector."""
+_WORTH_STACKING = 0.95
+"""Share of the cycles of images alone from which on boxes hold several: of large maps that gains nothing, and threads
+lost up to a tenth by it."""
 _REPEATED_BYTES = 2 << 20
 """Transformed weights that each of several threads streams rather than transforming all inputs."""
 
@@ -646,8 +649,11 @@ def _stacked(s: Situation, arith: Arithmetic, sweep: Sweep, alone: Plan) -> tupl
     images = s.problem.n or 0
     stacked = (Axis(images, images, 1, 1, 1, 0), *sweep)
     plans = _candidates(s, arith, stacked, alone.y, alone.x, alone.together)
-    best = min(plans, key=lambda plan: sum(_cost(s, arith, stacked, plan).values()), default=alone)
-    return (stacked, best) if best.outer and best.outer[0] > 1 else (sweep, alone)
+    cycles = [sum(_cost(s, arith, stacked, plan).values()) for plan in plans]
+    least = min(cycles, default=math.inf)
+    if least > _WORTH_STACKING * sum(_cost(s, arith, sweep, alone).values()):
+        return sweep, alone
+    return stacked, plans[cycles.index(least)]
 
 
 def scheme(s: Situation) -> str:
@@ -718,13 +724,16 @@ def shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> tuple[P
     items = max(1, images * p.groups * outer * len(plan.rows) * len(plan.columns))
     if s.threads == 1 or items >= 2 * s.threads:
         return plan, 1
-    if _weight_bytes(s, arith, sweep, plan) > _REPEATED_BYTES:
+    heavy = _weight_bytes(s, arith, sweep, plan) > _REPEATED_BYTES
+    if is_stacked(p, sweep):
+        wanted = -(-s.threads * (1 if heavy else 2) * -(-sweep[0].out // plan.outer[0]) // items)
+        if wanted <= sweep[0].out:
+            outer = (min(plan.outer[0], -(-sweep[0].out // wanted)),)
+            return _sizes(s, arith, sweep, plan.y, plan.x, plan.rows, plan.columns, outer, plan.together), 1
+    if heavy:
         splits = min(plan.blocks, -(-s.threads // items))
         return plan, -(-plan.blocks // -(-plan.blocks // splits))
     rows, columns = plan.rows, plan.columns
-    if is_stacked(p, sweep):
-        fewer = -(-sweep[0].out // (-(-sweep[0].out // plan.outer[0]) * -(-2 * s.threads // items)))
-        return _sizes(s, arith, sweep, plan.y, plan.x, rows, columns, (fewer,), plan.together), 1
     cuts, axis, m = (rows, sweep[-2], plan.y.m) if plan.transformed == 2 else (columns, sweep[-1], plan.x.m)
     residues = cuts[0].residues
     count = _tiles(axis, m)[0]
