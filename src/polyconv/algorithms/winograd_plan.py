@@ -91,7 +91,7 @@ NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
 _PANEL_BYTES = 32 << 10
 """Panel that stays in a first-level cache until it is transformed: of as many channels at a time as fit."""
-_MOST_TOGETHER, _SUMS_BYTES = 4, 400 << 10
+_MOST_TOGETHER, _SUMS_BYTES = 4, 352 << 10
 """Most blocks of outputs whose sums are held together, and most bytes of these: every block that is alone reads all
 transformed inputs again.  Measured: 3 to 10 % off on maps of 7 to 28 with 256 channels and more, 8 blocks no better."""
 _STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (4 << 20, 24.0), (25 << 20, 14.0), (40 << 20, 11.0)), 8.0
