@@ -24,7 +24,6 @@ from polyconv.algorithms.packing import Set, packed_sets
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_list, row_place
 from polyconv.algorithms.program import (
     MULTIPLY_ADDS,
-    STREAMED_BYTES,
     Program,
     Request,
     Situation,
@@ -91,6 +90,10 @@ _MEMORY_BYTES, _LAST_BYTES, _CACHE_BYTES = 5.0, 8.0, 16.0
 """Bytes a cycle that a thread gets from memory, from the last cache and from its second-level cache."""
 _NEAR_BYTES = 512 << 10
 """Weights up to this stay in a second-level cache from box to box."""
+
+_SHORT_STEP, _SHORT_CYCLES, _BLOCK_BYTES = 6.0, 0.35, 640 << 10
+"""A step of a tile of fewer cycles takes so much longer; weights of a block of outputs up to this stream from a
+second-level cache, others half as fast.  Measured on Zen 5, AVX-512 and AVX2."""
 
 WORDS = (
     *COMMON,
@@ -342,29 +345,25 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     """Cycles of one sweep."""
     p, plan = s.problem, _plan(s, arith, sweep)
     lane, group_in, group_out = lanes(s.target, arith), p.c // p.groups, p.m // p.groups
-    most = channel_tile_rows(s.target, plan.vectors)
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
     steps = group_in_words(group_in, arith) * math.prod(axis.taps for axis in sweep)
-    tiles = near_equal(plan.box[-1], most)
-    strided_points = sweep[-1].stride > 1 and all(axis.taps == 1 for axis in sweep)
-    streams = plan.vectors * s.target.vector_bytes / STREAMED_BYTES if strided_points else 0.0
-    row = sum(max(tile_cycles(rows, plan.vectors), streams) for _, rows in tiles)
+    row, tiles = _row_cycles(s, arith, steps, plan.vectors, plan.box[-1])
     rows = math.prod(plan.box[:-1]) * box_count
     lines_held = math.prod(max(1, h.count) for h in plan.held)
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     met = share_met(sweep, _row_bands(sweep, entries))
-    products = rows * plan.blocks * met * (row * steps + len(tiles) * (20 + 4.0 * entries))
+    products = rows * met * (row * steps + tiles * (20 + 4.0 * entries))
     moves = box_count * _pack_cycles(s, arith, sweep, plan)
     bytes_in = box_count * lines_held * group_in * p.x_dtype.itemsize
-    moves += far_cycles(p, bytes_in, squares=p.layout == "NCHW")
+    moves += far_cycles(p, bytes_in, squares=False)
     # a row of outputs leaves through a transposition, or straight from registers
     if p.layout == "NHWC":
         across = 1.5 if is_fusible(p) and plan.chunks == 1 else 4.0
     else:
-        across = (16.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
+        across = (12.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
     per_output = across if group_out >= lane // 2 else 2.0 * group_out
-    moves += rows * plan.box[-1] * plan.blocks * plan.vectors * per_output
+    moves += rows * plan.box[-1] * -(-group_out // lane) * per_output
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "moves": moves * batch}
 
@@ -525,10 +524,11 @@ def box_sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...
     p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane = lanes(s.target, arith)
-    vectors = vectors or (1 if group_out <= lane else 2)
+    steps = group_in_words(group_in, arith) * math.prod(axis.taps for axis in sweep)
+    vectors = vectors or _vectors(s, arith, steps, sweep[-1].out)
     block_outputs = vectors * lane
     blocks = max(1, -(-group_out // block_outputs))
-    last_vectors = 1 if vectors == 2 and group_out - (blocks - 1) * block_outputs <= lane else vectors
+    last_vectors = max(1, -(-(group_out - (blocks - 1) * block_outputs) // lane))
     block_channels = ROW_WORDS * arith.channels
     row_bytes = ROW_WORDS * arith.bytes
     header = -(-(24 * len(sweep)) // 64) * 64
@@ -548,6 +548,27 @@ def box_sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...
         box, held, vectors, last_vectors, blocks, chunk, chunks, row_bytes, line_bytes, block_bytes, panel,
         slot_row, slot_block, 1, header + panel + 256 + sums + 128,
     )  # fmt: skip
+
+
+def _row_cycles(s: Situation, arith: Arithmetic, steps: int, vectors: int, width: int) -> tuple[float, int]:
+    """Cycles of a step of all tiles of a row of outputs in blocks of so many vectors, and how many tiles there are."""
+    outputs, size = -(-(s.problem.m // s.problem.groups) // lanes(s.target, arith)), s.target.vector_bytes
+    total, tiles = 0.0, 0
+    for some in (vectors,) * (outputs // vectors) + (outputs % vectors,) * (outputs % vectors > 0):
+        stream = some * size / (2 * _CACHE_BYTES if steps * some * size <= _BLOCK_BYTES else _CACHE_BYTES)
+        for _, rows in near_equal(width, channel_tile_rows(s.target, some)):
+            least = max(tile_cycles(rows, some), stream)
+            total += least + (_SHORT_CYCLES if least < _SHORT_STEP else 0.0)
+            tiles += 1
+    return total, tiles
+
+
+@lru_cache(256)
+def _vectors(s: Situation, arith: Arithmetic, steps: int, width: int) -> int:
+    """Vectors of outputs of a tile: two, or three where rows are cut into tiles too low for two."""
+    outputs = -(-(s.problem.m // s.problem.groups) // lanes(s.target, arith))
+    choices = [v for v in (2, 3) if v <= outputs and channel_tile_rows(s.target, v)]
+    return min(choices, key=lambda vectors: _row_cycles(s, arith, steps, vectors, width)[0], default=1)
 
 
 def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: list[Any]) -> dict[str, Any]:
@@ -619,7 +640,7 @@ def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool) ->
 
     families = functions(plan.vectors, False), functions(plan.last_vectors, cut)
     tables = [
-        [v for first, rows in near_equal(pixels, len(families[0])) for v in (first, of_block[rows - 1], 0)]
+        [v for first, rows in near_equal(pixels, len(of_block)) for v in (first, of_block[rows - 1], 0)]
         for of_block in families
         for pixels in (plan.box[-1], edge)
     ]

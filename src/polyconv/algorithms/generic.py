@@ -61,6 +61,9 @@ times; most groups of an item."""
 _NEAR_BYTES = 16 << 10
 """Inputs of one tile beyond this do not stay in the first-level cache until the next tile reads them again."""
 
+_FAR_LINES = 1.07
+"""Factor on the multiply-adds of a row of outputs whose taps lie in several lines of the panel."""
+
 WORDS = (
     *COMMON,
     "block_groups", "group_total", "channels", "plane_bytes", "line_bytes", "word_bytes", "lane_bytes", "lanes",
@@ -322,7 +325,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
 
     def tile(rows: int, vectors: int) -> float:
         """Cycles of a step: neighbouring taps load across lines, one vector a cycle."""
-        return max(tile_cycles(rows, vectors), vectors if last.taps > 1 else 0.0)
+        cycles = max(tile_cycles(rows, vectors), vectors if last.taps > 1 else 0.0)
+        return cycles * _FAR_LINES if outer > 1 and not plan.flat else cycles
 
     for _, rows in tile_rows(group_out, s.target):
         if plan.fused:
