@@ -48,6 +48,10 @@ __all__ = ["WORDS", "applicable", "build", "cost", "driver", "workspace"]
 PANEL_BYTES = 256 << 10
 """Workspace of a thread: a quarter of a 1 MiB second-level cache."""
 
+_STREAMS, _NEAR_BYTES, _MISSED_BYTES = 16, 32 << 10, 12.0
+"""Lines of a row that the hardware foresees; bytes of more than those that stay in the first-level cache from row to
+row, and bytes a cycle at which others come."""
+
 _ENTRY_WORDS = 3
 
 _SQUARE = 8
@@ -160,13 +164,16 @@ def cost(s: Situation) -> dict[str, float]:
     group_in, sweep = p.c // p.groups, plan.sweep
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
     rows = math.prod(plan.box[:-1]) * box_count
-    steps = group_in * math.prod(mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
+    lines_of_row = math.prod(mean_taps(axis) for axis in sweep[:-1])
+    steps = group_in * lines_of_row * sweep[-1].taps
+    far = lines_of_row > _STREAMS and lines_of_row * plan.line_bytes > _NEAR_BYTES
+    missed = lines_of_row * plan.line_bytes / _MISSED_BYTES if far else 0.0
     products = moves = 0.0
     last_vectors = plan.last_vectors
     for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
         tiles = near_equal(plan.box[-1], run_tiles(s.target)[vectors])
         row = sum(tile_cycles(n, vectors) * steps + 1.2 * n * vectors for _, n in tiles)
-        products += rows * count * (row + len(tiles) * (25 + 2.0 * sum(map(len, plan.entries))) + 40)
+        products += rows * count * (row + len(tiles) * (25 + 2.0 * sum(map(len, plan.entries))) + 40 + missed)
         if p.layout == "NCHW" or not is_fusible(p):
             across = 4.0 if p.layout == "NHWC" else 16.0 if planes_collide(p, reading=False) else 9.0
             moves += rows * count * plan.box[-1] * vectors * across
