@@ -54,7 +54,7 @@ _CACHED_BYTES = 24 << 20
 """Spectra that a last-level cache holds."""
 _MEMORY_BYTES = 8.0
 """Bytes a cycle of tensors that no cache holds."""
-_HELD_BYTES, _SCATTERED = 3 << 19, 0.8
+_HELD_BYTES, _SCATTERED = 3 << 19, {"NCHW": 1.2, "NHWC": 0.8}
 """Of input and result, those beyond this cost so many cycles a byte: tiles of planes touch them line by line, far
 apart, which no CPU foresees."""
 _MOST_BYTES = 32 << 20
@@ -314,7 +314,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         each = (16.0 if p.layout == "NCHW" else 8.0) / plan.outputs[-1]
         moves += each * max(0, sum(bytes_moved) - _HELD_BYTES)
     elif len(sweep) > 1 and plan.kind != "own":
-        moves += _SCATTERED * max(0, sum(bytes_moved) - _HELD_BYTES)
+        moves += _SCATTERED[p.layout] * max(0, sum(bytes_moved) - _HELD_BYTES)
     batch = p.n or 0
     return {"transforms": transforms * batch, "products": products * batch, "moves": moves * batch}
 
