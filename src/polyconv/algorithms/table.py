@@ -26,6 +26,7 @@ from polyconv.algorithms import (
     winograd_groups,
     winograd_plan,
     winograd_rows,
+    woven,
 )
 from polyconv.algorithms.program import FREE_BYTES, Program, Request, Situation, accumulator_arithmetic, own_bound
 
@@ -105,6 +106,8 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("grouped", grouped.applicable, grouped.cost, grouped.workspace, accumulator_arithmetic, own_bound,
                   grouped.build),
         Algorithm("stem", stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build),
+        Algorithm("woven", woven.applicable, woven.cost, woven.workspace, accumulator_arithmetic, own_bound,
+                  woven.build),
         Algorithm("careful", direct.careful_applicable, direct.careful_cost, direct.workspace,
                   accumulator_arithmetic, own_bound, direct.careful_build),
         Algorithm("generic", generic.applicable, generic.cost, generic.workspace, accumulator_arithmetic, own_bound,

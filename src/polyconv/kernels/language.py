@@ -536,11 +536,12 @@ class Module:
 
     def store_first(self, value: Value, target: Buffer, mask: Mask) -> None:
         """Store the lanes of a mask; memory behind the other lanes is not touched."""
-        self._store_masked(value, target, mask.bits, mask.count * value.type.element_bytes)
+        skipped = 0 if mask.first is None else mask.first * value.type.element_bytes
+        self._store_masked(value, target, mask.bits, mask.count * value.type.element_bytes - skipped, skipped)
 
-    def _store_masked(self, value: Value, target: Buffer, bits: Value, size: Value) -> None:
+    def _store_masked(self, value: Value, target: Buffer, bits: Value, size: Value, skipped: Value | int = 0) -> None:
         type_ = value.type
-        address = self._checked(target, size, "masked store")
+        address = self._checked(target, size, "masked store", skipped)
         full = f"llvm.masked.store.{type_.suffix}.p0"
         self._declared.setdefault(full, f"declare void @{full}({type_}, ptr, i32, {bits.type})")
         self._line(f"  call void @{full}({type_} {value.name}, ptr {address}, i32 1, {bits.type} {bits.name})")

@@ -7,7 +7,7 @@ and converts to the result type.  It must know nothing of kernels' taps, strides
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
 
 __all__ = [
     "BLOCK", "Apart", "Block", "Epilogue", "Given", "Move", "converted", "load_in", "move", "store_in", "store_out",
-    "transposed", "zero_rows", "zero_words",
+    "transposed", "woven", "zero_rows", "zero_words",
 ]  # fmt: skip
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
@@ -298,12 +298,7 @@ class Block:
         def merge(pixel: Value, mask: Mask | None) -> None:
             planes = [load(g.source + pixel * from_bytes + g.source_channel * c, mask) for c in range(count)]
             target = g.target + pixel * (count * to_bytes)
-            for v in range(count):
-                places = [divmod(v * lanes + lane, count) for lane in range(lanes)]  # (pixel, channel) of each lane
-                merged = planes[0]
-                for c in range(count):  # lanes of channels up to c are right
-                    picks = [lane if own < c else lanes * (c > 0) + at for lane, (at, own) in enumerate(places)]
-                    merged = k.shuffle(merged, planes[c], picks)
+            for v, merged in enumerate(woven(k, planes)):
                 here = None if mask is None else k.mask(mask.count * count - v * lanes, lanes)
                 store(merged, target + v * lanes * to_bytes, zero, zero, here)
 
@@ -408,6 +403,25 @@ def transposed(k: Module, rows: list[Value]) -> list[Value]:
     bits = piece.bit_length() - 1
     reverse = [sum(1 << (bits - 1 - bit) for bit in range(bits) if j >> bit & 1) for j in range(piece)]
     return [rows[at + j] for at in range(0, n, piece) for j in reverse]
+
+
+def woven(k: Module, planes: Sequence[Value]) -> list[Value]:
+    """Vectors merged into one run: the first word of each, the second of each, ..."""
+    count, lanes = len(planes), planes[0].type.lanes
+    if count > 1 and count % 2 == 0:
+        halves = zip(woven(k, planes[::2]), woven(k, planes[1::2]), strict=True)
+        turns = [[word for i in range(first, first + lanes // 2) for word in (i, i + lanes)]
+                 for first in (0, lanes // 2)]  # fmt: skip
+        return [k.shuffle(a, b, picks) for a, b in halves for picks in turns]
+    run = []
+    for v in range(count):
+        places = [divmod(v * lanes + lane, count) for lane in range(lanes)]  # word and plane of each lane
+        merged = planes[0]
+        for c in range(count):  # lanes of planes up to c are right
+            picks = [lane if own < c else lanes * (c > 0) + at for lane, (at, own) in enumerate(places)]
+            merged = k.shuffle(merged, planes[c], picks)
+        run.append(merged)
+    return run
 
 
 def _sizes(spec: Move) -> tuple[int, int]:

@@ -1,0 +1,521 @@
+"""Transposed convolution along planes: pixels in the lanes, the phases of the last axis woven together.
+
+Outputs ``s j - p + r`` with r in 0..s, one in each phase of the stride s, read the same inputs.  A box of such groups
+gets a zero-padded panel of its inputs, [channel][line][pixel], for all its phases; every tile computes those along the
+last axis together, so that inputs are read once and every line of the result is written once, whole.  Tiles go along
+rows, to their place; where rows leave lanes unfilled they go along the flattened box, and their sums through slots.
+Cost: the products over lane use.  Error: own bound; sums run over the channels, the taps all phases have first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.packing import Set, packed_sets
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    accumulator_arithmetic,
+    along_in,
+    along_out,
+    boxes,
+    common_words,
+    far_cycles,
+    fill_words,
+    is_fusible,
+    move_address,
+    near_equal,
+    one_step,
+    thread_parts,
+    tile_cycles,
+    zeros,
+)  # fmt: skip
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines
+from polyconv.kernels.fused import FusedTile, of_sums
+from polyconv.kernels.isa import ARITHMETIC, lanes, pixel_tiles
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import Move, zero_rows
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.weave import weave_tile
+from polyconv.problem.problem import Problem
+from polyconv.runtime.arrays import words
+from polyconv.target import Target
+
+__all__ = ["applicable", "build", "cost", "workspace"]
+
+PANEL_BYTES = 160 << 10
+"""A small part of a 1 MiB second-level cache: every tile reads its part of the panel again, beside streaming weights."""
+
+_SET = ("first", "rows", "most", "whole", "edges")
+"""Words of a set of output channels: its first, how many, most vectors of a tile, and where its functions of 1, 2, ...
+vectors stand."""
+
+_PHASE = ("*weights", "w_group", "w_output", "*entries", "count", "y", "r")
+"""Words of a phase of the outer axes: weights, bytes of them of a group and of an output channel, entries, bytes to its
+results.  Then, for every outer axis, the groups that have such an output: first and end."""
+
+_PHASE_WORDS = len(_PHASE) + 2
+
+WORDS = (
+    *COMMON, "channels", "plane_bytes", "line_words", "word_bytes", "result_bytes", "lanes", "times", "taps",
+    "ahead", "ahead_bytes", "ahead_step", "first_out", "last_out", "outputs", "phases", "phase_words", "*phase",
+    "sets", "split_sets", "*set", "*functions", "flat", "row_table", "slots", "slot_channel",
+    "*bias", "*scale", "*constants", "*move_in", "*move_out",
+)  # fmt: skip
+
+_ROW = ("line", "y", "r")
+"""Words of a row of the box in a phase: words before its line of the panel, or -1 where the phase has no such row, and
+bytes to its results and its residual."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A set of output channels in a phase of the outer axes, over the box of an item."""
+
+    item: Item
+    phase: Words
+    set: Words
+    parts: Value
+    share: Value
+    larger: Value
+    rows: Buffer
+    ahead: Buffer
+
+
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, vector_bytes)
+        rows = box_rows(k, p, item)
+        _find_rows(k, p, item, rows, workspace + p.row_table)
+        with k.loop(0, p.axes, carry=[p.ahead + p.x_base + item.n * p.x_n + item.g * p.x_g]) as axis:
+            axis.next(axis.values[0] + item.origin(axis.index) * axis_record(k, p, axis.index).x_stride)
+        ahead = k.buffer(frame, 0) + axis.results[0]
+        flat, pixels = p.flat.equals(1), item.extent(p.axes - 1)
+        last_line, _, _ = row_place(k, p, item, rows - 1)
+        along = k.select(flat, last_line * p.line_words + pixels, pixels)
+        vectors, zero = (along + p.lanes - 1) // p.lanes, k.constant(INT, 0)
+        begin = p.first_out + item.first(p.axes - 1) * p.times
+        head, end = k.maximum(0 - begin, 0), k.minimum(pixels * p.times, p.last_out - begin)
+        first = item.split * p.split_sets
+        last = k.minimum(first + p.split_sets, p.sets * p.phases)
+        with k.loop(first, last) as number:
+            phase = Words(k, p.buffer("phase") + number.index % p.phases * p.phase_words * 8, _PHASE)
+            of_set = Words(k, p.buffer("set"), _SET).at(number.index // p.phases, len(_SET))
+            parts = (vectors + of_set.most - 1) // of_set.most
+            of_rows = workspace + p.row_table + (number.index % p.phases) * rows * (len(_ROW) * 8)
+            turn = _Turn(item, phase, of_set, parts, vectors // parts, vectors % parts, of_rows, ahead)
+            done = (number.index - first) * k.select(flat, 1, rows)
+            slots, panel = workspace + p.slots, workspace + p.panel
+            with k.when(flat):
+                to = _Place(slots, p.slot_channel, p.word_bytes, slots, zero, zero, vectors * p.lanes * p.times)
+                _tiles(k, p, turn, panel, to, done)
+            with k.loop(0, rows) as row:
+                here = Words(k, of_rows, _ROW).at(row.index, len(_ROW))
+                at = here.line * p.word_bytes
+                y = k.buffer(frame, 2) + (here.y + of_set.first * p.y_c)
+                r = k.buffer(frame, 4) + (here.r + of_set.first * p.r_c)
+                with k.when((here.line >= 0) & p.flat.equals(0)):
+                    _tiles(k, p, turn, panel + at, _Place(y, p.y_c, p.result_bytes, r, p.r_c, head, end),
+                           done + row.index)  # fmt: skip
+                with k.when((here.line >= 0) & flat):
+                    along_row = axis_record(k, p, p.axes - 1)
+                    y_pixel, r_pixel = along_row.y_stride // p.times, along_row.r_stride // p.times
+                    bias, scale, constants = _tables(p, turn)
+                    k.call(
+                        p.buffer("move_out"), slots + (at * p.times + head * p.word_bytes), p.word_bytes,
+                        p.slot_channel, y + head * y_pixel, y_pixel, p.y_c, end - head, of_set.rows, bias, scale,
+                        r + head * r_pixel, r_pixel, p.r_c, constants,
+                    )  # fmt: skip
+
+
+def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
+    """Fill the panel."""
+    pixel_step = axis_record(k, p, p.axes - 1).x_stride
+    words_of_4 = vector("i32", vector_bytes // 4)
+
+    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+        target = panel + (line * p.line_words + first_line) * p.word_bytes
+        for begin, stop in ((k.constant(INT, 0), head), (end, count)):
+            with k.when(stop > begin):
+                size = ((stop - begin) * p.word_bytes) >> 2
+                zero_rows(k, target + begin * p.word_bytes, p.plane_bytes, p.channels, size, words_of_4)
+        with k.when(end > head):
+            k.call(
+                p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
+                p.plane_bytes, end - head, p.channels, p.zero_point,
+            )  # fmt: skip
+
+    fill(k, p, item, x, k.constant(INT, 0), put)
+
+
+def _find_rows(k: Module, p: Words, item: Item, rows: Value, table: Buffer) -> None:
+    """Write the records (``_ROW``) of all rows of the box, phase by phase."""
+    with k.loop(0, p.phases) as number, k.loop(0, rows) as row:
+        phase = Words(k, p.buffer("phase") + number.index * p.phase_words * 8, _PHASE)
+        line, y, r = row_place(k, p, item, row.index)
+        with k.loop(1, p.axes, carry=[row.index, line * p.line_words]) as back:
+            q, there = back.values
+            axis = p.axes - 1 - back.index
+            bounds = phase.memory + (axis * 2 + _PHASE_WORDS) * 8
+            low, high = k.word(bounds), k.word(bounds, 1)
+            place = item.first(axis) + q % item.extent(axis)
+            back.next(q // item.extent(axis), k.select((place - low).below(high - low), there, -1))
+        here = table + (number.index * rows + row.index) * (len(_ROW) * 8)
+        k.store(back.results[1], here, 8)
+        k.store(y + phase.y, here + 8, 8)
+        k.store(r + phase.r, here + 16, 8)
+
+
+def _tables(p: Words, turn: _Turn) -> tuple[Buffer, Buffer, Buffer]:
+    """Bias and scale of a turn's channels, and the constants."""
+    at = (turn.item.g * p.outputs + turn.set.first) * p.word_bytes
+    return p.buffer("bias") + at, p.buffer("scale") + at, p.buffer("constants")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where results of a line begin, and the residual: steps between channels, bytes of a result, which are there."""
+
+    y: Buffer
+    y_channel: Value
+    y_bytes: Value
+    r: Buffer
+    r_channel: Value
+    head: Value
+    end: Value
+
+
+def _tiles(k: Module, p: Words, turn: _Turn, panel: Buffer, to: _Place, walks: Value) -> None:
+    """Near-equal tiles of a turn along a line of the panel, the ``walks``-th of the item.
+
+    Beside their products they ask for the inputs of a box to come, a line of every channel at a time.
+    """
+    item, phase, of_set = turn.item, turn.phase, turn.set
+    weights = phase.buffer("weights") + (item.g * phase.w_group + of_set.first * phase.w_output)
+    with k.loop(0, turn.parts, carry=[k.constant(INT, 0)]) as part:
+        first = part.values[0] * p.lanes
+        size = turn.share + k.cast("zext", part.index < turn.larger, INT)
+        at, along = first * p.times, size * p.lanes * p.times
+        edge = (at < to.head) | (at + along > to.end)
+        asked = (walks * turn.parts + part.index) * p.ahead_step >> 8
+        asks = k.select(asked < p.ahead_bytes, k.constant(INT, -1), 0)
+        k.call(
+            k.buffer(p.buffer("functions"), k.select(edge, of_set.edges, of_set.whole) + size * 2),
+            panel + first * p.word_bytes, turn.ahead + asked, asks,
+            phase.buffer("entries"), phase.count, p.taps, weights,
+            to.y + at * to.y_bytes, to.y_channel, to.r + at * p.result_bytes, to.r_channel, to.head - at, to.end - at,
+            *_tables(p, turn),
+        )  # fmt: skip
+        part.next(part.values[0] + size)
+
+
+# -- planning ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Sizes of the boxes of groups, whether tiles go along the flattened box, and their walks of so many vectors."""
+
+    sweep: Sweep
+    box: tuple[int, ...]
+    held: tuple[Lines, ...]
+    flat: bool
+    walks: int
+    vectors: int
+    sets: tuple[tuple[int, int], ...]
+    line_words: int
+    plane_bytes: int
+    slot_channel: int
+    panel: int
+    rows: int
+    workspace: int
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    p = s.problem
+    if p.op != "conv_transpose":
+        return f"computes conv_transpose, not {p.op}"
+    if not s.finite:
+        return "weights hold Inf or NaN, which would meet the zeros of the padding"
+    if p.layout != "NCHW":
+        return "weaves pixels that lie together, in NCHW"
+    if any(d > 1 and k > 1 for k, d in zip(p.k, p.d, strict=True)):
+        return "needs a kernel without dilation"
+    if not p.c or not p.m:
+        return "there are no channels"
+    if any(k < s for k, s in zip(p.k, p.s, strict=True)):
+        return "needs a tap for every phase"
+    if p.s[-1] < 2 or not _heights(s.target, p.s[-1]):
+        return f"has no tiles for a stride of {p.s[-1]} along the last axis"
+    return None
+
+
+def _heights(target: Target, times: int) -> dict[int, int]:
+    """Output channels of a tile -> most vectors of pixels, where it has so many phases."""
+    return {rows // times: most for rows, most in pixel_tiles(target).items() if rows % times == 0}
+
+
+@lru_cache(256)
+def _sweep(p: Problem) -> Sweep:
+    """The groups of outputs that read the same inputs as outputs of a sweep, with the taps of the first phase."""
+    axes = []
+    for i, o, k, s, (begin, _) in zip(p.i, p.out, p.k, p.s, p.pads, strict=True):
+        assert i is not None and o is not None
+        first = begin // s
+        groups = (o - 1 + begin) // s - first + 1 if o else 0
+        taps = -(-k // s)
+        axes.append(Axis(groups, i, taps, 1, 1, taps - 1 - first, s * first - begin, s))
+    return tuple(axes)
+
+
+def _taps(k: int, s: int, phase: int) -> int:
+    """Taps of a phase: ``phase``, ``phase + s``, ..."""
+    return -(-(k - phase) // s)
+
+
+def _shares(p: Problem) -> list[tuple[int, int]]:
+    """Entries of every phase of the outer axes: of all phases of the last, and of those with one tap more."""
+    channels, (k, s) = p.c // p.groups, (p.k[-1], p.s[-1])
+    outer = [[_taps(k, s, phase) for phase in range(s)] for k, s in zip(p.k[:-1], p.s[:-1], strict=True)]
+    counts = [channels * math.prod(taps) for taps in itertools.product(*outer)]
+    return [(count * (k // s), count if k % s else 0) for count in counts]
+
+
+@lru_cache(256)
+def _plan(s: Situation, *, flat: bool) -> _Plan:
+    p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
+    sweep, lane, times = _sweep(p), lanes(s.target, arith), p.s[-1]
+    heights = _heights(s.target, times)
+    sets: list[tuple[int, int]] = []
+    outputs, first = p.m // p.groups, 0
+    for rows in sorted(heights, reverse=True):
+        while outputs - first >= rows:
+            sets.append((first, rows))
+            first += rows
+    header = -(-(24 * len(sweep)) // 64) * 64
+    tall = max((rows for _, rows in sets), default=1)
+
+    def sizes(box: tuple[int, ...]) -> _Plan:
+        held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
+        # whole vectors of a row that tiles go along, so that none lies across two cache lines
+        line = held[-1].count if flat else -(-held[-1].count // lane) * lane
+        pixels = math.prod(h.count for h in held[:-1]) * line
+        # an odd number of cache lines: planes share few sets
+        plane = (-(-(pixels + 2 * lane) * arith.bytes // 64) | 1) * 64
+        panel = plane * (p.c // p.groups)
+        slot = plane * times if flat else 0
+        rows = -(-8 * len(_ROW) * math.prod((*box[:-1], *p.s[:-1])) // 64) * 64
+        walks = 1 if flat else math.prod(box[:-1])
+        along = pixels - line + box[-1] if flat else box[-1]
+        return _Plan(
+            sweep, box, held, flat, walks, -(-along // lane), tuple(sets), line, plane, slot, panel, rows,
+            header + panel + rows + slot * tall + 128,
+        )  # fmt: skip
+
+    extents = tuple(axis.out for axis in sweep)
+    box = boxes((*extents[:-1], min(extents[-1], 4096)), lambda box: sizes(box).workspace, s.budget(PANEL_BYTES))
+    return sizes(box)
+
+
+def _expected(s: Situation) -> _Plan:
+    """The cheaper plan for packed tensors."""
+    flat = _plan(s, flat=True)
+    if not is_fusible(s.problem):
+        return flat
+    return min((_plan(s, flat=False), flat), key=lambda plan: sum(_cost(s, plan).values()))
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs, however the result lies."""
+    return max(_expected(s).workspace, _plan(s, flat=True).workspace)
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: multiply-adds with the lanes that rows or boxes fill, and the moves."""
+    return _cost(s, _expected(s))
+
+
+def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
+    p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
+    lane, times = lanes(s.target, arith), p.s[-1]
+    longer, heights = p.k[-1] % times, _heights(s.target, times)
+    box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
+    rows, channels = math.prod(plan.box[:-1]), p.c // p.groups
+    width = plan.sweep[-1].out / max(1, -(-plan.sweep[-1].out // max(1, plan.box[-1])))
+    products = 0.0
+    for _, height in plan.sets:
+        for _, each in near_equal(plan.vectors, heights[height]):
+            cycles = sum(count * _cycles(height * times, each) + more * _cycles(height * longer, each)
+                         for count, more in _shares(p))  # fmt: skip
+            products += plan.walks * (cycles + _TILE_CYCLES * len(_shares(p)))
+    turns = len(plan.sets) * len(_shares(p))
+    line_count = math.prod(h.count for h in plan.held[:-1])
+    panels = line_count * (60.0 + channels * (8 + plan.held[-1].count * 0.3))
+    moves = 300.0 + turns * rows * 40.0
+    if plan.flat:
+        moves += turns / max(1, len(plan.sets)) * p.m / p.groups * rows * (12 + width * times / lane * 4.0)
+    batch = (p.n or 0) * p.groups * box_count
+    far = far_cycles(p, batch * plan.panel, squares=False)
+    return {"products": products * batch, "panels": panels * batch + far, "moves": moves * batch}
+
+
+_TILE_CYCLES = 60.0
+
+
+def _cycles(rows: int, vectors: int) -> float:
+    """Cycles of a tap of a tile: beside its own words it loads entries, and asks for inputs to come."""
+    return max(tile_cycles(rows, vectors), (rows + vectors + 3) / 2) if rows else 0.0
+
+
+# -- building ------------------------------------------------------------------------------------------
+
+
+def build(r: Request) -> Program:
+    """Program of a request."""
+    s, p, arith = r.situation, r.problem, r.arith
+    plan, keep = _expected(s), list[Any]()
+    last, lane, times = plan.sweep[-1], lanes(r.target, r.arith), p.s[-1]
+    along = along_out(r, replace(last, out_step=1), "p")
+    if along != "pp":
+        plan = _plan(s, flat=True)
+    longer = p.k[-1] % times
+    wide = r.target.vector_bytes
+    address = kernel("woven", ("driver",), lambda k: driver(k, "driver", wide), r.target, check=r.check)["driver"]
+    functions, of_sets = _set_tables(r, plan, longer)
+    phases = [_phase(r, plan, phase, keep) for phase in itertools.product(*(range(step) for step in p.s[:-1]))]
+    turns = len(plan.sets) * len(phases)
+    items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(plan.sweep, plan.box, strict=True))
+    cycles = _cost(s, plan)
+    parts = thread_parts(s.threads, items, turns, cycles["panels"] / max(1.0, cycles["products"]))
+    tiles = -(-turns // parts) * plan.walks * -(-plan.vectors // max(_heights(r.target, times).values()))
+    ahead = _bytes_between(r, plan)
+    values = common_words(r, plan.sweep, plan.box, list(plan.held), parts, keep)
+    header = -(-(24 * len(plan.sweep)) // 64) * 64
+    values.update({
+        "panel": header, "scratch": 0, "channels": p.c // p.groups, "plane_bytes": plan.plane_bytes,
+        "line_words": plan.line_words, "word_bytes": arith.bytes, "result_bytes": r.y.itemsize, "lanes": lane,
+        "times": times, "taps": p.k[-1] // times, "ahead": s.threads * ahead, "ahead_bytes": ahead,
+        "ahead_step": min(64 << 8, (ahead << 8) // tiles), "first_out": last.first_out, "last_out": p.out[-1],
+        "outputs": p.m // p.groups, "phases": len(phases), "phase_words": len(phases[0]),
+        "phase": words(list(itertools.chain.from_iterable(phases))), "sets": len(plan.sets),
+        "split_sets": -(-turns // parts), "set": words(of_sets), "functions": words(functions), "flat": int(plan.flat),
+        "row_table": header + plan.panel, "slots": header + plan.panel + plan.rows, "slot_channel": plan.slot_channel,
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
+        "constants": r.constants,
+        "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p"))),
+        "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+    })  # fmt: skip
+    return one_step(address, fill_words(WORDS, values, keep), values["items"], plan.workspace, keep)
+
+
+def _bytes_between(r: Request, plan: _Plan) -> int:
+    """Bytes between the inputs of a box and those of the next: in every plane they follow each other."""
+    cuts = (b * step for b, axis, step in zip(plan.box, plan.sweep, r.x.spatial, strict=True) if b < axis.out)
+    return max(0, next(cuts, 0))
+
+
+def _set_tables(r: Request, plan: _Plan, longer: int) -> tuple[list[int], list[int]]:
+    """Functions of tiles, and a record (``_SET``) for every set of output channels."""
+    lane, times, f16c = lanes(r.target, r.arith), r.problem.s[-1], r.target.level != "baseline"
+    spec = of_sums(r.arith.name) if plan.flat else FusedTile(r.arith.name, r.problem.y, r.epilogue)
+    functions: list[int] = []
+    places: dict[int, list[int]] = {}
+    records: list[int] = []
+    for first, rows in plan.sets:
+        most = _heights(r.target, times)[rows]
+        if rows not in places:
+            places[rows] = []
+            for edge in (False, not plan.flat):
+                names = {f"tile{n}": n for n in range(1, most + 1)}
+
+                def build(k: Module, names: dict[str, int] = names, edge: bool = edge, rows: int = rows) -> None:
+                    for name, n in names.items():
+                        weave_tile(k, name, replace(spec, edge=edge), lane, rows, times, longer, n, f16c=f16c)
+
+                label = f"weave {replace(spec, edge=edge)} {rows} {times} {longer}"
+                found = kernel(label, tuple(names), build, r.target, check=r.check)
+                places[rows].append(len(functions) - 2)  # the function of n vectors is at word 2 n
+                for name in names:
+                    functions += (found[name], 0)
+        records += (first, rows, most, *places[rows])
+    return functions, records
+
+
+def _phase(r: Request, plan: _Plan, phase: tuple[int, ...], keep: list[Any]) -> list[int]:
+    """The record (``_PHASE``) of a phase of the outer axes."""
+    p, outer = r.problem, plan.sweep[:-1]
+    y = sum(at * stride for at, stride in zip(phase, r.y.spatial, strict=False))
+    residual = 0 if r.residual is None else sum(at * step for at, step in zip(phase, r.residual.spatial, strict=False))
+    bounds: list[int] = []
+    for axis, at, o in zip(outer, phase, p.out, strict=False):
+        first = axis.first_out + at
+        bounds += (max(0, -(first // axis.out_step)), -((first - int(o or 0)) // axis.out_step))
+    lines_of = [held.start[len(held.start) - _taps(k, axis.out_step, at) :]
+                for held, k, axis, at in zip(plan.held, p.k, outer, phase, strict=False)]  # fmt: skip
+    places = [0]
+    for of_axis, held in zip(lines_of, plan.held, strict=False):
+        places = [at * held.count + line for at in places for line in of_axis]
+    first_tap, width, channels = -(-p.k[-1] // p.s[-1]) - p.k[-1] // p.s[-1], plan.line_words, p.c // p.groups
+    entries = words([
+        word for c in range(channels) for number, at in enumerate(places)
+        for word in (c * plan.plane_bytes + (at * width + first_tap) * r.arith.bytes, c * r.x.c + 64 * number)
+    ])  # fmt: skip
+    packed = r.packed(("woven", r.arith.name, r.target.level, p.k, p.s, phase), lambda: _packed(r, plan, phase))
+    keep += (entries, packed)
+    return [
+        packed.ctypes.data, packed.nbytes, packed.nbytes // p.groups, packed.nbytes // p.m,
+        entries.ctypes.data, entries.nbytes, channels * len(places), y, residual, *bounds,
+    ]  # fmt: skip
+
+
+def _packed(r: Request, plan: _Plan, phase: tuple[int, ...]) -> NDArray[Any]:
+    """Weights of a phase of the outer axes: by set [channel][outer tap][tap][output channel][phase of the last axis].
+
+    The first phases' tap more follows those that all have, in every entry.
+    """
+    p = r.problem
+    *outer, last = plan.sweep
+    step, whole, more = last.out_step, p.k[-1] // last.out_step, p.k[-1] % last.out_step
+
+    def taps(axis: Axis, first: int, count: int) -> Axis:
+        return replace(axis, taps=count, first_tap=first + (count - 1) * axis.out_step, tap_step=-axis.out_step)
+
+    others = tuple(taps(axis, at, _taps(k, axis.out_step, at)) for axis, at, k in zip(outer, phase, p.k, strict=False))
+
+    def streams(of_last: list[Axis]) -> list[NDArray[Any]]:
+        """Of every height of sets: (groups, sets, entries, weights)."""
+        by_tap = [r.weights((*others, axis)).transpose(3, 0, 2, 1) for axis in of_last]
+        w = np.stack(by_tap, axis=-1).reshape(*by_tap[0].shape[:3], -1).transpose(1, 3, 2, 0)
+        groups, m, c, count = w.shape
+        phases = len(of_last)
+        sets = [Set(first * phases, rows * phases, rows * phases, first * phases * c * count, m * c * count)
+                for first, rows in plan.sets]  # fmt: skip
+        packed = packed_sets(r, w, sets, 1, w.size).reshape(groups, m * c * count)
+        found, at = [], 0
+        for rows, number in Counter(rows for _, rows in plan.sets).items():
+            size = number * rows * phases * c * count
+            entries = c * count // of_last[0].taps
+            found.append(packed[:, at : at + size].reshape(groups, number, entries, -1))
+            at += size
+        return found
+
+    parts = streams([taps(last, at, whole) for at in range(step)])
+    if more:
+        beside = streams([taps(last, at + step * whole, 1) for at in range(more)])
+        parts = [np.concatenate(pair, axis=-1) for pair in zip(parts, beside, strict=True)]
+    one = [part.reshape(part.shape[0], -1) for part in parts]
+    return one[0].reshape(-1) if len(one) == 1 else np.concatenate(one, axis=1).reshape(-1)
