@@ -728,8 +728,8 @@ def shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> tuple[P
     if is_stacked(p, sweep):
         wanted = -(-s.threads * (1 if heavy else 2) * -(-sweep[0].out // plan.outer[0]) // items)
         if wanted <= sweep[0].out:
-            outer = (min(plan.outer[0], -(-sweep[0].out // wanted)),)
-            return _sizes(s, arith, sweep, plan.y, plan.x, plan.rows, plan.columns, outer, plan.together), 1
+            fewer = (min(plan.outer[0], -(-sweep[0].out // wanted)),)
+            return _sizes(s, arith, sweep, plan.y, plan.x, plan.rows, plan.columns, fewer, plan.together), 1
     if heavy:
         splits = min(plan.blocks, -(-s.threads // items))
         return plan, -(-plan.blocks // -(-plan.blocks // splits))

@@ -54,7 +54,7 @@ from polyconv.target import Target
 __all__ = ["applicable", "build", "cost", "workspace"]
 
 PANEL_BYTES = 160 << 10
-"""A small part of a 1 MiB second-level cache: every tile reads its part of the panel again, beside streaming weights."""
+"""Part of a 1 MiB second-level cache: every tile reads its part of the panel again, beside streaming weights."""
 
 _SET = ("first", "rows", "most", "whole", "edges")
 """Words of a set of output channels: its first, how many, most vectors of a tile, and where its functions of 1, 2, ...
