@@ -338,6 +338,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
                 streams = 0.0
             products += sum(max(tile_cycles(n, used) * apart, streams) * group_in + 15 for _, n in tiles)
             leaving = 8.0 + apart_cycles(p, _last_out(plan)) if across else 1.5 if is_fusible(p) else 4.0
+            if plan.phases > 1 and p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize > 1 << 20:
+                leaving += 24.0  # squares of results, a line or two of many planes
             moves += width * used * leaving
     if p.layout == "NHWC" and not _is_far(p, plan.sweep):
         moves += far_cycles(p, width * group_in * arith.bytes, squares=False)

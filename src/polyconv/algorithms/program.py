@@ -504,7 +504,9 @@ def apart_cycles(p: Problem, axis: Axis) -> float:
     """
     if p.layout == "NHWC" or axis.out_step == 1:
         return 0.0
-    return 20.0 if p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize <= 1 << 20 else 70.0
+    if p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize <= 1 << 20:
+        return 20.0
+    return 50.0 if axis.out_step == 2 else 70.0
 
 
 def own_bound(s: Situation) -> tuple[str, float]:

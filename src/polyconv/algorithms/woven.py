@@ -369,11 +369,15 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     if plan.flat:
         moves += turns / max(1, len(plan.sets)) * p.m / p.groups * rows * (12 + width * times / lane * 4.0)
     batch = (p.n or 0) * p.groups * box_count
-    far = far_cycles(p, batch * plan.panel, squares=False)
+    far = _LATE_SHARE * far_cycles(p, batch * plan.panel, squares=False)
+    products *= _STREAMING[plan.flat]
     return {"products": products * batch, "panels": panels * batch + far, "moves": moves * batch}
 
 
-_TILE_CYCLES = 60.0
+_TILE_CYCLES, _LATE_SHARE = 60.0, 0.6
+"""Cycles of a tile beside its products, and how much of what comes from memory is not there when it is needed."""
+_STREAMING = {False: 1.07, True: 1.12}
+"""How much longer products take, whose pixels come from a second-level cache; where tiles go along the box or not."""
 
 
 def _cycles(rows: int, vectors: int) -> float:
