@@ -284,37 +284,43 @@ def _note_rows(k: Module, p: Words, item: Item, workspace: Buffer, rows: Value) 
 def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace: Buffer, low: Value, high: Value,
               rows: Value, groups: Value, vector_bytes: int) -> None:  # fmt: skip
     """The matrix products of some blocks of outputs, point by point: inputs and weights of a point stay near."""
+    functions, entries, weights = p.buffer("functions"), p.buffer("entries"), p.buffer("weights") + item.g * p.w_group
+    row_bytes, v_line, scratch = p.row_bytes, p.v_line, workspace + p.scratch
+    zeroes = p.short.equals(1)
     with k.loop(0, p.points) as point:
         at_end = k.cast("zext", (point.index % p.inner_points).equals(p.inner_points - 1), INT)
         low_end = k.cast("zext", point.index >= p.points - p.inner_points, INT)
         kind = k.select(p.transformed.equals(2), low_end * 2 + at_end, at_end)
         needed = Words(k, p.buffer("lists"), _KIND_TILES).at(box.lists + kind, len(_KIND_TILES))
         joins = kind.equals(0) & box.joins.equals(1)
+        first, calls_alone, size_alone, larger_alone = needed.tile, needed.calls, needed.size, needed.larger
+        inputs = workspace + (p.v + point.index * p.v_point + first * row_bytes)
+        sums_of_point = workspace + (p.sums + point.index * p.s_point)
         with k.loop(low, high) as block, k.loop(0, groups) as group:
             narrow = _is_narrow(k, p, block.index)
             sum_row, s_row = p.sum_row >> narrow, p.s_row >> narrow
             stream = k.word(p.buffer("point_weights"), block.index * p.points + point.index)
             of_rows = Words(k, workspace + p.rows, _ROWS).at(group.index, len(_ROWS))
             of_kind = Words(k, p.buffer("kinds"), _KIND).at(of_rows.band * 4 + kind, len(_KIND))
-            sums = p.sums + point.index * p.s_point + (block.index - low) * rows * p.s_row + of_rows.first * s_row
-            source = workspace + (p.v + point.index * p.v_point + of_rows.v + needed.tile * p.row_bytes)
-            calls, size = k.select(joins, of_rows.calls, needed.calls), k.select(joins, of_rows.size, needed.size)
-            larger = k.select(joins, of_rows.larger, needed.larger)
+            sums = sums_of_point + ((block.index - low) * rows * p.s_row + of_rows.first * s_row)
+            source = inputs + of_rows.v
+            calls, size = k.select(joins, of_rows.calls, calls_alone), k.select(joins, of_rows.size, size_alone)
+            larger = k.select(joins, of_rows.larger, larger_alone)
+            count, list_ = of_kind.count, entries + of_kind.first * 24
             with k.loop(0, k.select(joins, 1, of_rows.rows)) as row:
-                target = workspace + (sums + row.index * s_row)
+                target = sums + row.index * s_row
                 # products that short tiles do without enter outputs that are thrown away, but must be finite
-                with k.when((kind > 0) & p.short.equals(1)):
+                with k.when((kind > 0) & zeroes):
                     zero_words(k, target, s_row // 4, vector("i32", vector_bytes // 4))
-                begins = source + row.index * p.v_line, target + needed.tile * sum_row
+                begins = source + row.index * v_line, target + first * sum_row
                 with k.loop(0, calls, carry=begins) as call:
                     tiles = size + k.select(call.index < larger, 1, 0)
                     k.call(
-                        k.buffer(p.buffer("functions"), (tiles * 2 + narrow) * 2), call.values[0], of_kind.count,
-                        p.buffer("entries") + of_kind.first * 24, p.buffer("weights") + (item.g * p.w_group + stream),
-                        workspace + p.scratch, 0, call.values[1], sum_row,
+                        k.buffer(functions, (tiles * 2 + narrow) * 2), call.values[0], count, list_, weights + stream,
+                        scratch, 0, call.values[1], sum_row,
                     )  # fmt: skip
                     _ask_for_next(k, p, x, workspace)
-                    call.next(call.values[0] + tiles * p.row_bytes, call.values[1] + tiles * sum_row)
+                    call.next(call.values[0] + tiles * row_bytes, call.values[1] + tiles * sum_row)
 
 
 def _is_narrow(k: Module, p: Words, block: Value) -> Value:

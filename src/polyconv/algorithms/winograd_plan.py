@@ -4,7 +4,8 @@ A box of tiles is brought to the transform domain, every point is a small matrix
 channel tile as the direct algorithm, and sums come back tile by tile; axes that are not transformed
 sum their taps in the transform domain, as further entries of the list.  Where kernels have a single tap along the
 last axis, tiles are one output wide.  Cost: (m + r - 1)^2 products for m^2 outputs, the transforms, and the
-transformed weights streaming once per box.
+transformed weights streaming once per box.  A box may hold tiles of several images of a batch; which outputs make a
+tile, and by which scheme, is decided for one.
 
 A stride s splits an axis into s phases, inputs s apart, each with every s-th tap: their products are summed in the
 transform domain as if phases were channels.  A phase with a tap less than others does without the point at
@@ -728,8 +729,8 @@ def shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> tuple[P
     if is_stacked(p, sweep):
         wanted = -(-s.threads * (1 if heavy else 2) * -(-sweep[0].out // plan.outer[0]) // items)
         if wanted <= sweep[0].out:
-            fewer = (min(plan.outer[0], -(-sweep[0].out // wanted)),)
-            return _sizes(s, arith, sweep, plan.y, plan.x, plan.rows, plan.columns, fewer, plan.together), 1
+            fewer = min(plan.outer[0], -(-sweep[0].out // wanted))
+            return _sizes(s, arith, sweep, plan.y, plan.x, plan.rows, plan.columns, (fewer,), plan.together), 1
     if heavy:
         splits = min(plan.blocks, -(-s.threads // items))
         return plan, -(-plan.blocks // -(-plan.blocks // splits))
