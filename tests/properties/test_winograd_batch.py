@@ -20,7 +20,7 @@ from polyconv.target import target
 
 IMAGES = [
     "conv f32 NCHW n5 c35 i7x8 m40 k3x3 p1 b1 r1 act=Relu", "conv f32 NHWC n3 c64 i7x7 m160 k3x3 p1 g2",
-    "conv f32 NHWC n17 c16 i9 m24 k5 p2", "conv_transpose f32 NCHW n4 c32 i5x6 m48 k4x4 s2 p1",
+    "conv f32 NHWC n17 c16 i9 m24 k5 p2", "conv_transpose f32 NCHW n4 c64 i7x6 m48 k4x4 s2 p1",
     "conv f64 NCHW n6 c20 i5x11 m20 k3x3 p1 d1x2", "conv f32 NCHW n3 c32 i13x9 m40 k3x3 s2 p1",
 ]  # fmt: skip
 ROWS = [
