@@ -69,7 +69,7 @@ _PHASE_WORDS = len(_PHASE) + 2
 WORDS = (
     *COMMON, "channels", "plane_bytes", "line_words", "word_bytes", "result_bytes", "lanes", "times", "taps",
     "ahead", "ahead_bytes", "ahead_step", "first_out", "last_out", "outputs", "phases", "phase_words", "*phase",
-    "sets", "split_sets", "*set", "*functions", "flat", "row_table", "slots", "slot_channel",
+    "sets", "split_sets", "*set", "*functions", "flat", "row_table", "slots", "slot_channel", "y_pixel", "r_pixel",
     "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
 
@@ -131,13 +131,11 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                     _tiles(k, p, turn, panel + at, _Place(y, p.y_c, p.result_bytes, r, p.r_c, head, end),
                            done + row.index)  # fmt: skip
                 with k.when((here.line >= 0) & flat):
-                    along_row = axis_record(k, p, p.axes - 1)
-                    y_pixel, r_pixel = along_row.y_stride // p.times, along_row.r_stride // p.times
                     bias, scale, constants = _tables(p, turn)
                     k.call(
                         p.buffer("move_out"), slots + (at * p.times + head * p.word_bytes), p.word_bytes,
-                        p.slot_channel, y + head * y_pixel, y_pixel, p.y_c, end - head, of_set.rows, bias, scale,
-                        r + head * r_pixel, r_pixel, p.r_c, constants,
+                        p.slot_channel, y + head * p.y_pixel, p.y_pixel, p.y_c, end - head, of_set.rows, bias, scale,
+                        r + head * p.r_pixel, p.r_pixel, p.r_c, constants,
                     )  # fmt: skip
 
 
@@ -418,6 +416,7 @@ def build(r: Request) -> Program:
         "phase": words(list(itertools.chain.from_iterable(phases))), "sets": len(plan.sets),
         "split_sets": -(-turns // parts), "set": words(of_sets), "functions": words(functions), "flat": int(plan.flat),
         "row_table": header + plan.panel, "slots": header + plan.panel + plan.rows, "slot_channel": plan.slot_channel,
+        "y_pixel": r.y.spatial[-1], "r_pixel": 0 if r.residual is None else r.residual.spatial[-1],
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
         "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p"))),
