@@ -233,6 +233,8 @@ def _cheapest(s: Situation, sweep: Sweep) -> _Plan:
     return min(plans, key=lambda plan: (plan.workspace > budget, sum(_cost(s, plan, sweep).values())))
 
 
+_HELD_BYTES, _AGAIN = 1 << 20, 0.3
+"""Of the inputs and results of a phase of a transposed convolution, those beyond this cost so many cycles a byte."""
 _NEAR_BYTES = 32 << 10
 """Panel that a first-level cache holds."""
 _CUTS = 12
@@ -316,7 +318,13 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
     else:
         moves += calls * (40 + plan.box[-1] * (4 + math.ceil(channels / lane) * 2.0))
     batch = (p.n or 0) * p.groups * box_count
-    return {"products": products * batch, "moves": (moves + 300.0) * batch}
+    moves = (moves + 300.0) * batch
+    phases = math.prod(axis.out_step for axis in sweep)
+    if phases > 1:  # every phase reads the image anew and writes between the results of others
+        sizes = ((p.i, p.c, p.x_dtype, 1), (p.out, p.m, p.y_dtype, phases))
+        image = sum(math.prod(e or 0 for e in extents) * c * dtype.itemsize / of for extents, c, dtype, of in sizes)
+        moves += (p.n or 0) * max(0.0, image - _HELD_BYTES) * _AGAIN
+    return {"products": products * batch, "moves": moves}
 
 
 # -- building ------------------------------------------------------------------------------------------
