@@ -23,7 +23,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from polyconv.algorithms import depthwise, direct, packing
-from polyconv.algorithms.program import Situation, accumulator_arithmetic, planes_collide, transform_refusal
+from polyconv.algorithms.program import (
+    Situation,
+    accumulator_arithmetic,
+    image_bytes,
+    planes_collide,
+    transform_refusal,
+)
 from polyconv.algorithms.sweep import Axis, Sweep, sweeps
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.fft import RADICES
@@ -307,8 +313,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         per_out *= 1 + planes_collide(p, reading=False)
     read = math.prod(min(t.reach, a.inp) for a, t in zip(sweep, plan.tiles, strict=True))
     moves = items * (inputs * (read * per_in + points) + outputs * math.prod(plan.outputs) * per_out + 1000.0)
-    sizes = ((p.i, p.c, p.x_dtype), (p.out, p.m, p.y_dtype))
-    bytes_moved = [math.prod(e or 0 for e in extents) * c * dtype.itemsize for extents, c, dtype in sizes]
+    bytes_moved = image_bytes(p)
     moves += sum(b / _MEMORY_BYTES for b in bytes_moved if b > _CACHED_BYTES / 2)
     if len(sweep) > 1 and plan.kind == "blocks":  # lanes are tiles: neighbours in a row are taken one by one
         each = (16.0 if p.layout == "NCHW" else 8.0) / plan.outputs[-1]

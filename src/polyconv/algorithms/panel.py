@@ -148,9 +148,9 @@ def fill(k: Module, p: Words, item: Item, x: Buffer, channel: Value, put: Callab
             put(source, line.index, first_line, count, head, end)
 
 
-def box_rows(k: Module, p: Words, item: Item) -> Value:
-    """Rows (along the last axis) of the box's outputs."""
-    with k.loop(1, p.axes, carry=[k.constant(INT, 1)]) as back:
+def box_rows(k: Module, p: Words, item: Item, inner: Value | int = 1) -> Value:
+    """Rows of the box's outputs: along the last axis, or the ``inner`` last ones together."""
+    with k.loop(inner, p.axes, carry=[k.constant(INT, 1)]) as back:
         back.next(back.values[0] * item.extent(p.axes - 1 - back.index))
     rows: Value = back.results[0]
     return rows

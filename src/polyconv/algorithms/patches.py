@@ -33,6 +33,7 @@ from polyconv.algorithms.program import (
     apart_cycles,
     common_words,
     fill_words,
+    image_bytes,
     is_fusible,
     move_address,
     near_equal,
@@ -321,9 +322,8 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
     moves = (moves + 300.0) * batch
     phases = math.prod(axis.out_step for axis in sweep)
     if phases > 1:  # every phase reads the image anew and writes between the results of others
-        sizes = ((p.i, p.c, p.x_dtype, 1), (p.out, p.m, p.y_dtype, phases))
-        image = sum(math.prod(e or 0 for e in extents) * c * dtype.itemsize / of for extents, c, dtype, of in sizes)
-        moves += (p.n or 0) * max(0.0, image - _HELD_BYTES) * _AGAIN
+        read, written = image_bytes(p)
+        moves += (p.n or 0) * max(0.0, read + written / phases - _HELD_BYTES) * _AGAIN
     return {"products": products * batch, "moves": moves}
 
 

@@ -23,7 +23,6 @@ from polyconv.algorithms import points
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.program import (
-    STREAMED_BYTES,
     Operand,
     Program,
     Request,
@@ -36,6 +35,7 @@ from polyconv.algorithms.program import (
     common_words,
     far_cycles,
     fill_words,
+    image_bytes,
     is_fusible,
     move_address,
     near_equal,
@@ -63,6 +63,8 @@ _NEAR_BYTES = 32 << 10
 _FAR_BYTES, _MOST_NEAR = 3 << 20, 1 << 20
 """An input that only the third cache or memory holds, of images that the second does not: its items ask for what the
 next one reads, and are as large as the second cache likes.  Measured on Zen 5: 5-30 % off."""
+_STREAMED_BYTES = 16.0
+"""Bytes a cycle of weights that a first-level cache does not hold: short rows of strided pixels wait for them."""
 _SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
 _MOST_PIXELS = 512
@@ -249,7 +251,7 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, form: str, p
 
 def _is_far(p: Problem, axes: Sweep) -> bool:
     """Whether the items of folded axes ask early for the input."""
-    image = p.c * math.prod(e or 0 for e in p.i) * p.x_dtype.itemsize
+    image, _ = image_bytes(p)
     one = len(axes) == axes[0].stride == p.groups == 1 and p.m > 0
     return one and image > _MOST_NEAR and image * (p.n or 0) > _FAR_BYTES
 
@@ -333,12 +335,12 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             across = p.layout == "NCHW" and p.m > 1
             # one vector of results a pixel: loads are what tiles wait for, and those of pixels far apart are slow
             apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.15 if plan.width == 1 else 1.0
-            streams = used * s.target.vector_bytes / STREAMED_BYTES + (1.5 if across else 0.0)
+            streams = used * s.target.vector_bytes / _STREAMED_BYTES + (1.5 if across else 0.0)
             if plan.sweep[-1].stride == 1 or group_in * used * s.target.vector_bytes < _NEAR_BYTES // 2:
                 streams = 0.0
             products += sum(max(tile_cycles(n, used) * apart, streams) * group_in + 15 for _, n in tiles)
             leaving = 8.0 + apart_cycles(p, _last_out(plan)) if across else 1.5 if is_fusible(p) else 4.0
-            if plan.phases > 1 and p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize > 1 << 20:
+            if plan.phases > 1 and image_bytes(p)[1] > 1 << 20:
                 leaving += 24.0  # squares of results, a line or two of many planes
             moves += width * used * leaving
     if p.layout == "NHWC" and not _is_far(p, plan.sweep):

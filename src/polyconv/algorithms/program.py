@@ -29,9 +29,9 @@ from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
 __all__ = [
-    "FREE_BYTES", "STREAMED_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic",
+    "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic",
     "along_in", "along_out", "apart_cycles", "apart_words", "boxes", "common_words", "far_cycles", "fill_words",
-    "fused_address", "is_apart", "is_fusible", "move_address", "near_equal",
+    "fused_address", "image_bytes", "is_apart", "is_fusible", "move_address", "near_equal",
     "one_step", "own_bound", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles",
     "transform_refusal", "zeros",
 ]  # fmt: skip
@@ -458,10 +458,6 @@ MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0
 """Vector multiply-adds and loads a cycle, and cycles of a multiply-add (Zen 5; Zen 4 has 1, 2, 4)."""
 
 
-STREAMED_BYTES = 16.0
-"""Bytes a cycle of weights that a first-level cache does not hold: short rows of strided pixels wait for them."""
-
-
 def tile_cycles(rows: int, vectors: int) -> float:
     """Cycles of one step of a tile: multiply-adds, loads, and the latency of the sums, whichever is longest."""
     return max(rows * vectors / MULTIPLY_ADDS, (rows + vectors) / LOADS, LATENCY)
@@ -480,6 +476,12 @@ _MEMORY_BYTES = 3.0
 """Bytes a cycle that lines of a panel come from there."""
 
 
+def image_bytes(p: Problem) -> tuple[int, int]:
+    """Bytes of the input and of the result of one image."""
+    read, written = (math.prod(e or 0 for e in extents) for extents in (p.i, p.out))
+    return p.c * read * p.x_dtype.itemsize, p.m * written * p.y_dtype.itemsize
+
+
 def far_cycles(p: Problem, read: float, *, squares: bool) -> float:
     """Cycles that bytes of the input take which come from memory, not from a cache; 0 for small problems.
 
@@ -490,8 +492,7 @@ def far_cycles(p: Problem, read: float, *, squares: bool) -> float:
     squares : bool
         Whether they come a few lines of many channels at a time, which no CPU foresees.
     """
-    held = p.c * math.prod(e or 0 for e in p.i) * p.x_dtype.itemsize
-    written = p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize
+    held, written = image_bytes(p)
     if held + written <= _CACHED_BYTES:
         return 0.0
     return min(read, held) / _MEMORY_BYTES * (1.6 if squares else 1.0)
@@ -504,7 +505,7 @@ def apart_cycles(p: Problem, axis: Axis) -> float:
     """
     if p.layout == "NHWC" or axis.out_step == 1:
         return 0.0
-    if p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize <= 1 << 20:
+    if image_bytes(p)[1] <= 1 << 20:
         return 20.0
     return 50.0 if axis.out_step == 2 else 70.0
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
 from polyconv.algorithms.packing import SOURCE, Set, bring_rows, forward_strides, run, set_words, source_words
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, fill, row_list, row_place
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_list, row_place
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -121,9 +121,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         first = item.split * p.split_blocks
         end = k.minimum(first + p.split_blocks, p.blocks)
         k.clear(workspace + p.scratch, 256)
-        with k.loop(1, p.axes - (p.transformed - 1), carry=[k.constant(INT, 1)]) as back:
-            back.next(back.values[0] * item.extent(back.index - 1))
-        rows = back.results[0]
+        rows = box_rows(k, p, item, p.transformed)
         groups = _note_rows(k, p, item, workspace, rows)
         with k.loop(first // p.together, (end + p.together - 1) // p.together) as some:
             low = k.maximum(some.index * p.together, first)
@@ -255,12 +253,17 @@ def _transform_inputs(k: Module, p: Words, box: Words, panel: Buffer, v: Buffer)
             _runs(k, p, box, record, transform)
 
 
+def _lines_of_row(k: Module, p: Words, item: Item) -> Value:
+    """Lines of the box in a row of the axes that are not transformed."""
+    return k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
+
+
 def _note_rows(k: Module, p: Words, item: Item, workspace: Buffer, rows: Value) -> Value:
     """Note where the inputs of the rows of the axes that are not transformed lie, and which taps meet any, by groups.
 
     How many groups there are is what it gives.
     """
-    y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
+    y_rows = _lines_of_row(k, p, item)
     with k.loop(0, rows, carry=[k.constant(INT, -1), k.constant(INT, 0), k.constant(INT, 0)]) as row:
         following, band_before, count = row.values
         line, _, _ = row_place(k, p, item, row.index * y_rows)
@@ -332,7 +335,7 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
          row: Value, rows: Value, flags: Buffer) -> None:  # fmt: skip
     """Back from the transform domain and out by rows of tiles; flags tiles with a result that is not finite."""
     last = axis_record(k, p, p.axes - 1)
-    y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
+    y_rows = _lines_of_row(k, p, item)
     channel = block * p.block_outputs
     outputs = k.select(block.equals(p.blocks - 1), p.last_outputs, p.block_outputs)
     table_place = (item.g * p.outputs + channel) * p.word_bytes
@@ -384,7 +387,7 @@ def _repair(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspac
     Boxes depend on the number of threads and images, tiles do not: so neither do bits, whatever the inputs.
     Neighbours along the columns are done together, wherever tiles have no outputs of others between theirs.
     """
-    y_rows = k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
+    y_rows = _lines_of_row(k, p, item)
     with k.loop(0, box.record_count) as number:
         record = Words(k, p.buffer("records"), _RECORD).at(box.records + number.index, len(_RECORD))
 

@@ -33,6 +33,7 @@ from polyconv.algorithms.panel import (
     Item,
     Words,
     axis_record,
+    box_rows,
     decode,
     fill,
     line_place,
@@ -50,6 +51,7 @@ from polyconv.algorithms.program import (
     boxes,
     common_words,
     fill_words,
+    image_bytes,
     move_address,
     near_equal,
     planes_collide,
@@ -97,15 +99,14 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         first = item.g * p.item_blocks
-        with k.loop(1, p.axes - 1, carry=[k.constant(INT, 1)]) as back:
-            back.next(back.values[0] * item.extent(back.index - 1))
+        rows = box_rows(k, p, item, 2)
         flag = workspace + p.axes * 24
         with k.loop(0, k.minimum(p.item_blocks, p.total_blocks - first)) as block:
             absolute = first + block.index
             channels = k.minimum(p.lanes_used, p.total_channels - absolute * p.lanes_used)
             k.store(k.constant(INT, 0), flag, 8)
             _transform_inputs(k, p, item, k.buffer(frame, 0), workspace, block.index, channels, vector_bytes)
-            with k.loop(0, back.results[0]) as row:
+            with k.loop(0, rows) as row:
                 _multiply(k, p, item, workspace, absolute, row.index)
                 _back(k, p, item, frame, workspace, block.index, absolute, channels, row.index, flag)
             with k.when(k.word(flag) > 0):
@@ -271,8 +272,7 @@ def cost(s: Situation) -> dict[str, float]:
             moves += box_count * outer_lines * SCHEME.n * (40 + plan.held[-1].count * per_in)
             moves += box_count * rows * SCHEME.m * (40 + plan.box[-1] * per_out)
     batch = (p.n or 0) * blocks
-    held = p.c * (math.prod(e or 0 for e in p.i) + math.prod(e or 0 for e in p.out)) * p.x_dtype.itemsize
-    moves = moves * batch + (p.n or 0) * max(0, held - _CACHED_BYTES) / _LAST_BYTES
+    moves = moves * batch + (p.n or 0) * max(0, sum(image_bytes(p)) - _CACHED_BYTES) / _LAST_BYTES
     return {"products": products * batch, "transforms": transforms * batch, "moves": moves}
 
 

@@ -17,8 +17,8 @@ inputs, and give outputs, a dilation apart.  A box holds tiles of many residues,
 Many taps are summed in parts as well, inputs a part apart: 7 taps by F(3,4) take 6 + 5 products for 3 outputs.
 
 Tiles one output short skip the point at infinity with the same weights, so edges waste nothing.
-Error: window bound, k eps max|x| sum|w| over a tile's inputs; admitted in accuracy "fast" only.  Blocks
-of outputs with a non-finite value are done again by the direct algorithm, which spreads it no further
+Error: window bound, k eps max|x| sum|w| over a tile's inputs; admitted in accuracy "fast" only.  Tiles
+with a non-finite value are done again by the direct algorithm, which spreads it no further
 than it belongs.  Sources: Winograd 1980; Lavin and Gray 2015; points after Barabasz et al. 2020.
 """
 

@@ -25,6 +25,7 @@ from polyconv.algorithms.panel import (
     Item,
     Words,
     axis_record,
+    box_rows,
     decode,
     fill,
     line_place,
@@ -42,6 +43,7 @@ from polyconv.algorithms.program import (
     boxes,
     common_words,
     fill_words,
+    image_bytes,
     move_address,
     near_equal,
     planes_collide,
@@ -102,9 +104,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         groups = k.minimum(p.item_groups, p.total_groups - first)
         with k.when(p.near_in.equals(0)):
             _bring(k, p, item, k.buffer(frame, 0), workspace + p.panel, groups, vector_bytes)
-        with k.loop(1, p.axes - 1, carry=[k.constant(INT, 1)]) as back:
-            back.next(back.values[0] * item.extent(back.index - 1))
-        rows = back.results[0]
+        rows = box_rows(k, p, item, 2)
         with k.loop(0, groups) as group:
             flag = workspace + (p.flags + group.index * 8)
             k.store(k.constant(INT, 0), flag, 8)
@@ -323,9 +323,7 @@ def cost(s: Situation) -> dict[str, float]:
             moves += times * lines_in * across_in * group_in / lane * 110
             moves += times * rows * tall * SCHEME.m * across_out * group_out / lane * 140
         moves += times * 400 / plan.groups
-    held = p.c * math.prod(e or 0 for e in p.i) * p.x_dtype.itemsize
-    written = p.m * math.prod(e or 0 for e in p.out) * p.y_dtype.itemsize
-    moves += (p.n or 0) * max(0, held + written - _CACHED_BYTES) / _LAST_BYTES
+    moves += (p.n or 0) * max(0, sum(image_bytes(p)) - _CACHED_BYTES) / _LAST_BYTES
     return {"products": products, "transforms": transforms, "moves": moves}
 
 
