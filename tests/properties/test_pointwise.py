@@ -87,6 +87,50 @@ def test_strides_crops_and_transposes(layout: str) -> None:
     _agrees(f"conv_transpose f32 {layout} n1 c40 i3x4 m20 k3x2 s3x2 b1")
 
 
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_windows_that_meet_no_padding(layout: str, level: str | None) -> None:
+    """Their entries are read in place, by a list, whole windows of any shape and some that leave inputs out."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        _agrees(f"conv f32 {layout} n2 c5 i8x12 m19 k2x2 s2x2 b1")
+        _agrees(f"conv f32 {layout} n1 c3 i32x64 m70 k16x16 s16x16 b1 act=Gelu")
+        _agrees(f"conv f64 {layout} n2 c7 i31 m20 k3 s3")
+        _agrees(f"conv f32 {layout} n1 c6 i9x9x9 m48 k2x3x1 s3x3x2 r1 act=Relu")
+        _agrees(f"conv f32 {layout} n1 c6 i16x64 m40 k2x2 s4x3 d2x1 g2")
+        _agrees(f"conv i32 {layout} n1 c1 i8x8x8 m48 k2x2x2 s2x2x2")
+        _agrees(f"conv f32 {layout} n1 c8 i64x40 m20 k4x2 s4x2 p-4:0x0")
+
+
+@pytest.mark.parametrize("level", [None, "avx2"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_images_of_a_batch_share_boxes(layout: str, level: str | None) -> None:
+    """With the bits of each image alone, whatever lies between them."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    rng = np.random.default_rng(0)
+    with within:
+        for extents, c in (((1, 1), 40), ((1, 3), 17), ((2, 2), 300), ((7, 7), 33)):
+            _agrees(f"conv f32 {layout} n9 c{c} i{extents[0]}x{extents[1]} m50 k1x1 b1 r1 act=Relu")
+            layer = polyconv.Conv(rng.standard_normal((50, c, 1, 1), np.float32), layout=layout)
+            x = rng.standard_normal((9, c, *extents) if layout == "NCHW" else (9, *extents, c), np.float32)
+            alone = np.concatenate([layer(x[at : at + 1]) for at in range(9)])
+            wide = np.repeat(x, 2, axis=0)
+            for some in (x, wide[::2], wide[::-2][::-1]):
+                assert np.array_equal(layer(some), alone)
+    _agrees(f"conv f32 {layout} n5 c7 i9x9 m20 k1x1 s2x2 b1")
+    _agrees(f"conv_transpose f32 {layout} n5 c7 i1x1 m20 k2x2 s2x2 b1")
+
+
+def test_a_layer_whose_results_outgrow_a_cache() -> None:
+    """Where they do other sets of outputs are packed, for the same bits."""
+    rng = np.random.default_rng(0)
+    layer = polyconv.Conv(rng.standard_normal((80, 3, 1, 1), np.float32), layout="NHWC")
+    x = rng.standard_normal((1, 100, 100, 3), np.float32)
+    rows = np.concatenate([layer(x[:, at : at + 20]) for at in range(0, 100, 20)], axis=1)
+    assert np.array_equal(layer(x), rows)
+    _agrees("conv f32 NHWC n1 c3 i99x101 m150 k1x1 b1")
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_outputs_that_meet_only_padding(layout: str) -> None:
     """They are what the epilogue makes of nothing: bias, residual, activation."""

@@ -317,7 +317,7 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
         else:
             moves += calls * (40 + channels * (4 + vectors * 1.5 * lane))
     else:
-        moves += calls * (40 + plan.box[-1] * (4 + math.ceil(channels / lane) * 2.0))
+        moves += calls * (40 + plan.box[-1] * (4 + math.ceil(channels / lane) * 5.0))
     batch = (p.n or 0) * p.groups * box_count
     moves = (moves + 300.0) * batch
     phases = math.prod(axis.out_step for axis in sweep)

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from polyconv.algorithms import pixels as by_pixels
 from polyconv.algorithms.packing import Set, packed_sets
 from polyconv.algorithms.panel import Words
-from polyconv.algorithms.program import Request, Situation, near_equal, tile_cycles
+from polyconv.algorithms.program import Request, Situation, image_bytes, near_equal, planes_collide, tile_cycles
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.point import channel_point_tile, pixel_point_tile, square_point_tile
+from polyconv.kernels.point import channel_point_tile, listed_point_tile, pixel_point_tile, square_point_tile
 from polyconv.target import Target
 
 __all__ = ["SET", "WORDS", "Row", "channel_tiles", "cut_outputs", "most_rows", "move_row", "packed_weights",
@@ -42,14 +42,17 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of pixels for a set of outputs: its entries and where they begin in input, result and residual."""
+    """A row of pixels for a set of outputs: its entries and where they begin in input, result and residual.
+
+    Entries lie so far apart, or have a list.
+    """
 
     p: Words
     g: Value
     set: Words
     x: Buffer
     x_pixel: Value
-    x_entry: Value
+    x_entry: Value | Buffer
     entries: Value
     pixels: Value
     y: Buffer
@@ -115,34 +118,46 @@ def pixel_tiles_along(k: Module, row: Row, slot: Buffer | None) -> None:
 # -- planning and building -----------------------------------------------------------------------------
 
 
+_WRITTEN_BYTES = 2 << 20
+"""Results beyond this leave in runs of four vectors a pixel, where channels lie together: else stores wait for lines
+that are written in parts.  Measured on Zen 5: 6-14 % off where results are more than 8 MB."""
+
+
 def cut_outputs(s: Situation, lane: int, form: str) -> tuple[tuple[tuple[int, int], ...], int]:
     """The sets of a group's output channels, (first, outputs), and the most vectors of one (lanes are channels).
 
     An odd number of vectors ends with three, if there is such a tile: one alone is held up by its loads.
     """
-    outputs = s.problem.m // s.problem.groups
+    p = s.problem
+    outputs = p.m // p.groups
     if form == "pixel":
         return tuple(by_pixels.tile_rows(outputs, s.target)), 1
     if form == "square":
         return tuple(near_equal(outputs, square_tile(s.target))), 1
     vectors = -(-outputs // lane)
-    odd = vectors % 2 == 1 and vectors > 1 and channel_tile(s.target, 3) > 0
-    widths = [2] * (vectors // 2 - odd) + ([3] if odd else [1] * (vectors % 2))
+    four = p.layout == "NHWC" and image_bytes(p)[1] > _WRITTEN_BYTES and channel_tile(s.target, 4) > 0
+    wide = max(0, vectors // 4 - (vectors % 4 == 1)) if four else 0
+    left = vectors - 4 * wide
+    odd = left % 2 == 1 and left > 1 and channel_tile(s.target, 3) > 0
+    widths = [4] * wide + [2] * (left // 2 - odd) + ([3] if odd else [1] * (left % 2))
     firsts = itertools.accumulate((width * lane for width in widths), initial=0)
     sets = ((first, min(width * lane, outputs - first)) for first, width in zip(firsts, widths, strict=False))
     return tuple(sets), max(widths, default=1)
 
 
-_NEAR_BYTES = 128 << 10
+_NEAR_BYTES = 112 << 10
 
 
 def pixel_set_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int, vectors: int) -> float:
     """Cycles of ``vectors`` of pixels for a set of outputs, lanes are pixels.
 
-    Pixels of one tile that are far more than a first-level cache come late for every set.
+    Pixels of one tile that are far more than a first-level cache come late for every set, above all if their planes
+    share the sets of a cache.
     """
     most = pixel_tiles(s.target)[outputs]
-    far = 1.06 if most * entries * lanes(s.target, arith) * arith.bytes > _NEAR_BYTES else 1.0
+    far = 1.0
+    if most * entries * lanes(s.target, arith) * arith.bytes > _NEAR_BYTES:
+        far = 1.2 if planes_collide(s.problem, reading=True) else 1.06
     full, rest = divmod(vectors, most)
     cycles = full * (tile_cycles(outputs, most) * entries * far + 15)
     return cycles + ((tile_cycles(outputs, rest) * entries * far + 15) if rest else 0)
@@ -153,10 +168,15 @@ def square_cycles(outputs: int) -> float:
     return max(4.2, 3.3 + 0.5 * outputs)
 
 
+_MOST_AWAY = 10
+"""Most pixels of a tile that lie a multiple of 4 KiB apart: they share the ways of one set of a first-level cache.
+Measured on Zen 5: 0-6 % off 7, and 14 no worse than 10."""
+
+
 def most_rows(target: Target, width: int, pixel_bytes: int) -> int:
-    """Most pixels of a tile; where they lie a multiple of 4 KiB apart they share the ways of one set of a cache."""
+    """Most pixels of a tile, so many bytes apart."""
     most = channel_tile(target, width)
-    return min(most, 7) if pixel_bytes % 4096 == 0 else most
+    return min(most, _MOST_AWAY) if pixel_bytes % 4096 == 0 else most
 
 
 _LATE_BYTES = 256 << 10
@@ -174,7 +194,7 @@ def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused:
     ``ahead`` of their input, for every entry a step further, if it is not 0; where lanes are pixels they share its
     lines.
     """
-    lane, by_channel = lanes(r.target, r.arith), form == "channel"
+    lane, by_channel = lanes(r.target, r.arith), form in ("channel", "listed")
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue) if fused else of_sums(r.arith.name)
     late, lines = 0, 1
     if ahead[0]:
@@ -207,15 +227,19 @@ def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused:
     return functions, records
 
 
+_MAKE = {"channel": channel_point_tile, "listed": listed_point_tile, "pixel": pixel_point_tile,
+         "square": square_point_tile}  # fmt: skip
+
+
 def _tiles(r: Request, form: str, fixed: int, sizes: Sequence[int], spec: FusedTile,
            edges: Sequence[bool]) -> list[int]:  # fmt: skip
     """Addresses of a family of tiles: of all sizes whole, or cut short, or first whole and then cut short."""
-    make = {"channel": channel_point_tile, "pixel": pixel_point_tile, "square": square_point_tile}[form]
+    make = _MAKE[form]
     kinds = {f"{'edge' if edge else 'whole'}{n}": (edge, n) for edge in edges for n in sizes}
 
     def build(k: Module) -> None:
         for name, (edge, n) in kinds.items():
-            size = (n, fixed) if form == "channel" else (fixed, n)
+            size = (n, fixed) if form in ("channel", "listed") else (fixed, n)
             make(k, name, replace(spec, edge=edge), lanes(r.target, r.arith), *size, f16c=r.target.level != "baseline")
 
     label = f"point {form} {spec} {fixed} {len(sizes)} {edges}"
@@ -247,4 +271,4 @@ def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], ND
             at += width * entries
         return packed_sets(r, w, of_sets, 1, w.shape[0] * whole)
 
-    return r.packed((r.arith.name, r.target.level, form, *key), pack)
+    return r.packed((r.arith.name, r.target.level, form, tuple(sets), *key), pack)

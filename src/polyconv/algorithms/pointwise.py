@@ -1,6 +1,7 @@
-"""Pointwise convolution in place: one tap an axis, any stride, pads, group and layout.
+"""Pointwise convolution in place: one tap an axis, or windows that meet no padding; any stride, group and layout.
 
-Every output is a product of weights with the channels of one pixel, so nothing is packed.  Three forms:
+Every output is a product of weights with the channels of one pixel, or with those of a window, by a list of where its
+entries lie: nothing is packed.  Three forms, the first of them for windows:
 lanes are output channels, with words of the input broadcast from wherever they lie; where pixels lie together
 and fill vectors, lanes are pixels; and so they are where channels lie together and outputs are few, by squares of
 pixels and channels that are transposed in registers.  Axes that lie together are one.  Results go from registers to
@@ -18,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyconv.algorithms import points
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
@@ -39,6 +41,7 @@ from polyconv.algorithms.program import (
     is_fusible,
     move_address,
     near_equal,
+    planes_collide,
     thread_parts,
     tile_cycles,
     zeros,
@@ -63,17 +66,27 @@ _NEAR_BYTES = 32 << 10
 _FAR_BYTES, _MOST_NEAR = 3 << 20, 1 << 20
 """An input that only the third cache or memory holds, of images that the second does not: its items ask for what the
 next one reads, and are as large as the second cache likes.  Measured on Zen 5: 5-30 % off."""
+_STACKED_BYTES = 128 << 10
+"""Images of planes of which boxes hold several, for fewer passes over the weights."""
 _STREAMED_BYTES = 16.0
 """Bytes a cycle of weights that a first-level cache does not hold: short rows of strided pixels wait for them."""
 _SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
 _MOST_PIXELS = 512
 
-WORDS = (*COMMON, "channels", "x_pixel", "phases", "y_pixel", "r_pixel", *points.WORDS)
+_LISTED_LATE = 0.25
+"""How much of what comes from memory is not there when a list has asked for it."""
+_AHEAD = {"NCHW": 16, "NHWC": 48}
+"""Entries of a list by which inputs are asked for early: lines of planes may share the ways of one set of a cache."""
+
+WORDS = (*COMMON, "channels", "*entries", "x_pixel", "phases", "y_pixel", "r_pixel", *points.WORDS)
 
 
-def driver(k: Module, name: str, *, pixels: bool) -> None:
-    """Add the driver ``name(frame, words, item, workspace)`` to a module; lanes are pixels or channels."""
+def driver(k: Module, name: str, *, pixels: bool, listed: bool = False) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module; lanes are pixels or channels.
+
+    Entries lie so many bytes apart, or as a list says.
+    """
     tiles = points.pixel_tiles_along if pixels else points.channel_tiles
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
         p = Words(k, table, WORDS)
@@ -82,14 +95,15 @@ def driver(k: Module, name: str, *, pixels: bool) -> None:
         first = item.split * p.split_sets
         end = k.minimum(first + p.split_sets, p.sets)
         with k.loop(first, end) as of_set, k.loop(0, rows) as row:
-            here = _row(k, p, item, frame, of_set.index * p.phases, row.index)
+            here = _row(k, p, item, frame, of_set.index * p.phases, row.index, listed=listed)
             with k.when(p.fused.equals(1)):
                 tiles(k, here, None)
             with k.when(p.fused.equals(1), otherwise=True):
                 slot = workspace + p.slots
                 with k.loop(0, p.phases) as phase:
                     number = of_set.index * p.phases + phase.index
-                    tiles(k, _row(k, p, item, frame, number, row.index), slot + phase.index * p.slot_pixel)
+                    of_phase = _row(k, p, item, frame, number, row.index, listed=listed)
+                    tiles(k, of_phase, slot + phase.index * p.slot_pixel)
                 points.move_row(k, _all_phases(p, here), slot, p.slot_pixel)
 
 
@@ -109,7 +123,7 @@ def fill_driver(k: Module, name: str) -> None:
             points.move_row(k, here, workspace + p.slots, k.constant(INT, 0))
 
 
-def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, row: Value) -> Row:
+def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, row: Value, *, listed: bool = False) -> Row:
     """A row of the box for the set of outputs of a number."""
     of_set = Words(k, p.buffer("set"), SET).at(number, len(SET))
     last = axis_record(k, p, p.axes - 1)
@@ -122,7 +136,8 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, row: Val
         back.next(q // item.extent(axis), x + position * record.x_stride)
     _, y, r = row_place(k, p, item, row)
     return Row(
-        p, item.g, of_set, k.buffer(frame, 0) + back.results[1], p.x_pixel, p.x_c, p.channels,
+        p, item.g, of_set, k.buffer(frame, 0) + back.results[1], p.x_pixel,
+        p.buffer("entries") if listed else p.x_c, p.channels,
         item.extent(p.axes - 1), k.buffer(frame, 2) + (y + of_set.y), last.y_stride,
         k.buffer(frame, 4) + (r + of_set.r), last.r_stride,
     )  # fmt: skip
@@ -165,9 +180,26 @@ def applicable(s: Situation) -> str | None:
         return "inputs with a zero point are converted in a panel"
     if p.c == 0:
         return "there are no channels to add up"
-    if not all(axis.taps == 1 for sweep in sweeps(p) for axis in sweep):
-        return "needs a kernel of one tap"
+    if not all(axis.taps == 1 or _is_inside(p, axis) for sweep in sweeps(p) for axis in sweep):
+        return "needs a kernel of one tap, or windows that meet no padding"
     return None
+
+
+def _is_inside(p: Problem, axis: Axis) -> bool:
+    """Whether windows meet no padding, nor each other."""
+    span = (axis.taps - 1) * axis.dilation
+    whole = axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + span < axis.inp
+    return p.op == "conv" and axis.out > 0 and axis.taps > 0 and whole and span < axis.stride
+
+
+def _is_listed(sweep: Sweep) -> bool:
+    """Whether a list says where the entries of a window lie."""
+    return any(axis.taps > 1 for axis in sweep)
+
+
+def _entries(p: Problem, sweep: Sweep) -> int:
+    """Entries of an output's sum; of one that meets only padding as if it had one."""
+    return p.c // p.groups * math.prod(max(1, axis.taps) for axis in sweep)
 
 
 def pieces(sweep: Sweep) -> tuple[Sweep, list[Sweep]]:
@@ -187,13 +219,17 @@ def pieces(sweep: Sweep) -> tuple[Sweep, list[Sweep]]:
 
 
 def _folded(sweep: Sweep, operands: Sequence[Operand]) -> tuple[Sweep, list[Operand]]:
-    """Neighbouring axes that lie together in all operands (the input first) as one."""
+    """Neighbouring axes that lie together in all operands (the input first) as one, and none of a single pixel."""
     axes, spatial = [sweep[-1]], [[o.spatial[-1]] for o in operands]
     for a in range(len(sweep) - 2, -1, -1):
         outer, inner = sweep[a], axes[0]
         whole = inner.out == inner.inp and inner.stride == outer.stride == 1 and inner.pad == outer.pad == 0
         plain = inner.out_step == outer.out_step == 1 and inner.first_out == outer.first_out == 0
-        if whole and plain and all(
+        if plain and inner.out == inner.inp == 1 and inner.pad == 0:
+            axes[0] = outer
+            for o, known in zip(operands, spatial, strict=True):
+                known[0] = o.spatial[a]
+        elif whole and plain and all(
             o.spatial[a] == inner.out * known[0] for o, known in zip(operands, spatial, strict=True)
         ):  # fmt: skip
             axes[0] = replace(inner, out=outer.out * inner.out, inp=outer.inp * inner.inp)
@@ -232,14 +268,14 @@ def _phases(family: _Family) -> int:
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, form: str, phases: int) -> _Plan:
     """Sizes of a family of so many sweeps whose axes are folded."""
     p = s.problem
-    group_in, lane = p.c // p.groups, lanes(s.target, arith)
+    entries, lane = _entries(p, sweep), lanes(s.target, arith)
     sets, width = points.cut_outputs(s, lane, form)
     tall = max((outputs for _, outputs in sets), default=1) if form != "channel" else width * lane
     if form != "channel":  # a whole number of the tiles that most outputs take
         least = lane if form == "square" else lane * pixel_tiles(s.target)[tall]
-        wanted = (_INPUT_BYTES if _is_far(p, sweep) else _NEAR_BYTES) // (group_in * arith.bytes) // least * least
+        wanted = (_INPUT_BYTES if _is_far(p, sweep) else _NEAR_BYTES) // (entries * arith.bytes) // least * least
     else:
-        least, wanted = channel_tile(s.target, width), _INPUT_BYTES // (group_in * arith.bytes)
+        least, wanted = channel_tile(s.target, width), _INPUT_BYTES // (entries * arith.bytes)
     slot_pixels = _SLOT_BYTES // (arith.bytes * tall * phases)
     most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
     extents = [axis.out for axis in sweep]
@@ -250,10 +286,11 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, form: str, p
 
 
 def _is_far(p: Problem, axes: Sweep) -> bool:
-    """Whether the items of folded axes ask early for the input."""
+    """Whether the items of folded axes, perhaps the batch among them, ask early for the input."""
     image, _ = image_bytes(p)
-    one = len(axes) == axes[0].stride == p.groups == 1 and p.m > 0
-    return one and image > _MOST_NEAR and image * (p.n or 0) > _FAR_BYTES
+    one = len(axes) == axes[0].stride == axes[0].taps == p.groups == 1 and p.m > 0
+    whole = math.prod(axis.inp for axis in axes) * p.c * p.x_dtype.itemsize * (p.n or 0)
+    return one and image > _MOST_NEAR and whole > _FAR_BYTES
 
 
 def _packed_strides(axes: Sequence[Axis], extent: str) -> Operand:
@@ -280,9 +317,9 @@ def _expected(s: Situation, arith: Arithmetic, family: _Family) -> _Plan:
     sweep = family[0]
     axes, _ = _folded(sweep, [_packed_strides(sweep, "inp"), _packed_strides(sweep, "out")])
     forms = [("channel", _phases(family) if s.problem.layout == "NCHW" else 1)]
-    if _lies_in_rows(s, axes):
+    if _lies_in_rows(s, axes) and not _is_listed(sweep):
         forms.append(("pixel", 1))
-    elif s.problem.layout == "NHWC":
+    elif s.problem.layout == "NHWC" and not _is_listed(sweep):
         forms.append(("square", 1))
     plans = [_plan(s, arith, axes, len(family), form, phases) for form, phases in forms]
     return min(plans, key=lambda plan: sum(_cost(s, arith, plan).values()))
@@ -312,11 +349,11 @@ def cost(s: Situation) -> dict[str, float]:
 
 def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     p = s.problem
-    group_in = p.c // p.groups
+    group_in, listed = _entries(p, plan.sweep), _is_listed(plan.sweep)
     lane = lanes(s.target, arith)
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
-    rows = math.prod(plan.box[:-1]) * box_count
-    width = plan.sweep[-1].out / -(-plan.sweep[-1].out // plan.box[-1])
+    parts = -(-plan.sweep[-1].out // plan.box[-1])
+    rows, width = math.prod(axis.out for axis in plan.sweep[:-1]) * parts, plan.sweep[-1].out / parts
     products = moves = 0.0
     for _, outputs in plan.sets:
         if plan.form == "square":
@@ -335,16 +372,20 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             across = p.layout == "NCHW" and p.m > 1
             # one vector of results a pixel: loads are what tiles wait for, and those of pixels far apart are slow
             apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.15 if plan.width == 1 else 1.0
-            streams = used * s.target.vector_bytes / _STREAMED_BYTES + (1.5 if across else 0.0)
+            if listed:
+                apart = 1.03 if p.layout == "NCHW" else 1.0
+            streams = used * s.target.vector_bytes / _STREAMED_BYTES + (1.5 if across and not listed else 0.0)
             if plan.sweep[-1].stride == 1 or group_in * used * s.target.vector_bytes < _NEAR_BYTES // 2:
                 streams = 0.0
             products += sum(max(tile_cycles(n, used) * apart, streams) * group_in + 15 for _, n in tiles)
-            leaving = 8.0 + apart_cycles(p, _last_out(plan)) if across else 1.5 if is_fusible(p) else 4.0
+            leaving = 1.5 if is_fusible(p) else 4.0
+            if across:
+                leaving = (16.0 if planes_collide(p, reading=False) else 8.0) + apart_cycles(p, _last_out(plan))
             if plan.phases > 1 and image_bytes(p)[1] > 1 << 20:
                 leaving += 24.0  # squares of results, a line or two of many planes
             moves += width * used * leaving
     if p.layout == "NHWC" and not _is_far(p, plan.sweep):
-        moves += far_cycles(p, width * group_in * arith.bytes, squares=False)
+        moves += far_cycles(p, width * group_in * arith.bytes, squares=False) * (_LISTED_LATE if listed else 1.0)
     batch, rows = (p.n or 0) * p.groups, rows * plan.times * plan.phases
     return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count) * batch}
 
@@ -372,13 +413,16 @@ def build(r: Request) -> Program:
 
 def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
     s, arith, p = given.situation, given.arith, given.problem
-    r, axes = _with_folded(given, family[0])
+    r, axes = _with_folded(*_stacked(given, family[0]))
     plan = _fitting(r, axes, _expected(s, arith, family))
-    name = f"pointwise {'pixels' if plan.pixels else 'channels'}"
-    address = kernel(name, ("driver",), lambda k: driver(k, "driver", pixels=plan.pixels), r.target, check=r.check)
-    along = along_out(r, _last_out(plan), "p" if plan.pixels else "c")
+    pixels, listed = plan.pixels, _is_listed(family[0])
+    name = f"pointwise {'pixels' if pixels else 'listed' if listed else 'channels'}"
+    address = kernel(
+        name, ("driver",), lambda k: driver(k, "driver", pixels=pixels, listed=listed), r.target, check=r.check
+    )
+    along = along_out(r, _last_out(plan), "p" if pixels else "c")
     fused = is_fusible(p) and along in ("cc", "pp")
-    entries, pixel_bytes = p.c // p.groups, axes[-1].stride * r.x.spatial[-1]
+    entries, pixel_bytes = _entries(p, family[0]), axes[-1].stride * r.x.spatial[-1]
     if plan.form == "square":
         entries = -(-entries // lanes(r.target, arith)) * lanes(r.target, arith)
 
@@ -386,23 +430,49 @@ def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
         return 1 if plan.form == "square" else points.most_rows(r.target, vectors, pixel_bytes)
 
     functions, records = points.set_tables(
-        r, plan.sets, entries, fused, plan.form, most, _places(given, family, plan.phases),
+        r, plan.sets, entries, fused, "listed" if listed else plan.form, most, _places(given, family, plan.phases),
         _ahead(r, axes, plan) if _is_far(p, axes) else (0, 0),
     )
     key = ("point", plan.phases, *(tuple((a.taps, a.first_tap, a.tap_step) for a in sweep) for sweep in family))
     packed = points.packed_weights(
-        r, key, lambda: np.concatenate([r.weights(sweep)[..., 0] for sweep in family], axis=1), plan.sets,
+        r, key, lambda: np.concatenate([_by_entry(r, sweep) for sweep in family], axis=1), plan.sets,
         plan.form, (plan.times, plan.phases),
     )  # fmt: skip
-    items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(axes, plan.box, strict=True))
+    boxes_of = math.prod(-(-axis.out // b) for axis, b in zip(axes, plan.box, strict=True))
+    items = (r.problem.n or 0) * p.groups * boxes_of
     move = Move(arith.accumulator, p.y, along, r.epilogue)
     parts = thread_parts(s.threads, items, plan.times * len(plan.sets), _REPEATED)
     values = _words(r, axes, plan, parts, move, keep)
     values.update({
         "weights": packed, "w_group": packed.nbytes // max(1, p.groups), "set": words(records),
-        "functions": words(functions), "fused": int(fused),
+        "functions": words(functions), "fused": int(fused), "channels": _entries(p, family[0]),
+        "entries": words(_list(given, family[0], most(plan.width))) if listed else zeros(),
     })  # fmt: skip
     return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
+
+
+def _by_entry(r: Request, sweep: Sweep) -> NDArray[Any]:
+    """Weights (groups, m, entries): of every channel all taps where pixels lie together, else for every tap all."""
+    w = r.weights(sweep)
+    return (w if r.problem.layout == "NCHW" else w.swapaxes(2, 3)).reshape(*w.shape[:2], -1)
+
+
+def _list(r: Request, sweep: Sweep, tall: int) -> list[int]:
+    """Where the entries of a window lie, and meanwhile those of the lines that entries to come have in a tile."""
+    taps = [0]
+    for axis, stride in zip(sweep, r.x.spatial, strict=True):
+        taps = [at + t * axis.dilation * stride for at in taps for t in range(axis.taps)]
+    channels = [c * r.x.c for c in range(r.problem.c // r.problem.groups)]
+    pixel, run = sweep[-1].stride * r.x.spatial[-1], sweep[-1].taps
+    if r.problem.layout == "NCHW":  # runs of a row of the kernel, whose pixels follow each other
+        places = [c + at for c in channels for at in taps]
+        later = [(i // run * run, i % run * 64) for i in range(len(places))]
+    else:
+        places = [c + at for at in taps for c in channels]
+        later = [(i, min(i % 16, tall - 1) * pixel) for i in range(len(places))]
+    ahead = min(_AHEAD[r.problem.layout], len(places))
+    places += [tall * pixel + at for at in places]  # the next tile's
+    return [word for i, (first, lines) in enumerate(later) for word in (places[i], places[first + ahead] + lines)]
 
 
 def _last_out(plan: _Plan) -> Axis:
@@ -442,9 +512,26 @@ def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
         for v in (first, outputs, *[0] * (len(SET) - 4), first * r.y.c, first * r_c)
     ]  # fmt: skip
     values.update({
-        "weights": zeros(), "w_group": 0, "set": words(records), "functions": zeros(), "fused": 0,
+        "weights": zeros(), "w_group": 0, "set": words(records), "functions": zeros(), "fused": 0, "channels": 0,
+        "entries": zeros(),
     })  # fmt: skip
     return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
+
+
+def _stacked(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
+    """The request with its batch as the outermost axis, if boxes may hold several images; no bits depend on it."""
+    p = r.problem
+    images = p.n or 0
+    if images < 2 or (p.layout == "NCHW" and image_bytes(p)[0] > _STACKED_BYTES):
+        return r, sweep
+
+    def stack(o: Operand) -> Operand:
+        return replace(o, n=0, spatial=(o.n, *o.spatial))
+
+    situation = replace(r.situation, problem=replace(p, n=1))
+    residual = None if r.residual is None else stack(r.residual)
+    return (replace(r, situation=situation, x=stack(r.x), y=stack(r.y), residual=residual),
+            (Axis(images, images, 1, 1, 1, 0), *sweep))  # fmt: skip
 
 
 def _with_folded(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
@@ -464,7 +551,7 @@ def _words(r: Request, axes: Sweep, plan: _Plan, splits: int, move: Move, keep: 
     values.update({
         "phases": plan.phases, "y_pixel": out_step * r.y.spatial[-1],
         "r_pixel": 0 if r.residual is None else out_step * r.residual.spatial[-1],
-        "panel": 0, "scratch": 0, "channels": p.c // p.groups, "x_pixel": axes[-1].stride * r.x.spatial[-1],
+        "panel": 0, "scratch": 0, "x_pixel": axes[-1].stride * r.x.spatial[-1],
         "sets": sets, "split_sets": -(-sets // splits), "outputs": p.m // p.groups,
         "word_bytes": arith.bytes, "result_bytes": r.y.itemsize, "lanes": lanes(r.target, arith),
         "slots": -(-(24 * len(axes)) // 64) * 64,

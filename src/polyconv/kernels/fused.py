@@ -17,7 +17,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
 from polyconv.kernels.tile import ask_early
 
-__all__ = ["SIGNATURE", "FusedTile", "Out", "fused_channel_tile", "fused_pixel_tile", "of_sums"]
+__all__ = ["LEAPS", "SIGNATURE", "FusedTile", "Out", "fused_channel_tile", "fused_pixel_tile", "of_sums"]
 
 # panel, its step between rows, entries, their number, weights, result and residual with their steps between rows,
 # tiles to walk, lanes of the last vector that count, bias, scale, constants
@@ -27,7 +27,7 @@ SIGNATURE = (
 )  # fmt: skip
 
 
-_LEAPS = 4
+LEAPS = 4
 """Rows of a panel that are found from one pointer.  With one each, loads wait for a chain of additions as long as the
 tile is tall.  Measured on Zen 5: 1-5 % off, 10 % where the other thread of the core is busy."""
 
@@ -73,7 +73,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     with k.function(name, *SIGNATURE) as given:
         panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
-        leads, leap = [step * r for r in range(_LEAPS)], step * _LEAPS
+        leads, leap = [step * r for r in range(LEAPS)], step * LEAPS
         with k.loop(0, times, carry=[panel, y, residual]) as group:
             rows_in, rows_out, rows_beside = group.values
             if vectors > 1:  # with one, loads are what a tile waits for
@@ -88,9 +88,9 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                     of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
                     pixel = k.opaque(a)
                     for r in range(rows):
-                        if r and r % _LEAPS == 0:
+                        if r and r % LEAPS == 0:
                             pixel = k.rebase(pixel + leap)
-                        value = k.broadcast(kind, pixel + leads[r % _LEAPS])
+                        value = k.broadcast(kind, pixel + leads[r % LEAPS])
                         for j in range(vectors):
                             total[r * vectors + j] = k.fma(value, of_b[j], total[r * vectors + j])
                     word.next(a + arithmetic.bytes, b + vectors * kind.bytes, *total)

@@ -1,10 +1,11 @@
 """Tiles of a pointwise product that read the tensor in place: outputs of a pixel are a matrix times its channels.
 
-Three forms of one contract, all with the epilogue in registers:
+Four forms of one contract, all with the epilogue in registers:
 
 * ``channel_point_tile``: lanes are output channels.  Elements of ``rows`` pixels, ``x_pixel`` bytes apart, are
   broadcast against streaming weight vectors; results of a pixel lie together, those of the next ``y_step`` bytes
   further.  Any strides of x will do.
+* ``listed_point_tile``: the same where a pixel has the entries of a list, channels of the taps of its window.
 * ``pixel_point_tile``: lanes are pixels, which lie together in x and y.  Vectors of pixels are multiplied by
   streaming weights of ``rows`` output channels, whose results lie ``y_step`` bytes apart.
 * ``square_point_tile``: the same where the channels of a pixel lie together, for few outputs: squares of pixels by
@@ -16,13 +17,13 @@ channels in all.
 
 from __future__ import annotations
 
-from polyconv.kernels.fused import FusedTile, Out
+from polyconv.kernels.fused import LEAPS, FusedTile, Out
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
 from polyconv.kernels.layout import transposed
 from polyconv.kernels.tile import ask_early
 
-__all__ = ["channel_point_tile", "pixel_point_tile", "square_point_tile"]
+__all__ = ["channel_point_tile", "listed_point_tile", "pixel_point_tile", "square_point_tile"]
 
 # input with its steps between pixels and channels, number of channels, weights, result and residual with their steps
 # between rows of the tile, lanes of the last vector that count, bias, scale, constants, bytes from the input to what
@@ -31,6 +32,8 @@ _SIGNATURE = (
     "buffer", "int", "int", "int", "buffer", "buffer", "int", "buffer", "int", "int", "buffer", "buffer", "buffer",
     "int", "int",
 )  # fmt: skip
+_LISTED = (*_SIGNATURE[:2], "buffer", *_SIGNATURE[3:])
+"""Instead of the step between channels the list of entries: offset, and that of a line to ask for meanwhile."""
 
 
 def _ask(k: Module, place: Buffer, lines: int) -> None:
@@ -59,6 +62,30 @@ def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                 following += [k.fma(word, of_b[j], total[r * vectors + j]) for j in range(vectors)]
             step.next(soon + early[1], at + x_channel, b + vectors * kind.bytes, *following)
         out.store(step.results[3:], vectors, y, y_step, residual, r_step)
+
+
+def listed_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
+                      *, f16c: bool) -> None:  # fmt: skip
+    """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels whose entries are listed."""
+    kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
+    with k.function(name, *_LISTED) as given:
+        x, x_pixel, entries, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *_ = given
+        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+        leads, leap = [x_pixel * r for r in range(LEAPS)], x_pixel * LEAPS
+        with k.loop(0, n, carry=[entries, weights, *[k.constant(kind, 0)] * (rows * vectors)], runs=True) as step:
+            entry, b, *total = step.values
+            k.prefetch(x + k.word(entry, 1))
+            of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
+            ask_early(k, b, kind, vectors)
+            pixel = k.opaque(x + k.word(entry))
+            for r in range(rows):
+                if r and r % LEAPS == 0:
+                    pixel = k.rebase(pixel + leap)
+                word = k.broadcast(kind, pixel + leads[r % LEAPS])
+                for j in range(vectors):
+                    total[r * vectors + j] = k.fma(word, of_b[j], total[r * vectors + j])
+            step.next(entry + 16, b + vectors * kind.bytes, *total)
+        out.store(step.results[2:], vectors, y, y_step, residual, r_step)
 
 
 def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
