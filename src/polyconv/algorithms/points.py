@@ -44,7 +44,7 @@ WORDS = (
 class Row:
     """A row of pixels for a set of outputs: its entries and where they begin in input, result and residual.
 
-    Entries lie so far apart, or have a list.
+    Entries lie so far apart, or have a list.  What is asked for early lies so many bytes ``away`` from them.
     """
 
     p: Words
@@ -59,6 +59,7 @@ class Row:
     y_pixel: Value
     r: Buffer
     r_pixel: Value
+    away: Value | int = 0
 
     @property
     def weights(self) -> Buffer:
@@ -94,7 +95,7 @@ def channel_tiles(k: Module, row: Row, slot: Buffer | None) -> None:
         k.call(
             k.buffer(p.buffer("functions"), of_set.functions + count * 2), row.x + first * row.x_pixel, row.x_pixel,
             row.x_entry, row.entries, row.weights, y + first * y_step, y_step, row.r + first * row.r_pixel,
-            row.r_pixel, of_set.there, *row.tables, of_set.early, of_set.early_step,
+            row.r_pixel, of_set.there, *row.tables, of_set.early + row.away, of_set.early_step,
         )  # fmt: skip
         tile.next(first + count)
 
@@ -111,7 +112,7 @@ def pixel_tiles_along(k: Module, row: Row, slot: Buffer | None) -> None:
         k.call(
             k.buffer(p.buffer("functions"), family + vectors * 2), row.x + tile.index * row.x_pixel, row.x_pixel,
             row.x_entry, row.entries, row.weights, y + tile.index * size, y_step,
-            row.r + tile.index * p.result_bytes, p.r_c, there, *row.tables, of_set.early, of_set.early_step,
+            row.r + tile.index * p.result_bytes, p.r_c, there, *row.tables, of_set.early + row.away, of_set.early_step,
         )  # fmt: skip
 
 

@@ -381,13 +381,14 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             leaving = 1.5 if is_fusible(p) else 4.0
             if across:
                 leaving = (16.0 if planes_collide(p, reading=False) else 8.0) + apart_cycles(p, _last_out(plan))
-            if plan.phases > 1 and image_bytes(p)[1] > 1 << 20:
-                leaving += 24.0  # squares of results, a line or two of many planes
+            if plan.phases > 1 and image_bytes(p)[1] > 8 << 20:
+                leaving += 12.0  # squares of results, a line or two of many planes
             moves += width * used * leaving
+    batch, far = (p.n or 0) * p.groups, 0.0
     if p.layout == "NHWC" and not _is_far(p, plan.sweep):
-        moves += far_cycles(p, width * group_in * arith.bytes, squares=False) * (_LISTED_LATE if listed else 1.0)
-    batch, rows = (p.n or 0) * p.groups, rows * plan.times * plan.phases
-    return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count) * batch}
+        far = far_cycles(p, rows * width * group_in * arith.bytes, squares=False) * (_LISTED_LATE if listed else 1.0)
+    rows *= plan.times * plan.phases
+    return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count + far) * batch}
 
 
 def _apart(plan: _Plan, channels: int, arith: Arithmetic) -> float:
