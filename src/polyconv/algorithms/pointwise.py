@@ -25,6 +25,7 @@ from polyconv.algorithms import points
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.program import (
+    LOADS,
     Operand,
     Program,
     Request,
@@ -74,8 +75,8 @@ _SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
 _MOST_PIXELS = 512
 
-_LISTED_LATE = 0.25
-"""How much of what comes from memory is not there when a list has asked for it."""
+_LISTED_LATE, _LIST_LOADS = 0.25, 6
+"""How much of what comes from memory is not there when a list has asked for it; loads of a step for that."""
 _AHEAD = {"NCHW": 16, "NHWC": 48}
 """Entries of a list by which inputs are asked for early: lines of planes may share the ways of one set of a cache."""
 
@@ -374,10 +375,12 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.15 if plan.width == 1 else 1.0
             if listed:
                 apart = 1.03 if p.layout == "NCHW" else 1.0
+            beside = _LIST_LOADS if listed else 0
             streams = used * s.target.vector_bytes / _STREAMED_BYTES + (1.5 if across and not listed else 0.0)
             if plan.sweep[-1].stride == 1 or group_in * used * s.target.vector_bytes < _NEAR_BYTES // 2:
                 streams = 0.0
-            products += sum(max(tile_cycles(n, used) * apart, streams) * group_in + 15 for _, n in tiles)
+            steps = [max(tile_cycles(n, used) * apart, streams, (n + used + beside) / LOADS) for _, n in tiles]
+            products += sum(cycles * group_in + 15 for cycles in steps)
             leaving = 1.5 if is_fusible(p) else 4.0
             if across:
                 leaving = (16.0 if planes_collide(p, reading=False) else 8.0) + apart_cycles(p, _last_out(plan))
