@@ -6,6 +6,7 @@ Shared by the algorithms whose outputs are a product of weights with the entries
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -121,7 +122,9 @@ def pixel_tiles_along(k: Module, row: Row, slot: Buffer | None) -> None:
 
 _WRITTEN_BYTES = 2 << 20
 """Results beyond this leave in runs of four vectors a pixel, where channels lie together: else stores wait for lines
-that are written in parts.  Measured on Zen 5: 6-14 % off where results are more than 8 MB."""
+that are written in parts.  Measured on Zen 5: 0-14 % off where results are more than 8 MB."""
+_FEW_PIXELS = 3
+"""Images of so few pixels have sets of four vectors too: sums of fewer wait for each other.  Measured: 3-20 % off."""
 
 
 def cut_outputs(s: Situation, lane: int, form: str) -> tuple[tuple[tuple[int, int], ...], int]:
@@ -136,7 +139,8 @@ def cut_outputs(s: Situation, lane: int, form: str) -> tuple[tuple[tuple[int, in
     if form == "square":
         return tuple(near_equal(outputs, square_tile(s.target))), 1
     vectors = -(-outputs // lane)
-    four = p.layout == "NHWC" and image_bytes(p)[1] > _WRITTEN_BYTES and channel_tile(s.target, 4) > 0
+    large = p.layout == "NHWC" and image_bytes(p)[1] > _WRITTEN_BYTES
+    four = channel_tile(s.target, 4) > 0 and (large or math.prod(o or 0 for o in p.out) <= _FEW_PIXELS)
     wide = max(0, vectors // 4 - (vectors % 4 == 1)) if four else 0
     left = vectors - 4 * wide
     odd = left % 2 == 1 and left > 1 and channel_tile(s.target, 3) > 0

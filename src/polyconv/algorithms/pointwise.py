@@ -386,6 +386,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
                 leaving = (16.0 if planes_collide(p, reading=False) else 8.0) + apart_cycles(p, _last_out(plan))
             if plan.phases > 1 and image_bytes(p)[1] > 8 << 20:
                 leaving += 12.0  # squares of results, a line or two of many planes
+            if plan.phases > 1 and plan.sweep[-1].out * plan.phases < 3 * lane:
+                leaving += 24.0  # and of rows that are as short as these squares
             moves += width * used * leaving
     batch, far = (p.n or 0) * p.groups, 0.0
     if p.layout == "NHWC" and not _is_far(p, plan.sweep):
