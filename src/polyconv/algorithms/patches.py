@@ -50,19 +50,24 @@ from polyconv.kernels.objects import kernel
 from polyconv.kernels.unzip import STEPS, unzip
 from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "build", "cost", "workspace"]
+__all__ = [
+    "PANEL", "Plan", "applicable", "build", "by_entry", "cost", "folds", "pack_cycles", "pack_panel", "panel_words",
+    "sizes", "workspace",
+]  # fmt: skip
 
 PANEL_BYTES = 512 << 10
 """Workspace of a thread: half of a 1 MiB second-level cache, beside the streaming weights."""
 
-WORDS = (
+PANEL = (
     *COMMON,
-    "channels", "entries", "entry_bytes", "pixel_bytes", "x_pixel", "*line_places", "*run_places", "folded", "*reach",
+    "channels", "entries", "entry_bytes", "pixel_bytes", "*line_places", "*run_places", "*reach",
     "row_sets", "row_lines", "row_taps", "row_step", "row_dilation", "row_bytes", "tap_bytes", "row_tap_bytes",
-    "*unzip", *points.WORDS, "*move_in",
+    "*unzip", "*move_in",
 )  # fmt: skip
-"""The driver's words.  The panel's geometry: bytes between entries and between pixels, and where lines of the box and
-runs of its last axis begin.  ``folded``: rows of results follow each other as the panel's do."""
+"""Words of a box's panel: bytes between entries and between pixels, where lines of the box and runs of its last axis
+begin."""
+WORDS = (*PANEL, *points.WORDS, "folded", "x_pixel")
+"""The driver's words.  ``folded``: rows of results follow each other as the panel's do."""
 
 
 def driver(k: Module, name: str, vector_bytes: int, *, pixels: bool, planes: bool) -> None:
@@ -72,11 +77,7 @@ def driver(k: Module, name: str, vector_bytes: int, *, pixels: bool, planes: boo
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         x, panel = k.buffer(frame, 0), workspace + p.panel
-        whole = _is_inside(k, p, item) if planes else k.constant(INT, 0)
-        with k.when(whole.equals(1)):
-            _unzip(k, p, item, x, panel)
-        with k.when(whole.equals(1), otherwise=True):
-            _pack(k, p, item, x, panel, vector_bytes, planes=planes)
+        pack_panel(k, p, item, x, panel, vector_bytes, planes=planes)
         first = item.split * p.split_sets
         end = k.minimum(first + p.split_sets, p.sets)
         rows, width = box_rows(k, p, item), item.extent(p.axes - 1)
@@ -110,6 +111,15 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, numb
         k.buffer(frame, 2) + (y + of_set.y), last.y_stride,
         k.buffer(frame, 4) + (r + of_set.r), last.r_stride,
     )  # fmt: skip
+
+
+def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int, *, planes: bool) -> None:
+    """Copy the inputs of a box."""
+    whole = _is_inside(k, p, item) if planes else k.constant(INT, 0)
+    with k.when(whole.equals(1)):
+        _unzip(k, p, item, x, panel)
+    with k.when(whole.equals(1), otherwise=True):
+        _pack(k, p, item, x, panel, vector_bytes, planes=planes)
 
 
 def _is_inside(k: Module, p: Words, item: Item) -> Value:
@@ -174,7 +184,7 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """Sizes of one sweep's boxes: orientation of lanes and panel, and the sets of output channels."""
 
     pixels: bool
@@ -230,7 +240,7 @@ def _is_point(sweep: Sweep) -> bool:
     return all(axis.taps == 1 for axis in sweep)
 
 
-def _cheapest(s: Situation, sweep: Sweep) -> _Plan:
+def _cheapest(s: Situation, sweep: Sweep) -> Plan:
     """The plan for tensors that lie as their layout says, if there is a choice one that fits."""
     plans = [_plan(s, pixels, sweep) for pixels in ((False, True) if s.problem.layout == "NCHW" else (False,))]
     budget = s.budget(PANEL_BYTES)
@@ -246,12 +256,12 @@ _CUTS = 12
 
 
 @lru_cache(512)
-def _plan(s: Situation, pixels: bool, sweep: Sweep) -> _Plan:
+def _plan(s: Situation, pixels: bool, sweep: Sweep) -> Plan:
     """The cheapest of the largest boxes that fit: one axis cut, those after it whole, those before it single."""
     arith, budget = ARITHMETIC[accumulator_arithmetic(s)], s.budget(PANEL_BYTES)
     extents = tuple(axis.out for axis in sweep)
     single = (1,) * len(extents)
-    best = _sizes(s, arith, sweep, pixels, single)
+    best = sizes(s, arith, sweep, pixels, single)
     most = max(1, budget // (best.entries * arith.bytes))
     axis = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
     whole, inner = extents[axis], math.prod(extents[axis + 1 :])
@@ -261,14 +271,14 @@ def _plan(s: Situation, pixels: bool, sweep: Sweep) -> _Plan:
         block = -(-whole // -(-whole // max(1, block - 1)))  # the next smaller of near-equal parts
         block = max(1, block // vector * vector)
         box = (*single[:axis], block, *extents[axis + 1 :])
-        plan = _sizes(s, arith, sweep, pixels, box)
+        plan = sizes(s, arith, sweep, pixels, box)
         cycles = sum(_cost(s, plan, sweep).values())
         if plan.workspace <= budget and cycles < least:
             best, least = plan, cycles
     return best
 
 
-def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool, box: tuple[int, ...]) -> _Plan:
+def sizes(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool, box: tuple[int, ...]) -> Plan:
     p = s.problem
     lane = lanes(s.target, arith)
     planes = pixels or p.layout == "NCHW"
@@ -285,13 +295,13 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool, box: tup
     tall = max((outputs for _, outputs in sets), default=1) if pixels else width * lane
     slots = (-(-count // lane) * lane) * tall * arith.bytes
     header = -(-(24 * len(sweep)) // 64) * 64
-    return _Plan(
+    return Plan(
         pixels, planes, box, held, entries, entry_bytes, pixel_bytes, sets, width, panel,
         header + -(-panel // 64) * 64 + slots + 128,
     )  # fmt: skip
 
 
-def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
+def _cost(s: Situation, plan: Plan, sweep: Sweep) -> dict[str, float]:
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     lane = lanes(s.target, arith)
     box_count = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.box, strict=True))
@@ -311,16 +321,7 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
             leaving = count * used * (across if p.layout == "NCHW" else 1.5 if fits else 4.0)
         products += times * cycles
         moves += times * leaving
-    calls = math.prod(axis.taps * b for axis, b in zip(sweep[:-1], plan.box[:-1], strict=True)) * sweep[-1].taps
-    channels = p.c // p.groups
-    if plan.planes:
-        vectors = math.ceil(plan.box[-1] / lane)
-        if sweep[-1].stride in STEPS and sweep[-1].dilation == 1:
-            moves += channels * (20 + calls * (6 + vectors * 4.0))
-        else:
-            moves += calls * (40 + channels * (4 + vectors * 1.5 * lane))
-    else:
-        moves += calls * (40 + plan.box[-1] * (4 + math.ceil(channels / lane) * 5.0))
+    moves += pack_cycles(s, plan, sweep)
     batch = (p.n or 0) * p.groups * box_count
     moves = (moves + 300.0) * batch
     phases = math.prod(axis.out_step for axis in sweep)
@@ -328,6 +329,19 @@ def _cost(s: Situation, plan: _Plan, sweep: Sweep) -> dict[str, float]:
         read, written = image_bytes(p)
         moves += (p.n or 0) * max(0.0, read + written / phases - _HELD_BYTES) * _AGAIN
     return {"products": products * batch, "moves": moves}
+
+
+def pack_cycles(s: Situation, plan: Plan, sweep: Sweep) -> float:
+    """Cycles in which the inputs of a box are copied."""
+    lane = lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
+    calls = math.prod(axis.taps * b for axis, b in zip(sweep[:-1], plan.box[:-1], strict=True)) * sweep[-1].taps
+    channels = s.problem.c // s.problem.groups
+    if plan.planes:
+        vectors = math.ceil(plan.box[-1] / lane)
+        if sweep[-1].stride in STEPS and sweep[-1].dilation == 1:
+            return channels * (20 + calls * (6 + vectors * 4.0))
+        return calls * (40 + channels * (4 + vectors * 1.5 * lane))
+    return calls * (40 + plan.box[-1] * (4 + math.ceil(channels / lane) * 5.0))
 
 
 # -- building ------------------------------------------------------------------------------------------
@@ -351,7 +365,7 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
     plan = _cheapest(s, sweep)
     pixels_lie = "p" if plan.pixels else "c"
     along = along_out(r, last, pixels_lie)
-    folded = _folds(sweep, r.y) and (r.residual is None or _folds(sweep, r.residual))
+    folded = folds(sweep, r.y) and (r.residual is None or folds(sweep, r.residual))
     fused = folded and is_fusible(p) and along in ("cc", "pp")
     name = f"patches {'pixels' if plan.pixels else 'channels'} {'planes' if plan.planes else 'rows'}"
     wide = r.target.vector_bytes
@@ -365,41 +379,29 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
         ahead=_ahead(r, sweep, plan),
     )
     key = ("patches", tuple((a.taps, a.first_tap, a.tap_step) for a in whole))
-    packed = points.packed_weights(r, key, lambda: _by_entry(r, whole), plan.sets, form)
-    count, channels = math.prod(plan.box), p.c // p.groups
-    unzips = plan.planes and last.dilation == 1 and last.stride in STEPS and r.x.spatial[-1] == r.x.itemsize
+    packed = points.packed_weights(r, key, lambda: by_entry(r, whole), plan.sets, form)
+    count = math.prod(plan.box)
     items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.box, strict=True))
     cycles = _cost(s, plan, sweep)
     parts = thread_parts(s.threads, items, len(plan.sets), cycles["moves"] / max(1.0, cycles["products"]))
-    values = common_words(r, sweep, plan.box, list(plan.held), parts, keep)
-    line_places, run_places = _places(sweep, plan, channels)
+    values = panel_words(r, sweep, plan, parts, keep)
     block = plan.width * lane
-    header = -(-(24 * len(sweep)) // 64) * 64
     values.update({
-        "panel": header, "scratch": 0, "channels": channels, "entries": plan.entries,
-        "entry_bytes": plan.entry_bytes, "pixel_bytes": plan.pixel_bytes, "x_pixel": r.x.spatial[-1],
-        "line_places": words(line_places),
-        "run_places": words(run_places), "folded": int(folded),
-        "reach": words([(axis.taps - 1) * axis.dilation for axis in sweep]),
-        "row_sets": math.prod(h.count for h in plan.held[:-2]) if unzips else 0, **_row_words(r, sweep, plan),
-        "unzip": _unzip_address(r, last) if unzips else 0,
+        "folded": int(folded), "x_pixel": r.x.spatial[-1],
         "weights": packed, "w_group": packed.nbytes // max(1, p.groups), "set": words(records),
         "functions": words(functions), "fused": int(fused),
         "sets": len(plan.sets), "split_sets": -(-len(plan.sets) // parts), "outputs": p.m // p.groups,
-        "word_bytes": arith.bytes, "result_bytes": r.y.itemsize, "lanes": lane,
-        "slots": header + -(-plan.panel // 64) * 64,
+        "result_bytes": r.y.itemsize, "lanes": lane, "slots": values["panel"] + -(-plan.panel // 64) * 64,
         "slot_pixel": arith.bytes if plan.pixels else block * arith.bytes,
         "slot_step": block * arith.bytes,
         "slot_channel": -(-count // lane) * lane * arith.bytes if plan.pixels else arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants,
-        "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p" if plan.planes else "c"))),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+        "constants": r.constants, "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _ahead(r: Request, sweep: Sweep, plan: _Plan) -> tuple[int, int]:
+def _ahead(r: Request, sweep: Sweep, plan: Plan) -> tuple[int, int]:
     """Bytes from the input of a box to that of a thread's next, and between its channels, if tiles are to ask for it.
 
     They do where no second-level cache holds the planes, a few lines of each at a time.  Measured: 0-6 % off.
@@ -411,7 +413,23 @@ def _ahead(r: Request, sweep: Sweep, plan: _Plan) -> tuple[int, int]:
     return r.situation.threads * plan.box[-1] * r.x.itemsize, r.x.c
 
 
-def _row_words(r: Request, sweep: Sweep, plan: _Plan) -> dict[str, int]:
+def panel_words(r: Request, sweep: Sweep, plan: Plan, splits: int, keep: list[Any]) -> dict[str, Any]:
+    """Words of boxes and of their panels."""
+    p, last, channels = r.problem, sweep[-1], r.problem.c // r.problem.groups
+    unzips = plan.planes and last.dilation == 1 and last.stride in STEPS and r.x.spatial[-1] == r.x.itemsize
+    line_places, run_places = _places(sweep, plan, channels)
+    along = along_in(r, last, "p" if plan.planes else "c")
+    return common_words(r, sweep, plan.box, list(plan.held), splits, keep) | {
+        "panel": -(-(24 * len(sweep)) // 64) * 64, "scratch": 0, "channels": channels, "entries": plan.entries,
+        "entry_bytes": plan.entry_bytes, "pixel_bytes": plan.pixel_bytes, "line_places": words(line_places),
+        "run_places": words(run_places), "reach": words([(axis.taps - 1) * axis.dilation for axis in sweep]),
+        "row_sets": math.prod(h.count for h in plan.held[:-2]) if unzips else 0, **_row_words(r, sweep, plan),
+        "unzip": _unzip_address(r, last) if unzips else 0, "word_bytes": r.arith.bytes,
+        "move_in": move_address(r, Move(p.x, r.arith.accumulator, along)),
+    }  # fmt: skip
+
+
+def _row_words(r: Request, sweep: Sweep, plan: Plan) -> dict[str, int]:
     """How rows of a box and taps along the axis they follow each other on lie in the input and in the panel."""
     tap = r.problem.c // r.problem.groups * plan.entry_bytes
     found = {"row_bytes": plan.box[-1] * plan.pixel_bytes, "tap_bytes": tap, "row_tap_bytes": sweep[-1].taps * tap}
@@ -435,19 +453,19 @@ def _unzip_address(r: Request, last: Axis) -> int:
     return kernel(f"unzip {move} {last.stride} {last.taps}", ("unzip",), build, target, check=r.check)["unzip"]
 
 
-def _folds(sweep: Sweep, o: Operand) -> bool:
+def folds(sweep: Sweep, o: Operand) -> bool:
     """Whether rows of results follow each other in an operand, along all axes."""
     steps = [stride * axis.out_step for stride, axis in zip(o.spatial, sweep, strict=True)]
     return all(steps[a] == sweep[a + 1].out * steps[a + 1] for a in range(len(sweep) - 1) if sweep[a].out > 1)
 
 
-def _by_entry(r: Request, sweep: Sweep) -> Any:
+def by_entry(r: Request, sweep: Sweep) -> Any:
     """Weights (groups, m, entries): for every tap all channels."""
     w = r.weights(sweep)
     return np.ascontiguousarray(w.transpose(0, 1, 3, 2)).reshape(*w.shape[:2], -1)
 
 
-def _places(sweep: Sweep, plan: _Plan, channels: int) -> tuple[list[int], list[int]]:
+def _places(sweep: Sweep, plan: Plan, channels: int) -> tuple[list[int], list[int]]:
     """Bytes at which lines of the outer axes, and lines of the last one, begin in the panel."""
     places: list[tuple[int, int]] = [(0, 0)]  # tap and row, in mixed radix
     for axis, b, held in zip(sweep[:-1], plan.box[:-1], plan.held[:-1], strict=True):

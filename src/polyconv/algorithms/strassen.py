@@ -1,0 +1,492 @@
+"""One level of Strassen's product for windows that do not overlap: seven products of halves in place of eight.
+
+Outputs of a box are a product of weights, outputs by entries, with inputs, entries by pixels; an entry is a channel
+of a tap.  Outputs, entries and the pixels of a box are cut into halves; weights of the seven products are summed once,
+inputs as a box comes in, and the products become results before these leave (``kernels.strassen`` has the scheme).
+Tiles are those of ``patches``.
+Cost: 7/8 of the products, two passes over the inputs of a box, and a pass over seven sums for every four results.
+Error: window bound, k eps max|x| sum|w| over a pair of pixels; admitted in accuracy "fast" only.  The weights of every
+output are first scaled by a power of two, so that those of the output it is paired with are about as large: none is
+disturbed by another whose weights are larger.  Pairs of pixels with a result that is not finite are done again by
+plain products.  Source: Strassen 1969.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms import packing, patches, points
+from polyconv.algorithms.panel import Item, Words, axis_record, box_rows, decode, row_place
+from polyconv.algorithms.points import SET, Row
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    along_out,
+    far_cycles,
+    fill_words,
+    image_bytes,
+    move_address,
+    near_equal,
+    planes_collide,
+    thread_parts,
+    tile_cycles,
+    transform_refusal,
+    zeros,
+)  # fmt: skip
+from polyconv.algorithms.sweep import Sweep, sweeps
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import Move
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.strassen import PRODUCTS, SINGLE, input_sums, result_sums, weight_sums
+from polyconv.runtime.arrays import words
+
+__all__ = ["applicable", "bound", "build", "cost", "preparing", "scheme", "workspace"]
+
+BOX_BYTES = 3 << 19
+"""Workspace of a thread that a box may take: sums of its inputs, which stay in a second-level cache."""
+_COLLIDING = 4096
+"""Where pixels or entries lie a multiple of these bytes apart they meet in one set of a cache: tiles read copies."""
+_LEAST_ENTRIES = 16
+"""With fewer the error comes to more than twice that of a direct sum.  Measured: 2.3 times at 8 entries, 1.8 at 16, 1.5
+at 64, 1.4 from 512 on."""
+
+WORDS = (
+    *patches.PANEL, *points.WORDS, "folded",
+    "in_place", "source_pixel", "source_entry", "half_entries", "source", "v", "v_product", "v_pixel", "v_entry",
+    "nothing", "slot_product", "scale_lower", "copies", "*inputs", "*results", "*scales", "notes", "*plain",
+)  # fmt: skip
+"""The driver's words.  Inputs of a box lie in the tensor (``in_place``) or in the panel, with steps between pixels and
+between entries; their sums at ``v``.  ``plain``: the same words for products without Strassen's scheme."""
+
+
+def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
+    """Add the driver ``name(frame, words, item, workspace)``: pixels of a box lie together, or channels."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        count = box_rows(k, p, item, 0)
+        half = (count + 1) // 2
+        source = _source(k, p, item, frame, workspace, vector_bytes, planes=planes)
+        copies = k.select(half * 2 > count, 1, p.copies)  # the last of an odd number of pixels has no partner to read
+        _sum_inputs(k, p, source, workspace, count, half, copies, planes=planes)
+        first = item.split * p.split_sets
+        slot, notes = workspace + p.slots, workspace + p.notes
+        plain = Words(k, p.buffer("plain"), WORDS)
+        with k.loop(first, k.minimum(first + p.split_sets, p.sets)) as of_set:
+            with k.loop(0, PRODUCTS) as product:
+                number, sums = of_set.index * PRODUCTS + product.index, slot + product.index * p.slot_product
+                last = product.index.equals(SINGLE[1])
+                is_copy = copies.equals(1) | (product.index.equals(SINGLE[0]) | last).equals(0)
+
+                def multiply(v: Buffer, pixel: Value, entry: Value) -> None:
+                    row = _row(k, p, item, frame, number, v, pixel, entry, p.half_entries, half)
+                    points.channel_tiles(k, row, sums)
+
+                with k.when(is_copy):
+                    multiply(workspace + (p.v + product.index * p.v_product), p.v_pixel, p.v_entry)
+                with k.when(is_copy, otherwise=True):
+                    behind = k.select(last, half * p.source_pixel + p.half_entries * p.source_entry, 0)
+                    multiply(source + behind, p.source_pixel, p.source_entry)
+            outputs = Words(k, p.buffer("set"), SET).at(of_set.index * PRODUCTS, len(SET))
+            scales = p.buffer("scales") + outputs.first * p.word_bytes
+            k.call(
+                p.buffer("results"), slot, p.slot_product, p.slot_step, half, outputs.outputs, scales, p.scale_lower,
+                notes,
+            )  # fmt: skip
+            with k.when(k.word(notes) > 0), k.loop(0, half) as pair, k.when(k.word(notes, pair.index + 1) > 0):
+                _again(k, plain, item, frame, of_set.index, source, slot, pair.index, half, count)
+            _leave(k, plain, item, frame, of_set.index, slot, half, count)
+
+
+def _source(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, vector_bytes: int,
+            *, planes: bool) -> Buffer:  # fmt: skip
+    """The inputs of a box, where they are: in the tensor, for kernels of one tap, or brought into the panel."""
+    start = p.x_base + item.n * p.x_n
+    with k.loop(0, p.axes, carry=[start]) as axis:
+        axis.next(axis.values[0] + item.origin(axis.index) * axis_record(k, p, axis.index).x_stride)
+    place, panel, in_place = axis.results[0], workspace + p.panel, p.in_place.equals(1)
+    with k.when(in_place, otherwise=True):
+        patches.pack_panel(k, p, item, k.buffer(frame, 0), panel, vector_bytes, planes=planes)
+    found = workspace + p.source
+    k.store(k.select(in_place, k.word(frame) + place, k.address(panel)), found, 8)
+    k.store(k.select(in_place, k.word(frame, 1) - place, p.v - p.panel), found + 8, 8)
+    return k.buffer(found)
+
+
+def _sum_inputs(k: Module, p: Words, source: Buffer, workspace: Buffer, count: Value, half: Value, copies: Value,
+                *, planes: bool) -> None:  # fmt: skip
+    """Inputs of the products, from those of a box."""
+    function = k.buffer(p.buffer("inputs"), copies * 2)
+    lower, target = p.half_entries * p.source_entry, workspace + p.v
+    second = source + half * p.source_pixel
+    if planes:
+        k.call(function, source, second, p.source_entry, lower, p.half_entries, half, count - half, target,
+               p.v_product, p.v_entry)  # fmt: skip
+        return
+    k.call(function, source, second, p.source_pixel, lower, count - half, p.half_entries, p.half_entries,
+           target, p.v_product, p.v_pixel)  # fmt: skip
+    with k.when(count - half < half):  # the last pixel is alone
+        last = half - 1
+        k.call(function, source + last * p.source_pixel, workspace + p.nothing, 0, lower, 1, p.half_entries,
+               0, target + last * p.v_pixel, p.v_product, p.v_pixel)  # fmt: skip
+
+
+def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, x: Buffer, x_pixel: Value, x_entry: Value,
+         entries: Value, pixels: Value) -> Row:  # fmt: skip
+    """A row of pixels for a set of outputs, whose sums go to a slot."""
+    of_set = Words(k, p.buffer("set"), SET).at(number, len(SET))
+    nothing = k.constant(INT, 0)
+    return Row(
+        p, item.g, of_set, x, x_pixel, x_entry, entries, pixels, k.buffer(frame, 2), nothing, k.buffer(frame, 4),
+        nothing,
+    )  # fmt: skip
+
+
+def _again(k: Module, p: Words, item: Item, frame: Buffer, number: Value, source: Buffer, slot: Buffer, pair: Value,
+           half: Value, count: Value) -> None:  # fmt: skip
+    """Results of a pair of pixels for a pair of sets of outputs, by plain products."""
+    with k.loop(0, 4) as quarter:
+        pixel = pair + (quarter.index & 1) * half
+        with k.when(pixel < count):
+            row = _row(
+                k, p, item, frame, number * 2 + (quarter.index >> 1), source + pixel * p.source_pixel, p.source_pixel,
+                p.source_entry, p.entries, k.constant(INT, 1),
+            )  # fmt: skip
+            points.channel_tiles(k, row, slot + (quarter.index * p.slot_product + pair * p.slot_step))
+
+
+def _leave(k: Module, p: Words, item: Item, frame: Buffer, number: Value, slot: Buffer, half: Value,
+           count: Value) -> None:  # fmt: skip
+    """Results of a pair of sets of outputs, to their places."""
+    last = axis_record(k, p, p.axes - 1)
+    folded = p.folded.equals(1)
+    width = k.select(folded, count, item.extent(p.axes - 1))
+    with k.loop(0, count // width) as part, k.loop(0, 4) as quarter:
+        _, y, r = row_place(k, p, item, part.index)
+        begin = (quarter.index & 1) * half
+        low = k.maximum(part.index * width, begin)
+        high = k.minimum(part.index * width + width, k.select(begin > 0, count, half))
+        with k.when(low < high):
+            of_set = Words(k, p.buffer("set"), SET).at(number * 2 + (quarter.index >> 1), len(SET))
+            at, nothing = low - part.index * width, k.constant(INT, 0)
+            row = Row(
+                p, item.g, of_set, slot, nothing, nothing, nothing, high - low,
+                k.buffer(frame, 2) + (y + of_set.y + at * last.y_stride), last.y_stride,
+                k.buffer(frame, 4) + (r + of_set.r + at * last.r_stride), last.r_stride,
+            )  # fmt: skip
+            points.move_row(k, row, slot + (quarter.index * p.slot_product + (low - begin) * p.slot_pixel),
+                            p.slot_pixel)  # fmt: skip
+
+
+# -- planning ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Sizes of a box and of its halves: the panel's, rows of the sums of inputs, and of the sums of products."""
+
+    panel: patches.Plan
+    half: int
+    half_entries: int
+    v_pixel: int
+    v_entry: int
+    v_product: int
+    slot_row: int
+    slot_product: int
+    v: int
+    slots: int
+    notes: int
+    nothing: int
+    workspace: int
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    p, reason = s.problem, transform_refusal(s) or patches.applicable(s)
+    if reason is not None:
+        return reason
+    if p.op != "conv" or p.groups != 1:
+        return "computes convolutions of one group"
+    if p.fused() != p:
+        return "pairs pixels along axes that lie together"
+    entries = p.c * math.prod(p.k)
+    if entries % 2 or p.m % 2 or not p.m:
+        return f"halves even numbers of entries and outputs, this has {entries} and {p.m}"
+    if entries < _LEAST_ENTRIES:
+        return f"needs {_LEAST_ENTRIES} entries for its error, this has {entries}"
+    if any(axis.taps == 1 and axis.pad for axis in _sweep(s)):
+        return "needs taps that meet inputs"
+    return None
+
+
+def _sweep(s: Situation) -> Sweep:
+    return sweeps(s.problem)[0]
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs."""
+    return _cheapest(s).workspace
+
+
+def scheme(s: Situation) -> str:
+    """Which pixels are paired: with them the bits change."""
+    return "x".join(str(extent) for extent in _cheapest(s).panel.box)
+
+
+def bound(s: Situation) -> tuple[str, float]:
+    """Window bound.
+
+    With S the sum of an output's weights and at most 2 S that of its partner's, the terms of a result come to no more
+    than 3 S + 6 * 2 S times the largest input.
+    """
+    p = s.problem
+    return "window", (p.c * math.prod(p.k) / 2 + 8) * DTYPES[accumulator_arithmetic(s)].eps * 15
+
+
+def preparing(s: Situation) -> float:
+    """Cycles in which a program is made and the weights are summed."""
+    size = math.prod(e or 0 for e in s.problem.w_shape) * s.problem.w_dtype.itemsize
+    return 2 * packing.cycles(s) + 4.0 * size
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: multiply-adds with the lanes that are filled, the sums, and the moves."""
+    return _cost(s, _cheapest(s))
+
+
+_CUTS = 24
+"""Ways to cut an axis that are compared."""
+
+
+@lru_cache(512)
+def _cheapest(s: Situation) -> _Plan:
+    """The cheapest of the largest boxes that fit: one axis cut, those after it whole, those before it single.
+
+    The same for any batch and any threads.
+    """
+    s = replace(s, problem=replace(s.problem, n=1), threads=1)
+    budget, sweep = s.budget(BOX_BYTES), _sweep(s)
+    extents = tuple(axis.out for axis in sweep)
+    single = (1,) * len(extents)
+    best = _sizes(s, single)
+    entries = best.panel.entries * _arith(s).bytes
+    most = max(2, int(budget / (entries * (1 + PRODUCTS / 4))))
+    axis = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
+    inner = math.prod(extents[axis + 1 :])
+    block, least = min(extents[axis], max(1, most // inner)) + 1, math.inf
+    for _ in range(_CUTS):
+        block = -(-extents[axis] // -(-extents[axis] // max(1, block - 1)))  # the next smaller of near-equal parts
+        plan = _sizes(s, (*single[:axis], block, *extents[axis + 1 :]))
+        cycles = sum(_cost(s, plan).values())
+        if plan.workspace <= budget and cycles < least:
+            best, least = plan, cycles
+    return best
+
+
+def _halved(s: Situation) -> Situation:
+    """The situation with half of the outputs."""
+    return replace(s, problem=replace(s.problem, m=s.problem.m // 2))
+
+
+def _sizes(s: Situation, box: tuple[int, ...]) -> _Plan:
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    lane, size = lanes(s.target, arith), arith.bytes
+    panel = patches.sizes(_halved(s), arith, _sweep(s), False, box)
+    half, half_entries = -(-math.prod(box) // 2), panel.entries // 2
+    # an odd number of cache lines between rows: no two share all their sets
+    if panel.planes:
+        v_pixel, v_entry = size, (-(-half * size // 64) | 1) * 64
+        v_product = (half_entries * v_entry // 64 | 1) * 64
+    else:
+        v_pixel, v_entry = (-(-half_entries * size // 64) | 1) * 64, size
+        v_product = (half * v_pixel // 64 | 1) * 64
+    slot_row = panel.width * lane * size
+    slot_product = (-(-half * slot_row // 64) | 1) * 64
+    v = -(-(24 * len(box)) // 64) * 64 + -(-panel.panel // 64) * 64
+    slots = v + PRODUCTS * v_product
+    notes = slots + PRODUCTS * slot_product + 64  # behind where inputs are
+    nothing = notes + -(-(half + 1) * 8 // 64) * 64
+    return _Plan(
+        panel, half, half_entries, v_pixel, v_entry, v_product, slot_row, slot_product, v, slots, notes, nothing,
+        nothing + (0 if panel.planes else 64),
+    )  # fmt: skip
+
+
+_NEAR_BYTES, _STREAMED_BYTES = 1 << 20, 16.0
+"""Weights of the products that a second-level cache holds, and bytes a cycle at which others stream in."""
+_HELD_BYTES, _AGAIN_BYTES, _WEIGHT_BYTES = 400 << 10, 86.0, 300.0
+"""Sums of inputs that a second-level cache holds beside the weights; bytes a cycle of more, which every set of outputs
+reads again, and of the weights, which every box does."""
+_CACHED_BYTES, _MEMORY_BYTES = 8 << 20, 24.0
+"""Weights that come from memory, or from a cache that others use, and bytes a cycle of these."""
+_SUM_CYCLES = 20.0
+"""Cycles of the sums of four vectors of inputs, which go to a second-level cache."""
+_RESULT_CYCLES = 36.0
+"""Cycles of the results of seven vectors of sums."""
+
+
+def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
+    p, arith, panel, sweep = s.problem, ARITHMETIC[accumulator_arithmetic(s)], plan.panel, _sweep(s)
+    lane = lanes(s.target, arith)
+    box_count = math.prod(-(-axis.out // b) for axis, b in zip(sweep, panel.box, strict=True))
+    half = math.ceil(math.prod(axis.out for axis in sweep) / box_count / 2)
+    weights = PRODUCTS / 4 * p.m * panel.entries * arith.bytes
+    products = sums = moves = 0.0
+    for _, outputs in panel.sets:
+        used = -(-outputs // lane)
+        tiles = near_equal(half, channel_tile(s.target, used))
+        stream = used * s.target.vector_bytes / _STREAMED_BYTES if weights > _NEAR_BYTES else 0.0
+        products += PRODUCTS * sum(max(tile_cycles(n, used), stream) * plan.half_entries + 15 for _, n in tiles)
+        sums += half * used * _RESULT_CYCLES
+        leaving = (10.0 if planes_collide(p, reading=False) else 4.0) if p.layout == "NCHW" else 2.0
+        moves += 4 * half * used * leaving
+    if panel.planes:
+        sums += plan.half_entries * (6 + math.ceil(half / lane) * _SUM_CYCLES)
+    else:
+        sums += half * (6 + math.ceil(plan.half_entries / lane) * _SUM_CYCLES)
+    if PRODUCTS * plan.v_product > _HELD_BYTES:
+        sums += len(panel.sets) * PRODUCTS * plan.v_product / _AGAIN_BYTES
+    sums += weights / (_WEIGHT_BYTES if weights < _CACHED_BYTES else _MEMORY_BYTES)
+    if not _reads_in_place(s):
+        moves += patches.pack_cycles(s, panel, sweep)
+    batch = (p.n or 0) * box_count
+    moves = (moves + 300.0) * batch
+    if p.layout == "NHWC":  # nothing asks for it early
+        moves += (p.n or 0) * far_cycles(p, image_bytes(p)[0], squares=False)
+    return {"products": products * batch, "sums": sums * batch, "moves": moves}
+
+
+def _reads_in_place(s: Situation) -> bool:
+    """Whether the input of a box is rows of pixels or of channels as they lie, in packed tensors."""
+    sweep, p = _sweep(s), s.problem
+    if any(axis.taps > 1 or axis.pad for axis in sweep) or LLVM_NAMES[p.x] != _arith(s).accumulator:
+        return False
+    return all(axis.stride == 1 for axis in sweep)
+
+
+def _arith(s: Situation) -> Arithmetic:
+    return ARITHMETIC[accumulator_arithmetic(s)]
+
+
+# -- building ------------------------------------------------------------------------------------------
+
+
+def build(r: Request) -> Program:
+    """Program of a request: a single step."""
+    keep: list[Any] = []
+    step = _step(r, keep)
+    return Program((step,) if step.items else (), workspace(r.situation), tuple(keep))
+
+
+def _step(r: Request, keep: list[Any]) -> Step:
+    s, p, arith, sweep = r.situation, r.problem, r.arith, _sweep(r.situation)
+    plan = _cheapest(s)
+    panel, lane, last = plan.panel, lanes(r.target, r.arith), sweep[-1]
+    name, size = f"strassen {'planes' if panel.planes else 'rows'}", r.target.vector_bytes
+    address = kernel(
+        name, ("driver",), lambda k: driver(k, "driver", size, planes=panel.planes), r.target, check=r.check
+    )["driver"]
+    along = along_out(r, last, "c")
+    cycles = _cost(s, plan)
+    items = (p.n or 0) * math.prod(-(-axis.out // b) for axis, b in zip(sweep, panel.box, strict=True))
+    parts = thread_parts(s.threads, items, len(panel.sets), sum(cycles.values()) / cycles["products"] - 1)
+    folded = patches.folds(sweep, r.y) and (r.residual is None or patches.folds(sweep, r.residual))
+    in_place = _lies_together(r, sweep, planes=panel.planes)
+    values = patches.panel_words(r, sweep, panel, parts, keep)
+    pixel_step, entry_step = (
+        (last.stride * r.x.spatial[-1], r.x.c) if in_place else (panel.pixel_bytes, panel.entry_bytes)
+    )
+    values.update({
+        "folded": int(folded), "in_place": int(in_place), "source_pixel": pixel_step, "source_entry": entry_step,
+        "half_entries": plan.half_entries, "source": plan.notes - 64,
+        "v": plan.v, "v_product": plan.v_product, "v_pixel": plan.v_pixel,
+        "v_entry": plan.v_entry, "nothing": plan.nothing, "slots": plan.slots, "slot_product": plan.slot_product,
+        "slot_pixel": plan.slot_row, "slot_step": plan.slot_row, "slot_channel": arith.bytes,
+        "scale_lower": p.m // 2 * arith.bytes,
+        "inputs": words([_sums_address(r, "inputs without copies"), 0, _sums_address(r, "inputs"), 0]),
+        "results": _sums_address(r, "results"), "copies": int(max(pixel_step, entry_step) % _COLLIDING == 0),
+        "notes": plan.notes, "fused": 0,
+        "sets": len(panel.sets), "split_sets": -(-len(panel.sets) // parts), "outputs": p.m,
+        "result_bytes": r.y.itemsize, "lanes": lane,
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
+        "constants": r.constants, "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+        "plain": 0,
+    })  # fmt: skip
+    values["scales"] = r.packed(("strassen scales", arith.name), lambda: _scales(_weights(r)).astype(_type(r)))
+    plain_sets = [(first + low, outputs) for first, outputs in panel.sets for low in (0, p.m // 2)]
+    plain = _with_sets(r, values, plain_sets, panel.entries, 1, ("plain",), lambda: patches.by_entry(r, sweep))
+    values["plain"] = fill_words(WORDS, plain, keep)
+    values = _with_sets(r, values, panel.sets, plan.half_entries, PRODUCTS, ("strassen",), lambda: _summed(r))
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _with_sets(r: Request, values: dict[str, Any], sets: Sequence[tuple[int, int]], entries: int,
+               places: int, key: tuple[object, ...], weights: Callable[[], NDArray[Any]]
+               ) -> dict[str, Any]:  # fmt: skip
+    """Words with those of sets of outputs, at so many places, and their weights (groups, m, entries)."""
+    functions, records = points.set_tables(
+        r, sets, entries, False, "channel", lambda vectors: channel_tile(r.target, vectors), (((0, 0),) * places,)
+    )
+    packed = points.packed_weights(r, key, weights, sets, "channel", (1, places))
+    return values | {
+        "weights": packed, "w_group": packed.nbytes, "set": words(records), "functions": words(functions),
+    }  # fmt: skip
+
+
+def _type(r: Request) -> np.dtype[Any]:
+    return DTYPES[r.arith.name].numpy
+
+
+def _weights(r: Request) -> NDArray[np.float64]:
+    """Weights (m, entries)."""
+    found: NDArray[np.float64] = patches.by_entry(r, _sweep(r.situation))[0].astype(np.float64)
+    return found
+
+
+def _scales(w: NDArray[np.float64]) -> NDArray[Any]:
+    """The powers of two that divide the weights of outputs so that their sums are 1 to 2; 0 where there are none."""
+    size = np.abs(w).sum(axis=1)
+    return np.where(size > 0, np.exp2(np.floor(np.log2(np.where(size > 0, size, 1.0)))), 0.0)
+
+
+def _summed(r: Request) -> NDArray[Any]:
+    """Weights (1, m, entries) of the seven products."""
+    w = _weights(r)
+    scales = _scales(w)[:, None]
+    return weight_sums(w / np.where(scales > 0, scales, 1.0))[None].astype(_type(r))
+
+
+def _sums_address(r: Request, what: str) -> int:
+    element, lane = r.arith.accumulator, lanes(r.target, r.arith)
+
+    def build(k: Module) -> None:
+        if what == "results":
+            result_sums(k, "sums", element, lane)
+        else:
+            input_sums(k, "sums", element, lane, single=what == "inputs")
+
+    return kernel(f"strassen {what} {element} {lane}", ("sums",), build, r.target, check=r.check)["sums"]
+
+
+def _lies_together(r: Request, sweep: Sweep, *, planes: bool) -> bool:
+    """Whether the pixels of any box follow each other in the input, and so do the elements of their rows."""
+    if any(axis.taps > 1 or axis.pad for axis in sweep) or LLVM_NAMES[r.problem.x] != r.arith.accumulator:
+        return False
+    steps = [stride * axis.stride for stride, axis in zip(r.x.spatial, sweep, strict=True)]
+    rows_follow = all(
+        steps[a] == sweep[a + 1].out * steps[a + 1] for a in range(len(sweep) - 1) if sweep[a].out > 1
+    )
+    return rows_follow and (steps[-1] if planes else r.x.c) == r.x.itemsize and min(*steps, r.x.c) > 0

@@ -1,0 +1,123 @@
+"""One level of Strassen's product as kernels: sums of inputs before seven products, sums of these after them.
+
+A matrix product halved along all its three axes takes seven products of halves, not eight (Strassen 1969):
+
+    P0 = (A11 + A22)(B11 + B22)    P1 = (A21 + A22) B11    P2 = A11 (B12 - B22)    P3 = A22 (B21 - B11)
+    P4 = (A11 + A12) B22           P5 = (A21 - A11)(B11 + B12)                     P6 = (A12 - A22)(B21 + B22)
+
+    C11 = P0 + P3 - P4 + P6    C12 = P2 + P4    C21 = P1 + P3    C22 = P0 - P1 + P2 + P5
+
+Here A are weights, outputs by channels, B inputs, channels by pixels, and C results, outputs by pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.kernels.language import Buffer, Mask, Module, Value, vector
+
+__all__ = ["PRODUCTS", "SINGLE", "input_sums", "result_sums", "weight_sums"]
+
+PRODUCTS = 7
+
+
+def weight_sums(a: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Weights (outputs, channels) of the seven products, one after another; both axes are even."""
+    m, c = a.shape[0] // 2, a.shape[1] // 2
+    a11, a12, a21, a22 = a[:m, :c], a[:m, c:], a[m:, :c], a[m:, c:]
+    return np.concatenate([a11 + a22, a21 + a22, a11, a22, a11 + a12, a21 - a11, a12 - a22])
+
+
+def _of_inputs(b11: Value, b12: Value, b21: Value, b22: Value) -> list[Value]:
+    return [b11 + b22, b11, b12 - b22, b21 - b11, b22, b11 + b12, b21 + b22]
+
+
+def _of_products(p: Sequence[Value]) -> list[Value]:
+    return [p[0] + p[3] - p[4] + p[6], p[2] + p[4], p[1] + p[3], p[0] - p[1] + p[2] + p[5]]
+
+
+SINGLE = (1, 4)
+"""Products that take a quarter of the inputs as it is: the first channels of the first pixels, the last of the last."""
+
+
+def input_sums(k: Module, name: str, element: str, lanes: int, *, single: bool) -> None:
+    """Add ``name(first, second, step, lower, rows, width, second_width, target, product, target_step)``.
+
+    Rows of the first half of the pixels and of the second, ``step`` bytes apart; the second half of the channels lies
+    ``lower`` bytes behind the first.  Rows go to ``target``, as many vectors as hold ``width`` elements, those of
+    each product ``product`` bytes behind those of the one before it; those of ``SINGLE`` only if wanted.  Of the
+    second half there may be less elements in a row; those that lack count as zeros.
+    """
+    kind = vector(element, lanes)
+    arguments = ("buffer", "buffer", "int", "int", "int", "int", "int", "buffer", "int", "int")
+    with k.function(name, *arguments) as given:
+        first, second, step, lower, rows, width, second_width, target, product, target_step = given
+
+        def add(a: Buffer, b: Buffer, place: Buffer, masks: tuple[Mask, Mask] | None) -> None:
+            loaded = []
+            for source, mask in zip((a, b, a + lower, b + lower), (masks or (None, None)) * 2, strict=True):
+                loaded.append(k.load(kind, source) if mask is None else k.load_first(kind, source, mask))
+            for number, value in enumerate(_of_inputs(*loaded)):
+                if single or number not in SINGLE:
+                    k.store(value, place)
+                place = place + product
+
+        full = second_width - second_width % lanes
+        with k.loop(0, rows, carry=[first, second, target]) as row:
+            a, b, place = row.values
+            with k.loop(0, full, lanes) as i:
+                at = i.index * kind.element_bytes
+                add(a + at, b + at, place + at, None)
+            with k.loop(full, width, lanes) as i:
+                at = i.index * kind.element_bytes
+                rest = k.maximum(second_width - i.index, 0)
+                beyond = k.select(rest > 0, at, 0)  # a load of nothing, from where something is
+                add(a + at, b + beyond, place + at, (k.mask(width - i.index, lanes), k.mask(rest, lanes)))
+            row.next(a + step, b + step, place + target_step)
+
+
+def result_sums(k: Module, name: str, element: str, lanes: int) -> None:
+    """Add ``name(sums, product, step, rows, width, scale, lower, notes)``: products of pairs of pixels become results.
+
+    Rows of the seven products, ``step`` bytes apart and ``product`` bytes behind those of the one before it, become
+    the four results in the places of the first four products: outputs of the first half for both halves of the
+    pixels, then those of the second.  They are multiplied by the scale of their output, which lies ``lower`` bytes
+    further for the second half.  The first word of the notes says whether any result is not finite, the others which
+    rows have one.
+    """
+    kind = vector(element, lanes)
+    arguments = ("buffer", "int", "int", "int", "int", "buffer", "int", "buffer")
+    with k.function(name, *arguments) as (sums, product, step, rows, width, scale, lower, notes):
+
+        def add(at: Value, row: Buffer, seen: Value, mask: Mask | None) -> Value:
+            def load(place: Buffer) -> Value:
+                return k.load(kind, place) if mask is None else k.load_first(kind, place, mask)
+
+            products, place = [], row + at
+            for _ in range(PRODUCTS):
+                products.append(load(place))
+                place = place + product
+            scales = [load(scale + at), load(scale + at + lower)]
+            place = row + at
+            for i, value in enumerate(_of_products(products)):
+                result = value * scales[i // 2]
+                k.store(result, place) if mask is None else k.store_first(result, place, mask)
+                seen = k.fma(result, k.constant(kind, 0), seen)  # 0 * Inf and 0 * NaN are NaN
+                place = place + product
+            return seen
+
+        nothing = k.constant(kind, 0)
+        full = width - width % lanes
+        mask = k.mask(width - full, lanes)
+        with k.loop(0, rows, carry=[sums, nothing]) as row:
+            here, all_seen = row.values
+            with k.loop(0, full, lanes, carry=[nothing]) as i:
+                i.next(add(i.index * kind.element_bytes, here, i.values[0], None))
+            with k.choice(full < width, carry=i.results) as rest:
+                rest.next(add(full * kind.element_bytes, here, i.results[0], mask))
+            k.store(k.any(rest.results[0].is_nan()), notes + (row.index * 8 + 8))
+            row.next(here + step, all_seen + rest.results[0])
+        k.store(k.any(row.results[1].is_nan()), notes)

@@ -1,0 +1,143 @@
+"""One level of Strassen's product: around every edge of boxes, halves, tiles and vectors."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithms import result
+
+from polyconv.algorithms import strassen
+from polyconv.algorithms.program import FREE_BYTES, Situation
+from polyconv.benchmark.runs import restricted
+from polyconv.conformance.judge import complaint, expected, widened
+from polyconv.conformance.operands import operands
+from polyconv.problem.problem import Problem
+from polyconv.target import target
+
+
+def _agrees(line: str, **options: Any) -> None:
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(len(line)), "normal")
+    got = result(p, made, "strassen", **options)
+    assert got is not None, line
+    assert complaint(p, widened(p, made, expected(p, made)), got) is None, line
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_sizes_around_every_edge(layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for pixels in (1, 2, 3, 15, 27, 28, 29, 33, 57, 131):
+            _agrees(f"conv f32 {layout} n2 c64 i{pixels} m70 k1 b1")
+        for c, m in ((16, 2), (18, 30), (66, 64), (94, 66), (96, 94), (98, 96), (130, 130), (200, 226)):
+            _agrees(f"conv f32 {layout} n1 c{c} i5x7 m{m} k1x1")
+
+
+LINES = [
+    "conv f32 {} n2 c40 i9x41 m70 k2x3 s2x3 b1", "conv f32 {} n1 c64 i13x14 m64 k1x1 s2x2 b1 r1 act=Relu",
+    "conv f32 {} n1 c33 i9x10x11 m66 k2x1x2 s2x1x2 p1x0x1", "conv f64 {} n3 c64 i9x7 m64 k1x1 act=Gelu",
+    "conv f16 {} n1 c64 i9x7 m64 k1x1 b1 r1", "conv bf16 {} n1 c128 i9x7 m64 k1x1",
+    "conv f32 {} n1 c17 i30x32 m80 k2x2 s2", "conv f32 {} n1 c7 i64 m64 k16 s16",
+    "conv f32 {} n3 c512 i7x7 m256 k1x1 act=Relu",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", [None, "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("line", LINES)
+def test_bits_are_those_of_any_batch_threads_and_values_elsewhere(line: str, layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        p = Problem.parse(line.format(layout))
+        _agrees(line.format(layout))
+        made = operands(p, np.random.default_rng(1), "normal")
+        clean = result(p, made, "strassen")
+        rng = np.random.default_rng(2)
+        for value in (np.nan, np.inf, 0.3 * float(np.finfo(p.y_dtype.numpy).max) if p.y != "bf16" else 1e38):
+            made.x[-1][tuple(rng.integers(0, made.x.shape[1:]))] = value
+            got = result(p, made, "strassen")
+            assert clean is not None and got is not None
+            assert complaint(p, widened(p, made, expected(p, made)), got) is None
+            assert np.array_equal(got[:-1], clean[:-1])
+            for threads in (2, 5):
+                assert np.array_equal(got, result(p, made, "strassen", threads=threads), equal_nan=True)
+            last = replace(made, x=made.x[-1:], residual=None if made.residual is None else made.residual[-1:])
+            assert np.array_equal(got[-1:], result(replace(p, n=1), last, "strassen"), equal_nan=True)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_what_is_not_finite_spreads_no_further_than_it_belongs(layout: str) -> None:
+    p = Problem.parse(f"conv f32 {layout} n1 c64 i6x9 m64 k1x1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    pixel = (0, slice(None), 2, 3) if layout == "NCHW" else (0, 2, 3)
+    made.x[pixel] = np.inf
+    made.w[5] = 0.0
+    got = result(p, made, "strassen")
+    assert got is not None
+    others = np.ones(got.shape, bool)
+    others[pixel] = False
+    assert np.isfinite(got[others]).all() and np.isnan(got[pixel][5]) and not np.isfinite(got[pixel]).any()
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_large_weights_of_one_output_disturb_no_other(layout: str) -> None:
+    """The window bound is over an output's own weights, however large those of the output it is paired with."""
+    p = Problem.parse(f"conv f32 {layout} n1 c128 i6x9 m128 k1x1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    made.w[::3] *= 1e12
+    made.w[1::3] *= 1e-12
+    made.w[7] = 0.0
+    got = result(p, made, "strassen")
+    assert got is not None
+    assert complaint(p, widened(p, made, expected(p, made)), got) is None
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_whole_numbers_come_back_whole(layout: str) -> None:
+    p = Problem.parse(f"conv f32 {layout} n1 c200 i6x9 m128 k1x1")
+    made = operands(p, np.random.default_rng(0), "small")
+    assert np.array_equal(made.x, np.round(made.x)) and np.array_equal(made.w, np.round(made.w))
+    got = result(p, made, "strassen")
+    assert got is not None and np.array_equal(got, expected(p, made).exact)
+
+
+def test_error_stays_below_twice_that_of_a_chain() -> None:
+    rng = np.random.default_rng(0)
+    for line in ("conv f32 NHWC n1 c64 i20x20 m64 k1x1", "conv f32 NCHW n1 c512 i9x9 m128 k1x1"):
+        p = Problem.parse(line)
+        made = operands(p, rng, "normal")
+        exact = expected(p, made).exact
+        axis = 1 if p.layout == "NCHW" else -1
+        x, w = np.moveaxis(made.x[0], axis - 1 if axis > 0 else -1, 0), made.w[:, :, 0, 0]
+        chain = np.zeros((p.m, *x.shape[1:]), np.float32)
+        for c in range(p.c):
+            chain += w[:, c, None, None] * x[c]
+        got = result(p, made, "strassen")
+        assert got is not None
+        y, e = (np.moveaxis(a[0], axis - 1 if axis > 0 else -1, 0) for a in (got, exact))
+        assert np.sqrt(np.mean((y - e) ** 2)) < 2 * np.sqrt(np.mean((chain - e) ** 2))
+
+
+def test_a_limit_of_workspace_is_kept() -> None:
+    for layout in ("NCHW", "NHWC"):
+        p = Problem.parse(f"conv f32 {layout} n1 c64 i50x50 m64 k1x1").fused()
+        whole, less = (Situation(p, target(None), limit=limit) for limit in (None, 0))
+        assert strassen.workspace(less) <= FREE_BYTES < strassen.workspace(whole)
+    _agrees("conv f32 NCHW n1 c64 i50x50 m64 k1x1", workspace_limit=0)
+
+
+def test_what_it_leaves_to_others() -> None:
+    def refusal(line: str) -> str:
+        return strassen.applicable(Situation(Problem.parse(line), target(None))) or ""
+
+    assert "even numbers" in refusal("conv f32 NCHW n1 c65 i50 m64 k1")
+    assert "for its error" in refusal("conv f32 NCHW n1 c14 i50 m64 k1")
+    assert "one group" in refusal("conv f32 NCHW n1 c128 i50 m128 k1 g2")
+    assert "do not overlap" in refusal("conv f32 NCHW n1 c128 i50 m128 k3")
+    assert "meet inputs" in refusal("conv f32 NCHW n1 c128 i50 m128 k1 p1")
+    assert "lie together" in refusal("conv f32 NCHW n1 c128 i5x5 m128 k1x1")
