@@ -1,0 +1,35 @@
+"""Which inputs the next item of a Winograd driver needs: they are asked for while it computes, as memory is slow."""
+
+from __future__ import annotations
+
+from polyconv.algorithms.panel import Words, decode, fill
+from polyconv.algorithms.winograd_driver import WORDS, place_box
+from polyconv.kernels.language import INT, Buffer, Module, Value
+
+__all__ = ["note"]
+
+
+def note(k: Module, name: str) -> None:
+    """Add ``name(frame, words, item, workspace)``: notes where the inputs lie that the next item of a thread needs.
+
+    Notes are: runs of bytes in all, runs asked for so far, then the offset of every row.
+    """
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        header = workspace + p.notes
+        notes = header + p.axes * 24
+        k.store(k.constant(INT, 0), notes, 8)
+        k.store(k.constant(INT, 0), notes + 8, 8)
+        following = number + p.items_ahead
+
+        def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+            with k.when(first_line.equals(0) & (head < end)):  # other runs of a row lie between the pixels of the first
+                rows = k.word(notes)
+                k.store(source.total(), notes + (rows * 8 + 16), 8)
+                k.store(rows + 1, notes, 8)
+
+        with k.when(following < p.item_count):
+            item = decode(k, p, following, header)
+            place_box(k, p, item, header)
+            fill(k, p, item, k.buffer(frame, 0), k.constant(INT, 0), put)
+            k.store(k.word(notes) * p.runs_a_row, notes, 8)

@@ -1,0 +1,253 @@
+"""The driver of the Winograd algorithm: an item is a box of tiles, for all blocks of outputs or some.
+
+Its words are made in ``winograd``; sizes, cost and error are those of ``winograd_plan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_list, row_place
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import zero_words
+
+__all__ = ["BOX", "KIND_TILES", "RECORD", "RUN", "WORDS", "driver", "each_run", "flags_of", "lines_of_row", "place_box"]
+
+RECORD = ("line_in", "line_out", "valid", "t_full", "t_short")
+RUN = ("pixel", "tile", "count", "step", "outputs", "short")
+KIND = ("first", "count")
+KIND_TILES = ("tile", "calls", "size", "larger")
+"""The tiles that points of a kind need: the first, the calls that multiply them, the least tiles of a call, and how
+many calls have one more."""
+ROWS = ("v", "band", "first", "rows", "calls", "size", "larger")
+"""Rows whose tiles lie one after another and meet the same weights: inputs, taps, first row, rows, calls as above."""
+BOX = (
+    "first_y", "rows", "first_x", "columns", "segments", "segment", "last_segment",
+    "records", "record_count", "runs", "run_count", "lists", "joins",
+)  # fmt: skip
+"""A box: its first outputs, how far they reach, and the segments of a row, outputs next to each other; its rows of
+tiles, each a record; the runs of tiles of which every row consists; its tiles by kind of point; whether there are as
+many as in any box, so that those of neighbouring rows of outer axes lie one after another."""
+
+WORDS = (
+    *COMMON,
+    "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
+    "line_bytes", "chunk",
+    "transformed", "y_lines", "y_apart", "x_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
+    "*runs_of", "*lists", "*functions", "most_tiles", "tiles", "tile_line", "tile_pixel", "x_residues",
+    "v", "v_point", "v_line", "v_block", "sums", "s_point", "s_row", "short", "rows", "sum_row", "out", "out_line",
+    "out_pixel", "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group",
+    "together",
+    "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "word_bytes",
+    "narrow", "flags", "*again", "again_header", "*again_words", "*repair",
+    "notes", "item_count", "items_ahead", "runs_a_call", "runs_a_row", "run_step", "run_bytes", "*note",
+    "asks", "*inputs",
+    "*output_transforms", "*bias", "*scale", "*constants", "*move_in", "*move_out",
+)  # fmt: skip
+
+
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        box = place_box(k, p, item, workspace)
+        with k.when(p.runs_a_call > 0):
+            k.call(p.buffer("note"), frame, table, number, workspace)
+        k.call(p.buffer("inputs"), frame, table, workspace, box.memory, item.n, item.g)
+        first = item.split * p.split_blocks
+        end = k.minimum(first + p.split_blocks, p.blocks)
+        k.clear(workspace + p.scratch, 256)
+        rows = box_rows(k, p, item, p.transformed)
+        groups = _note_rows(k, p, item, workspace, rows)
+        with k.loop(first // p.together, (end + p.together - 1) // p.together) as some:
+            low = k.maximum(some.index * p.together, first)
+            high = k.minimum((some.index + 1) * p.together, end)
+            _multiply(k, p, item, box, k.buffer(frame, 0), workspace, low, high, rows, groups, vector_bytes)
+            with k.loop(low, high) as block:
+                flags = flags_of(p, workspace, block.index, rows)
+                k.store(k.constant(INT, 0), flags, 8)
+                with k.loop(0, rows) as row:
+                    narrow = _is_narrow(k, p, block.index)
+                    at = (block.index - low) * rows * p.s_row + row.index * (p.s_row >> narrow)
+                    sums = workspace + (p.sums + at)
+                    _out(k, p, item, box, frame, workspace, sums, block.index, row.index, rows, flags)
+        # once the transformed inputs are no longer needed their place serves to repair
+        with k.loop(first, end) as block:
+            found = k.word(flags_of(p, workspace, block.index, rows)) > 0
+            with k.when(found):
+                k.call(p.buffer("again"), frame, table, workspace, box.memory, item.n, item.g, block.index)
+
+
+def flags_of(p: Words, workspace: Buffer, block: Value, rows: Value) -> Buffer:
+    """Flags of a block of outputs: a word for the block and one for each of its tiles, which count if that is not 0."""
+    return workspace + (p.flags + 8 + block * ((p.tiles * rows + 1) * 8))
+
+
+def place_box(k: Module, p: Words, item: Item, workspace: Buffer) -> Words:
+    """Write where the box really lies: tiles are not all of one size, so a table says where each begins."""
+    last = p.axes - 1
+    x_box = item.first(last)
+    y_box = k.select(p.transformed.equals(2), item.first(k.maximum(last - 1, 0)), 0)
+    box = Words(k, p.buffer("boxes_table"), BOX).at(
+        y_box * axis_record(k, p, last).boxes + x_box, len(BOX)
+    )
+
+    def write(axis: Value, first: Value, extent: Value) -> None:
+        place = workspace + axis * 24
+        k.store(first * axis_record(k, p, axis).stride - axis_record(k, p, axis).pad, place, 8)
+        k.store(extent, place + 8, 8)
+        k.store(first, place + 16, 8)
+
+    write(last, box.first_x, box.columns)
+    with k.when(p.transformed.equals(2)):
+        write(last - 1, box.first_y, box.rows)
+    return box
+
+
+def each_run(k: Module, p: Words, box: Words, record: Words, visit: Callable[[Words, Value], None]) -> None:
+    """``visit(run, tile)`` every run of tiles of a row, with the number of its first tile."""
+    with k.loop(0, box.run_count) as number:
+        run = Words(k, p.buffer("runs_of"), RUN).at(box.runs + number.index, len(RUN))
+        visit(run, run.tile + k.select(run.short.equals(1), record.t_short, record.t_full))
+
+
+def _ask_for_next(k: Module, p: Words, x: Buffer, workspace: Buffer) -> None:
+    """Ask for a few more of the inputs that are noted."""
+    notes = workspace + (p.notes + p.axes * 24)
+    first = k.word(notes, 1)
+    end = k.minimum(first + p.runs_a_call, k.word(notes))
+    with k.when(first < end):
+        with k.loop(first, end) as number:
+            row = k.word(notes, number.index // p.runs_a_row + 2)
+            place = x + (row + number.index % p.runs_a_row * p.run_step)
+            with k.loop(0, p.run_bytes, 64) as line:
+                k.prefetch(place + line.index)
+        k.store(end, notes + 8, 8)
+
+
+def lines_of_row(k: Module, p: Words, item: Item) -> Value:
+    """Lines of the box in a row of the axes that are not transformed."""
+    return k.select(p.transformed.equals(2), item.extent(k.maximum(p.axes - 2, 0)), 1)
+
+
+def _note_rows(k: Module, p: Words, item: Item, workspace: Buffer, rows: Value) -> Value:
+    """Note where the inputs of the rows of the axes that are not transformed lie, and which taps meet any, by groups.
+
+    How many groups there are is what it gives.
+    """
+    y_rows = lines_of_row(k, p, item)
+    with k.loop(0, rows, carry=[k.constant(INT, -1), k.constant(INT, 0), k.constant(INT, 0)]) as row:
+        following, band_before, count = row.values
+        line, _, _ = row_place(k, p, item, row.index * y_rows)
+        v, band = line // p.y_lines * p.v_line, row_list(k, p, item, row.index, p.axes - p.transformed)
+        joins = v.equals(following) & band.equals(band_before)
+        count = count + k.select(joins, 0, 1)
+        place = workspace + (p.rows + (count - 1) * (8 * len(ROWS)))
+        joined = k.select(joins, k.word(place, 3) + 1, 1)
+        tiles = joined * p.tiles
+        calls = (tiles + p.most_tiles - 1) // p.most_tiles
+        with k.when(joins, otherwise=True):
+            for at, value in enumerate((v, band, row.index)):
+                k.store(value, place + at * 8, 8)
+        for at, value in enumerate((joined, calls, tiles // calls, tiles % calls), 3):
+            k.store(value, place + at * 8, 8)
+        row.next(v + p.v_line, band, count)
+    groups: Value = row.results[2]
+    return groups
+
+
+def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace: Buffer, low: Value, high: Value,
+              rows: Value, groups: Value, vector_bytes: int) -> None:  # fmt: skip
+    """The matrix products of some blocks of outputs, point by point: inputs and weights of a point stay near."""
+    functions, entries, weights = p.buffer("functions"), p.buffer("entries"), p.buffer("weights") + item.g * p.w_group
+    row_bytes, v_line, scratch = p.row_bytes, p.v_line, workspace + p.scratch
+    zeroes = p.short.equals(1)
+    with k.loop(0, p.points) as point:
+        at_end = k.cast("zext", (point.index % p.inner_points).equals(p.inner_points - 1), INT)
+        low_end = k.cast("zext", point.index >= p.points - p.inner_points, INT)
+        kind = k.select(p.transformed.equals(2), low_end * 2 + at_end, at_end)
+        needed = Words(k, p.buffer("lists"), KIND_TILES).at(box.lists + kind, len(KIND_TILES))
+        joins = kind.equals(0) & box.joins.equals(1)
+        first, calls_alone, size_alone, larger_alone = needed.tile, needed.calls, needed.size, needed.larger
+        inputs = workspace + (p.v + point.index * p.v_point + first * row_bytes)
+        sums_of_point = workspace + (p.sums + point.index * p.s_point)
+        with k.loop(low, high) as block, k.loop(0, groups) as group:
+            narrow = _is_narrow(k, p, block.index)
+            sum_row, s_row = p.sum_row >> narrow, p.s_row >> narrow
+            stream = k.word(p.buffer("point_weights"), block.index * p.points + point.index)
+            of_rows = Words(k, workspace + p.rows, ROWS).at(group.index, len(ROWS))
+            of_kind = Words(k, p.buffer("kinds"), KIND).at(of_rows.band * 4 + kind, len(KIND))
+            sums = sums_of_point + ((block.index - low) * rows * p.s_row + of_rows.first * s_row)
+            source = inputs + of_rows.v
+            calls, size = k.select(joins, of_rows.calls, calls_alone), k.select(joins, of_rows.size, size_alone)
+            larger = k.select(joins, of_rows.larger, larger_alone)
+            count, list_ = of_kind.count, entries + of_kind.first * 24
+            with k.loop(0, k.select(joins, 1, of_rows.rows)) as row:
+                target = sums + row.index * s_row
+                # products that short tiles do without enter outputs that are thrown away, but must be finite
+                with k.when((kind > 0) & zeroes):
+                    zero_words(k, target, s_row // 4, vector("i32", vector_bytes // 4))
+                begins = source + row.index * v_line, target + first * sum_row
+                with k.loop(0, calls, carry=begins) as call:
+                    tiles = size + k.select(call.index < larger, 1, 0)
+                    k.call(
+                        k.buffer(functions, (tiles * 2 + narrow) * 2), call.values[0], count, list_, weights + stream,
+                        scratch, 0, call.values[1], sum_row,
+                    )  # fmt: skip
+                    _ask_for_next(k, p, x, workspace)
+                    call.next(call.values[0] + tiles * row_bytes, call.values[1] + tiles * sum_row)
+
+
+def _is_narrow(k: Module, p: Words, block: Value) -> Value:
+    """1 for a block of outputs half as wide as others, as the last one may be, else 0."""
+    return k.select(block.equals(p.blocks - 1), p.narrow, 0)
+
+
+def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: Buffer, sums: Buffer, block: Value,
+         row: Value, rows: Value, flags: Buffer) -> None:  # fmt: skip
+    """Back from the transform domain and out by rows of tiles; flags tiles with a result that is not finite."""
+    last = axis_record(k, p, p.axes - 1)
+    y_rows = lines_of_row(k, p, item)
+    channel = block * p.block_outputs
+    outputs = k.select(block.equals(p.blocks - 1), p.last_outputs, p.block_outputs)
+    table_place = (item.g * p.outputs + channel) * p.word_bytes
+    narrow = _is_narrow(k, p, block)
+    sum_row = p.sum_row >> narrow
+    with k.loop(0, box.record_count) as number:
+        record = Words(k, p.buffer("records"), RECORD).at(box.records + number.index, len(RECORD))
+
+        def transform(run: Words, tile: Value) -> None:
+            function = k.buffer(p.buffer("output_transforms"), narrow * 2)
+
+            def back(first: Value, count: Value, flag: Buffer) -> None:
+                k.call(
+                    function, sums + (tile + first) * sum_row, p.s_point,
+                    workspace + (p.out + (run.pixel + first * run.step) * sum_row), p.out_line, p.out_pixel >> narrow,
+                    count, run.step * sum_row, flag,
+                )  # fmt: skip
+
+            found = workspace + p.flags
+            k.store(k.constant(INT, 0), found, 8)
+            back(k.constant(INT, 0), run.count, found)
+            with k.when(k.word(found) > 0):  # once more, to see in which tiles
+                with k.loop(0, k.select(k.word(flags).equals(0), rows * p.tiles + 1, 0)) as of_tile:
+                    k.store(k.constant(INT, 0), flags + of_tile.index * 8, 8)
+                k.store(k.constant(INT, 1), flags, 8)
+                with k.loop(0, run.count) as one:
+                    back(one.index, k.constant(INT, 1), flags + (1 + row * p.tiles + tile + one.index) * 8)
+
+        each_run(k, p, box, record, transform)
+        with k.loop(0, record.valid) as i:
+            _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out + i.index * p.y_apart)
+            line = workspace + (p.out + i.index * p.out_line)
+            y, r = k.buffer(frame, 2) + (y_offset + channel * p.y_c), k.buffer(frame, 4) + (r_offset + channel * p.r_c)
+            with k.loop(0, box.segments) as x:
+                at = x.index * p.x_apart
+                pixels = k.select(x.index.equals(box.segments - 1), box.last_segment, box.segment)
+                k.call(
+                    p.buffer("move_out"), line + x.index * (p.out_pixel >> narrow), sum_row, p.word_bytes,
+                    y + at * last.y_stride, last.y_stride, p.y_c, pixels, outputs,
+                    p.buffer("bias") + table_place, p.buffer("scale") + table_place,
+                    r + at * last.r_stride, last.r_stride, p.r_c, p.buffer("constants"),
+                )  # fmt: skip

@@ -1,0 +1,130 @@
+"""Weights of the Winograd algorithm: transformed, in the order in which they stream."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from numpy.typing import NDArray
+
+from polyconv.algorithms.packing import SOURCE, Set, bring_rows, forward_strides, run, set_words, source_words
+from polyconv.algorithms.panel import Words
+from polyconv.algorithms.program import Request, Step, fill_words, move_address
+from polyconv.algorithms.sweep import Sweep
+from polyconv.algorithms.winograd_plan import Plan
+from polyconv.kernels.isa import lanes
+from polyconv.kernels.language import Module
+from polyconv.kernels.layout import Move
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.tile import ROW_WORDS
+from polyconv.kernels.transform import weight_transform
+from polyconv.runtime.arrays import aligned, words
+
+__all__ = ["packed_weights", "places"]
+
+_PHASE = ("tap", "*transform")
+_POINT = ("first", "entering")
+_WORDS = (
+    *SOURCE,
+    "made", "made_point", "points", "outer", "outer_taps", "y_taps", "x_taps", "phase_count", "*phases",
+    "*point_table", "*before", "*place",
+)  # fmt: skip
+
+
+def places(r: Request, sweep: Sweep, plan: Plan) -> list[int]:
+    """Bytes of a group's transformed weights, then bytes before those of every block and point.
+
+    They stream in the order of products: [blocks whose sums are held together][point][block].
+    """
+    taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
+    row = taps * (r.problem.c // r.problem.groups) * lanes(r.target, r.arith) * r.arith.bytes
+    places = [[0] * len(plan.point_phases) for _ in range(plan.blocks)]
+    end = 0
+    for first in range(0, plan.blocks, plan.together):
+        for point, phases in enumerate(plan.point_phases):
+            for block in range(first, min(first + plan.together, plan.blocks)):
+                places[block][point] = end
+                end += phases * row * (plan.vectors if block < plan.blocks - 1 else plan.last_vectors)
+    return [end, *itertools.chain.from_iterable(places)]
+
+
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` that transforms a block of outputs' weights."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (_, table, number, rows):
+        p = Words(k, table, _WORDS)
+        of_set, source, target = set_words(k, p, number)
+        made, row = rows + p.made, of_set.row
+        points = p.buffer("point_table") + number % p.set_count * (p.points * 16)
+        with k.loop(0, p.channels, ROW_WORDS) as c:
+            count = k.minimum(p.channels - c.index, ROW_WORDS)
+            bring_rows(k, p, of_set, source, c.index, count, rows, vector_bytes)
+            with k.loop(0, p.phase_count) as phase, k.loop(0, p.outer) as outer:
+                of_phase = Words(k, p.buffer("phases"), _PHASE).at(phase.index, len(_PHASE) + 1)
+                k.call(
+                    of_phase.buffer("transform"), rows + (outer.index * p.outer_taps + of_phase.tap) * row,
+                    p.taps * row, p.y_taps * row, p.x_taps * row, made, p.made_point, count, row,
+                )  # fmt: skip
+                with k.loop(0, p.points) as point:
+                    of_point = Words(k, points, _POINT).at(point.index, len(_POINT))
+                    before = k.word(p.buffer("before"), phase.index * p.points + point.index)
+                    at = c.index * of_point.entering * p.outer + (before * p.outer + outer.index) * count
+                    with k.when(before >= 0):
+                        k.call(
+                            p.buffer("place"), made + point.index * p.made_point, p.word_bytes, 0,
+                            target + (of_point.first + at * row), p.word_bytes, 0, count * row // p.word_bytes, 1, 0,
+                        )  # fmt: skip
+
+
+def packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
+    """Transformed weights as they stream: of a block and point [channel block][phase][outer tap][channel][output].
+
+    The transform is done in float64 and rounded once.
+    """
+    arith, w, lane = r.arith, forward_strides(r.weights(sweep)), lanes(r.target, r.arith)
+    groups, m, _, taps = w.shape
+    wide = sweep[-1].taps
+    inner = wide * sweep[-2].taps if plan.transformed == 2 else wide
+    outer, points, row = taps // inner, plan.y.n * plan.x.n, plan.vectors * lane * arith.bytes
+    enters = [[phase.enters(plan.kind(point)) for point in range(points)] for phase in plan.phases]
+    before = [
+        sum(other[point] for other in enters[:number]) if enters[number][point] else -1
+        for number in range(len(enters)) for point in range(points)
+    ]  # fmt: skip
+    group_bytes, *begins = places(r, sweep, plan)
+    of_group = group_bytes // w.itemsize
+    packed = aligned(groups * of_group, w.dtype)
+    sets = []
+    for first in range(0, m, plan.vectors * lane):
+        width = min(plan.vectors, -(-(m - first) // lane)) * lane
+        sets.append(Set(first, min(width, m - first), width, 0, of_group))
+    transforms = {counts: _weight_transform(r, plan, counts) for counts in {phase.counts for phase in plan.phases}}
+    phases = [(phase.taps[0] * wide + phase.taps[1], transforms[phase.counts], 0) for phase in plan.phases]
+    of_points = zip(begins, itertools.cycle(plan.point_phases), strict=False)
+    made, made_point = ROW_WORDS * taps * row, (ROW_WORDS * row // 64 | 1) * 64
+    values = source_words(r, w, sets, packed)
+    values.update({
+        "made": made, "made_point": made_point, "points": points, "outer": outer, "outer_taps": inner,
+        "y_taps": wide * (sweep[-2].stride if plan.transformed == 2 else 1), "x_taps": sweep[-1].stride,
+        "phase_count": len(phases), "phases": words([v for phase in phases for v in phase]),
+        "point_table": words([v for first, count in of_points for v in (first, count)]),
+        "before": words(before), "place": move_address(r, Move(arith.name, arith.accumulator, "pp")),
+    })  # fmt: skip
+    address = kernel(
+        "winograd pack", ("pack",), lambda k: driver(k, "pack", r.target.vector_bytes), r.target, check=r.check
+    )["pack"]
+    keep: list[Any] = []
+    step = Step(address, fill_words(_WORDS, values, keep), groups * plan.blocks)
+    run(r, step, made + points * made_point, w.nbytes)
+    return packed
+
+
+def _weight_transform(r: Request, plan: Plan, taps: tuple[int, int]) -> int:
+    """Address of the transform of the weights of phases with so many taps along the two axes."""
+    element, y, x = r.arith.accumulator, plan.y, plan.x
+
+    def build(k: Module) -> None:
+        weight_transform(k, "transform", y, x, element, r.target.vector_bytes // 8, taps)
+
+    label = f"winograd weights {y} {x} {element} {taps}"
+    return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
