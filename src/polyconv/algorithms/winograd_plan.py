@@ -24,6 +24,7 @@ than it belongs.  Sources: Winograd 1980; Lavin and Gray 2015; points after Bara
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections import Counter
@@ -102,8 +103,12 @@ _SLOWER, _TRANSFORM_CYCLES = 1.15, 3.6
 _WORTH_STACKING = 0.95
 """Share of the cycles of images alone from which on boxes hold several: of large maps that gains nothing, and threads
 lost up to a tenth by it."""
-_REPEATED_BYTES = 2 << 20
-"""Transformed weights that each of several threads streams rather than transforming all inputs."""
+_COUNTED_ITEMS = 64
+"""Items of a thread up to which it counts how they fall."""
+_WORTH_CUTTING = 0.95
+"""Share of the cycles of the busiest thread from which on boxes are cut for it."""
+_SHARED_BYTES = 25 << 20
+"""Transformed weights that come from memory, for which threads wait together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,7 +525,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     most = channel_tile(s.target, plan.vectors)
     lane = lanes(s.target, arith)
     taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
-    products = transforms = moves = 0.0
+    products = inputs = outputs = 0.0
     outer_boxes = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
     outer_rows = math.prod(axis.out for axis in sweep[: len(sweep) - plan.transformed])
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
@@ -529,6 +534,8 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
     # one group's weights push out another's; further calls find those of a point nearby
     bytes_a_cycle = _streamed(weight_bytes * p.groups)
+    if weight_bytes > _SHARED_BYTES:
+        bytes_a_cycle /= s.threads
     again = _streamed(weight_bytes // plan.blocks // products_entering)
     deep = math.prod(plan.outer)
     full_boxes = outer_rows / deep
@@ -561,20 +568,20 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
                 starts = 20 * len(tiles) + 1.0 * deep * tall * wide * vectors
                 step = sum(cycles) + max(0.0, weights / bytes_a_cycle - max(cycles, default=math.inf))
                 products += times * share * blocks * full_boxes * (step * steps + starts)
-        tile_count = rows.tiles() * columns.tiles()
-        vectors = outer_boxes * outer_lines * vectors_in * products_entering + outer_rows * plan.vectors_out * points
-        transforms += times * tile_count * vectors * _TRANSFORM_CYCLES
-        outputs = rows.covers * columns.covers
-        moves += times * outer_rows * plan.vectors_out * outputs * per_out
-        moves += times * outer_boxes * math.prod(h.count for h in plan.held) * vectors_in * per_in
-        moves += times * outer_boxes * (1500.0 + far / _FAR_BYTES)
-        moves += times * outer_rows * columns.segments[0] * (vectors_in + plan.blocks * plan.vectors) * per_segment
+        tile_count, pixels = rows.tiles() * columns.tiles(), rows.covers * columns.covers
+        entering = tile_count * outer_lines * vectors_in * products_entering * _TRANSFORM_CYCLES
+        entering += math.prod(h.count for h in plan.held) * vectors_in * per_in
+        inputs += times * outer_boxes * (entering + 1500.0 + far / _FAR_BYTES)
+        leaving = tile_count * points * _TRANSFORM_CYCLES + pixels * per_out
+        outputs += times * outer_rows * plan.vectors_out * leaving
+        segments = times * outer_rows * columns.segments[0] * per_segment
+        inputs, outputs = inputs + segments * vectors_in, outputs + segments * plan.blocks * plan.vectors
     bytes_in = math.prod(h.count for h in plan.held) * p.c * p.x_dtype.itemsize
     bytes_in *= len(plan.rows) * len(plan.columns) * outer_boxes
     images, stacked = p.n or 0, is_stacked(p, sweep)
     far_in = far_cycles(p, bytes_in / (images if stacked else 1), squares=p.layout == "NCHW") * images
     batch = p.groups * (1 if stacked else images)
-    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch + far_in}
+    return {"inputs": inputs * batch + far_in, "products": products * batch, "outputs": outputs * batch}
 
 
 def order(p: Problem) -> tuple[int, ...]:
@@ -697,7 +704,7 @@ def cost(s: Situation) -> dict[str, float]:
         direct.sweep_cost(s, arith, sweep) if plan is None else _cost(s, arith, sweep, plan)
         for sweep, plan in parts(s)
     ]
-    return {name: sum(t.get(name, 0.0) for t in terms) for name in ("products", "transforms", "moves")}
+    return {name: sum(t.get(name, 0.0) for t in terms) for name in dict.fromkeys(itertools.chain(*terms))}
 
 
 def _weight_bytes(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> int:
@@ -714,31 +721,54 @@ def preparing(s: Situation) -> float:
     return packing.cycles(s) + 1.5 * packing.TABLES_CYCLES + 0.75 * s.problem.groups * sum(sizes)
 
 
+@lru_cache(256)
 def shared(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> tuple[Plan, int]:
-    """The plan in boxes enough for the threads, and into how many parts its output channels are cut instead.
+    """The plan in boxes, and their output channels in so many parts, that the busiest thread has least to do.
 
-    Every box streams the transformed weights, every part transforms the inputs: whichever is less is repeated.
+    Every box streams the transformed weights, every part transforms the inputs.
     """
-    p = s.problem
-    outer = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
-    images = 1 if is_stacked(p, sweep) else p.n or 0
-    items = max(1, images * p.groups * outer * len(plan.rows) * len(plan.columns))
-    if s.threads == 1 or items >= 2 * s.threads:
+    if s.threads == 1:
         return plan, 1
-    heavy = _weight_bytes(s, arith, sweep, plan) > _REPEATED_BYTES
-    if is_stacked(p, sweep):
-        wanted = -(-s.threads * (1 if heavy else 2) * -(-sweep[0].out // plan.outer[0]) // items)
-        if wanted <= sweep[0].out:
-            fewer = min(plan.outer[0], -(-sweep[0].out // wanted))
-            return _sizes(s, arith, sweep, plan.y, plan.x, plan.rows, plan.columns, (fewer,), plan.together), 1
-    if heavy:
-        splits = min(plan.blocks, -(-s.threads // items))
-        return plan, -(-plan.blocks // -(-plan.blocks // splits))
-    rows, columns = plan.rows, plan.columns
-    cuts, axis, m = (rows, sweep[-2], plan.y.m) if plan.transformed == 2 else (columns, sweep[-1], plan.x.m)
-    residues = cuts[0].residues
-    count = _tiles(axis, m)[0]
-    parts = len(cuts) // -(-axis.dilation // residues)  # of the tiles of a residue
-    finer = _cuts(axis, m, -(-count // min(count, parts * -(-2 * s.threads // items))), residues)
-    rows, columns = (finer, columns) if plan.transformed == 2 else (rows, finer)
-    return _sizes(s, arith, sweep, plan.y, plan.x, rows, columns, plan.outer, plan.together), 1
+    parts = sorted({-(-plan.blocks // -(-plan.blocks // n)) for n in range(1, 2 * s.threads + 1)})
+    choices = [(finer, splits) for finer in _finer(s, arith, sweep, plan) for splits in parts]
+    loads = [_load(s, arith, sweep, *choice) for choice in choices]
+    least = min(loads)
+    return choices[loads.index(least)] if least < _WORTH_CUTTING * loads[0] else choices[0]
+
+
+def _finer(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> list[Plan]:
+    """The plan, and others with fewer rows of tiles in a box, or tiles of its one row: parts of many are slower."""
+    axis, m, cuts = (sweep[-2], plan.y.m, plan.rows) if plan.transformed == 2 else (sweep[-1], plan.x.m, plan.columns)
+    inner = [_cuts(axis, m, most, cuts[0].residues) for most in _halves(len(cuts[0].sizes))]
+    depths = [(*plan.outer[:-1], depth) for depth in _halves(plan.outer[-1])] if plan.outer else [()]
+    found = (
+        _sizes(
+            s, arith, sweep, plan.y, plan.x, *((some, plan.columns) if plan.transformed == 2 else (plan.rows, some)),
+            outer, plan.together,
+        )
+        for outer, some in itertools.product(depths, inner)
+    )  # fmt: skip
+    return [plan, *(finer for finer in found if finer.workspace < plan.workspace)]
+
+
+def _load(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan, splits: int) -> float:
+    """Cycles of the thread that has most to do, where each takes the next item when it has done one."""
+    p, terms = s.problem, _cost(s, arith, sweep, plan)
+    cut = [
+        [len(range(axis.out)[first : first + b]) for first in range(0, axis.out, b)]
+        for axis, b in zip(sweep, plan.outer, strict=False)
+    ]  # fmt: skip
+    cut += [[rows.tiles() for rows in plan.rows], [columns.tiles() for columns in plan.columns]]
+    boxes = [math.prod(sizes) for sizes in itertools.product(*cut)]
+    share = -(-plan.blocks // splits)
+    parts = [min(share, plan.blocks - first) / plan.blocks for first in range(0, plan.blocks, share)]
+    times = p.groups * (1 if is_stacked(p, sweep) else p.n or 0)
+    part_cycles = [terms["inputs"] + (terms["products"] + terms["outputs"]) * part for part in parts]
+    of_tiles = 1 / max(1, sum(boxes) * times)
+    total = sum(part_cycles) / s.threads
+    if len(boxes) * splits * times > _COUNTED_ITEMS * s.threads:
+        return total + max(boxes) * max(part_cycles) * of_tiles / 2
+    busy = [0.0] * s.threads
+    for cycles, tiles in itertools.product(part_cycles * times, boxes):
+        heapq.heapreplace(busy, busy[0] + cycles * tiles * of_tiles)
+    return max(busy)
