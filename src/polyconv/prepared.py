@@ -138,7 +138,7 @@ class Layer:
         self._verbose = setting("verbose")
         objects.log_compiling("compile" in self._verbose)
         w = native_order(as_array(w, "w"))
-        self._w = np.array(w, order="C", copy=True) if own else w
+        self._w = _aligned_copy(w) if own else w
         self._bias = None if bias is None else np.array(native_order(as_array(bias, "b")), copy=own or None)
         self._quantities = {
             name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None

@@ -42,6 +42,7 @@ from polyconv.algorithms.program import (
     is_fusible,
     move_address,
     near_equal,
+    near_equal_sizes,
     planes_collide,
     thread_parts,
     tile_addresses,
@@ -554,12 +555,12 @@ def _row_cycles(s: Situation, arith: Arithmetic, steps: int, vectors: int, width
     """Cycles of a step of all tiles of a row of outputs in blocks of so many vectors, and how many tiles there are."""
     outputs, size = -(-(s.problem.m // s.problem.groups) // lanes(s.target, arith)), s.target.vector_bytes
     total, tiles = 0.0, 0
-    for some in (vectors,) * (outputs // vectors) + (outputs % vectors,) * (outputs % vectors > 0):
+    for some, blocks in ((vectors, outputs // vectors), *(((outputs % vectors, 1),) if outputs % vectors else ())):
         stream = some * size / (2 * _CACHE_BYTES if steps * some * size <= _BLOCK_BYTES else _CACHE_BYTES)
-        for _, rows in near_equal(width, channel_tile_rows(s.target, some)):
+        for rows, count in near_equal_sizes(width, channel_tile_rows(s.target, some)):
             least = max(tile_cycles(rows, some), stream)
-            total += least + (_SHORT_CYCLES if least < _SHORT_STEP else 0.0)
-            tiles += 1
+            total += blocks * count * (least + (_SHORT_CYCLES if least < _SHORT_STEP else 0.0))
+            tiles += blocks * count
     return total, tiles
 
 

@@ -10,6 +10,7 @@ lane use, plus a pass over the inputs of every group.  Error: own bound, k eps s
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -39,6 +40,7 @@ from polyconv.algorithms.program import (
     is_fusible,
     move_address,
     near_equal,
+    near_equal_sizes,
     tile_cycles,
     zeros,
 )  # fmt: skip
@@ -328,18 +330,19 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
         cycles = max(tile_cycles(rows, vectors), vectors if last.taps > 1 else 0.0)
         return cycles * _FAR_LINES if outer > 1 and not plan.flat else cycles
 
-    for _, rows in tile_rows(group_out, s.target):
+    for rows, times in Counter(rows for _, rows in tile_rows(group_out, s.target)).items():
         if plan.fused:
-            walks = near_equal(vectors, heights[rows])
-            calls = 2 * 40 + sum(10 + 1.2 * rows * v for _, v in walks)
-            line = -(-vectors // max(1, len(walks))) * s.target.vector_bytes + last.taps * arith.bytes
+            walks = near_equal_sizes(vectors, heights[rows])
+            number = sum(count for _, count in walks)
+            calls = 2 * 40 + 10 * number + 1.2 * rows * vectors
+            line = -(-vectors // max(1, number)) * s.target.vector_bytes + last.taps * arith.bytes
             missed = 1.5 * vectors if group_in * outer * line > _NEAR_BYTES else 0.0
-            cycles = sum(tile(rows, v) for _, v in walks) + missed + calls / max(1, entries)
-            step += math.prod(plan.box[:-1]) * cycles
+            cycles = sum(count * tile(rows, v) for v, count in walks) + missed + calls / max(1, entries)
+            step += times * math.prod(plan.box[:-1]) * cycles
             continue
         full, rest = divmod(vectors, heights[rows])
-        step += (full + (rest > 0)) * 30 / at_once
-        step += full * (tile(rows, heights[rows]) + 1) + (tile(rows, rest) + 1 if rest else 0)
+        step += times * (full + (rest > 0)) * 30 / at_once
+        step += times * (full * (tile(rows, heights[rows]) + 1) + (tile(rows, rest) + 1 if rest else 0))
     innermost = plan.order[-1] == len(plan.order) - 1
     halved = p.layout == "NCHW" and innermost
     apart = halved and is_apart(p, last, lane, "p")  # a line is found and moved once, not run by run

@@ -36,7 +36,7 @@ from polyconv.algorithms.program import (
     image_bytes,
     is_fusible,
     move_address,
-    near_equal,
+    near_equal_sizes,
     planes_collide,
     thread_parts,
     tile_cycles,
@@ -315,8 +315,8 @@ def _cost(s: Situation, plan: Plan, sweep: Sweep) -> dict[str, float]:
             leaving = math.ceil(count / lane) * outputs * ((1.5 if fits else 4.0) + apart_cycles(p, sweep[-1]))
         else:
             used = -(-outputs // lane)
-            tiles = near_equal(math.ceil(count), channel_tile(s.target, used))
-            cycles = sum(tile_cycles(n, used) * plan.entries + 15 for _, n in tiles)
+            tiles = near_equal_sizes(math.ceil(count), channel_tile(s.target, used))
+            cycles = sum(each * (tile_cycles(n, used) * plan.entries + 15) for n, each in tiles)
             across = (16.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
             leaving = count * used * (across if p.layout == "NCHW" else 1.5 if fits else 4.0)
         products += times * cycles

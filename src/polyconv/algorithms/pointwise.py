@@ -13,6 +13,7 @@ Cost: the products over lane use.  Error: own bound; sums run over the channels 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -41,7 +42,7 @@ from polyconv.algorithms.program import (
     image_bytes,
     is_fusible,
     move_address,
-    near_equal,
+    near_equal_sizes,
     planes_collide,
     thread_parts,
     tile_cycles,
@@ -356,20 +357,20 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     parts = -(-plan.sweep[-1].out // plan.box[-1])
     rows, width = math.prod(axis.out for axis in plan.sweep[:-1]) * parts, plan.sweep[-1].out / parts
     products = moves = 0.0
-    for _, outputs in plan.sets:
+    for outputs, times in Counter(outputs for _, outputs in plan.sets).items():
         if plan.form == "square":
             vectors = -(-width // lane)
-            products += vectors * (points.square_cycles(outputs) * -(-group_in // lane) * lane + 15)
-            moves += vectors * (4.0 if p.m == 1 else 4.5 * lane)
+            products += times * vectors * (points.square_cycles(outputs) * -(-group_in // lane) * lane + 15)
+            moves += times * vectors * (4.0 if p.m == 1 else 4.5 * lane)
         elif plan.pixels:
             vectors = -(-width // lane)
-            products += points.pixel_set_cycles(s, arith, outputs, group_in, int(vectors))
-            moves += vectors * outputs * ((1.5 if is_fusible(p) else 4.0) + apart_cycles(p, plan.sweep[-1]))
-            moves += 0.0 if is_fusible(p) and plan.sweep[-1].out_step == 1 else 300.0  # a row is moved
+            products += times * points.pixel_set_cycles(s, arith, outputs, group_in, int(vectors))
+            moves += times * vectors * outputs * ((1.5 if is_fusible(p) else 4.0) + apart_cycles(p, plan.sweep[-1]))
+            moves += 0.0 if is_fusible(p) and plan.sweep[-1].out_step == 1 else times * 300.0  # a row is moved
         else:
             used = -(-outputs // lane)
             pixel_bytes = p.c * arith.bytes * plan.sweep[-1].stride if p.layout == "NHWC" else arith.bytes
-            tiles = near_equal(math.ceil(width), points.most_rows(s.target, used, pixel_bytes))
+            tiles = near_equal_sizes(math.ceil(width), points.most_rows(s.target, used, pixel_bytes))
             across = p.layout == "NCHW" and p.m > 1
             # one vector of results a pixel: loads are what tiles wait for, and those of pixels far apart are slow
             apart = _apart(plan, group_in, arith) if p.layout == "NCHW" else 1.15 if plan.width == 1 else 1.0
@@ -379,8 +380,10 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             streams = used * s.target.vector_bytes / _STREAMED_BYTES + (1.5 if across and not listed else 0.0)
             if plan.sweep[-1].stride == 1 or group_in * used * s.target.vector_bytes < _NEAR_BYTES // 2:
                 streams = 0.0
-            steps = [max(tile_cycles(n, used) * apart, streams, (n + used + beside) / LOADS) for _, n in tiles]
-            products += sum(cycles * group_in + 15 for cycles in steps)
+            steps = [
+                (each, max(tile_cycles(n, used) * apart, streams, (n + used + beside) / LOADS)) for n, each in tiles
+            ]
+            products += times * sum(each * (cycles * group_in + 15) for each, cycles in steps)
             leaving = 1.5 if is_fusible(p) else 4.0
             if across:
                 leaving = (16.0 if planes_collide(p, reading=False) else 8.0) + apart_cycles(p, _last_out(plan))
@@ -388,7 +391,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
                 leaving += 12.0  # squares of results, a line or two of many planes
             if plan.phases > 1 and plan.sweep[-1].out * plan.phases < 3 * lane:
                 leaving += 24.0  # and of rows that are as short as these squares
-            moves += width * used * leaving
+            moves += times * width * used * leaving
     batch, far = (p.n or 0) * p.groups, 0.0
     if p.layout == "NHWC" and not _is_far(p, plan.sweep):
         far = far_cycles(p, rows * width * group_in * arith.bytes, squares=False) * (_LISTED_LATE if listed else 1.0)

@@ -31,7 +31,7 @@ from polyconv.target import Target
 __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic",
     "along_in", "along_out", "apart_cycles", "apart_words", "boxes", "common_words", "far_cycles", "fill_words",
-    "fused_address", "image_bytes", "is_apart", "is_fusible", "move_address", "near_equal",
+    "fused_address", "image_bytes", "is_apart", "is_fusible", "move_address", "near_equal", "near_equal_sizes",
     "one_step", "own_bound", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles",
     "transform_refusal", "zeros",
 ]  # fmt: skip
@@ -544,6 +544,15 @@ def near_equal(total: int, most: int) -> list[tuple[int, int]]:
         result.append((first, size))
         first += size
     return result
+
+
+def near_equal_sizes(total: int, most: int) -> list[tuple[int, int]]:
+    """The same parts by size: (size, how many) of each."""
+    if total <= 0:
+        return []
+    parts = -(-total // most)
+    small, larger = divmod(total, parts)
+    return [(small + 1, larger), (small, parts - larger)] if larger else [(small, parts)]
 
 
 def thread_parts(threads: int, items: int, blocks: int, repeated: float) -> int:

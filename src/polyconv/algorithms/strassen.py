@@ -14,6 +14,7 @@ plain products.  Source: Strassen 1969.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -36,7 +37,7 @@ from polyconv.algorithms.program import (
     fill_words,
     image_bytes,
     move_address,
-    near_equal,
+    near_equal_sizes,
     planes_collide,
     thread_parts,
     tile_cycles,
@@ -345,14 +346,15 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     half = math.ceil(math.prod(axis.out for axis in sweep) / box_count / 2)
     weights = PRODUCTS / 4 * p.m * panel.entries * arith.bytes
     products = sums = moves = 0.0
-    for _, outputs in panel.sets:
+    leaving = (10.0 if planes_collide(p, reading=False) else 4.0) if p.layout == "NCHW" else 2.0
+    for outputs, times in Counter(outputs for _, outputs in panel.sets).items():
         used = -(-outputs // lane)
-        tiles = near_equal(half, channel_tile(s.target, used))
+        tiles = near_equal_sizes(half, channel_tile(s.target, used))
         stream = used * s.target.vector_bytes / _STREAMED_BYTES if weights > _NEAR_BYTES else 0.0
-        products += PRODUCTS * sum(max(tile_cycles(n, used), stream) * plan.half_entries + 15 for _, n in tiles)
-        sums += half * used * _RESULT_CYCLES
-        leaving = (10.0 if planes_collide(p, reading=False) else 4.0) if p.layout == "NCHW" else 2.0
-        moves += 4 * half * used * leaving
+        cycles = sum(each * (max(tile_cycles(n, used), stream) * plan.half_entries + 15) for n, each in tiles)
+        products += times * PRODUCTS * cycles
+        sums += times * half * used * _RESULT_CYCLES
+        moves += times * 4 * half * used * leaving
     if panel.planes:
         sums += plan.half_entries * (6 + math.ceil(half / lane) * _SUM_CYCLES)
     else:

@@ -39,10 +39,11 @@ def places(r: Request, sweep: Sweep, plan: Plan) -> list[int]:
     """
     taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
     row = taps * (r.problem.c // r.problem.groups) * lanes(r.target, r.arith) * r.arith.bytes
-    places = [[0] * len(plan.point_phases) for _ in range(plan.blocks)]
+    of_points = plan.point_phases
+    places = [[0] * len(of_points) for _ in range(plan.blocks)]
     end = 0
     for first in range(0, plan.blocks, plan.together):
-        for point, phases in enumerate(plan.point_phases):
+        for point, phases in enumerate(of_points):
             for block in range(first, min(first + plan.together, plan.blocks)):
                 places[block][point] = end
                 end += phases * row * (plan.vectors if block < plan.blocks - 1 else plan.last_vectors)
