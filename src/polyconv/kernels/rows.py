@@ -85,11 +85,16 @@ def rows_multiply(k: Module, name: str, element: str, lanes: int, rows: int, vec
                 target = k.rebase(target + s_row)
 
 
-def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool) -> None:
+def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool, asks: bool = False) -> None:
     """Add the way back of a row of tiles: its first lines and pixels, with their epilogue.
 
     ``name(sums, point, channel, target, line, target_channel, channels, pixels, lines, bias, residual, r_line,
     r_channel, constants, flag)``; where an output is not finite ``flag`` becomes non-zero.
+
+    Parameters
+    ----------
+    asks : bool
+        Ask for lines of the result a vector of pixels ahead: they come from memory.
     """
     block = Block(k, spec, vector(spec.source, lanes), f16c)
     kind, size = block.kind, DTYPES[spec.target].itemsize
@@ -110,6 +115,8 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
             masks = [Mask(k.select(lines > i, mask.bits, nothing), k.select(lines > i, mask.count, 0))
                      for i in range(y.m)]  # fmt: skip
             first = sums + u.index * kind.element_bytes
+            # to the next pixels, or to the row of tiles below
+            ahead = k.select(u.index + lanes < pixels, lanes * size, line * y.m - u.index * size)
             with k.loop(0, channels, carry=[first, target + u.index * size, *u.values]) as c:
                 source, place, seen = c.values
                 at, products = source, []
@@ -119,6 +126,8 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
                 outputs = y.back(k, products)
                 at = place
                 for value, store, here in zip(outputs, stores, masks, strict=True):
+                    if asks:
+                        k.prefetch(at + ahead, writing=True)
                     store(value, at, u.index, c.index, here)
                     at = at + line
                 total: Value = outputs[0]
