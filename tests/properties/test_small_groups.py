@@ -112,6 +112,20 @@ def test_shapes_of_rows_of_tiles(algorithm: str, layout: str, line: str) -> None
     assert (alone is None and shared is None) or np.array_equal(alone, shared)
 
 
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+def test_rows_of_tiles_beyond_the_caches(level: str | None) -> None:
+    """A batch whose results are asked for before they are written has the bits of its images alone."""
+    p = Problem.parse("conv f32 NCHW n5 c3 i83x101 m64 k3x3 p1x1 b1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        whole = result(p, made, "winograd_rows")
+        assert whole is not None and whole.nbytes > 8 << 20
+        for b in range(5):
+            alone = result(replace(p, n=1), replace(made, x=made.x[b : b + 1]), "winograd_rows")
+            assert alone is not None and np.array_equal(alone[0], whole[b])
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("axis", range(4))
 @pytest.mark.parametrize("algorithm", ["winograd_rows", "winograd_groups"])
