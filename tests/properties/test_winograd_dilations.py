@@ -94,8 +94,24 @@ def test_boxes_of_unequal_numbers_of_residues(kernel: str) -> None:
     assert unequal
 
 
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_residues_of_two_inputs_or_one(layout: str, level: str | None) -> None:
+    """Taps beyond those meet padding; an output fewer than inputs would meet the second of two."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for pads in ("18x18", "18:19x18:24", "18:4x18:17", "18:18x4:18"):
+            for extents in ("33x35", "19x36", "36x20"):
+                line = f"conv f32 {layout} n2 c35 i{extents} m20 k3x3 p{pads} d18x18 b1"
+                agrees(line, "winograd")
+        assert agrees(f"conv f32 {layout} n3 c35 i2x2 m20 k3x3 p1 b1", "winograd")
+        assert agrees(f"conv f64 {layout} n1 c16 i5x41x150 m20 k3x3x3 p1x5x90 d1x5x90 r1", "winograd")
+    (axis,) = sweeps(Problem.parse(f"conv f32 {layout} n1 c35 i33 m20 k3 p18 d18"))[0]
+    assert [str(scheme) for scheme in winograd_plan._options(axis)] == ["T(2,3)", "F(4,3)", "F(2,3)"]
+
+
 @pytest.mark.parametrize("limit", [None, 200 << 10])
-@pytest.mark.parametrize("kernel", ["p3x3 d3x3", "p4x0 d4x1", "p0x9 d1x9"])
+@pytest.mark.parametrize("kernel", ["p3x3 d3x3", "p4x0 d4x1", "p0x9 d1x9", "p18x18 d18x18"])
 def test_a_sum_that_is_not_finite_is_repaired(kernel: str, limit: int | None) -> None:
     p = Problem.parse(f"conv f32 NCHW n1 c32 i23x29 m40 k3x3 {kernel} b1")
     made = operands(p, np.random.default_rng(0), "normal")

@@ -321,15 +321,16 @@ def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
     return Lines(tuple(positions), tuple(runs), tuple(start[t] for t in taps))
 
 
-def residue_lines(axis: Axis, residues: int, block: int) -> Lines:
+def residue_lines(axis: Axis, residues: int, block: int, left_out: int = 0) -> Lines:
     """Lines of ``block`` outputs of each of some neighbouring residues modulo the dilation, at stride 1.
 
     Outputs of a residue are a convolution without dilation of the inputs of a residue.  Lines go residue by residue
-    through inputs a dilation apart, so that those of one residue lie ``residues`` lines apart.
+    through inputs a dilation apart, so that those of one residue lie ``residues`` lines apart.  The first and last
+    inputs of a residue may be left out.
     """
-    steps = range(block + axis.taps - 1)
+    steps = range(left_out, block + axis.taps - 1 - left_out)
     positions = tuple(step * axis.dilation + r for step in steps for r in range(residues))
-    runs = tuple((step * residues, residues, step * axis.dilation) for step in steps)
+    runs = tuple((number * residues, residues, step * axis.dilation) for number, step in enumerate(steps))
     if residues == axis.dilation:  # no gaps
-        runs = ((0, len(positions), 0),)
+        runs = ((0, len(positions), left_out * axis.dilation),)
     return Lines(positions, runs, tuple(t * residues for t in range(axis.taps)))

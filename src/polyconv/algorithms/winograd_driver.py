@@ -33,7 +33,8 @@ WORDS = (
     *COMMON,
     "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
     "line_bytes", "chunk",
-    "transformed", "y_lines", "y_apart", "x_apart", "outer_lines", "points", "inner_points", "*boxes_table", "*records",
+    "transformed", "y_lines", "y_apart", "x_apart", "outer_lines", "points", "inner_points", "end_row", "end_column",
+    "*boxes_table", "*records",
     "*runs_of", "*lists", "*functions", "most_tiles", "tiles", "tile_line", "tile_pixel", "x_residues",
     "v", "v_point", "v_line", "v_block", "sums", "s_point", "s_row", "short", "rows", "sum_row", "out", "out_line",
     "out_pixel", "phase_count", "*phases", "*bands", "*entries", "*kinds", "*weights", "*point_weights", "w_group",
@@ -164,8 +165,8 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace:
     row_bytes, v_line, scratch = p.row_bytes, p.v_line, workspace + p.scratch
     zeroes = p.short.equals(1)
     with k.loop(0, p.points) as point:
-        at_end = k.cast("zext", (point.index % p.inner_points).equals(p.inner_points - 1), INT)
-        low_end = k.cast("zext", point.index >= p.points - p.inner_points, INT)
+        at_end = k.cast("zext", point.index % p.inner_points >= p.end_column, INT)
+        low_end = k.cast("zext", point.index >= p.end_row, INT)
         kind = k.select(p.transformed.equals(2), low_end * 2 + at_end, at_end)
         needed = Words(k, p.buffer("lists"), KIND_TILES).at(box.lists + kind, len(KIND_TILES))
         joins = kind.equals(0) & box.joins.equals(1)

@@ -14,6 +14,9 @@ infinity: a 3x3 kernel of stride 2 by F(3,2) takes 16 + 12 + 12 + 9 products for
 Outputs of one residue modulo a dilation are a convolution without dilation of the inputs of a residue: tiles take
 inputs, and give outputs, a dilation apart.  A box holds tiles of many residues, all multiplied by the same weights.
 
+Where a dilation leaves one output or two of a residue, and their taps meet no other inputs than those below them,
+three taps take three products for two outputs, one for one.
+
 Many taps are summed in parts as well, inputs a part apart: 7 taps by F(3,4) take 6 + 5 products for 3 outputs.
 
 Tiles one output short skip the point at infinity with the same weights, so edges waste nothing.
@@ -50,7 +53,7 @@ from polyconv.algorithms.sweep import Axis, Bands, Lines, Sweep, bands, lines, r
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.kernels.transform import Scheme
+from polyconv.kernels.transform import Closed, Scheme
 from polyconv.problem.problem import Problem
 
 __all__ = [
@@ -77,7 +80,7 @@ _LEAST_TERMS = 32
 """Products a point must sum for F(4,3) along both axes, and for F(5,2): short direct sums are more accurate than twice
 their error.  With strides along both, 5x5 kernels, F(4,3) came to 2.02 times that of a direct sum, and is not admitted;
 nor is F(5,2) along both axes."""
-_NONE = Scheme(1, 1)
+_NONE, _CLOSED = Scheme(1, 1), Closed()
 
 TRANSFORMED_BYTES, _LARGEST_BYTES = 4 << 20, 16 << 20
 """Most workspace of a box; most where nothing less will do.  Beyond the second-level cache transformed inputs are read
@@ -237,9 +240,9 @@ class Plan:
         return (self.blocks - 1) * self.vectors + self.last_vectors
 
     def kind(self, point: int) -> int:
-        """Kind of a point: which of its axes are at infinity."""
-        low_end = self.transformed == 2 and point >= (self.y.n - 1) * self.x.n
-        return 2 * low_end + (point % self.x.n == self.x.n - 1)
+        """Kind of a point: along which of its axes short tiles do without it."""
+        low_end = self.transformed == 2 and point >= (self.y.n - self.y.ends) * self.x.n
+        return 2 * low_end + (point % self.x.n >= self.x.n - self.x.ends)
 
     @property
     def point_phases(self) -> list[int]:
@@ -323,6 +326,8 @@ def _options(axis: Axis) -> tuple[Scheme, ...]:
         return SCHEMES[4][0], SCHEMES[3][0]
     if axis.stride == 1 and taps == 5:  # in parts of 3 and 2 they take 11 products for 4 outputs, not 6 for 2
         return SCHEMES[3][0], *SCHEMES[5]
+    if axis.stride == 1 and taps == 3 and axis.pad == axis.dilation and axis.inp <= axis.out <= 2 * axis.dilation:
+        return _CLOSED, *SCHEMES[3]
     # F(5,2) is as inaccurate for a phase of a single tap, whose direct sum is half as long
     return tuple(scheme for scheme in SCHEMES.get(taps, ()) if scheme.m < 5 or axis.taps % axis.stride == 0)
 
@@ -370,8 +375,8 @@ def _at_least(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Schem
         step, taps = (scheme.r, axis.taps) if axis.stride == 1 else (axis.stride, axis.taps)
         phases = -(-taps // step) if axis.stride == 1 else min(step, taps)
         whole = taps // step if axis.stride == 1 else taps - (scheme.r - 1) * step
-        products *= (scheme.n - 1) * phases * of_axis + whole * full
-        entering *= (scheme.n - 1) * phases + whole
+        products *= (scheme.n - scheme.ends) * phases * of_axis + scheme.ends * whole * full
+        entering *= (scheme.n - scheme.ends) * phases + scheme.ends * whole
         tiles *= of_axis
     met = math.prod(axis.taps for axis in outer) * share_met(sweep, bands(outer, _LIST_BYTES))
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lanes(s.target, arith))
@@ -445,7 +450,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     blocks = -(-vectors_out // vectors)
     tall, wide = max(len(cut.sizes) for cut in rows), max(len(cut.sizes) for cut in columns)
     width = columns[0].residues * wide * x.m
-    inner = (rows[0].residues, tall * y.m, y.r), (columns[0].residues, wide * x.m, x.r)
+    inner = (rows[0].residues, tall * y.m, y), (columns[0].residues, wide * x.m, x)
     held = (
         *(lines(axis, b) for axis, b in zip(sweep, outer, strict=False)),
         *(_lines(axis, *of) for axis, of in zip(sweep[-transformed:], inner[-transformed:], strict=True)),
@@ -487,11 +492,13 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     )  # fmt: skip
 
 
-def _lines(axis: Axis, residues: int, block: int, part: int) -> Lines:
+def _lines(axis: Axis, residues: int, block: int, scheme: Scheme) -> Lines:
     """Lines of a box; the last part of the taps may be shorter, but reads what one tap less does."""
     if axis.stride > 1:
         return lines(axis, block)
-    short = -axis.taps % part
+    if scheme is _CLOSED:
+        return residue_lines(axis, residues, block, 1)
+    short = -axis.taps % scheme.r
     return residue_lines(axis, residues, block + max(0, short - 1))
 
 
@@ -556,9 +563,11 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         times = tall_boxes * wide_boxes
         for i_end, j_end in itertools.product((False, True), (False, True)):
             tall, wide = rows.tiles(plan.y.m if i_end else None), columns.tiles(plan.x.m if j_end else None)
-            share = ((1 if i_end else plan.y.n - 1) if plan.transformed == 2 else (0 if i_end else 1)) * (
-                1 if j_end else plan.x.n - 1
-            )
+            share = plan.x.ends if j_end else plan.x.n - plan.x.ends
+            if plan.transformed == 2:
+                share *= plan.y.ends if i_end else plan.y.n - plan.y.ends
+            elif i_end:
+                share = 0
             steps = met * taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
             joins = share and not (i_end or j_end) and tall * wide == plan.tiles
             tiles = near_equal(deep * tall * wide, most) if joins else near_equal(tall * wide, most) * deep
@@ -667,8 +676,7 @@ def _stacked(s: Situation, arith: Arithmetic, sweep: Sweep, alone: Plan) -> tupl
 def scheme(s: Situation) -> str:
     """Which schemes compute the sweeps: with them the bits change."""
     names = [
-        "direct" if plan is None else f"F({plan.x.m},{plan.x.r})" if plan.transformed == 1
-        else f"F({plan.y.m},{plan.y.r})xF({plan.x.m},{plan.x.r})"
+        "direct" if plan is None else str(plan.x) if plan.transformed == 1 else f"{plan.y}x{plan.x}"
         for _, plan in parts(s)
     ]  # fmt: skip
     return "+".join(dict.fromkeys(names))

@@ -9,6 +9,9 @@
 
 Opposite points share work: their rows of B^T are even part plus and minus odd part, and A^T needs only
 the sum and the difference of their products.
+
+Where a tile has two inputs, all other taps of its two outputs meeting padding, three taps take three products:
+``y0 = w1 (d0 + d1) + (w2 - w1) d1`` and ``y1 = w1 (d0 + d1) + (w0 - w1) d0``.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from numpy.typing import NDArray
 from polyconv.kernels.language import Module, Value, vector
 from polyconv.kernels.tile import ROW_WORDS
 
-__all__ = ["Scheme", "input_transform", "output_transform", "weight_transform"]
+__all__ = ["Closed", "Scheme", "input_transform", "output_transform", "weight_transform"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,19 @@ class Scheme:
     def n(self) -> int:
         """Products of a tile."""
         return self.m + self.r - 1
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of a tile."""
+        return self.n
+
+    @property
+    def ends(self) -> int:
+        """Last products, those that tiles one output short do without."""
+        return 1
+
+    def __str__(self) -> str:
+        return f"F({self.m},{self.r})"
 
     @property
     def weights(self) -> NDArray[np.float64]:
@@ -115,6 +131,49 @@ class Scheme:
         return outputs
 
 
+@dataclass(frozen=True, slots=True)
+class Closed(Scheme):
+    """Two outputs of three taps from the only two inputs there are, one of each tap's neighbours being padding."""
+
+    m: int = 2
+    r: int = 3
+
+    @property
+    def n(self) -> int:
+        """Products of a tile."""
+        return 3
+
+    @property
+    def inputs(self) -> int:
+        """Inputs of a tile."""
+        return 2
+
+    @property
+    def ends(self) -> int:
+        """Last products, those that a tile of a single input does without."""
+        return 2
+
+    @property
+    def growth(self) -> float:
+        """As of other schemes: the middle tap meets both inputs, and one of them once more."""
+        return 3.0
+
+    def __str__(self) -> str:
+        return "T(2,3)"
+
+    def forward(self, k: Module, d: Sequence[Value]) -> list[Value]:
+        """Inputs as products need them."""
+        return [d[0] + d[1], d[1], d[0]]
+
+    def spread(self, k: Module, g: Sequence[Value]) -> list[Value]:
+        """Weights as products need them."""
+        return [g[1], g[2] - g[1], g[0] - g[1]]
+
+    def back(self, k: Module, v: Sequence[Value]) -> list[Value]:
+        """The two outputs."""
+        return [v[0] + v[1], v[0] + v[2]]
+
+
 def _sum(k: Module, coefficients: Sequence[float], values: Sequence[Value]) -> Value:
     """``sum c v``, unit coefficients last so that they are additions."""
     terms = sorted(zip(coefficients, values, strict=False), key=lambda t: abs(t[0]) == 1.0)
@@ -142,7 +201,7 @@ def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, la
     and one panel row apart in the target, whose points lie ``point_bytes`` apart, row-major.  Along an axis that is
     not ``full``, where weights have a tap less, the point at infinity is left out: its weights are zeros.
     """
-    tall, wide = y.n - (not full[0]), x.n - (not full[1])
+    tall, wide = y.inputs - (not full[0]), x.inputs - (not full[1])
     kind = vector(element, lanes)
     row_bytes = ROW_WORDS * kind.element_bytes
     arguments = ("buffer", "int", "int", "buffer", "int", "int", "int")
@@ -159,11 +218,11 @@ def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, la
                         at = at + line_bytes
                     columns.append(y.forward(k, column))
                 at = place + part * kind.bytes
-                for i in range(tall):
+                for i in range(len(columns[0])):
                     for value in x.forward(k, [column[i] for column in columns]):
                         k.store(value, at)
                         at = at + point_bytes
-                    if wide < x.n:
+                    if not full[1]:
                         at = at + point_bytes
 
 
