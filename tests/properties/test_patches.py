@@ -58,6 +58,8 @@ def test_epilogues_and_outputs_around_the_edges_of_vectors(layout: str, epilogue
     "conv f32 {} n1 c5 i9x10x41 m20 k2x1x4 s2x3x4 p1x0x3", "conv f32 {} n2 c40 i7x7 m50 k1x1 s2x2 p3x3 b1",
     "conv f32 {} n1 c3 i6x5x4x9 m4 k2x2x1x3 s2x2x2x3", "conv f32 {} n1 c90 i30x31 m90 k2x2 s2x2",
     "conv f32 {} n1 c12 i64x80 m20 k4x4 s4x4 g2", "conv_transpose f32 {} n1 c40 i3x4 m20 k3x2 s3x2 b1",
+    "conv f32 {} n2 c6 i5x40 m20 k5x1 b1", "conv f32 {} n1 c6 i9x5x40 m20 k5x5x1 d2x1x1 r1",
+    "conv f32 {} n1 c9 i64x5 m7 k1x5",
     "conv f32 {} n2 c7 i9x40 m20 k2x2 s2x2 p-1:-2x-3:0", "conv f32 {} n1 c33 i5000 m5 k4 s4",
 ])  # fmt: skip
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

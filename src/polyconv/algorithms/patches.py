@@ -48,6 +48,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.unzip import STEPS, unzip
+from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
 __all__ = [
@@ -209,9 +210,19 @@ def applicable(s: Situation) -> str | None:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
     if p.c == 0:
         return "there are no channels to add up"
-    if not all(_apart(axis) for sweep in sweeps(p) for axis in sweep):
+    if not all(_apart(axis) for sweep in _sweeps(p) for axis in sweep):
         return "needs windows that do not overlap"
     return None
+
+
+def _sweeps(p: Problem) -> list[Sweep]:
+    """The sweeps; along an axis with a single output no window overlaps another, whatever the stride."""
+
+    def spread(axis: Axis) -> Axis:
+        return replace(axis, stride=max(1, axis.taps * axis.dilation)) if axis.out == 1 else axis
+
+    found = sweeps(p)
+    return [tuple(map(spread, sweep)) if math.prod(axis.out for axis in sweep) > 1 else sweep for sweep in found]
 
 
 def _apart(axis: Axis) -> bool:
@@ -232,7 +243,7 @@ def cost(s: Situation) -> dict[str, float]:
 
 def _inner(s: Situation) -> list[Sweep]:
     """The sweeps that take products: of kernels of one tap, without the outputs that meet only padding."""
-    found = [pieces(sweep)[0] if _is_point(sweep) else sweep for sweep in sweeps(s.problem)]
+    found = [pieces(sweep)[0] if _is_point(sweep) else sweep for sweep in _sweeps(s.problem)]
     return [sweep for sweep in found if all(axis.out for axis in sweep)]
 
 
@@ -351,7 +362,7 @@ def build(r: Request) -> Program:
     """Program of a request: one step per sweep, and one for every box of outputs that meet only padding."""
     keep: list[Any] = []
     steps = []
-    for sweep in sweeps(r.problem):
+    for sweep in _sweeps(r.problem):
         inner, around = pieces(sweep) if _is_point(sweep) else (sweep, [])
         steps += [fill_step(r, piece, keep) for piece in around]
         if all(axis.out for axis in inner):
