@@ -312,7 +312,11 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         per_in *= 1 + planes_collide(p, reading=True)
         per_out *= 1 + planes_collide(p, reading=False)
     read = math.prod(min(t.reach, a.inp) for a, t in zip(sweep, plan.tiles, strict=True))
-    moves = items * (inputs * (read * per_in + points) + outputs * math.prod(plan.outputs) * per_out + 1000.0)
+    written = math.prod(plan.outputs)
+    if len(sweep) > 1 and plan.kind == "blocks":  # rows of a tile pass through squares, however short they are
+        short, few = min(plan.tiles[-1].reach, sweep[-1].inp), plan.outputs[-1]
+        read, written = read // short * (-(-short // lane) * lane), written // few * max(few, lane // 2)
+    moves = items * (inputs * (read * per_in + points) + outputs * written * per_out + 1000.0)
     bytes_moved = image_bytes(p)
     moves += sum(b / _MEMORY_BYTES for b in bytes_moved if b > _CACHED_BYTES / 2)
     if len(sweep) > 1 and plan.kind == "blocks":  # lanes are tiles: neighbours in a row are taken one by one

@@ -322,7 +322,8 @@ def cost(s: Situation) -> dict[str, float]:
         transforms += times * tall * (outer_lines + rows) * 60
         if not near:
             lines_in = outer_lines * (tall * SCHEME.m + 2)
-            moves += times * lines_in * across_in * group_in / lane * 110
+            far = image_bytes(p)[0] > _CACHED_BYTES
+            moves += times * lines_in * across_in * group_in / lane * (230 if far else 110)
             moves += times * rows * tall * SCHEME.m * across_out * group_out / lane * 140
         moves += times * 400 / plan.groups
     moves += (p.n or 0) * max(0, sum(image_bytes(p)) - _CACHED_BYTES) / _LAST_BYTES
