@@ -224,3 +224,16 @@ def test_weights_that_are_not_finite() -> None:
     assert np.isfinite(y[..., 1:]).all()
     with pytest.raises(Unsupported, match="Inf or NaN"):
         compute(replace(p, layout="NCHW"), np.ones((1, 18, 9, 9), np.float32), w, None, None, algorithm="depthwise")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_several_outputs_of_a_channel(layout: str, level: str | None) -> None:
+    for line in (
+        "conv f32 {} n2 c19 i9x20 m38 k7x7 p3x3 g19 b1 r1 act=Relu", "conv f16 {} n1 c7 i9x20 m28 k3x3 s2x2 p1x1 g7 b1",
+        "conv f64 {} n1 c21 i30 m42 k5 p2 g21 r1", "conv_transpose f32 {} n1 c9 i5x6 m18 k3x3 s2x2 p1x1 g9 b1",
+        "conv f32 {} n1 c40 i4x9x8 m80 k3x3x3 p1x1x1 g40", "conv f32 {} n1 c33 i7x5 m66 k5x1 p2x0 g33 b1",
+        "conv u8*i8>i32 {} n1 c12 i8x17 m24 k3x3 p1x1 g12", "conv f32 {} n1 c5 i12x40 m15 k3x5 p1x2 g5 b1 r1",
+        "conv f32 {} n1 c23 i9x7 m69 k3x3 p1x1 g23",
+    ):  # fmt: skip
+        _judged(line.format(layout), 0, level)

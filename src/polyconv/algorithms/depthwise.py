@@ -1,9 +1,10 @@
-"""Depthwise convolution in place: one input and one output channel a group, any rank.
+"""Depthwise convolution in place: one input channel a group, any rank.
 
 A window slides along one axis: where lanes are channels that lie together the last one, or that with most taps if the
 last has one; where lanes are neighbouring pixels of the last the one before it.  The other taps are a list of entries.
 Padded taps are left out of the list, padded positions of the window are skipped, padded lanes are masked: nothing is
 copied.  Arrays that lie otherwise than their layout says are read as they lie, and their sums run in that order.
+Several outputs of a channel are convolutions of their own where lanes are pixels; else inputs are repeated in lanes.
 Cost: the multiply-adds, or the loads that rows of outputs share.  Error: own bound, k eps sum|x||w|.
 """
 
@@ -29,6 +30,7 @@ from polyconv.algorithms.program import (
     accumulator_arithmetic,
     common_words,
     fill_words,
+    image_bytes,
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, mean_taps, sweeps
@@ -39,7 +41,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["FAR_BYTES", "applicable", "box_step", "build", "cost", "list_place", "workspace"]
+__all__ = ["FAR_BYTES", "applicable", "box_step", "build", "cost", "list_place", "shares", "workspace"]
 
 _ROWS = {"avx512": (14, 7, 4, 2, 1), "avx2": (7, 4, 2, 1), "baseline": (7, 4, 2, 1)}
 """Outputs of a tile: sums, the taps of an entry and an input must fit the registers."""
@@ -73,9 +75,9 @@ _ENTRY_BYTES = 8 * len(ENTRY)
 
 WORDS = (
     *COMMON,
-    "slid", "channels", "chunk_channels", "lanes", "taps_outer", "*tap_offsets", "lane_step", "lane_reach",
-    "lane_span", "lane_dilation", "reach", "kind_count", "*kinds", "dilation", "phases", "most", "*cuts", "list",
-    "*weights", "w_channel", "w_tap", "*tiles", "*settings", "x_far", "x_asked", "y_far", "y_asked",
+    "slid", "channels", "chunk_channels", "lanes", "repeats", "masked", "taps_outer", "*tap_offsets", "lane_step",
+    "lane_reach", "lane_span", "lane_dilation", "reach", "kind_count", "*kinds", "dilation", "phases", "most", "*cuts",
+    "list", "*weights", "w_shared", "w_vector", "w_tap", "*tiles", "*settings", "x_far", "x_asked", "y_far", "y_asked",
 )  # fmt: skip
 """The driver's words; along the lanes an entry counts in steps of ``lane_step`` elements, at most ``lane_span``."""
 
@@ -112,10 +114,12 @@ def _channels(k: Module, p: Words, item: Item, entries: Buffer, row: Value, plac
     channels = k.minimum(p.chunk_channels, p.channels - first)
     whole = channels - channels % p.lanes
     _list(k, p, item, entries, row, None)
-    for skipped, there, masked in ((k.constant(INT, 0), whole, 0), (whole, channels - whole, 1)):
+    rest = channels - whole
+    parts = (k.constant(INT, 0), whole, p.lanes, p.masked), (whole, rest, rest, k.constant(INT, 1))
+    for skipped, there, used, masked in parts:
         with k.when(there > 0):
-            at = _moved(place, skipped * p.x_c, skipped * p.y_c, skipped * p.r_c)
-            _tiles(k, p, item, entries, at, first + skipped, there, there, k.constant(INT, masked))
+            at = _moved(place, skipped // p.repeats * p.x_c, skipped * p.y_c, skipped * p.r_c)
+            _tiles(k, p, item, entries, at, first + skipped, there, used, masked)
 
 
 def _strips(k: Module, p: Words, item: Item, entries: Buffer, row: Value, place: Place) -> None:
@@ -213,7 +217,7 @@ def _tiles(k: Module, p: Words, item: Item, entries: Buffer, place: Place, chann
     """All outputs along the sliding axis, every ``phases``-th in a tile, in the largest tiles that there are."""
     slid = axis_record(k, p, p.slid)
     x, y, r = place
-    weights = p.buffer("weights") + channel * p.w_channel
+    weights = p.buffer("weights") + channel // p.w_shared * p.w_vector
     with k.loop(0, p.phases) as phase:
         outputs = (item.extent(p.slid) - phase.index + p.phases - 1) // p.phases
         tiles = outputs // p.most + k.word(p.buffer("cuts"), outputs % p.most * 2 + 1)
@@ -241,6 +245,8 @@ class _Plan:
         ``c`` or ``p``.
     channels : int
         Channels of a vector of pixels.
+    repeats : int
+        Neighbouring lanes of channels that have the same input.
     sweep : Sweep
         With an axis to slide along.
     slid : int
@@ -260,6 +266,7 @@ class _Plan:
 
     lanes: str
     channels: int
+    repeats: int
     sweep: Sweep
     slid: int
     stride: int
@@ -282,8 +289,8 @@ class _Plan:
         return math.prod(axis.taps for axis in self.sweep)
 
     def across(self, lane: int) -> int:
-        """Channels of a vector."""
-        return lane if self.lanes == "c" else self.channels
+        """Channels of results in a vector."""
+        return lane // self.repeats * self.repeats if self.lanes == "c" else self.channels
 
     @property
     def outer(self) -> Sweep:
@@ -294,6 +301,7 @@ class _Plan:
 @lru_cache(512)
 def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
     p, lane = s.problem, lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
+    repeats = _repeats(p)
     if pixels and len(sweep) == 1:
         sweep = (Axis(1, 1, 1, 1, 1, 0), *sweep)
     slid = len(sweep) - (2 if pixels else 1)
@@ -317,7 +325,8 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
         chunk = min(p.c, max(least, min(most, _CHUNK_BYTES // max(1, row_bytes * axis.inp)) // channels * channels))
     else:
         held = row_bytes * lane * (sweep[-2].taps if slid else 1)
-        chunk = p.c if not slid else min(p.c, lane * max(_LEAST_VECTORS, min(24, _CHUNK_BYTES // max(1, held))))
+        vectors = max(_LEAST_VECTORS, min(24, _CHUNK_BYTES // max(1, held)))
+        chunk = p.m if not slid else min(p.m, lane // repeats * repeats * vectors)
     box = [1] * slid + [max(1, axis.out) for axis in sweep[slid:]]
     streamed = p.c * axis.inp * row_bytes + p.c * axis.out * last.out * p.y_dtype.itemsize
     banded = pixels and phases == 1 and not slid and row_bytes * axis.inp > _MAP_BYTES and streamed > FAR_BYTES
@@ -328,12 +337,12 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
         cuts = -(-held * chunk // lane // _CHUNK_BYTES) if chunk <= lane * _LEAST_VECTORS else 1
         box[slid] = -(-box[slid] // max(1, min(cuts, box[slid] // rows[0])))
     if s.threads > 1:
-        items = (p.n or 0) * -(-p.c // chunk) * math.prod(-(-a.out // b) for a, b in zip(sweep, box, strict=True))
+        items = (p.n or 0) * -(-p.m // chunk) * math.prod(-(-a.out // b) for a, b in zip(sweep, box, strict=True))
         if items < 4 * s.threads:
             cut = slid if pixels or not slid else slid - 1
             box[cut] = max(min(rows[0], box[cut]), -(-box[cut] // -(-4 * s.threads // max(1, items))))
     name = "p" if pixels else "c"
-    return _Plan(name, channels, sweep, slid, stride, dilation, phases, kinds, rows, chunk, tuple(box), banded)
+    return _Plan(name, channels, repeats, sweep, slid, stride, dilation, phases, kinds, rows, chunk, tuple(box), banded)
 
 
 def _parts(taps: int) -> list[tuple[int, int]]:
@@ -374,11 +383,48 @@ def _pixels(p: Problem) -> bool:
     return p.layout == "NCHW" or p.c == 1
 
 
+def _repeats(p: Problem) -> int:
+    """Outputs of a channel."""
+    return p.m // p.groups
+
+
+def _repeated(s: Situation) -> bool:
+    """Whether lanes that are channels can hold an input as often as it has outputs."""
+    return _repeats(s.problem) <= lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
+
+
+def shares(r: Request) -> list[Request]:
+    """Requests for one output of every channel each, for lanes that are pixels."""
+    p, times = r.problem, _repeats(r.problem)
+    if times == 1:
+        return [r]
+
+    def share(j: int) -> Request:
+        def of(o: Operand) -> Operand:
+            return replace(o, c=o.c * times, offset=o.offset + j * o.c)
+
+        def packed(key: Any, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+            return r.packed((j, key), make)
+
+        def some(a: NDArray[Any] | None) -> NDArray[Any] | None:
+            return None if a is None else np.ascontiguousarray(a[j::times])
+
+        return replace(
+            r, situation=replace(r.situation, problem=replace(p, m=p.groups)), y=of(r.y),
+            residual=r.residual and of(r.residual), weights=lambda sweep: r.weights(sweep)[:, j : j + 1],
+            packed=packed, bias=some(r.bias), scale=some(r.scale),
+        )  # fmt: skip
+
+    return [share(j) for j in range(times)]
+
+
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
     p = s.problem
-    if p.op not in ("conv", "conv_transpose") or p.c != p.groups or p.m != p.groups:
-        return "computes conv and conv_transpose with one input and one output channel a group"
+    if p.op not in ("conv", "conv_transpose") or p.c != p.groups or not p.m or (p.c == 1 and p.m > 1):
+        return "computes conv and conv_transpose with one input channel a group"
+    if not _pixels(p) and not _repeated(s):
+        return "repeats an input within a vector"
     if p.quantisation is not None and p.quantisation.zx is not None:
         return "inputs with a zero point are converted in a panel"
     if math.prod(p.k) > _MOST_TAPS:
@@ -402,11 +448,13 @@ def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds or loads of tiles, starting tiles; lists; at least the stream of input and result."""
     p = s.problem
     pixels = _pixels(p)
+    times = _repeats(p) if pixels else 1
+    if times > 1:
+        s = replace(s, problem=replace(p, m=p.groups))
     plans = [_plan(s, tuple(sweep[a] for a in _order(sweep, pixels)), pixels) for sweep in sweeps(p)]
     terms = [_cost(s, plan) for plan in plans]
-    products, moves = sum(t[0] for t in terms), sum(t[1] for t in terms)
-    read, written = (math.prod(e or 0 for e in extents) * p.c for extents in (p.i, p.out))
-    streamed = (read * p.x_dtype.itemsize + written * p.y_dtype.itemsize) / 30.0
+    products, moves = (times * sum(t[i] for t in terms) for i in range(2))
+    streamed = sum(image_bytes(p)) / 30.0
     batch = p.n or 0
     return {"products": max(products, streamed) * batch, "moves": moves * batch}
 
@@ -415,7 +463,8 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     """Tiles and lists of a sweep."""
     p, last, slid = s.problem, plan.sweep[-1], plan.sweep[plan.slid]
     lane, pixels = lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]), plan.lanes == "p"
-    vectors = -(-last.out // (lane // plan.channels)) * p.c / plan.channels if pixels else -(-p.c // lane)
+    strips = -(-last.out // (lane // plan.channels)) if pixels else 1
+    vectors = strips * -(-p.m // plan.across(lane))
     lines = math.prod(axis.out for axis in plan.outer)
     outputs = -(-slid.out // plan.phases)
     tiles = plan.phases * (outputs // plan.most + _cuts(plan.rows)[outputs % plan.most * 2 + 1])
@@ -434,8 +483,7 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     positions = plan.stride * min(rows, slid.out) + slid.taps
     edges = 0.0 if _interior(slid) == (0, slid.out) else 0.5 * guarded * positions
     each = 30 + 2.5 * rows + met * (entry + edges / tiles)
-    strips = -(-last.out // lane) if pixels else 1
-    lists = lines * -(-p.c // plan.chunk) * (150 + min(3, strips) * met * guarded * 30)
+    lists = lines * -(-p.m // plan.chunk) * (150 + min(3, strips) * met * guarded * 30)
     return lines * vectors * tiles * each, lists
 
 
@@ -446,11 +494,11 @@ def build(r: Request) -> Program:
     name = "pixels" if pixels else "channels"
     found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)
     steps = []
-    for sweep in sweeps(r.problem):
+    for one, sweep in itertools.product(shares(r) if pixels else [r], sweeps(r.problem)):
         order = _order(sweep, pixels)
         turned = tuple(sweep[a] for a in order)
-        plan = _plan(r.situation, turned, pixels)
-        steps.append(_step(_turned(r, sweep, order), plan, turned, found[name], keep))
+        plan = _plan(one.situation, turned, pixels)
+        steps.append(_step(_turned(one, sweep, order), plan, turned, found[name], keep))
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
@@ -499,7 +547,7 @@ def box_step(r: Request, sweep: Sweep, box: tuple[int, ...], chunk: int, keep: l
 def _over_pixels(r: Request) -> bool:
     """Whether lanes are pixels: as the input lies, of which there are more loads than stores of the result."""
     channels, pixels = (stride == r.x.itemsize for stride in (r.x.c, r.x.spatial[-1]))
-    if channels == pixels or r.problem.c == 1 or not r.situation.finite:
+    if channels == pixels or r.problem.c == 1 or not r.situation.finite or not _repeated(r.situation):
         return _pixels(r.problem)
     return pixels
 
@@ -509,25 +557,28 @@ def _step(r: Request, plan: _Plan, sweep: Sweep, address: int, keep: list[Any]) 
     if len(plan.sweep) > len(sweep):
         r = replace(r, x=_with_axis(r.x), y=_with_axis(r.y), residual=r.residual and _with_axis(r.residual))
     lane, slid, last = lanes(r.target, arith), plan.sweep[plan.slid], plan.sweep[-1]
+    wide, step = (lane, plan.across(lane)) if plan.lanes == "c" else (1, lane // plan.channels)
     offsets: list[list[int]] = [[]]
     for axis in plan.outer:
         offsets = [[*o, t * axis.dilation] for o in offsets for t in range(axis.taps)]
     of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     weights = r.packed(
         ("depthwise", arith.name, plan.lanes, lane, plan.kinds, of_sweep),
-        lambda: _packed_weights(r.weights(sweep), plan, lane),
+        lambda: _packed_weights(r.weights(sweep), plan, lane, step),
     )
-    values = common_words(r, plan.sweep, plan.box, [Lines((), (), ())] * len(plan.sweep), 1, keep, plan.chunk)
+    held, groups = [Lines((), (), ())] * len(plan.sweep), plan.chunk // plan.repeats
+    values = common_words(r, plan.sweep, plan.box, held, 1, keep, groups)
     values.update({
-        "slid": plan.slid, "channels": p.c, "chunk_channels": plan.chunk, "lanes": lane // plan.channels,
+        "slid": plan.slid, "channels": p.m, "chunk_channels": plan.chunk, "lanes": step,
+        "repeats": plan.repeats, "masked": int(lane % step > 0),
         "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
         "lane_step": 1 if last.stride == 2 else last.stride, "lane_reach": (last.taps - 1) * last.dilation,
         "lane_span": 2 * lane - 2 if last.stride == 2 else lane // plan.channels - 1, "lane_dilation": last.dilation,
         "reach": (slid.taps - 1) * slid.dilation, "kind_count": len(plan.kinds),
         "kinds": words([v for kind in plan.kinds for v in kind]), "dilation": slid.dilation, "phases": plan.phases,
         "most": plan.rows[0], "cuts": words(_cuts(plan.rows)), "list": list_place(len(plan.sweep)),
-        "weights": weights, "w_channel": plan.taps * arith.bytes,
-        "w_tap": arith.bytes * (lane if plan.lanes == "c" else 1), "tiles": words(_tile_addresses(r, plan)),
+        "weights": weights, "w_shared": min(wide, step), "w_vector": wide * plan.taps * arith.bytes,
+        "w_tap": wide * arith.bytes, "tiles": words(_tile_addresses(r, plan)),
         "settings": fill_words(SETTINGS, _settings(r, plan, lane), keep),
         "panel": 0, "scratch": 0, **_asks(r, plan, lane),
     })  # fmt: skip
@@ -555,9 +606,9 @@ def _settings(r: Request, plan: _Plan, lane: int) -> dict[str, Any]:
         return o.c if plan.lanes == "c" else o.spatial[-1] * pixels
 
     return {
-        "x_channel": across * r.x.c, "x_step": plan.dilation * r.x.spatial[plan.slid],
+        "x_channel": across * r.x.c // plan.repeats, "x_step": plan.dilation * r.x.spatial[plan.slid],
         "x_lane": lanes_apart(r.x, last.stride), "x_element": r.x.spatial[-1],
-        "w_channel": across * plan.taps * r.arith.bytes, "y_channel": across * r.y.c,
+        "w_channel": (lane if plan.lanes == "c" else across) * plan.taps * r.arith.bytes, "y_channel": across * r.y.c,
         "y_step": step * r.y.spatial[plan.slid], "y_lane": lanes_apart(r.y, last.out_step),
         "r_channel": across * residual.c, "r_step": step * residual.spatial[plan.slid],
         "r_lane": lanes_apart(residual, last.out_step), "unit": plan.dilation, "extent": slid.inp,
@@ -590,11 +641,11 @@ def _tile_addresses(r: Request, plan: _Plan) -> list[int]:
         reads = "any2"
     spec = DepthwiseTile(
         p.x, p.y, r.arith.accumulator, r.epilogue, plan.lanes, reads, writes, plan.stride,
-        tuple((taps, across) for _, taps, _, _, across, *_ in plan.kinds), plan.channels,
+        tuple((taps, across) for _, taps, _, _, across, *_ in plan.kinds), plan.channels, plan.repeats,
     )  # fmt: skip
     table = [0] * (2 * 4 * plan.most)
     families = (plan.rows[:1], plan.rows[1:3], plan.rows[3:])  # each compiles in less than 50 ms
-    for kind, family in itertools.product(_kinds(plan, p.c, lane // plan.channels), families):
+    for kind, family in itertools.product(_kinds(plan, p.m, lane), families):
         edge, masked, names = kind >= 2, kind % 2 == 1, {f"tile{rows}": rows for rows in family}
 
         def tiles(k: Module, edge: bool = edge, masked: bool = masked, names: dict[str, int] = names) -> None:
@@ -612,8 +663,10 @@ def _kinds(plan: _Plan, channels: int, lane: int) -> list[int]:
     """Kinds of tiles that the driver may ask for: 1 for masked ones, 2 for those at an edge."""
     slid, last = plan.sweep[plan.slid], plan.sweep[-1]
     if plan.lanes == "c":
-        masked = [m for m, there in ((0, channels >= lane), (1, channels % lane)) if there]
+        partial = plan.across(lane) < lane
+        masked = [m for m, there in ((0, channels >= lane and not partial), (1, channels % lane or partial)) if there]
     else:
+        lane //= plan.channels
         first, end = _interior(last)
         whole = -(-first // lane) * lane + lane <= end
         masked = [m for m, there in ((0, whole), (1, first > 0 or end < last.out or last.out % lane)) if there]
@@ -638,9 +691,9 @@ def _interior(axis: Axis) -> tuple[int, int]:
     return low, max(low, high)
 
 
-def _packed_weights(w: NDArray[Any], plan: _Plan, lane: int) -> NDArray[Any]:
-    """Weights (groups, 1, 1, taps) as rows of taps in the list's order, for every vector of channels."""
-    channels, taps = w.shape[0], plan.taps
+def _packed_weights(w: NDArray[Any], plan: _Plan, lane: int, step: int) -> NDArray[Any]:
+    """Weights (groups, outputs, 1, taps) as rows of taps in the list's order, for every vector of channels."""
+    channels, taps = w.shape[0] * w.shape[1], plan.taps
     outer = math.prod(axis.taps for axis in plan.outer)
     w = w.reshape(channels, outer, plan.sweep[plan.slid].taps, -1 if taps else 0)
     flat = np.zeros((channels, taps), w.dtype)
@@ -652,9 +705,9 @@ def _packed_weights(w: NDArray[Any], plan: _Plan, lane: int) -> NDArray[Any]:
         packed = aligned((channels, taps), w.dtype)
         packed[:] = flat
         return packed
-    vectors = -(-channels // lane)
+    vectors = -(-channels // step)
     wide = aligned((vectors, taps, lane), w.dtype)
-    padded = np.zeros((vectors * lane, taps), w.dtype)
+    padded = np.zeros((vectors * step, taps), w.dtype)
     padded[:channels] = flat
-    wide[:] = padded.reshape(vectors, lane, taps).transpose(0, 2, 1)
+    wide[:, :, :step] = padded.reshape(vectors, step, taps).transpose(0, 2, 1)
     return wide

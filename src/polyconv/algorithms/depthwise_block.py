@@ -179,6 +179,8 @@ def applicable(s: Situation) -> str | None:
     p = s.problem
     if p.layout != "NHWC" or s.target.level != "avx512":
         return "computes channels-last maps with 32 vector registers"
+    if p.m != p.c:
+        return "computes one output of a channel"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the columns of the padding"
     for sweep in sweeps(p):

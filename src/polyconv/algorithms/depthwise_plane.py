@@ -176,7 +176,7 @@ def cost(s: Situation) -> dict[str, float]:
         cycles += lines * share * min(_together_cycles(sweep, lane), _alone_cycles(sweep, lane))
         streamed += p.c * channel_bytes(s, sweep)
     moves = streamed * (0.012 if streamed <= _CACHE_BYTES else 0.027)
-    batch = p.n or 0
+    batch = (p.n or 0) * (p.m // p.groups)
     return {"products": cycles * batch, "moves": moves * batch}
 
 
@@ -224,7 +224,7 @@ def build(r: Request) -> Program:
     if not all(lying):
         return depthwise.build(r)
     keep: list[Any] = []
-    steps = [_step(r, sweep, keep) for sweep in sweeps(r.problem)]
+    steps = [_step(share, sweep, keep) for share in depthwise.shares(r) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 

@@ -61,6 +61,8 @@ class DepthwiseTile:
         only where lanes read neighbours or every second element.
     channels : int
         Channels of a vector of pixels, 1 or 2: narrow maps leave half of the lanes to the next channel.
+    repeats : int
+        Neighbouring lanes of channels that have the same input.
     """
 
     source: str
@@ -73,6 +75,7 @@ class DepthwiseTile:
     stride: int
     taps: tuple[tuple[int, int], ...]
     channels: int = 1
+    repeats: int = 1
 
     def block(self, k: Module, kind: Type, f16c: bool, y_lane: Value) -> Block:
         """The way out."""
@@ -172,7 +175,13 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
         outward = spec.block(k, part, f16c, s["y_lane"])
         out_mask = k.mask(used, part.lanes) if masked else None
         dtype = DTYPES[spec.source]
+        fewer = lanes // spec.repeats  # inputs of a vector
         memory = part.of(LLVM_NAMES[dtype.name])
+        if spec.repeats > 1:
+            memory = Type(memory.element, 1 << (fewer - 1).bit_length())
+        in_mask = out_mask
+        if masked and spec.repeats > 1:
+            in_mask = k.mask((used + (spec.repeats - 1)) // spec.repeats, memory.lanes)
 
         def joined(read: Callable[[Buffer], list[Value]], place: Buffer, step: Value) -> list[Value]:
             """Vectors of the channels that lie ``step`` apart, as one."""
@@ -186,7 +195,7 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
         def row_of_taps(size: tuple[int, int], place: Buffer, x: Buffer, w: Buffer, totals: list[Value]) -> list[Value]:
             """One entry: every position is loaded once and multiplied for all outputs that it feeds."""
             taps, across = size
-            read = _reader(k, spec, memory, across, s, k.word(place, 3), k.word(place, 4), out_mask)
+            read = _reader(k, spec, memory, across, s, k.word(place, 3), k.word(place, 4), in_mask)
             here, at, w = x + k.word(place), position + k.word(place, 2), w + k.word(place, 1)
             pitch = kind.bytes if channels else kind.element_bytes
             of_tap = [joined(weight, w + t * pitch, w_next)[0] for t in range(across * taps)]
@@ -195,6 +204,8 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
                 following = [totals[r] for r in fed]
                 with nullcontext() if not edge else k.choice(at.below(s["extent"]), following) as inside:
                     for j, value in enumerate(joined(read, here, x_next)):
+                        if spec.repeats > 1:
+                            value = k.shuffle(value, value, [i // spec.repeats % memory.lanes for i in range(lanes)])
                         value = widen(k, value, dtype, spec.element, f16c=f16c)
                         weights = [of_tap[j * taps + p - r * spec.stride] for r in fed]
                         following = [k.fma(value, w, t) for w, t in zip(weights, following, strict=True)]
@@ -205,7 +216,8 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
                 here, at = here + s["x_step"], at + s["unit"]
             return totals
 
-        with k.loop(0, count, lanes if channels else spec.channels, carry=[x, weights, y, residual]) as each:
+        step = fewer * spec.repeats if channels else spec.channels
+        with k.loop(0, count, step, carry=[x, weights, y, residual]) as each:
             x, w, y, other = each.values
             totals: list[Value] = [k.constant(kind, 0)] * rows
             here, start = k.rebase(x), zero
