@@ -17,7 +17,7 @@ from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
 
-__all__ = ["ENTRY", "LIST_HEADER", "SETTINGS", "DepthwiseTile", "depthwise_tile"]
+__all__ = ["ENTRY", "LIST_HEADER", "SETTINGS", "DepthwiseTile", "depthwise_tile", "neighbours"]
 
 ENTRY = ("input", "weights", "position", "first_lane", "end_lane")
 """Words of an entry: offsets in bytes, position along the sliding axis, lanes of pixels that are not padding (where
@@ -84,6 +84,17 @@ class DepthwiseTile:
         return Block(k, move, kind, f16c, None, y_lane if self.writes == "any" else None)
 
 
+def neighbours(k: Module, here: Value, rest: Value, count: int, kind: Type) -> list[Value]:
+    """A vector and those ``count`` - 1 elements further on, whose last lanes are in ``rest``, as of a kind.
+
+    Both are whole numbers, and lanes beyond the rest zeros: so one instruction shifts, which asks for no constant.
+    """
+    lanes = here.type.lanes
+    rest = k.shuffle(rest, k.constant(rest.type, 0), [min(i, rest.type.lanes) for i in range(lanes)])
+    found = [here, *(k.shuffle(here, rest, range(j, lanes + j)) for j in range(1, count))]
+    return found if kind == here.type else [k.cast("bitcast", value, kind) for value in found]
+
+
 def _reader(k: Module, spec: DepthwiseTile, kind: Type, across: int, settings: dict[str, Value], first: Value,
             end: Value, used: Mask | None) -> Callable[[Buffer], list[Value]]:  # fmt: skip
     """How to load the vectors of ``across`` taps side by side; in masked tiles lanes outside first..end are 0."""
@@ -91,7 +102,7 @@ def _reader(k: Module, spec: DepthwiseTile, kind: Type, across: int, settings: d
     lane, element = settings["x_lane"], settings["x_element"]
     pixels = used is not None and spec.lanes == "p"
 
-    def loaded(place: Buffer, mask: Mask | None) -> Value:
+    def loaded(place: Buffer, mask: Mask | None, kind: Type = kind) -> Value:
         return k.load(kind, place) if mask is None else k.load_first(kind, place, mask)
 
     def gathered(place: Buffer, mask: Mask | None) -> Value:
@@ -108,17 +119,13 @@ def _reader(k: Module, spec: DepthwiseTile, kind: Type, across: int, settings: d
     if spec.reads == "1":
         # what one load lacks for taps further on comes from a short one, since loads that cross a line are the bound
         mask = k.span(first, end, n) if pixels else None
-        few = Type(kind.element, 4)
+        whole = kind.of(f"i{8 * size}")
+        few = Type(whole.element, across - 1 if mask is None else 4)
         beyond = k.span(first - n, k.minimum(end - n, across - 1), few.lanes) if pixels else None
 
         def shifted(place: Buffer) -> list[Value]:
-            here, after = loaded(place, mask), place + n * size
-            if beyond is not None:
-                rest = k.load_first(few, after, beyond)
-            else:
-                rest = k.load(Type(kind.element, across - 1), after)
-            rest = k.shuffle(rest, rest, [i % (across - 1) for i in range(n)])
-            return [here, *(k.shuffle(here, rest, range(j, n + j)) for j in range(1, across))]
+            here, rest = loaded(place, mask, whole), loaded(place + n * size, beyond, few)
+            return neighbours(k, here, rest, across, kind)
 
         return shifted
     if spec.reads == "any":

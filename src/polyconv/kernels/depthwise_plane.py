@@ -16,6 +16,7 @@ from typing import Any
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
+from polyconv.kernels.depthwise import neighbours
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
 
@@ -101,9 +102,11 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
     down, along = spec.stride
     parted = along == 2
     of_channel = lanes // spec.channels
-    part, whole = vector(spec.element, of_channel), Type(memory.element, of_channel)
+    shifted = not parted and not spec.apart
+    element = f"i{8 * memory.element_bytes}" if shifted else memory.element
+    part, whole = vector(spec.element, of_channel), Type(element, of_channel)
     number_of_loads = len(loads(along, spec.apart, of_channel))
-    few = whole if parted or spec.apart else Type(memory.element, 4)
+    few = Type(element, 4) if shifted else whole
     with k.function(name, *_SIGNATURE) as given:
         settings, x, entries, number, weights, y, residual, channel, count, position = given
         s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:14])}
@@ -153,8 +156,8 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                     held = [chain[a] for chain in totals for a in fed]
                     with k.choice((position + s["unit"] * i).below(s["height"]), tuple(held)) as there:
                         here = [loaded(kind, line + offset, mask) for kind, offset, mask in spans]
-                        if along == 1 and not spec.apart:
-                            here = _shifted(k, *here)
+                        if shifted:
+                            here = neighbours(k, *here, TAPS, memory)
                         here = [widen(k, value, dtype, spec.element, f16c=True) for value in here]
                         if parted and len(here) == 2:
                             here = _parted(k, *here)
@@ -248,13 +251,6 @@ def _bits(k: Module, place: Buffer, lanes: int) -> Value:
     bits = k.load(Type("i16"), place)
     whole = bits if lanes == 16 else k.cast("trunc", bits, Type(f"i{lanes}"))
     return k.cast("bitcast", whole, Type("i1", lanes))
-
-
-def _shifted(k: Module, here: Value, rest: Value) -> list[Value]:
-    """A vector and those of the taps further on, whose last lanes are in ``rest``."""
-    lanes = here.type.lanes
-    rest = k.shuffle(rest, rest, [i % (TAPS - 1) for i in range(lanes)])
-    return [here, *(k.shuffle(here, rest, range(tap, lanes + tap)) for tap in range(1, TAPS))]
 
 
 def _order(lanes: int, size: int) -> list[int]:
