@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -31,6 +32,7 @@ from polyconv.algorithms.program import (
     common_words,
     fill_words,
     image_bytes,
+    near_equal,
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, mean_taps, sweeps
@@ -41,10 +43,13 @@ from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["FAR_BYTES", "applicable", "box_step", "build", "cost", "list_place", "shares", "workspace"]
+__all__ = [
+    "FAR_BYTES", "applicable", "box_step", "build", "cost", "list_place", "near_equal_parts", "parts_of_phases",
+    "shares", "workspace",
+]  # fmt: skip
 
-_ROWS = {"avx512": (14, 7, 4, 2, 1), "avx2": (7, 4, 2, 1), "baseline": (7, 4, 2, 1)}
-"""Outputs of a tile: sums, the taps of an entry and an input must fit the registers."""
+_MOST = {"avx512": 14, "avx2": 7, "baseline": 7}
+"""Outputs of the largest tile: sums, the taps of an entry and an input must fit the registers."""
 
 _ACROSS = {"avx512": {1: 9, 2: 16}, "avx2": {2: 8}, "baseline": {2: 8}}
 """By stride of the lanes: most taps of an entry with several across the lanes, whose loads they share."""
@@ -76,8 +81,8 @@ _ENTRY_BYTES = 8 * len(ENTRY)
 WORDS = (
     *COMMON,
     "slid", "channels", "chunk_channels", "lanes", "repeats", "masked", "taps_outer", "*tap_offsets", "lane_step",
-    "lane_reach", "lane_span", "lane_dilation", "reach", "kind_count", "*kinds", "dilation", "phases", "most", "*cuts",
-    "list", "*weights", "w_shared", "w_vector", "w_tap", "*tiles", "*settings", "x_far", "x_asked", "y_far", "y_asked",
+    "lane_reach", "lane_span", "lane_dilation", "reach", "kind_count", "*kinds", "dilation", "phases", "most", "list",
+    "*weights", "w_shared", "w_vector", "w_tap", "*tiles", "*settings", "x_far", "x_asked", "y_far", "y_asked",
 )  # fmt: skip
 """The driver's words; along the lanes an entry counts in steps of ``lane_step`` elements, at most ``lane_span``."""
 
@@ -214,25 +219,35 @@ def _ask(k: Module, place: Buffer, size: Value, *, writing: bool = False) -> Non
 
 def _tiles(k: Module, p: Words, item: Item, entries: Buffer, place: Place, channel: Value, channels: Value,
            used: Value, masked: Value) -> None:  # fmt: skip
-    """All outputs along the sliding axis, every ``phases``-th in a tile, in the largest tiles that there are."""
+    """All outputs along the sliding axis, every ``phases``-th in a tile."""
     slid = axis_record(k, p, p.slid)
     x, y, r = place
     weights = p.buffer("weights") + channel // p.w_shared * p.w_vector
-    with k.loop(0, p.phases) as phase:
-        outputs = (item.extent(p.slid) - phase.index + p.phases - 1) // p.phases
-        tiles = outputs // p.most + k.word(p.buffer("cuts"), outputs % p.most * 2 + 1)
-        with k.loop(0, tiles, carry=[k.constant(INT, 0)]) as tile:
-            (done,) = tile.values
-            rows, o = k.word(p.buffer("cuts"), k.minimum(outputs - done, p.most) * 2), phase.index + done * p.phases
-            tile.next(done + rows)
-            start = item.origin(p.slid) + o * slid.stride
-            inside = (start >= 0) & (start + ((rows - 1) * p.phases * slid.stride + p.reach) < slid.inp)
-            kind = masked + k.select(inside, 0, 2)
-            k.call(
-                k.buffer(p.buffer("tiles") + (kind * p.most + rows - 1) * 16), p.buffer("settings"),
-                x + o * slid.stride * slid.x_stride, entries, weights, y + o * slid.y_stride,
-                r + o * slid.r_stride, channel, channels, used, start,
-            )  # fmt: skip
+    with near_equal_parts(k, item.extent(p.slid), p.phases, p.most) as (o, rows):
+        start = item.origin(p.slid) + o * slid.stride
+        inside = (start >= 0) & (start + ((rows - 1) * p.phases * slid.stride + p.reach) < slid.inp)
+        kind = masked + k.select(inside, 0, 2)
+        k.call(
+            k.buffer(p.buffer("tiles") + (kind * p.most + rows - 1) * 16), p.buffer("settings"),
+            x + o * slid.stride * slid.x_stride, entries, weights, y + o * slid.y_stride,
+            r + o * slid.r_stride, channel, channels, used, start,
+        )  # fmt: skip
+
+
+@contextmanager
+def near_equal_parts(
+    k: Module, extent: Value, phases: Value, most: Value | int
+) -> Iterator[tuple[Value, Value]]:
+    """Visit the fewest near-equal parts, each at most ``most``, of every phase of an extent: first and number."""
+    with k.loop(0, k.minimum(phases, extent)) as phase:
+        outputs = (extent - phase.index + phases - 1) // phases
+        parts = (outputs + (most - 1)) // most
+        size, larger = outputs // parts, outputs % parts
+        with k.loop(0, parts, carry=[k.constant(INT, 0)]) as part:
+            (done,) = part.values
+            this = size + k.cast("zext", part.index < larger, INT)
+            yield phase.index + done * phases, this
+            part.next(done + this)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +270,8 @@ class _Plan:
         Steps between outputs of a tile; input positions between steps; sets of outputs that share inputs.
     kinds : tuple of tuple
         Kinds of entries, in the words of ``KIND``.
-    rows : tuple of int
-        Outputs of the tiles, largest first.
+    most : int
+        Outputs of the largest tile.
     chunk : int
         Channels of an item.
     box : tuple of int
@@ -273,15 +288,10 @@ class _Plan:
     dilation: int
     phases: int
     kinds: tuple[tuple[int, ...], ...]
-    rows: tuple[int, ...]
+    most: int
     chunk: int
     box: tuple[int, ...]
     banded: bool
-
-    @property
-    def most(self) -> int:
-        """Outputs of the largest tile."""
-        return self.rows[0]
 
     @property
     def taps(self) -> int:
@@ -308,7 +318,7 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
     axis = sweep[slid]
     g = math.gcd(axis.stride, axis.dilation)
     phases = axis.dilation // g
-    rows = _ROWS[s.target.level]
+    rows = _MOST[s.target.level]
     if axis.taps > 1 and axis.stride // g <= 2 and (phases == 1 or axis.out >= 4 * phases):
         stride, dilation, parts = axis.stride // g, axis.dilation, _parts(axis.taps)
     else:  # a window would share nothing
@@ -335,12 +345,12 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
     if not pixels and slid:
         box[slid - 1] = max(1, sweep[slid - 1].out)
         cuts = -(-held * chunk // lane // _CHUNK_BYTES) if chunk <= lane * _LEAST_VECTORS else 1
-        box[slid] = -(-box[slid] // max(1, min(cuts, box[slid] // rows[0])))
+        box[slid] = -(-box[slid] // max(1, min(cuts, box[slid] // rows)))
     if s.threads > 1:
         items = (p.n or 0) * -(-p.m // chunk) * math.prod(-(-a.out // b) for a, b in zip(sweep, box, strict=True))
         if items < 4 * s.threads:
             cut = slid if pixels or not slid else slid - 1
-            box[cut] = max(min(rows[0], box[cut]), -(-box[cut] // -(-4 * s.threads // max(1, items))))
+            box[cut] = max(min(rows, box[cut]), -(-box[cut] // -(-4 * s.threads // max(1, items))))
     name = "p" if pixels else "c"
     return _Plan(name, channels, repeats, sweep, slid, stride, dilation, phases, kinds, rows, chunk, tuple(box), banded)
 
@@ -466,8 +476,7 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     strips = -(-last.out // (lane // plan.channels)) if pixels else 1
     vectors = strips * -(-p.m // plan.across(lane))
     lines = math.prod(axis.out for axis in plan.outer)
-    outputs = -(-slid.out // plan.phases)
-    tiles = plan.phases * (outputs // plan.most + _cuts(plan.rows)[outputs % plan.most * 2 + 1])
+    tiles = parts_of_phases(slid.out, plan.phases, plan.most)
     rows = slid.out / max(1, tiles)
     met = math.prod(mean_taps(axis) for axis in plan.outer)  # rows of the window that meet the input
     inside = mean_taps(slid) / max(1, slid.taps)
@@ -485,6 +494,12 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     each = 30 + 2.5 * rows + met * (entry + edges / tiles)
     lists = lines * -(-p.m // plan.chunk) * (150 + min(3, strips) * met * guarded * 30)
     return lines * vectors * tiles * each, lists
+
+
+def parts_of_phases(extent: int, phases: int, most: int) -> int:
+    """Parts that ``near_equal_parts`` visits."""
+    size, larger = divmod(extent, phases)
+    return larger * -(-(size + 1) // most) + (phases - larger) * -(-size // most)
 
 
 def build(r: Request) -> Program:
@@ -576,7 +591,7 @@ def _step(r: Request, plan: _Plan, sweep: Sweep, address: int, keep: list[Any]) 
         "lane_span": 2 * lane - 2 if last.stride == 2 else lane // plan.channels - 1, "lane_dilation": last.dilation,
         "reach": (slid.taps - 1) * slid.dilation, "kind_count": len(plan.kinds),
         "kinds": words([v for kind in plan.kinds for v in kind]), "dilation": slid.dilation, "phases": plan.phases,
-        "most": plan.rows[0], "cuts": words(_cuts(plan.rows)), "list": list_place(len(plan.sweep)),
+        "most": plan.most, "list": list_place(len(plan.sweep)),
         "weights": weights, "w_shared": min(wide, step), "w_vector": wide * plan.taps * arith.bytes,
         "w_tap": wide * arith.bytes, "tiles": words(_tile_addresses(r, plan)),
         "settings": fill_words(SETTINGS, _settings(r, plan, lane), keep),
@@ -644,18 +659,18 @@ def _tile_addresses(r: Request, plan: _Plan) -> list[int]:
         tuple((taps, across) for _, taps, _, _, across, *_ in plan.kinds), plan.channels, plan.repeats,
     )  # fmt: skip
     table = [0] * (2 * 4 * plan.most)
-    families = (plan.rows[:1], plan.rows[1:3], plan.rows[3:])  # each compiles in less than 50 ms
-    for kind, family in itertools.product(_kinds(plan, p.m, lane), families):
-        edge, masked, names = kind >= 2, kind % 2 == 1, {f"tile{rows}": rows for rows in family}
+    slid, box = plan.sweep[plan.slid].out, plan.box[plan.slid]
+    phases = {n for extent in (min(box, slid), slid % box) for n in (extent // plan.phases, -(-extent // plan.phases))}
+    sizes = {size for n in phases for _, size in near_equal(n, plan.most)}
+    for kind, rows in itertools.product(_kinds(plan, p.m, lane), sorted(sizes)):  # each compiles in less than 50 ms
+        edge, masked = kind >= 2, kind % 2 == 1
 
-        def tiles(k: Module, edge: bool = edge, masked: bool = masked, names: dict[str, int] = names) -> None:
-            for name, rows in names.items():
-                depthwise_tile(k, name, spec, lane, rows, f16c=r.target.level != "baseline", edge=edge, masked=masked)
+        def tile(k: Module, rows: int = rows, edge: bool = edge, masked: bool = masked) -> None:
+            depthwise_tile(k, "tile", spec, lane, rows, f16c=r.target.level != "baseline", edge=edge, masked=masked)
 
-        label = f"{spec} {lane} {' '.join(names)}{' edge' * edge}{' masked' * masked}"
-        found = kernel(label, tuple(names), tiles, r.target, check=r.check)
-        for name, rows in names.items():
-            table[2 * (kind * plan.most + rows - 1)] = found[name]
+        label = f"{spec} {lane} {rows}{' edge' * edge}{' masked' * masked}"
+        found = kernel(label, ("tile",), tile, r.target, check=r.check)
+        table[2 * (kind * plan.most + rows - 1)] = found["tile"]
     return table
 
 
@@ -673,15 +688,6 @@ def _kinds(plan: _Plan, channels: int, lane: int) -> list[int]:
     low, high = _interior(slid)
     edges = [e for e, there in ((0, high > low), (2, low > 0 or high < slid.out)) if there]
     return [e + m for e in edges for m in masked]
-
-
-def _cuts(rows: tuple[int, ...]) -> list[int]:
-    """For every number of outputs up to the largest tile's: those of the first tile, and how many tiles it takes."""
-    cuts = [(0, 0)]
-    for outputs in range(1, rows[0] + 1):
-        first = next(r for r in rows if r <= outputs)
-        cuts.append((first, 1 + cuts[outputs - first][1]))
-    return [v for cut in cuts for v in cut]
 
 
 def _interior(axis: Axis) -> tuple[int, int]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise
+from polyconv.algorithms.depthwise import near_equal_parts, parts_of_phases
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
 from polyconv.algorithms.program import (
     MULTIPLY_ADDS,
@@ -39,8 +38,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
-    "applicable", "build", "channel_bytes", "cost", "lane_of", "near_equal_parts", "outer_list", "parts_of_phases",
-    "results_place", "workspace",
+    "applicable", "build", "channel_bytes", "cost", "lane_of", "outer_list", "results_place", "workspace",
 ]  # fmt: skip
 
 _MOST = 4
@@ -124,22 +122,6 @@ def _parts(k: Module, p: Words, item: Item, x: Buffer, y: Buffer) -> list[tuple[
     rest = end - first - lead
     tail = rest % p.lanes
     return [(first, lead, True), (first + lead, rest - tail, False), (end - tail, tail, True)]
-
-
-@contextmanager
-def near_equal_parts(
-    k: Module, extent: Value, phases: Value, most: Value | int
-) -> Iterator[tuple[Value, Value]]:
-    """Visit the fewest near-equal parts, each at most ``most``, of every phase of an extent: first and number."""
-    with k.loop(0, k.minimum(phases, extent)) as phase:
-        outputs = (extent - phase.index + phases - 1) // phases
-        parts = (outputs + (most - 1)) // most
-        size, larger = outputs // parts, outputs % parts
-        with k.loop(0, parts, carry=[k.constant(INT, 0)]) as part:
-            (done,) = part.values
-            this = size + k.cast("zext", part.index < larger, INT)
-            yield phase.index + done * phases, this
-            part.next(done + this)
 
 
 def results_place(k: Module, p: Words, item: Item, frame: Buffer, y: Value, other: Value) -> tuple[Buffer, Buffer]:
@@ -237,7 +219,7 @@ def cost(s: Situation) -> dict[str, float]:
     for sweep in sweeps(p):
         outer, rows, columns = sweep[:-2], sweep[-2], sweep[-1]
         lines = math.prod(axis.out for axis in outer)
-        blocks = lines * math.prod(parts_of_phases(axis, _MOST) for axis in (rows, columns))
+        blocks = lines * math.prod(parts_of_phases(axis.out, axis.dilation, _MOST) for axis in (rows, columns))
         vectors, entries = -(-p.c // lane_of(s)), math.prod(axis.taps for axis in outer)
         cycles += blocks * (50 + 12 * vectors + (p.c % lane_of(s) > 0) * 30)
         cycles += lines * rows.out * columns.out * vectors * entries * _TAPS * _TAPS / MULTIPLY_ADDS
@@ -246,12 +228,6 @@ def cost(s: Situation) -> dict[str, float]:
     # the same sums by fewer loads: measured, never slower than there
     share = min(1.0, 0.95 * sum(depthwise.cost(s).values()) / max(1.0, (cycles + moves) * batch))
     return {"products": cycles * batch * share, "moves": moves * batch * share}
-
-
-def parts_of_phases(axis: Axis, most: int) -> int:
-    """Parts that ``near_equal_parts`` visits along an axis."""
-    size, larger = divmod(axis.out, axis.dilation)
-    return larger * -(-(size + 1) // most) + (axis.dilation - larger) * -(-size // most)
 
 
 def build(r: Request) -> Program:

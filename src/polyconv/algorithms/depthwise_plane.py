@@ -17,15 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise
-from polyconv.algorithms.depthwise_block import (
-    channel_bytes,
-    lane_of,
-    near_equal_parts,
-    outer_list,
-    parts_of_phases,
-    results_place,
-    workspace,
-)
+from polyconv.algorithms.depthwise import near_equal_parts, parts_of_phases
+from polyconv.algorithms.depthwise_block import channel_bytes, lane_of, outer_list, results_place, workspace
 from polyconv.algorithms.panel import COMMON, Words, axis_record, decode
 from polyconv.algorithms.program import (
     Operand,
@@ -189,7 +182,8 @@ def _together_cycles(sweep: Sweep, lane: int) -> float:
     """Cycles of a channel of a map, all outer taps."""
     rows, columns = sweep[-2:]
     strips = -(-columns.out // lane) * math.prod(axis.taps for axis in sweep[:-2])
-    return parts_of_phases(rows, _MOST[columns.stride]) * (20 + 10 * strips) + rows.out * strips * _ROW[columns.stride]
+    tiles = parts_of_phases(rows.out, rows.dilation, _MOST[columns.stride])
+    return tiles * (20 + 10 * strips) + rows.out * strips * _ROW[columns.stride]
 
 
 @lru_cache(256)

@@ -157,7 +157,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                     with k.choice((position + s["unit"] * i).below(s["height"]), tuple(held)) as there:
                         here = [loaded(kind, line + offset, mask) for kind, offset, mask in spans]
                         if shifted:
-                            here = neighbours(k, *here, TAPS, memory)
+                            here = neighbours(k, here[0], here[1], TAPS, memory)
                         here = [widen(k, value, dtype, spec.element, f16c=True) for value in here]
                         if parted and len(here) == 2:
                             here = _parted(k, *here)
