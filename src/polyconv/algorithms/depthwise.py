@@ -48,8 +48,9 @@ __all__ = [
     "shares", "workspace",
 ]  # fmt: skip
 
-_MOST = {"avx512": 14, "avx2": 7, "baseline": 7}
-"""Outputs of the largest tile: sums, the taps of an entry and an input must fit the registers."""
+_MOST = {"avx512": 16, "avx2": 7, "baseline": 7}
+_HELD = {"avx512": 26, "avx2": 15, "baseline": 15}
+"""Outputs of the largest tile; with the taps of an entry they must fit the registers beside inputs."""
 
 _ACROSS = {"avx512": {1: 9, 2: 16}, "avx2": {2: 8}, "baseline": {2: 8}}
 """By stride of the lanes: most taps of an entry with several across the lanes, whose loads they share."""
@@ -328,6 +329,7 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
     widest = max((size for _, size in parts), default=1)
     across = next((n for n in (3, 2) if n * widest <= _ACROSS[s.target.level].get(last.stride, 0)), 1)
     across = across if channels == 1 else 1
+    rows = min(rows, _HELD[s.target.level] - widest * across)
     kinds = _kinds_of_entries(parts, _groups(last, across) if pixels else [(1, 1)], sweep[:slid])
     row_bytes = last.inp * p.x_dtype.itemsize
     if pixels:
@@ -480,7 +482,7 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     rows = slid.out / max(1, tiles)
     met = math.prod(mean_taps(axis) for axis in plan.outer)  # rows of the window that meet the input
     inside = mean_taps(slid) / max(1, slid.taps)
-    load = {1: 0.9, 2: 5.4}.get(last.stride, 20.0) if pixels else 0.9
+    load = {1: 0.9, 2: 4.0}.get(last.stride, 20.0) if pixels else 0.9
     if not pixels and plan.taps > 9 and p.c * p.x_dtype.itemsize % 4096 == 0:
         load = 7.0  # all pixels of a window lie in the same set of the first-level cache
     entry = 0.0
