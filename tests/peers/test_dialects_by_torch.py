@@ -47,6 +47,7 @@ def test_openvino_integers_wrap(dtype):
     assert ours.dtype == dtype
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")  # it tells of a copy it makes
 def test_same_upper_is_padding_same():
     rng = np.random.default_rng(3)
     for k, d in ((2, 1), (3, 2), (4, 3)):

@@ -289,7 +289,10 @@ def _cheapest(s: Situation) -> _Plan:
     inner = math.prod(extents[axis + 1 :])
     block, least = min(extents[axis], max(1, most // inner)) + 1, math.inf
     for _ in range(_CUTS):
-        block = -(-extents[axis] // -(-extents[axis] // max(1, block - 1)))  # the next smaller of near-equal parts
+        count = -(-extents[axis] // max(1, block - 1))
+        block = -(-extents[axis] // count)  # the next smaller of near-equal parts
+        if count in (3, 5, 7):  # two threads would not share them evenly
+            continue
         plan = _sizes(s, (*single[:axis], block, *extents[axis + 1 :]))
         cycles = sum(_cost(s, plan).values())
         if plan.workspace <= budget and cycles < least:
@@ -328,11 +331,11 @@ def _sizes(s: Situation, box: tuple[int, ...]) -> _Plan:
 
 _NEAR_BYTES, _STREAMED_BYTES = 1 << 20, 16.0
 """Weights of the products that a second-level cache holds, and bytes a cycle at which others stream in."""
-_HELD_BYTES, _AGAIN_BYTES, _WEIGHT_BYTES = 400 << 10, 86.0, 300.0
+_HELD_BYTES, _AGAIN_BYTES = 400 << 10, 86.0
 """Sums of inputs that a second-level cache holds beside the weights; bytes a cycle of more, which every set of outputs
-reads again, and of the weights, which every box does."""
-_CACHED_BYTES, _MEMORY_BYTES = 8 << 20, 24.0
-"""Weights that come from memory, or from a cache that others use, and bytes a cycle of these."""
+reads again."""
+_RATES = ((4 << 20, 300.0), (12 << 20, 100.0), (1 << 62, 16.0))
+"""Bytes a cycle of the weights, which every box reads again, by how many there are."""
 _SUM_CYCLES = 20.0
 """Cycles of the sums of four vectors of inputs, which go to a second-level cache."""
 _RESULT_CYCLES = 36.0
@@ -361,7 +364,7 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
         sums += half * (6 + math.ceil(plan.half_entries / lane) * _SUM_CYCLES)
     if PRODUCTS * plan.v_product > _HELD_BYTES:
         sums += len(panel.sets) * PRODUCTS * plan.v_product / _AGAIN_BYTES
-    sums += weights / (_WEIGHT_BYTES if weights < _CACHED_BYTES else _MEMORY_BYTES)
+    sums += weights / next(rate for most, rate in _RATES if weights <= most)
     if not _reads_in_place(s):
         moves += patches.pack_cycles(s, panel, sweep)
     batch = (p.n or 0) * box_count

@@ -64,10 +64,10 @@ def widened(p: Problem, made: Operands, want: Expected) -> Expected:
         heaviest = grouped.sum(axis=(1, 3)).reshape(p.m)
     else:
         heaviest = w.reshape(p.m, -1).sum(axis=1)
-    window = largest * heaviest.reshape(-1, *(1,) * p.rank)
-    if p.layout == "NHWC":
-        window = np.moveaxis(window, 0, -1)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # a bound beyond the type's range is infinite
+        window = largest * heaviest.reshape(-1, *(1,) * p.rank)
+        if p.layout == "NHWC":
+            window = np.moveaxis(window, 0, -1)
         own = magnitude(p, made.x, made.w, made.bias, made.residual, **made.keywords())
         return replace(want, allowed=tolerance(p, own + window, want.exact))
 
