@@ -56,7 +56,7 @@ from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "bound", "build", "cost", "preparing", "scheme", "workspace"]
 
-BOX_BYTES = 3 << 19
+BOX_BYTES = 2 << 20
 """Workspace of a thread that a box may take: sums of its inputs, which stay in a second-level cache."""
 _COLLIDING = 4096
 """Where pixels or entries lie a multiple of these bytes apart they meet in one set of a cache: tiles read copies."""
@@ -334,7 +334,7 @@ _NEAR_BYTES, _STREAMED_BYTES = 1 << 20, 16.0
 _HELD_BYTES, _AGAIN_BYTES = 400 << 10, 86.0
 """Sums of inputs that a second-level cache holds beside the weights; bytes a cycle of more, which every set of outputs
 reads again."""
-_RATES = ((4 << 20, 300.0), (12 << 20, 100.0), (1 << 62, 16.0))
+_RATES = ((4 << 20, 300.0), (12 << 20, 100.0), (1 << 62, 40.0))
 """Bytes a cycle of the weights, which every box reads again, by how many there are."""
 _SUM_CYCLES = 20.0
 """Cycles of the sums of four vectors of inputs, which go to a second-level cache."""
