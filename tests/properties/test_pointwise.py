@@ -100,6 +100,9 @@ def test_windows_that_meet_no_padding(layout: str, level: str | None) -> None:
         _agrees(f"conv f32 {layout} n1 c6 i16x64 m40 k2x2 s4x3 d2x1 g2")
         _agrees(f"conv i32 {layout} n1 c1 i8x8x8 m48 k2x2x2 s2x2x2")
         _agrees(f"conv f32 {layout} n1 c8 i64x40 m20 k4x2 s4x2 p-4:0x0")
+        _agrees(f"conv f32 {layout} n9 c7 i5x6 m70 k5x6 b1")
+        _agrees(f"conv f32 {layout} n2 c3 i4x50 m20 k4x1 b1")
+        _agrees(f"conv f32 {layout} n2 c3 i19x50 m20 k3x5 s1x2 d2x1 p-2:-1x-1:-3")
 
 
 @pytest.mark.parametrize("level", [None, "avx2"])

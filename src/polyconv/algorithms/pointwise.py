@@ -188,10 +188,10 @@ def applicable(s: Situation) -> str | None:
 
 
 def _is_inside(p: Problem, axis: Axis) -> bool:
-    """Whether windows meet no padding, nor each other."""
+    """Whether windows meet no padding."""
     span = (axis.taps - 1) * axis.dilation
     whole = axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + span < axis.inp
-    return p.op == "conv" and axis.out > 0 and axis.taps > 0 and whole and span < axis.stride
+    return p.op == "conv" and axis.out > 0 and axis.taps > 0 and whole
 
 
 def _is_listed(sweep: Sweep) -> bool:
@@ -221,20 +221,21 @@ def pieces(sweep: Sweep) -> tuple[Sweep, list[Sweep]]:
 
 
 def _folded(sweep: Sweep, operands: Sequence[Operand]) -> tuple[Sweep, list[Operand]]:
-    """Neighbouring axes that lie together in all operands (the input first) as one, and none of a single pixel."""
+    """Neighbouring axes that lie together in all operands (the input first) as one, and none of a single result."""
     axes, spatial = [sweep[-1]], [[o.spatial[-1]] for o in operands]
     for a in range(len(sweep) - 2, -1, -1):
         outer, inner = sweep[a], axes[0]
         whole = inner.out == inner.inp and inner.stride == outer.stride == 1 and inner.pad == outer.pad == 0
         plain = inner.out_step == outer.out_step == 1 and inner.first_out == outer.first_out == 0
-        if plain and inner.out == inner.inp == 1 and inner.pad == 0:
-            axes[0] = outer
+        if plain and inner.out == 1 and inner.pad == 0:
+            axes[0] = replace(outer, taps=outer.taps * inner.taps)
             for o, known in zip(operands, spatial, strict=True):
                 known[0] = o.spatial[a]
         elif whole and plain and all(
             o.spatial[a] == inner.out * known[0] for o, known in zip(operands, spatial, strict=True)
         ):  # fmt: skip
-            axes[0] = replace(inner, out=outer.out * inner.out, inp=outer.inp * inner.inp)
+            taps = outer.taps * inner.taps
+            axes[0] = replace(inner, out=outer.out * inner.out, inp=outer.inp * inner.inp, taps=taps)
         else:
             axes.insert(0, outer)
             for o, known in zip(operands, spatial, strict=True):
@@ -270,14 +271,16 @@ def _phases(family: _Family) -> int:
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, form: str, phases: int) -> _Plan:
     """Sizes of a family of so many sweeps whose axes are folded."""
     p = s.problem
-    entries, lane = _entries(p, sweep), lanes(s.target, arith)
+    lane = lanes(s.target, arith)
+    apart = p.c // p.groups * math.prod(i or 0 for i in p.i) // max(1, math.prod(o or 0 for o in p.out))
+    read = max(p.c // p.groups, min(_entries(p, sweep), apart)) * arith.bytes  # for a pixel of many
     sets, width = points.cut_outputs(s, lane, form)
     tall = max((outputs for _, outputs in sets), default=1) if form != "channel" else width * lane
     if form != "channel":  # a whole number of the tiles that most outputs take
         least = lane if form == "square" else lane * pixel_tiles(s.target)[tall]
-        wanted = (_INPUT_BYTES if _is_far(p, sweep) else _NEAR_BYTES) // (entries * arith.bytes) // least * least
+        wanted = (_INPUT_BYTES if _is_far(p, sweep) else _NEAR_BYTES) // read // least * least
     else:
-        least, wanted = channel_tile(s.target, width), _INPUT_BYTES // (entries * arith.bytes)
+        least, wanted = channel_tile(s.target, width), _INPUT_BYTES // read
     slot_pixels = _SLOT_BYTES // (arith.bytes * tall * phases)
     most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
     extents = [axis.out for axis in sweep]
