@@ -119,14 +119,15 @@ def test_no_workspace_is_enough_for_ordinary_problems(text: str) -> None:
 
 
 def test_a_limit_that_cannot_be_kept_is_an_error_that_names_the_need() -> None:
-    """One output of this kernel needs a line of 20,000 taps in the panel; what the error names is enough."""
+    """One output at this padding needs a line of 20,000 taps in a panel; what the error names is enough."""
     x, w = np.ones((1, 1, 22_000), np.float32), np.ones((2, 1, 20_000), np.float32)
     with pytest.raises(polyconv.Unsupported, match=r"needs \d+ bytes of workspace, the limit is 0") as caught:
-        polyconv.conv(x, w, workspace_limit=0)
+        polyconv.conv(x, w, pads=1, workspace_limit=0)
     needs = min(int(need) for need in re.findall(r"needs (\d+) bytes", str(caught.value)))
-    y = polyconv.conv(x, w, workspace_limit=needs)
-    assert y.shape == (1, 2, 2_001)
-    assert (y == 20_000).all()
+    y = polyconv.conv(x, w, pads=1, workspace_limit=needs)
+    assert y.shape == (1, 2, 2_003)
+    assert (y[..., 1:-1] == 20_000).all() and (y[..., [0, -1]] == 19_999).all()
+    assert (polyconv.conv(x, w, workspace_limit=0) == 20_000).all()  # without padding it is read in place
 
 
 def test_threads_share_a_limit() -> None:
