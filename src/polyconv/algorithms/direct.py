@@ -357,7 +357,7 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     products = rows * met * (row * steps + tiles * (20 + 4.0 * entries))
     moves = box_count * _pack_cycles(s, arith, sweep, plan)
     bytes_in = box_count * lines_held * group_in * p.x_dtype.itemsize
-    moves += far_cycles(p, bytes_in, squares=False)
+    moves += far_cycles(p, bytes_in)
     # a row of outputs leaves through a transposition, or straight from registers
     if p.layout == "NHWC":
         across = 1.5 if is_fusible(p) and plan.chunks == 1 else 4.0

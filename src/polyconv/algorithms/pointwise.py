@@ -397,7 +397,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             moves += times * width * used * leaving
     batch, far = (p.n or 0) * p.groups, 0.0
     if p.layout == "NHWC" and not _is_far(p, plan.sweep):
-        far = far_cycles(p, rows * width * group_in * arith.bytes, squares=False) * (_LISTED_LATE if listed else 1.0)
+        far = far_cycles(p, rows * width * group_in * arith.bytes) * (_LISTED_LATE if listed else 1.0)
     rows *= plan.times * plan.phases
     return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count + far) * batch}
 

@@ -482,20 +482,13 @@ def image_bytes(p: Problem) -> tuple[int, int]:
     return p.c * read * p.x_dtype.itemsize, p.m * written * p.y_dtype.itemsize
 
 
-def far_cycles(p: Problem, read: float, *, squares: bool) -> float:
+def far_cycles(p: Problem, read: float) -> float:
     """Cycles that bytes of the input take which come from memory, not from a cache; 0 for small problems.
 
     What boxes read that others read as well comes from memory once.
-
-    Parameters
-    ----------
-    squares : bool
-        Whether they come a few lines of many channels at a time, which no CPU foresees.
     """
     held, written = image_bytes(p)
-    if held + written <= _CACHED_BYTES:
-        return 0.0
-    return min(read, held) / _MEMORY_BYTES * (1.6 if squares else 1.0)
+    return 0.0 if held + written <= _CACHED_BYTES else min(read, held) / _MEMORY_BYTES
 
 
 def apart_cycles(p: Problem, axis: Axis) -> float:

@@ -370,7 +370,7 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     batch = (p.n or 0) * box_count
     moves = (moves + 300.0) * batch
     if p.layout == "NHWC":  # nothing asks for it early
-        moves += (p.n or 0) * far_cycles(p, image_bytes(p)[0], squares=False)
+        moves += (p.n or 0) * far_cycles(p, image_bytes(p)[0])
     return {"products": products * batch, "sums": sums * batch, "moves": moves}
 
 

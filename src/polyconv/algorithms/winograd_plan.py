@@ -588,7 +588,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     bytes_in = math.prod(h.count for h in plan.held) * p.c * p.x_dtype.itemsize
     bytes_in *= len(plan.rows) * len(plan.columns) * outer_boxes
     images, stacked = p.n or 0, is_stacked(p, sweep)
-    far_in = far_cycles(p, bytes_in / (images if stacked else 1), squares=p.layout == "NCHW") * images
+    far_in = far_cycles(p, bytes_in / (images if stacked else 1)) * images
     batch = p.groups * (1 if stacked else images)
     return {"inputs": inputs * batch + far_in, "products": products * batch, "outputs": outputs * batch}
 

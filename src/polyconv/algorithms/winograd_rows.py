@@ -78,8 +78,11 @@ _NEAR_BYTES, _BOX_BYTES = 96 << 10, 768 << 10
 held as well, what a second-level cache holds beside the weights."""
 _STREAMED, _HELD_BYTES = 16.0, 512 << 10
 """Bytes a cycle at which weights come from the last cache, and how many stay in a nearer one."""
-_CACHED_BYTES, _LAST_BYTES = 6 << 20, 3.0
+_CACHED_BYTES, _LAST_BYTES, _ASKED_BYTES = 6 << 20, 3.0, 4.0
 """Of input and result, those beyond this come and go between the last cache and the transforms; bytes a cycle."""
+_COLLIDING, _SET_BYTES = 36.0, 64 << 10
+"""Cycles more that a vector takes where planes lie in the same sets of a first-level cache; in those of the second
+lines lie that are so far apart."""
 _FAR_BYTES = 8 << 20
 """Results beyond this are asked for before they are written.  Measured: 4 to 16 % off; with less, 3 % lost."""
 _MOST_CHANNELS = 64
@@ -301,6 +304,11 @@ def cost(s: Situation) -> dict[str, float]:
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     group_in, group_out, near = p.c // p.groups, p.m // p.groups, p.layout == "NCHW"
     lane = lanes(s.target, arith)
+    read, written = image_bytes(p)
+    asked = near and written > _FAR_BYTES
+    collides = planes_collide(p, reading=True) or planes_collide(p, reading=False)
+    # results that are asked for come in time, if the second-level cache can hold them until then
+    collides = collides and not (asked and written // p.m % _SET_BYTES)
     products = transforms = moves = 0.0
     for sweep in sweeps(p):
         plan = _plan(s, arith, sweep, near)
@@ -316,8 +324,7 @@ def cost(s: Situation) -> dict[str, float]:
         each = 14.0
         planes = group_in + group_out
         if near and planes > 16:  # a box meets a page and more of each, some of which share their sets of a cache
-            each += max(0.0, 0.4 * planes - 10.0)
-            each += 45.0 if planes_collide(p, reading=True) or planes_collide(p, reading=False) else 0.0
+            each += max(0.0, 0.4 * planes - 10.0) + (_COLLIDING if collides else 0.0)
         transforms += times * tall * (outer_lines * across_in * group_in + rows * across_out * group_out) * each
         transforms += times * tall * (outer_lines + rows) * 60
         if not near:
@@ -326,7 +333,7 @@ def cost(s: Situation) -> dict[str, float]:
             moves += times * lines_in * across_in * group_in / lane * (230 if far else 110)
             moves += times * rows * tall * SCHEME.m * across_out * group_out / lane * 140
         moves += times * 400 / plan.groups
-    moves += (p.n or 0) * max(0, sum(image_bytes(p)) - _CACHED_BYTES) / _LAST_BYTES
+    moves += (p.n or 0) * max(0, read + written - _CACHED_BYTES) / (_ASKED_BYTES if asked else _LAST_BYTES)
     return {"products": products, "transforms": transforms, "moves": moves}
 
 

@@ -367,7 +367,7 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     if plan.flat:
         moves += turns / max(1, len(plan.sets)) * p.m / p.groups * rows * (12 + width * times / lane * 4.0)
     batch = (p.n or 0) * p.groups * box_count
-    far = _LATE_SHARE * far_cycles(p, batch * plan.panel, squares=False)
+    far = _LATE_SHARE * far_cycles(p, batch * plan.panel)
     products *= _STREAMING[plan.flat]
     return {"products": products * batch, "panels": panels * batch + far, "moves": moves * batch}
 
