@@ -177,7 +177,8 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace:
             narrow = _is_narrow(k, p, block.index)
             sum_row, s_row = p.sum_row >> narrow, p.s_row >> narrow
             stream = k.word(p.buffer("point_weights"), block.index * p.points + point.index)
-            of_rows = Words(k, workspace + p.rows, ROWS).at(group.index, len(ROWS))
+            # rows in the middle first: these have all taps, whose weights then are near
+            of_rows = Words(k, workspace + p.rows, ROWS).at((group.index + groups // 2) % groups, len(ROWS))
             of_kind = Words(k, p.buffer("kinds"), KIND).at(of_rows.band * 4 + kind, len(KIND))
             sums = sums_of_point + ((block.index - low) * rows * p.s_row + of_rows.first * s_row)
             source = inputs + of_rows.v
