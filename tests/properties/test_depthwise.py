@@ -237,3 +237,22 @@ def test_several_outputs_of_a_channel(layout: str, level: str | None) -> None:
         "conv f32 {} n1 c23 i9x7 m69 k3x3 p1x1 g23",
     ):  # fmt: skip
         _judged(line.format(layout), 0, level)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_windows_that_a_cache_does_not_hold(level: str | None) -> None:
+    for line in (
+        "conv f32 NHWC n2 c512 i21x20 m512 k7x7 p3x3 g512 b1 r1 act=Relu",
+        "conv f32 NHWC n1 c512 i40x30 m512 k9x3 s2x1 p4x1 g512", "conv f32 NHWC n1 c20 i20x280 m20 k9x7 p4x3 g20",
+        "conv f32 NHWC n1 c1024 i300 m1024 k61 p30 g1024 b1",
+        "conv f16 NHWC n1 c1024 i17x60 m1024 k5x5 s2x2 p2x2 g1024 b1",
+        "conv f64 NHWC n1 c256 i15x30 m256 k5x5 d2x2 p4x4 g256 r1",
+        "conv f32 NHWC n1 c1024 i900 m1024 k75 p20:90 g1024",
+    ):  # fmt: skip
+        p = Problem.parse(line)
+        made = operands(p, np.random.default_rng(0), "normal")
+        within: Any = nullcontext() if level is None else restricted(level)
+        with within:
+            got = result(p, made, "depthwise_panel")
+            assert np.array_equal(result(p, made, "depthwise_panel", threads=3), got)
+        assert complaint(p, expected(p, made), got) is None, line

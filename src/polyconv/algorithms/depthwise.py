@@ -44,8 +44,9 @@ from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
-    "FAR_BYTES", "applicable", "box_step", "build", "cost", "list_place", "near_equal_parts", "parts_of_phases",
-    "shares", "workspace",
+    "ENTRY_BYTES", "FAR_BYTES", "WORDS", "Plan", "applicable", "box_step", "build", "cost", "cost_of", "list_place",
+    "near_equal_parts", "order_of", "parts_of_phases", "place_of", "plan_of", "shares", "step_of", "tiles_of_row",
+    "turned", "window_share", "workspace", "write_list",
 ]  # fmt: skip
 
 _MOST = {"avx512": 16, "avx2": 7, "baseline": 7}
@@ -77,13 +78,16 @@ next one: a strip down all of it meets a new line far away in every row."""
 
 _BAND = 28
 _LINE = 64
-_ENTRY_BYTES = 8 * len(ENTRY)
+_SETS, _WAYS = 64, 12
+"""Of the first-level cache."""
+
+ENTRY_BYTES = 8 * len(ENTRY)
 
 WORDS = (
     *COMMON,
     "slid", "channels", "chunk_channels", "lanes", "repeats", "masked", "taps_outer", "*tap_offsets", "lane_step",
     "lane_reach", "lane_span", "lane_dilation", "reach", "kind_count", "*kinds", "dilation", "phases", "most", "list",
-    "*weights", "w_shared", "w_vector", "w_tap", "*tiles", "*settings", "x_far", "x_asked", "y_far", "y_asked",
+    "*weights", "w_shared", "w_vector", "w_tap", "*tiles", "*settings", "x_far", "x_asked", "y_far", "y_asked", "held",
 )  # fmt: skip
 """The driver's words; along the lanes an entry counts in steps of ``lane_step`` elements, at most ``lane_span``."""
 
@@ -101,7 +105,7 @@ def driver(k: Module, name: str, pixels: bool) -> None:
         with k.loop(0, p.slid, carry=[k.constant(INT, 1)]) as axis:
             axis.next(axis.values[0] * item.extent(axis.index))
         with k.loop(0, axis.results[0]) as row:
-            (_strips if pixels else _channels)(k, p, item, entries, row.index, _start(k, p, item, frame, row.index))
+            (_strips if pixels else _channels)(k, p, item, entries, row.index, place_of(k, p, item, frame, row.index))
 
 
 # Word of the list's header that says whether it holds all taps; the first ones count entries by kind.
@@ -119,13 +123,13 @@ def _channels(k: Module, p: Words, item: Item, entries: Buffer, row: Value, plac
     first = item.g * p.chunk_channels
     channels = k.minimum(p.chunk_channels, p.channels - first)
     whole = channels - channels % p.lanes
-    _list(k, p, item, entries, row, None)
+    write_list(k, p, item, entries, row, None)
     rest = channels - whole
     parts = (k.constant(INT, 0), whole, p.lanes, p.masked), (whole, rest, rest, k.constant(INT, 1))
     for skipped, there, used, masked in parts:
         with k.when(there > 0):
             at = _moved(place, skipped // p.repeats * p.x_c, skipped * p.y_c, skipped * p.r_c)
-            _tiles(k, p, item, entries, at, first + skipped, there, used, masked)
+            tiles_of_row(k, p, item, entries, at, first + skipped, there, used, masked)
 
 
 def _strips(k: Module, p: Words, item: Item, entries: Buffer, row: Value, place: Place) -> None:
@@ -140,17 +144,17 @@ def _strips(k: Module, p: Words, item: Item, entries: Buffer, row: Value, place:
         end = column + ((p.lanes - 1) * last.stride + reach)
         masked = k.select((column >= 0) & (end < last.inp) & (used >= p.lanes), k.constant(INT, 0), 1)
         with k.when(k.word(entries + _ALL).equals(0) | masked.equals(1)):
-            _list(k, p, item, entries, row, column)
+            write_list(k, p, item, entries, row, column)
             k.store(1 - masked, entries + _ALL, 8)
         number = strip.index // p.lanes
         _ask(k, place[0] + p.x_far + number * p.x_asked, p.x_asked)
         _ask(k, place[1] + p.y_far + number * p.y_asked, p.y_asked, writing=True)
         o = item.first(p.axes - 1) + strip.index
         at = _moved(place, column * last.x_stride, o * last.y_stride, o * last.r_stride)
-        _tiles(k, p, item, entries, at, first, channels, used, masked)
+        tiles_of_row(k, p, item, entries, at, first, channels, used, masked)
 
 
-def _start(k: Module, p: Words, item: Item, frame: Buffer, row: Value) -> Place:
+def place_of(k: Module, p: Words, item: Item, frame: Buffer, row: Value) -> Place:
     """Input, result and residual of a row of the box, for the box's first output along the sliding axis.
 
     The input is at its first position before tap offsets, without the axes that entries know.
@@ -170,7 +174,7 @@ def _start(k: Module, p: Words, item: Item, frame: Buffer, row: Value) -> Place:
     return k.buffer(frame, 0) + x, k.buffer(frame, 2) + y, k.buffer(frame, 4) + r
 
 
-def _list(k: Module, p: Words, item: Item, entries: Buffer, row: Value, column: Value | None) -> None:
+def write_list(k: Module, p: Words, item: Item, entries: Buffer, row: Value, column: Value | None) -> None:
     """Write the list of a row: the taps whose lines exist and, for a strip from ``column`` on, that have lanes."""
     slid, last = axis_record(k, p, p.slid), axis_record(k, p, p.axes - 1)
     zero = k.constant(INT, 0)
@@ -193,7 +197,7 @@ def _list(k: Module, p: Words, item: Item, entries: Buffer, row: Value, column: 
                 (count,) = each.values
                 shift = (kind.first + each.index // groups * kind.taps) * p.dilation
                 across = (kind.first_across + each.index % groups * kind.across) * p.lane_dilation
-                place = entries + count * _ENTRY_BYTES + LIST_HEADER
+                place = entries + count * ENTRY_BYTES + LIST_HEADER
                 at = offset + shift * slid.x_stride
                 words_of_entry = [at, (weights + each.index * size) * p.w_tap, shift]
                 kept = k.constant(INT, 1)
@@ -218,7 +222,7 @@ def _ask(k: Module, place: Buffer, size: Value, *, writing: bool = False) -> Non
         k.prefetch(place + line.index, writing=writing)
 
 
-def _tiles(k: Module, p: Words, item: Item, entries: Buffer, place: Place, channel: Value, channels: Value,
+def tiles_of_row(k: Module, p: Words, item: Item, entries: Buffer, place: Place, channel: Value, channels: Value,
            used: Value, masked: Value) -> None:  # fmt: skip
     """All outputs along the sliding axis, every ``phases``-th in a tile."""
     slid = axis_record(k, p, p.slid)
@@ -226,7 +230,7 @@ def _tiles(k: Module, p: Words, item: Item, entries: Buffer, place: Place, chann
     weights = p.buffer("weights") + channel // p.w_shared * p.w_vector
     with near_equal_parts(k, item.extent(p.slid), p.phases, p.most) as (o, rows):
         start = item.origin(p.slid) + o * slid.stride
-        inside = (start >= 0) & (start + ((rows - 1) * p.phases * slid.stride + p.reach) < slid.inp)
+        inside = (p.held > 0) | (start >= 0) & (start + ((rows - 1) * p.phases * slid.stride + p.reach) < slid.inp)
         kind = masked + k.select(inside, 0, 2)
         k.call(
             k.buffer(p.buffer("tiles") + (kind * p.most + rows - 1) * 16), p.buffer("settings"),
@@ -252,7 +256,7 @@ def near_equal_parts(
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """How one sweep is cut: the sliding axis, what a tile does along it, and the box of an item.
 
     Parameters
@@ -278,6 +282,8 @@ class _Plan:
     box : tuple of int
     banded : bool
         Whether items are bands of a map and ask for what follows them.
+    held : bool
+        Whether positions outside the input along the sliding axis hold zeros.
     """
 
     lanes: str
@@ -293,6 +299,7 @@ class _Plan:
     chunk: int
     box: tuple[int, ...]
     banded: bool
+    held: bool = False
 
     @property
     def taps(self) -> int:
@@ -310,7 +317,8 @@ class _Plan:
 
 
 @lru_cache(512)
-def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
+def plan_of(s: Situation, sweep: Sweep, pixels: bool) -> Plan:
+    """How a sweep is cut, whose axis to slide along is in place."""
     p, lane = s.problem, lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
     repeats = _repeats(p)
     if pixels and len(sweep) == 1:
@@ -354,7 +362,7 @@ def _plan(s: Situation, sweep: Sweep, pixels: bool) -> _Plan:
             cut = slid if pixels or not slid else slid - 1
             box[cut] = max(min(rows, box[cut]), -(-box[cut] // -(-4 * s.threads // max(1, items))))
     name = "p" if pixels else "c"
-    return _Plan(name, channels, repeats, sweep, slid, stride, dilation, phases, kinds, rows, chunk, tuple(box), banded)
+    return Plan(name, channels, repeats, sweep, slid, stride, dilation, phases, kinds, rows, chunk, tuple(box), banded)
 
 
 def _parts(taps: int) -> list[tuple[int, int]]:
@@ -448,7 +456,7 @@ def applicable(s: Situation) -> str | None:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs: a list of entries."""
-    return list_place(s.problem.rank + 1) + LIST_HEADER + _ENTRY_BYTES * (math.prod(s.problem.k) + 1)
+    return list_place(s.problem.rank + 1) + LIST_HEADER + ENTRY_BYTES * (math.prod(s.problem.k) + 1)
 
 
 def list_place(rank: int) -> int:
@@ -463,16 +471,29 @@ def cost(s: Situation) -> dict[str, float]:
     times = _repeats(p) if pixels else 1
     if times > 1:
         s = replace(s, problem=replace(p, m=p.groups))
-    plans = [_plan(s, tuple(sweep[a] for a in _order(sweep, pixels)), pixels) for sweep in sweeps(p)]
-    terms = [_cost(s, plan) for plan in plans]
+    plans = [plan_of(s, tuple(sweep[a] for a in order_of(sweep, pixels)), pixels) for sweep in sweeps(p)]
+    terms = [cost_of(s, plan) for plan in plans]
     products, moves = (times * sum(t[i] for t in terms) for i in range(2))
     streamed = sum(image_bytes(p)) / 30.0
     batch = p.n or 0
     return {"products": max(products, streamed) * batch, "moves": moves * batch}
 
 
-def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
-    """Tiles and lists of a sweep."""
+def window_share(s: Situation, plan: Plan) -> float:
+    """Lines of the window of a row of outputs by those that the first-level cache holds, where lanes are channels.
+
+    Pixels that lie some lines apart meet only some of its sets.
+    """
+    pixel, slid = s.problem.c * s.problem.x_dtype.itemsize, plan.sweep[plan.slid]
+    outer = math.prod(min(axis.taps, axis.inp) for axis in plan.outer)
+    reach = (plan.most - 1) * slid.stride + (slid.taps - 1) * slid.dilation
+    held = outer * min(slid.inp, slid.inp if outer > 1 else reach + 1)
+    sets = _SETS if pixel % _LINE else _SETS // math.gcd(pixel // _LINE, _SETS)
+    return held / (_WAYS * sets)
+
+
+def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
+    """Cycles of the tiles of a sweep, and of its lists."""
     p, last, slid = s.problem, plan.sweep[-1], plan.sweep[plan.slid]
     lane, pixels = lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]), plan.lanes == "p"
     strips = -(-last.out // (lane // plan.channels)) if pixels else 1
@@ -481,10 +502,10 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
     tiles = parts_of_phases(slid.out, plan.phases, plan.most)
     rows = slid.out / max(1, tiles)
     met = math.prod(mean_taps(axis) for axis in plan.outer)  # rows of the window that meet the input
-    inside = mean_taps(slid) / max(1, slid.taps)
+    inside = 1.0 if plan.held else mean_taps(slid) / max(1, slid.taps)
     load = {1: 0.9, 2: 4.0}.get(last.stride, 20.0) if pixels else 0.9
-    if not pixels and plan.taps > 9 and p.c * p.x_dtype.itemsize % 4096 == 0:
-        load = 7.0  # all pixels of a window lie in the same set of the first-level cache
+    if not pixels and not plan.held and window_share(s, plan) > 1:
+        load = 3.5 if p.c * p.x_dtype.itemsize % 4096 else 7.0
     entry = 0.0
     for number, taps, _, groups, across, *_ in plan.kinds:
         loads = ((rows - 1) * plan.stride + taps) * load * (1.0 if across == 1 else 1.2) + taps * across / 2
@@ -492,7 +513,7 @@ def _cost(s: Situation, plan: _Plan) -> tuple[float, float]:
         entry += number * groups * (max(products, inside * loads, 2.0 * taps * across) + 3)
     guarded = sum(kind[0] * kind[3] for kind in plan.kinds)
     positions = plan.stride * min(rows, slid.out) + slid.taps
-    edges = 0.0 if _interior(slid) == (0, slid.out) else 0.5 * guarded * positions
+    edges = 0.0 if plan.held or _interior(slid) == (0, slid.out) else 0.5 * guarded * positions
     each = 30 + 2.5 * rows + met * (entry + edges / tiles)
     lists = lines * -(-p.m // plan.chunk) * (150 + min(3, strips) * met * guarded * 30)
     return lines * vectors * tiles * each, lists
@@ -512,14 +533,14 @@ def build(r: Request) -> Program:
     found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)
     steps = []
     for one, sweep in itertools.product(shares(r) if pixels else [r], sweeps(r.problem)):
-        order = _order(sweep, pixels)
-        turned = tuple(sweep[a] for a in order)
-        plan = _plan(one.situation, turned, pixels)
-        steps.append(_step(_turned(one, sweep, order), plan, turned, found[name], keep))
+        order = order_of(sweep, pixels)
+        axes = tuple(sweep[a] for a in order)
+        plan = plan_of(one.situation, axes, pixels)
+        steps.append(step_of(turned(one, sweep, order), plan, axes, found[name], keep))
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _order(sweep: Sweep, pixels: bool) -> tuple[int, ...]:
+def order_of(sweep: Sweep, pixels: bool) -> tuple[int, ...]:
     """The axes, the one to slide along last: where lanes are channels it may be any.
 
     Of phases of a transposed convolution it stays the last: measured, lines written in parts cost more than they save.
@@ -531,7 +552,7 @@ def _order(sweep: Sweep, pixels: bool) -> tuple[int, ...]:
     return (*(a for a in axes if a != slid), slid)
 
 
-def _turned(r: Request, sweep: Sweep, order: tuple[int, ...]) -> Request:
+def turned(r: Request, sweep: Sweep, order: tuple[int, ...]) -> Request:
     """A request with its axes in another order."""
     if order == tuple(range(len(sweep))):
         return r
@@ -556,9 +577,9 @@ def box_step(r: Request, sweep: Sweep, box: tuple[int, ...], chunk: int, keep: l
     pixels = _over_pixels(r)
     name = "pixels" if pixels else "channels"
     address = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)[name]
-    plan = _plan(r.situation, sweep, pixels)
+    plan = plan_of(r.situation, sweep, pixels)
     box = (1,) * (len(plan.sweep) - len(sweep)) + box
-    return _step(r, replace(plan, box=box, chunk=chunk, banded=False), sweep, address, keep)
+    return step_of(r, replace(plan, box=box, chunk=chunk, banded=False), sweep, address, keep)
 
 
 def _over_pixels(r: Request) -> bool:
@@ -569,7 +590,8 @@ def _over_pixels(r: Request) -> bool:
     return pixels
 
 
-def _step(r: Request, plan: _Plan, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+def step_of(r: Request, plan: Plan, sweep: Sweep, address: int, keep: list[Any], **more: int) -> Step:
+    """Step of a sweep by a driver whose words are ``WORDS`` and ``more``."""
     p, arith = r.problem, r.arith
     if len(plan.sweep) > len(sweep):
         r = replace(r, x=_with_axis(r.x), y=_with_axis(r.y), residual=r.residual and _with_axis(r.residual))
@@ -597,12 +619,12 @@ def _step(r: Request, plan: _Plan, sweep: Sweep, address: int, keep: list[Any]) 
         "weights": weights, "w_shared": min(wide, step), "w_vector": wide * plan.taps * arith.bytes,
         "w_tap": wide * arith.bytes, "tiles": words(_tile_addresses(r, plan)),
         "settings": fill_words(SETTINGS, _settings(r, plan, lane), keep),
-        "panel": 0, "scratch": 0, **_asks(r, plan, lane),
+        "panel": 0, "scratch": 0, "held": int(plan.held), **_asks(r, plan, lane), **more,
     })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    return Step(address, fill_words((*WORDS, *more), values, keep), values["items"])
 
 
-def _asks(r: Request, plan: _Plan, lane: int) -> dict[str, int]:
+def _asks(r: Request, plan: Plan, lane: int) -> dict[str, int]:
     """Where what follows an item's band begins, and bytes of it that a strip asks for, as if rows lay together."""
     p, slid, last = r.problem, plan.sweep[plan.slid], plan.sweep[-1]
     rows, strips = plan.box[plan.slid] * plan.banded, -(-last.out // lane)
@@ -613,7 +635,7 @@ def _asks(r: Request, plan: _Plan, lane: int) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _settings(r: Request, plan: _Plan, lane: int) -> dict[str, Any]:
+def _settings(r: Request, plan: Plan, lane: int) -> dict[str, Any]:
     """What the tiles of a step share."""
     slid, last, across = plan.sweep[plan.slid], plan.sweep[-1], plan.across(lane)
     residual = r.residual or Operand(0, 0, (0,) * len(plan.sweep), 0, 1)
@@ -638,7 +660,7 @@ def _with_axis(o: Operand) -> Operand:
     return replace(o, spatial=(0, *o.spatial))
 
 
-def _lying(plan: _Plan, o: Operand, step: int) -> str:
+def _lying(plan: Plan, o: Operand, step: int) -> str:
     """How the lanes of an operand lie: together, every second element, or any way."""
     if plan.lanes == "c":
         return "1" if o.c == o.itemsize else "any"
@@ -647,13 +669,13 @@ def _lying(plan: _Plan, o: Operand, step: int) -> str:
     return "2" if o.spatial[-1] == o.itemsize and step == 2 else "any"
 
 
-def _tile_addresses(r: Request, plan: _Plan) -> list[int]:
+def _tile_addresses(r: Request, plan: Plan) -> list[int]:
     """Addresses of the tiles that a step uses, by kind and outputs; 0 for the others."""
     p, last, lane = r.problem, plan.sweep[-1], lanes(r.target, r.arith)
     writes = _lying(plan, r.y, last.out_step)
     if r.residual is not None and (writes == "2" or writes != _lying(plan, r.residual, last.out_step)):
         writes = "any"
-    reads = _lying(plan, r.x, last.stride)
+    reads = "1" if plan.held else _lying(plan, r.x, last.stride)
     if reads == "any" and plan.lanes == "p" and last.stride == 2:
         reads = "any2"
     spec = DepthwiseTile(
@@ -676,7 +698,7 @@ def _tile_addresses(r: Request, plan: _Plan) -> list[int]:
     return table
 
 
-def _kinds(plan: _Plan, channels: int, lane: int) -> list[int]:
+def _kinds(plan: Plan, channels: int, lane: int) -> list[int]:
     """Kinds of tiles that the driver may ask for: 1 for masked ones, 2 for those at an edge."""
     slid, last = plan.sweep[plan.slid], plan.sweep[-1]
     if plan.lanes == "c":
@@ -689,6 +711,8 @@ def _kinds(plan: _Plan, channels: int, lane: int) -> list[int]:
         masked = [m for m, there in ((0, whole), (1, first > 0 or end < last.out or last.out % lane)) if there]
     low, high = _interior(slid)
     edges = [e for e, there in ((0, high > low), (2, low > 0 or high < slid.out)) if there]
+    if plan.held:
+        edges = [0]
     return [e + m for e in edges for m in masked]
 
 
@@ -699,7 +723,7 @@ def _interior(axis: Axis) -> tuple[int, int]:
     return low, max(low, high)
 
 
-def _packed_weights(w: NDArray[Any], plan: _Plan, lane: int, step: int) -> NDArray[Any]:
+def _packed_weights(w: NDArray[Any], plan: Plan, lane: int, step: int) -> NDArray[Any]:
     """Weights (groups, outputs, 1, taps) as rows of taps in the list's order, for every vector of channels."""
     channels, taps = w.shape[0] * w.shape[1], plan.taps
     outer = math.prod(axis.taps for axis in plan.outer)
