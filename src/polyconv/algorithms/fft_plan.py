@@ -304,6 +304,9 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         point = _POINT * (1.5 if plan.kind == "shared" else 1.0) + 8.0 * (group_in - 1)  # from one plane to another
         products = items * outputs * max(points * point, stream)
     per_in, per_out = (3.0, 4.0) if p.layout == "NHWC" else (6.0, 9.0)
+    if p.layout == "NHWC" and len(sweep) == 1 and plan.kind == "own":  # pixels of a line that meet few sets of a cache
+        away = 8.0 * (math.gcd(p.c * p.x_dtype.itemsize, 2048) // 1024)
+        per_in, per_out = per_in + away, per_out + away
     if plan.kind == "blocks":  # by runs of neighbouring tiles, those at the ends alone
         along = plan.tiles[-1].count
         runs = min(lane, plan.count) / along * min(along, 3)
