@@ -44,9 +44,9 @@ from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
-    "ENTRY_BYTES", "FAR_BYTES", "WORDS", "Plan", "applicable", "box_step", "build", "cost", "cost_of", "list_place",
-    "near_equal_parts", "order_of", "parts_of_phases", "place_of", "plan_of", "shares", "step_of", "tiles_of_row",
-    "turned", "window_share", "workspace", "write_list",
+    "ENTRY_BYTES", "FAR_BYTES", "FAR_SHARE", "WORDS", "Plan", "applicable", "box_step", "build", "cost", "cost_of",
+    "list_place", "near_equal_parts", "order_of", "parts_of_phases", "place_of", "plan_of", "shares", "step_of",
+    "tiles_of_row", "turned", "window_share", "workspace", "write_list",
 ]  # fmt: skip
 
 _MOST = {"avx512": 16, "avx2": 7, "baseline": 7}
@@ -78,8 +78,14 @@ next one: a strip down all of it meets a new line far away in every row."""
 
 _BAND = 28
 _LINE = 64
+_LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3): 7.0}
+"""Cycles of a load of pixels, by their stride and by taps across the lanes that share it."""
+
 _SETS, _WAYS = 64, 12
 """Of the first-level cache."""
+
+FAR_SHARE = 2.5
+"""Lines of a window, by those that it holds, from which on tiles wait for them."""
 
 ENTRY_BYTES = 8 * len(ENTRY)
 
@@ -503,12 +509,13 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     rows = slid.out / max(1, tiles)
     met = math.prod(mean_taps(axis) for axis in plan.outer)  # rows of the window that meet the input
     inside = 1.0 if plan.held else mean_taps(slid) / max(1, slid.taps)
-    load = {1: 0.9, 2: 4.0}.get(last.stride, 20.0) if pixels else 0.9
-    if not pixels and not plan.held and window_share(s, plan) > 1:
-        load = 3.5 if p.c * p.x_dtype.itemsize % 4096 else 7.0
+    channel_load = 0.9
+    if not pixels and not plan.held and window_share(s, plan) > FAR_SHARE:
+        channel_load = 3.5 if p.c * p.x_dtype.itemsize % 4096 else 7.0
     entry = 0.0
     for number, taps, _, groups, across, *_ in plan.kinds:
-        loads = ((rows - 1) * plan.stride + taps) * load * (1.0 if across == 1 else 1.2) + taps * across / 2
+        load = _LOAD.get((last.stride, across), 20.0) if pixels else channel_load
+        loads = ((rows - 1) * plan.stride + taps) * load + taps * across / 2
         products = inside * rows * taps * across / 2
         entry += number * groups * (max(products, inside * loads, 2.0 * taps * across) + 3)
     guarded = sum(kind[0] * kind[3] for kind in plan.kinds)

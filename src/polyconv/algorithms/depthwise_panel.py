@@ -41,9 +41,6 @@ _LEAST_TAPS = {1: 50, 2: 25}
 _LEAST_MET = 0.8
 """Share of the taps along the last axis that meet the input: the others are computed."""
 
-_LEAST_SHARE = 2.5
-"""Lines of a window, by those that the first-level cache holds: fewer are brought again while tiles compute."""
-
 _COPY = 4.0
 """Cycles of a vector that is copied."""
 
@@ -189,7 +186,7 @@ def applicable(s: Situation) -> str | None:
         least = _LEAST_TAPS[p.rank]
         if math.prod(axis.taps for axis in sweep) < least or mean_taps(slid) < _LEAST_MET * slid.taps:
             return f"copies inputs for at least {least} taps, most of which meet the input"
-        if held is None or depthwise.window_share(s, held.plan) < _LEAST_SHARE:
+        if held is None or depthwise.window_share(s, held.plan) < depthwise.FAR_SHARE:
             return "the first-level cache holds the window of a row of outputs, or the workspace no panel"
     return None
 
