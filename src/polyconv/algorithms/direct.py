@@ -91,6 +91,9 @@ _MEMORY_BYTES, _LAST_BYTES, _CACHE_BYTES = 5.0, 8.0, 16.0
 """Bytes a cycle that a thread gets from memory, from the last cache and from its second-level cache."""
 _NEAR_BYTES = 512 << 10
 """Weights up to this stay in a second-level cache from box to box."""
+_STREAM_BYTES, _HELD_BYTES, _STREAM, _LATE = 1 << 20, 24 << 20, 20.0, 0.5
+"""Weights that stay there from call to call, and those that the last cache holds; bytes a cycle that come from it to
+few pixels, and the share of the time they need beyond that of the products that is lost."""
 
 _SHORT_STEP, _SHORT_CYCLES, _BLOCK_BYTES = 6.0, 0.35, 640 << 10
 """A step of a tile of fewer cycles takes so much longer; weights of a block of outputs up to this stream from a
@@ -355,6 +358,10 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     met = share_met(sweep, _row_bands(sweep, entries))
     products = rows * met * (row * steps + tiles * (20 + 4.0 * entries))
+    weights, of_all = _weight_bytes(s, arith, sweep, plan), math.prod(p.w_shape) * arith.bytes
+    if weights > _STREAM_BYTES:  # the first row of a box waits for them, the others find those of a block nearby
+        late = weights / (_STREAM if of_all <= _HELD_BYTES else _MEMORY_BYTES) - met * row * steps
+        products += _LATE * max(0.0, late) * box_count / p.groups
     moves = box_count * _pack_cycles(s, arith, sweep, plan)
     bytes_in = box_count * lines_held * group_in * p.x_dtype.itemsize
     moves += far_cycles(p, bytes_in)

@@ -101,6 +101,8 @@ _MOST_TOGETHER, _SUMS_BYTES = 4, 352 << 10
 transformed inputs again.  Measured: 3 to 10 % off on maps of 7 to 28 with 256 channels and more, 8 blocks no better."""
 _STREAMED, _MEMORY_BYTES = ((512 << 10, 32.0), (4 << 20, 24.0), (25 << 20, 14.0), (40 << 20, 11.0)), 8.0
 """Bytes a cycle at which transformed weights stream in, by how many there are; and from memory."""
+_FEW_TILES, _FROM_FAR, _SOONER = 4, 4 << 20, 1.3
+"""Tiles of an only box up to which little else is read, so that more weights than these come so much sooner."""
 _SLOWER, _TRANSFORM_CYCLES = 1.15, 3.6
 """Cycles of products for every one that they would take at full speed; those of a transformed vector."""
 _WORTH_STACKING = 0.95
@@ -539,12 +541,15 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     products_entering = sum(plan.point_phases)
     met = share_met(sweep, outer_bands(sweep, plan.transformed, len(plan.phases), group_in))
     weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
-    # one group's weights push out another's; further calls find those of a point nearby
-    bytes_a_cycle = _streamed(weight_bytes * p.groups)
+    # weights of a group or a phase push out those of another; further calls find those of a point nearby
+    bytes_a_cycle = _streamed(weight_bytes * p.groups * len(sweeps(p)))
     if weight_bytes > _SHARED_BYTES:
         bytes_a_cycle /= s.threads
     again = _streamed(weight_bytes // plan.blocks // products_entering)
     deep = math.prod(plan.outer)
+    alone = outer_boxes * len(plan.rows) * len(plan.columns) == 1 and deep * plan.tiles <= _FEW_TILES
+    if alone and weight_bytes > _FROM_FAR:
+        bytes_a_cycle *= _SOONER
     full_boxes = outer_rows / deep
     points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
