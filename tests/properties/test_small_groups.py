@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -62,6 +63,43 @@ def test_shapes(layout: str, line: str) -> None:
     alone, shared = (result(p, made, "grouped", threads=n) for n in (1, 2))
     assert alone is not None and shared is not None
     assert np.array_equal(alone, shared)
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+def test_in_place(level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for group_in, group_out in itertools.product((2, 3, 8, 17, 40), (1, 3, 8, 20, 50)):
+            more = ("", " s2x2", " d1x2 b1 act=Relu", " s1x3 d2x1 b1 r1")[(group_in + group_out) % 4]
+            line = f"conv f32 NHWC n2 c{3 * group_in} i7x19 m{3 * group_out} k3x4 p1x2{more} g3"
+            assert agree(line, "in_place")
+            assert agree(line.replace("conv", "conv_transpose", 1), "in_place")
+
+
+@pytest.mark.parametrize("line", [
+    "conv f32 NHWC n1 c36 i600 m36 k9 s2 p4 g9", "conv f32 NHWC n1 c36 i9 m18 k12 p8 g2 b1",
+    "conv f64 NHWC n2 c20 i5x6x9 m20 k3x3x3 p1x1x1 g5 b1 r1", "conv f32 NHWC n1 c40 i1x30 m40 k3x3 p1x1 g4",
+    "conv f32 NHWC n1 c40 i30x1 m40 k3x5 p1x2 g2", "conv f32 NHWC n3 c64 i14x14 m64 k3x3 s2x2 p1x1 g4",
+    "conv f32>f16 NHWC n1 c24 i9x9 m24 k3x3 p1x1 g3", "conv f32 NHWC n0 c24 i9x9 m24 k3x3 p1x1 g3",
+])  # fmt: skip
+def test_in_place_by_threads_and_strides(line: str) -> None:
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(0), "normal")
+    plain = result(p, made, "in_place")
+    assert plain is not None
+    assert complaint(p, expected(p, made), plain) is None
+    shared = result(p, made, "in_place", threads=2)
+    assert shared is not None
+    assert np.array_equal(plain, shared)
+    for axis in range(plain.ndim):
+        every_second = tuple(slice(None, None, 2) if a == axis else slice(None) for a in range(plain.ndim))
+        apart = np.zeros([2 * e if a == axis else e for a, e in enumerate(plain.shape)], plain.dtype)[every_second]
+        result(p, made, "in_place", out=apart)
+        assert np.array_equal(plain, apart)
+    backwards = replace(made, x=np.ascontiguousarray(made.x[:, ::-1])[:, ::-1])
+    turned = result(p, backwards, "in_place")
+    assert turned is not None
+    assert np.array_equal(plain, turned)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

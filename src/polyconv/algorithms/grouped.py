@@ -390,16 +390,16 @@ def _rows_follow(r: Request, sweep: Sweep) -> bool:
     return True
 
 
-def tile_functions(r: Request, spec: FusedTile, group: int) -> list[int]:
+def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = False) -> list[int]:
     """Addresses of the tiles of 1, 2, ... rows."""
     count, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
     names = {f"tile{rows}": rows for rows in range(1, most_rows(r.target, group) + 1)}
 
     def build(k: Module) -> None:
         for name, rows in names.items():
-            grouped_tile(k, name, spec, count, rows, group, f16c=f16c)
+            grouped_tile(k, name, spec, count, rows, group, near=near, f16c=f16c)
 
-    found = kernel(f"grouped {spec} {group}", tuple(names), build, r.target, check=r.check)
+    found = kernel(f"grouped {spec} {group}{' near' * near}", tuple(names), build, r.target, check=r.check)
     return [found[name] for name in names]
 
 

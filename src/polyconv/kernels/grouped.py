@@ -23,17 +23,24 @@ ENTRY_WORDS = 2
 """Words of an entry, a tap: its offset in the panel, and bytes of weights before its own."""
 
 
-def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, group: int, *, f16c: bool) -> None:
+def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, group: int, *, near: bool = False,
+                 f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` pixels by one vector of groups of ``group`` channels.
 
     The contract is the fused channel tile's but for the entries.  Weights of a tap are a vector for every distance,
-    whose lane is the input channel's.
+    whose lane is the input channel's.  A tile that reads pixels ``near``, as they lie in memory, may not touch what is
+    behind the channels that count.
     """
     kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
     used = lanes // group * group
     with k.function(name, *SIGNATURE) as given:
         panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+        there = out.mask if near else None
+
+        def load(pixel: Buffer) -> Value:
+            return k.load(kind, pixel) if there is None else k.load_first(kind, pixel, there)
+
         with k.loop(0, times, carry=[panel, y, residual]) as walk:
             rows_in, rows_out, rows_beside = walk.values
             with k.loop(0, n, carry=[k.constant(kind, 0)] * (rows * group)) as entry:
@@ -45,7 +52,7 @@ def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, g
                     pixel = k.rebase(pixel + step)
                 total = list(entry.values)
                 if rows < group:  # what is used more often is held in registers
-                    values = [k.load(kind, pixel) for pixel in pixels]
+                    values = [load(pixel) for pixel in pixels]
                     for distance in range(group):
                         weight = k.load(kind, of_tap + distance * kind.bytes)
                         for r, value in enumerate(values):
@@ -53,7 +60,7 @@ def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, g
                 else:
                     of_distance = [k.load(kind, of_tap + distance * kind.bytes) for distance in range(group)]
                     for r, pixel in enumerate(pixels):
-                        value = k.load(kind, pixel)
+                        value = load(pixel)
                         for distance, weight in enumerate(of_distance):
                             total[r * group + distance] = k.fma(value, weight, total[r * group + distance])
                 entry.next(*total)

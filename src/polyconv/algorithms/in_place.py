@@ -1,0 +1,392 @@
+"""Groups in place, where channels lie together: any rank, stride and dilation.
+
+Outputs with the same taps inside the input are a box of their own, so nothing is padded and nothing is copied: tiles
+read pixels where they lie and write results to their place.  Where groups are as wide out as in and no wider than a
+vector, several lie side by side in the lanes as in ``grouped``; else lanes are the output channels of one group as in
+``direct``.  A box is walked along its last axis, or the one before it where that fills tiles better.  Arrays whose
+channels do not lie together are left to these two, which add in the same order.
+Cost: the products, with lanes filled to whole groups.  Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from polyconv.algorithms import direct, grouped
+from polyconv.algorithms.panel import Words
+from polyconv.algorithms.program import (
+    Operand,
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    along_out,
+    fill_words,
+    fused_address,
+    image_bytes,
+    is_fusible,
+    near_equal,
+    tile_cycles,
+    zeros,
+)
+from polyconv.algorithms.sweep import Sweep, bands, sweeps
+from polyconv.kernels.fused import FusedTile
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
+from polyconv.kernels.language import Module
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.tile import ROW_WORDS
+from polyconv.runtime.arrays import words
+
+__all__ = ["applicable", "build", "cost", "workspace"]
+
+_MOST_ENTRIES, _MOST_PIECES = 1 << 16, 1 << 12
+"""Most entries of all lists, and most boxes of a sweep."""
+_LAST_BYTES = 30.0
+"""Bytes of input and result that come and go a cycle, beside the products."""
+_MISSED = {1024: 0.7, 2048: 3.5, 4096: 3.5}
+"""Cycles that a vector of a pixel takes to come into the first-level cache where pixels lie a multiple of so many bytes
+apart, and so share few of its sets; else 0.4."""
+
+WORDS = (
+    "x_base", "x_n", "y_base", "y_n", "r_base", "r_n", "pieces", "*piece", "parts", "part_pieces", "blocks", "*block",
+    "*entries", "*tiles", "table_words", "*weights", "*bias", "*scale", "*constants",
+)  # fmt: skip
+"""The driver's words.  ``tiles`` holds a table for every length of a line and kind of block: a count, then (first
+output, times, function, 0) of every walk."""
+
+PIECE = (
+    "x", "y", "r", "entries", "count", "lines", "x_line", "y_line", "r_line", "x_step", "y_step", "r_step", "table",
+)  # fmt: skip
+"""Words of a box of outputs with the same taps: where it begins, its list of entries, lines and steps in bytes."""
+
+BLOCK = ("x", "y", "r", "table", "weights", "words", "lanes")
+"""Words of a block of output channels: bytes before its channels, its tables, bytes before its weights and biases, and
+the lanes of its last vector."""
+
+
+def driver(k: Module, name: str) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module: a part of the boxes of a block."""
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, _):
+        p = Words(k, table, WORDS)
+        part, rest = number % p.parts, number // p.parts
+        n, block = rest // p.blocks, Words(k, p.buffer("block"), BLOCK).at(rest % p.blocks, len(BLOCK))
+        x = k.buffer(frame, 0) + (p.x_base + n * p.x_n + block.x)
+        y = k.buffer(frame, 2) + (p.y_base + n * p.y_n + block.y)
+        r = k.buffer(frame, 4) + (p.r_base + n * p.r_n + block.r)
+        weights, bias = p.buffer("weights") + block.weights, p.buffer("bias") + block.words
+        scale, constants = p.buffer("scale") + block.words, p.buffer("constants")
+        first = part * p.part_pieces
+        with k.loop(first, k.minimum(first + p.part_pieces, p.pieces)) as number_of_piece:
+            piece = Words(k, p.buffer("piece"), PIECE).at(number_of_piece.index, len(PIECE))
+            entries, tiles = p.buffer("entries") + piece.entries * 8, p.buffer("tiles")
+            tiles = tiles + (piece.table + block.table) * p.table_words * 8
+            with k.loop(0, piece.lines) as line, k.loop(0, k.word(tiles)) as walk:
+                place = tiles + (walk.index * 32 + 8)
+                at = k.word(place)
+                k.call(
+                    k.buffer(place, 2), x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step,
+                    entries, piece.count, weights, y + (piece.y + line.index * piece.y_line + at * piece.y_step),
+                    piece.y_step, r + (piece.r + line.index * piece.r_line + at * piece.r_step), piece.r_step,
+                    k.word(place, 1), block.lanes, bias, scale, constants,
+                )  # fmt: skip
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    p = s.problem
+    reason = direct.applicable(s)
+    if reason is not None:
+        return reason
+    if p.layout != "NHWC" or p.groups == 1 or p.c == p.groups or p.m == 0:
+        return "computes groups of several channels that lie together"
+    if p.x != p.w or p.x not in ("f32", "f64") or accumulator_arithmetic(s) != p.x or not is_fusible(p):
+        return "reads and writes numbers as they are summed, with a cheap epilogue"
+    for sweep in sweeps(p):
+        kinds = bands(sweep, _MOST_ENTRIES)
+        entries = math.prod(sum(map(len, ranges)) for ranges, _ in kinds) * -(-p.c // p.groups // ROW_WORDS)
+        pieces = math.prod(len(_runs(of)) for _, of in kinds[-2:]) * math.prod(axis.out for axis in sweep[:-2])
+        if entries > _MOST_ENTRIES or pieces > _MOST_PIECES:
+            return "has too many boxes of outputs with taps of their own"
+    return None
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs where arrays lie otherwise."""
+    return grouped.workspace(s) if _side_by_side(s, ARITHMETIC[s.problem.x]) else direct.workspace(s)
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: multiply-adds or loads, starting tiles, and what comes from the last cache."""
+    arith = ARITHMETIC[s.problem.x]
+    form = _grouped_form(s, arith) if _side_by_side(s, arith) else _channel_form(s, arith)
+    batch = s.problem.n or 0
+    return {"products": batch * _products(s, arith, form), "moves": batch * sum(image_bytes(s.problem)) / _LAST_BYTES}
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How channels fill lanes: groups of a block, vectors of its outputs, most outputs of a tile."""
+
+    side_by_side: bool
+    block_groups: int
+    group_blocks: int
+    vectors: int
+    last_vectors: int
+    most: int
+
+
+def _grouped_form(s: Situation, arith: Arithmetic) -> _Form:
+    group = s.problem.c // s.problem.groups
+    return _Form(True, lanes(s.target, arith) // group, 1, 1, 1, grouped.most_rows(s.target, group))
+
+
+def _channel_form(s: Situation, arith: Arithmetic) -> _Form:
+    total = -(-(s.problem.m // s.problem.groups) // lanes(s.target, arith))
+    blocks = -(-total // 2) if total != 3 or 3 not in run_tiles(s.target) else 1
+    vectors = -(-total // blocks)
+    blocks = -(-total // vectors)
+    last = total - (blocks - 1) * vectors
+    return _Form(False, 1, blocks, vectors, last, run_tiles(s.target)[vectors])
+
+
+@lru_cache(256)
+def _side_by_side(s: Situation, arith: Arithmetic) -> bool:
+    """Whether several groups share a vector."""
+    p = s.problem
+    if p.c != p.m or p.c // p.groups > lanes(s.target, arith):
+        return False
+    return _products(s, arith, _grouped_form(s, arith)) < _products(s, arith, _channel_form(s, arith))
+
+
+def _products(s: Situation, arith: Arithmetic, form: _Form) -> float:
+    """Cycles of the tiles of an image."""
+    p = s.problem
+    group = p.c // p.groups
+    missed = _MISSED.get(math.gcd(p.c * arith.bytes, 4096), 0.4)
+    cycles = 0.0
+    for sweep in sweeps(p):
+        for box in _boxes(sweep):
+            along = _along(form, box.extents)
+            lines = math.prod(box.extents) // max(1, box.extents[along])
+            if form.side_by_side:
+                row = sum(_grouped_cycles(n, group, box.taps) for _, n in near_equal(box.extents[along], form.most))
+                row += 25.0 + missed * box.extents[along] * box.taps
+                cycles += lines * -(-p.groups // form.block_groups) * row
+                continue
+            steps = group * box.taps
+            for vectors, count in ((form.vectors, form.group_blocks - 1), (form.last_vectors, 1)):
+                tiles = near_equal(box.extents[along], run_tiles(s.target)[vectors])
+                row = sum(tile_cycles(n, vectors) * steps + 25 + 8.0 * box.taps + 1.2 * n * vectors for _, n in tiles)
+                cycles += lines * count * p.groups * (row + 25.0)
+    return cycles
+
+
+def _grouped_cycles(rows: int, group: int, taps: int) -> float:
+    """Cycles of a tile of several groups side by side."""
+    step = max(rows * group / 2, (rows + group) / 2, 4.0)
+    alone = 2.0 * group if rows == 1 else 0.0  # nothing else to do while its sums are added
+    return taps * step + 4 + 0.35 * rows * group + alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """Outputs with the same taps: first and number along every axis, which taps, and their number."""
+
+    first: tuple[int, ...]
+    extents: tuple[int, ...]
+    kinds: tuple[int, ...]
+    taps: int
+
+
+def _runs(of_output: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """Neighbours of the same kind: first, number, kind."""
+    found, first = [], 0
+    for kind, run in itertools.groupby(of_output):
+        count = len(list(run))
+        found.append((first, count, kind))
+        first += count
+    return found
+
+
+@lru_cache(256)
+def _boxes(sweep: Sweep) -> tuple[_Box, ...]:
+    """The boxes of a sweep, a single output along all axes but the last two."""
+    found = bands(sweep, _MOST_ENTRIES)
+    runs = [_runs(of_output) for _, of_output in found]
+    runs[:-2] = [[(o, 1, kind) for first, count, kind in some for o in range(first, first + count)]
+                 for some in runs[:-2]]  # fmt: skip
+    return tuple(
+        _Box(
+            tuple(first for first, _, _ in box), tuple(count for _, count, _ in box), tuple(kind for _, _, kind in box),
+            math.prod(len(kinds[kind]) for (kinds, _), (_, _, kind) in zip(found, box, strict=True)),
+        )
+        for box in itertools.product(*runs)
+    )  # fmt: skip
+
+
+def _along(form: _Form, extents: tuple[int, ...]) -> int:
+    """The axis along which tiles of a box lie: the last, or the one before it where a line has more outputs."""
+    last = len(extents) - 1
+    few = last > 0 and extents[last] < min(form.most, extents[last - 1]) // 2
+    return last - 1 if few else last
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step per sweep."""
+    s, side_by_side = r.situation, _side_by_side(r.situation, r.arith)
+    lying = r.x.c == r.x.itemsize and all(along_out(r, sweep[-1], "c") == "cc" for sweep in sweeps(r.problem))
+    if not lying:
+        return grouped.build(r) if side_by_side else direct.build(r)
+    form = _grouped_form(s, r.arith) if side_by_side else _channel_form(s, r.arith)
+    keep: list[Any] = []
+    address = kernel("in_place", ("in_place",), lambda k: driver(k, "in_place"), r.target, check=r.check)["in_place"]
+    steps = [_step(r, sweep, form, address, keep) for sweep in sweeps(r.problem)]
+    return Program(tuple(step for step in steps if step.items), 0, tuple(keep))
+
+
+def _step(r: Request, sweep: Sweep, form: _Form, address: int, keep: list[Any]) -> Step:
+    p, arith = r.problem, r.arith
+    residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
+    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
+    lane = lanes(r.target, arith)
+    if form.side_by_side:
+        packed = r.packed(("grouped", arith.name, lane, key), lambda: grouped.packed_weights(r.weights(sweep), lane))
+    else:
+        packed = r.packed(
+            ("direct", arith.name, lane, form.vectors, key),
+            lambda: direct.packed_weights(r, r.weights(sweep), form.vectors, form.last_vectors),
+        )
+    blocks = list(_blocks(r, form, residual, math.prod(a.taps for a in sweep)))
+    wanted = 1 if r.situation.threads == 1 else -(-4 * r.situation.threads // max(1, (p.n or 0) * len(blocks)))
+    entries, lists = _lists(r, sweep, form)
+    boxes = [(box, along) for whole in _boxes(sweep) for box, along in _cut(form, whole, wanted)] if p.n else []
+    lengths = sorted({box.extents[along] for box, along in boxes})
+    tables = [_walks(r, form, length, last) for length in lengths for last in (False, True)]
+    longest = max(map(len, tables), default=0)
+    pieces = [
+        v for box, along in boxes
+        for v in (*_piece(r, sweep, residual, box, along, lists[box.kinds]), 2 * lengths.index(box.extents[along]))
+    ]  # fmt: skip
+
+    def begins(o: Operand) -> int:
+        return o.offset + sum(a.first_out * step for a, step in zip(sweep, o.spatial, strict=True))
+
+    part_pieces = -(-len(boxes) // wanted)
+    parts = -(-len(boxes) // max(1, part_pieces))
+    values = {
+        "x_base": r.x.offset, "x_n": r.x.n, "y_base": begins(r.y), "y_n": r.y.n, "r_base": begins(residual),
+        "r_n": residual.n, "pieces": len(boxes), "piece": words(pieces), "parts": parts, "part_pieces": part_pieces,
+        "blocks": len(blocks), "block": words([v for block in blocks for v in block]), "entries": words(entries),
+        "tiles": words([v for table in tables for v in (*table, *[0] * (longest - len(table)))]),
+        "table_words": longest, "weights": packed, "bias": zeros() if r.bias is None else r.bias,
+        "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
+    }  # fmt: skip
+    return Step(address, fill_words(WORDS, values, keep), (p.n or 0) * parts * len(blocks))
+
+
+def _cut(form: _Form, box: _Box, parts: int) -> Iterator[tuple[_Box, int]]:
+    """A box in at most so many parts of lines, or of outputs if it is one line; and the axis of its lines."""
+    along = _along(form, box.extents)
+    cut = _across(along, len(box.first))
+    for first, count in near_equal(box.extents[cut], -(-box.extents[cut] // min(parts, box.extents[cut]))):
+        begins = [o + first * (a == cut) for a, o in enumerate(box.first)]
+        extents = [count if a == cut else e for a, e in enumerate(box.extents)]
+        yield replace(box, first=tuple(begins), extents=tuple(extents)), along
+
+
+def _across(along: int, axes: int) -> int:
+    """The axis across the lines of a box: of the last two the other, if there are two."""
+    return 2 * axes - 3 - along if axes > 1 else along
+
+
+def _piece(r: Request, sweep: Sweep, residual: Operand, box: _Box, along: int,
+           found: tuple[int, int]) -> tuple[int, ...]:  # fmt: skip
+    """Words of a box but for its table."""
+    across = _across(along, len(sweep))
+    x = sum((o * a.stride - a.pad) * step for o, a, step in zip(box.first, sweep, r.x.spatial, strict=True))
+    y, other = (
+        sum(o * a.out_step * step for o, a, step in zip(box.first, sweep, of.spatial, strict=True))
+        for of in (r.y, residual)
+    )
+    steps = [
+        step for axis, a in ((across, sweep[across]), (along, sweep[along]))
+        for step in (a.stride * r.x.spatial[axis], a.out_step * r.y.spatial[axis], a.out_step * residual.spatial[axis])
+    ]  # fmt: skip
+    return x, y, other, *found, box.extents[across] if across != along else 1, *steps
+
+
+def _lists(r: Request, sweep: Sweep, form: _Form) -> tuple[list[int], dict[tuple[int, ...], tuple[int, int]]]:
+    """Entries, and for every combination of kinds the first word of its list and how many there are."""
+    group, size = r.problem.c // r.problem.groups, r.arith.bytes
+    taps = math.prod(a.taps for a in sweep)
+    found = bands(sweep, _MOST_ENTRIES)
+    entries: list[int] = []
+    lists: dict[tuple[int, ...], tuple[int, int]] = {}
+    for kinds in itertools.product(*(range(len(ranges)) for ranges, _ in found)):
+        places = [(0, 0)]
+        for axis, step, (ranges, _), kind in zip(sweep, r.x.spatial, found, kinds, strict=True):
+            places = [(at + t * axis.dilation * step, tap * axis.taps + t) for at, tap in places for t in ranges[kind]]
+        if form.side_by_side:
+            of_kinds = [v for at, tap in places for v in (at, tap * group * r.target.vector_bytes)]
+        else:
+            of_kinds = [
+                v for first in range(0, group, ROW_WORDS)
+                for count in (min(ROW_WORDS, group - first),)
+                for at, tap in places
+                for v in (at + first * size, count, first * taps + tap * count)
+            ]  # fmt: skip
+        lists[kinds] = len(entries), len(of_kinds) // (2 if form.side_by_side else 3)
+        entries += of_kinds
+    return entries, lists
+
+
+def _blocks(r: Request, form: _Form, residual: Operand, taps: int) -> Iterator[tuple[int, ...]]:
+    """Words of every block."""
+    p, arith, lane = r.problem, r.arith, lanes(r.target, r.arith)
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    if form.side_by_side:
+        used = form.block_groups * group_in
+        for first in range(0, p.c, used):
+            count = min(used, p.c - first)
+            of_block = first // used * taps * group_in * r.target.vector_bytes
+            yield (first * r.x.c, first * r.y.c, first * residual.c, int(count < lane), of_block, first * arith.bytes,
+                   count)  # fmt: skip
+        return
+    outputs, steps = form.vectors * lane, group_in * taps * lane * arith.bytes
+    before = (form.group_blocks - 1) * form.vectors * steps
+    for g in range(p.groups):
+        for b in range(form.group_blocks):
+            first, last = g * group_out + b * outputs, b == form.group_blocks - 1
+            of_block = g * before + b * form.vectors * steps
+            if last:  # these follow after all others
+                of_block = p.groups * before + g * form.last_vectors * steps
+            yield (g * group_in * r.x.c, first * r.y.c, first * residual.c, int(last), of_block, first * arith.bytes,
+                   (group_out - 1) % lane + 1)  # fmt: skip
+
+
+def _walks(r: Request, form: _Form, length: int, last: bool) -> list[int]:
+    """Tiles of a line, equal ones together: how many, then (first output, times, function, 0) of each walk."""
+    p, lane = r.problem, lanes(r.target, r.arith)
+    if form.side_by_side:
+        group = p.c // p.groups
+        used = form.block_groups * group
+        if not (p.c % used > 0 or used < lane if last else used == lane):
+            return [0]
+        functions = grouped.tile_functions(r, FusedTile(r.arith.name, p.y, r.epilogue, last), group, near=True)
+        walks = grouped.walks_of(functions, length, form.most)
+    else:
+        vectors = form.last_vectors if last else form.vectors
+        spec = FusedTile(r.arith.name, p.y, r.epilogue, last and (p.m // p.groups) % lane > 0)
+        if not last and form.group_blocks == 1:
+            return [0]
+        most = run_tiles(r.target)[vectors]
+        wanted = {n for _, n in near_equal(length, most)}
+        functions = [fused_address(r, "channel", spec, n, vectors) if n in wanted else 0 for n in range(1, most + 1)]
+        walks = grouped.walks_of(functions, length, most)
+    return [len(walks) // 4, *walks]
