@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from algorithms import result
+from algorithms import Array, result
 
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
 from polyconv.problem.problem import Problem
+from polyconv.target import host_target
 
 
 def agree(line: str, algorithm: str | None, **options: Any) -> bool:
@@ -76,6 +77,15 @@ def test_in_place(level: str | None) -> None:
             assert agree(line.replace("conv", "conv_transpose", 1), "in_place")
 
 
+@pytest.mark.skipif(host_target().level != "avx512", reason="needs AVX-512")
+@pytest.mark.parametrize("kernel", ["i7x19 k3x4 p1x2", "i9x75 k3x3 p1x1", "i6x130 k2x5 p0x4"])
+def test_in_planes(kernel: str) -> None:
+    extents, taps = kernel.split(" ", 1)
+    for group_in, group_out in itertools.product((2, 8, 17), (1, 3, 8, 13, 27)):
+        more = ("", " s2x2", " d1x2 b1 act=Relu", " s1x2 d2x3 b1 r1")[(group_in + group_out) % 4]
+        assert agree(f"conv f32 NCHW n2 c{3 * group_in} {extents} m{3 * group_out} {taps}{more} g3", "in_planes")
+
+
 @pytest.mark.parametrize("line", [
     "conv f32 NHWC n1 c36 i600 m36 k9 s2 p4 g9", "conv f32 NHWC n1 c36 i9 m18 k12 p8 g2 b1",
     "conv f64 NHWC n2 c20 i5x6x9 m20 k3x3x3 p1x1x1 g5 b1 r1", "conv f32 NHWC n1 c40 i1x30 m40 k3x3 p1x1 g4",
@@ -83,14 +93,9 @@ def test_in_place(level: str | None) -> None:
     "conv f32>f16 NHWC n1 c24 i9x9 m24 k3x3 p1x1 g3", "conv f32 NHWC n0 c24 i9x9 m24 k3x3 p1x1 g3",
 ])  # fmt: skip
 def test_in_place_by_threads_and_strides(line: str) -> None:
+    plain = shared_by_threads(line, "in_place")
     p = Problem.parse(line)
     made = operands(p, np.random.default_rng(0), "normal")
-    plain = result(p, made, "in_place")
-    assert plain is not None
-    assert complaint(p, expected(p, made), plain) is None
-    shared = result(p, made, "in_place", threads=2)
-    assert shared is not None
-    assert np.array_equal(plain, shared)
     for axis in range(plain.ndim):
         every_second = tuple(slice(None, None, 2) if a == axis else slice(None) for a in range(plain.ndim))
         apart = np.zeros([2 * e if a == axis else e for a, e in enumerate(plain.shape)], plain.dtype)[every_second]
@@ -100,6 +105,40 @@ def test_in_place_by_threads_and_strides(line: str) -> None:
     turned = result(p, backwards, "in_place")
     assert turned is not None
     assert np.array_equal(plain, turned)
+
+
+def shared_by_threads(line: str, algorithm: str) -> Array:
+    """What one thread computes, which is right, and what two do."""
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(0), "normal")
+    alone, shared = (result(p, made, algorithm, threads=n) for n in (1, 2))
+    assert alone is not None and shared is not None
+    assert complaint(p, expected(p, made), alone) is None
+    assert np.array_equal(alone, shared)
+    return alone
+
+
+@pytest.mark.skipif(host_target().level != "avx512", reason="needs AVX-512")
+@pytest.mark.parametrize("line", [
+    "conv f32 NCHW n1 c36 i600 m36 k9 s2 p4 g9", "conv f32 NCHW n1 c36 i9 m18 k12 p8 g2 b1",
+    "conv f64 NCHW n2 c20 i5x6x9 m20 k3x3x3 p1x1x1 g5 b1 r1", "conv f32 NCHW n1 c40 i1x30 m40 k3x3 p1x1 g4",
+    "conv f32 NCHW n1 c40 i30x1 m40 k3x5 p1x2 g2", "conv f32 NCHW n3 c64 i14x14 m64 k3x3 s2x2 p1x1 g4",
+    "conv f32>f16 NCHW n1 c24 i9x9 m24 k3x3 p1x1 g3", "conv f32 NCHW n0 c24 i9x9 m24 k3x3 p1x1 g3",
+    "conv f32 NCHW n1 c8 i3x200 m8 k1x40 p0x39 g2 s1x2",
+])  # fmt: skip
+def test_in_planes_by_threads_and_strides(line: str) -> None:
+    plain = shared_by_threads(line, "in_planes")
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(0), "normal")
+    backwards = replace(made, x=np.ascontiguousarray(made.x[:, ::-1])[:, ::-1])  # planes in the other order
+    turned = result(p, backwards, "in_planes")
+    assert turned is not None
+    assert np.array_equal(plain, turned)
+    for axis in range(plain.ndim):
+        every_second = tuple(slice(None, None, 2) if a == axis else slice(None) for a in range(plain.ndim))
+        apart = np.zeros([2 * e if a == axis else e for a, e in enumerate(plain.shape)], plain.dtype)[every_second]
+        result(p, made, "in_planes", out=apart)
+        assert np.array_equal(plain, apart)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+
+from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, grouped
 from polyconv.algorithms.panel import Words
@@ -43,7 +45,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "build", "cost", "workspace"]
+__all__ = ["applicable", "build", "cost", "driver_address", "parts_of", "program_step", "runs", "workspace"]
 
 _MOST_ENTRIES, _MOST_PIECES = 1 << 16, 1 << 12
 """Most entries of all lists, and most boxes of a sweep."""
@@ -110,7 +112,7 @@ def applicable(s: Situation) -> str | None:
     for sweep in sweeps(p):
         kinds = bands(sweep, _MOST_ENTRIES)
         entries = math.prod(sum(map(len, ranges)) for ranges, _ in kinds) * -(-p.c // p.groups // ROW_WORDS)
-        pieces = math.prod(len(_runs(of)) for _, of in kinds[-2:]) * math.prod(axis.out for axis in sweep[:-2])
+        pieces = math.prod(len(runs(of)) for _, of in kinds[-2:]) * math.prod(axis.out for axis in sweep[:-2])
         if entries > _MOST_ENTRIES or pieces > _MOST_PIECES:
             return "has too many boxes of outputs with taps of their own"
     return None
@@ -204,7 +206,7 @@ class _Box:
     taps: int
 
 
-def _runs(of_output: tuple[int, ...]) -> list[tuple[int, int, int]]:
+def runs(of_output: tuple[int, ...]) -> list[tuple[int, int, int]]:
     """Neighbours of the same kind: first, number, kind."""
     found, first = [], 0
     for kind, run in itertools.groupby(of_output):
@@ -218,15 +220,15 @@ def _runs(of_output: tuple[int, ...]) -> list[tuple[int, int, int]]:
 def _boxes(sweep: Sweep) -> tuple[_Box, ...]:
     """The boxes of a sweep, a single output along all axes but the last two."""
     found = bands(sweep, _MOST_ENTRIES)
-    runs = [_runs(of_output) for _, of_output in found]
-    runs[:-2] = [[(o, 1, kind) for first, count, kind in some for o in range(first, first + count)]
-                 for some in runs[:-2]]  # fmt: skip
+    along = [runs(of_output) for _, of_output in found]
+    along[:-2] = [[(o, 1, kind) for first, count, kind in some for o in range(first, first + count)]
+                  for some in along[:-2]]  # fmt: skip
     return tuple(
         _Box(
             tuple(first for first, _, _ in box), tuple(count for _, count, _ in box), tuple(kind for _, _, kind in box),
             math.prod(len(kinds[kind]) for (kinds, _), (_, _, kind) in zip(found, box, strict=True)),
         )
-        for box in itertools.product(*runs)
+        for box in itertools.product(*along)
     )  # fmt: skip
 
 
@@ -245,13 +247,18 @@ def build(r: Request) -> Program:
         return grouped.build(r) if side_by_side else direct.build(r)
     form = _grouped_form(s, r.arith) if side_by_side else _channel_form(s, r.arith)
     keep: list[Any] = []
-    address = kernel("in_place", ("in_place",), lambda k: driver(k, "in_place"), r.target, check=r.check)["in_place"]
+    address = driver_address(r)
     steps = [_step(r, sweep, form, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), 0, tuple(keep))
 
 
+def driver_address(r: Request) -> int:
+    """Address of the driver."""
+    return kernel("in_place", ("in_place",), lambda k: driver(k, "in_place"), r.target, check=r.check)["in_place"]
+
+
 def _step(r: Request, sweep: Sweep, form: _Form, address: int, keep: list[Any]) -> Step:
-    p, arith = r.problem, r.arith
+    arith = r.arith
     residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     lane = lanes(r.target, arith)
@@ -263,31 +270,45 @@ def _step(r: Request, sweep: Sweep, form: _Form, address: int, keep: list[Any]) 
             lambda: direct.packed_weights(r, r.weights(sweep), form.vectors, form.last_vectors),
         )
     blocks = list(_blocks(r, form, residual, math.prod(a.taps for a in sweep)))
-    wanted = 1 if r.situation.threads == 1 else -(-4 * r.situation.threads // max(1, (p.n or 0) * len(blocks)))
     entries, lists = _lists(r, sweep, form)
-    boxes = [(box, along) for whole in _boxes(sweep) for box, along in _cut(form, whole, wanted)] if p.n else []
+    boxes = [(box, along) for whole in _boxes(sweep) for box, along in _cut(form, whole, parts_of(r, len(blocks)))]
     lengths = sorted({box.extents[along] for box, along in boxes})
     tables = [_walks(r, form, length, last) for length in lengths for last in (False, True)]
-    longest = max(map(len, tables), default=0)
     pieces = [
-        v for box, along in boxes
-        for v in (*_piece(r, sweep, residual, box, along, lists[box.kinds]), 2 * lengths.index(box.extents[along]))
+        (*_piece(r, sweep, residual, box, along, lists[box.kinds]), 2 * lengths.index(box.extents[along]))
+        for box, along in boxes
     ]  # fmt: skip
+    return program_step(r, sweep, address, keep, pieces, blocks, entries, tables, packed)
+
+
+def parts_of(r: Request, blocks: int) -> int:
+    """Into how many parts the boxes of so many blocks are cut, so that every thread has a few."""
+    threads = r.situation.threads
+    return 1 if threads == 1 else -(-4 * threads // max(1, (r.problem.n or 0) * blocks))
+
+
+def program_step(r: Request, sweep: Sweep, address: int, keep: list[Any], pieces: Sequence[Sequence[int]],
+                 blocks: Sequence[Sequence[int]], entries: list[int], tables: Sequence[Sequence[int]],
+                 packed: NDArray[Any]) -> Step:  # fmt: skip
+    """Step of a sweep from its pieces (``PIECE``), blocks (``BLOCK``), entries and tables of walks."""
+    residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
 
     def begins(o: Operand) -> int:
         return o.offset + sum(a.first_out * step for a, step in zip(sweep, o.spatial, strict=True))
 
-    part_pieces = -(-len(boxes) // wanted)
-    parts = -(-len(boxes) // max(1, part_pieces))
+    longest = max(map(len, tables), default=0)
+    part_pieces = -(-len(pieces) // parts_of(r, len(blocks)))
+    parts = -(-len(pieces) // max(1, part_pieces))
     values = {
         "x_base": r.x.offset, "x_n": r.x.n, "y_base": begins(r.y), "y_n": r.y.n, "r_base": begins(residual),
-        "r_n": residual.n, "pieces": len(boxes), "piece": words(pieces), "parts": parts, "part_pieces": part_pieces,
-        "blocks": len(blocks), "block": words([v for block in blocks for v in block]), "entries": words(entries),
+        "r_n": residual.n, "pieces": len(pieces), "piece": words([v for piece in pieces for v in piece]),
+        "parts": parts, "part_pieces": part_pieces, "blocks": len(blocks),
+        "block": words([v for block in blocks for v in block]), "entries": words(entries),
         "tiles": words([v for table in tables for v in (*table, *[0] * (longest - len(table)))]),
         "table_words": longest, "weights": packed, "bias": zeros() if r.bias is None else r.bias,
         "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
     }  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), (p.n or 0) * parts * len(blocks))
+    return Step(address, fill_words(WORDS, values, keep), (r.problem.n or 0) * parts * len(blocks))
 
 
 def _cut(form: _Form, box: _Box, parts: int) -> Iterator[tuple[_Box, int]]:

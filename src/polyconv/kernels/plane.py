@@ -1,0 +1,55 @@
+"""Tiles of output channels by pixels of a row, straight on planes: lanes are pixels, some of them in the padding.
+
+Every vector of pixels is read where it lies, of every second pixel where the stride is two; what lies outside a row is
+masked by bits that stand in the entries, so that padding costs no copy.
+"""
+
+from __future__ import annotations
+
+from polyconv.kernels.fused import SIGNATURE, FusedTile, Out
+from polyconv.kernels.isa import ARITHMETIC
+from polyconv.kernels.language import Mask, Module, Type, Value, vector
+
+__all__ = ["entry_words", "plane_tile"]
+
+
+def entry_words(vectors: int, stride: int) -> int:
+    """Words of an entry, a tap of some channels: its offset, rows of weights before it, channels, and of each load."""
+    return 3 + vectors * stride
+
+
+def plane_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, stride: int, *,
+               f16c: bool) -> None:  # fmt: skip
+    """Add the tile of ``rows`` output channels by ``vectors`` vectors of neighbouring outputs.
+
+    The contract is the fused pixel tile's, but ``step`` lies between planes of the input, and in place of the tiles to
+    walk stand the lanes of the last vector.  The word of a load holds the lanes there are: a bit for each, the first,
+    and the end.
+    """
+    kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
+    even = [2 * lane for lane in range(lanes)]
+    with k.function(name, *SIGNATURE) as given:
+        x, plane, entries, n, weights, y, y_step, residual, r_step, last, _, bias, scale, constants = given
+        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
+        with k.loop(0, n, carry=[k.constant(kind, 0)] * (rows * vectors)) as entry:
+            place = entries + entry.index * (8 * entry_words(vectors, stride))
+            there = [_mask(k, k.word(place, 3 + part), lanes) for part in range(vectors * stride)]
+            source = x + k.word(place)
+            stream = weights + k.word(place, 1) * (rows * kind.element_bytes)
+            with k.loop(0, k.word(place, 2), carry=[source, stream, *entry.values]) as channel:
+                pixels, b, *total = channel.values
+                loads = [k.load_first(kind, pixels + part * kind.bytes, mask) for part, mask in enumerate(there)]
+                if stride == 2:
+                    loads = [k.shuffle(loads[j], loads[j + 1], even) for j in range(0, len(loads), 2)]
+                for r in range(rows):
+                    weight = k.broadcast(kind, b + r * kind.element_bytes)
+                    for j, value in enumerate(loads):
+                        total[r * vectors + j] = k.fma(weight, value, total[r * vectors + j])
+                channel.next(pixels + plane, b + rows * kind.element_bytes, *total)
+            entry.next(*channel.results[2:])
+        out.store(entry.results, vectors, y, y_step, residual, r_step)
+
+
+def _mask(k: Module, word: Value, lanes: int) -> Mask:
+    bits = k.cast("bitcast", k.cast("trunc", word, Type(f"i{lanes}")), vector("i1", lanes))
+    return Mask(bits, word >> 48, (word >> 32) & 255)
