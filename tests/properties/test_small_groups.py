@@ -178,6 +178,7 @@ def test_rows_of_tiles(layout: str, level: str | None) -> None:
     "conv f32 {} n1 c12 i70x60 m24 k3x3 p1x1 g3", "conv f64 {} n1 c20 i9x9 m20 k3x3 p1x1 g5 b1",
     "conv f16 {} n1 c24 i9x9 m24 k3x3 p1x1 g4 b1 r1", "conv bf16 {} n1 c24 i9x9 m24 k3x3 p2x0 g3",
     "conv_transpose f32 {} n1 c24 i9x9 m24 k3x3 p1x1 g6 b1", "conv f32 {} n1 c8 i3x700 m8 k3x3 p1 g1",
+    "conv f32 {} n1 c256 i3x5x33 m256 k3x3x3 p1x1x1 g32 b1 r1", "conv f32 {} n1 c768 i6x9 m768 k3x3 p1x1 g64",
 ])  # fmt: skip
 @pytest.mark.parametrize("algorithm", ["winograd_rows", "winograd_groups"])
 def test_shapes_of_rows_of_tiles(algorithm: str, layout: str, line: str) -> None:
@@ -205,11 +206,14 @@ def test_rows_of_tiles_beyond_the_caches(level: str | None) -> None:
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("axis", range(4))
-@pytest.mark.parametrize("algorithm", ["winograd_rows", "winograd_groups"])
-def test_rows_of_tiles_that_lie_apart(algorithm: str, layout: str, axis: int) -> None:
+@pytest.mark.parametrize(("algorithm", "channels", "value"), [
+    ("winograd_rows", 40, 0), ("winograd_groups", 40, 0), ("winograd_groups", 512, 0), ("winograd_groups", 256, np.inf),
+])  # fmt: skip
+def test_rows_of_tiles_that_lie_apart(algorithm: str, channels: int, value: float, layout: str, axis: int) -> None:
     """Inputs and results of any strides, with the same bits."""
-    p = Problem.parse(f"conv f32 {layout} n1 c40 i9x19 m40 k3x3 p1x1 g5")
+    p = Problem.parse(f"conv f32 {layout} n1 c{channels} i9x19 m{channels} k3x3 p1x1 g{channels // 8} b1")
     made = operands(p, np.random.default_rng(0), "normal")
+    made.x[(0, 35, 6, 7) if layout == "NCHW" else (0, 6, 7, 35)] += value
     plain = result(p, made, algorithm)
     assert plain is not None
     every_second = tuple(slice(None, None, 2) if a == axis else slice(None) for a in range(4))
@@ -217,7 +221,7 @@ def test_rows_of_tiles_that_lie_apart(algorithm: str, layout: str, axis: int) ->
     x[...] = made.x
     out = np.zeros([2 * e if a == axis else e for a, e in enumerate(plain.shape)], plain.dtype)[every_second]
     result(p, replace(made, x=x), algorithm, out=out)
-    assert np.array_equal(plain, out)
+    assert np.array_equal(plain, out, equal_nan=True)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

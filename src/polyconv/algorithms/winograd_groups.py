@@ -76,8 +76,11 @@ what a second-level cache has."""
 _MOST_BLOCKS = 16
 """Blocks of an item: neighbours in memory, which come together."""
 
-_COLLIDING = {512: 8.0, 1024: 22.0}
-"""Cycles more that a column takes where pixels lie a multiple of so many bytes apart."""
+_COLLIDING = 8.0
+"""Cycles more that a column takes where pixels lie a multiple of 512 bytes apart: in few sets of a cache."""
+_SHARED, _TOGETHER = 1024, 4
+"""Where pixels lie a multiple of so many bytes apart they share few sets of a cache, and what comes of a line for one
+block would be gone before the next; so many blocks are transformed side by side there.  Measured: 5 to 40 % off."""
 _CACHED_BYTES, _LAST_BYTES = 6 << 20, 5.0
 """Input and result beyond this come and go a vector of each pixel at a time; bytes a cycle."""
 
@@ -85,9 +88,10 @@ WORDS = (
     *COMMON,
     "lanes_used", "total_channels", "total_blocks", "item_blocks", "block_groups", "total_groups", "word_bytes",
     "vector_bytes", "reach", "near_in", "near_out", "places", "out_y", "y_taps", "outer_lines", "line_bytes",
-    "*move_in", "*columns_in", "v", "v_point", "v_line", "*bands", "*lists", "*entries", "*tiles", "table_words",
-    "*weights", "w_block", "w_point", "sums", "s_point", "*columns_out", "y_row", "r_row", "out", "out_line",
-    "*move_out", "*bias", "*scale", "*constants", "again", "*again_words", "again_blocks", "*repair",
+    "*move_in", "*columns_in", "together", "beside", "v", "v_point", "v_line", "v_vector", "*bands", "*lists",
+    "*entries", "*tiles", "table_words", "*weights", "w_block", "w_point", "sums", "s_point", "sums_vector", "*columns_out",
+    "y_row", "r_row", "out", "out_line", "*move_out", "*bias", "*scale", "*constants", "again", "*again_words",
+    "again_blocks", "*repair",
 )  # fmt: skip
 """The driver's words.  ``tiles`` holds two tables, of boxes and of those cut short along the last axis: a count, then
 (first pixel, times, function) of every walk of a row."""
@@ -101,27 +105,32 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         first = item.g * p.item_blocks
         rows = box_rows(k, p, item, 2)
         flag = workspace + p.axes * 24
-        with k.loop(0, k.minimum(p.item_blocks, p.total_blocks - first)) as block:
-            absolute = first + block.index
-            channels = k.minimum(p.lanes_used, p.total_channels - absolute * p.lanes_used)
+        blocks = k.minimum(p.item_blocks, p.total_blocks - first)
+        with k.loop(0, blocks, p.together) as some:  # what is done again, if anything
+            end = k.minimum(some.index + p.together, blocks)
             k.store(k.constant(INT, 0), flag, 8)
-            _transform_inputs(k, p, item, k.buffer(frame, 0), workspace, block.index, channels, vector_bytes)
-            with k.loop(0, rows) as row:
-                _multiply(k, p, item, workspace, absolute, row.index)
-                _back(k, p, item, frame, workspace, block.index, absolute, channels, row.index, flag)
+            with k.loop(some.index, end, p.beside) as block:
+                absolute, vectors = first + block.index, k.minimum(p.beside, end - block.index)
+                channels = k.minimum(p.lanes_used, p.total_channels - absolute * p.lanes_used)
+                x = k.buffer(frame, 0)
+                _transform_inputs(k, p, item, x, workspace, block.index, vectors, channels, vector_bytes)
+                with k.loop(0, rows) as row:
+                    with k.loop(0, vectors) as v:
+                        _multiply(k, p, item, workspace, absolute + v.index, v.index, row.index)
+                    _back(k, p, item, frame, workspace, block.index, absolute, vectors, channels, row.index, flag)
             with k.when(k.word(flag) > 0):
                 header = again_header(k, p, item, workspace)
-                begins = absolute * p.block_groups
-                with k.loop(begins, k.minimum(begins + p.block_groups, p.total_groups)) as group:
+                begins, past = (first + some.index) * p.block_groups, (first + end) * p.block_groups
+                with k.loop(begins, k.minimum(past, p.total_groups)) as group:
                     k.call(
                         p.buffer("repair"), frame, p.buffer("again_words"), header, item.n, group.index, 0,
                         p.again_blocks,
                     )  # fmt: skip
 
 
-def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, block: Value, channels: Value,
-                      vector_bytes: int) -> None:  # fmt: skip
-    """All lines of a block."""
+def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, block: Value, vectors: Value,
+                      channels: Value, vector_bytes: int) -> None:  # fmt: skip
+    """All lines of some blocks."""
     y, last = axis_record(k, p, p.axes - 2), axis_record(k, p, p.axes - 1)
     beside = block * p.lanes_used
     panel, near = workspace + p.panel, p.near_in.equals(1)
@@ -139,13 +148,13 @@ def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buf
             there = k.select(inside.equals(1), end, head)
             k.call(
                 p.buffer("columns_in"), x + (offset + first * y.x_stride + (at + head) * last.x_stride), y.x_stride,
-                last.x_stride, target, p.v_point, channels, head, there, pixels, 0 - first,
-                k.minimum(y.inp - first, p.y_taps),
+                last.x_stride, p.lanes_used * p.x_c, target, p.v_point, p.v_vector, vectors, channels, head, there,
+                pixels, 0 - first, k.minimum(y.inp - first, p.y_taps),
             )  # fmt: skip
         with k.when(near, otherwise=True):
             k.call(
-                p.buffer("columns_in"), panel + line.index * (p.y_taps * p.line_bytes), p.line_bytes, p.vector_bytes,
-                target, p.v_point, channels, 0, pixels, pixels, 0, p.y_taps,
+                p.buffer("columns_in"), panel + line.index * (p.y_taps * p.line_bytes), p.line_bytes, p.vector_bytes, 0,
+                target, p.v_point, 0, 1, channels, 0, pixels, pixels, 0, p.y_taps,
             )  # fmt: skip
 
 
@@ -167,11 +176,12 @@ def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, beside: Va
     fill(k, p, item, x, beside, put)
 
 
-def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, block: Value, row: Value) -> None:
+def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, block: Value, beside: Value, row: Value) -> None:
     """The products of a block, for a row of the outer axes."""
     line, _, _ = row_place(k, p, item, row)
     entries, count = row_entries(k, p, item, row, 2)
-    v = workspace + (p.v + line // p.y_taps * p.v_line)
+    v = workspace + (p.v + line // p.y_taps * p.v_line + beside * p.v_vector)
+    sums = workspace + (p.sums + beside * p.sums_vector)
     weights = p.buffer("weights") + block * p.w_block
     short = item.extent(p.axes - 1) < axis_record(k, p, p.axes - 1).block
     table = p.buffer("tiles") + k.select(short, p.table_words * 8, 0)
@@ -180,7 +190,7 @@ def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, block: Value, 
         first, times = k.word(place) * p.vector_bytes, k.word(place, 1)
         k.call(
             k.buffer(place, 2), v + (point.index * p.v_point + first), p.vector_bytes, entries, count,
-            weights + point.index * p.w_point, workspace + (p.sums + point.index * p.s_point + first), p.vector_bytes,
+            weights + point.index * p.w_point, sums + (point.index * p.s_point + first), p.vector_bytes,
             workspace, 0, times, p.lanes_used, p.buffer("bias"), p.buffer("scale"), p.buffer("constants"),
         )  # fmt: skip
 
@@ -196,7 +206,7 @@ def _points(k: Module, p: Words, item: Item) -> Value:
 
 
 def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, block: Value, absolute: Value,
-          channels: Value, row: Value, flag: Buffer) -> None:  # fmt: skip
+          vectors: Value, channels: Value, row: Value, flag: Buffer) -> None:  # fmt: skip
     """Results of a row of the outer axes."""
     last, pixels, valid = axis_record(k, p, p.axes - 1), item.extent(p.axes - 1), _lines(k, p, item)
     _, y_row, r_row = row_place(k, p, item, row)
@@ -207,14 +217,14 @@ def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, blo
     sums, near = workspace + p.sums, p.near_out.equals(1)
     with k.when(near):
         k.call(
-            p.buffer("columns_out"), sums, p.s_point, y, p.y_row, last.y_stride, channels, pixels, valid, bias, r,
-            p.r_row, last.r_stride, constants, flag,
+            p.buffer("columns_out"), sums, p.s_point, p.sums_vector, y, p.y_row, last.y_stride, p.lanes_used * p.y_c,
+            vectors, channels, p.lanes_used, pixels, valid, bias, r, p.r_row, last.r_stride, p.r_c, constants, flag,
         )  # fmt: skip
     with k.when(near, otherwise=True):
         out = workspace + p.out
         k.call(
-            p.buffer("columns_out"), sums, p.s_point, out, p.out_line, p.vector_bytes, channels, pixels, valid, bias,
-            workspace, 0, 0, constants, flag,
+            p.buffer("columns_out"), sums, p.s_point, 0, out, p.out_line, p.vector_bytes, 0, 1, channels, 0, pixels,
+            valid, bias, workspace, 0, 0, 0, constants, flag,
         )  # fmt: skip
         with k.loop(0, valid) as i:
             k.call(
@@ -257,11 +267,11 @@ def cost(s: Situation) -> dict[str, float]:
         rows, outer_lines = math.prod(plan.box[:-2]), math.prod(h.count for h in plan.held[:-2])
         taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
         far, each = 1.2 if outer_lines > 1 else 1.0, 10.0
-        if near and blocks > 1 and plan.box[-1] > 8:  # a block meets its pixels in few sets of a cache
-            each += _COLLIDING.get(math.gcd(p.c * p.x_dtype.itemsize, 1024), 0.0)
+        if near and p.c * p.x_dtype.itemsize % 512 == 0 and plan.box[-1] > 8:
+            each += _COLLIDING
         for _, pixels in near_equal(plan.box[-1], most):
             step = max(pixels * group / 2, (pixels + group) / 2, 4.0) * far
-            alone = group if pixels == 1 else 0.0  # nothing else to do while its sums are added
+            alone = group / 2 if pixels == 1 else 0.0  # little else to do while its sums are added
             products += box_count * rows * SCHEME.n * (taps * step + 4 + 0.35 * pixels * group + alone)
         products += box_count * rows * SCHEME.n * 20.0
         transforms += box_count * (200.0 + outer_lines * (40 + plan.held[-1].count * each))
@@ -313,12 +323,20 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     outer_lines, line_bytes = math.prod(h.count for h in held[:-2]), odd_lines(held[-1].count * pixel)
     panel = -(-(24 * len(sweep) + 8) // 64) * 64
     v = panel + outer_lines * SCHEME.n * line_bytes
-    sums = v + outer_lines * SCHEME.n * line_bytes
+    together = _together(s, arith)
+    sums = v + together * outer_lines * SCHEME.n * line_bytes
     s_point = odd_lines(box[-1] * pixel)
-    out = sums + SCHEME.n * s_point
+    out = sums + together * SCHEME.n * s_point
     end = max(out + SCHEME.m * box[-1] * pixel, panel + direct.again_workspace(s, arith, sweep, outputs))
     blocks = -(-total // -(-total // _MOST_BLOCKS))
     return _Plan(box, held, blocks, line_bytes, panel, v, line_bytes, sums, s_point, out, box[-1] * pixel, end)
+
+
+def _together(s: Situation, arith: Arithmetic) -> int:
+    """Blocks whose columns are transformed side by side."""
+    p = s.problem
+    whole = p.layout == "NHWC" and p.c % lanes_used(s, arith) == 0
+    return min(_TOGETHER, block_count(s, arith)) if whole and p.c * p.x_dtype.itemsize % _SHARED == 0 else 1
 
 
 def build(r: Request) -> Program:
@@ -333,7 +351,7 @@ def build(r: Request) -> Program:
 def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     p, arith, last, plan = r.problem, r.arith, sweep[-1], _plan(r.situation, r.arith, sweep)
     group, used, blocks = p.c // p.groups, lanes_used(r.situation, arith), block_count(r.situation, arith)
-    pixel, v_line = r.target.vector_bytes, SCHEME.n * plan.v_point
+    pixel, v_line, together = r.target.vector_bytes, SCHEME.n * plan.v_point, _together(r.situation, arith)
     move_in, move_out = (
         Move(p.x, arith.accumulator, along_in(r, last, "c")),
         Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue),
@@ -368,7 +386,10 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "outer_lines": math.prod(h.count for h in plan.held[:-2]), "line_bytes": plan.line_bytes,
         "move_in": 0 if near_in else move_address(r, move_in),
         "columns_in": _columns(r, move_in if near_in else Move(arith.name, arith.accumulator, "cc")),
-        "v": plan.v, "v_point": plan.v_point, "v_line": v_line, **row_lists(sweep[:-2], entries, ENTRY_WORDS),
+        "together": together, "beside": together if near_in and near_out else 1,
+        "v": plan.v, "v_point": plan.v_point, "v_line": v_line,
+        "v_vector": math.prod(h.count for h in plan.held[:-2]) * v_line, "sums_vector": SCHEME.n * plan.s_point,
+        **row_lists(sweep[:-2], entries, ENTRY_WORDS),
         "tiles": words([v for t in tables for v in (len(t) // 4, *t, *[0] * (longest - 1 - len(t)))]),
         "table_words": longest, "weights": packed, "w_block": SCHEME.n * taps * of_tap, "w_point": taps * of_tap,
         "sums": plan.sums, "s_point": plan.s_point,

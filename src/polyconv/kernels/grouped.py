@@ -105,15 +105,17 @@ def blocks_in(k: Module, name: str, spec: Move, lanes: int, used: int, *, f16c: 
 
 
 def columns_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool) -> None:
-    """Add ``name(x, line, pixel, target, point, channels, head, end, count, top, bottom)``.
+    """Add Winograd's way in along columns of pixels, of some vectors of channels beside each other.
 
-    Winograd's way in along columns of pixels, of a vector's worth of channels: pixels head..end of lines top..bottom,
-    of one line at least, come from memory, where pixel ``head`` of line 0 would lie at ``x``; others are zeros.
+    ``name(x, line, pixel, x_vector, target, point, target_vector, vectors, channels, head, end, count, top, bottom)``:
+    pixels head..end of lines top..bottom, of one line at least, come from memory, where pixel ``head`` of line 0 would
+    lie at ``x``; others are zeros.
     """
     block = Block(k, spec, vector(spec.target, lanes), f16c)
     kind = block.kind.of(LLVM_NAMES[spec.source])
-    arguments = ("buffer", "int", "int", "buffer", "int", "int", "int", "int", "int", "int", "int")
-    with k.function(name, *arguments) as (x, line, pixel, target, point, channels, head, end, count, top, bottom):
+    arguments = ("buffer", "int", "int", "int", "buffer", *("int",) * 9)
+    with k.function(name, *arguments) as (x, line, pixel, x_vector, target, point, target_vector, vectors, *sizes):
+        channels, head, end, count, top, bottom = sizes
         mask, nothing = k.mask(channels, lanes), k.constant(vector("i1", lanes), 0)
         masks, places = [], []
         for i in range(y.n):
@@ -129,53 +131,58 @@ def columns_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c:
                 at = k.rebase(at + point)
 
         for low, high in ((k.constant(INT, 0), head), (end, count)):
-            with k.loop(low, high) as u:
-                put([k.constant(block.kind, 0)] * y.n, target + u.index * block.kind.bytes)
+            with k.loop(0, vectors) as v, k.loop(low, high) as u:
+                place = target + (v.index * target_vector + u.index * block.kind.bytes)
+                put([k.constant(block.kind, 0)] * y.n, place)
         with k.loop(head, end, carry=[x]) as u:
-            values = [
-                converted(block, k.load_first(kind, u.values[0] + at, there), k.constant(INT, 0))
-                for at, there in zip(places, masks, strict=True)
-            ]
-            put(y.forward(k, values), target + u.index * block.kind.bytes)
+            with k.loop(0, vectors, carry=[u.values[0], target + u.index * block.kind.bytes]) as v:
+                values = [
+                    converted(block, k.load_first(kind, v.values[0] + at, there), k.constant(INT, 0))
+                    for at, there in zip(places, masks, strict=True)
+                ]
+                put(y.forward(k, values), v.values[1])
+                v.next(v.values[0] + x_vector, v.values[1] + target_vector)
             u.next(u.values[0] + pixel)
 
 
 def columns_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool) -> None:
     """Add the way back: the first lines of some pixels, with their epilogue.
 
-    ``name(sums, point, target, line, pixel, channels, pixels, lines, bias, residual, r_line, r_pixel, constants,
-    flag)``; where an output is not finite ``flag`` becomes non-zero.  Without the last line there is no product at
+    ``name(sums, point, sums_vector, target, line, pixel, target_vector, vectors, channels, used, pixels, lines, bias,
+    residual, r_line, r_pixel, r_channel, constants, flag)``; a vector has ``used`` channels more before it than the one
+    beside it.  Where an output is not finite ``flag`` becomes non-zero.  Without the last line there is no product at
     infinity, which alone needs it.
     """
     block = Block(k, spec, vector(spec.source, lanes), f16c)
-    kind, zero = block.kind, k.constant(INT, 0)
+    kind = block.kind
     arguments = (
-        "buffer", "int", "buffer", "int", "int", "int", "int", "int", "buffer", "buffer", "int", "int", "buffer",
-        "buffer",
+        "buffer", "int", "int", "buffer", *("int",) * 8, "buffer", "buffer", "int", "int", "int", "buffer", "buffer",
     )  # fmt: skip
-    with k.function(name, *arguments) as (sums, point, target, line, pixel, channels, pixels, lines, *rest):
-        bias, residual, r_line, r_pixel, constants, flag = rest
+    with k.function(name, *arguments) as (sums, point, sums_vector, target, line, pixel, target_vector, *rest):
+        vectors, channels, used, pixels, lines, bias, residual, r_line, r_pixel, r_channel, constants, flag = rest
         mask, nothing = k.mask(channels, lanes), k.constant(vector("i1", lanes), 0)
         masks = [Mask(k.select(lines > i, mask.bits, nothing), k.select(lines > i, mask.count, 0)) for i in range(y.m)]
         stores = [
-            store_out(block, bias, bias, residual + r_line * i if i else residual, r_pixel, zero, constants)
+            store_out(block, bias, bias, residual + r_line * i if i else residual, r_pixel, r_channel, constants)
             for i in range(y.m)
         ]
         with k.loop(0, pixels, carry=[target, k.constant(kind, 0)]) as u:
-            place, seen = u.values
-            at, products = sums + u.index * kind.bytes, []
-            for i in range(y.n):
-                products.append(k.load_first(kind, at, mask if i < y.n - 1 else masks[-1]))
-                at = at + point
-            outputs = y.back(k, products)
-            at, total = place, outputs[0]
-            for value, store, there in zip(outputs, stores, masks, strict=True):
-                store(value, at, u.index, zero, there)
-                at = at + line
-            for value in outputs[1:]:
-                total = total + value
-            # 0 * Inf and 0 * NaN are NaN, of a sum too: one multiply-add finds them
-            u.next(place + pixel, k.fma(total, k.constant(kind, 0), seen))
+            with k.loop(0, vectors, carry=[u.values[0], sums + u.index * kind.bytes, u.values[1]]) as v:
+                place, at, seen = v.values
+                products, source = [], at
+                for i in range(y.n):
+                    products.append(k.load_first(kind, source, mask if i < y.n - 1 else masks[-1]))
+                    source = source + point
+                outputs = y.back(k, products)
+                to, total = place, outputs[0]
+                for value, store, there in zip(outputs, stores, masks, strict=True):
+                    store(value, to, u.index, v.index * used, there)
+                    to = to + line
+                for value in outputs[1:]:
+                    total = total + value
+                # 0 * Inf and 0 * NaN are NaN, of a sum too: one multiply-add finds them
+                v.next(place + target_vector, at + sums_vector, k.fma(total, k.constant(kind, 0), seen))
+            u.next(u.values[0] + pixel, v.results[2])
         found = k.any(u.results[1].is_nan())
         with k.when(found > 0):
             k.store(found, flag)
