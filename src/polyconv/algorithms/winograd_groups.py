@@ -85,13 +85,12 @@ _CACHED_BYTES, _LAST_BYTES = 6 << 20, 5.0
 """Input and result beyond this come and go a vector of each pixel at a time; bytes a cycle."""
 
 WORDS = (
-    *COMMON,
-    "lanes_used", "total_channels", "total_blocks", "item_blocks", "block_groups", "total_groups", "word_bytes",
-    "vector_bytes", "reach", "near_in", "near_out", "places", "out_y", "y_taps", "outer_lines", "line_bytes",
-    "*move_in", "*columns_in", "together", "beside", "v", "v_point", "v_line", "v_vector", "*bands", "*lists",
-    "*entries", "*tiles", "table_words", "*weights", "w_block", "w_point", "sums", "s_point", "sums_vector", "*columns_out",
-    "y_row", "r_row", "out", "out_line", "*move_out", "*bias", "*scale", "*constants", "again", "*again_words",
-    "again_blocks", "*repair",
+    *COMMON, "lanes_used", "total_channels", "total_blocks", "item_blocks", "block_groups", "total_groups",
+    "word_bytes", "vector_bytes", "reach", "near_in", "near_out", "places", "out_y", "y_taps", "outer_lines",
+    "line_bytes", "*move_in", "*columns_in", "together", "beside", "v", "v_point", "v_line", "v_vector", "*bands",
+    "*lists", "*entries", "*tiles", "table_words", "*weights", "w_block", "w_point", "sums", "s_point", "sums_vector",
+    "*columns_out", "y_row", "r_row", "out", "out_line", "*move_out", "*bias", "*scale", "*constants", "again",
+    "*again_words", "again_blocks", "*repair",
 )  # fmt: skip
 """The driver's words.  ``tiles`` holds two tables, of boxes and of those cut short along the last axis: a count, then
 (first pixel, times, function) of every walk of a row."""
