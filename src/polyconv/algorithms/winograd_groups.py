@@ -356,6 +356,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue),
     )
     near_in, near_out = move_in.along == "cc", move_out.along == "cc" and r.epilogue.is_cheap
+    beside = together if near_in and near_out else 1
     taps = math.prod(axis.taps for axis in sweep[:-2]) * last.taps
     outer = [0]
     for h in plan.held[:-2]:
@@ -384,15 +385,17 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "near_out": int(near_out), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
         "outer_lines": math.prod(h.count for h in plan.held[:-2]), "line_bytes": plan.line_bytes,
         "move_in": 0 if near_in else move_address(r, move_in),
-        "columns_in": _columns(r, move_in if near_in else Move(arith.name, arith.accumulator, "cc")),
-        "together": together, "beside": together if near_in and near_out else 1,
+        "columns_in": _columns(r, move_in if near_in else Move(arith.name, arith.accumulator, "cc"), beside > 1),
+        "together": together, "beside": beside,
         "v": plan.v, "v_point": plan.v_point, "v_line": v_line,
         "v_vector": math.prod(h.count for h in plan.held[:-2]) * v_line, "sums_vector": SCHEME.n * plan.s_point,
         **row_lists(sweep[:-2], entries, ENTRY_WORDS),
         "tiles": words([v for t in tables for v in (len(t) // 4, *t, *[0] * (longest - 1 - len(t)))]),
         "table_words": longest, "weights": packed, "w_block": SCHEME.n * taps * of_tap, "w_point": taps * of_tap,
         "sums": plan.sums, "s_point": plan.s_point,
-        "columns_out": _columns(r, move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue())),
+        "columns_out": _columns(
+            r, move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue()), beside > 1
+        ),
         "y_row": y_row, "r_row": r_row, "out": plan.out, "out_line": plan.out_line,
         "move_out": 0 if near_out else move_address(r, move_out),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
@@ -402,15 +405,16 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _columns(r: Request, spec: Move) -> int:
+def _columns(r: Request, spec: Move, several: bool) -> int:
     """Address of the transform of a row of tiles, one way or the other."""
     lane, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
     make = columns_in if spec.epilogue is None else columns_out
 
     def build(k: Module) -> None:
-        make(k, "columns", spec, SCHEME, lane, f16c=f16c)
+        make(k, "columns", spec, SCHEME, lane, several=several, f16c=f16c)
 
-    return kernel(f"columns {SCHEME} {spec} {lane}", ("columns",), build, r.target, check=r.check)["columns"]
+    label = f"columns {SCHEME} {spec} {lane}{' several' * several}"
+    return kernel(label, ("columns",), build, r.target, check=r.check)["columns"]
 
 
 def _packed_weights(w: NDArray[Any], wide: int, lane: int) -> NDArray[Any]:

@@ -104,8 +104,8 @@ def blocks_in(k: Module, name: str, spec: Move, lanes: int, used: int, *, f16c: 
                 each.next(each.values[0] + block_bytes)
 
 
-def columns_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool) -> None:
-    """Add Winograd's way in along columns of pixels, of some vectors of channels beside each other.
+def columns_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, several: bool, f16c: bool) -> None:
+    """Add Winograd's way in along columns of pixels, of one vector of channels or ``several`` beside each other.
 
     ``name(x, line, pixel, x_vector, target, point, target_vector, vectors, channels, head, end, count, top, bottom)``:
     pixels head..end of lines top..bottom, of one line at least, come from memory, where pixel ``head`` of line 0 would
@@ -130,22 +130,29 @@ def columns_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c:
                 k.store(value, at)
                 at = k.rebase(at + point)
 
+        def column(source: Buffer, place: Buffer) -> None:
+            values = [
+                converted(block, k.load_first(kind, source + at, there), k.constant(INT, 0))
+                for at, there in zip(places, masks, strict=True)
+            ]
+            put(y.forward(k, values), place)
+
         for low, high in ((k.constant(INT, 0), head), (end, count)):
             with k.loop(0, vectors) as v, k.loop(low, high) as u:
                 place = target + (v.index * target_vector + u.index * block.kind.bytes)
                 put([k.constant(block.kind, 0)] * y.n, place)
         with k.loop(head, end, carry=[x]) as u:
-            with k.loop(0, vectors, carry=[u.values[0], target + u.index * block.kind.bytes]) as v:
-                values = [
-                    converted(block, k.load_first(kind, v.values[0] + at, there), k.constant(INT, 0))
-                    for at, there in zip(places, masks, strict=True)
-                ]
-                put(y.forward(k, values), v.values[1])
-                v.next(v.values[0] + x_vector, v.values[1] + target_vector)
+            begin = target + u.index * block.kind.bytes
+            if several:
+                with k.loop(0, vectors, carry=[u.values[0], begin]) as v:
+                    column(*v.values)
+                    v.next(v.values[0] + x_vector, v.values[1] + target_vector)
+            else:
+                column(u.values[0], begin)
             u.next(u.values[0] + pixel)
 
 
-def columns_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool) -> None:
+def columns_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, several: bool, f16c: bool) -> None:
     """Add the way back: the first lines of some pixels, with their epilogue.
 
     ``name(sums, point, sums_vector, target, line, pixel, target_vector, vectors, channels, used, pixels, lines, bias,
@@ -166,23 +173,34 @@ def columns_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c
             store_out(block, bias, bias, residual + r_line * i if i else residual, r_pixel, r_channel, constants)
             for i in range(y.m)
         ]
+
+        def column(place: Buffer, at: Buffer, seen: Value, u: Value, channel: Value) -> Value:
+            products = []
+            for i in range(y.n):
+                products.append(k.load_first(kind, at, mask if i < y.n - 1 else masks[-1]))
+                at = at + point
+            outputs = y.back(k, products)
+            total = outputs[0]
+            for value, store, there in zip(outputs, stores, masks, strict=True):
+                store(value, place, u, channel, there)
+                place = place + line
+            for value in outputs[1:]:
+                total = total + value
+            # 0 * Inf and 0 * NaN are NaN, of a sum too: one multiply-add finds them
+            return k.fma(total, k.constant(kind, 0), seen)
+
         with k.loop(0, pixels, carry=[target, k.constant(kind, 0)]) as u:
-            with k.loop(0, vectors, carry=[u.values[0], sums + u.index * kind.bytes, u.values[1]]) as v:
-                place, at, seen = v.values
-                products, source = [], at
-                for i in range(y.n):
-                    products.append(k.load_first(kind, source, mask if i < y.n - 1 else masks[-1]))
-                    source = source + point
-                outputs = y.back(k, products)
-                to, total = place, outputs[0]
-                for value, store, there in zip(outputs, stores, masks, strict=True):
-                    store(value, to, u.index, v.index * used, there)
-                    to = to + line
-                for value in outputs[1:]:
-                    total = total + value
-                # 0 * Inf and 0 * NaN are NaN, of a sum too: one multiply-add finds them
-                v.next(place + target_vector, at + sums_vector, k.fma(total, k.constant(kind, 0), seen))
-            u.next(u.values[0] + pixel, v.results[2])
+            place, seen = u.values
+            begin = sums + u.index * kind.bytes
+            if several:
+                with k.loop(0, vectors, carry=[place, begin, seen]) as v:
+                    to, at, so_far = v.values
+                    so_far = column(to, at, so_far, u.index, v.index * used)
+                    v.next(to + target_vector, at + sums_vector, so_far)
+                seen = v.results[2]
+            else:
+                seen = column(place, begin, seen, u.index, k.constant(INT, 0))
+            u.next(place + pixel, seen)
         found = k.any(u.results[1].is_nan())
         with k.when(found > 0):
             k.store(found, flag)
