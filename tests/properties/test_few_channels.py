@@ -6,6 +6,7 @@ Tiles that store results themselves walk along a row; corpus problems are too na
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,27 @@ def test_threads_and_strides_change_no_bit(algorithm: str) -> None:
         result(p, made, algorithm, threads=1, out=wide)
         assert np.array_equal(alone, shared)
         assert np.array_equal(alone, wide)
+
+
+@pytest.mark.parametrize("line", [
+    "conv f32 {} n2 c3 i9x130 m20 k3x3 s2x2 p1x1", "conv f32 {} n1 c1 i12x90 m33 k5x4 p7x1 d3x2",
+    "conv f64 {} n1 c4 i6x7x50 m9 k3x3x2 s1x2x1 p1x1x30", "conv f32 {} n1 c2 i8x64 m16 k2x3 s2x3",
+])  # fmt: skip
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("algorithm", ["stem", "generic"])
+def test_where_an_input_lies_changes_no_bit(algorithm: str, layout: str, line: str) -> None:
+    """Some arrays are read in place, others line by line into a panel."""
+    p = Problem.parse(line.format(layout))
+    made = operands(p, np.random.default_rng(0), "normal")
+    whole = result(p, made, algorithm)
+    every = (slice(None),) * made.x.ndim
+    for axis in range(made.x.ndim):
+        gaps = np.repeat(made.x, 2, axis)[(*every[:axis], slice(1, None, 2))]
+        turned = np.flip(np.ascontiguousarray(np.flip(made.x, axis)), axis)
+        for x in (gaps, turned):
+            got = result(p, replace(made, x=x), algorithm)
+            assert got is not None and whole is not None
+            assert np.array_equal(got, whole)
 
 
 @pytest.mark.parametrize("line", [

@@ -201,7 +201,7 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
             k.call(
                 k.buffer(place, 1), pixels_in, p.row_bytes, list_, entries, stream, y + first * last.y_stride,
                 last.y_stride, r + first * last.r_stride, last.r_stride, 1, p.last_lanes, bias, scale,
-                p.buffer("constants"),
+                p.buffer("constants"), workspace,
             )  # fmt: skip
         with k.when(fused, otherwise=True):
             k.call(

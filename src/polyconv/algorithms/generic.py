@@ -19,7 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.panel import (
+    COMMON,
+    Item,
+    Words,
+    ahead_place,
+    axis_record,
+    box_rows,
+    decode,
+    fill,
+    row_place,
+    row_source,
+)
 from polyconv.algorithms.pixels import TILE, packed_weights, pixel_tables, tile_rows
 from polyconv.algorithms.program import (
     Operand,
@@ -28,6 +39,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    ahead_words,
     along_in,
     along_out,
     apart_words,
@@ -69,7 +81,7 @@ _FAR_LINES = 1.07
 WORDS = (
     *COMMON,
     "block_groups", "group_total", "channels", "plane_bytes", "line_bytes", "word_bytes", "lane_bytes", "lanes",
-    "chunk", "chunks", "channel_entries", "*entries", "*weights", "w_group",
+    "ahead", "ahead_bytes", "ahead_planes", "chunk", "chunks", "channel_entries", "*entries", "*weights", "w_group",
     "tile_count", "split_tiles", "*tiles", "*functions",
     "flat", "fused", "slots", "slot_output", "slot_row", "sum_row", "outputs", "member_count", "*members",
     "*bias", "*scale", "*constants", "*move_in", "*move_out",
@@ -102,7 +114,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                 slot = p.slots + (group.index * p.outputs + t.first) * p.slot_output
                 fused = p.fused.equals(1)
                 with k.when(fused):
-                    _results(k, p, t, item, frame, workspace, rows)
+                    _results(k, p, t, item, frame, workspace, rows, tile.index)
                 with k.when(fused, otherwise=True):
                     _sums(k, p, t, item, workspace, slot, chunk.index, channels, group.index, rows)
                     with k.when(single & chunk.index.equals(p.chunks - 1)):
@@ -142,7 +154,8 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
     fill(k, p, item, x, first, put)
 
 
-def _results(k: Module, p: Words, t: Words, item: Item, frame: Buffer, workspace: Buffer, rows: Value) -> None:
+def _results(k: Module, p: Words, t: Words, item: Item, frame: Buffer, workspace: Buffer, rows: Value,
+             number: Value) -> None:  # fmt: skip
     """Fused tiles of one set of output channels over the box, in near-equal walks; the last vector may be masked."""
     last = axis_record(k, p, p.axes - 1)
     width = item.extent(p.axes - 1)
@@ -153,7 +166,9 @@ def _results(k: Module, p: Words, t: Words, item: Item, frame: Buffer, workspace
     less, more = vectors // parts, vectors % parts
     weights = p.buffer("weights") + (item.g * p.w_group + t.weights)
     channel = (item.g * p.outputs + t.first) * p.word_bytes
+    x = k.buffer(frame, 0) + row_source(k, p, item, k.constant(INT, 0))
     with k.loop(0, rows) as row:
+        soon = ahead_place(k, p, x, number * rows + row.index, p.tile_count * rows)
         line, y_row, r_row = row_place(k, p, item, row.index)
         panel = workspace + (p.panel + line * p.line_bytes)
         y, r = k.buffer(frame, 2) + (y_row + t.first * p.y_c), k.buffer(frame, 4) + (r_row + t.first * p.r_c)
@@ -165,8 +180,9 @@ def _results(k: Module, p: Words, t: Words, item: Item, frame: Buffer, workspace
                     k.buffer(p.buffer("functions"), t.table + size * 2 + kind), panel + begin * p.lane_bytes, 0,
                     p.buffer("entries"), p.channels * p.channel_entries, weights, y + first * last.y_stride, p.y_c,
                     r + first * last.r_stride, p.r_c, times, last_lanes, p.buffer("bias") + channel,
-                    p.buffer("scale") + channel, p.buffer("constants"),
+                    p.buffer("scale") + channel, p.buffer("constants"), soon,
                 )  # fmt: skip
+            soon = soon + times * p.channels * (p.channel_entries * 64)
             begin = begin + size * times
 
 
@@ -513,6 +529,7 @@ def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[
         "panel": header, "scratch": scratch, "block_groups": plan.block_groups, "group_total": p.groups,
         "channels": group_in, "plane_bytes": plan.plane_bytes,
         "line_bytes": plan.line_words * arith.bytes, "word_bytes": arith.bytes,
+        **ahead_words(r, sweep, plan.box, group_in),
         "lane_bytes": r.target.vector_bytes, "lanes": lanes(r.target, arith), "chunk": plan.chunk,
         "chunks": max(1, -(-group_in // plan.chunk)), "channel_entries": len(places), "entries": words(entries),
         "weights": packed, "w_group": group_out * group_in * taps * arith.bytes, "tile_count": len(tiles),
@@ -537,7 +554,8 @@ def _fused_tiles(r: Request, plan: _Plan, rows: int) -> list[int]:
         cut = [size for _, size in near_equal(-(-width // lane), most)]
         masked |= set(cut[-1:]) if width % lane else set()
         whole |= set(cut[: -1 if width % lane else None])
-    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue)
+    asked = int(ahead_words(r, plan.sweep, plan.box, 1)["ahead"] > 0)
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, asked=asked)
     sizes = range(1, most + 1)
     return [
         fused_address(r, "pixel", kind, rows, size) if size in wanted else 0

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from polyconv.kernels.language import INT, Buffer, Module, Value
 
 __all__ = [
-    "AXIS", "COMMON", "Item", "Words", "box_rows", "decode", "fill", "line_place", "row_entries", "row_list",
-    "row_place",
+    "AXIS", "COMMON", "Item", "Words", "ahead_place", "box_rows", "decode", "fill", "line_place", "row_entries",
+    "row_list", "row_place", "row_source",
 ]  # fmt: skip
 
 # One record per axis of the tensor, outermost first; the last axis has one too.
@@ -176,6 +176,29 @@ def row_entries(k: Module, p: Words, item: Item, row: Value, inner: int = 1) -> 
     number = row_list(k, p, item, row, p.axes - inner)
     of_row = Words(k, p.buffer("lists"), _LIST).at(number, len(_LIST))
     return p.buffer("entries") + of_row.first * 8, of_row.count
+
+
+def row_source(k: Module, p: Words, item: Item, row: Value) -> Value:
+    """Offset in the input of what the first taps of a row of the box meet, which may lie in the padding."""
+    last = p.axes - 1
+    start = p.x_base + item.n * p.x_n + item.g * p.x_g + item.origin(last) * axis_record(k, p, last).x_stride
+    with k.loop(1, p.axes, carry=[row, start]) as back:
+        q, offset = back.values
+        axis = last - back.index
+        record, extent = axis_record(k, p, axis), item.extent(axis)
+        back.next(q // extent, offset + (item.origin(axis) + q % extent * record.stride) * record.x_stride)
+    found: Value = back.results[1]
+    return found
+
+
+def ahead_place(k: Module, p: Words, source: Buffer, call: Value, calls: Value) -> Buffer:
+    """Where one of some calls for a box asks for inputs of the next, by ``program.ahead_words``.
+
+    Together they ask for all of them, from ``source``, the box's own first input, on.
+    """
+    size = k.maximum(p.ahead_bytes, 1)
+    at = call * ((size * p.ahead_planes // calls + 63) >> 6 << 6)
+    return source + (p.ahead + at // size * p.x_c + at % size)
 
 
 def row_place(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value, Value]:

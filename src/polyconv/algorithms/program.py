@@ -29,9 +29,10 @@ from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
 __all__ = [
-    "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic",
-    "along_in", "along_out", "apart_cycles", "apart_words", "boxes", "common_words", "far_cycles", "fill_words",
-    "fused_address", "image_bytes", "is_apart", "is_fusible", "move_address", "near_equal", "near_equal_sizes",
+    "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "ahead_words",
+    "along_in", "along_out", "apart_cycles", "apart_words", "boxes", "bytes_between", "common_words", "far_cycles",
+    "fill_words", "fused_address", "image_bytes", "is_apart", "is_fusible", "move_address", "near_equal",
+    "near_equal_sizes",
     "one_step", "own_bound", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles",
     "transform_refusal", "zeros",
 ]  # fmt: skip
@@ -227,6 +228,21 @@ def boxes(extents: Sequence[int], cost: Callable[[tuple[int, ...]], int], budget
             fewest, most = (fewest, parts) if cost(tuple(box)) <= budget else (parts, most)
         box[a] = -(-whole // most)
     return tuple(box)
+
+
+def bytes_between(r: Request, sweep: Sweep, box: Sequence[int]) -> int:
+    """Bytes between the inputs of a box and those of the next: in every plane they follow each other."""
+    steps = zip(box, sweep, r.x.spatial, strict=True)
+    return max(0, next((b * axis.stride * step for b, axis, step in steps if b < axis.out), 0))
+
+
+_HELD_BYTES = 1 << 20
+
+
+def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> dict[str, int]:
+    """Words with which a box asks for the inputs of the next one of a thread, where no near cache holds an image."""
+    ahead = bytes_between(r, sweep, box) if image_bytes(r.problem)[0] > _HELD_BYTES else 0
+    return {"ahead": r.situation.threads * ahead, "ahead_bytes": ahead, "ahead_planes": planes}
 
 
 def accumulator_arithmetic(s: Situation) -> str:

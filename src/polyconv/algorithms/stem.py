@@ -1,26 +1,42 @@
 """Layers with few input channels, output channels in the lanes: dense, any rank, stride, dilation, group, pads, layout.
 
 A box of outputs gets a zero-padded copy of its input lines, [line][pixel][channel]: there the taps of a row of the
-kernel and their channels are one run of words, read by a tile whose rows lie a run-time step apart.  Where output
-channels lie together, results go from registers to their place; else through slots and a move.
+kernel and their channels are one run of words, read by a tile whose rows lie a run-time step apart.  Where the input
+lies so itself, only tiles that meet padding at the ends of a row read a copy.  Where output channels lie together,
+results go from registers to their place; else through slots and a move.
 Cost: the products, with lanes filled to m/groups of a multiple of the vector.  Error: own bound, k eps sum|x||w|.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from polyconv.algorithms.direct import group_in_words, packed_weights
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_entries, row_place
+from polyconv.algorithms.panel import (
+    COMMON,
+    Item,
+    Words,
+    ahead_place,
+    axis_record,
+    box_rows,
+    decode,
+    fill,
+    row_entries,
+    row_place,
+    row_source,
+)
 from polyconv.algorithms.program import (
     Program,
     Request,
     Situation,
     Step,
     accumulator_arithmetic,
+    ahead_words,
     along_out,
     boxes,
     common_words,
@@ -34,7 +50,8 @@ from polyconv.algorithms.program import (
     tile_cycles,
     zeros,
 )  # fmt: skip
-from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, lines, mean_taps, sweeps
+from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
@@ -59,14 +76,19 @@ _SQUARE = 8
 
 WORDS = (
     *COMMON,
-    "channels", "dense", "pixel_bytes", "line_bytes", "*bands", "*lists", "*entries",
-    "*weights", "w_group", "w_block", "w_last", "w_last_group",
+    "channels", "dense", "pixel_bytes", "line_bytes", "*bands", "*lists", "*entries", "near_entries",
+    "ahead", "ahead_bytes", "ahead_planes", "*weights", "w_group", "w_block", "w_last", "w_last_group",
     "outputs", "blocks", "block_outputs", "last_outputs", "last_lanes", "row_step",
     "fused", "slots", "sum_row", "sum_row_last", "*tiles", "table_words", "word_bytes",
     "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
 """The driver's words.  ``tiles`` holds four tables (last block or not, box cut short along the last axis or not): a
-count, then (first pixel, times, function) of every tile of a row."""
+count, then ``_TILE`` of every walk along a row.  Tiles that read the input in place have the same entries, with its
+offsets, ``near_entries`` bytes further."""
+
+_TILE = ("first", "times", "near", "*function")
+_TILE_WORDS = len(_TILE) + 1
+"""Words of a walk: its first pixel, how many tiles, whether they read the input in place, and their function."""
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
@@ -74,13 +96,21 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
-        _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, vector_bytes)
-        with k.loop(0, box_rows(k, p, item)) as row:
+        x = k.buffer(frame, 0)
+        _pack(k, p, item, x, workspace + p.panel, vector_bytes)
+        begin = x + row_source(k, p, item, k.constant(INT, 0))
+        rows = box_rows(k, p, item)
+        with k.loop(0, rows) as row:
             line, y, r = row_place(k, p, item, row.index)
-            panel = workspace + (p.panel + line * p.line_bytes)
-            entries, count = row_entries(k, p, item, row.index)
+            lines = workspace + (p.panel + line * p.line_bytes), x + row_source(k, p, item, row.index)
+            listed = row_entries(k, p, item, row.index)
             with k.loop(0, p.blocks) as block:
-                _block(k, p, item, frame, workspace, panel, entries, count, block.index, y, r)
+                turn = row.index * p.blocks + block.index
+
+                def soon(tile: Value, tiles: Value, turn: Value = turn) -> Buffer:
+                    return ahead_place(k, p, begin, turn * tiles + tile, rows * p.blocks * tiles)
+
+                _block(k, p, item, frame, workspace, lines, listed, block.index, (y, r), soon)
 
 
 def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
@@ -89,7 +119,7 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
     pixel_step = axis_record(k, p, p.axes - 1).x_stride
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
-        target = panel + line * p.line_bytes
+        target = panel + (line * p.line_bytes + first_line * p.pixel_bytes)
         zero_words(k, target, (head * p.pixel_bytes) >> 2, words_of_4)
         zero_words(k, target + end * p.pixel_bytes, ((count - end) * p.pixel_bytes) >> 2, words_of_4)
         with k.when(end > head):
@@ -104,8 +134,9 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
     fill(k, p, item, x, k.constant(INT, 0), put)
 
 
-def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, panel: Buffer, entries: Buffer,
-           count: Value, block: Value, y_row: Value, r_row: Value) -> None:  # fmt: skip
+def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, lines: tuple[Buffer, Buffer],
+           listed: tuple[Buffer, Value], block: Value, places: tuple[Value, Value],
+           soon: Callable[[Value, Value], Buffer]) -> None:  # fmt: skip
     """One row of outputs of one block of output channels."""
     last = axis_record(k, p, p.axes - 1)
     is_last = block.equals(p.blocks - 1)
@@ -116,15 +147,19 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pa
     channel = block * p.block_outputs
     here = (item.g * p.outputs + channel) * p.word_bytes
     bias, scale = p.buffer("bias") + here, p.buffer("scale") + here
-    y, r = k.buffer(frame, 2) + (y_row + channel * p.y_c), k.buffer(frame, 4) + (r_row + channel * p.r_c)
+    y, r = k.buffer(frame, 2) + (places[0] + channel * p.y_c), k.buffer(frame, 4) + (places[1] + channel * p.r_c)
     sum_row = k.select(is_last, p.sum_row_last, p.sum_row)
     fused = p.fused.equals(1)
-    with k.loop(0, k.word(table)) as tile:
-        place = table + (tile.index * 32 + 8)
-        first, times, function = k.word(place), k.word(place, 1), k.buffer(place, 2)
-        source = panel + first * p.row_step
-        given = source, p.row_step, entries, count, p.buffer("weights") + weights
-        rest = times, p.last_lanes, bias, scale, p.buffer("constants")
+    (panel, x), (entries, count), tiles = lines, listed, k.word(table)
+    with k.loop(0, tiles) as tile:
+        walk = Words(k, table + 8, _TILE).at(tile.index, _TILE_WORDS)
+        first, times, function = walk.first, walk.times, walk.buffer("function")
+        near = walk.near.equals(1)
+        given = (
+            k.either(near, x, panel) + first * p.row_step, p.row_step,
+            entries + k.select(near, p.near_entries, 0), count, p.buffer("weights") + weights,
+        )  # fmt: skip
+        rest = times, p.last_lanes, bias, scale, p.buffer("constants"), soon(tile.index, tiles)
         with k.when(fused):
             k.call(
                 function, *given, y + first * last.y_stride, last.y_stride, r + first * last.r_stride, last.r_stride,
@@ -246,14 +281,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     outer = [0]
     for h in held[:-1]:
         outer = [o * h.count + t for o in outer for t in h.start]
-    together = [(0, last.taps)] if last.dilation == 1 else [(t * last.dilation, 1) for t in range(last.taps)]
-    row_words = group_in * last.taps
-    entries = tuple(
-        tuple(
-            v for at, taps in together if row_words
-            for v in (o * line_bytes + at * pixel, taps * group_in, tap * row_words + at // last.dilation * group_in)
-        ) for tap, o in enumerate(outer)
-    )  # fmt: skip
+    entries = _entries(last, group_in, [o * line_bytes for o in outer], pixel)
     header = -(-(24 * len(sweep)) // 64) * 64
     panel = math.prod(max(1, h.count) for h in held[:-1]) * line_bytes
     sums = box[-1] * block_outputs * arith.bytes
@@ -271,10 +299,22 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     left = group_out - (plan.blocks - 1) * plan.vectors * lane
     last_lanes = left - (plan.last_vectors - 1) * lane
     edge = last.out % plan.box[-1] or plan.box[-1]
+    dense = (r.x.c == r.x.itemsize or p.c == 1) and r.x.spatial[-1] == group_in * r.x.itemsize
+    lists = row_lists(sweep[:-1], plan.entries, _ENTRY_WORDS)
+    near = _inside(last) if dense and _reads_in_place(r, plan, lists) else range(0)
+    held, near_lists = plan.held, lists
+    if near:
+        places = [0]
+        for axis, step in zip(sweep[:-1], r.x.spatial, strict=False):
+            places = [place + t * axis.dilation * step for place in places for t in range(axis.taps)]
+        near_lists = row_lists(sweep[:-1], _entries(last, group_in, places, r.x.spatial[-1]), _ENTRY_WORDS)
+        held = (*held[:-1], replace(held[-1], runs=_copied(r, plan, near)))
+    ahead = ahead_words(r, sweep, plan.box, 1 if dense else group_in)
     tables = []
     for vectors, cut in ((plan.vectors, False), (plan.last_vectors, fused and last_lanes < lane)):
         spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else of_sums(arith.name)
-        tables += [_walks(r, spec, pixels, vectors) for pixels in (plan.box[-1], edge)]
+        spec = replace(spec, asked=int(ahead["ahead"] > 0))
+        tables += [_walks(r, spec, pixels, vectors, near) for pixels in (plan.box[-1], edge)]
     longest = 1 + max(len(t) for t in tables)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
@@ -283,20 +323,22 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     )
     steps = group_in_words(group_in, arith) * math.prod(a.taps for a in sweep)
     main = steps * plan.vectors * lane * arith.bytes
-    dense = (r.x.c == r.x.itemsize or p.c == 1) and r.x.spatial[-1] == group_in * r.x.itemsize
     header = -(-(24 * len(sweep)) // 64) * 64
-    values = common_words(r, sweep, plan.box, list(plan.held), 1, keep)
+    values = common_words(r, sweep, plan.box, list(held), 1, keep)
+    if not held[-1].runs:
+        values["line_count"] = 0
     values.update({
         "step": 1, "panel": header, "scratch": 0, "channels": group_in, "dense": int(dense),
         "pixel_bytes": group_in * arith.bytes, "line_bytes": plan.line_bytes,
-        **row_lists(sweep[:-1], plan.entries, _ENTRY_WORDS),
+        **lists, "entries": words([*lists["entries"], *near_lists["entries"]]),
+        "near_entries": lists["entries"].nbytes, **ahead,
         "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
         "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": steps * plan.last_vectors * lane * arith.bytes,
         "outputs": group_out, "blocks": plan.blocks, "block_outputs": plan.vectors * lane, "last_outputs": left,
         "last_lanes": last_lanes, "row_step": last.stride * group_in * arith.bytes, "fused": int(fused),
         "slots": header + plan.panel, "sum_row": plan.vectors * lane * arith.bytes,
         "sum_row_last": plan.last_vectors * lane * arith.bytes,
-        "tiles": words([v for t in tables for v in (len(t) // 4, *t, *[0] * (longest - 1 - len(t)))]),
+        "tiles": words([v for t in tables for v in (len(t) // _TILE_WORDS, *t, *[0] * (longest - 1 - len(t)))]),
         "table_words": longest, "word_bytes": arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
@@ -317,13 +359,55 @@ def _way_in(r: Request, dense: bool) -> Move:
     return Move(r.problem.x, r.arith.accumulator, "pc", together=group_in if group_in < _SQUARE else 0)
 
 
-def _walks(r: Request, spec: FusedTile, pixels: int, vectors: int) -> list[int]:
-    """Tiles of a row of pixels, equal ones together: (first pixel, times, function, 0) of each walk."""
+def _entries(last: Axis, channels: int, places: Sequence[int], pixel: int) -> tuple[tuple[int, ...], ...]:
+    """Words of the entries of every combination of the outer axes' taps, whose inputs begin at some places."""
+    together = [(0, last.taps)] if last.dilation == 1 else [(t * last.dilation, 1) for t in range(last.taps)]
+    row_words = channels * last.taps
+    return tuple(
+        tuple(
+            v for at, taps in together if row_words
+            for v in (place + at * pixel, taps * channels, tap * row_words + at // last.dilation * channels)
+        ) for tap, place in enumerate(places)
+    )  # fmt: skip
+
+
+def _inside(axis: Axis) -> range:
+    """Outputs of which no tap meets padding."""
+    last = axis.inp - 1 + axis.pad - (axis.taps - 1) * axis.dilation
+    return range(max(0, -(-axis.pad // axis.stride)), max(0, min(axis.out, last // axis.stride + 1)))
+
+
+def _reads_in_place(r: Request, plan: _Plan, lists: dict[str, Any]) -> bool:
+    """Whether elements are what the tile multiplies, a box has whole rows, and rows leave out all lines of padding."""
+    p, outer = r.problem, plan.sweep[:-1]
+    told_apart = math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
+    same = p.x_dtype.is_float and LLVM_NAMES[p.x] == r.arith.accumulator
+    return same and plan.box[-1] == plan.sweep[-1].out and len(lists["lists"]) == 2 * told_apart
+
+
+def _copied(r: Request, plan: _Plan, near: range) -> tuple[tuple[int, int, int], ...]:
+    """Runs of pixels of a line that tiles read which do not read the input in place."""
+    last, low, high = plan.sweep[-1], 0, plan.box[-1]
+    for vectors in (plan.vectors, plan.last_vectors):
+        for first, rows in near_equal(plan.box[-1], run_tiles(r.target)[vectors]):
+            low = max(low, first + rows) if first < near.start else low
+            high = min(high, first) if first + rows > near.stop else high
+    span = plan.held[-1].count
+    left = (low - 1) * last.stride + (last.taps - 1) * last.dilation + 1 if low else 0
+    right = high * last.stride if high < plan.box[-1] else span
+    if left >= right:
+        return ((0, span, 0),)
+    return tuple((first, end - first, first) for first, end in ((0, left), (right, span)) if first < end)
+
+
+def _walks(r: Request, spec: FusedTile, pixels: int, vectors: int, near: range) -> list[int]:
+    """Tiles of a row of pixels, equal ones together: ``_TILE`` of each walk."""
     walks: list[int] = []
     for first, rows in near_equal(pixels, run_tiles(r.target)[vectors]):
-        function = fused_address(r, "channel", spec, rows, vectors)
-        if walks and walks[-2] == function:
-            walks[-3] += 1
+        inside = near.start <= first and first + rows <= near.stop
+        of_tile = int(inside), fused_address(r, "channel", spec, rows, vectors)
+        if tuple(walks[-3:-1]) == of_tile:
+            walks[-4] += 1
         else:
-            walks += (first, 1, function, 0)
+            walks += (first, 1, *of_tile, 0)
     return walks

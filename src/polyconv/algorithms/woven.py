@@ -29,6 +29,7 @@ from polyconv.algorithms.program import (
     along_in,
     along_out,
     boxes,
+    bytes_between,
     common_words,
     far_cycles,
     fill_words,
@@ -404,7 +405,7 @@ def build(r: Request) -> Program:
     cycles = _cost(s, plan)
     parts = thread_parts(s.threads, items, turns, cycles["panels"] / max(1.0, cycles["products"]))
     tiles = -(-turns // parts) * plan.walks * -(-plan.vectors // max(_heights(r.target, times).values()))
-    ahead = _bytes_between(r, plan)
+    ahead = bytes_between(r, plan.sweep, plan.box)
     values = common_words(r, plan.sweep, plan.box, list(plan.held), parts, keep)
     header = -(-(24 * len(plan.sweep)) // 64) * 64
     values.update({
@@ -423,12 +424,6 @@ def build(r: Request) -> Program:
         "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
     })  # fmt: skip
     return one_step(address, fill_words(WORDS, values, keep), values["items"], plan.workspace, keep)
-
-
-def _bytes_between(r: Request, plan: _Plan) -> int:
-    """Bytes between the inputs of a box and those of the next: in every plane they follow each other."""
-    cuts = (b * step for b, axis, step in zip(plan.box, plan.sweep, r.x.spatial, strict=True) if b < axis.out)
-    return max(0, next(cuts, 0))
 
 
 def _set_tables(r: Request, plan: _Plan, longer: int) -> tuple[list[int], list[int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC
@@ -26,6 +27,8 @@ SIGNATURE = (
     "buffer",
 )  # fmt: skip
 
+_WALKS = (*SIGNATURE, "buffer")
+"""Tiles that walk also take where to ask for lines early, if they do."""
 
 LEAPS = 4
 """Rows of a panel that are found from one pointer.  With one each, loads wait for a chain of additions as long as the
@@ -46,7 +49,7 @@ class FusedTile:
     edge : bool
         Whether the last vector of a row is masked.
     asked : int
-        Lines of the input that each step of a point tile asks for, long before they are read.
+        Lines of the input that each step asks for, long before they are read: of tiles that walk one or none.
     """
 
     arithmetic: str
@@ -70,20 +73,23 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *SIGNATURE) as given:
-        panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
+    with k.function(name, *_WALKS) as given:
+        panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, *rest = given
+        bias, scale, constants, early = rest
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
         leads, leap = [step * r for r in range(LEAPS)], step * LEAPS
-        with k.loop(0, times, carry=[panel, y, residual]) as group:
-            rows_in, rows_out, rows_beside = group.values
+        asks = spec.asked
+        with k.loop(0, times, carry=[panel, y, residual, *[early] * asks]) as group:
+            rows_in, rows_out, rows_beside, *soon = group.values
             if vectors > 1:  # with one, loads are what a tile waits for
                 _ask_for_results(k, rows_out + y_step * rows, y_step, rows, vectors, out.bytes)
-            with k.loop(0, n, carry=[k.constant(kind, 0)] * (rows * vectors)) as entry:
+            with k.loop(0, n, carry=[*soon, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
                 place = entries + entry.index * 24
                 run, count = rows_in + k.word(place), k.word(place, 1)
                 streamed = weights + k.word(place, 2) * (vectors * kind.bytes)
                 with k.loop(0, count, carry=[run, streamed, *entry.values], runs=True) as word:
                     a, b, *total = word.values
+                    soon, total = _asked(k, total, asks)
                     ask_early(k, b, kind, vectors)
                     of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
                     pixel = k.opaque(a)
@@ -93,11 +99,13 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                         value = k.broadcast(kind, pixel + leads[r % LEAPS])
                         for j in range(vectors):
                             total[r * vectors + j] = k.fma(value, of_b[j], total[r * vectors + j])
-                    word.next(a + arithmetic.bytes, b + vectors * kind.bytes, *total)
+                    word.next(a + arithmetic.bytes, b + vectors * kind.bytes, *soon, *total)
                 entry.next(*word.results[2:])
             group.next(
-                rows_in + step * rows, *out.store(entry.results, vectors, rows_out, y_step, rows_beside, r_step)
-            )  # fmt: skip
+                rows_in + step * rows,
+                *out.store(entry.results[asks:], vectors, rows_out, y_step, rows_beside, r_step),
+                *entry.results[:asks],
+            )
 
 
 def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, *,
@@ -108,23 +116,35 @@ def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *SIGNATURE) as given:
-        panel, _, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
+    with k.function(name, *_WALKS) as given:
+        panel, _, entries, n, weights, y, y_step, residual, r_step, times, last, *rest = given
+        bias, scale, constants, early = rest
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
-        with k.loop(0, times, carry=[panel, y, residual]) as group:
-            pixels_in, rows_out, rows_beside = group.values
-            with k.loop(0, n, carry=[weights, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
+        asks = spec.asked
+        with k.loop(0, times, carry=[panel, y, residual, *[early] * asks]) as group:
+            pixels_in, rows_out, rows_beside, *soon = group.values
+            with k.loop(0, n, carry=[weights, *soon, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
                 b, *total = entry.values
+                soon, total = _asked(k, total, asks)
                 place = k.rebase(pixels_in + k.word(entries, entry.index))
                 pixels = [k.load(kind, place + j * kind.bytes) for j in range(vectors)]
                 for r in range(rows):
                     value = k.broadcast(kind, b + r * arithmetic.bytes)
                     for j in range(vectors):
                         total[r * vectors + j] = k.fma(value, pixels[j], total[r * vectors + j])
-                entry.next(b + rows * arithmetic.bytes, *total)
-            out.store(entry.results[1:], vectors, rows_out, y_step, rows_beside, r_step)
+                entry.next(b + rows * arithmetic.bytes, *soon, *total)
+            out.store(entry.results[1 + asks :], vectors, rows_out, y_step, rows_beside, r_step)
             along = vectors * out.bytes
-            group.next(pixels_in + vectors * kind.bytes, rows_out + along, rows_beside + along)
+            group.next(
+                pixels_in + vectors * kind.bytes, rows_out + along, rows_beside + along, *entry.results[1 : 1 + asks]
+            )
+
+
+def _asked(k: Module, carried: list[Any], asks: int) -> tuple[list[Any], list[Any]]:
+    """Ask for the line at the first of the carried values, if there is such; where the next lies, the other values."""
+    for place in carried[:asks]:
+        k.prefetch(place, far=True)
+    return [place + 64 for place in carried[:asks]], carried[asks:]
 
 
 def _ask_for_results(k: Module, y: Buffer, y_step: Value, rows: int, vectors: int, size: int) -> None:

@@ -388,6 +388,14 @@ class Module:
             f"select {kind} {condition.name}, {type_} {self.spell(a, type_)}, {type_} {self.spell(b, type_)}", type_
         )
 
+    def either(self, condition: Value, a: Buffer, b: Buffer) -> Buffer:
+        """The place ``a`` where the condition holds, else ``b``."""
+        base = self.select(condition, Value(self, a.base, POINTER), Value(self, b.base, POINTER))
+        extent = None
+        if a.extent is not None and b.extent is not None:
+            extent = self.select(condition, a.extent, b.extent)
+        return Buffer(self, base.name, extent, self.select(condition, a.total(), b.total()))
+
     def minimum(self, a: Value, b: Value | int) -> Value:
         """Smaller of two integers."""
         return self.select(a < b, a, b)
