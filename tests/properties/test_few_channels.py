@@ -1,4 +1,4 @@
-"""Few input or output channels: rows as wide as several tiles, every edge of them, every way out.
+"""Few input or output channels, or no padding: rows as wide as several tiles, every edge of them, every way out.
 
 Tiles that store results themselves walk along a row; corpus problems are too narrow for a second step.
 """
@@ -86,7 +86,22 @@ def test_threads_and_strides_change_no_bit(algorithm: str) -> None:
         assert np.array_equal(alone, wide)
 
 
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
 @pytest.mark.parametrize("line", [
+    "conv f32 {} n2 c40 i9x50 m37 k2x3 s2x3 b1", "conv f64 {} n1 c18 i8x20 m9 k3x2 s1x2 d2x3 act=Relu",
+    "conv f32 {} n1 c8 i6x130 m12 k1x3 s1x2 g2", "conv f32 {} n1 c17 i4x5x6 m70 k4x2x2 s1x2x3",
+    "conv f32 {} n1 c33 i2200 m20 k2 s2", "conv f32 {} n1 c3 i40x40 m100 k9x9 s3 r1",
+])  # fmt: skip
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_windows_without_padding(layout: str, line: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        agree(line.format(layout), "stem")
+        agree(line.format(layout), "stem", workspace_limit=0)
+
+
+@pytest.mark.parametrize("line", [
+    "conv f32 {} n2 c40 i9x34 m20 k2x3 s2x3", "conv f32 {} n1 c4 i9x34 m20 k2x3 s2x3 d1x2",
     "conv f32 {} n2 c3 i9x130 m20 k3x3 s2x2 p1x1", "conv f32 {} n1 c1 i12x90 m33 k5x4 p7x1 d3x2",
     "conv f64 {} n1 c4 i6x7x50 m9 k3x3x2 s1x2x1 p1x1x30", "conv f32 {} n1 c2 i8x64 m16 k2x3 s2x3",
 ])  # fmt: skip

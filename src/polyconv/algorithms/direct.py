@@ -722,10 +722,12 @@ def _row_bands(sweep: Sweep, entry_count: int) -> list[Bands]:
     return bands(sweep[:-1], _LIST_BYTES // (24 * max(1, entry_count)))
 
 
-def packed_weights(r: Request, w: NDArray[Any], vectors: int, last_vectors: int) -> NDArray[Any]:
+def packed_weights(r: Request, w: NDArray[Any], vectors: int, last_vectors: int, together: int = ROW_WORDS
+                   ) -> NDArray[Any]:  # fmt: skip
     """Weights (groups, m, c, taps) in streaming order: per group and block of outputs, entry by entry.
 
-    The last block of every group, which may be narrower, follows after all others.
+    The last block of every group, which may be narrower, follows after all others.  So many words of channels
+    ``together`` follow each other before the next tap.
     """
     groups, m, c, taps = w.shape
     lane = lanes(r.target, r.arith)
@@ -735,4 +737,4 @@ def packed_weights(r: Request, w: NDArray[Any], vectors: int, last_vectors: int)
     sets = [Set(b * step, step, step, b * step * rows, (blocks - 1) * step * rows) for b in range(blocks - 1)]
     end = (blocks - 1) * step
     sets.append(Set(end, m - end, last, groups * end * rows, last * rows))
-    return packed_sets(r, w, sets, ROW_WORDS * r.arith.channels, groups * (end + last) * rows)
+    return packed_sets(r, w, sets, together * r.arith.channels, groups * (end + last) * rows)

@@ -1,9 +1,10 @@
-"""Layers with few input channels, output channels in the lanes: dense, any rank, stride, dilation, group, pads, layout.
+"""Few input channels, or no padding, output channels in the lanes: dense, any rank, stride, dilation, group, layout.
 
 A box of outputs gets a zero-padded copy of its input lines, [line][pixel][channel]: there the taps of a row of the
 kernel and their channels are one run of words, read by a tile whose rows lie a run-time step apart.  Where the input
-lies so itself, only tiles that meet padding at the ends of a row read a copy.  Where output channels lie together,
-results go from registers to their place; else through slots and a move.
+lies so itself, only tiles that meet padding at the ends of a row read a copy; without padding planes of channels are
+read in place as well, the taps of a row of a channel being a run.  Where output channels lie together, results go from
+registers to their place; else through slots and a move.
 Cost: the products, with lanes filled to m/groups of a multiple of the vector.  Error: own bound, k eps sum|x||w|.
 """
 
@@ -50,7 +51,18 @@ from polyconv.algorithms.program import (
     tile_cycles,
     zeros,
 )  # fmt: skip
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, lines, mean_taps, sweeps
+from polyconv.algorithms.sweep import (
+    Axis,
+    Lines,
+    Sweep,
+    bands,
+    bands_table,
+    inside,
+    lines,
+    mean_taps,
+    sweeps,
+    whole_bands,
+)
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
@@ -69,6 +81,12 @@ _STREAMS, _NEAR_BYTES, _MISSED_BYTES = 16, 32 << 10, 12.0
 """Lines of a row that the hardware foresees; bytes of more than those that stay in the first-level cache from row to
 row, and bytes a cycle at which others come."""
 
+_PLANE_RUN = 1.5
+"""Cycles in which a tile comes to the next run of a plane."""
+
+_FAR_VECTORS = 2
+"""Most vectors of outputs of a tile whose weights leave a first-level cache: tall tiles read them less often."""
+
 _ENTRY_WORDS = 3
 
 _SQUARE = 8
@@ -78,7 +96,7 @@ WORDS = (
     *COMMON,
     "channels", "dense", "pixel_bytes", "line_bytes", "*bands", "*lists", "*entries", "near_entries",
     "ahead", "ahead_bytes", "ahead_planes", "*weights", "w_group", "w_block", "w_last", "w_last_group",
-    "outputs", "blocks", "block_outputs", "last_outputs", "last_lanes", "row_step",
+    "outputs", "blocks", "block_outputs", "last_outputs", "last_lanes", "row_step", "near_step",
     "fused", "slots", "sum_row", "sum_row_last", "*tiles", "table_words", "word_bytes",
     "*bias", "*scale", "*constants", "*move_in", "*move_out",
 )  # fmt: skip
@@ -100,17 +118,16 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         _pack(k, p, item, x, workspace + p.panel, vector_bytes)
         begin = x + row_source(k, p, item, k.constant(INT, 0))
         rows = box_rows(k, p, item)
-        with k.loop(0, rows) as row:
+        with k.loop(0, p.blocks) as block, k.loop(0, rows) as row:
             line, y, r = row_place(k, p, item, row.index)
             lines = workspace + (p.panel + line * p.line_bytes), x + row_source(k, p, item, row.index)
             listed = row_entries(k, p, item, row.index)
-            with k.loop(0, p.blocks) as block:
-                turn = row.index * p.blocks + block.index
+            turn = block.index * rows + row.index
 
-                def soon(tile: Value, tiles: Value, turn: Value = turn) -> Buffer:
-                    return ahead_place(k, p, begin, turn * tiles + tile, rows * p.blocks * tiles)
+            def soon(tile: Value, tiles: Value) -> Buffer:
+                return ahead_place(k, p, begin, turn * tiles + tile, rows * p.blocks * tiles)
 
-                _block(k, p, item, frame, workspace, lines, listed, block.index, (y, r), soon)
+            _block(k, p, item, frame, workspace, lines, listed, block.index, (y, r), soon)
 
 
 def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
@@ -156,7 +173,8 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, li
         first, times, function = walk.first, walk.times, walk.buffer("function")
         near = walk.near.equals(1)
         given = (
-            k.either(near, x, panel) + first * p.row_step, p.row_step,
+            k.either(near, x + first * p.near_step, panel + first * p.row_step),
+            k.select(near, p.near_step, p.row_step),
             entries + k.select(near, p.near_entries, 0), count, p.buffer("weights") + weights,
         )  # fmt: skip
         rest = times, p.last_lanes, bias, scale, p.buffer("constants"), soon(tile.index, tiles)
@@ -182,9 +200,26 @@ def applicable(s: Situation) -> str | None:
         return f"computes conv, not {p.op}"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
-    if p.c // p.groups > ROW_WORDS:
-        return f"takes at most {ROW_WORDS} input channels a group, not {p.c // p.groups}"
+    if p.c // p.groups > ROW_WORDS and not (_is_whole(s) and (p.layout == "NCHW" or p.groups == 1)):
+        return f"takes at most {ROW_WORDS} input channels a group where it cannot read in place, not {p.c // p.groups}"
     return None
+
+
+def _is_whole(s: Situation) -> bool:
+    """Whether no window meets padding and elements are what the tile multiplies: all is read in place."""
+    p = s.problem
+    same = p.x_dtype.is_float and LLVM_NAMES[p.x] == ARITHMETIC[accumulator_arithmetic(s)].accumulator
+    return same and all(inside(axis) == range(axis.out) for axis in sweeps(p)[0])
+
+
+def _by_planes(s: Situation) -> bool:
+    """Whether runs are the taps of a row of one channel, not of all."""
+    return s.problem.layout == "NCHW" and s.problem.c > s.problem.groups and _is_whole(s)
+
+
+def scheme(s: Situation) -> str:
+    """The order in which products are summed, where it is not tap by tap."""
+    return "channel by channel" if _by_planes(s) else ""
 
 
 def workspace(s: Situation) -> int:
@@ -198,25 +233,27 @@ def cost(s: Situation) -> dict[str, float]:
     p, plan = s.problem, _plan(s, arith)
     group_in, sweep = p.c // p.groups, plan.sweep
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
-    rows = math.prod(plan.box[:-1]) * box_count
+    rows = math.prod(axis.out for axis in sweep[:-1]) * -(-sweep[-1].out // max(1, plan.box[-1]))
     lines_of_row = math.prod(mean_taps(axis) for axis in sweep[:-1])
     steps = group_in * lines_of_row * sweep[-1].taps
     far = lines_of_row > _STREAMS and lines_of_row * plan.line_bytes > _NEAR_BYTES
     missed = lines_of_row * plan.line_bytes / _MISSED_BYTES if far else 0.0
+    planes = _by_planes(s)
+    runs = group_in * math.prod(a.taps for a in sweep[:-1]) if planes else sum(map(len, plan.entries)) / _ENTRY_WORDS
     products = moves = 0.0
     last_vectors = plan.last_vectors
     for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
         tiles = near_equal(plan.box[-1], run_tiles(s.target)[vectors])
         row = sum(tile_cycles(n, vectors) * steps + 1.2 * n * vectors for _, n in tiles)
-        products += rows * count * (row + len(tiles) * (25 + 2.0 * sum(map(len, plan.entries))) + 40 + missed)
+        products += rows * count * (row + len(tiles) * (25 + (_PLANE_RUN if planes else 6.0) * runs) + 40 + missed)
         if p.layout == "NCHW" or not is_fusible(p):
-            across = 4.0 if p.layout == "NHWC" else 16.0 if planes_collide(p, reading=False) else 9.0
+            across = 4.0 if p.layout == "NHWC" else 16.0 if planes_collide(p, reading=False) else 11.0
             moves += rows * count * plan.box[-1] * vectors * across
     held = math.prod(max(1, h.count) for h in plan.held)
     dense = (p.layout == "NHWC" and p.groups == 1) or p.c == 1
-    planes = 0.5 if group_in > 1 and p.layout == "NCHW" else 1.0 if p.layout == "NCHW" else 2.5
+    per_word = 0.5 if group_in > 1 and p.layout == "NCHW" else 1.0 if p.layout == "NCHW" else 2.5
     slow = 2.0 if group_in >= _SQUARE and planes_collide(p, reading=True) else 1.0
-    moves += box_count * (300 + held * group_in * (0.15 if dense else planes * slow))
+    moves += box_count * (300 + held * group_in * (0.0 if planes else 0.15 if dense else per_word * slow))
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "moves": moves * batch}
 
@@ -266,13 +303,16 @@ def _plan(s: Situation, arith: Arithmetic) -> _Plan:
 def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) -> _Plan:
     p = s.problem
     group_in, group_out, lane = p.c // p.groups, p.m // p.groups, lanes(s.target, arith)
+    last = sweep[-1]
     total = max(1, -(-group_out // lane))
-    blocks = -(-total // max(run_tiles(s.target)))
+    most = max(run_tiles(s.target))
+    if group_in * math.prod(axis.taps for axis in sweep) * most * s.target.vector_bytes > _NEAR_BYTES:
+        most = min(most, _FAR_VECTORS)
+    blocks = -(-total // most)
     vectors = -(-total // blocks)
     blocks = -(-total // vectors)
     last_vectors = total - (blocks - 1) * vectors
     block_outputs = vectors * lane
-    last = sweep[-1]
     span = (box[-1] - 1) * last.stride + (last.taps - 1) * last.dilation + 1 if last.taps and box[-1] else 0
     run = Lines(tuple(range(span)), ((0, span, 0),), tuple(t * last.dilation for t in range(last.taps)))
     held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
@@ -281,7 +321,11 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     outer = [0]
     for h in held[:-1]:
         outer = [o * h.count + t for o in outer for t in h.start]
-    entries = _entries(last, group_in, [o * line_bytes for o in outer], pixel)
+    places = [o * line_bytes for o in outer]
+    if _by_planes(s):
+        entries = _plane_entries(last, group_in, places, pixel, arith.bytes, together=False)
+    else:
+        entries = _entries(last, group_in, places, pixel)
     header = -(-(24 * len(sweep)) // 64) * 64
     panel = math.prod(max(1, h.count) for h in held[:-1]) * line_bytes
     sums = box[-1] * block_outputs * arith.bytes
@@ -300,14 +344,9 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     last_lanes = left - (plan.last_vectors - 1) * lane
     edge = last.out % plan.box[-1] or plan.box[-1]
     dense = (r.x.c == r.x.itemsize or p.c == 1) and r.x.spatial[-1] == group_in * r.x.itemsize
-    lists = row_lists(sweep[:-1], plan.entries, _ENTRY_WORDS)
-    near = _inside(last) if dense and _reads_in_place(r, plan, lists) else range(0)
-    held, near_lists = plan.held, lists
+    planes = _by_planes(r.situation)
+    (lists, near), held = _lists(r, plan, dense), plan.held
     if near:
-        places = [0]
-        for axis, step in zip(sweep[:-1], r.x.spatial, strict=False):
-            places = [place + t * axis.dilation * step for place in places for t in range(axis.taps)]
-        near_lists = row_lists(sweep[:-1], _entries(last, group_in, places, r.x.spatial[-1]), _ENTRY_WORDS)
         held = (*held[:-1], replace(held[-1], runs=_copied(r, plan, near)))
     ahead = ahead_words(r, sweep, plan.box, 1 if dense else group_in)
     tables = []
@@ -316,10 +355,11 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
         spec = replace(spec, asked=int(ahead["ahead"] > 0))
         tables += [_walks(r, spec, pixels, vectors, near) for pixels in (plan.box[-1], edge)]
     longest = 1 + max(len(t) for t in tables)
+    together = 1 if planes else max(ROW_WORDS, group_in)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
-        ("direct", arith.name, lane, plan.vectors, key),
-        lambda: packed_weights(r, r.weights(sweep), plan.vectors, plan.last_vectors),
+        ("direct", arith.name, lane, plan.vectors, key, *([together] if together != ROW_WORDS else [])),
+        lambda: packed_weights(r, r.weights(sweep), plan.vectors, plan.last_vectors, together),
     )
     steps = group_in_words(group_in, arith) * math.prod(a.taps for a in sweep)
     main = steps * plan.vectors * lane * arith.bytes
@@ -330,12 +370,12 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     values.update({
         "step": 1, "panel": header, "scratch": 0, "channels": group_in, "dense": int(dense),
         "pixel_bytes": group_in * arith.bytes, "line_bytes": plan.line_bytes,
-        **lists, "entries": words([*lists["entries"], *near_lists["entries"]]),
-        "near_entries": lists["entries"].nbytes, **ahead,
+        **lists, **ahead,
         "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
         "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": steps * plan.last_vectors * lane * arith.bytes,
         "outputs": group_out, "blocks": plan.blocks, "block_outputs": plan.vectors * lane, "last_outputs": left,
         "last_lanes": last_lanes, "row_step": last.stride * group_in * arith.bytes, "fused": int(fused),
+        "near_step": last.stride * r.x.spatial[-1],
         "slots": header + plan.panel, "sum_row": plan.vectors * lane * arith.bytes,
         "sum_row_last": plan.last_vectors * lane * arith.bytes,
         "tiles": words([v for t in tables for v in (len(t) // _TILE_WORDS, *t, *[0] * (longest - 1 - len(t)))]),
@@ -371,18 +411,48 @@ def _entries(last: Axis, channels: int, places: Sequence[int], pixel: int) -> tu
     )  # fmt: skip
 
 
-def _inside(axis: Axis) -> range:
-    """Outputs of which no tap meets padding."""
-    last = axis.inp - 1 + axis.pad - (axis.taps - 1) * axis.dilation
-    return range(max(0, -(-axis.pad // axis.stride)), max(0, min(axis.out, last // axis.stride + 1)))
+def _plane_entries(last: Axis, channels: int, places: Sequence[int], pixel: int, channel: int, *,
+                   together: bool) -> tuple[tuple[int, ...], ...]:  # fmt: skip
+    """The same channel by channel, which lie some bytes apart, for weights in that order; all are one combination.
+
+    Taps of a row may lie ``together``, and are a run.
+    """
+    runs = [(0, last.taps)] if together else [(t, 1) for t in range(last.taps)]
+    taps = len(places) * last.taps
+    return (tuple(
+        v for c in range(channels) for tap, place in enumerate(places) for t, count in runs
+        for v in (c * channel + place + t * last.dilation * pixel, count, c * taps + tap * last.taps + t)
+    ),)  # fmt: skip
 
 
-def _reads_in_place(r: Request, plan: _Plan, lists: dict[str, Any]) -> bool:
-    """Whether elements are what the tile multiplies, a box has whole rows, and rows leave out all lines of padding."""
-    p, outer = r.problem, plan.sweep[:-1]
-    told_apart = math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
+def _lists(r: Request, plan: _Plan, dense: bool) -> tuple[dict[str, Any], range]:
+    """Words of the lists of entries, and which outputs of a row read the input in place.
+
+    Those whose taps meet no padding, where runs of words lie together as the tile multiplies them, if boxes have whole
+    rows and rows leave out all lines of padding.
+    """
+    p, outer, last = r.problem, plan.sweep[:-1], plan.sweep[-1]
+    group_in, pixel, places = p.c // p.groups, r.x.spatial[-1], [0]
+    for axis, step in zip(outer, r.x.spatial, strict=False):
+        places = [place + t * axis.dilation * step for place in places for t in range(axis.taps)]
+    whole = _is_whole(r.situation)
+    if _by_planes(r.situation):
+        near = range(plan.box[-1]) if pixel == r.x.itemsize else range(0)
+        (entries,) = plan.entries
+        if near:
+            (entries,) = _plane_entries(last, group_in, places, pixel, r.x.c, together=last.dilation == 1)
+        return {
+            "bands": words(bands_table(whole_bands(outer))), "lists": words([0, len(entries) // _ENTRY_WORDS]),
+            "entries": words(list(entries)), "near_entries": 0,
+        }, near  # fmt: skip
+    lists = row_lists(outer, plan.entries, _ENTRY_WORDS)
+    told_apart = len(lists["lists"]) == 2 * math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
     same = p.x_dtype.is_float and LLVM_NAMES[p.x] == r.arith.accumulator
-    return same and plan.box[-1] == plan.sweep[-1].out and len(lists["lists"]) == 2 * told_apart
+    if not (dense and same and told_apart and (whole or plan.box[-1] == last.out)):
+        return lists | {"near_entries": 0}, range(0)
+    others = row_lists(outer, _entries(last, group_in, places, pixel), _ENTRY_WORDS)["entries"]
+    lists |= {"entries": words([*lists["entries"], *others]), "near_entries": lists["entries"].nbytes}
+    return lists, range(plan.box[-1]) if whole else inside(last)
 
 
 def _copied(r: Request, plan: _Plan, near: range) -> tuple[tuple[int, int, int], ...]:
@@ -404,8 +474,8 @@ def _walks(r: Request, spec: FusedTile, pixels: int, vectors: int, near: range) 
     """Tiles of a row of pixels, equal ones together: ``_TILE`` of each walk."""
     walks: list[int] = []
     for first, rows in near_equal(pixels, run_tiles(r.target)[vectors]):
-        inside = near.start <= first and first + rows <= near.stop
-        of_tile = int(inside), fused_address(r, "channel", spec, rows, vectors)
+        in_place = near.start <= first and first + rows <= near.stop
+        of_tile = int(in_place), fused_address(r, "channel", spec, rows, vectors)
         if tuple(walks[-3:-1]) == of_tile:
             walks[-4] += 1
         else:

@@ -122,6 +122,12 @@ def mean_taps(axis: Axis) -> float:
     return inside / max(1, axis.out)
 
 
+def inside(axis: Axis) -> range:
+    """Outputs of which no tap meets padding."""
+    last = axis.inp - 1 + axis.pad - (axis.taps - 1) * axis.dilation
+    return range(max(0, -(-axis.pad // axis.stride)), max(0, min(axis.out, last // axis.stride + 1)))
+
+
 @lru_cache(256)
 def sweeps(p: Problem) -> tuple[Sweep, ...]:
     """Sweeps of a problem with known extents; together they write every output once."""
