@@ -101,6 +101,16 @@ def test_windows_without_padding(layout: str, line: str, level: str | None) -> N
 
 
 @pytest.mark.parametrize("line", [
+    "conv f32 NHWC n2 c40 i9x50 m37 k3x3 s2x2 p1x1 b1", "conv f64 NHWC n1 c18 i8x20 m9 k3x2 s1x2 d2x3 p3x1",
+    "conv f32 NHWC n1 c20 i4x5x6 m70 k3x3x3 p1x1x1", "conv f32 NHWC n1 c33 i2200 m20 k3 s2 p1",
+])  # fmt: skip
+def test_many_channels_that_lie_together(line: str) -> None:
+    agree(line, "stem")
+    agree(line, "stem", workspace_limit=0)
+    agree(line, "stem", threads=3)
+
+
+@pytest.mark.parametrize("line", [
     "conv f32 {} n2 c40 i9x34 m20 k2x3 s2x3", "conv f32 {} n1 c4 i9x34 m20 k2x3 s2x3 d1x2",
     "conv f32 {} n2 c3 i9x130 m20 k3x3 s2x2 p1x1", "conv f32 {} n1 c1 i12x90 m33 k5x4 p7x1 d3x2",
     "conv f64 {} n1 c4 i6x7x50 m9 k3x3x2 s1x2x1 p1x1x30", "conv f32 {} n1 c2 i8x64 m16 k2x3 s2x3",

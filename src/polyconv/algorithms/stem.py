@@ -1,4 +1,4 @@
-"""Few input channels, or no padding, output channels in the lanes: dense, any rank, stride, dilation, group, layout.
+"""Inputs read in place, output channels in the lanes: dense, any rank, stride, dilation, group, pads, layout.
 
 A box of outputs gets a zero-padded copy of its input lines, [line][pixel][channel]: there the taps of a row of the
 kernel and their channels are one run of words, read by a tile whose rows lie a run-time step apart.  Where the input
@@ -80,6 +80,9 @@ PANEL_BYTES = 256 << 10
 _STREAMS, _NEAR_BYTES, _MISSED_BYTES = 16, 32 << 10, 12.0
 """Lines of a row that the hardware foresees; bytes of more than those that stay in the first-level cache from row to
 row, and bytes a cycle at which others come."""
+
+_STREAMED = ((25 << 20, 14.0), (math.inf, 7.5))
+"""Bytes a cycle at which weights stream in, by how many there are."""
 
 _PLANE_RUN = 1.5
 """Cycles in which a tile comes to the next run of a plane."""
@@ -200,16 +203,21 @@ def applicable(s: Situation) -> str | None:
         return f"computes conv, not {p.op}"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
-    if p.c // p.groups > ROW_WORDS and not (_is_whole(s) and (p.layout == "NCHW" or p.groups == 1)):
+    near = _is_same(s) and p.groups == 1 if p.layout == "NHWC" else _is_whole(s)
+    if p.c // p.groups > ROW_WORDS and not near:
         return f"takes at most {ROW_WORDS} input channels a group where it cannot read in place, not {p.c // p.groups}"
     return None
 
 
-def _is_whole(s: Situation) -> bool:
-    """Whether no window meets padding and elements are what the tile multiplies: all is read in place."""
+def _is_same(s: Situation) -> bool:
+    """Whether elements are what the tile multiplies."""
     p = s.problem
-    same = p.x_dtype.is_float and LLVM_NAMES[p.x] == ARITHMETIC[accumulator_arithmetic(s)].accumulator
-    return same and all(inside(axis) == range(axis.out) for axis in sweeps(p)[0])
+    return p.x_dtype.is_float and LLVM_NAMES[p.x] == ARITHMETIC[accumulator_arithmetic(s)].accumulator
+
+
+def _is_whole(s: Situation) -> bool:
+    """Whether no window meets padding, so that all is read in place."""
+    return _is_same(s) and all(inside(axis) == range(axis.out) for axis in sweeps(s.problem)[0])
 
 
 def _by_planes(s: Situation) -> bool:
@@ -249,6 +257,9 @@ def cost(s: Situation) -> dict[str, float]:
         if p.layout == "NCHW" or not is_fusible(p):
             across = 4.0 if p.layout == "NHWC" else 16.0 if planes_collide(p, reading=False) else 11.0
             moves += rows * count * plan.box[-1] * vectors * across
+    weights = p.m * group_in * math.prod(axis.taps for axis in sweep) * arith.bytes
+    streamed = weights / next(rate for most, rate in _STREAMED if weights <= most)
+    products = max(products, box_count * streamed / p.groups)  # each box brings them all
     held = math.prod(max(1, h.count) for h in plan.held)
     dense = (p.layout == "NHWC" and p.groups == 1) or p.c == 1
     per_word = 0.5 if group_in > 1 and p.layout == "NCHW" else 1.0 if p.layout == "NCHW" else 2.5
@@ -293,10 +304,13 @@ def _plan(s: Situation, arith: Arithmetic) -> _Plan:
     extents = tuple(axis.out for axis in sweep)
     start = (*extents[:-1], min(extents[-1], 1024))
     items = (p.n or 0) * p.groups
-    if s.threads > 1 and items < 4 * s.threads:  # a few items for every thread
+    if s.threads > 1 and items < 4 * s.threads:  # a few items for every thread, as many for each
         parts = -(-4 * s.threads // max(1, items))
         axis = 0 if len(extents) == 1 or extents[0] >= parts else len(extents) - 2
-        start = tuple(max(1, -(-e // parts)) if a == axis else e for a, e in enumerate(start))
+        extent = max(1, start[axis])
+        blocks = {-(-extent // n) for n in range(parts, 2 * parts + 1)}
+        least = min(blocks, key=lambda b: (-(-(-(-extent // b) * max(1, items)) // s.threads) * b, -b))
+        start = tuple(least if a == axis else e for a, e in enumerate(start))
     return _sizes(s, arith, sweep, boxes(start, lambda box: _sizes(s, arith, sweep, box).workspace, budget))
 
 
@@ -447,8 +461,7 @@ def _lists(r: Request, plan: _Plan, dense: bool) -> tuple[dict[str, Any], range]
         }, near  # fmt: skip
     lists = row_lists(outer, plan.entries, _ENTRY_WORDS)
     told_apart = len(lists["lists"]) == 2 * math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
-    same = p.x_dtype.is_float and LLVM_NAMES[p.x] == r.arith.accumulator
-    if not (dense and same and told_apart and (whole or plan.box[-1] == last.out)):
+    if not (dense and _is_same(r.situation) and told_apart and (whole or plan.box[-1] == last.out)):
         return lists | {"near_entries": 0}, range(0)
     others = row_lists(outer, _entries(last, group_in, places, pixel), _ENTRY_WORDS)["entries"]
     lists |= {"entries": words([*lists["entries"], *others]), "near_entries": lists["entries"].nbytes}
