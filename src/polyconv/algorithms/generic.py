@@ -529,7 +529,7 @@ def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[
         "panel": header, "scratch": scratch, "block_groups": plan.block_groups, "group_total": p.groups,
         "channels": group_in, "plane_bytes": plan.plane_bytes,
         "line_bytes": plan.line_words * arith.bytes, "word_bytes": arith.bytes,
-        **ahead_words(r, sweep, plan.box, group_in),
+        **_ahead(r, plan),
         "lane_bytes": r.target.vector_bytes, "lanes": lanes(r.target, arith), "chunk": plan.chunk,
         "chunks": max(1, -(-group_in // plan.chunk)), "channel_entries": len(places), "entries": words(entries),
         "weights": packed, "w_group": group_out * group_in * taps * arith.bytes, "tile_count": len(tiles),
@@ -546,6 +546,11 @@ def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[
     return Step(address, fill_words(WORDS, values, keep), values["items"] if group_out else 0)
 
 
+def _ahead(r: Request, plan: _Plan) -> dict[str, int]:
+    planes = r.problem.c // r.problem.groups if r.x.spatial[-1] == r.x.itemsize else 0
+    return ahead_words(r, plan.sweep, plan.box, planes)
+
+
 def _fused_tiles(r: Request, plan: _Plan, rows: int) -> list[int]:
     """Tiles of 1, 2, ... vectors, then those whose last vector is masked; 0 for sizes that no row is cut into."""
     lane, most = lanes(r.target, r.arith), pixel_tiles(r.target)[rows]
@@ -554,7 +559,7 @@ def _fused_tiles(r: Request, plan: _Plan, rows: int) -> list[int]:
         cut = [size for _, size in near_equal(-(-width // lane), most)]
         masked |= set(cut[-1:]) if width % lane else set()
         whole |= set(cut[: -1 if width % lane else None])
-    asked = int(ahead_words(r, plan.sweep, plan.box, 1)["ahead"] > 0)
+    asked = int(_ahead(r, plan)["ahead"] > 0)
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, asked=asked)
     sizes = range(1, most + 1)
     return [

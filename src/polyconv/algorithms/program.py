@@ -240,8 +240,11 @@ _HELD_BYTES = 1 << 20
 
 
 def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> dict[str, int]:
-    """Words with which a box asks for the inputs of the next one of a thread, where no near cache holds an image."""
-    ahead = bytes_between(r, sweep, box) if image_bytes(r.problem)[0] > _HELD_BYTES else 0
+    """Words with which a box asks for the inputs of the next one of a thread, where no near cache holds an image.
+
+    In ``planes`` planes they lie together; 0 if they do not.
+    """
+    ahead = bytes_between(r, sweep, box) if planes and image_bytes(r.problem)[0] > _HELD_BYTES else 0
     return {"ahead": r.situation.threads * ahead, "ahead_bytes": ahead, "ahead_planes": planes}
 
 

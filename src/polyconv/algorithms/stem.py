@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -90,6 +90,9 @@ _PLANE_RUN = 1.5
 _FAR_VECTORS = 2
 """Most vectors of outputs of a tile whose weights leave a first-level cache: tall tiles read them less often."""
 
+_LEAST_LINE = 1 << 10
+"""Bytes of a line that is copied as a whole sooner than its two ends."""
+
 _ENTRY_WORDS = 3
 
 _SQUARE = 8
@@ -98,7 +101,7 @@ _SQUARE = 8
 WORDS = (
     *COMMON,
     "channels", "dense", "pixel_bytes", "line_bytes", "*bands", "*lists", "*entries", "near_entries",
-    "ahead", "ahead_bytes", "ahead_planes", "*weights", "w_group", "w_block", "w_last", "w_last_group",
+    "ahead", "ahead_bytes", "ahead_planes", "ahead_tile", "*weights", "w_group", "w_block", "w_last", "w_last_group",
     "outputs", "blocks", "block_outputs", "last_outputs", "last_lanes", "row_step", "near_step",
     "fused", "slots", "sum_row", "sum_row_last", "*tiles", "table_words", "word_bytes",
     "*bias", "*scale", "*constants", "*move_in", "*move_out",
@@ -125,11 +128,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             line, y, r = row_place(k, p, item, row.index)
             lines = workspace + (p.panel + line * p.line_bytes), x + row_source(k, p, item, row.index)
             listed = row_entries(k, p, item, row.index)
-            turn = block.index * rows + row.index
-
-            def soon(tile: Value, tiles: Value) -> Buffer:
-                return ahead_place(k, p, begin, turn * tiles + tile, rows * p.blocks * tiles)
-
+            soon = ahead_place(k, p, begin, block.index * rows + row.index, rows * p.blocks)
             _block(k, p, item, frame, workspace, lines, listed, block.index, (y, r), soon)
 
 
@@ -155,8 +154,7 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
 
 
 def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, lines: tuple[Buffer, Buffer],
-           listed: tuple[Buffer, Value], block: Value, places: tuple[Value, Value],
-           soon: Callable[[Value, Value], Buffer]) -> None:  # fmt: skip
+           listed: tuple[Buffer, Value], block: Value, places: tuple[Value, Value], ahead: Buffer) -> None:  # fmt: skip
     """One row of outputs of one block of output channels."""
     last = axis_record(k, p, p.axes - 1)
     is_last = block.equals(p.blocks - 1)
@@ -170,8 +168,9 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, li
     y, r = k.buffer(frame, 2) + (places[0] + channel * p.y_c), k.buffer(frame, 4) + (places[1] + channel * p.r_c)
     sum_row = k.select(is_last, p.sum_row_last, p.sum_row)
     fused = p.fused.equals(1)
-    (panel, x), (entries, count), tiles = lines, listed, k.word(table)
-    with k.loop(0, tiles) as tile:
+    (panel, x), (entries, count) = lines, listed
+    with k.loop(0, k.word(table), carry=[ahead]) as tile:
+        (soon,) = tile.values
         walk = Words(k, table + 8, _TILE).at(tile.index, _TILE_WORDS)
         first, times, function = walk.first, walk.times, walk.buffer("function")
         near = walk.near.equals(1)
@@ -180,7 +179,7 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, li
             k.select(near, p.near_step, p.row_step),
             entries + k.select(near, p.near_entries, 0), count, p.buffer("weights") + weights,
         )  # fmt: skip
-        rest = times, p.last_lanes, bias, scale, p.buffer("constants"), soon(tile.index, tiles)
+        rest = times, p.last_lanes, bias, scale, p.buffer("constants"), soon
         with k.when(fused):
             k.call(
                 function, *given, y + first * last.y_stride, last.y_stride, r + first * last.r_stride, last.r_stride,
@@ -188,6 +187,7 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, li
             )  # fmt: skip
         with k.when(fused, otherwise=True):
             k.call(function, *given, workspace + (p.slots + first * sum_row), sum_row, workspace, 0, *rest)
+        tile.next(soon + times * p.ahead_tile)
     with k.when(fused, otherwise=True):
         k.call(
             p.buffer("move_out"), workspace + p.slots, sum_row, p.word_bytes, y, last.y_stride, p.y_c,
@@ -362,7 +362,7 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     (lists, near), held = _lists(r, plan, dense), plan.held
     if near:
         held = (*held[:-1], replace(held[-1], runs=_copied(r, plan, near)))
-    ahead = ahead_words(r, sweep, plan.box, 1 if dense else group_in)
+    ahead = ahead_words(r, sweep, plan.box, 1 if dense else group_in if r.x.spatial[-1] == r.x.itemsize else 0)
     tables = []
     for vectors, cut in ((plan.vectors, False), (plan.last_vectors, fused and last_lanes < lane)):
         spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else of_sums(arith.name)
@@ -384,7 +384,7 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     values.update({
         "step": 1, "panel": header, "scratch": 0, "channels": group_in, "dense": int(dense),
         "pixel_bytes": group_in * arith.bytes, "line_bytes": plan.line_bytes,
-        **lists, **ahead,
+        **lists, **ahead, "ahead_tile": 64 * steps,
         "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
         "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": steps * plan.last_vectors * lane * arith.bytes,
         "outputs": group_out, "blocks": plan.blocks, "block_outputs": plan.vectors * lane, "last_outputs": left,
@@ -443,7 +443,7 @@ def _lists(r: Request, plan: _Plan, dense: bool) -> tuple[dict[str, Any], range]
     """Words of the lists of entries, and which outputs of a row read the input in place.
 
     Those whose taps meet no padding, where runs of words lie together as the tile multiplies them, if boxes have whole
-    rows and rows leave out all lines of padding.
+    rows, not too short, and rows leave out all lines of padding.
     """
     p, outer, last = r.problem, plan.sweep[:-1], plan.sweep[-1]
     group_in, pixel, places = p.c // p.groups, r.x.spatial[-1], [0]
@@ -461,7 +461,8 @@ def _lists(r: Request, plan: _Plan, dense: bool) -> tuple[dict[str, Any], range]
         }, near  # fmt: skip
     lists = row_lists(outer, plan.entries, _ENTRY_WORDS)
     told_apart = len(lists["lists"]) == 2 * math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
-    if not (dense and _is_same(r.situation) and told_apart and (whole or plan.box[-1] == last.out)):
+    long = plan.box[-1] == last.out and plan.line_bytes >= _LEAST_LINE
+    if not (dense and _is_same(r.situation) and told_apart and (whole or long)):
         return lists | {"near_entries": 0}, range(0)
     others = row_lists(outer, _entries(last, group_in, places, pixel), _ENTRY_WORDS)["entries"]
     lists |= {"entries": words([*lists["entries"], *others]), "near_entries": lists["entries"].nbytes}
