@@ -75,6 +75,9 @@ times; most groups of an item."""
 _NEAR_BYTES = 16 << 10
 """Inputs of one tile beyond this do not stay in the first-level cache until the next tile reads them again."""
 
+_ASKED = 0.2
+"""Share of the cycles of inputs from memory that is left where whole rows are asked for a box early."""
+
 _FAR_LINES = 1.07
 """Factor on the multiply-adds of a row of outputs whose taps lie in several lines of the panel."""
 
@@ -380,6 +383,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     bytes_in = math.prod(max(1, h.count) for h in plan.held) * group_in * p.x_dtype.itemsize
     boxes_in = box_count * p.groups
     far = far_cycles(p, boxes_in * bytes_in) * (p.n or 0)
+    far *= _ASKED if plan.fused and plan.box[-1] == last.out else 1.0
     items = boxes_in * (p.n or 0)
     return {"products": items * entries * step, "panels": items * panels + far, "moves": items * moves}
 

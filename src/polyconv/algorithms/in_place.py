@@ -95,7 +95,7 @@ def driver(k: Module, name: str) -> None:
                     k.buffer(place, 2), x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step,
                     entries, piece.count, weights, y + (piece.y + line.index * piece.y_line + at * piece.y_step),
                     piece.y_step, r + (piece.r + line.index * piece.r_line + at * piece.r_step), piece.r_step,
-                    k.word(place, 1), block.lanes, bias, scale, constants,
+                    k.word(place, 1), block.lanes, bias, scale, constants, x,
                 )  # fmt: skip
 
 

@@ -231,8 +231,11 @@ def boxes(extents: Sequence[int], cost: Callable[[tuple[int, ...]], int], budget
 
 
 def bytes_between(r: Request, sweep: Sweep, box: Sequence[int]) -> int:
-    """Bytes between the inputs of a box and those of the next: in every plane they follow each other."""
-    steps = zip(box, sweep, r.x.spatial, strict=True)
+    """Bytes between the inputs of a box and those of the next, along the last axis that is cut.
+
+    In every plane they follow each other.
+    """
+    steps = reversed([*zip(box, sweep, r.x.spatial, strict=True)])
     return max(0, next((b * axis.stride * step for b, axis, step in steps if b < axis.out), 0))
 
 

@@ -320,7 +320,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     last = sweep[-1]
     total = max(1, -(-group_out // lane))
     most = max(run_tiles(s.target))
-    if group_in * math.prod(axis.taps for axis in sweep) * most * s.target.vector_bytes > _NEAR_BYTES:
+    if group_in * math.prod(axis.taps for axis in sweep) * min(most, total) * s.target.vector_bytes > _NEAR_BYTES:
         most = min(most, _FAR_VECTORS)
     blocks = -(-total // most)
     vectors = -(-total // blocks)
