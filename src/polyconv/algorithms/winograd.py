@@ -193,7 +193,7 @@ def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> dict[str, int]:
     return {
         "notes": plan.notes, "item_count": items, "items_ahead": r.situation.threads,
         "runs_a_call": -(-rows * runs // calls) if far else 0, "runs_a_row": max(1, runs), "run_step": step,
-        "run_bytes": size, "note": _part(r, note) if far else 0,
+        "run_bytes": size, "note": _part(r, note),
     }  # fmt: skip
 
 

@@ -517,14 +517,16 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
 def _row(r: Request, spec: Move, *, asks: bool = False) -> int:
     """Address of the transform of a row of tiles, one way or the other."""
     lane, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
+    names = ("row",) if spec.epilogue is None else ("row", "asking")
 
     def build(k: Module) -> None:
         if spec.epilogue is None:
             rows_in(k, "row", spec, SCHEME, lane, f16c=f16c)
-        else:
-            rows_out(k, "row", spec, SCHEME, lane, f16c=f16c, asks=asks)
+        else:  # both together: a layer that sees images of many sizes compiles once
+            rows_out(k, "row", spec, SCHEME, lane, f16c=f16c)
+            rows_out(k, "asking", spec, SCHEME, lane, f16c=f16c, asks=True)
 
-    return kernel(f"winograd_rows {SCHEME} {spec} {lane} {asks}", ("row",), build, r.target, check=r.check)["row"]
+    return kernel(f"winograd_rows {SCHEME} {spec} {lane}", names, build, r.target, check=r.check)[names[asks]]
 
 
 def _apart(r: Request, spec: Move) -> int:
