@@ -331,10 +331,10 @@ def _sizes(s: Situation, box: tuple[int, ...]) -> _Plan:
 
 _NEAR_BYTES, _STREAMED_BYTES = 1 << 20, 16.0
 """Weights of the products that a second-level cache holds, and bytes a cycle at which others stream in."""
-_HELD_BYTES, _AGAIN_BYTES = 400 << 10, 86.0
+_HELD_BYTES, _AGAIN_BYTES = 400 << 10, 140.0
 """Sums of inputs that a second-level cache holds beside the weights; bytes a cycle of more, which every set of outputs
 reads again."""
-_RATES = ((4 << 20, 300.0), (12 << 20, 100.0), (1 << 62, 40.0))
+_RATES = ((4 << 20, 300.0), (12 << 20, 200.0), (1 << 62, 80.0))
 """Bytes a cycle of the weights, which every box reads again, by how many there are."""
 _SUM_CYCLES = 20.0
 """Cycles of the sums of four vectors of inputs, which go to a second-level cache."""
