@@ -76,7 +76,7 @@ _MAP_BYTES = 128 << 10
 """Input of a channel beyond which pixels that come from memory are computed in bands of ``_BAND`` rows that ask for the
 next one: a strip down all of it meets a new line far away in every row."""
 
-_BAND = 28
+_BAND = 32
 _LINE = 64
 _LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3): 7.0}
 """Cycles of a load of pixels, by their stride and by taps across the lanes that share it."""
