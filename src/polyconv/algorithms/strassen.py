@@ -349,7 +349,9 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     half = math.ceil(math.prod(axis.out for axis in sweep) / box_count / 2)
     weights = PRODUCTS / 4 * p.m * panel.entries * arith.bytes
     products = sums = moves = 0.0
-    leaving = (10.0 if planes_collide(p, reading=False) else 4.0) if p.layout == "NCHW" else 2.0
+    # results of a set of outputs: squares of planes, or a line or two of every pixel, which may meet in few sets
+    collide = planes_collide(p, reading=False) or (p.layout == "NHWC" and p.m * p.y_dtype.itemsize % 2048 == 0)
+    leaving = 10.0 if collide else 4.0 if p.layout == "NCHW" else 2.0
     for outputs, times in Counter(outputs for _, outputs in panel.sets).items():
         used = -(-outputs // lane)
         tiles = near_equal_sizes(half, channel_tile(s.target, used))
