@@ -434,11 +434,14 @@ def _step(r: Request, keep: list[Any]) -> Step:
         "constants": r.constants, "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
         "plain": 0,
     })  # fmt: skip
-    values["scales"] = r.packed(("strassen scales", arith.name), lambda: _scales(_weights(r)).astype(_type(r)))
+    w = patches.by_entry(r, sweep)
+    kind = DTYPES[arith.name].numpy
+    scales = values["scales"] = r.packed(("strassen scales", arith.name), lambda: _scales(w[0]).astype(kind))
     plain_sets = [(first + low, outputs) for first, outputs in panel.sets for low in (0, p.m // 2)]
-    plain = _with_sets(r, values, plain_sets, panel.entries, 1, ("plain",), lambda: patches.by_entry(r, sweep))
+    plain = _with_sets(r, values, plain_sets, panel.entries, 1, ("plain",), lambda: w)
     values["plain"] = fill_words(WORDS, plain, keep)
-    values = _with_sets(r, values, panel.sets, plan.half_entries, PRODUCTS, ("strassen",), lambda: _summed(r))
+    values = _with_sets(r, values, panel.sets, plan.half_entries, PRODUCTS, ("strassen",),
+                        lambda: _summed(w[0], scales))  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
@@ -455,27 +458,16 @@ def _with_sets(r: Request, values: dict[str, Any], sets: Sequence[tuple[int, int
     }  # fmt: skip
 
 
-def _type(r: Request) -> np.dtype[Any]:
-    return DTYPES[r.arith.name].numpy
-
-
-def _weights(r: Request) -> NDArray[np.float64]:
-    """Weights (m, entries)."""
-    found: NDArray[np.float64] = patches.by_entry(r, _sweep(r.situation))[0].astype(np.float64)
-    return found
-
-
-def _scales(w: NDArray[np.float64]) -> NDArray[Any]:
+def _scales(w: NDArray[Any]) -> NDArray[Any]:
     """The powers of two that divide the weights of outputs so that their sums are 1 to 2; 0 where there are none."""
-    size = np.abs(w).sum(axis=1)
+    size = np.abs(w).sum(axis=1, dtype=np.float64)
     return np.where(size > 0, np.exp2(np.floor(np.log2(np.where(size > 0, size, 1.0)))), 0.0)
 
 
-def _summed(r: Request) -> NDArray[Any]:
-    """Weights (1, m, entries) of the seven products."""
-    w = _weights(r)
-    scales = _scales(w)[:, None]
-    return weight_sums(w / np.where(scales > 0, scales, 1.0))[None].astype(_type(r))
+def _summed(w: NDArray[Any], scales: NDArray[Any]) -> NDArray[Any]:
+    """Weights (1, m, entries) of the seven products: quotients are exact, and sums are rounded once."""
+    with np.errstate(all="ignore"):  # of weights far smaller than the largest of their output nothing remains
+        return weight_sums(w / np.where(scales > 0, scales, scales.dtype.type(1))[:, None])[None]
 
 
 def _sums_address(r: Request, what: str) -> int:

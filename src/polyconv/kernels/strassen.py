@@ -13,6 +13,7 @@ Here A are weights, outputs by channels, B inputs, channels by pixels, and C res
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +25,18 @@ __all__ = ["PRODUCTS", "SINGLE", "input_sums", "result_sums", "weight_sums"]
 PRODUCTS = 7
 
 
-def weight_sums(a: NDArray[np.float64]) -> NDArray[np.float64]:
+def weight_sums(a: NDArray[Any]) -> NDArray[Any]:
     """Weights (outputs, channels) of the seven products, one after another; both axes are even."""
     m, c = a.shape[0] // 2, a.shape[1] // 2
     a11, a12, a21, a22 = a[:m, :c], a[:m, c:], a[m:, :c], a[m:, c:]
-    return np.concatenate([a11 + a22, a21 + a22, a11, a22, a11 + a12, a21 - a11, a12 - a22])
+    sums = np.empty((PRODUCTS, m, c), a.dtype)
+    np.add(a11, a22, out=sums[0])
+    np.add(a21, a22, out=sums[1])
+    sums[2], sums[3] = a11, a22
+    np.add(a11, a12, out=sums[4])
+    np.subtract(a21, a11, out=sums[5])
+    np.subtract(a12, a22, out=sums[6])
+    return sums.reshape(-1, c)
 
 
 def _of_inputs(b11: Value, b12: Value, b21: Value, b22: Value) -> list[Value]:
