@@ -91,7 +91,7 @@ def driver(k: Module, name: str) -> None:
             with k.loop(0, piece.lines) as line, k.loop(0, k.word(tiles)) as walk:
                 place = tiles + (walk.index * 32 + 8)
                 at = k.word(place)
-                k.call(
+                k.call(  # the last argument is for tiles that ask early; none here does, and others do not take it
                     k.buffer(place, 2), x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step,
                     entries, piece.count, weights, y + (piece.y + line.index * piece.y_line + at * piece.y_step),
                     piece.y_step, r + (piece.r + line.index * piece.r_line + at * piece.r_step), piece.r_step,

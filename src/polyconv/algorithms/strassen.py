@@ -56,7 +56,7 @@ from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "bound", "build", "cost", "preparing", "scheme", "workspace"]
 
-BOX_BYTES = 2 << 20
+_BOX_BYTES = 2 << 20
 """Workspace of a thread that a box may take: sums of its inputs, which stay in a second-level cache."""
 _COLLIDING = 4096
 """Where pixels or entries lie a multiple of these bytes apart they meet in one set of a cache: tiles read copies."""
@@ -200,7 +200,6 @@ class _Plan:
     """Sizes of a box and of its halves: the panel's, rows of the sums of inputs, and of the sums of products."""
 
     panel: patches.Plan
-    half: int
     half_entries: int
     v_pixel: int
     v_entry: int
@@ -279,7 +278,7 @@ def _cheapest(s: Situation) -> _Plan:
     The same for any batch and any threads.
     """
     s = replace(s, problem=replace(s.problem, n=1), threads=1)
-    budget, sweep = s.budget(BOX_BYTES), _sweep(s)
+    budget, sweep = s.budget(_BOX_BYTES), _sweep(s)
     extents = tuple(axis.out for axis in sweep)
     single = (1,) * len(extents)
     best = _sizes(s, single)
@@ -306,7 +305,7 @@ def _halved(s: Situation) -> Situation:
 
 
 def _sizes(s: Situation, box: tuple[int, ...]) -> _Plan:
-    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    arith = _arith(s)
     lane, size = lanes(s.target, arith), arith.bytes
     panel = patches.sizes(_halved(s), arith, _sweep(s), False, box)
     half, half_entries = -(-math.prod(box) // 2), panel.entries // 2
@@ -324,7 +323,7 @@ def _sizes(s: Situation, box: tuple[int, ...]) -> _Plan:
     notes = slots + PRODUCTS * slot_product + 64  # behind where inputs are
     nothing = notes + -(-(half + 1) * 8 // 64) * 64
     return _Plan(
-        panel, half, half_entries, v_pixel, v_entry, v_product, slot_row, slot_product, v, slots, notes, nothing,
+        panel, half_entries, v_pixel, v_entry, v_product, slot_row, slot_product, v, slots, notes, nothing,
         nothing + (0 if panel.planes else 64),
     )  # fmt: skip
 
@@ -345,7 +344,7 @@ _RESULT_CYCLES = 36.0
 
 
 def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
-    p, arith, panel, sweep = s.problem, ARITHMETIC[accumulator_arithmetic(s)], plan.panel, _sweep(s)
+    p, arith, panel, sweep = s.problem, _arith(s), plan.panel, _sweep(s)
     lane = lanes(s.target, arith)
     box_count = math.prod(-(-axis.out // b) for axis, b in zip(sweep, panel.box, strict=True))
     half = math.ceil(math.prod(axis.out for axis in sweep) / box_count / 2)
@@ -369,7 +368,7 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     if PRODUCTS * plan.v_product > _HELD_BYTES:
         sums += len(panel.sets) * PRODUCTS * plan.v_product / _AGAIN_BYTES
     sums += weights / next(rate for most, rate in _RATES if weights <= most)
-    if not _reads_in_place(s):
+    if not (_is_readable(s) and all(axis.stride == 1 for axis in sweep)):
         moves += patches.pack_cycles(s, panel, sweep)
     batch = (p.n or 0) * box_count
     moves = (moves + 300.0) * batch
@@ -378,12 +377,9 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     return {"products": products * batch * _SLOWER, "sums": sums * batch, "moves": moves}
 
 
-def _reads_in_place(s: Situation) -> bool:
-    """Whether the input of a box is rows of pixels or of channels as they lie, in packed tensors."""
-    sweep, p = _sweep(s), s.problem
-    if any(axis.taps > 1 or axis.pad for axis in sweep) or LLVM_NAMES[p.x] != _arith(s).accumulator:
-        return False
-    return all(axis.stride == 1 for axis in sweep)
+def _is_readable(s: Situation) -> bool:
+    """Whether every output takes one input as it is: a single tap, no padding, of the type of the sums."""
+    return LLVM_NAMES[s.problem.x] == _arith(s).accumulator and not any(a.taps > 1 or a.pad for a in _sweep(s))
 
 
 def _arith(s: Situation) -> Arithmetic:
@@ -484,10 +480,7 @@ def _sums_address(r: Request, what: str) -> int:
 
 def _lies_together(r: Request, sweep: Sweep, *, planes: bool) -> bool:
     """Whether the pixels of any box follow each other in the input, and so do the elements of their rows."""
-    if any(axis.taps > 1 or axis.pad for axis in sweep) or LLVM_NAMES[r.problem.x] != r.arith.accumulator:
-        return False
-    steps = [stride * axis.stride for stride, axis in zip(r.x.spatial, sweep, strict=True)]
-    rows_follow = all(
-        steps[a] == sweep[a + 1].out * steps[a + 1] for a in range(len(sweep) - 1) if sweep[a].out > 1
-    )
-    return rows_follow and (steps[-1] if planes else r.x.c) == r.x.itemsize and min(*steps, r.x.c) > 0
+    read = tuple(replace(axis, out_step=axis.stride) for axis in sweep)  # from input to input, as if to results
+    element = sweep[-1].stride * r.x.spatial[-1] if planes else r.x.c
+    forward = min(*r.x.spatial, r.x.c) > 0
+    return _is_readable(r.situation) and forward and element == r.x.itemsize and patches.folds(read, r.x)
