@@ -264,7 +264,7 @@ def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], ND
 
     def pack() -> NDArray[Any]:
         w = weights()[..., None]
-        if form == "square":  # zeros for the channels that the last square lacks
+        if form == "square" and w.shape[2] % lane:  # zeros for the channels that the last square lacks
             w = np.pad(w, ((0, 0), (0, 0), (0, -w.shape[2] % lane), (0, 0)))
         m, entries, step = w.shape[1] // (times * phases), w.shape[2], lane if form == "channel" else 1
         widths = [(first, outputs, -(-outputs // step) * step) for first, outputs in sets]

@@ -447,9 +447,8 @@ def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
     )
     key = ("point", plan.phases, *(tuple((a.taps, a.first_tap, a.tap_step) for a in sweep) for sweep in family))
     packed = points.packed_weights(
-        r, key, lambda: np.concatenate([_by_entry(r, sweep) for sweep in family], axis=1), plan.sets,
-        plan.form, (plan.times, plan.phases),
-    )  # fmt: skip
+        r, key, lambda: _of_family(r, family), plan.sets, plan.form, (plan.times, plan.phases)
+    )
     boxes_of = math.prod(-(-axis.out // b) for axis, b in zip(axes, plan.box, strict=True))
     items = (r.problem.n or 0) * p.groups * boxes_of
     move = Move(arith.accumulator, p.y, along, r.epilogue)
@@ -461,6 +460,12 @@ def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
         "entries": words(_list(given, family[0], most(plan.width))) if listed else zeros(),
     })  # fmt: skip
     return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
+
+
+def _of_family(r: Request, family: _Family) -> NDArray[Any]:
+    """Weights (groups, m, entries) of the phases of a family, one after another; those of one are not copied."""
+    parts = [_by_entry(r, sweep) for sweep in family]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
 def _by_entry(r: Request, sweep: Sweep) -> NDArray[Any]:
