@@ -144,7 +144,7 @@ class Layer:
             name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None
         }
         self._finite = True if not of_array(self._w.dtype, "w").is_float else _all_finite(self._w)
-        self._forms: WeakValueDictionary[Any, Array] = WeakValueDictionary()  # programs of calls hold them
+        self._forms: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # programs of calls hold them
         self._problems: OrderedDict[tuple[int, ...], Problem] = OrderedDict()
         self._calls: OrderedDict[Any, _Call] = OrderedDict()
         self._choices: dict[Any, Decision | None] = {}
@@ -321,15 +321,15 @@ class Layer:
         arithmetic = row.arithmetic(s)
         kind = _NUMPY[arithmetic]
         x, y, residual = lying
-        forms: list[Array] = []
+        forms: list[Any] = []
 
-        def packed(key: Any, make: Callable[[], Array]) -> Array:
+        def packed(key: Any, make: Callable[[], Any]) -> Any:
             forms.append(self._packed(key, make))
             return forms[-1]
 
         request = Request(
             situation=s, arithmetic=arithmetic, x=x, y=y, residual=residual, check=self._check,
-            packed=packed, weights=lambda sweep: self._sweep_weights(p, sweep, arithmetic),
+            packed=packed, late=packed, weights=lambda sweep: self._sweep_weights(p, sweep, arithmetic),
             bias=None if self._bias is None else _aligned_copy(self._bias.astype(kind)),
             scale=self._scale(p), constants=self._constants(p, kind), zero_point=self._zero_point(p),
             offset=None if offset is None else strides(offset, replace(p, layout="NCHW")),
@@ -338,7 +338,7 @@ class Layer:
         program = row.build(request)
         return replace(program, keep=(*program.keep, *forms))
 
-    def _packed(self, key: Any, make: Callable[[], Array]) -> Array:
+    def _packed(self, key: Any, make: Callable[[], Any]) -> Any:
         with _lock:
             found = self._forms.get(key)
         if found is None:

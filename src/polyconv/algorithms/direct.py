@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.packing import Set, packed_sets
+from polyconv.algorithms.packing import LATE, Set, late_sets, late_words, packed_sets, when_needed
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_list, row_place
 from polyconv.algorithms.program import (
     MULTIPLY_ADDS,
@@ -107,7 +107,7 @@ WORDS = (
     "*weights", "w_group", "w_block", "w_chunk", "w_last", "w_last_group", "w_last_chunk",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "sum_row", "sum_row_last",
     "slots", "slot_block", "slot_row", "*tiles", "table_words", "word_bytes", "fused", "last_lanes",
-    "*bias", "*scale", "*constants", "*move_in", "*move_out",
+    "*bias", "*scale", "*constants", "*move_in", "*move_out", *LATE,
 )  # fmt: skip
 """The driver's words: the panel's geometry, entry lists and packed weights, tables of tiles, moves.
 
@@ -154,6 +154,7 @@ def _box_body(k: Module, name: str) -> None:
         p = Words(k, words, WORDS)
         item = Item(k, workspace, n, g, k.constant(INT, 0))
         rows = box_rows(k, p, item)
+        when_needed(k, p)
         k.clear(workspace + p.scratch, 256)  # sums start from these zeros
         with k.loop(0, p.chunks) as chunk:
             pack_panel(k, p, item, k.buffer(frame, 0), workspace + p.panel, chunk.index * p.chunk)
@@ -420,13 +421,13 @@ def _build(r: Request, *, careful: bool) -> Program:
 def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int, keep: list[Any]) -> NDArray[np.int64]:
     """Words with which ``repair_address`` computes boxes of at most this size, skipping padded taps."""
     plan = box_sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), vectors)
-    return fill_words(WORDS, _dense_words(r, sweep, plan, True, keep), keep)
+    return fill_words(WORDS, _dense_words(r, sweep, plan, True, keep, late=True), keep)
 
 
 def plain_words(r: Request, sweep: Sweep, box: tuple[int, ...], keep: list[Any]) -> tuple[NDArray[np.int64], int]:
     """Words with which ``repair_address`` computes boxes of this size, or the last ones; vectors of outputs."""
     plan = box_sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), 1)
-    return fill_words(WORDS, _dense_words(r, sweep, plan, False, keep), keep), plan.blocks
+    return fill_words(WORDS, _dense_words(r, sweep, plan, False, keep, late=True), keep), plan.blocks
 
 
 def again_workspace(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...],
@@ -579,8 +580,9 @@ def _vectors(s: Situation, arith: Arithmetic, steps: int, width: int) -> int:
     return min(choices, key=lambda vectors: _row_cycles(s, arith, steps, vectors, width)[0], default=1)
 
 
-def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: list[Any]) -> dict[str, Any]:
-    """Words of a sweep."""
+def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: list[Any], *, late: bool = False
+                 ) -> dict[str, Any]:  # fmt: skip
+    """Words of a sweep; weights that few calls need are packed late."""
     p, arith = r.problem, r.arith
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane, taps = lanes(r.target, arith), math.prod(a.taps for a in sweep)
@@ -590,10 +592,13 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     fused = not careful and plan.chunks == 1 and arith.channels == 1 and is_fusible(p)
     fused = fused and along_out(r, last, "c") == "cc"
     tiles, table_words = _tile_tables(r, last, plan, fused, last_lanes < lane)
-    packed = r.packed(
-        ("direct", arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)),
-        lambda: packed_weights(r, r.weights(sweep), plan.vectors, plan.last_vectors),
-    )
+    key = (arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
+    widths = plan.vectors, plan.last_vectors
+    if late:
+        form = r.late(("direct late", *key), lambda: late_sets(r, w := r.weights(sweep), *_order(r, w.shape, *widths)))
+        packed = form.weights
+    else:
+        form, packed = None, r.packed(("direct", *key), lambda: packed_weights(r, r.weights(sweep), *widths))
     steps = group_in_words(group_in, arith) * taps
     chunk_steps = group_in_words(min(plan.chunk, group_in), arith) * taps
     main = steps * block_outputs * arith.bytes
@@ -610,7 +615,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
         "unpaired": arith.channels - 1, "channel_bytes": arith.bytes // arith.channels,
         "row_bytes": plan.row_bytes, "block_bytes": plan.block_bytes, "line_bytes": plan.line_bytes,
         "chunk": plan.chunk, "chunks": plan.chunks,
-        "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
+        "weights": packed, **late_words(r, form), "w_group": main * (plan.blocks - 1), "w_block": main,
         "w_chunk": chunk_steps * block_outputs * arith.bytes,
         "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": rest,
         "w_last_chunk": chunk_steps * plan.last_vectors * lane * arith.bytes,
@@ -729,7 +734,13 @@ def packed_weights(r: Request, w: NDArray[Any], vectors: int, last_vectors: int,
     The last block of every group, which may be narrower, follows after all others.  So many words of channels
     ``together`` follow each other before the next tap.
     """
-    groups, m, c, taps = w.shape
+    return packed_sets(r, w, *_order(r, w.shape, vectors, last_vectors, together))
+
+
+def _order(r: Request, shape: tuple[int, ...], vectors: int, last_vectors: int, together: int = ROW_WORDS
+           ) -> tuple[list[Set], int, int]:  # fmt: skip
+    """Sets, channels of a block and size of packed weights."""
+    groups, m, c, taps = shape
     lane = lanes(r.target, r.arith)
     step, last = vectors * lane, last_vectors * lane
     rows = group_in_words(c, r.arith) * r.arith.channels * taps
@@ -737,4 +748,4 @@ def packed_weights(r: Request, w: NDArray[Any], vectors: int, last_vectors: int,
     sets = [Set(b * step, step, step, b * step * rows, (blocks - 1) * step * rows) for b in range(blocks - 1)]
     end = (blocks - 1) * step
     sets.append(Set(end, m - end, last, groups * end * rows, last * rows))
-    return packed_sets(r, w, sets, together * r.arith.channels, groups * (end + last) * rows)
+    return sets, together * r.arith.channels, groups * (end + last) * rows

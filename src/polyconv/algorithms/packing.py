@@ -3,7 +3,8 @@
 Tiles stream rows: the weights that a channel and a tap have for neighbouring outputs.  A *set* of outputs has its
 rows as [block of channels][tap][channel], with words of two channels where products are formed in pairs.  Squares of
 outputs by channels and taps are transposed in registers, into a scratch where rows go on to other places from there:
-memory is read and written in whole lines.  It must know nothing of what streams the weights.
+memory is read and written in whole lines.  Weights that only repairs stream, where results are not finite, are packed
+by the first that needs them.  It must know nothing of what streams the weights.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import Words
-from polyconv.algorithms.program import Request, Situation, Step, fill_words, move_address
+from polyconv.algorithms.program import Late, Request, Situation, Step, fill_words, move_address
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
@@ -27,8 +28,8 @@ from polyconv.runtime.arrays import aligned, words
 from polyconv.runtime.threads import control_word, run_steps
 
 __all__ = [
-    "SOURCE", "TABLES_CYCLES", "Set", "bring_rows", "cycles", "forward_strides", "packed_sets", "run", "set_words",
-    "source_words",
+    "LATE", "SOURCE", "TABLES_CYCLES", "Set", "bring_rows", "cycles", "forward_strides", "late_sets",
+    "late_words", "packed_sets", "run", "set_words", "source_words", "when_needed",
 ]  # fmt: skip
 
 TABLES_CYCLES = 1.0e6
@@ -50,6 +51,10 @@ _SET = ("source", "outputs", "row", "target", "group")
 weights of the first group and from there to the next group."""
 
 _WORDS = (*SOURCE, "straight", "block", "chunk", "*place")
+_LATE_WORDS = ("done", *SOURCE, "items", "straight", "block")
+
+LATE = ("*late", "*pack_late")
+"""Words of who streams weights that may not be packed yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,34 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             count = k.minimum(p.chunk, p.channels - chunk.index)
             bring_rows(k, p, of_set, source, chunk.index, count, rows, vector_bytes)
             _place_rows(k, p, of_set, chunk.index, count, rows, target)
+
+
+def late_driver(k: Module, name: str) -> None:
+    """Add ``name(words)``: pack all sets of all groups.
+
+    Threads that need them at once all do so, and write the same: none waits for another.
+    """
+    with k.function(name, "buffer") as (table,):
+        p = Words(k, table, _LATE_WORDS)
+        with k.loop(0, p.items) as number:
+            of_set, source, target = set_words(k, p, number.index)
+            with k.when(p.straight.equals(1)):
+                _move_rows(k, p, of_set, source, k.constant(INT, 0), p.channels, target)
+            with k.when(p.straight.equals(1), otherwise=True), k.loop(0, p.channels, p.block) as first:
+                count, row = k.minimum(p.block, p.channels - first.index), of_set.row
+                with k.loop(0, p.runs) as run:
+                    k.call(
+                        p.buffer("move_in"), source + (first.index * p.w_channel + run.index * p.w_run), p.w_pixel,
+                        p.w_output, target + (first.index * p.taps + run.index * count) * row, row, p.word_bytes, count,
+                        of_set.outputs, 0,
+                    )  # fmt: skip
+        k.set_flag(table)
+
+
+def when_needed(k: Module, p: Words) -> None:
+    """Pack the weights of words ``LATE``, unless they are there."""
+    with k.when(k.flag(p.buffer("late")).equals(0)):
+        k.call(p.buffer("pack_late"), p.buffer("late"))
 
 
 def _place_rows(k: Module, p: Words, of_set: Words, start: Value, count: Value, rows: Buffer, target: Buffer) -> None:
@@ -121,6 +154,10 @@ def bring_rows(k: Module, p: Words, of_set: Words, source: Buffer, first: Value,
     with k.when((of_set.outputs * p.word_bytes < of_set.row) | (count < together)):
         size = together * p.taps * of_set.row
         zero_words(k, rows, size // 4, vector("i32", vector_bytes // 4))
+    _move_rows(k, p, of_set, source, first, count, rows)
+
+
+def _move_rows(k: Module, p: Words, of_set: Words, source: Buffer, first: Value, count: Value, rows: Buffer) -> None:
     with k.loop(0, p.runs) as run:
         k.call(
             p.buffer("move_in"), source + (first * p.w_channel + run.index * p.w_run), p.w_pixel, p.w_output,
@@ -156,6 +193,26 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
     return packed
 
 
+def late_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, size: int) -> Late:
+    """As ``packed_sets``, for single channels: packed when needed."""
+    w, packed = forward_strides(w), aligned(size, w.dtype)
+    keep: list[Any] = [w]
+    straight = 1 in (block, w.shape[3])
+    values = source_words(r, w, sets, packed, by_tap=not straight)
+    values.update({
+        "done": int(not w.size), "items": w.shape[0] * len(sets), "straight": int(straight), "block": block,
+    })  # fmt: skip
+    return Late(packed, fill_words(_LATE_WORDS, values, keep), tuple(keep))
+
+
+def late_words(r: Request, late: Late | None) -> dict[str, Any]:
+    """Values of ``LATE``; None where weights are there."""
+    if late is None:
+        return {"late": words([1]), "pack_late": 0}
+    address = kernel("pack weights late", ("late",), lambda k: late_driver(k, "late"), r.target, check=r.check)["late"]
+    return {"late": late.words, "pack_late": address}
+
+
 def _types(arith: Arithmetic) -> tuple[str, str]:
     """Element of weights, as moves spell it in memory and in a panel."""
     return (arith.name, arith.accumulator) if arith.channels == 1 else (arith.name, "i16")
@@ -173,11 +230,15 @@ def forward_strides(w: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(w) if min(w.strides) < 0 else w
 
 
-def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArray[Any]) -> dict[str, Any]:
-    """Values of ``SOURCE`` for weights (groups, m, c, taps) with no negative stride, which must outlive their use."""
+def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArray[Any], *, by_tap: bool = False
+                 ) -> dict[str, Any]:  # fmt: skip
+    """Values of ``SOURCE`` for weights (groups, m, c, taps) with no negative stride, which must outlive their use.
+
+    They are brought tap by tap if that is wanted or the only way.
+    """
     _, _, c, taps = w.shape
     w_group, w_output, w_channel, w_tap = w.strides
-    flat = (taps == 1 or w_tap == w.itemsize) and (c == 1 or w_channel == taps * w.itemsize)
+    flat = (taps == 1 or (w_tap == w.itemsize and not by_tap)) and (c == 1 or w_channel == taps * w.itemsize)
     reach = w.itemsize + sum((extent - 1) * step for extent, step in zip(w.shape, w.strides, strict=True))
     along = "pc" if flat else "cc" if w_output == w.itemsize and r.arith.channels == 1 else "any"
     records = [

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import pixels as by_pixels
-from polyconv.algorithms.packing import Set, packed_sets
+from polyconv.algorithms.packing import Set, late_sets, packed_sets
 from polyconv.algorithms.panel import Words
-from polyconv.algorithms.program import Request, Situation, image_bytes, near_equal, planes_collide, tile_cycles
+from polyconv.algorithms.program import Late, Request, Situation, image_bytes, near_equal, planes_collide, tile_cycles
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.kernels.language import INT, Buffer, Module, Value
@@ -259,21 +259,32 @@ def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], ND
 
     Outputs are those of the sets as many times as there are places: groups of them, and places of a group.
     """
-    times, phases = groups
     lane = lanes(r.target, r.arith)
 
     def pack() -> NDArray[Any]:
         w = weights()[..., None]
         if form == "square" and w.shape[2] % lane:  # zeros for the channels that the last square lacks
             w = np.pad(w, ((0, 0), (0, 0), (0, -w.shape[2] % lane), (0, 0)))
-        m, entries, step = w.shape[1] // (times * phases), w.shape[2], lane if form == "channel" else 1
-        widths = [(first, outputs, -(-outputs // step) * step) for first, outputs in sets]
-        whole = times * phases * sum(width for *_, width in widths) * entries
-        of_sets: list[Set] = []
-        at = 0
-        for group, (first, outputs, width), phase in itertools.product(range(times), widths, range(phases)):
-            of_sets.append(Set((group * phases + phase) * m + first, outputs, width, at, whole))
-            at += width * entries
-        return packed_sets(r, w, of_sets, 1, w.shape[0] * whole)
+        return packed_sets(r, w, *_order(w.shape, sets, lane if form == "channel" else 1, groups))
 
     return r.packed((r.arith.name, r.target.level, form, tuple(sets), *key), pack)
+
+
+def late_weights(r: Request, w: NDArray[Any], sets: Sequence[tuple[int, int]]) -> Late:
+    """Weights (groups, m, entries) for channel tiles, as ``packed_weights`` has them, packed when needed."""
+    return late_sets(r, w[..., None], *_order((*w.shape, 1), sets, lanes(r.target, r.arith), (1, 1)))
+
+
+def _order(shape: tuple[int, ...], sets: Sequence[tuple[int, int]], step: int, groups: tuple[int, int]
+           ) -> tuple[list[Set], int, int]:  # fmt: skip
+    """Sets, channels of a block and size of packed weights; rows are multiples of a step."""
+    (times, phases), entries = groups, shape[2]
+    m = shape[1] // (times * phases)
+    widths = [(first, outputs, -(-outputs // step) * step) for first, outputs in sets]
+    whole = times * phases * sum(width for *_, width in widths) * entries
+    of_sets: list[Set] = []
+    at = 0
+    for group, (first, outputs, width), phase in itertools.product(range(times), widths, range(phases)):
+        of_sets.append(Set((group * phases + phase) * m + first, outputs, width, at, whole))
+        at += width * entries
+    return of_sets, 1, shape[0] * whole

@@ -86,6 +86,30 @@ class Situation:
         return preferred if self.limit is None else min(preferred, self.limit + FREE_BYTES)
 
 
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Late:
+    """Packed weights that native code makes when it first needs them, which is seldom.
+
+    Parameters
+    ----------
+    weights : array
+        Where they go: zeros that nobody has touched.
+    words : array
+        What packs them; the first says whether they are there.
+    keep : tuple
+        What the words point to.
+    """
+
+    weights: NDArray[Any]
+    words: NDArray[np.int64]
+    keep: tuple[Any, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights, once they are there."""
+        return int(self.weights.nbytes) if self.words[0] else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A convolution to be made into a program.
@@ -101,6 +125,8 @@ class Request:
         Use kernels with bounds checks.
     packed : callable
         ``packed(key, make)``: the array kept under a key, made on first use.
+    late : callable
+        As ``packed``, for weights that few calls need.
     weights : callable
         ``weights(sweep)``: weights of a sweep as (groups, m/groups, c/groups, taps), in the accumulator's
         type (bf16 for dot products of bf16 pairs).
@@ -122,6 +148,7 @@ class Request:
     residual: Operand | None
     check: bool
     packed: Callable[[Any, Callable[[], NDArray[Any]]], NDArray[Any]]
+    late: Callable[[Any, Callable[[], Late]], Late]
     weights: Callable[[Sweep], NDArray[Any]]
     bias: NDArray[Any] | None
     scale: NDArray[Any] | None

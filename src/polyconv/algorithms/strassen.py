@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import packing, patches, points
+from polyconv.algorithms import packing, patches, points, strassen_weights
+from polyconv.algorithms.packing import LATE, when_needed
 from polyconv.algorithms.panel import Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.program import (
@@ -51,7 +51,7 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.strassen import PRODUCTS, SINGLE, input_sums, result_sums, weight_sums
+from polyconv.kernels.strassen import PRODUCTS, SINGLE, input_sums, result_sums
 from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "bound", "build", "cost", "preparing", "scheme", "workspace"]
@@ -67,7 +67,7 @@ at 64, 1.4 from 512 on."""
 WORDS = (
     *patches.PANEL, *points.WORDS, "folded",
     "in_place", "source_pixel", "source_entry", "half_entries", "source", "v", "v_product", "v_pixel", "v_entry",
-    "nothing", "slot_product", "scale_lower", "copies", "*inputs", "*results", "*scales", "notes", "*plain",
+    "nothing", "slot_product", "scale_lower", "copies", "*inputs", "*results", "*scales", "notes", "*plain", *LATE,
 )  # fmt: skip
 """The driver's words.  Inputs of a box lie in the tensor (``in_place``) or in the panel, with steps between pixels and
 between entries; their sums at ``v``.  ``plain``: the same words for products without Strassen's scheme."""
@@ -107,8 +107,10 @@ def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
                 p.buffer("results"), slot, p.slot_product, p.slot_step, half, outputs.outputs, scales, p.scale_lower,
                 notes,
             )  # fmt: skip
-            with k.when(k.word(notes) > 0), k.loop(0, half) as pair, k.when(k.word(notes, pair.index + 1) > 0):
-                _again(k, plain, item, frame, of_set.index, source, slot, pair.index, half, count)
+            with k.when(k.word(notes) > 0):
+                when_needed(k, p)
+                with k.loop(0, half) as pair, k.when(k.word(notes, pair.index + 1) > 0):
+                    _again(k, plain, item, frame, of_set.index, source, slot, pair.index, half, count)
             _leave(k, plain, item, frame, of_set.index, slot, half, count)
 
 
@@ -431,39 +433,27 @@ def _step(r: Request, keep: list[Any]) -> Step:
         "plain": 0,
     })  # fmt: skip
     w = patches.by_entry(r, sweep)
-    kind = DTYPES[arith.name].numpy
-    scales = values["scales"] = r.packed(("strassen scales", arith.name), lambda: _scales(w[0]).astype(kind))
+    key = (arith.name, lane, tuple(panel.sets))
+    scales = values["scales"] = r.packed(("strassen scales", arith.name), lambda: strassen_weights.scales(w[0]))
     plain_sets = [(first + low, outputs) for first, outputs in panel.sets for low in (0, p.m // 2)]
-    plain = _with_sets(r, values, plain_sets, panel.entries, 1, ("plain",), lambda: w)
+    late = r.late(("strassen late", *key), lambda: points.late_weights(r, w, plain_sets))
+    values.update(packing.late_words(r, late))
+    plain = _with_sets(r, values, plain_sets, panel.entries, 1, late.weights)
     values["plain"] = fill_words(WORDS, plain, keep)
-    values = _with_sets(r, values, panel.sets, plan.half_entries, PRODUCTS, ("strassen",),
-                        lambda: _summed(w[0], scales))  # fmt: skip
+    packed = r.packed(("strassen", *key), lambda: strassen_weights.packed_weights(r, w[0], scales, panel.sets))
+    values = _with_sets(r, values, panel.sets, plan.half_entries, PRODUCTS, packed)
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
 def _with_sets(r: Request, values: dict[str, Any], sets: Sequence[tuple[int, int]], entries: int,
-               places: int, key: tuple[object, ...], weights: Callable[[], NDArray[Any]]
-               ) -> dict[str, Any]:  # fmt: skip
-    """Words with those of sets of outputs, at so many places, and their weights (groups, m, entries)."""
+               places: int, packed: NDArray[Any]) -> dict[str, Any]:  # fmt: skip
+    """Words with those of sets of outputs, at so many places, and their packed weights."""
     functions, records = points.set_tables(
         r, sets, entries, False, "channel", lambda vectors: channel_tile(r.target, vectors), (((0, 0),) * places,)
     )
-    packed = points.packed_weights(r, key, weights, sets, "channel", (1, places))
     return values | {
         "weights": packed, "w_group": packed.nbytes, "set": words(records), "functions": words(functions),
     }  # fmt: skip
-
-
-def _scales(w: NDArray[Any]) -> NDArray[Any]:
-    """The powers of two that divide the weights of outputs so that their sums are 1 to 2; 0 where there are none."""
-    size = np.abs(w).sum(axis=1, dtype=np.float64)
-    return np.where(size > 0, np.exp2(np.floor(np.log2(np.where(size > 0, size, 1.0)))), 0.0)
-
-
-def _summed(w: NDArray[Any], scales: NDArray[Any]) -> NDArray[Any]:
-    """Weights (1, m, entries) of the seven products: quotients are exact, and sums are rounded once."""
-    with np.errstate(all="ignore"):  # of weights far smaller than the largest of their output nothing remains
-        return weight_sums(w / np.where(scales > 0, scales, scales.dtype.type(1))[:, None])[None]
 
 
 def _sums_address(r: Request, what: str) -> int:

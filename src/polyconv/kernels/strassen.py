@@ -13,10 +13,6 @@ Here A are weights, outputs by channels, B inputs, channels by pixels, and C res
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from polyconv.kernels.language import Buffer, Mask, Module, Value, vector
 
@@ -25,18 +21,29 @@ __all__ = ["PRODUCTS", "SINGLE", "input_sums", "result_sums", "weight_sums"]
 PRODUCTS = 7
 
 
-def weight_sums(a: NDArray[Any]) -> NDArray[Any]:
-    """Weights (outputs, channels) of the seven products, one after another; both axes are even."""
-    m, c = a.shape[0] // 2, a.shape[1] // 2
-    a11, a12, a21, a22 = a[:m, :c], a[:m, c:], a[m:, :c], a[m:, c:]
-    sums = np.empty((PRODUCTS, m, c), a.dtype)
-    np.add(a11, a22, out=sums[0])
-    np.add(a21, a22, out=sums[1])
-    sums[2], sums[3] = a11, a22
-    np.add(a11, a12, out=sums[4])
-    np.subtract(a21, a11, out=sums[5])
-    np.subtract(a12, a22, out=sums[6])
-    return sums.reshape(-1, c)
+def weight_sums(k: Module, name: str, element: str, lanes: int) -> None:
+    """Add ``name(rows, quarter, count, row, lower, upper, target, product)``: weights of the seven products.
+
+    Rows of ``row`` bytes, those of A11, A12, A21 and A22 ``quarter`` bytes behind each other, are divided by the scales
+    of their outputs, those of the first half at ``lower``, and summed; rows of a product go ``product`` bytes behind
+    those of the one before it.
+    """
+    kind = vector(element, lanes)
+    with k.function(name, "buffer", "int", "int", "int", "buffer", "buffer", "buffer", "int") as given:
+        rows, quarter, count, row, lower, upper, target, product = given
+        with k.loop(0, row, kind.bytes) as part:
+            scales = [k.load(kind, lower + part.index)] * 2 + [k.load(kind, upper + part.index)] * 2
+            with k.loop(0, count, carry=[rows + part.index, target + part.index]) as one:
+                source, place = one.values
+                loaded = [k.load(kind, source + quarter * i) / scale for i, scale in enumerate(scales)]
+                for value in _of_weights(*loaded):
+                    k.store(value, place)
+                    place = place + product
+                one.next(source + row, one.values[1] + row)
+
+
+def _of_weights(a11: Value, a12: Value, a21: Value, a22: Value) -> list[Value]:
+    return [a11 + a22, a21 + a22, a11, a22, a11 + a12, a21 - a11, a12 - a22]
 
 
 def _of_inputs(b11: Value, b12: Value, b21: Value, b22: Value) -> list[Value]:
