@@ -14,8 +14,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms import depthwise
-from polyconv.algorithms.depthwise import near_equal_parts, parts_of_phases
+from polyconv.algorithms import depthwise, depthwise_plan
+from polyconv.algorithms.depthwise_driver import near_equal_parts
+from polyconv.algorithms.depthwise_plan import parts_of_phases
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
 from polyconv.algorithms.program import (
     MULTIPLY_ADDS,
@@ -155,7 +156,7 @@ def outer_list(k: Module, p: Words, item: Item, entries: Buffer) -> Value:
 
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
-    reason = depthwise.applicable(s)
+    reason = depthwise_plan.applicable(s)
     if reason is not None:
         return reason
     p = s.problem
@@ -181,7 +182,7 @@ def _fits(axis: Axis) -> bool:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs: the item's box and a list of outer taps."""
-    return depthwise.list_place(s.problem.rank) + 16 * (math.prod(s.problem.k[:-2]) + 1)
+    return depthwise_plan.list_place(s.problem.rank) + 16 * (math.prod(s.problem.k[:-2]) + 1)
 
 
 def channel_bytes(s: Situation, sweep: Sweep) -> int:
@@ -194,7 +195,7 @@ def channel_bytes(s: Situation, sweep: Sweep) -> int:
 def _asks(s: Situation, sweep: Sweep) -> bool:
     """Whether blocks ask for memory ahead."""
     p = s.problem
-    return p.c * channel_bytes(s, sweep) > depthwise.FAR_BYTES and p.c * p.x_dtype.itemsize <= _PIXEL_BYTES
+    return p.c * channel_bytes(s, sweep) > depthwise_plan.FAR_BYTES and p.c * p.x_dtype.itemsize <= _PIXEL_BYTES
 
 
 def _chunk(s: Situation, sweep: Sweep) -> int:
@@ -226,7 +227,7 @@ def cost(s: Situation) -> dict[str, float]:
         streamed += p.c * channel_bytes(s, sweep)
     moves, batch = 0.025 * streamed, p.n or 0
     # the same sums by fewer loads: measured, never slower than there
-    share = min(1.0, 0.95 * sum(depthwise.cost(s).values()) / max(1.0, (cycles + moves) * batch))
+    share = min(1.0, 0.95 * sum(depthwise_plan.cost(s).values()) / max(1.0, (cycles + moves) * batch))
     return {"products": cycles * batch * share, "moves": moves * batch * share}
 
 
@@ -263,7 +264,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "channels": p.c, "chunk_channels": chunk, "lanes": lane, "shifts": _shifts(r, lane),
         "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
         "w_outer": _TAPS * _TAPS * weights.shape[1] * arith.bytes,
-        "list": depthwise.list_place(len(sweep)), "weights": weights, "w_channel": arith.bytes,
+        "list": depthwise_plan.list_place(len(sweep)), "weights": weights, "w_channel": arith.bytes,
         "phases_down": sweep[-2].dilation, "phases_along": sweep[-1].dilation,
         "blocks": words(_block_addresses(r, sweep, box)),
         "settings": fill_words(SETTINGS, _settings(r, sweep, lane, weights.shape[1] * arith.bytes), keep),

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from polyconv.algorithms import depthwise
-from polyconv.algorithms.depthwise import Plan
+from polyconv.algorithms import depthwise, depthwise_driver, depthwise_plan
+from polyconv.algorithms.depthwise_plan import Plan
 from polyconv.algorithms.panel import Item, Words, axis_record, decode
 from polyconv.algorithms.program import Operand, Program, Request, Situation, accumulator_arithmetic
 from polyconv.algorithms.sweep import Sweep, mean_taps, sweeps
@@ -52,7 +52,7 @@ _MORE = (
 def driver(k: Module, name: str, size: int, lane: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module, for vectors of elements of ``size`` bytes."""
     with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
-        p = Words(k, table, (*depthwise.WORDS, *_MORE))
+        p = Words(k, table, (*depthwise_driver.WORDS, *_MORE))
         item = decode(k, p, number, workspace)
         lists, planes = workspace + p.list, workspace + p.planes
         one, zero = k.constant(INT, 1), k.constant(INT, 0)
@@ -62,16 +62,16 @@ def driver(k: Module, name: str, size: int, lane: int) -> None:
             axis.next(rows * item.extent(axis.index), skipped + back)
         rows, skipped = axis.results
         with k.loop(0, rows) as row:
-            depthwise.write_list(k, p, item, lists + row.index * p.list_bytes, row.index, None)
+            depthwise_driver.write_list(k, p, item, lists + row.index * p.list_bytes, row.index, None)
         first = item.g * p.chunk_channels
         channels = k.minimum(p.chunk_channels, p.channels - first)
         _fill(k, p, item, k.buffer(frame, 0), planes, channels, Type(f"i{8 * size}", lane))
         with k.loop(0, channels, lane) as vector, k.loop(0, rows) as row:
-            _, y, r = depthwise.place_of(k, p, item, frame, row.index)
+            _, y, r = depthwise_driver.place_of(k, p, item, frame, row.index)
             x = planes + (vector.index * p.x_c - skipped)
             at = (x, y + vector.index * p.y_c, r + vector.index * p.r_c)
             used = k.minimum(channels - vector.index, lane)
-            depthwise.tiles_of_row(
+            depthwise_driver.tiles_of_row(
                 k, p, item, lists + row.index * p.list_bytes, at, first + vector.index, used, used,
                 k.select(used < lane, one, zero),
             )  # fmt: skip
@@ -127,17 +127,17 @@ class _Held:
 def _held(s: Situation, sweep: Sweep) -> _Held | None:
     """Geometry of a sweep in place; None where the workspace is too small."""
     p, lane = s.problem, lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
-    plan = depthwise.plan_of(s, sweep, False)
+    plan = depthwise_plan.plan_of(s, sweep, False)
     size, slid = lane * p.x_dtype.itemsize, sweep[-1]
     entries = math.prod(a.taps for a in plan.outer) * sum(kind[0] * kind[3] for kind in plan.kinds)
-    list_bytes = -(-(LIST_HEADER + entries * depthwise.ENTRY_BYTES) // 64) * 64
+    list_bytes = -(-(LIST_HEADER + entries * depthwise_driver.ENTRY_BYTES) // 64) * 64
 
     def extent(axis: int, outputs: int) -> int:
         return (outputs - 1) * sweep[axis].stride + (sweep[axis].taps - 1) * sweep[axis].dilation + 1
 
     def held(vectors: int, rows: int, columns: int) -> _Held:
         down, across = extent(0, rows) if plan.slid else 1, extent(-1, columns)
-        planes = depthwise.list_place(len(sweep)) + -(-rows * list_bytes // 64) * 64
+        planes = depthwise_plan.list_place(len(sweep)) + -(-rows * list_bytes // 64) * 64
         box = (rows, columns) if plan.slid else (columns,)
         own = replace(plan, box=box, chunk=min(p.m, vectors * lane), held=True)
         return _Held(own, down, across, list_bytes, planes, planes + vectors * down * across * size)
@@ -166,14 +166,14 @@ def _of_problem(s: Situation) -> list[tuple[Sweep, tuple[int, ...], _Held | None
     """Every sweep, the order of its axes and its geometry."""
     found = []
     for sweep in sweeps(s.problem):
-        order = depthwise.order_of(sweep, False)
+        order = depthwise_plan.order_of(sweep, False)
         found.append((sweep, order, _held(s, tuple(sweep[a] for a in order))))
     return found
 
 
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
-    reason = depthwise.applicable(s)
+    reason = depthwise_plan.applicable(s)
     if reason is not None:
         return reason
     p = s.problem
@@ -186,14 +186,14 @@ def applicable(s: Situation) -> str | None:
         least = _LEAST_TAPS[p.rank]
         if math.prod(axis.taps for axis in sweep) < least or mean_taps(slid) < _LEAST_MET * slid.taps:
             return f"copies inputs for at least {least} taps, most of which meet the input"
-        if held is None or depthwise.window_share(s, held.plan) < depthwise.FAR_SHARE:
+        if held is None or depthwise_plan.window_share(s, held.plan) < depthwise_plan.FAR_SHARE:
             return "the first-level cache holds the window of a row of outputs, or the workspace no panel"
     return None
 
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs: lists of all rows of an item, and its planes."""
-    return max(depthwise.workspace(s), *(held.bytes for *_, held in _of_problem(s) if held))
+    return max(depthwise_plan.workspace(s), *(held.bytes for *_, held in _of_problem(s) if held))
 
 
 def cost(s: Situation) -> dict[str, float]:
@@ -202,7 +202,7 @@ def cost(s: Situation) -> dict[str, float]:
     products = moves = 0.0
     for *_, held in _of_problem(s):
         assert held is not None
-        tiles, lists = depthwise.cost_of(s, held.plan)
+        tiles, lists = depthwise_plan.cost_of(s, held.plan)
         boxes = math.prod(-(-a.out // b) for a, b in zip(held.plan.sweep, held.plan.box, strict=True))
         copied = boxes * -(-p.m // lane) * held.rows * held.columns
         products, moves = products + tiles, moves + lists + _COPY * copied

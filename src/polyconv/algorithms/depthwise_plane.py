@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import depthwise
-from polyconv.algorithms.depthwise import near_equal_parts, parts_of_phases
+from polyconv.algorithms import depthwise, depthwise_plan
 from polyconv.algorithms.depthwise_block import channel_bytes, lane_of, outer_list, results_place, workspace
+from polyconv.algorithms.depthwise_driver import near_equal_parts
+from polyconv.algorithms.depthwise_plan import parts_of_phases
 from polyconv.algorithms.panel import COMMON, Words, axis_record, decode
 from polyconv.algorithms.program import (
     Operand,
@@ -122,7 +123,7 @@ def driver(k: Module, name: str, alone: bool) -> None:
 
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
-    reason = depthwise.applicable(s)
+    reason = depthwise_plan.applicable(s)
     if reason is not None:
         return reason
     p = s.problem
@@ -247,7 +248,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     values.update({
         "channels": p.c, "chunk_channels": chunk, "together": _channels(p, sweep[-1], lane_of(s)) if apart else chunk,
         "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
-        "w_outer": _TAPS * _TAPS * arith.bytes, "list": depthwise.list_place(len(sweep)),
+        "w_outer": _TAPS * _TAPS * arith.bytes, "list": depthwise_plan.list_place(len(sweep)),
         "weights": weights, "w_channel": taps * arith.bytes,
         "phases": rows.dilation, "most": most, "tiles": words(_tile_addresses(r, sweep, box[-2], alone)),
         "settings": fill_words(SETTINGS, _settings(r, sweep, taps * arith.bytes, alone), keep),

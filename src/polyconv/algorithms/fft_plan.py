@@ -22,7 +22,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from polyconv.algorithms import depthwise, direct, packing
+from polyconv.algorithms import depthwise_plan, direct, packing
 from polyconv.algorithms.program import (
     Situation,
     accumulator_arithmetic,
@@ -219,7 +219,7 @@ def _spectra_bytes(s: Situation, arith: Arithmetic, plan: Plan) -> int:
 def _with_repair(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> Plan:
     """With room for the algorithm that repairs, where the planes were."""
     own = plan.kind == "own"
-    again = depthwise.workspace(s) if own else direct.again_workspace(s, arith, sweep, plan.outputs, 1)
+    again = depthwise_plan.workspace(s) if own else direct.again_workspace(s, arith, sweep, plan.outputs, 1)
     return replace(plan, workspace=max(plan.workspace, plan.header + again))
 
 
@@ -227,7 +227,7 @@ def _kinds(s: Situation) -> list[str]:
     p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups
     kinds = []
-    if group_in == group_out == 1 and p.c > 1 and depthwise.applicable(s) is None:
+    if group_in == group_out == 1 and p.c > 1 and depthwise_plan.applicable(s) is None:
         kinds.append("own")
     if p.groups == 1 and p.c <= _MOST_SHARED and p.m > p.c:
         kinds.append("shared")
