@@ -78,11 +78,15 @@ _NEAR_BYTES, _BOX_BYTES = 96 << 10, 768 << 10
 held as well, what a second-level cache holds beside the weights."""
 _STREAMED, _HELD_BYTES = 16.0, 512 << 10
 """Bytes a cycle at which weights come from the last cache, and how many stay in a nearer one."""
-_CACHED_BYTES, _LAST_BYTES, _ASKED_BYTES = 6 << 20, 3.0, 4.0
-"""Of input and result, those beyond this come and go between the last cache and the transforms; bytes a cycle."""
-_COLLIDING, _SET_BYTES = 36.0, 64 << 10
-"""Cycles more that a vector takes where planes lie in the same sets of a first-level cache; in those of the second
-lines lie that are so far apart."""
+_SLOWER, _FAR_LINES = 1.04, 1.06
+"""Measured over counted cycles of the products, and again where transformed lines of further axes are read."""
+_PASS, _FAR_PASS, _NEAR_IMAGE = 14.0, 24.0, 1 << 20
+"""Cycles in which a vector is transformed: where input and result stay in a second-level cache, and where not."""
+_CACHED_BYTES, _LAST_BYTES, _ASKED_BYTES = 6 << 20, 3.0, 8.0
+"""Of input and result, those beyond this come and go between the last cache and the transforms; bytes a cycle, and
+where they are asked for."""
+_COLLIDING, _SET_PLANES = 20.0, 32
+"""Cycles more that a vector takes where so many planes on both sides lie in the same sets of a cache."""
 _FAR_BYTES = 8 << 20
 """Results beyond this are asked for before they are written.  Measured: 4 to 16 % off; with less, 3 % lost."""
 _MOST_CHANNELS = 64
@@ -305,10 +309,10 @@ def cost(s: Situation) -> dict[str, float]:
     group_in, group_out, near = p.c // p.groups, p.m // p.groups, p.layout == "NCHW"
     lane = lanes(s.target, arith)
     read, written = image_bytes(p)
-    asked = near and written > _FAR_BYTES
-    collides = planes_collide(p, reading=True) or planes_collide(p, reading=False)
-    # results that are asked for come in time, if the second-level cache can hold them until then
-    collides = collides and not (asked and written // p.m % _SET_BYTES)
+    each = _PASS
+    if near and read + written > _NEAR_IMAGE:
+        collides = planes_collide(p, reading=True) or planes_collide(p, reading=False)
+        each = _FAR_PASS + (_COLLIDING if collides and min(group_in, group_out) >= _SET_PLANES else 0.0)
     products = transforms = moves = 0.0
     for sweep in sweeps(p):
         plan = _plan(s, arith, sweep, near)
@@ -317,23 +321,19 @@ def cost(s: Situation) -> dict[str, float]:
         rows, outer_lines, tall = math.prod(plan.box[:-2]), math.prod(h.count for h in plan.held[:-2]), plan.box[-2]
         taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
         times = (p.n or 0) * p.groups * box_count
-        products += times * rows * plan.vectors * SCHEME.n * (taps * group_in * (group_out / 2 + 0.6) + group_out + 4)
+        cycles = (_FAR_LINES if outer_lines > 1 else 1.0) * taps * group_in * (group_out / 2 + 0.6)
+        products += _SLOWER * times * rows * plan.vectors * SCHEME.n * (cycles + group_out + 4)
         weights = p.c * group_out * math.prod(axis.taps for axis in sweep) * SCHEME.n // SCHEME.r * arith.bytes
         products += (p.n or 0) * weights / _STREAMED if weights > _HELD_BYTES else 0.0
         across_in, across_out = -(-plan.pitch // lane), -(-plan.box[-1] // lane)
-        each = 14.0
-        planes = group_in + group_out
-        if near and planes > 16:  # a box meets a page and more of each, some of which share their sets of a cache
-            each += max(0.0, 0.4 * planes - 10.0) + (_COLLIDING if collides else 0.0)
         transforms += times * tall * (outer_lines * across_in * group_in + rows * across_out * group_out) * each
         transforms += times * tall * (outer_lines + rows) * 60
         if not near:
             lines_in = outer_lines * (tall * SCHEME.m + 2)
-            far = image_bytes(p)[0] > _CACHED_BYTES
-            moves += times * lines_in * across_in * group_in / lane * (230 if far else 110)
+            moves += times * lines_in * across_in * group_in / lane * 110
             moves += times * rows * tall * SCHEME.m * across_out * group_out / lane * 140
         moves += times * 400 / plan.groups
-    moves += (p.n or 0) * max(0, read + written - _CACHED_BYTES) / (_ASKED_BYTES if asked else _LAST_BYTES)
+    moves += (p.n or 0) * max(0, read + written - _CACHED_BYTES) / (_ASKED_BYTES if near else _LAST_BYTES)
     return {"products": products, "transforms": transforms, "moves": moves}
 
 

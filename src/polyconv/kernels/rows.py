@@ -24,35 +24,37 @@ def rows_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bo
 
     A row of tiles, transformed: pixels head..end of lines top..bottom come from memory, where pixel ``head`` of line 0
     would lie at ``x``; others are zeros.  Targets are written by whole vectors, up to one more than ``count`` pixels.
+    What is read under a mask no hardware foresees: lines are asked for a channel ahead, but those that a row of tiles
+    shares with the one above.
     """
     block = Block(k, spec, vector(spec.target, lanes), f16c)
     kind = block.kind.of(LLVM_NAMES[spec.source])
     arguments = ("buffer", "int", "int", "buffer", "int", "int", "int", "int", "int", "int", "int", "int")
     with k.function(name, *arguments) as (x, line, channel, target, point, target_channel, channels, *sizes):
         head, end, count, top, bottom = sizes
-        nothing = k.constant(vector("i1", lanes), 0)
+        nothing, every = (k.constant(vector("i1", lanes), bit) for bit in (0, 1))
         there = [(top <= i) & (bottom > i) for i in range(y.n)]
-        with k.loop(0, count, lanes) as u:
-            pixels = k.span(head - u.index, end - u.index, lanes)
-            assert pixels.first is not None
-            masks = [
-                Mask(k.select(here, pixels.bits, nothing), k.select(here, pixels.count, 0),
-                     k.select(here, pixels.first, 0))
-                for here in there
-            ]  # fmt: skip
-            begin = x + (u.index - head) * kind.element_bytes
-            with k.loop(0, channels, carry=[begin, target + u.index * block.kind.element_bytes]) as c:
-                source, place = c.values
+        rows = [k.select(here, every, nothing) for here in there]
+        with k.loop(0, channels, carry=[x + (0 - head * kind.element_bytes), target]) as c:
+            # to the same pixels of the next channel, or of the first one in the row of tiles below
+            ahead = k.select(c.index + 1 < channels, channel, line * y.m - c.index * channel)
+            with k.loop(0, count, lanes, carry=c.values) as u:
+                source, place = u.values
+                pixels = k.span(head - u.index, end - u.index, lanes)
+                assert pixels.first is not None
                 values, at = [], source
-                for mask in masks:
-                    value = k.load_first(kind, at, mask)
-                    values.append(converted(block, value, k.constant(INT, 0)))
+                for i, (here, row) in enumerate(zip(there, rows, strict=True)):
+                    if i >= y.n - y.m:
+                        k.prefetch(at + ahead)
+                    mask = Mask(pixels.bits & row, k.select(here, pixels.count, 0), k.select(here, pixels.first, 0))
+                    values.append(converted(block, k.load_first(kind, at, mask), k.constant(INT, 0)))
                     at = at + line
                 at = k.rebase(place)
                 for value in y.forward(k, values):
                     k.store(value, at)
                     at = k.rebase(at + point)
-                c.next(source + channel, place + target_channel)
+                u.next(source + lanes * kind.element_bytes, place + lanes * block.kind.element_bytes)
+            c.next(c.values[0] + channel, c.values[1] + target_channel)
 
 
 def rows_multiply(k: Module, name: str, element: str, lanes: int, rows: int, vectors: int) -> None:
@@ -94,7 +96,7 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
     Parameters
     ----------
     asks : bool
-        Ask for lines of the result a vector of pixels ahead: they come from memory.
+        Ask for lines of the result a channel ahead: they come from memory.
     """
     block = Block(k, spec, vector(spec.source, lanes), f16c)
     kind, size = block.kind, DTYPES[spec.target].itemsize
@@ -104,28 +106,26 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
     )  # fmt: skip
     with k.function(name, *arguments) as (sums, point, channel, target, line, target_channel, *rest):
         channels, pixels, lines, bias, residual, r_line, r_channel, constants, flag = rest
-        nothing = k.constant(vector("i1", lanes), 0)
+        nothing, every = (k.constant(vector("i1", lanes), bit) for bit in (0, 1))
         pixel_bytes = k.constant(INT, size)
         stores = [
             store_out(block, bias, bias, residual + r_line * i if i else residual, pixel_bytes, r_channel, constants)
             for i in range(y.m)
         ]
-        with k.loop(0, pixels, lanes, carry=[k.constant(kind, 0)]) as u:
-            mask = k.mask(pixels - u.index, lanes)
-            masks = [Mask(k.select(lines > i, mask.bits, nothing), k.select(lines > i, mask.count, 0))
-                     for i in range(y.m)]  # fmt: skip
-            first = sums + u.index * kind.element_bytes
-            # to the next pixels, or to the row of tiles below
-            ahead = k.select(u.index + lanes < pixels, lanes * size, line * y.m - u.index * size)
-            with k.loop(0, channels, carry=[first, target + u.index * size, *u.values]) as c:
-                source, place, seen = c.values
+        inside = [k.select(lines > i, every, nothing) for i in range(y.m)]
+        with k.loop(0, channels, carry=[sums, target, k.constant(kind, 0)]) as c:
+            ahead = k.select(c.index + 1 < channels, target_channel, line * y.m - c.index * target_channel)
+            with k.loop(0, pixels, lanes, carry=c.values) as u:
+                source, place, seen = u.values
+                mask = k.mask(pixels - u.index, lanes)
                 at, products = source, []
                 for _ in range(y.n):
                     products.append(k.load_first(kind, at, mask))
                     at = at + point
                 outputs = y.back(k, products)
                 at = place
-                for value, store, here in zip(outputs, stores, masks, strict=True):
+                for i, (value, store) in enumerate(zip(outputs, stores, strict=True)):
+                    here = Mask(mask.bits & inside[i], k.select(lines > i, mask.count, 0))
                     if asks:
                         k.prefetch(at + ahead, writing=True)
                     store(value, at, u.index, c.index, here)
@@ -134,9 +134,11 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
                 for value in outputs[1:]:
                     total = total + value
                 # 0 * Inf and 0 * NaN are NaN, of a sum too: one multiply-add finds them
-                c.next(source + channel, place + target_channel, k.fma(total, k.constant(kind, 0), seen))
-            u.next(c.results[2])
-        found = k.any(u.results[0].is_nan())
+                u.next(
+                    source + lanes * kind.element_bytes, place + lanes * size, k.fma(total, k.constant(kind, 0), seen)
+                )
+            c.next(c.values[0] + channel, c.values[1] + target_channel, u.results[2])
+        found = k.any(c.results[2].is_nan())
         with k.when(found > 0):
             k.store(found, flag)
 
