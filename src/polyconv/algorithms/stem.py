@@ -247,7 +247,7 @@ def cost(s: Situation) -> dict[str, float]:
     far = lines_of_row > _STREAMS and lines_of_row * plan.line_bytes > _NEAR_BYTES
     missed = lines_of_row * plan.line_bytes / _MISSED_BYTES if far else 0.0
     planes = _by_planes(s)
-    runs = group_in * math.prod(a.taps for a in sweep[:-1]) if planes else sum(map(len, plan.entries)) / _ENTRY_WORDS
+    runs = len(plan.places) * (group_in if planes else len(_runs(sweep[-1])))
     products = moves = 0.0
     last_vectors = plan.last_vectors
     for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
@@ -290,7 +290,7 @@ class _Plan:
     vectors: int
     last_vectors: int
     blocks: int
-    entries: tuple[tuple[int, ...], ...]
+    places: tuple[int, ...]
     line_bytes: int
     panel: int
     workspace: int
@@ -335,16 +335,12 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     outer = [0]
     for h in held[:-1]:
         outer = [o * h.count + t for o in outer for t in h.start]
-    places = [o * line_bytes for o in outer]
-    if _by_planes(s):
-        entries = _plane_entries(last, group_in, places, pixel, arith.bytes, together=False)
-    else:
-        entries = _entries(last, group_in, places, pixel)
+    places = tuple(o * line_bytes for o in outer)
     header = -(-(24 * len(sweep)) // 64) * 64
     panel = math.prod(max(1, h.count) for h in held[:-1]) * line_bytes
     sums = box[-1] * block_outputs * arith.bytes
     return _Plan(
-        sweep, box, held, vectors, last_vectors, blocks, entries, line_bytes, panel, header + panel + sums + 128
+        sweep, box, held, vectors, last_vectors, blocks, places, line_bytes, panel, header + panel + sums + 128
     )
 
 
@@ -415,14 +411,18 @@ def _way_in(r: Request, dense: bool) -> Move:
 
 def _entries(last: Axis, channels: int, places: Sequence[int], pixel: int) -> tuple[tuple[int, ...], ...]:
     """Words of the entries of every combination of the outer axes' taps, whose inputs begin at some places."""
-    together = [(0, last.taps)] if last.dilation == 1 else [(t * last.dilation, 1) for t in range(last.taps)]
     row_words = channels * last.taps
     return tuple(
         tuple(
-            v for at, taps in together if row_words
+            v for at, taps in _runs(last) if row_words
             for v in (place + at * pixel, taps * channels, tap * row_words + at // last.dilation * channels)
         ) for tap, place in enumerate(places)
     )  # fmt: skip
+
+
+def _runs(last: Axis) -> list[tuple[int, int]]:
+    """Runs of taps of a row that lie together: the first one's offset in pixels, and how many."""
+    return [(0, last.taps)] if last.dilation == 1 else [(t * last.dilation, 1) for t in range(last.taps)]
 
 
 def _plane_entries(last: Axis, channels: int, places: Sequence[int], pixel: int, channel: int, *,
@@ -452,14 +452,16 @@ def _lists(r: Request, plan: _Plan, dense: bool) -> tuple[dict[str, Any], range]
     whole = _is_whole(r.situation)
     if _by_planes(r.situation):
         near = range(plan.box[-1]) if pixel == r.x.itemsize else range(0)
-        (entries,) = plan.entries
         if near:
             (entries,) = _plane_entries(last, group_in, places, pixel, r.x.c, together=last.dilation == 1)
+        else:
+            size = r.arith.bytes
+            (entries,) = _plane_entries(last, group_in, plan.places, group_in * size, size, together=False)
         return {
             "bands": words(bands_table(whole_bands(outer))), "lists": words([0, len(entries) // _ENTRY_WORDS]),
             "entries": words(list(entries)), "near_entries": 0,
         }, near  # fmt: skip
-    lists = row_lists(outer, plan.entries, _ENTRY_WORDS)
+    lists = row_lists(outer, _entries(last, group_in, plan.places, group_in * r.arith.bytes), _ENTRY_WORDS)
     told_apart = len(lists["lists"]) == 2 * math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
     long = plan.box[-1] == last.out and plan.line_bytes >= _LEAST_LINE
     if not (dense and _is_same(r.situation) and told_apart and (whole or long)):

@@ -280,36 +280,32 @@ def _cheapest(s: Situation) -> _Plan:
     The same for any batch and any threads.
     """
     s = replace(s, problem=replace(s.problem, n=1), threads=1)
-    budget, sweep = s.budget(_BOX_BYTES), _sweep(s)
-    extents = tuple(axis.out for axis in sweep)
+    budget, halved = s.budget(_BOX_BYTES), replace(s, problem=replace(s.problem, m=s.problem.m // 2))
+    extents = tuple(axis.out for axis in _sweep(s))
     single = (1,) * len(extents)
-    best = _sizes(s, single)
+    best = _sizes(halved, single)
     entries = best.panel.entries * _arith(s).bytes
     most = max(2, int(budget / (entries * (1 + PRODUCTS / 4))))
     axis = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
     inner = math.prod(extents[axis + 1 :])
     block, least = min(extents[axis], max(1, most // inner)) + 1, math.inf
-    for _ in range(_CUTS):
+    for _ in range(min(_CUTS, block - 1)):
         count = -(-extents[axis] // max(1, block - 1))
         block = -(-extents[axis] // count)  # the next smaller of near-equal parts
         if count in (3, 5, 7):  # two threads would not share them evenly
             continue
-        plan = _sizes(s, (*single[:axis], block, *extents[axis + 1 :]))
+        plan = _sizes(halved, (*single[:axis], block, *extents[axis + 1 :]))
         cycles = sum(_cost(s, plan).values())
         if plan.workspace <= budget and cycles < least:
             best, least = plan, cycles
     return best
 
 
-def _halved(s: Situation) -> Situation:
-    """The situation with half of the outputs."""
-    return replace(s, problem=replace(s.problem, m=s.problem.m // 2))
-
-
 def _sizes(s: Situation, box: tuple[int, ...]) -> _Plan:
+    """Sizes for a situation with half of the outputs."""
     arith = _arith(s)
     lane, size = lanes(s.target, arith), arith.bytes
-    panel = patches.sizes(_halved(s), arith, _sweep(s), False, box)
+    panel = patches.sizes(s, arith, _sweep(s), False, box)
     half, half_entries = -(-math.prod(box) // 2), panel.entries // 2
     # an odd number of cache lines between rows: no two share all their sets
     if panel.planes:
