@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,7 @@ _FEW_PIXELS = 3
 """Images of so few pixels have sets of four vectors too: sums of fewer wait for each other.  Measured: 3-20 % off."""
 
 
+@lru_cache(256)
 def cut_outputs(s: Situation, lane: int, form: str) -> tuple[tuple[tuple[int, int], ...], int]:
     """The sets of a group's output channels, (first, outputs), and the most vectors of one (lanes are channels).
 

@@ -7,10 +7,11 @@ from call to call.  What runs a candidate is given by the caller.
 from __future__ import annotations
 
 import os
-import statistics
 import threading
 import time
 from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from polyconv.algorithms.program import Situation
 from polyconv.planning import wisdom
@@ -87,7 +88,7 @@ def _times(runs: Mapping[str, Callable[[], object]], rounds: int, seconds: float
     for _ in range(rounds):
         for name in racing:
             best[name].append(min(_clocked(runs[name]) for _ in range(calls[name])))
-    return {**once, **{name: statistics.median(times) for name, times in best.items()}}
+    return {**once, **{name: float(np.median(times)) for name, times in best.items()}}
 
 
 def _clocked(run: Callable[[], object]) -> float:
