@@ -60,6 +60,8 @@ _CACHED_BYTES = 24 << 20
 """Spectra that a last-level cache holds."""
 _MEMORY_BYTES = 8.0
 """Bytes a cycle of tensors that no cache holds."""
+_NEAR_LINES, _LINES_BYTES = 6 << 20, 3.5
+"""Of input and result of one axis, those beyond this come and go at so many bytes a cycle."""
 _HELD_BYTES, _SCATTERED = 3 << 19, {"NCHW": 1.2, "NHWC": 0.8}
 """Of input and result, those beyond this cost so many cycles a byte: tiles of planes touch them line by line, far
 apart, which no CPU foresees."""
@@ -304,9 +306,9 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         point = _POINT * (1.5 if plan.kind == "shared" else 1.0) + 8.0 * (group_in - 1)  # from one plane to another
         products = items * outputs * max(points * point, stream)
     per_in, per_out = (3.0, 4.0) if p.layout == "NHWC" else (6.0, 9.0)
-    if p.layout == "NHWC" and len(sweep) == 1 and plan.kind == "own":  # pixels of a line that meet few sets of a cache
-        away = 8.0 * (math.gcd(p.c * p.x_dtype.itemsize, 2048) // 1024)
-        per_in, per_out = per_in + away, per_out + away
+    if p.layout == "NHWC" and len(sweep) == 1:  # pixels of a line that meet few sets of a cache
+        per_in += 8.0 * (math.gcd(p.c * p.x_dtype.itemsize, 2048) // 1024)
+        per_out += 8.0 * (math.gcd(p.m * p.y_dtype.itemsize, 2048) // 1024)
     if plan.kind == "blocks":  # by runs of neighbouring tiles, those at the ends alone
         along = plan.tiles[-1].count
         runs = min(lane, plan.count) / along * min(along, 3)
@@ -321,7 +323,10 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         read, written = read // short * (-(-short // lane) * lane), written // few * max(few, lane // 2)
     moves = items * (inputs * (read * per_in + points) + outputs * written * per_out + 1000.0)
     bytes_moved = image_bytes(p)
-    moves += sum(b / _MEMORY_BYTES for b in bytes_moved if b > _CACHED_BYTES / 2)
+    if len(sweep) == 1:  # lines of many channels, a little of each at a time
+        moves += max(0, sum(bytes_moved) - _NEAR_LINES) / _LINES_BYTES
+    else:
+        moves += sum(b / _MEMORY_BYTES for b in bytes_moved if b > _CACHED_BYTES / 2)
     if len(sweep) > 1 and plan.kind == "blocks":  # lanes are tiles: neighbours in a row are taken one by one
         each = (16.0 if p.layout == "NCHW" else 8.0) / plan.outputs[-1]
         moves += each * max(0, sum(bytes_moved) - _HELD_BYTES)

@@ -80,8 +80,9 @@ _STREAMED, _HELD_BYTES = 16.0, 512 << 10
 """Bytes a cycle at which weights come from the last cache, and how many stay in a nearer one."""
 _SLOWER, _FAR_LINES = 1.04, 1.06
 """Measured over counted cycles of the products, and again where transformed lines of further axes are read."""
-_PASS, _FAR_PASS, _NEAR_IMAGE = 14.0, 24.0, 1 << 20
-"""Cycles in which a vector is transformed: where input and result stay in a second-level cache, and where not."""
+_PASS, _FAR_PASS, _NEAR_IMAGE, _FEW_PLANES = 14.0, 24.0, 1 << 20, 16
+"""Cycles in which a vector is transformed: where input and result stay in a second-level cache or a group has few
+planes, and where not."""
 _CACHED_BYTES, _LAST_BYTES, _ASKED_BYTES = 6 << 20, 3.0, 8.0
 """Of input and result, those beyond this come and go between the last cache and the transforms; bytes a cycle, and
 where they are asked for."""
@@ -310,7 +311,7 @@ def cost(s: Situation) -> dict[str, float]:
     lane = lanes(s.target, arith)
     read, written = image_bytes(p)
     each = _PASS
-    if near and read + written > _NEAR_IMAGE:
+    if near and read + written > _NEAR_IMAGE and group_in + group_out > _FEW_PLANES:
         collides = planes_collide(p, reading=True) or planes_collide(p, reading=False)
         each = _FAR_PASS + (_COLLIDING if collides and min(group_in, group_out) >= _SET_PLANES else 0.0)
     products = transforms = moves = 0.0
@@ -330,7 +331,7 @@ def cost(s: Situation) -> dict[str, float]:
         transforms += times * tall * (outer_lines + rows) * 60
         if not near:
             lines_in = outer_lines * (tall * SCHEME.m + 2)
-            moves += times * lines_in * across_in * group_in / lane * 110
+            moves += times * lines_in * across_in * group_in / lane * (230 if read > 2 * _CACHED_BYTES else 110)
             moves += times * rows * tall * SCHEME.m * across_out * group_out / lane * 140
         moves += times * 400 / plan.groups
     moves += (p.n or 0) * max(0, read + written - _CACHED_BYTES) / (_ASKED_BYTES if near else _LAST_BYTES)
