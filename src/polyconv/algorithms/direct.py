@@ -21,7 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.packing import LATE, Set, late_sets, late_words, packed_sets, when_needed
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_list, row_place
+from polyconv.algorithms.panel import (
+    COMMON,
+    Item,
+    Words,
+    ahead_place,
+    axis_record,
+    box_rows,
+    decode,
+    fill,
+    row_list,
+    row_place,
+    row_source,
+)
 from polyconv.algorithms.program import (
     MULTIPLY_ADDS,
     Program,
@@ -29,15 +41,18 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    ahead_words,
     along_in,
     along_out,
     apart_cycles,
     apart_words,
     boxes,
     common_words,
+    edge_address,
     far_cycles,
     fill_words,
     fused_address,
+    image_bytes,
     is_apart,
     is_fusible,
     move_address,
@@ -45,7 +60,6 @@ from polyconv.algorithms.program import (
     near_equal_sizes,
     planes_collide,
     thread_parts,
-    tile_addresses,
     tile_cycles,
     zeros,
 )  # fmt: skip
@@ -68,7 +82,8 @@ from polyconv.kernels.isa import channel_tile as channel_tile_rows
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.tile import ROW_WORDS
+from polyconv.kernels.tile import FIRST, LAST, ROW_WORDS
+from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
 __all__ = [
@@ -95,6 +110,9 @@ _STREAM_BYTES, _HELD_BYTES, _STREAM, _LATE = 1 << 20, 24 << 20, 20.0, 0.5
 """Weights that stay there from call to call, and those that the last cache holds; bytes a cycle that come from it to
 few pixels, and the share of the time they need beyond that of the products that is lost."""
 
+_RESULT_BYTES = 1 << 20
+"""Results beyond this come from afar when they are written: they are asked for before."""
+
 _SHORT_STEP, _SHORT_CYCLES, _BLOCK_BYTES = 6.0, 0.35, 640 << 10
 """A step of a tile of fewer cycles takes so much longer; weights of a block of outputs up to this stream from a
 second-level cache, others half as fast.  Measured on Zen 5, AVX-512 and AVX2."""
@@ -106,6 +124,7 @@ WORDS = (
     "chunk", "chunks", "chunk_entries", "entry_count", "*entries", "*bands", "*lists",
     "*weights", "w_group", "w_block", "w_chunk", "w_last", "w_last_group", "w_last_chunk",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "sum_row", "sum_row_last",
+    "ahead", "ahead_bytes", "ahead_planes", "ahead_weights", "chunk_steps", "row_tiles", "ask_results",
     "slots", "slot_block", "slot_row", "*tiles", "table_words", "word_bytes", "fused", "last_lanes",
     "*bias", "*scale", "*constants", "*move_in", "*move_out", *LATE,
 )  # fmt: skip
@@ -113,10 +132,11 @@ WORDS = (
 
 Channels per group come in blocks of one panel row; ``chunk`` of them are in the panel at a time and the
 chain of additions goes on through the slots.  ``bands`` says for every output along an outer axis which list of
-entries it has, ``lists`` where that list begins, its entries, and those of a chunk; whole entries come first.  Where
-there is one chunk and output channels lie together, tiles are ``fused``: results go from registers to their place.
-``tiles`` holds four tables (last block or not, box cut short along the last axis or not): a count, then (first pixel,
-function) of every tile of a row.
+entries it has, ``lists`` where that list begins, its entries, and those of a chunk; whole entries come first.  Tiles
+ask for the inputs of the next box and, ``ahead_weights`` bytes if they come from memory, for the next block's weights.
+Where there is one chunk and output channels lie together, tiles are ``fused``: results go from registers to their
+place.  ``tiles`` holds four tables (last block or not, box cut short along the last axis or not): a count, then (first
+pixel, function) of every tile of a row.
 """
 
 _LIST = ("first", "count", "chunk_count")
@@ -156,25 +176,66 @@ def _box_body(k: Module, name: str) -> None:
         rows = box_rows(k, p, item)
         when_needed(k, p)
         k.clear(workspace + p.scratch, 256)  # sums start from these zeros
+        x = k.buffer(frame, 0)
+        begin, blocks = x + row_source(k, p, item, k.constant(INT, 0)), end_block - first_block
         with k.loop(0, p.chunks) as chunk:
-            pack_panel(k, p, item, k.buffer(frame, 0), workspace + p.panel, chunk.index * p.chunk)
-            with k.loop(first_block, end_block) as block, k.loop(0, rows) as row:
-                slot = p.slots + (block.index - first_block) * p.slot_block + row.index * p.slot_row
-                _row(k, p, item, frame, workspace, slot, chunk.index, block.index, row.index)
+            pack_panel(k, p, item, x, workspace + p.panel, chunk.index * p.chunk)
+            with k.loop(first_block, end_block) as block:
+                number = chunk.index * blocks + block.index - first_block
+                turns = block.index + 1 < end_block
+                following = _weights(
+                    k, p, item, k.select(turns, block.index + 1, first_block),
+                    k.select(turns, chunk.index, (chunk.index + 1) % p.chunks),
+                )  # fmt: skip
+                soon = _Soon(begin, number, blocks * p.chunks, following, rows)
+                with k.loop(0, rows) as row:
+                    slot = p.slots + (block.index - first_block) * p.slot_block + row.index * p.slot_row
+                    _row(k, p, item, frame, workspace, slot, chunk.index, block.index, row.index, soon)
+
+
+@dataclass(frozen=True, slots=True)
+class _Soon:
+    """What tiles of a block ask for early: inputs of the box after the one that begins there, following weights.
+
+    A box has so many ``blocks`` of ``rows``, this one the ``number``.
+    """
+
+    begin: Buffer
+    number: Value
+    blocks: Value
+    weights: Buffer
+    rows: Value
+
+    def place(self, k: Module, p: Words, row: Value, tile: Value) -> tuple[Buffer, Value]:
+        """Where a tile asks, and by how many bytes it goes on with a step: tiles take turns where both lie far."""
+        call, calls = row * p.row_tiles + tile, k.maximum(self.rows * p.row_tiles, 1)
+        inputs = (p.ahead > 0) & (p.ahead_weights.equals(0) | (call & 1).equals(1))
+        of_inputs = p.ahead_bytes * p.ahead_planes // (calls * self.blocks)
+        of_weights = p.ahead_weights // calls
+        place = k.either(
+            inputs, ahead_place(k, p, self.begin, self.number * calls + call, calls * self.blocks),
+            self.weights + call * of_weights,
+        )  # fmt: skip
+        return place, (2 * k.select(inputs, of_inputs, of_weights) + 63) // p.chunk_steps
+
+
+def _weights(k: Module, p: Words, item: Item, block: Value, chunk: Value) -> Buffer:
+    """Where the weights of a block of outputs and a chunk of channels begin."""
+    return p.buffer("weights") + k.select(
+        block.equals(p.blocks - 1),
+        p.w_last + item.g * p.w_last_group + chunk * p.w_last_chunk,
+        item.g * p.w_group + block * p.w_block + chunk * p.w_chunk,
+    )
 
 
 def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot: Value, chunk: Value,
-         block: Value, row: Value) -> None:  # fmt: skip
+         block: Value, row: Value, soon: _Soon) -> None:  # fmt: skip
     """One row of outputs of one block of output channels: its tiles, and its way out after the last chunk."""
     last = axis_record(k, p, p.axes - 1)
     is_last = block.equals(p.blocks - 1)
     pixels = item.extent(p.axes - 1)
     sum_row = k.select(is_last, p.sum_row_last, p.sum_row)
-    weights = k.select(
-        is_last,
-        p.w_last + item.g * p.w_last_group + chunk * p.w_last_chunk,
-        item.g * p.w_group + block * p.w_block + chunk * p.w_chunk,
-    )
+    weights = _weights(k, p, item, block, chunk)
     short = pixels < last.block
     table = p.buffer("tiles") + k.select(is_last, p.table_words * 16, 0) + k.select(short, p.table_words * 8, 0)
     begins = chunk.equals(0)
@@ -194,30 +255,35 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
     bias, scale = p.buffer("bias") + absolute * p.word_bytes, p.buffer("scale") + absolute * p.word_bytes
     y, r = k.buffer(frame, 2) + (y_offset + channel * p.y_c), k.buffer(frame, 4) + (r_offset + channel * p.r_c)
     fused = p.fused.equals(1)
+    outputs = k.minimum(k.select(is_last, p.last_outputs, p.block_outputs), p.total_outputs - absolute)
+    begin = item.first(p.axes - 1)
+    edges = k.select(begin.equals(0), FIRST, 0), k.select((begin + pixels).equals(last.out), LAST, 0)
     with k.loop(0, tile_count) as tile:
         place = table + (tile.index * 24 + 8)
         first = k.word(place)
-        pixels_in, stream = panel + first * p.row_bytes, p.buffer("weights") + weights
+        pixels_in = panel + first * p.row_bytes
         with k.when(fused):
             k.call(
-                k.buffer(place, 1), pixels_in, p.row_bytes, list_, entries, stream, y + first * last.y_stride,
+                k.buffer(place, 1), pixels_in, p.row_bytes, list_, entries, weights, y + first * last.y_stride,
                 last.y_stride, r + first * last.r_stride, last.r_stride, 1, p.last_lanes, bias, scale,
                 p.buffer("constants"), workspace,
             )  # fmt: skip
         with k.when(fused, otherwise=True):
+            with k.when(p.ask_results.equals(1)), k.loop(0, outputs) as one:
+                k.prefetch(y + (first * last.y_stride + one.index * p.y_c), writing=True)
+            met = k.select(first.equals(0), edges[0], 0) | k.select(tile.index + 1 < tile_count, 0, edges[1])
             k.call(
-                k.buffer(place, 1), pixels_in, entries, list_, stream, workspace + (start + first * start_row),
-                start_row, workspace + (slot + first * sum_row), sum_row,
+                k.buffer(place, 1), pixels_in, entries, list_, weights, workspace + (start + first * start_row),
+                start_row, workspace + (slot + first * sum_row), sum_row, met, *soon.place(k, p, row, tile.index),
             )  # fmt: skip
     with k.when(chunk.equals(p.chunks - 1) & p.fused.equals(0)):
-        outputs = k.minimum(k.select(is_last, p.last_outputs, p.block_outputs), p.total_outputs - absolute)
         k.call(
             p.buffer("move_out"), workspace + slot, sum_row, p.word_bytes, y, last.y_stride, p.y_c, pixels, outputs,
             bias, scale, r, last.r_stride, p.r_c, p.buffer("constants"),
         )  # fmt: skip
 
 
-def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value, sum_row: Value, weights: Value,
+def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value, sum_row: Value, weights: Buffer,
                  chunk: Value, row: Value, panel: Buffer, table: Value) -> None:  # fmt: skip
     """A row output by output and entry by entry, leaving out the entries whose tap lies in the padding."""
     one_row = k.buffer(p.buffer("tiles"), (table >> 3) + p.table_words * 4)  # a function of one row
@@ -225,7 +291,9 @@ def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value
     with k.loop(0, item.extent(p.axes - 1)) as pixel:
         sums = workspace + (slot + pixel.index * sum_row)
         with k.when(chunk.equals(0)):
-            k.call(one_row, panel, 0, p.buffer("entries"), p.buffer("weights"), workspace + p.scratch, 0, sums, 0)
+            k.call(
+                one_row, panel, 0, p.buffer("entries"), weights, workspace + p.scratch, 0, sums, 0, 0, panel, 0
+            )
         with k.loop(0, entries) as entry:
             record = p.buffer("entries") + (chunk * p.chunk_entries + entry.index) * 24
             offsets = p.buffer("offsets") + (entry.index % p.taps) * p.axes * 8
@@ -240,8 +308,8 @@ def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value
                 back.next(k.select(is_last, q, q // item.extent(axis)), inside & within)
             with k.when(back.results[1].equals(1)):
                 k.call(
-                    one_row, panel + pixel.index * p.row_bytes, 1, record, p.buffer("weights") + weights, sums, sum_row,
-                    sums, sum_row,
+                    one_row, panel + pixel.index * p.row_bytes, 1, record, weights, sums, sum_row, sums, sum_row, 0,
+                    panel, 0,
                 )  # fmt: skip
 
 
@@ -358,6 +426,8 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     met = share_met(sweep, _row_bands(sweep, entries))
+    if not _is_fused(p, arith, plan):
+        met *= 1 - sum(kind > 0 for kind in _missed(sweep[-1])) / max(1, sweep[-1].taps * sweep[-1].out)
     products = rows * met * (row * steps + tiles * (20 + 4.0 * entries))
     weights, of_all = _weight_bytes(s, arith, sweep, plan), math.prod(p.w_shape) * arith.bytes
     if weights > _STREAM_BYTES:  # the first row of a box waits for them, the others find those of a block nearby
@@ -368,7 +438,7 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     moves += far_cycles(p, bytes_in)
     # a row of outputs leaves through a transposition, or straight from registers
     if p.layout == "NHWC":
-        across = 1.5 if is_fusible(p) and plan.chunks == 1 else 4.0
+        across = 1.5 if _is_fused(p, arith, plan) else 4.0
     else:
         across = (12.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
     per_output = across if group_out >= lane // 2 else 2.0 * group_out
@@ -500,7 +570,7 @@ def _pack_cycles(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> 
 
 
 def _traffic(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> float:
-    """Cycles in which memory feeds the tiles of a sweep: weights past the caches, once a box, and sums, twice a chunk.
+    """Cycles in which a sweep's tiles are fed: inputs, weights past the caches, once a box, and sums, twice a chunk.
 
     Weights that the caches hold are prefetched while a box is multiplied; it must not be too small for that.
     """
@@ -512,7 +582,8 @@ def _traffic(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> floa
     products = weights / arith.bytes * math.prod(axis.out for axis in sweep) / (lanes(s.target, arith) * MULTIPLY_ADDS)
     stream = max(0.0, weights * box_count / _LAST_BYTES - products) if weights > _NEAR_BYTES else 0.0
     stream = weights * box_count / _MEMORY_BYTES if weights > _CACHED_BYTES else stream
-    return stream + 2 * (plan.chunks - 1) * sums / _CACHE_BYTES
+    packing = box_count * p.groups * _pack_cycles(s, arith, sweep, plan)
+    return packing + stream + 2 * (plan.chunks - 1) * sums / _CACHE_BYTES
 
 
 def _weight_bytes(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> int:
@@ -580,6 +651,11 @@ def _vectors(s: Situation, arith: Arithmetic, steps: int, width: int) -> int:
     return min(choices, key=lambda vectors: _row_cycles(s, arith, steps, vectors, width)[0], default=1)
 
 
+def _is_fused(p: Problem, arith: Arithmetic, plan: _Plan) -> bool:
+    """Whether results leave from registers, if they lie as the layout says."""
+    return p.layout == "NHWC" and plan.chunks == 1 and arith.channels == 1 and is_fusible(p)
+
+
 def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: list[Any], *, late: bool = False
                  ) -> dict[str, Any]:  # fmt: skip
     """Words of a sweep; weights that few calls need are packed late."""
@@ -589,9 +665,8 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     block_outputs = plan.vectors * lane
     last_lanes = (group_out - 1) % lane + 1
     last = sweep[-1]
-    fused = not careful and plan.chunks == 1 and arith.channels == 1 and is_fusible(p)
-    fused = fused and along_out(r, last, "c") == "cc"
-    tiles, table_words = _tile_tables(r, last, plan, fused, last_lanes < lane)
+    fused = not careful and _is_fused(p, arith, plan) and along_out(r, last, "c") == "cc"
+    tiles, table_words = _tile_tables(r, last, plan, fused, last_lanes < lane, careful)
     key = (arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
     widths = plan.vectors, plan.last_vectors
     if late:
@@ -604,7 +679,9 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     main = steps * block_outputs * arith.bytes
     rest = steps * plan.last_vectors * lane * arith.bytes
     values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
-    values.update(_lists(r, sweep, plan, careful))
+    values.update(_lists(r, sweep, plan, careful, fused))
+    planes = r.x.spatial[-1] == r.x.itemsize and r.x.c != r.x.itemsize
+    far = plan.blocks * plan.chunks > 1 and _weight_bytes(r.situation, arith, sweep, plan) > _CACHED_BYTES
     element = "i16" if arith.name == "bf16" else arith.accumulator
     header = -(-(24 * len(sweep)) // 64) * 64
     scratch = header + plan.panel
@@ -622,6 +699,10 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // plan.splits),
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "sum_row": block_outputs * arith.bytes, "sum_row_last": plan.last_vectors * lane * arith.bytes,
+        **ahead_words(r, sweep, plan.box, group_in if planes else 0), "chunk_steps": max(1, chunk_steps),
+        "ahead_weights": chunk_steps * block_outputs * arith.bytes if far else 0,
+        "row_tiles": len(near_equal(plan.box[-1], channel_tile_rows(r.target, plan.vectors))),
+        "ask_results": int(along_out(r, last, "c") == "cp" and image_bytes(p)[1] * (p.n or 0) > _RESULT_BYTES),
         "slots": scratch + 256, "slot_block": plan.slot_block, "slot_row": plan.slot_row,
         "tiles": words(tiles), "table_words": table_words, "word_bytes": arith.bytes,
         "fused": int(fused), "last_lanes": last_lanes,
@@ -633,23 +714,26 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     return values
 
 
-def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool) -> tuple[list[int], int]:
+def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool, careful: bool) -> tuple[list[int], int]:
     """The tables of tiles, and how many words each has.
 
     Parameters
     ----------
     cut : bool
         Whether the last vector of outputs is masked, where results leave from registers.
+    careful : bool
+        Whether rows are computed output by output.
     """
     edge = last.out % plan.box[-1] or plan.box[-1]
 
     def functions(vectors: int, cut: bool) -> list[int]:
         rows = range(1, channel_tile_rows(r.target, vectors) + 1)
+        needed = {n for pixels in (plan.box[-1], edge) for _, n in near_equal(pixels, rows[-1])}
         if fused:
             spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, cut)
-            needed = {n for pixels in (plan.box[-1], edge) for _, n in near_equal(pixels, rows[-1])}
             return [fused_address(r, "channel", spec, n, vectors) if n in needed else 0 for n in rows]
-        return tile_addresses(r, "channel", rows, vectors)
+        needed |= {1} if careful else set()
+        return [edge_address(r, n, vectors) if n in needed else 0 for n in rows]
 
     families = functions(plan.vectors, False), functions(plan.last_vectors, cut)
     tables = [
@@ -664,11 +748,19 @@ def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool) ->
     return tiles, longest
 
 
-def _lists(r: Request, sweep: Sweep, plan: _Plan, careful: bool) -> dict[str, Any]:
+def _missed(axis: Axis) -> list[int]:
+    """For every tap of an axis which end of a line it misses, if one."""
+    first = [t * axis.dilation - axis.pad for t in range(axis.taps)]
+    last = [at + (axis.out - 1) * axis.stride for at in first]
+    return [FIRST if a < 0 else LAST if b >= axis.inp else 0 for a, b in zip(first, last, strict=True)]
+
+
+def _lists(r: Request, sweep: Sweep, plan: _Plan, careful: bool, fused: bool) -> dict[str, Any]:
     """Lists of entries, the whole one first, and which of them the rows of outputs have."""
     group_in = r.problem.c // r.problem.groups
     whole = tuple(range(axis.taps) for axis in sweep[:-1])
-    entries, chunk_entries = _entries(r.arith, plan, group_in, whole)
+    missed = [0] * sweep[-1].taps if fused else _missed(sweep[-1])
+    entries, chunk_entries = _entries(r.arith, plan, group_in, whole, missed)
     count = len(entries) // 3
     found = whole_bands(sweep[:-1]) if careful else _row_bands(sweep, count)
     lists: list[int] = []
@@ -676,7 +768,7 @@ def _lists(r: Request, sweep: Sweep, plan: _Plan, careful: bool) -> dict[str, An
         if ranges == whole:
             lists += (0, count, chunk_entries)
         else:
-            some, of_chunk = _entries(r.arith, plan, group_in, ranges)
+            some, of_chunk = _entries(r.arith, plan, group_in, ranges, missed)
             lists += (len(entries) // 3, len(some) // 3, of_chunk)
             entries += some
     return {
@@ -698,10 +790,12 @@ def group_in_words(channels: int, arith: Arithmetic) -> int:
     return -(-channels // arith.channels)
 
 
-def _entries(arith: Arithmetic, plan: _Plan, group_in: int, ranges: Sequence[range]) -> tuple[list[int], int]:
+def _entries(arith: Arithmetic, plan: _Plan, group_in: int, ranges: Sequence[range],
+             missed: Sequence[int]) -> tuple[list[int], int]:  # fmt: skip
     """List of (panel offset, words, rows of weights before it) for the given taps of the outer axes, and its chunk.
 
-    For every channel block every tap; offsets and rows start anew in each chunk.
+    For every channel block every tap; offsets and rows start anew in each chunk.  Above the words stands which end of a
+    line the tap misses.
     """
     block_channels = ROW_WORDS * arith.channels
     outer = [(0, 0)]
@@ -709,7 +803,8 @@ def _entries(arith: Arithmetic, plan: _Plan, group_in: int, ranges: Sequence[ran
         outer = [(o * h.count + h.start[t], tap * len(h.start) + t) for o, tap in outer for t in some]
     last = plan.held[-1].start
     places = [
-        (o * plan.line_bytes + s * plan.row_bytes, tap * len(last) + t) for o, tap in outer for t, s in enumerate(last)
+        (o * plan.line_bytes + s * plan.row_bytes, tap * len(last) + t, missed[t] << 32)
+        for o, tap in outer for t, s in enumerate(last)
     ]
     taps = math.prod(len(h.start) for h in plan.held)
     entries: list[int] = []
@@ -717,8 +812,8 @@ def _entries(arith: Arithmetic, plan: _Plan, group_in: int, ranges: Sequence[ran
     for block, first in enumerate(range(0, group_in, block_channels)):
         count = group_in_words(min(block_channels, group_in - first), arith)
         of_chunk = block % per_chunk
-        for at, tap in places:
-            entries += (of_chunk * plan.block_bytes + at, count, of_chunk * ROW_WORDS * taps + tap * count)
+        for at, tap, kind in places:
+            entries += (of_chunk * plan.block_bytes + at, count | kind, of_chunk * ROW_WORDS * taps + tap * count)
     return entries, max(1, per_chunk * len(places))
 
 

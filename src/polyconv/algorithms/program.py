@@ -20,9 +20,10 @@ from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, bands_table
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles, run_tiles
+from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.layout import Epilogue, Move, move
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.tile import channel_tile, pixel_tile
+from polyconv.kernels.tile import channel_tile, edge_tile, pixel_tile
 from polyconv.kernels.unzip import move_apart
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
@@ -30,11 +31,10 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic", "ahead_words",
-    "along_in", "along_out", "apart_cycles", "apart_words", "boxes", "bytes_between", "common_words", "far_cycles",
-    "fill_words", "fused_address", "image_bytes", "is_apart", "is_fusible", "move_address", "near_equal",
-    "near_equal_sizes",
-    "one_step", "own_bound", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles",
-    "transform_refusal", "zeros",
+    "along_in", "along_out", "apart_cycles", "apart_words", "boxes", "bytes_between", "common_words", "edge_address",
+    "far_cycles", "fill_words", "fused_address", "image_bytes", "is_apart", "is_fusible", "move_address", "near_equal",
+    "near_equal_sizes", "one_step", "own_bound", "planes_collide", "row_lists", "thread_parts", "tile_addresses",
+    "tile_cycles", "transform_refusal", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -274,7 +274,12 @@ def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> di
 
     In ``planes`` planes they lie together; 0 if they do not.
     """
-    ahead = bytes_between(r, sweep, box) if planes and image_bytes(r.problem)[0] > _HELD_BYTES else 0
+    read, images = image_bytes(r.problem)[0], r.problem.n or 0
+    if not planes or read * images <= _HELD_BYTES:
+        return {"ahead": 0, "ahead_bytes": 0, "ahead_planes": 0}
+    ahead = bytes_between(r, sweep, box)
+    if not ahead and images > 1:  # the next box is an image
+        return {"ahead": r.situation.threads * r.x.n, "ahead_bytes": read, "ahead_planes": 1}
     return {"ahead": r.situation.threads * ahead, "ahead_bytes": ahead, "ahead_planes": planes}
 
 
@@ -479,6 +484,23 @@ def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int, vect
         found = kernel(label, tuple(names), build, r.target, check=r.check)
         addresses += [found[name] for name in names]
     return addresses
+
+
+_EDGES = 3
+"""The same for tiles that leave out products with padding, three loops each."""
+
+
+def edge_address(r: Request, rows: int, vectors: int) -> int:
+    """Address of a tile that leaves out products with padding."""
+    first = (rows - 1) // _EDGES * _EDGES + 1
+    names = {f"tile{n}": n for n in range(first, min(first + _EDGES, most_rows(r.target, vectors) + 1))}
+
+    def build(k: Any) -> None:
+        for name, n in names.items():
+            edge_tile(k, name, r.arith, lanes(r.target, r.arith), n, vectors)
+
+    label = f"edge {r.arithmetic} {vectors} {first}-{first + len(names) - 1}"
+    return kernel(label, tuple(names), build, r.target, check=r.check)[f"tile{rows}"]
 
 
 def is_fusible(p: Problem) -> bool:

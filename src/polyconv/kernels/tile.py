@@ -14,10 +14,13 @@ The chain of additions of a sum is the order of the list, in every tile size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import Buffer, Module, Type, Value, vector
 
-__all__ = ["ROW_WORDS", "ask_early", "channel_tile", "pixel_tile"]
+__all__ = ["FIRST", "LAST", "ROW_WORDS", "ask_early", "channel_tile", "edge_tile", "pixel_tile"]
 
 _AHEAD = 16 << 10
 """Bytes by which streaming weights are asked for early.  Measured on Zen 5: 15-20 % off where weights come from
@@ -25,6 +28,9 @@ memory (512 channels on maps of 7 to 28), nothing where caches hold them; 8 to 6
 
 ROW_WORDS = 16
 """Words of a panel row (one pixel, one channel block): 64 bytes in 4-byte arithmetic."""
+
+FIRST, LAST = 1, 2
+"""The pixel at an end of a line for which an entry meets only padding."""
 
 _SIGNATURE = ("buffer", "int", "buffer", "buffer", "buffer", "int", "buffer", "int")
 
@@ -63,28 +69,62 @@ def ask_early(k: Module, weights: Buffer, kind: Type, vectors: int) -> None:
 
 def channel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels to a module."""
-    sum_type, word_type = vector(arithmetic.accumulator, lanes), vector(arithmetic.word, lanes)
-    row_bytes = ROW_WORDS * arithmetic.bytes
+    sum_type = vector(arithmetic.accumulator, lanes)
     with k.function(name, *_SIGNATURE) as (panel, n, entries, weights, start, start_stride, sums, stride):
         held = _start(k, sum_type, start, start_stride, rows, vectors)
         with k.loop(0, n, carry=held) as entry:
-            place = entries + entry.index * 24
-            row, count = panel + k.word(place), k.word(place, 1)
-            streamed = weights + k.word(place, 2) * (vectors * word_type.bytes)
-            with k.loop(0, count, carry=[row, streamed, *entry.values], runs=True) as step:
-                a, b, *total = step.values
-                ask_early(k, b, sum_type, vectors)
-                vectors_of_b = [k.load(word_type, b + j * word_type.bytes) for j in range(vectors)]
-                following = []
-                for r in range(rows):
-                    word = k.broadcast(word_type, a + r * row_bytes)
-                    following += [
-                        _multiply_add(k, arithmetic, word, vectors_of_b[j], total[r * vectors + j])
-                        for j in range(vectors)
-                    ]
-                step.next(a + arithmetic.bytes, b + vectors * word_type.bytes, *following)
-            entry.next(*step.results[2:])
+            row, count, streamed = _entry(k, panel, entries + entry.index * 24, weights, vectors * sum_type.bytes)
+            entry.next(*_reduce(k, arithmetic, vectors, count, row, streamed, entry.values, range(rows)))
         _finish(k, entry.results, sums, stride, vectors)
+
+
+def edge_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:
+    """Add a tile that leaves out products with padding, and asks for what is read long after it.
+
+    Above the 32 bits of its count an entry has the pixel of a line for which it meets only padding: ``FIRST`` or
+    ``LAST``.  More arguments: which of them the tile has, where what it asks for lies, and by how many bytes that goes
+    on with a step.
+    """
+    sum_type = vector(arithmetic.accumulator, lanes)
+    kept = {0: range(rows), FIRST: range(1, rows), LAST: range(rows - 1)}
+    with k.function(name, *_SIGNATURE, "int", "buffer", "int") as given:
+        panel, n, entries, weights, start, start_stride, sums, stride, edges, early, pace = given
+        held = _start(k, sum_type, start, start_stride, rows, vectors)
+        with k.loop(0, n, carry=[early, *held]) as entry:
+            soon, *total = entry.values
+            row, word, streamed = _entry(k, panel, entries + entry.index * 24, weights, vectors * sum_type.bytes)
+            count, missed = word & 0xFFFFFFFF, (word >> 32) & edges
+            for kind, some in kept.items():
+                if some:
+                    with k.choice(missed.equals(kind), total) as chosen:
+                        chosen.next(*_reduce(k, arithmetic, vectors, count, row, streamed, total, some, (soon, pace)))
+                    total = chosen.results
+            entry.next(soon + count * pace, *total)
+        _finish(k, entry.results[1:], sums, stride, vectors)
+
+
+def _entry(k: Module, panel: Buffer, place: Buffer, weights: Buffer, step: int) -> tuple[Buffer, Value, Buffer]:
+    """Where an entry's words lie, how many there are, and where their weights lie."""
+    return panel + k.word(place), k.word(place, 1), weights + k.word(place, 2) * step
+
+
+def _reduce(k: Module, arithmetic: Arithmetic, vectors: int, count: Value, row: Buffer, streamed: Buffer,
+            sums: Sequence[Value], rows: range, asked: Sequence[Any] = ()) -> list[Value]:  # fmt: skip
+    """Sums with an entry's products added to those of some rows; ``asked``: a place to ask for, and its pace."""
+    word_type = vector(arithmetic.word, sums[0].type.lanes)
+    with k.loop(0, count, carry=[row, streamed, *asked[:1], *sums], runs=True) as step:
+        a, b, *total = step.values
+        soon = [total.pop(0) for _ in asked[:1]]
+        ask_early(k, b, sums[0].type, vectors)
+        for place in soon:
+            k.prefetch(place, far=True)
+        vectors_of_b = [k.load(word_type, b + j * word_type.bytes) for j in range(vectors)]
+        for r in rows:
+            word = k.broadcast(word_type, a + r * ROW_WORDS * arithmetic.bytes)
+            for j in range(vectors):
+                total[r * vectors + j] = _multiply_add(k, arithmetic, word, vectors_of_b[j], total[r * vectors + j])
+        step.next(a + arithmetic.bytes, b + vectors * word_type.bytes, *[place + asked[1] for place in soon], *total)
+    return step.results[2 + len(soon) :]
 
 
 def pixel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:
