@@ -10,10 +10,13 @@ import pytest
 from algorithms import result
 
 import polyconv
+from polyconv.algorithms.program import Situation
+from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
 from polyconv.problem.problem import Problem
+from polyconv.target import target
 
 
 def _agrees(line: str, **options: Any) -> None:
@@ -83,3 +86,16 @@ def test_any_strides_of_the_arrays_and_threads(layout: str) -> None:
             assert np.array_equal(layer(view), y)
             out = np.zeros([2 * e for e in y.shape], np.float32)[::2, ::2, ::2, ::2]
             assert np.array_equal(layer(view, out=out), y)
+
+
+@pytest.mark.parametrize("algorithm", ["patches", "strassen"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_long_axis_costs_as_much_a_pixel_as_a_short_one(layout: str, algorithm: str) -> None:
+    """Boxes that fit are found however many there are."""
+    for kernel in ("c32 i{} m64 k2 s2", "c128 i{} m512 k1", "c4 i{} m256 k4 s4"):
+        short, long = (
+            sum(ALGORITHMS[algorithm].cost(Situation(Problem.parse(f"conv f32 {layout} n1 {kernel.format(n)}"),
+                                                     target(None))).values())
+            for n in (16000, 1600000)
+        )
+        assert long < 200 * short  # of which memory takes some

@@ -20,7 +20,7 @@ import numpy as np
 from polyconv.algorithms import points
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.points import SET, Row
-from polyconv.algorithms.pointwise import fill_step, pieces
+from polyconv.algorithms.pointwise import fill_step, is_inside, pieces
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -197,6 +197,7 @@ class Plan:
     pixel_bytes: int
     sets: tuple[tuple[int, int], ...]
     width: int
+    tall: int
     panel: int
     workspace: int
 
@@ -273,7 +274,8 @@ def _plan(s: Situation, pixels: bool, sweep: Sweep) -> Plan:
     extents = tuple(axis.out for axis in sweep)
     single = (1,) * len(extents)
     best = sizes(s, arith, sweep, pixels, single)
-    most = max(1, budget // (best.entries * arith.bytes))
+    row = best.entries * arith.bytes if best.planes else best.pixel_bytes
+    most = max(1, budget // (row + best.tall * arith.bytes))
     axis = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
     whole, inner = extents[axis], math.prod(extents[axis + 1 :])
     block, least = min(whole, max(1, most // inner)) + 1, math.inf
@@ -307,7 +309,7 @@ def sizes(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool, box: tupl
     slots = (-(-count // lane) * lane) * tall * arith.bytes
     header = -(-(24 * len(sweep)) // 64) * 64
     return Plan(
-        pixels, planes, box, held, entries, entry_bytes, pixel_bytes, sets, width, panel,
+        pixels, planes, box, held, entries, entry_bytes, pixel_bytes, sets, width, tall, panel,
         header + -(-panel // 64) * 64 + slots + 128,
     )  # fmt: skip
 
@@ -342,11 +344,20 @@ def _cost(s: Situation, plan: Plan, sweep: Sweep) -> dict[str, float]:
     return {"products": products * batch, "moves": moves}
 
 
+def _is_run(s: Situation, plan: Plan, sweep: Sweep) -> bool:
+    """Whether a window's inputs along the last axis, channels of all taps, follow each other and are there."""
+    return not plan.planes and s.problem.groups == sweep[-1].dilation == 1 and is_inside(s.problem, sweep[-1])
+
+
 def pack_cycles(s: Situation, plan: Plan, sweep: Sweep) -> float:
     """Cycles in which the inputs of a box are copied."""
     lane = lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
-    calls = math.prod(axis.taps * b for axis, b in zip(sweep[:-1], plan.box[:-1], strict=True)) * sweep[-1].taps
+    calls = math.prod(axis.taps * b for axis, b in zip(sweep[:-1], plan.box[:-1], strict=True))
     channels = s.problem.c // s.problem.groups
+    if _is_run(s, plan, sweep):
+        channels *= sweep[-1].taps
+    else:
+        calls *= sweep[-1].taps
     if plan.planes:
         vectors = math.ceil(plan.box[-1] / lane)
         if sweep[-1].stride in STEPS and sweep[-1].dilation == 1:
@@ -426,10 +437,13 @@ def _ahead(r: Request, sweep: Sweep, plan: Plan) -> tuple[int, int]:
 
 def panel_words(r: Request, sweep: Sweep, plan: Plan, splits: int, keep: list[Any]) -> dict[str, Any]:
     """Words of boxes and of their panels."""
-    p, last, channels = r.problem, sweep[-1], r.problem.c // r.problem.groups
+    p, channels = r.problem, r.problem.c // r.problem.groups
+    last, along = sweep[-1], along_in(r, sweep[-1], "p" if plan.planes else "c")
+    if _is_run(r.situation, plan, sweep) and r.x.c == r.x.itemsize and r.x.spatial[-1] == channels * r.x.c:
+        channels, along, last = channels * last.taps, "cc", replace(last, taps=1)
+        sweep, plan = (*sweep[:-1], last), replace(plan, held=(*plan.held[:-1], lines(last, plan.box[-1])))
     unzips = plan.planes and last.dilation == 1 and last.stride in STEPS and r.x.spatial[-1] == r.x.itemsize
     line_places, run_places = _places(sweep, plan, channels)
-    along = along_in(r, last, "p" if plan.planes else "c")
     return common_words(r, sweep, plan.box, list(plan.held), splits, keep) | {
         "panel": -(-(24 * len(sweep)) // 64) * 64, "scratch": 0, "channels": channels, "entries": plan.entries,
         "entry_bytes": plan.entry_bytes, "pixel_bytes": plan.pixel_bytes, "line_places": words(line_places),

@@ -57,7 +57,7 @@ from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "build", "cost", "fill_step", "pieces", "workspace"]
+__all__ = ["applicable", "build", "cost", "fill_step", "is_inside", "pieces", "workspace"]
 
 _REPEATED = 0.02
 """Share of an item's work that every part of its outputs does anew: its inputs come from the third cache once more."""
@@ -70,7 +70,7 @@ _FAR_BYTES, _MOST_NEAR = 3 << 20, 1 << 20
 next one reads, and are as large as the second cache likes.  Measured on Zen 5: 5-30 % off."""
 _STACKED_BYTES = 128 << 10
 """Images of planes of which boxes hold several, for fewer passes over the weights."""
-_STREAMED_BYTES = 16.0
+_STREAMED_BYTES = 22.0
 """Bytes a cycle of weights that a first-level cache does not hold: short rows of strided pixels wait for them."""
 _SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
@@ -182,12 +182,12 @@ def applicable(s: Situation) -> str | None:
         return "inputs with a zero point are converted in a panel"
     if p.c == 0:
         return "there are no channels to add up"
-    if not all(axis.taps == 1 or _is_inside(p, axis) for sweep in sweeps(p) for axis in sweep):
+    if not all(axis.taps == 1 or is_inside(p, axis) for sweep in sweeps(p) for axis in sweep):
         return "needs a kernel of one tap, or windows that meet no padding"
     return None
 
 
-def _is_inside(p: Problem, axis: Axis) -> bool:
+def is_inside(p: Problem, axis: Axis) -> bool:
     """Whether windows meet no padding."""
     span = (axis.taps - 1) * axis.dilation
     whole = axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + span < axis.inp

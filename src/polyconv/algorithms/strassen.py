@@ -285,7 +285,8 @@ def _cheapest(s: Situation) -> _Plan:
     single = (1,) * len(extents)
     best = _sizes(halved, single)
     entries = best.panel.entries * _arith(s).bytes
-    most = max(2, int(budget / (entries * (1 + PRODUCTS / 4))))
+    row, half = (entries, entries / 2) if best.panel.planes else (best.panel.pixel_bytes, best.v_pixel)
+    most = max(2, int(budget / (row + (half + best.slot_row) * PRODUCTS / 2)))
     axis = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
     inner = math.prod(extents[axis + 1 :])
     block, least = min(extents[axis], max(1, most // inner)) + 1, math.inf
@@ -326,15 +327,13 @@ def _sizes(s: Situation, box: tuple[int, ...]) -> _Plan:
     )  # fmt: skip
 
 
-_NEAR_BYTES, _STREAMED_BYTES = 1 << 20, 16.0
+_NEAR_BYTES, _STREAMED_BYTES = 1 << 20, 22.0
 """Weights of the products that a second-level cache holds, and bytes a cycle at which others stream in."""
 _HELD_BYTES, _AGAIN_BYTES = 400 << 10, 140.0
 """Sums of inputs that a second-level cache holds beside the weights; bytes a cycle of more, which every set of outputs
 reads again."""
 _RATES = ((4 << 20, 300.0), (12 << 20, 200.0), (1 << 62, 80.0))
 """Bytes a cycle of the weights, which every box reads again, by how many there are."""
-_SLOWER = 1.04
-"""Where other tenants of a machine slow its caches, products wait for their sums: small gains are not worth it."""
 _SUM_CYCLES = 20.0
 """Cycles of the sums of four vectors of inputs, which go to a second-level cache."""
 _RESULT_CYCLES = 36.0
@@ -372,7 +371,7 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     moves = (moves + 300.0) * batch
     if p.layout == "NHWC":  # nothing asks for it early
         moves += (p.n or 0) * far_cycles(p, image_bytes(p)[0])
-    return {"products": products * batch * _SLOWER, "sums": sums * batch, "moves": moves}
+    return {"products": products * batch, "sums": sums * batch, "moves": moves}
 
 
 def _is_readable(s: Situation) -> bool:
