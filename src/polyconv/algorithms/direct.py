@@ -332,9 +332,9 @@ def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first:
                 target, x_block = step.values
                 here = k.minimum(p.block_channels, channels - step.index)
                 # a word of two channels whose second does not exist must hold a zero there
-                kept = k.select((here & p.unpaired).equals(1), 0, end - head)
-                with k.loop(0, count - kept) as pixel:
-                    _clear(k, p, target, pixel.index + k.select(pixel.index < head, 0, kept))
+                before = k.select((here & p.unpaired).equals(1), count, head)
+                with k.loop(0, 2) as side:
+                    _clear(k, p, target, side.index * end, k.select(side.index.equals(0), before, count))
                 with k.when(apart):
                     k.call(
                         p.buffer("move_apart"), x_block, pixel_step, p.x_c, target, p.row_bytes, p.channel_bytes,
@@ -351,12 +351,16 @@ def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first:
         some.next(begin + p.block_bytes)
 
 
-def _clear(k: Module, p: Words, rows: Buffer, pixel: Value) -> None:
-    of_residue = k.word(p.buffer("residue_places"), pixel % p.residues)
-    place = rows + (of_residue + pixel // p.residues * p.row_bytes)
-    k.clear(place, 64)
-    with k.when(p.row_bytes > 64):
-        k.clear(place + 64, 64)
+def _clear(k: Module, p: Words, rows: Buffer, first: Value, end: Value) -> None:
+    """Zeros for the pixels first..end of a line; without residues they lie together."""
+    apart = p.residues > 1
+    with k.when(apart), k.loop(first, end) as pixel:
+        of_residue = k.word(p.buffer("residue_places"), pixel.index % p.residues)
+        place = rows + (of_residue + pixel.index // p.residues * p.row_bytes)
+        with k.loop(0, p.row_bytes, 64) as part:
+            k.clear(place + part.index, 64)
+    with k.when(apart, otherwise=True), k.loop(first * p.row_bytes, end * p.row_bytes, 64) as part:
+        k.clear(rows + part.index, 64)
 
 
 def applicable(s: Situation) -> str | None:

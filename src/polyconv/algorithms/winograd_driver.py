@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_list, row_place
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import zero_words
 
 __all__ = ["BOX", "KIND_TILES", "RECORD", "RUN", "WORDS", "driver", "each_run", "flags_of", "lines_of_row", "place_box"]
 
@@ -164,13 +163,17 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace:
     functions, entries, weights = p.buffer("functions"), p.buffer("entries"), p.buffer("weights") + item.g * p.w_group
     row_bytes, v_line, scratch = p.row_bytes, p.v_line, workspace + p.scratch
     zeroes = p.short.equals(1)
-    with k.loop(0, p.points) as point:
-        at_end = k.cast("zext", point.index % p.inner_points >= p.end_column, INT)
+    nothing = k.constant(vector("i32", vector_bytes // 4), 0)
+    with k.loop(0, p.points, carry=[k.constant(INT, 0)]) as point:
+        (column,) = point.values
+        point.next(k.select((column + 1).equals(p.inner_points), 0, column + 1))
+        at_end = k.cast("zext", column >= p.end_column, INT)
         low_end = k.cast("zext", point.index >= p.end_row, INT)
         kind = k.select(p.transformed.equals(2), low_end * 2 + at_end, at_end)
         needed = Words(k, p.buffer("lists"), KIND_TILES).at(box.lists + kind, len(KIND_TILES))
         joins = kind.equals(0) & box.joins.equals(1)
         first, calls_alone, size_alone, larger_alone = needed.tile, needed.calls, needed.size, needed.larger
+        past = first + calls_alone * size_alone + larger_alone
         inputs = workspace + (p.v + point.index * p.v_point + first * row_bytes)
         sums_of_point = workspace + (p.sums + point.index * p.s_point)
         with k.loop(low, high) as block, k.loop(0, groups) as group:
@@ -178,7 +181,10 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace:
             sum_row, s_row = p.sum_row >> narrow, p.s_row >> narrow
             stream = k.word(p.buffer("point_weights"), block.index * p.points + point.index)
             # rows in the middle first: these have all taps, whose weights then are near
-            of_rows = Words(k, workspace + p.rows, ROWS).at((group.index + groups // 2) % groups, len(ROWS))
+            turned = group.index + groups // 2
+            of_rows = Words(k, workspace + p.rows, ROWS).at(
+                turned - k.select(turned >= groups, groups, 0), len(ROWS)
+            )
             of_kind = Words(k, p.buffer("kinds"), KIND).at(of_rows.band * 4 + kind, len(KIND))
             sums = sums_of_point + ((block.index - low) * rows * p.s_row + of_rows.first * s_row)
             source = inputs + of_rows.v
@@ -188,8 +194,10 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace:
             with k.loop(0, k.select(joins, 1, of_rows.rows)) as row:
                 target = sums + row.index * s_row
                 # products that short tiles do without enter outputs that are thrown away, but must be finite
-                with k.when((kind > 0) & zeroes):
-                    zero_words(k, target, s_row // 4, vector("i32", vector_bytes // 4))
+                with k.when((kind > 0) & zeroes), k.loop(0, 2) as side:
+                    begin, end = side.index * past, k.select(side.index.equals(0), first, p.tiles)
+                    with k.loop(begin * sum_row, end * sum_row, vector_bytes) as place:
+                        k.store(nothing, target + place.index)
                 begins = source + row.index * v_line, target + first * sum_row
                 with k.loop(0, calls, carry=begins) as call:
                     tiles = size + k.select(call.index < larger, 1, 0)
