@@ -24,6 +24,7 @@ def test_loading_is_timed_without_and_with_the_object_cache() -> None:
     times = load_times(network(repeated=False)[:3], rounds=1)
     assert times.layers == 3
     assert 0 < times.warm < times.cold < 30
+    assert 0 < times.importing < 30
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -84,6 +84,7 @@ def _loading(times: load.LoadTimes) -> tuple[tuple[str, str, str], ...]:
     return (
         (f"{name}, empty object cache", f"{1e3 * times.cold:.0f} ms", "3000 ms"),
         (f"{name}, warm object cache", f"{1e3 * times.warm:.0f} ms", "300 ms"),
+        ("importing what layers need, before that", f"{1e3 * times.importing:.0f} ms", ""),
     )
 
 
