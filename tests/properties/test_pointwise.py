@@ -134,6 +134,15 @@ def test_a_layer_whose_results_outgrow_a_cache() -> None:
     _agrees("conv f32 NHWC n1 c3 i99x101 m150 k1x1 b1")
 
 
+@pytest.mark.parametrize("level", [None, "avx2"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_results_that_memory_holds(layout: str, level: str | None) -> None:
+    """Tiles ask for those of later tiles, and the last of them for none that are there."""
+    with nullcontext() if level is None else restricted(level):
+        _agrees(f"conv f32 {layout} n1 c2 i701x997 m5 k1x1 b1")
+        _agrees(f"conv f32 {layout} n1 c1 i1402x998 m19 k2x2 s2x2")
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_outputs_that_meet_only_padding(layout: str) -> None:
     """They are what the epilogue makes of nothing: bias, residual, activation."""

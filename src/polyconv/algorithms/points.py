@@ -192,17 +192,17 @@ _LATE_BYTES = 256 << 10
 
 def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused: bool, form: str,
                most: Callable[[int], int], places: Sequence[Sequence[tuple[int, int]]] = (((0, 0),),),
-               ahead: tuple[int, int] = (0, 0)) -> tuple[list[int], list[int]]:  # fmt: skip
+               ahead: tuple[int, int] = (0, 0), written: int = 0) -> tuple[list[int], list[int]]:  # fmt: skip
     """Functions of tiles, and a record (``SET``) for every set of outputs.
 
     Lanes are channels, tiles of 1, 2, ... pixels, ``most`` by their vectors; or pixels, tiles of 1, 2, ... vectors
     ("pixel": as many as there are tiles of so many outputs for), whole and at an edge.  All sets are there for every
     group of places in result and residual, those of a set together.  The last sets ask for what lies so many bytes
     ``ahead`` of their input, for every entry a step further, if it is not 0; where lanes are pixels they share its
-    lines.
+    lines.  Fused tiles ask for the results of the tile that is so many after them as ``written`` says.
     """
     lane, by_channel = lanes(r.target, r.arith), form in ("channel", "listed")
-    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue) if fused else of_sums(r.arith.name)
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, written=written) if fused else of_sums(r.arith.name)
     late, lines = 0, 1
     if ahead[0]:
         late = min(len(sets), max(1, _LATE_BYTES // (sets[0][1] * entries * r.arith.bytes)))

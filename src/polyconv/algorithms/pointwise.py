@@ -70,6 +70,9 @@ _FAR_BYTES, _MOST_NEAR = 3 << 20, 1 << 20
 next one reads, and are as large as the second cache likes.  Measured on Zen 5: 5-30 % off."""
 _STACKED_BYTES = 128 << 10
 """Images of planes of which boxes hold several, for fewer passes over the weights."""
+_CACHED_BYTES, _EARLY_ENTRIES, _MOST_EARLY = 16 << 20, 32, 3
+"""Inputs and results beyond this come from memory, call after call.  Tiles of so many entries take as long as a line of
+results to come from there; of fewer entries some tiles.  Measured on Zen 5: 2-40 % off."""
 _STREAMED_BYTES = 22.0
 """Bytes a cycle of weights that a first-level cache does not hold: short rows of strided pixels wait for them."""
 _SLOT_BYTES = 48 << 10
@@ -317,6 +320,15 @@ def _ahead(r: Request, axes: Sweep, plan: _Plan) -> tuple[int, int]:
             together if r.x.c == r.x.itemsize else r.x.c)  # fmt: skip
 
 
+def _written_ahead(p: Problem, plan: _Plan) -> int:
+    """How many tiles early results are asked for: those that memory holds, not in parts where channels lie together."""
+    several, entries = p.layout == "NHWC" and len(plan.sets) > 1, max(1, _entries(p, plan.sweep))
+    near = (p.n or 0) * sum(image_bytes(p)) <= _CACHED_BYTES
+    if near or several or plan.times * plan.phases > 1 or entries > 2 * _EARLY_ENTRIES:
+        return 0
+    return min(_MOST_EARLY, -(-_EARLY_ENTRIES // entries))
+
+
 def _expected(s: Situation, arith: Arithmetic, family: _Family) -> _Plan:
     """The plan for packed tensors: the cheapest."""
     sweep = family[0]
@@ -443,7 +455,7 @@ def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
 
     functions, records = points.set_tables(
         r, plan.sets, entries, fused, "listed" if listed else plan.form, most, _places(given, family, plan.phases),
-        _ahead(r, axes, plan) if _is_far(p, axes) else (0, 0),
+        _ahead(r, axes, plan) if _is_far(p, axes) else (0, 0), _written_ahead(given.problem, plan),
     )
     key = ("point", plan.phases, *(tuple((a.taps, a.first_tap, a.tap_step) for a in sweep) for sweep in family))
     packed = points.packed_weights(

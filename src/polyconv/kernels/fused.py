@@ -18,7 +18,8 @@ from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
 from polyconv.kernels.tile import ask_early
 
-__all__ = ["LEAPS", "SIGNATURE", "FusedTile", "Out", "fused_channel_tile", "fused_pixel_tile", "of_sums"]
+__all__ = ["LEAPS", "SIGNATURE", "FusedTile", "Out", "ask_for_results", "fused_channel_tile", "fused_pixel_tile",
+           "of_sums"]  # fmt: skip
 
 # panel, its step between rows, entries, their number, weights, result and residual with their steps between rows,
 # tiles to walk, lanes of the last vector that count, bias, scale, constants
@@ -50,6 +51,8 @@ class FusedTile:
         Whether the last vector of a row is masked.
     asked : int
         Lines of the input that each step asks for, long before they are read: of tiles that walk one or none.
+    written : int
+        So many tiles ahead of the one that will write them lines of results are asked for, if not 0: of point tiles.
     """
 
     arithmetic: str
@@ -57,6 +60,7 @@ class FusedTile:
     epilogue: Epilogue
     edge: bool = False
     asked: int = 0
+    written: int = 0
 
 
 def of_sums(arithmetic: str) -> FusedTile:
@@ -82,7 +86,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
         with k.loop(0, times, carry=[panel, y, residual, *[early] * asks]) as group:
             rows_in, rows_out, rows_beside, *soon = group.values
             if vectors > 1:  # with one, loads are what a tile waits for
-                _ask_for_results(k, rows_out + y_step * rows, y_step, rows, vectors, out.bytes)
+                ask_for_results(k, rows_out + y_step * rows, y_step, rows, vectors, out.bytes)
             with k.loop(0, n, carry=[*soon, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
                 place = entries + entry.index * 24
                 run, count = rows_in + k.word(place), k.word(place, 1)
@@ -147,8 +151,8 @@ def _asked(k: Module, carried: list[Any], asks: int) -> tuple[list[Any], list[An
     return [place + 64 for place in carried[:asks]], carried[asks:]
 
 
-def _ask_for_results(k: Module, y: Buffer, y_step: Value, rows: int, vectors: int, size: int) -> None:
-    """Ask for the lines that a tile will write, a tile before it does: else its stores wait for memory.
+def ask_for_results(k: Module, y: Buffer, y_step: Value, rows: int, vectors: int, size: int) -> None:
+    """Ask for the lines that a tile will write, before it does: else its stores wait for memory.
 
     Measured on Zen 5: 20 % off where results are more than the caches hold (22 MB), nothing where they are less.
     """

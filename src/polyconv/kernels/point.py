@@ -17,7 +17,7 @@ channels in all.
 
 from __future__ import annotations
 
-from polyconv.kernels.fused import LEAPS, FusedTile, Out
+from polyconv.kernels.fused import LEAPS, FusedTile, Out, ask_for_results
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
 from polyconv.kernels.layout import transposed
@@ -49,6 +49,8 @@ def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     with k.function(name, *_SIGNATURE) as given:
         x, x_pixel, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *early = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+        if spec.written:
+            ask_for_results(k, y + y_step * (rows * spec.written), y_step, rows, vectors, out.bytes)
         pixels = [k.rebase(x + x_pixel * r) for r in range(rows)]
         held = [k.constant(kind, 0)] * (rows * vectors)
         with k.loop(0, n, carry=[x + early[0], k.constant(INT, 0), weights, *held], runs=True) as step:
@@ -71,6 +73,8 @@ def listed_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: i
     with k.function(name, *_LISTED) as given:
         x, x_pixel, entries, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *_ = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+        if spec.written:
+            ask_for_results(k, y + y_step * (rows * spec.written), y_step, rows, vectors, out.bytes)
         leads, leap = [x_pixel * r for r in range(LEAPS)], x_pixel * LEAPS
         with k.loop(0, n, carry=[entries, weights, *[k.constant(kind, 0)] * (rows * vectors)], runs=True) as step:
             entry, b, *total = step.values
@@ -96,6 +100,8 @@ def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
     with k.function(name, *_SIGNATURE) as given:
         x, _, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *early = given
         out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
+        if spec.written:
+            ask_for_results(k, y + vectors * spec.written * out.bytes, y_step, rows, vectors, out.bytes)
         held = [k.constant(kind, 0)] * (rows * vectors)
         with k.loop(0, n, carry=[x + early[0], x, weights, *held], runs=True) as step:
             soon, a, b, *total = step.values
