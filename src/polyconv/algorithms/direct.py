@@ -736,8 +736,7 @@ def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool, ca
         if fused:
             spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, cut)
             return [fused_address(r, "channel", spec, n, vectors) if n in needed else 0 for n in rows]
-        needed |= {1} if careful else set()
-        return [edge_address(r, n, vectors) if n in needed else 0 for n in rows]
+        return [edge_address(r, n, vectors) if n in ({1} if careful else needed) else 0 for n in rows]
 
     families = functions(plan.vectors, False), functions(plan.last_vectors, cut)
     tables = [
