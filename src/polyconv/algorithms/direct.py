@@ -439,7 +439,7 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
         products += _LATE * max(0.0, late) * box_count / p.groups
     moves = box_count * _pack_cycles(s, arith, sweep, plan)
     bytes_in = box_count * lines_held * group_in * p.x_dtype.itemsize
-    moves += far_cycles(p, bytes_in)
+    moves += far_cycles(p, bytes_in, soon=True)
     # a row of outputs leaves through a transposition, or straight from registers
     if p.layout == "NHWC":
         across = 1.5 if _is_fused(p, arith, plan) else 4.0

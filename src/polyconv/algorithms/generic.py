@@ -382,7 +382,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
         moves += rows_out * (40.0 * len(plan.sweep) / plan.block_groups + group_out * (8 + width * per_out))
     bytes_in = math.prod(max(1, h.count) for h in plan.held) * group_in * p.x_dtype.itemsize
     boxes_in = box_count * p.groups
-    far = far_cycles(p, boxes_in * bytes_in) * (p.n or 0)
+    far = far_cycles(p, boxes_in * bytes_in, soon=True) * (p.n or 0)
     far *= _ASKED if plan.fused and plan.box[-1] == last.out else 1.0
     items = boxes_in * (p.n or 0)
     return {"products": items * entries * step, "panels": items * panels + far, "moves": items * moves}

@@ -541,8 +541,8 @@ def planes_collide(p: Problem, *, reading: bool) -> bool:
     return p.layout == "NCHW" and size > 0 and size % 4096 == 0
 
 
-_CACHED_BYTES = 16 << 20
-"""Input and result beyond this come from memory, call after call."""
+_CACHED_BYTES, _LEAVING_BYTES = 16 << 20, 6 << 20
+"""Input and result beyond the first come from memory, call after call; beyond the second some of them does."""
 _MEMORY_BYTES = 3.0
 """Bytes a cycle that lines of a panel come from there."""
 
@@ -553,13 +553,22 @@ def image_bytes(p: Problem) -> tuple[int, int]:
     return p.c * read * p.x_dtype.itemsize, p.m * written * p.y_dtype.itemsize
 
 
-def far_cycles(p: Problem, read: float) -> float:
+def far_cycles(p: Problem, read: float, *, soon: bool = False) -> float:
     """Cycles that bytes of the input take which come from memory, not from a cache; 0 for small problems.
 
     What boxes read that others read as well comes from memory once.
+
+    Parameters
+    ----------
+    soon : bool
+        Of images that a cache just holds, some counts already: what boxes keep besides pushes it out.
     """
     held, written = image_bytes(p)
-    return 0.0 if held + written <= _CACHED_BYTES else min(read, held) / _MEMORY_BYTES
+    if soon:
+        share = (held + written - _LEAVING_BYTES) / (_CACHED_BYTES - _LEAVING_BYTES)
+    else:
+        share = float(held + written > _CACHED_BYTES)
+    return min(1.0, max(0.0, share)) * min(read, held) / _MEMORY_BYTES
 
 
 def apart_cycles(p: Problem, axis: Axis) -> float:

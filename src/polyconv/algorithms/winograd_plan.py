@@ -94,6 +94,8 @@ _LEAST_RESIDUES = 16
 
 NEAR_BYTES, _FAR_BYTES = 1 << 20, 48.0
 """Workspace that stays in a second-level cache, and bytes a cycle that cost time where it does not."""
+_NEAR_LINE = 640 << 10
+"""The same where one axis is transformed: half as many products for each byte."""
 _PANEL_BYTES = 32 << 10
 """Panel that stays in a first-level cache until it is transformed: of as many channels at a time as fit."""
 _MOST_TOGETHER, _SUMS_BYTES = 4, 352 << 10
@@ -105,6 +107,8 @@ _FEW_TILES, _FROM_FAR, _SOONER = 4, 4 << 20, 1.3
 """Tiles of an only box up to which little else is read, so that more weights than these come so much sooner."""
 _SLOWER, _TRANSFORM_CYCLES = 1.15, 3.6
 """Cycles of products for every one that they would take at full speed; those of a transformed vector."""
+_ONE_AXIS, _TWO_TAPS = 0.85, 1.05
+"""Share of the cycles of two axes in which a vector of one comes and goes; all that two taps along one take longer."""
 _WORTH_STACKING = 0.95
 """Share of the cycles of images alone from which on boxes hold several: of large maps that gains nothing, and threads
 lost up to a tenth by it."""
@@ -383,7 +387,8 @@ def _at_least(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Schem
     met = math.prod(axis.taps for axis in outer) * share_met(sweep, bands(outer, _LIST_BYTES))
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lanes(s.target, arith))
     cycles = _SLOWER / MULTIPLY_ADDS * products * vectors * group_in * met
-    cycles += _TRANSFORM_CYCLES * tiles * (vectors * y.n * x.n + vectors_in * entering)
+    transforms = _TRANSFORM_CYCLES * tiles * (vectors * y.n * x.n + vectors_in * entering)
+    cycles += transforms if len(schemes) == 2 else _ONE_AXIS * transforms
     return cycles * math.prod(axis.out for axis in outer) * (p.n or 0) * p.groups
 
 
@@ -414,7 +419,7 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
         plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents), together)
         if plan.workspace <= (budget if plans or s.limit is not None else _LARGEST_BYTES):
             plans.append(plan)
-        if plan.workspace <= min(NEAR_BYTES, budget):
+        if plan.workspace <= min(_near(transformed), budget):
             break
     for residues in _halves(across)[1:]:
         if residues < _LEAST_RESIDUES:
@@ -423,9 +428,13 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
         plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents), together)
         if plan.workspace <= budget:
             plans.append(plan)
-        if plan.workspace <= min(NEAR_BYTES, budget):
+        if plan.workspace <= min(_near(transformed), budget):
             break
     return plans
+
+
+def _near(transformed: int) -> int:
+    return NEAR_BYTES if transformed == 2 else _NEAR_LINE
 
 
 def _halves(whole: int) -> list[int]:
@@ -562,7 +571,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         per_segment = 60.0
     # what leaves the second-level cache is written to the third and read from there
     held = plan.workspace - (plan.out - plan.sums) // plan.together * (plan.together - 1)
-    far = 2 * held if held > NEAR_BYTES else 0
+    far = 2 * held if held > _near(plan.transformed) else 0
     alike = [Counter(replace(cut, first=0) for cut in cuts) for cuts in (plan.rows, plan.columns)]
     for (rows, tall_boxes), (columns, wide_boxes) in itertools.product(*(counted.items() for counted in alike)):
         times = tall_boxes * wide_boxes
@@ -593,8 +602,12 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     bytes_in = math.prod(h.count for h in plan.held) * p.c * p.x_dtype.itemsize
     bytes_in *= len(plan.rows) * len(plan.columns) * outer_boxes
     images, stacked = p.n or 0, is_stacked(p, sweep)
-    far_in = far_cycles(p, bytes_in / (images if stacked else 1)) * images
+    far_in = far_cycles(p, bytes_in / (images if stacked else 1), soon=True) * images
     batch = p.groups * (1 if stacked else images)
+    if plan.transformed == 1 and plan.x.r == 2 and sweep[-1].stride == 1:
+        inputs, products, outputs = (_TWO_TAPS * cycles for cycles in (inputs, products, outputs))
+    elif plan.transformed == 1:
+        inputs, outputs = _ONE_AXIS * inputs, _ONE_AXIS * outputs
     return {"inputs": inputs * batch + far_in, "products": products * batch, "outputs": outputs * batch}
 
 
