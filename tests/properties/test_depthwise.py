@@ -214,6 +214,33 @@ def test_planes_of_other_types_and_ranks_and_pixels_that_lie_apart() -> None:
     assert complaint(p, expected(p, made), y) is None
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_lines_of_every_length(level: str | None) -> None:
+    """Around every number of vectors, taps and pads, where tiles lie inside or read a copy; rows of several axes."""
+    for extent in (2, 7, 15, 16, 17, 33, 64, 100, 255, 256, 257, 300, 700):
+        for taps, pads in ((2, "1:0"), (3, "1"), (5, "4:0"), (16, "8:7"), (17, "0:30"), (33, "16"), (66, "40")):
+            _judged(f"conv f32 NCHW n2 c3 i{extent} m3 k{taps} p{pads} g3 b1 r1", extent, level, "depthwise_line")
+    for line in (
+        "f32 NCHW n2 c9 i12x70 m9 k1x7 p0x3 g9 b1", "f32 NCHW n1 c3 i4x5x40 m3 k1x1x21 s2x1x1 p0x0x10 g3 r1",
+        "f32 NCHW n1 c4 i300 m8 k5 p4:0 g4 b1 act=Relu", "f32 NCHW n1 c4 i300 m4 k3 p128:0 d64 g4",
+        "f16 NCHW n1 c5 i310 m5 k7 p3 g5 b1", "bf16 NCHW n1 c5 i9x40 m5 k1x5 p0x2 g5 r1",
+        "f64 NCHW n1 c3 i300 m3 k20 p9 g3", "i8>i32 NCHW n1 c3 i100 m3 k5 p2 g3", "u64 NCHW n1 c2 i99 m2 k9 p4 g2",
+        "f32 NCHW n1 c300 i1200 m300 k6 p5:0 g300", "f32 NCHW n1 c1 i500 m1 k9",
+    ):  # fmt: skip
+        _judged(f"conv {line}", 0, level, "depthwise_line")
+
+
+def test_lines_by_any_number_of_threads_and_pixels_that_lie_apart() -> None:
+    for line in ("f32 NCHW n1 c2 i5000 m2 k35 p17 g2", "f32 NCHW n1 c3 i50x90 m3 k1x9 p0x4 g3 r1"):
+        p = Problem.parse(f"conv {line}")
+        made = operands(p, np.random.default_rng(0), "normal")
+        got = result(p, made, "depthwise_line")
+        assert np.array_equal(result(p, made, "depthwise_line", threads=3), got)
+    for order, step in (((0, 2, 3, 1), 1), ((0, 1, 2, 3), 2), ((0, 1, 2, 3), -1), ((1, 0, 2, 3), 1)):
+        y = compute(p, _lying(made.x, order, step), made.w, None, made.residual, algorithm="depthwise_line")
+        assert complaint(p, expected(p, made), y) is None
+
+
 def test_weights_that_are_not_finite() -> None:
     """Padding is left out, never multiplied; where it would be, such weights are refused."""
     w = np.ones((18, 1, 3, 3), np.float32)

@@ -55,6 +55,9 @@ _LINE = 64
 _LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3): 7.0}
 """Cycles of a load of pixels, by their stride and by taps across the lanes that share it."""
 
+_FAR_ROW = 30.0
+"""Most cycles that a row waits for whose taps share no inputs with those of the next, a line of the map further on."""
+
 _SETS, _WAYS = 64, 12
 """Of the first-level cache."""
 
@@ -297,7 +300,8 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     guarded = sum(kind[0] * kind[3] for kind in plan.kinds)
     positions = plan.stride * min(rows, slid.out) + slid.taps
     edges = 0.0 if plan.held or interior(slid) == (0, slid.out) else 0.5 * guarded * positions
-    each = 30 + 2.5 * rows + met * (entry + edges / tiles)
+    apart = min(_FAR_ROW, 0.75 * last.inp * p.x_dtype.itemsize / _LINE) if pixels and slid.taps == 1 < slid.out else 0.0
+    each = 30 + (2.5 + apart) * rows + met * (entry + edges / tiles)
     lists = lines * -(-p.m // plan.chunk) * (150 + min(3, strips) * met * guarded * 30)
     return lines * vectors * tiles * each, lists
 

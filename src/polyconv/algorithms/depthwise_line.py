@@ -1,0 +1,345 @@
+"""Depthwise along the last axis of channels-first arrays: kernels that have all their taps there, any rank.
+
+Lanes are pixels.  Tiles are neighbouring vectors of a line and read the input where it lies; those that would meet
+padding, or what lies behind the line, read a copy of their part of it with zeros around.  Arrays whose pixels do not
+lie together are left to ``depthwise``.
+Cost: the multiply-adds or loads, and the copies.  Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from numpy.typing import NDArray
+
+from polyconv.algorithms import depthwise, depthwise_plan
+from polyconv.algorithms.depthwise_block import channel_bytes, lane_of
+from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    Step,
+    common_words,
+    fill_words,
+    near_equal,
+    zeros,
+)
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
+from polyconv.kernels.depthwise_line import AHEAD, KINDS, SETTINGS, DepthwiseLine, depthwise_line
+from polyconv.kernels.language import INT, Buffer, Module, Type, Value
+from polyconv.kernels.objects import kernel
+from polyconv.runtime.arrays import aligned, words
+
+__all__ = ["applicable", "build", "cost", "workspace"]
+
+_MOST = {"avx512": 12, "avx2": 10, "baseline": 10}
+"""Vectors of the largest tile."""
+
+_ACROSS = {"avx512": 4, "avx2": 1, "baseline": 1}
+"""Neighbouring taps of an entry; with those a vector further on their weights fit the registers beside sums."""
+
+_TOGETHER = 4
+"""Lengths of tiles that are compiled together: lines of other lengths soon need the next one."""
+
+_DEEP = 2
+_CHUNK_BYTES = 128 << 10
+"""Input of the channels of an item."""
+
+_COPIED_BYTES = 32 << 10
+_LINES = 16
+"""Copies, and lines, that are made before they are read: what was just written is read late."""
+
+_CACHE_BYTES = 1 << 20
+"""Input and result beyond this are asked for ahead."""
+
+WORDS = (
+    *COMMON, "channels", "chunk_channels", "together", "most", "extra", "copied", "slot", "*weights", "w_channel",
+    "*tiles", "*settings", "x_line", "y_line", "r_line", "channel_line",
+    "ahead",
+)  # fmt: skip
+"""The driver's words: elements that a tile reads behind its outputs, vectors that a copy has beside them, its bytes."""
+
+
+def driver(k: Module, name: str, size: int, written: int, lane: int, flat: bool) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module, for elements of these sizes.
+
+    Lines one after another are those of the axis before the last, or, ``flat``, of the channels if there is none.
+    """
+    kind = Type(f"i{8 * size}", lane)
+    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+        p = Words(k, table, WORDS)
+        item = decode(k, p, number, workspace)
+        along, zero = p.axes - 1, k.constant(INT, 0)
+        last, origin, extent = axis_record(k, p, along), item.origin(along), item.extent(along)
+        first = item.g * p.chunk_channels
+        channels = k.minimum(p.chunk_channels, p.channels - first)
+        before = zero if flat else along - 1
+        lines, of_channel = (channels, k.constant(INT, 1)) if flat else (item.extent(along - 1), channels)
+        with k.loop(0, before, carry=[of_channel]) as axis:
+            axis.next(axis.values[0] * item.extent(axis.index))
+        vectors = (extent + (lane - 1)) // lane
+        parts = (vectors + (p.most - 1)) // p.most
+        size_of_part, larger = vectors // parts, vectors % parts
+
+        def copy(here: Buffer, at: Value, count: Value, slot: Buffer) -> None:
+            """Copy the input of a tile with zeros around, by masks where there are some."""
+            before = k.minimum(k.maximum(-at + (lane - 1), 0) // lane, count)
+            behind = k.maximum(k.minimum(k.maximum(last.inp - at, 0) // lane, count), before)
+            for low, high, whole in ((zero, before, False), (before, behind, True), (behind, count, False)):
+                with k.loop(low, high) as one:
+                    come = here + one.index * kind.bytes
+                    k.prefetch(come + p.ahead)
+                    if whole:
+                        value = k.load(kind, come)
+                    else:
+                        position = at + one.index * lane
+                        value = k.load_first(kind, come, k.span(-position, last.inp - position, lane))
+                    k.store(value, slot + one.index * kind.bytes)
+
+        with k.loop(0, axis.results[0]) as outer, k.loop(0, lines, p.together) as block:
+            end = k.minimum(block.index + p.together, lines)
+            channel, *places = _places(k, p, item, frame, first, before, outer.index)
+            steps = [p.x_line, p.y_line, p.r_line]
+            places = [place + block.index * step for place, step in zip(places, steps, strict=True)]
+            channel = channel + block.index * p.channel_line
+            for copying in (True, False):
+                with k.loop(block.index, end, carry=[workspace + p.panel, channel, *places]) as line:
+                    slot, channel_, x, y, r = line.values
+                    with k.loop(0, parts, carry=[zero, slot]) as part:
+                        done, slot = part.values
+                        count = size_of_part + k.cast("zext", part.index < larger, INT)
+                        at = origin + done * lane
+                        inside = (at >= 0) & (at + count * lane + p.extra <= last.inp)
+                        here = x + at * size
+                        if copying:
+                            with k.when(inside, otherwise=True):
+                                copy(here, at, count + p.copied, slot)
+                        for source, skipped in ((slot, True), (here, False)) if not copying else ():
+                            with k.when(inside, otherwise=skipped):
+                                k.call(
+                                    k.buffer(p.buffer("tiles") + (count - 1) * 16), p.buffer("settings"), source,
+                                    p.buffer("weights") + channel_ * p.w_channel, y + done * (lane * written),
+                                    r + done * (lane * written), channel_, extent - (done + count - 1) * lane,
+                                )  # fmt: skip
+                        part.next(done + count, slot + k.select(inside, 0, p.slot))
+                    line.next(
+                        part.results[1], channel_ + p.channel_line,
+                        *(place + step for place, step in zip((x, y, r), steps, strict=True)),
+                    )  # fmt: skip
+
+
+def _places(
+    k: Module, p: Words, item: Item, frame: Buffer, channel: Value, before: Value, row: Value
+) -> tuple[Value, Buffer, Buffer, Buffer]:
+    """Channel, column 0 of the input and the item's first result and residual of a row of the first axes."""
+    zero = k.constant(INT, 0)
+    with k.loop(0, p.axes - 1, carry=[zero, zero, zero, row]) as back:
+        x, y, r, q = back.values
+        axis = p.axes - 2 - back.index
+        record = axis_record(k, p, axis)
+        extent = k.select(axis < before, item.extent(axis), 1)
+        o = q % extent
+        x = x + (item.origin(axis) + o * record.stride) * record.x_stride
+        o = o + item.first(axis)
+        back.next(x, y + o * record.y_stride, r + o * record.r_stride, q // extent)
+    x, y, r, q = back.results
+    channel = channel + q
+    last, o = axis_record(k, p, p.axes - 1), item.first(p.axes - 1)
+    return (
+        channel,
+        k.buffer(frame, 0) + (p.x_base + item.n * p.x_n + channel * p.x_c + x),
+        k.buffer(frame, 2) + (p.y_base + item.n * p.y_n + channel * p.y_c + o * last.y_stride + y),
+        k.buffer(frame, 4) + (p.r_base + item.n * p.r_n + channel * p.r_c + o * last.r_stride + r),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the lines of a sweep are cut.
+
+    Parameters
+    ----------
+    entries : tuple of (int, int, int)
+        Neighbouring taps, vectors on, first tap; those of a kind together.
+    extra : int
+        Elements that a tile reads behind its outputs.
+    slot : int
+        Elements of a copy.
+    copies : int
+        Tiles of a line that read one.
+    together : int
+        Lines whose copies are made before they are read.
+    chunk : int
+        Channels of an item.
+    box : tuple of int
+    """
+
+    entries: tuple[tuple[int, int, int], ...]
+    extra: int
+    slot: int
+    copies: int
+    together: int
+    chunk: int
+    box: tuple[int, ...]
+
+
+@lru_cache(256)
+def _plan_of(s: Situation, sweep: Sweep) -> _Plan:
+    p, lane, most, last = s.problem, lane_of(s), _MOST[s.target.level], sweep[-1]
+    size = p.x_dtype.itemsize
+    entries = _entries(last, lane, _ACROSS[s.target.level])
+    extra = max(tap * last.dilation + lane * (deep - 1 + (across > 1)) for across, deep, tap in entries)
+    slot = lane * (most + -(-extra // lane))
+    row = size * math.prod(axis.inp for axis in sweep)
+    chunk = min(p.c, max(1, _CHUNK_BYTES // max(1, row)))
+    box = [max(1, axis.out) for axis in sweep]
+    if s.threads > 1:
+        chunk = min(chunk, max(1, p.c * (p.n or 0) // (4 * s.threads)))
+        parts = -(-4 * s.threads // max(1, -(-p.c // chunk) * (p.n or 0)))
+        cut = max(range(len(sweep)), key=lambda a: box[a] // (lane * most if a == len(sweep) - 1 else 1))
+        unit = lane * most if cut == len(sweep) - 1 else 1
+        box[cut] = min(box[cut], unit * -(-box[cut] // (unit * parts)))
+    copies = max(
+        sum(not _inside(last, first + o * lane, count, lane, extra) for o, count in near_equal(-(-part // lane), most))
+        for first in range(0, max(1, last.out), box[-1])
+        for part in (min(box[-1], last.out - first),)
+    )
+    together = max(1, min(_LINES, _COPIED_BYTES // max(1, copies * slot * size)))
+    if copies < -(-last.out // (lane * most)):  # whole lines in order, as the hardware foresees them
+        together = 1
+    return _Plan(entries, extra, slot, copies, together, chunk, tuple(box))
+
+
+def _inside(last: Axis, o: int, vectors: int, lane: int, extra: int) -> bool:
+    """Whether a tile from an output on reads nothing outside the line."""
+    return o >= last.pad and o - last.pad + vectors * lane + extra <= last.inp
+
+
+def _entries(axis: Axis, lane: int, most: int) -> tuple[tuple[int, int, int], ...]:
+    """Taps in groups of ``most`` neighbours, each with those a vector further on."""
+    if axis.dilation != 1:
+        return tuple((1, 1, tap) for tap in range(axis.taps))
+    found = []
+    for block in range(0, axis.taps, _DEEP * lane):
+        taps = min(_DEEP * lane, axis.taps - block)
+        pairs = max(0, taps - lane)
+        for deep, run in ((2, range(block, block + pairs)), (1, range(block + pairs, block + min(taps, lane)))):
+            found += [(min(most, run.stop - tap), deep, tap) for tap in run[::most]]
+    return tuple(sorted(found, key=lambda entry: (-entry[1], -entry[0])))
+
+
+def _asks(s: Situation, sweep: Sweep) -> bool:
+    """Whether tiles ask for memory ahead."""
+    return s.problem.c * channel_bytes(s, sweep) > _CACHE_BYTES
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    reason = depthwise_plan.applicable(s)
+    if reason is not None:
+        return reason
+    p = s.problem
+    if p.op != "conv" or not depthwise_plan.by_pixels(p):
+        return "computes convolutions of channels-first arrays"
+    if not s.finite:
+        return "weights hold Inf or NaN, which would meet the zeros of the padding"
+    (sweep,) = sweeps(p)
+    *outer, last = sweep
+    if last.taps < 2 or last.stride != 1 or any(a.taps != 1 or depthwise_plan.interior(a) != (0, a.out) for a in outer):
+        return "computes kernels that have all taps along the last axis, without a stride"
+    return None
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs: the item's box, and copies."""
+    (sweep,) = sweeps(s.problem)
+    plan = _plan_of(s, sweep)
+    return depthwise_plan.list_place(len(sweep)) + plan.together * plan.copies * plan.slot * s.problem.x_dtype.itemsize
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: multiply-adds or loads; tiles; copies; at least the stream of input and result."""
+    p, lane = s.problem, lane_of(s)
+    (sweep,) = sweeps(p)
+    plan, last = _plan_of(s, sweep), sweep[-1]
+    lines = p.m * math.prod(axis.out for axis in sweep[:-1])
+    vectors = -(-last.out // lane)
+    tiles = -(-vectors // _MOST[s.target.level])
+    of_vector = sum(max(1.1 if deep == 1 else 1.2, 0.55 * across * deep + 0.3) for across, deep, _ in plan.entries)
+    latency = 4.0 * sum(across * deep for across, deep, _ in plan.entries)
+    of_tile = max(vectors / max(1, tiles) * of_vector, latency) + 40 + 3 * len(plan.entries)
+    moves = lines * plan.copies * (15 + 2.0 * (vectors / max(1, tiles) + plan.extra / lane))
+    streamed = p.c * channel_bytes(s, sweep)
+    batch = p.n or 0
+    return {"products": max(lines * tiles * of_tile, streamed / 30.0) * batch, "moves": moves * batch}
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step for every output of a channel."""
+    lying = [o.spatial[-1] == o.itemsize for o in (r.x, r.y, r.residual) if o is not None]
+    if not all(lying):
+        return depthwise.build(r)
+    keep: list[Any] = []
+    (sweep,) = sweeps(r.problem)
+    steps = [_step(share, sweep, keep) for share in depthwise.shares(r)]
+    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
+    s, p, arith, last = r.situation, r.problem, r.arith, sweep[-1]
+    lane, plan, size = lane_of(s), _plan_of(s, sweep), r.x.itemsize
+    flat, written = len(sweep) == 1, r.y.itemsize
+    name = "flat_lines" if flat else "lines"
+    label = f"depthwise {name} {size} {written} {lane}"
+    found = kernel(label, (name,), lambda k: driver(k, name, size, written, lane, flat), r.target, check=r.check)
+    taps = [tap + j + lane * q for across, deep, tap in plan.entries for j in range(across) for q in range(deep)]
+    of_sweep = (last.taps, last.first_tap, last.tap_step)
+    weights = r.packed(("depthwise line", arith.name, of_sweep, tuple(taps)), lambda: _packed(r.weights(sweep), taps))
+    kinds = tuple(dict.fromkeys(entry[:2] for entry in plan.entries))
+    counts = [sum(entry[:2] == kind for entry in plan.entries) for kind in kinds]
+    settings = {
+        "entries": words([tap * last.dilation * size for *_, tap in plan.entries]),
+        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
+        "constants": r.constants, **{f"count_{i}": sum(counts[i : i + 1]) for i in range(KINDS)},
+    }  # fmt: skip
+    of_lines = (("x", r.x, sweep[-2:][0].stride), ("y", r.y, 1), ("r", r.residual, 1))
+    values = common_words(r, sweep, plan.box, [Lines((), (), ())] * len(sweep), 1, keep, plan.chunk)
+    values.update({
+        "channels": p.c, "chunk_channels": plan.chunk, "together": plan.together, "most": _MOST[r.target.level],
+        "extra": plan.extra, "copied": -(-plan.extra // lane), "slot": plan.slot * size, "weights": weights,
+        "w_channel": last.taps * arith.bytes, "tiles": words(_tile_addresses(r, plan, kinds, sweep)),
+        "settings": fill_words(SETTINGS, settings, keep), "panel": depthwise_plan.list_place(len(sweep)), "scratch": 0,
+        **{f"{n}_line": 0 if o is None else o.c if flat else o.spatial[-2] * step for n, o, step in of_lines},
+        "channel_line": int(flat), "ahead": AHEAD if _asks(s, sweep) else 0,
+    })  # fmt: skip
+    return Step(found[name], fill_words(WORDS, values, keep), values["items"])
+
+
+def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[tuple[int, int], ...], sweep: Sweep) -> list[int]:
+    """Addresses of the tiles that a step uses, by vectors; 0 for the others."""
+    lane, most, out, asks = lane_of(r.situation), _MOST[r.target.level], sweep[-1].out, _asks(r.situation, sweep)
+    spec = DepthwiseLine(r.problem.x, r.problem.y, r.arith.accumulator, r.epilogue, kinds, asks)
+    table = [0] * (2 * most)
+    extents = {-(-extent // lane) for extent in (min(plan.box[-1], out), out % plan.box[-1])}
+    runs = {(most - count) // _TOGETHER for n in extents for _, count in near_equal(n, most)}
+    for vectors in range(1, most + 1):  # each compiles in less than 50 ms
+        if (most - vectors) // _TOGETHER not in runs:
+            continue
+
+        def tile(k: Module, vectors: int = vectors) -> None:
+            depthwise_line(k, "tile", spec, lane, vectors, f16c=r.target.level != "baseline")
+
+        found = kernel(f"{spec} {lane} {vectors}", ("tile",), tile, r.target, check=r.check)
+        table[2 * (vectors - 1)] = found["tile"]
+    return table
+
+
+def _packed(w: NDArray[Any], taps: list[int]) -> NDArray[Any]:
+    """Weights (groups, 1, 1, taps) in the order of the entries, channel after channel."""
+    packed = aligned((w.shape[0], len(taps)), w.dtype)
+    packed[:] = w.reshape(w.shape[0], len(taps))[:, taps]
+    return packed
