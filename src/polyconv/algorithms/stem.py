@@ -84,8 +84,8 @@ row, and bytes a cycle at which others come."""
 _STREAMED = ((25 << 20, 14.0), (math.inf, 7.5))
 """Bytes a cycle at which weights stream in, by how many there are."""
 
-_PLANE_RUN = 1.5
-"""Cycles in which a tile comes to the next run of a plane."""
+_PLANE_RUN, _MANY_RUN = 1.5, 20.0
+"""Cycles in which a tile comes to the next run of a plane, and of lines that the hardware does not foresee."""
 
 _FAR_VECTORS = 2
 """Most vectors of outputs of a tile whose weights leave a first-level cache: tall tiles read them less often."""
@@ -247,13 +247,14 @@ def cost(s: Situation) -> dict[str, float]:
     far = lines_of_row > _STREAMS and lines_of_row * plan.line_bytes > _NEAR_BYTES
     missed = lines_of_row * plan.line_bytes / _MISSED_BYTES if far else 0.0
     planes = _by_planes(s)
+    per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else 6.0
     runs = len(plan.places) * (group_in if planes else len(_runs(sweep[-1])))
     products = moves = 0.0
     last_vectors = plan.last_vectors
     for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
         tiles = near_equal(plan.box[-1], run_tiles(s.target)[vectors])
         row = sum(tile_cycles(n, vectors) * steps + 1.2 * n * vectors for _, n in tiles)
-        products += rows * count * (row + len(tiles) * (25 + (_PLANE_RUN if planes else 6.0) * runs) + 40 + missed)
+        products += rows * count * (row + len(tiles) * (25 + per_run * runs) + 40 + missed)
         if p.layout == "NCHW" or not is_fusible(p):
             across = 4.0 if p.layout == "NHWC" else 16.0 if planes_collide(p, reading=False) else 11.0
             moves += rows * count * plan.box[-1] * vectors * across
