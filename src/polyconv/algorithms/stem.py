@@ -41,8 +41,10 @@ from polyconv.algorithms.program import (
     along_out,
     boxes,
     common_words,
+    far_cycles,
     fill_words,
     fused_address,
+    image_bytes,
     is_fusible,
     move_address,
     near_equal,
@@ -83,6 +85,9 @@ row, and bytes a cycle at which others come."""
 
 _STREAMED = ((25 << 20, 14.0), (math.inf, 7.5))
 """Bytes a cycle at which weights stream in, by how many there are."""
+
+_ASKED = 0.6
+"""Share of the cycles of inputs from memory: they are asked for early."""
 
 _PLANE_RUN, _MANY_RUN = 1.5, 20.0
 """Cycles in which a tile comes to the next run of a plane, and of lines that the hardware does not foresee."""
@@ -267,7 +272,8 @@ def cost(s: Situation) -> dict[str, float]:
     slow = 2.0 if group_in >= _SQUARE and planes_collide(p, reading=True) else 1.0
     moves += box_count * (300 + held * group_in * (0.0 if planes else 0.15 if dense else per_word * slow))
     batch = (p.n or 0) * p.groups
-    return {"products": products * batch, "moves": moves * batch}
+    far = _ASKED * far_cycles(p, image_bytes(p)[0]) * (p.n or 0)
+    return {"products": products * batch, "moves": moves * batch + far}
 
 
 def build(r: Request) -> Program:
