@@ -272,7 +272,7 @@ def cost(s: Situation) -> dict[str, float]:
     slow = 2.0 if group_in >= _SQUARE and planes_collide(p, reading=True) else 1.0
     moves += box_count * (300 + held * group_in * (0.0 if planes else 0.15 if dense else per_word * slow))
     batch = (p.n or 0) * p.groups
-    far = _ASKED * far_cycles(p, image_bytes(p)[0]) * (p.n or 0)
+    far = _ASKED * far_cycles(p, image_bytes(p)[0], soon=True) * (p.n or 0)
     return {"products": products * batch, "moves": moves * batch + far}
 
 
