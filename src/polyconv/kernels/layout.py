@@ -323,24 +323,24 @@ class Block:
 
         def square(a: Value, b: Value, na: Value, nb: Value, source_mask: Mask | None = None,
                    target_mask: Mask | None = None) -> None:  # fmt: skip
-            # A row beyond the block has an empty mask, and the place of the last row there is: where memory
-            # ends, a CPU takes hundreds of cycles to find that an empty mask asks for nothing.
-            none = None if source_mask is None else Mask(k.constant(source_mask.bits.type, 0), k.constant(_INT, 0))
             source = g.source + a * from_bytes + b * sb
             rows = [load(source, source_mask)]
-            for j in range(1, lanes):
-                there = nb > j
-                source = source + (sb if none is None else k.select(there, sb, 0))
-                rows.append(load(source, _if(k, there, source_mask, none)))
+            for j in range(1, lanes):  # rows beyond the block have the place of the last: where memory ends, a CPU
+                # takes hundreds of cycles to find that an empty mask asks for nothing
+                source = source + (sb if source_mask is None else k.select(nb > j, sb, 0))
+                rows.append(load(source, source_mask))
             # pixels of as many residues as there are places go round to them
             target = g.target + b * to_bytes
             places = [target + a * ta] if apart is None else apart.places(k, target, a, ta)
             for j, row in enumerate(transposed(k, rows)):
                 p, c = (a + j, b) if to_channel else (b, a + j)
-                there, residue = na > j, j % len(places)
-                if j >= len(places):
-                    places[residue] = places[residue] + (ta if none is None else k.select(there, ta, 0))
-                store(row, places[residue], p, c, _if(k, there, target_mask, none))
+                here = places[j % len(places)]
+                places[j % len(places)] = here + ta
+                if target_mask is None or not j:
+                    store(row, here, p, c, target_mask)
+                    continue
+                with k.when(na > j):
+                    store(row, here, p, c, target_mask)
 
         def place(pixel: Value, channel: Value) -> None:
             first = k.maximum(pixel, 0)
@@ -376,12 +376,6 @@ class Block:
 _INT = Type("i64")
 _LINE, _COLLIDING = 64, 1024
 """Bytes of a cache line, and distance of planes at which 16 of them share 4 sets of a first-level cache."""
-
-
-def _if(k: Module, condition: Value, mask: Mask | None, none: Mask | None) -> Mask | None:
-    if mask is None or none is None:
-        return None
-    return Mask(k.select(condition, mask.bits, none.bits), k.select(condition, mask.count, none.count))
 
 
 def transposed(k: Module, rows: list[Value]) -> list[Value]:
