@@ -110,6 +110,9 @@ _STREAM_BYTES, _HELD_BYTES, _STREAM, _LATE = 1 << 20, 24 << 20, 20.0, 0.5
 """Weights that stay there from call to call, and those that the last cache holds; bytes a cycle that come from it to
 few pixels, and the share of the time they need beyond that of the products that is lost."""
 
+_FUSED_CYCLES = 6.0
+"""Cycles of a vector of results that are saved where it leaves from registers."""
+
 _RESULT_BYTES = 1 << 20
 """Results beyond this come from afar when they are written: they are asked for before."""
 
@@ -430,8 +433,8 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     met = share_met(sweep, _row_bands(sweep, entries))
-    if not _is_fused(p, arith, plan):
-        met *= 1 - sum(kind > 0 for kind in _missed(sweep[-1])) / max(1, sweep[-1].taps * sweep[-1].out)
+    fused = _is_fused(p, arith, sweep, plan)
+    met *= 1.0 if fused else 1 - _share_missed(sweep[-1])
     products = rows * met * (row * steps + tiles * (20 + 4.0 * entries))
     weights, of_all = _weight_bytes(s, arith, sweep, plan), math.prod(p.w_shape) * arith.bytes
     if weights > _STREAM_BYTES:  # the first row of a box waits for them, the others find those of a block nearby
@@ -442,7 +445,7 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     moves += far_cycles(p, bytes_in, soon=True)
     # a row of outputs leaves through a transposition, or straight from registers
     if p.layout == "NHWC":
-        across = 1.5 if _is_fused(p, arith, plan) else 4.0
+        across = 1.5 if fused else 4.0
     else:
         across = (12.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
     per_output = across if group_out >= lane // 2 else 2.0 * group_out
@@ -655,9 +658,16 @@ def _vectors(s: Situation, arith: Arithmetic, steps: int, width: int) -> int:
     return min(choices, key=lambda vectors: _row_cycles(s, arith, steps, vectors, width)[0], default=1)
 
 
-def _is_fused(p: Problem, arith: Arithmetic, plan: _Plan) -> bool:
-    """Whether results leave from registers, if they lie as the layout says."""
-    return p.layout == "NHWC" and plan.chunks == 1 and arith.channels == 1 and is_fusible(p)
+def _is_fused(p: Problem, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> bool:
+    """Whether results leave from registers, if they lie as the layout says: such tiles multiply padding in a row."""
+    fusible = p.layout == "NHWC" and plan.chunks == 1 and arith.channels == 1 and is_fusible(p)
+    steps = p.c // p.groups * math.prod(axis.taps for axis in sweep)
+    return fusible and steps / MULTIPLY_ADDS * _share_missed(sweep[-1]) < _FUSED_CYCLES
+
+
+def _share_missed(axis: Axis) -> float:
+    """Share of the products of a row that tiles leave out, since they meet padding at its ends."""
+    return sum(end > 0 for end in _missed(axis)) / max(1, axis.taps * axis.out)
 
 
 def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: list[Any], *, late: bool = False
@@ -669,7 +679,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     block_outputs = plan.vectors * lane
     last_lanes = (group_out - 1) % lane + 1
     last = sweep[-1]
-    fused = not careful and _is_fused(p, arith, plan) and along_out(r, last, "c") == "cc"
+    fused = not careful and _is_fused(p, arith, sweep, plan) and along_out(r, last, "c") == "cc"
     tiles, table_words = _tile_tables(r, last, plan, fused, last_lanes < lane, careful)
     key = (arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
     widths = plan.vectors, plan.last_vectors
@@ -684,7 +694,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     rest = steps * plan.last_vectors * lane * arith.bytes
     values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
     values.update(_lists(r, sweep, plan, careful, fused))
-    planes = r.x.spatial[-1] == r.x.itemsize and r.x.c != r.x.itemsize
+    planes = 1 if r.x.c == r.x.itemsize else group_in if r.x.spatial[-1] == r.x.itemsize else 0
     far = plan.blocks * plan.chunks > 1 and _weight_bytes(r.situation, arith, sweep, plan) > _CACHED_BYTES
     element = "i16" if arith.name == "bf16" else arith.accumulator
     header = -(-(24 * len(sweep)) // 64) * 64
@@ -703,7 +713,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // plan.splits),
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "sum_row": block_outputs * arith.bytes, "sum_row_last": plan.last_vectors * lane * arith.bytes,
-        **ahead_words(r, sweep, plan.box, group_in if planes else 0), "chunk_steps": max(1, chunk_steps),
+        **ahead_words(r, sweep, plan.box, planes), "chunk_steps": max(1, chunk_steps),
         "ahead_weights": chunk_steps * block_outputs * arith.bytes if far else 0,
         "row_tiles": len(near_equal(plan.box[-1], channel_tile_rows(r.target, plan.vectors))),
         "ask_results": int(along_out(r, last, "c") == "cp" and image_bytes(p)[1] * (p.n or 0) > _RESULT_BYTES),
