@@ -38,6 +38,18 @@ def test_sizes_around_every_edge(layout: str, level: str | None) -> None:
             _agrees(f"conv f32 {layout} n1 c{c} i5x7 m{m} k1x1")
 
 
+@pytest.mark.parametrize("level", [None, "avx2"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_inputs_that_no_second_cache_holds(layout: str, level: str | None) -> None:
+    """Products ask for those of the next box or image, and the last of them for none that are there."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for line in ("n2 c64 i97x101 m66 k1x1", "n3 c128 i61x63 m66 k1x1 s2x2", "n1 c32 i180x200 m66 k2x2 s2x2",
+                     "n9 c512 i14x14 m34 k1x1"):  # fmt: skip
+            _agrees(f"conv f32 {layout} {line} b1")
+            _agrees(f"conv f32 {layout} {line} b1", threads=2)
+
+
 LINES = [
     "conv f32 {} n2 c40 i9x41 m70 k2x3 s2x3 b1", "conv f32 {} n1 c64 i13x14 m64 k1x1 s2x2 b1 r1 act=Relu",
     "conv f32 {} n1 c33 i9x10x11 m66 k2x1x2 s2x1x2 p1x0x1", "conv f64 {} n3 c64 i9x7 m64 k1x1 act=Gelu",

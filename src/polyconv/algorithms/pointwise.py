@@ -371,6 +371,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
     parts = -(-plan.sweep[-1].out // plan.box[-1])
     rows, width = math.prod(axis.out for axis in plan.sweep[:-1]) * parts, plan.sweep[-1].out / parts
+    plane = math.prod(i or 0 for i in p.i) * arith.bytes
     products = moves = 0.0
     for outputs, times in Counter(outputs for _, outputs in plan.sets).items():
         if plan.form == "square":
@@ -379,7 +380,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             moves += times * vectors * (4.0 if p.m == 1 else 4.5 * lane)
         elif plan.pixels:
             vectors = -(-width // lane)
-            products += times * points.pixel_set_cycles(s, arith, outputs, group_in, int(vectors))
+            products += times * points.pixel_set_cycles(s, arith, outputs, group_in, int(vectors), plane)
             moves += times * vectors * outputs * ((1.5 if is_fusible(p) else 4.0) + apart_cycles(p, plan.sweep[-1]))
             moves += 0.0 if is_fusible(p) and plan.sweep[-1].out_step == 1 else times * 300.0  # a row is moved
         else:
