@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from algorithms import Array, result
 
+from polyconv.algorithms import in_place
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
@@ -64,6 +65,21 @@ def test_shapes(layout: str, line: str) -> None:
     alone, shared = (result(p, made, "grouped", threads=n) for n in (1, 2))
     assert alone is not None and shared is not None
     assert np.array_equal(alone, shared)
+
+
+@pytest.mark.parametrize("line", [
+    "conv f32 NHWC n2 c32 i13x17 m32 k3x3 s2x2 p1x1 g4 b1", "conv f32 NHWC n1 c40 i9x11 m100 k1x1 g5",
+    "conv f32 NHWC n1 c24 i131 m24 k3 s2 p1 g3", "conv f32 NHWC n1 c16 i5x6x7 m32 k2x2x2 s2x2x2 g2",
+])  # fmt: skip
+def test_in_place_by_parts(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = Problem.parse(line)
+    made = operands(p, np.random.default_rng(0), "normal")
+    whole = result(p, made, "in_place")
+    monkeypatch.setattr(in_place, "_IMAGE_BYTES", 0)
+    monkeypatch.setattr(in_place, "_PART_BYTES", 1 << 10)
+    parts = result(p, made, "in_place")
+    assert whole is not None and parts is not None
+    assert np.array_equal(whole, parts)
 
 
 @pytest.mark.parametrize("level", [None, "avx2", "baseline"])

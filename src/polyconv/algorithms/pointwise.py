@@ -78,6 +78,9 @@ _STREAMED_BYTES = 22.0
 _SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
 _MOST_PIXELS = 512
+_LINES_BYTES = 30.0
+"""Bytes a cycle of input and result, beyond the second-level cache, that come and go group by group where channels lie
+together."""
 
 _LISTED_LATE, _LIST_LOADS = 0.25, 6
 """How much of what comes from memory is not there when a list has asked for it; loads of a step for that."""
@@ -412,7 +415,10 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     if p.layout == "NHWC" and not _is_far(p, plan.sweep):
         far = far_cycles(p, rows * width * group_in * arith.bytes) * (_LISTED_LATE if listed else 1.0)
     rows *= plan.times * plan.phases
-    return {"products": products * rows * batch, "moves": (moves * rows + 250.0 * box_count + far) * batch}
+    moves = (moves * rows + 250.0 * box_count + far) * batch
+    if p.layout == "NHWC" and p.groups > 1:  # of every pixel a line or two at a time
+        moves += (p.n or 0) * max(0, sum(image_bytes(p)) - _MOST_NEAR) / _LINES_BYTES
+    return {"products": products * rows * batch, "moves": moves}
 
 
 def _apart(plan: _Plan, channels: int, arith: Arithmetic) -> float:
