@@ -283,3 +283,17 @@ def test_windows_that_a_cache_does_not_hold(level: str | None) -> None:
             got = result(p, made, "depthwise_panel")
             assert np.array_equal(result(p, made, "depthwise_panel", threads=3), got)
         assert complaint(p, expected(p, made), got) is None, line
+
+
+def test_planes_that_come_from_memory() -> None:
+    for line in (
+        "conv f32 NCHW n1 c41 i9x65x70 m41 k3x3x3 p1x1x1 g41 b1 r1",
+        "conv f32 NCHW n1 c43 i11x60x71 m43 k2x5x3 s2x1x1 p1x2x1 g43",
+        "conv f64 NCHW n1 c30 i4x5x40x31 m30 k3x2x3x3 p1x0x1x1 d1x2x1x1 g30",
+    ):  # fmt: skip
+        p = Problem.parse(line)
+        made = operands(p, np.random.default_rng(0), "normal")
+        got = result(p, made, "depthwise")
+        assert got is not None
+        assert np.array_equal(result(p, made, "depthwise", threads=3), got)
+        assert complaint(p, expected(p, made), got) is None, line

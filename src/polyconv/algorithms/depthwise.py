@@ -161,12 +161,17 @@ def step_of(r: Request, plan: Plan, sweep: Sweep, address: int, keep: list[Any],
 
 
 def _asks(r: Request, plan: Plan, lane: int) -> dict[str, int]:
-    """Where what follows an item's band begins, and bytes of it that a strip asks for, as if rows lay together."""
+    """Where what follows an item begins, and bytes of it that a strip asks for, as if rows lay together."""
     p, slid, last = r.problem, plan.sweep[plan.slid], plan.sweep[-1]
     rows, strips = plan.box[plan.slid] * plan.banded, -(-last.out // lane)
     read, written = rows * slid.stride * last.inp * p.x_dtype.itemsize, rows * last.out * p.y_dtype.itemsize
+    x_far, y_far, x_turn = read, written, 0
+    if plan.banded and plan.slid:  # the next plane of results, and of the input the one that no item has read
+        turn, x_turn = plan.outer[-1], r.x.spatial[-3]
+        x_far = ((turn.taps - 1) * turn.dilation + turn.stride) * x_turn
+        y_far = r.y.spatial[-3] * turn.out_step
     return {
-        "x_far": read, "x_asked": -(-read // max(1, strips)), "y_far": written,
+        "x_far": x_far, "x_turn": x_turn, "x_asked": -(-read // max(1, strips)), "y_far": y_far,
         "y_asked": -(-written // max(1, strips)),
     }  # fmt: skip
 

@@ -24,7 +24,8 @@ WORDS = (
     *COMMON,
     "slid", "channels", "chunk_channels", "lanes", "repeats", "masked", "taps_outer", "*tap_offsets", "lane_step",
     "lane_reach", "lane_span", "lane_dilation", "reach", "kind_count", "*kinds", "dilation", "phases", "most", "list",
-    "*weights", "w_shared", "w_vector", "w_tap", "*tiles", "*settings", "x_far", "x_asked", "y_far", "y_asked", "held",
+    "*weights", "w_shared", "w_vector", "w_tap", "*tiles", "*settings", "x_far", "x_turn", "x_asked", "y_far",
+    "y_asked", "held",
 )  # fmt: skip
 """The driver's words; along the lanes an entry counts in steps of ``lane_step`` elements, at most ``lane_span``."""
 
@@ -84,7 +85,8 @@ def _strips(k: Module, p: Words, item: Item, entries: Buffer, row: Value, place:
             write_list(k, p, item, entries, row, column)
             k.store(1 - masked, entries + _ALL, 8)
         number = strip.index // p.lanes
-        _ask(k, place[0] + p.x_far + number * p.x_asked, p.x_asked)
+        far = p.x_far + item.origin(k.maximum(p.slid - 1, 0)) * p.x_turn
+        _ask(k, place[0] + far + number * p.x_asked, p.x_asked)
         _ask(k, place[1] + p.y_far + number * p.y_asked, p.y_asked, writing=True)
         o = item.first(p.axes - 1) + strip.index
         at = _moved(place, column * last.x_stride, o * last.y_stride, o * last.r_stride)

@@ -91,7 +91,7 @@ class Plan:
         Channels of an item.
     box : tuple of int
     banded : bool
-        Whether items are bands of a map and ask for what follows them.
+        Whether items are bands of a map, or planes, and ask for what the next one needs.
     held : bool
         Whether positions outside the input along the sliding axis hold zeros.
     """
@@ -158,10 +158,13 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool) -> Plan:
         vectors = max(_LEAST_VECTORS, min(24, _CHUNK_BYTES // max(1, held)))
         chunk = p.m if not slid else min(p.m, lane // repeats * repeats * vectors)
     box = [1] * slid + [max(1, axis.out) for axis in sweep[slid:]]
-    streamed = p.c * axis.inp * row_bytes + p.c * axis.out * last.out * p.y_dtype.itemsize
-    banded = pixels and phases == 1 and not slid and row_bytes * axis.inp > _MAP_BYTES and streamed > FAR_BYTES
+    read, written = (math.prod(extents) for extents in zip(*((a.inp, a.out) for a in sweep), strict=True))
+    streamed = p.c * (read * p.x_dtype.itemsize + written * p.y_dtype.itemsize)
+    banded = pixels and phases == 1 and streamed > FAR_BYTES and (slid > 0 or row_bytes * axis.inp > _MAP_BYTES)
     if banded:
-        chunk, box[slid] = channels, min(box[slid], _BAND)
+        chunk = channels
+    if banded and not slid:
+        box[slid] = min(box[slid], _BAND)
     if not pixels and slid:
         box[slid - 1] = max(1, sweep[slid - 1].out)
         cuts = -(-held * chunk // lane // _CHUNK_BYTES) if chunk <= lane * _LEAST_VECTORS else 1

@@ -169,7 +169,8 @@ def cost(s: Situation) -> dict[str, float]:
         share = 1.0 if _channels(p, sweep[-1], lane) == 1 else _SHARE
         cycles += lines * share * min(_together_cycles(sweep, lane), _alone_cycles(sweep, lane))
         streamed += p.c * channel_bytes(s, sweep)
-    moves = streamed * (0.012 if streamed <= _CACHE_BYTES else 0.027)
+    again = streamed > depthwise_plan.FAR_BYTES and p.rank > 2  # planes come from memory for every tap of outer axes
+    moves = streamed * (0.012 if streamed <= _CACHE_BYTES else 0.2 if again else 0.027)
     batch = (p.n or 0) * (p.m // p.groups)
     return {"products": cycles * batch, "moves": moves * batch}
 
