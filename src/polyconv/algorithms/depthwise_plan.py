@@ -61,6 +61,9 @@ _FAR_ROW = 30.0
 _SETS, _WAYS = 64, 12
 """Of the first-level cache."""
 
+_LEAST_ROWS = 6
+"""Outputs of the largest tile, at least, where it has fewer so that the pixels of a line do not push each other out."""
+
 FAR_SHARE = 2.5
 """Lines of a window, by those that it holds, from which on tiles wait for them."""
 
@@ -148,6 +151,9 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool) -> Plan:
     across = next((n for n in (3, 2) if n * widest <= _ACROSS[s.target.level].get(last.stride, 0)), 1)
     across = across if channels == 1 else 1
     rows = min(rows, _HELD[s.target.level] - widest * across)
+    if not pixels and not slid:
+        fitting = (_WAYS * _sets(p) - axis.taps) // stride + 1
+        rows = min(rows, fitting) if fitting >= _LEAST_ROWS else rows
     kinds = _kinds_of_entries(parts, _groups(last, across) if pixels else [(1, 1)], sweep[:slid])
     row_bytes = last.inp * p.x_dtype.itemsize
     if pixels:
@@ -272,12 +278,17 @@ def window_share(s: Situation, plan: Plan) -> float:
 
     Pixels that lie some lines apart meet only some of its sets.
     """
-    pixel, slid = s.problem.c * s.problem.x_dtype.itemsize, plan.sweep[plan.slid]
+    slid = plan.sweep[plan.slid]
     outer = math.prod(min(axis.taps, axis.inp) for axis in plan.outer)
     reach = (plan.most - 1) * slid.stride + (slid.taps - 1) * slid.dilation
     held = outer * min(slid.inp, slid.inp if outer > 1 else reach + 1)
-    sets = _SETS if pixel % _LINE else _SETS // math.gcd(pixel // _LINE, _SETS)
-    return held / (_WAYS * sets)
+    return held / (_WAYS * _sets(s.problem))
+
+
+def _sets(p: Problem) -> int:
+    """Sets of the first-level cache that the same channel of different pixels meets."""
+    pixel = p.c * p.x_dtype.itemsize
+    return _SETS if pixel % _LINE else _SETS // math.gcd(pixel // _LINE, _SETS)
 
 
 def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
