@@ -249,8 +249,8 @@ def cost(s: Situation) -> dict[str, float]:
     rows = math.prod(axis.out for axis in sweep[:-1]) * -(-sweep[-1].out // max(1, plan.box[-1]))
     lines_of_row = math.prod(mean_taps(axis) for axis in sweep[:-1])
     steps = group_in * lines_of_row * sweep[-1].taps
-    far = lines_of_row > _STREAMS and lines_of_row * plan.line_bytes > _NEAR_BYTES
-    missed = lines_of_row * plan.line_bytes / _MISSED_BYTES if far else 0.0
+    misses = lines_of_row > _STREAMS and lines_of_row * plan.line_bytes > _NEAR_BYTES
+    missed = lines_of_row * plan.line_bytes / _MISSED_BYTES if misses else 0.0
     planes = _by_planes(s)
     per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else 6.0
     runs = len(plan.places) * (group_in if planes else len(_runs(sweep[-1])))
