@@ -111,15 +111,24 @@ def decode(k: Module, p: Words, item: Value, header: Buffer) -> Item:
     return Item(k, header, rest // p.groups, rest % p.groups, split)
 
 
+def _split(k: Module, number: Value, count: Value, axis: Value) -> tuple[Value, Value]:
+    """What an axis leaves of a combined number to those outside it, and its own part: the outermost takes all."""
+    with k.choice(axis > 0, [k.constant(INT, 0), number]) as divided:
+        divided.next(number // count, number % count)
+    rest, own = divided.results
+    return rest, own
+
+
 def line_place(k: Module, p: Words, item: Item, line: Value, start: Value, inner: int = 1) -> tuple[Value, Value]:
     """Offset of a combined line of the axes but some inner ones, from ``start`` on; 1 if it lies inside, else 0."""
     with k.loop(inner, p.axes, carry=[line, start, k.constant(INT, 1)]) as back:
         q, offset, inside = back.values
         axis = p.axes - 1 - back.index
         record = axis_record(k, p, axis)
-        position = item.origin(axis) + k.word(p.buffer("positions"), record.positions + q % record.lines)
+        rest, own = _split(k, q, record.lines, axis)
+        position = item.origin(axis) + k.word(p.buffer("positions"), record.positions + own)
         within = k.cast("zext", position.below(record.inp), INT)
-        back.next(q // record.lines, offset + position * record.x_stride, inside & within)
+        back.next(rest, offset + position * record.x_stride, inside & within)
     _, offset, inside = back.results
     return offset, inside
 
@@ -139,10 +148,12 @@ def fill(k: Module, p: Words, item: Item, x: Buffer, channel: Value, put: Callab
             table = p.buffer("runs") + run.index * 24
             first_line, count = k.word(table), k.word(table, 1)
             at, step = item.origin(p.axes - 1) + k.word(table, 2), p.step
-            head = k.select(at < 0, (step - 1 - at) / step, 0)
-            end = k.select(at < last.inp, (last.inp - at + step - 1) / step, 0)
-            head = k.minimum(head, count)
-            end = k.maximum(k.minimum(end, count), head)
+            before, until = 0 - at, last.inp - at
+            with k.choice(step > 1, [before, until]) as strided:
+                strided.next((before + (step - 1)) / step, (until + (step - 1)) / step)
+            before, until = strided.results
+            head = k.minimum(k.maximum(before, 0), count)
+            end = k.maximum(k.minimum(until, count), head)
             end = k.select(inside.equals(0), head, end)
             source = x + (offset + (at + head * step) * last.x_stride)
             put(source, line.index, first_line, count, head, end)
@@ -211,8 +222,8 @@ def row_place(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value
         q, line, y, r = back.values
         axis = p.axes - 1 - back.index
         record = axis_record(k, p, axis)
-        b = q % item.extent(axis)
+        rest, b = _split(k, q, item.extent(axis), axis)
         o = item.first(axis) + b
-        back.next(q // item.extent(axis), line + b * record.pitch, y + o * record.y_stride, r + o * record.r_stride)
+        back.next(rest, line + b * record.pitch, y + o * record.y_stride, r + o * record.r_stride)
     _, line, y, r = back.results
     return line, y, r
