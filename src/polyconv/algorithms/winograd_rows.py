@@ -495,7 +495,8 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "reach": plan.pitch - plan.box[-1], "outer_lines": math.prod(h.count for h in plan.held[:-2]),
         "near_in": int(near), "near_out": int(near), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
         "y_lines": plan.held[-2].count, "channel_bytes": plan.channel_bytes,
-        "transform_in": _row(r, move_in if near else Move(arith.name, arith.accumulator, "pp")),
+        "transform_in": _row(r, move_in, asks=(p.n or 0) * image_bytes(p)[0] > _NEAR_IMAGE) if near
+        else _row(r, Move(arith.name, arith.accumulator, "pp")),
         "v": plan.v, "v_point": plan.v_point, "v_line": v_line, "v_channel": plan.v_channel,
         **row_lists(sweep[:-2], entries, ENTRY_WORDS),
         "most_vectors": plan.most_vectors, "vector_bytes": vector_bytes, "tiles": words(tiles),
@@ -518,14 +519,12 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
 def _row(r: Request, spec: Move, *, asks: bool = False) -> int:
     """Address of the transform of a row of tiles, one way or the other."""
     lane, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
-    names = ("row",) if spec.epilogue is None else ("row", "asking")
+    names = ("row", "asking")
+    transform = rows_in if spec.epilogue is None else rows_out
 
     def build(k: Module) -> None:
-        if spec.epilogue is None:
-            rows_in(k, "row", spec, SCHEME, lane, f16c=f16c)
-        else:  # both together: a layer that sees images of many sizes compiles once
-            rows_out(k, "row", spec, SCHEME, lane, f16c=f16c)
-            rows_out(k, "asking", spec, SCHEME, lane, f16c=f16c, asks=True)
+        for name in names:  # both together: a layer that sees images of many sizes compiles once
+            transform(k, name, spec, SCHEME, lane, f16c=f16c, asks=name == "asking")
 
     return kernel(f"winograd_rows {SCHEME} {spec} {lane}", names, build, r.target, check=r.check)[names[asks]]
 

@@ -482,9 +482,9 @@ class Module:
     def mask(self, count: Value, lanes: int) -> Mask:
         """Mask of the first ``count`` lanes; counts below 0 and above ``lanes`` are clamped."""
         count = self.maximum(self.minimum(count, lanes), 0)
-        ramp = ", ".join(f"i64 {i}" for i in range(lanes))
-        wide = self.splat(count, lanes)
-        bits = self.emit(f"icmp ult <{lanes} x i64> <{ramp}>, {wide.name}", Type("i1", lanes))
+        ramp = ", ".join(f"i32 {i}" for i in range(lanes))
+        wide = self.splat(self.cast("trunc", count, Type("i32")), lanes)
+        bits = self.emit(f"icmp slt <{lanes} x i32> <{ramp}>, {wide.name}", Type("i1", lanes))
         return Mask(bits, count)
 
     def span(self, first: Value, end: Value, lanes: int) -> Mask:

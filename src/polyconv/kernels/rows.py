@@ -19,13 +19,17 @@ ENTRY_WORDS = 2
 """Words of an entry, a channel of a tap: its offset in the transformed inputs, and rows of weights before its own."""
 
 
-def rows_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool) -> None:
+def rows_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool, asks: bool = False) -> None:
     """Add ``name(x, line, channel, target, point, target_channel, channels, head, end, count, top, bottom)``.
 
     A row of tiles, transformed: pixels head..end of lines top..bottom come from memory, where pixel ``head`` of line 0
     would lie at ``x``; others are zeros.  Targets are written by whole vectors, up to one more than ``count`` pixels.
-    What is read under a mask no hardware foresees: lines are asked for a channel ahead, but those that a row of tiles
-    shares with the one above.
+
+    Parameters
+    ----------
+    asks : bool
+        Ask for lines a channel ahead, but those that a row of tiles shares with the one above: what is read under a
+        mask no hardware foresees.
     """
     block = Block(k, spec, vector(spec.target, lanes), f16c)
     kind = block.kind.of(LLVM_NAMES[spec.source])
@@ -44,7 +48,7 @@ def rows_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bo
                 assert pixels.first is not None
                 values, at = [], source
                 for i, (here, row) in enumerate(zip(there, rows, strict=True)):
-                    if i >= y.n - y.m:
+                    if asks and i >= y.n - y.m:
                         k.prefetch(at + ahead)
                     mask = Mask(pixels.bits & row, k.select(here, pixels.count, 0), k.select(here, pixels.first, 0))
                     values.append(converted(block, k.load_first(kind, at, mask), k.constant(INT, 0)))
