@@ -30,6 +30,7 @@ from polyconv.algorithms.panel import (
     box_rows,
     decode,
     fill,
+    line_place,
     row_list,
     row_place,
     row_source,
@@ -58,6 +59,7 @@ from polyconv.algorithms.program import (
     move_address,
     near_equal,
     near_equal_sizes,
+    plane_words,
     planes_collide,
     thread_parts,
     tile_cycles,
@@ -318,6 +320,39 @@ def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value
 
 def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
     """Fill the panel with one chunk of channels, from ``first`` on."""
+    with k.when(p.planes.equals(1)):
+        _pack_planes(k, p, item, x, panel, first)
+    with k.when(p.planes.equals(0)):
+        _pack_lines(k, p, item, x, panel, first)
+
+
+def _pack_planes(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
+    """The same for planes whose lines follow each other: all those of a plane together."""
+    y, last = axis_record(k, p, p.axes - 2), axis_record(k, p, p.axes - 1)
+    chunk = k.minimum(p.chunk, k.minimum(p.channels, p.total_channels - item.g * p.channels) - first)
+    start = p.x_base + item.n * p.x_n + item.g * p.x_g + first * p.x_c
+    origin = item.origin(p.axes - 2)
+    top = k.minimum(k.maximum(0 - origin, 0), y.lines)
+    bottom = k.maximum(k.minimum(y.inp - origin, y.lines), top)
+    with k.loop(0, p.line_count // y.lines) as plane:
+        offset, inside = line_place(k, p, item, plane.index, start, 2)
+        pixels = k.select(inside.equals(1), (bottom - top) * last.inp, 0)
+        source, target = x + (offset + (origin + top) * y.x_stride), panel + plane.index * (y.lines * p.line_bytes)
+        with k.loop(0, chunk, p.block_channels, [source, target]) as block:
+            planes, lines = block.values
+            with k.loop(0, y.lines * p.line_bytes, 64) as part:
+                k.clear(lines + part.index, 64)
+            with k.when(pixels > 0):
+                k.call(
+                    p.buffer("move_planes"), planes, last.x_stride, p.x_c, lines + top * p.line_bytes, p.row_bytes,
+                    p.channel_bytes, pixels, k.minimum(p.block_channels, chunk - block.index), p.zero_point,
+                    p.buffer("plane_places"),
+                )  # fmt: skip
+            block.next(planes + p.block_channels * p.x_c, lines + p.block_bytes)
+
+
+def _pack_lines(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
+    """The same line by line."""
     there = k.minimum(p.channels, p.total_channels - item.g * p.channels)  # the last group may be cut short
     chunk = k.minimum(p.chunk, there - first)
     pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
@@ -461,7 +496,10 @@ def sweep_workspace(s: Situation, arith: Arithmetic, sweep: Sweep) -> int:
 
 def sweep_step(r: Request, sweep: Sweep, keep: list[Any], *, careful: bool = False) -> Step:
     """Step of one sweep."""
-    values = _dense_words(r, sweep, _plan(r.situation, r.arith, sweep), careful, keep)
+    plan = _plan(r.situation, r.arith, sweep)
+    values = _dense_words(r, sweep, plan, careful, keep)
+    if plan.box[-1] == sweep[-1].out and r.arith.channels == 1:
+        values |= plane_words(r, sweep, plan.held, plan.line_bytes, plan.row_bytes)
     return Step(_kernel(r)["direct"], fill_words(WORDS, values, keep), values["items"])
 
 

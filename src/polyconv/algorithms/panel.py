@@ -37,6 +37,7 @@ COMMON = (
     "axes", "*axis", "*positions", "boxes", "splits", "groups", "line_count", "run_count", "*runs",
     "x_base", "x_n", "x_g", "x_c", "y_base", "y_n", "y_g", "y_c", "r_base", "r_n", "r_g", "r_c",
     "step", "zero_point", "panel", "scratch", "residues", "*residue_places", "*move_apart",
+    "planes", "*plane_places", "*move_planes",
 )  # fmt: skip
 
 

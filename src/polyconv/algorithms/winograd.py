@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
 from polyconv.algorithms.program import (
+    MOST_LISTED,
     Operand,
     Program,
     Request,
@@ -24,7 +25,9 @@ from polyconv.algorithms.program import (
     apart_words,
     common_words,
     fill_words,
+    listed_address,
     move_address,
+    plane_words,
     tile_addresses,
     zeros,
 )
@@ -172,10 +175,32 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
                                     _output_transform(r, plan, plan.last_vectors), 0]),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         **apart_words(r, last, plan.held[-1], "c", row_bytes),
+        **(plane_words(r, sweep, plan.held, plan.line_bytes, row_bytes) if len(plan.columns) == 1 else {}),
+        **_planes_out(r, sweep, plan),
         "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "c"))),
         "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
+
+
+def _planes_out(r: Request, sweep: Sweep, plan: Plan) -> dict[str, Any]:
+    """Words with which the lines of a row of tiles leave together for planes, where they follow each other."""
+    last, lane = sweep[-1], lanes(r.target, r.arith)
+    nothing = {"planes_out": 0, "places_out": words([0]), "places_bytes": 0, "move_planes_out": 0}
+    if plan.transformed < 2 or len(plan.columns) > 1 or lane < ROW_WORDS or last.out * plan.y.m > MOST_LISTED:
+        return nothing
+    follow = all(o is None or o.spatial[-2] == last.out * o.spatial[-1] for o in (r.y, r.residual))
+    if not follow or along_out(r, last, "c") != "cp" or {a.dilation * a.out_step for a in sweep[-2:]} != {1}:
+        return nothing
+    tables = []
+    for vectors in (plan.vectors, plan.last_vectors):
+        row = vectors * lane * r.arith.bytes
+        places = [line * plan.out_line + i * row for line in range(plan.y.m) for i in range(last.out)]
+        tables.append([*places, *places[-1:] * lane])
+    return {
+        "planes_out": 1, "places_out": words([*tables[0], *tables[1]]), "places_bytes": 8 * len(tables[0]),
+        "move_planes_out": listed_address(r, Move(r.arith.accumulator, r.problem.y, "cp", r.epilogue)),
+    }  # fmt: skip
 
 
 def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> dict[str, int]:

@@ -43,6 +43,7 @@ WORDS = (
     "notes", "item_count", "items_ahead", "runs_a_call", "runs_a_row", "run_step", "run_bytes", "*note",
     "asks", "*inputs",
     "*output_transforms", "*bias", "*scale", "*constants", "*move_in", "*move_out",
+    "planes_out", "*places_out", "places_bytes", "*move_planes_out",
 )  # fmt: skip
 
 
@@ -248,7 +249,17 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
                     back(one.index, k.constant(INT, 1), flags + (1 + row * p.tiles + tile + one.index) * 8)
 
         each_run(k, p, box, record, transform)
-        with k.loop(0, record.valid) as i:
+        whole = p.planes_out.equals(1)
+        with k.when(whole):
+            _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out)
+            k.call(
+                p.buffer("move_planes_out"), workspace + p.out, sum_row, p.word_bytes,
+                k.buffer(frame, 2) + (y_offset + channel * p.y_c), last.y_stride, p.y_c, record.valid * box.columns,
+                outputs, p.buffer("bias") + table_place, p.buffer("scale") + table_place,
+                k.buffer(frame, 4) + (r_offset + channel * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
+                p.buffer("places_out") + narrow * p.places_bytes,
+            )  # fmt: skip
+        with k.loop(0, k.select(whole, 0, record.valid)) as i:
             _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out + i.index * p.y_apart)
             line = workspace + (p.out + i.index * p.out_line)
             y, r = k.buffer(frame, 2) + (y_offset + channel * p.y_c), k.buffer(frame, 4) + (r_offset + channel * p.r_c)

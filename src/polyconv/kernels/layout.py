@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels import mathfn
@@ -17,8 +17,8 @@ from polyconv.kernels.convert import LLVM_NAMES, narrow, saturate, widen
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
 
 __all__ = [
-    "BLOCK", "Apart", "Block", "Epilogue", "Given", "Move", "converted", "load_in", "move", "store_in", "store_out",
-    "transposed", "woven", "zero_rows", "zero_words",
+    "BLOCK", "Apart", "Block", "Epilogue", "Given", "Listed", "Move", "beside", "converted", "ends", "load_in", "move",
+    "store_in", "store_out", "transposed", "woven", "zero_rows", "zero_words",
 ]  # fmt: skip
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
@@ -122,29 +122,22 @@ def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
     Signature of a move in: the block and a zero point.  Of a move out: the block, bias, scale,
     residual with its strides, constants (activation parameters, then the zero point of the result).
     """
-    more = ("int",) if spec.epilogue is None else ("buffer", "buffer", "buffer", "int", "int", "buffer")
-    with k.function(name, *BLOCK, *more) as given:
+    with k.function(name, *BLOCK, *beside(spec)) as given:
         g, rest = Given(*given[:8]), given[8:]
-
-        def ends(block: Block) -> tuple[Load, Store]:
-            if spec.epilogue is None:
-                return load_in(block, *rest), store_in(block)
-            return _load_out(block), store_out(block, *rest)
-
         kind = Type(spec.element, lanes)
         if spec.along == "any":
             spread = Block(k, spec, kind, f16c, g.source_pixel, g.target_pixel)
             single = Block(k, spec, kind.scalar, f16c)
-            spread.each(g, ends(spread), ends(single))
+            spread.each(g, ends(spread, rest), ends(single, rest))
             return
         block = Block(k, spec, kind, f16c)
         if spec.together:
-            block.interleaved(g, *ends(block))
+            block.interleaved(g, *ends(block, rest))
             return
         if (spec.along[0] == "c") == (spec.along[1] == "c"):
-            block.rows(g, *ends(block))
+            block.rows(g, *ends(block, rest))
         else:
-            block.transposed(g, *ends(block))
+            block.transposed(g, *ends(block, rest))
 
 
 Load = Callable[[Buffer, Mask | None], Value]
@@ -182,6 +175,20 @@ class Apart(NamedTuple):
         return [
             target + (round_ * pixel_step + k.word(self.table, residue + later)) for later in range(self.step)
         ]
+
+
+class Listed(NamedTuple):
+    """Where pixels of a panel lie that are neighbours in a plane.
+
+    ``table`` has a word for each, bytes from the first, and ``lanes`` more.
+    """
+
+    table: Buffer
+    lanes: int
+
+    def places(self, k: Module, begin: Buffer, pixel: Value, pixel_step: Value) -> list[Buffer]:
+        """Places of a vector's worth of pixels from ``pixel`` on."""
+        return [begin + k.word(self.table, pixel + later) for later in range(self.lanes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +315,7 @@ class Block:
         with k.when(full < g.pixels):
             merge(full, k.mask(g.pixels - full, lanes))
 
-    def transposed(self, g: Given, load: Load, store: Store, apart: Apart | None = None) -> None:
+    def transposed(self, g: Given, load: Load, store: Store, apart: Apart | Listed | None = None) -> None:
         """Squares of vectors, loaded along one axis and stored along the other."""
         k, lanes = self.k, self.kind.lanes
         to_channel = self.spec.along[1] == "c"
@@ -324,14 +331,15 @@ class Block:
         def square(a: Value, b: Value, na: Value, nb: Value, source_mask: Mask | None = None,
                    target_mask: Mask | None = None) -> None:  # fmt: skip
             source = g.source + a * from_bytes + b * sb
-            rows = [load(source, source_mask)]
+            starts = None if to_channel or apart is None else apart.places(k, g.source + a * from_bytes, b, sb)
+            rows = [load(source if starts is None else starts[0], source_mask)]
             for j in range(1, lanes):  # rows beyond the block have the place of the last: where memory ends, a CPU
                 # takes hundreds of cycles to find that an empty mask asks for nothing
                 source = source + (sb if source_mask is None else k.select(nb > j, sb, 0))
-                rows.append(load(source, source_mask))
+                rows.append(load(source if starts is None else starts[j], source_mask))
             # pixels of as many residues as there are places go round to them
             target = g.target + b * to_bytes
-            places = [target + a * ta] if apart is None else apart.places(k, target, a, ta)
+            places = [target + a * ta] if apart is None or not to_channel else apart.places(k, target, a, ta)
             for j, row in enumerate(transposed(k, rows)):
                 p, c = (a + j, b) if to_channel else (b, a + j)
                 here = places[j % len(places)]
@@ -426,6 +434,18 @@ def _sizes(spec: Move) -> tuple[int, int]:
     to_bytes = word if spec.epilogue is None or target is None else target.itemsize
     apart = [int(a) if a.isdigit() else 1 for a in spec.along[:2]]
     return from_bytes * apart[0], to_bytes * apart[1]
+
+
+def beside(spec: Move) -> tuple[str, ...]:
+    """Types of the arguments of a move that follow the block."""
+    return ("int",) if spec.epilogue is None else ("buffer", "buffer", "buffer", "int", "int", "buffer")
+
+
+def ends(block: Block, rest: Sequence[Any]) -> tuple[Load, Store]:
+    """How the elements of a move are read and written, by these arguments."""
+    if block.spec.epilogue is None:
+        return load_in(block, *rest), store_in(block)
+    return _load_out(block), store_out(block, *rest)
 
 
 def load_in(block: Block, zero_point: Value) -> Load:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
-from polyconv.kernels.layout import BLOCK, Apart, Block, Given, Move, converted, load_in, store_in
+from polyconv.kernels.layout import BLOCK, Apart, Block, Given, Listed, Move, beside, converted, ends, load_in, store_in
 
-__all__ = ["STEPS", "move_apart", "unzip"]
+__all__ = ["STEPS", "move_apart", "move_listed", "unzip"]
 
 STEPS = (1, 2, 3, 4, 8, 16)
 """Strides there are kernels for."""
@@ -104,6 +104,16 @@ def move_apart(k: Module, name: str, spec: Move, lanes: int, step: int, *, f16c:
                 parts = [load(here + part * lanes * size, mask) for part, mask in enumerate(needed)]
                 for target, value, mask in zip(targets, _residues(k, parts), stored, strict=True):
                     store(value, target + rounds * block.kind.element_bytes, rounds, c.index, mask)
+
+
+def move_listed(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
+    """Add the move in, or out, of pixels that lie together in planes, not in the panel: rows with padding between them.
+
+    Signature of the move, then the table of ``Listed``.
+    """
+    with k.function(name, *BLOCK, *beside(spec), "buffer") as arguments:
+        block = Block(k, spec, Type(spec.element, lanes), f16c)
+        block.transposed(Given(*arguments[:8]), *ends(block, arguments[8:-1]), Listed(arguments[-1], lanes))
 
 
 def _residues(k: Module, parts: list[Value]) -> list[Value]:
