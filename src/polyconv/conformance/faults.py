@@ -79,11 +79,11 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "end edge", "one pixel beyond the end of a line is read instead of padding",
-            "polyconv.algorithms.panel", "(last.inp - at + step - 1) / step", "(last.inp - at + step) / step",
+            "polyconv.algorithms.panel", ", last.inp - at", ", last.inp - at + 1",
         ),
         Fault(
             "begin edge", "one pixel before the begin of a line is read instead of padding",
-            "polyconv.algorithms.panel", "(step - 1 - at) / step", "(step - 2 - at) / step",
+            "polyconv.algorithms.panel", "until = 0 - at", "until = -1 - at",
         ),
         Fault(
             "outer edge", "one line beyond the end of an outer axis is read instead of padding",
