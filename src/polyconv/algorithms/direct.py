@@ -730,10 +730,11 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     chunk_steps = group_in_words(min(plan.chunk, group_in), arith) * taps
     main = steps * block_outputs * arith.bytes
     rest = steps * plan.last_vectors * lane * arith.bytes
+    of_block = chunk_steps * block_outputs * arith.bytes
+    far = plan.blocks * plan.chunks > 1 and _weight_bytes(r.situation, arith, sweep, plan) > _CACHED_BYTES
     values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
     values.update(_lists(r, sweep, plan, careful, fused))
     planes = 1 if r.x.c == r.x.itemsize else group_in if r.x.spatial[-1] == r.x.itemsize else 0
-    far = plan.blocks * plan.chunks > 1 and _weight_bytes(r.situation, arith, sweep, plan) > _CACHED_BYTES
     element = "i16" if arith.name == "bf16" else arith.accumulator
     header = -(-(24 * len(sweep)) // 64) * 64
     scratch = header + plan.panel
@@ -745,14 +746,14 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
         "row_bytes": plan.row_bytes, "block_bytes": plan.block_bytes, "line_bytes": plan.line_bytes,
         "chunk": plan.chunk, "chunks": plan.chunks,
         "weights": packed, **late_words(r, form), "w_group": main * (plan.blocks - 1), "w_block": main,
-        "w_chunk": chunk_steps * block_outputs * arith.bytes,
+        "w_chunk": of_block,
         "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": rest,
         "w_last_chunk": chunk_steps * plan.last_vectors * lane * arith.bytes,
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // plan.splits),
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "sum_row": block_outputs * arith.bytes, "sum_row_last": plan.last_vectors * lane * arith.bytes,
         **ahead_words(r, sweep, plan.box, planes), "chunk_steps": max(1, chunk_steps),
-        "ahead_weights": chunk_steps * block_outputs * arith.bytes if far else 0,
+        "ahead_weights": of_block if far and of_block <= _NEAR_BYTES else 0,
         "row_tiles": len(near_equal(plan.box[-1], channel_tile_rows(r.target, plan.vectors))),
         "ask_results": int(along_out(r, last, "c") == "cp" and image_bytes(p)[1] * (p.n or 0) > _RESULT_BYTES),
         "slots": scratch + 256, "slot_block": plan.slot_block, "slot_row": plan.slot_row,

@@ -78,6 +78,9 @@ _NEAR_BYTES = 16 << 10
 _ASKED = 0.2
 """Share of the cycles of inputs from memory that is left where whole rows are asked for a box early."""
 
+_SHORT_STEP = 8.0
+"""Where sums go through slots a step takes a cycle more, but for whole boxes of so many cycles a step."""
+
 _FAR_LINES = 1.07
 """Factor on the multiply-adds of a row of outputs whose taps lie in several lines of the panel."""
 
@@ -361,7 +364,9 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             continue
         full, rest = divmod(vectors, heights[rows])
         step += times * (full + (rest > 0)) * 30 / at_once
-        step += times * (full * (tile(rows, heights[rows]) + 1) + (tile(rows, rest) + 1 if rest else 0))
+        for v, count in ((heights[rows], full), (rest, int(rest > 0))):
+            late = 0.0 if plan.flat and plan.members == 1 and tile(rows, v) >= _SHORT_STEP else 1.0
+            step += times * count * (tile(rows, v) + late)
     innermost = plan.order[-1] == len(plan.order) - 1
     halved = p.layout == "NCHW" and innermost
     apart = halved and is_apart(p, last, lane, "p")  # a line is found and moved once, not run by run

@@ -89,6 +89,9 @@ _STREAMED = ((25 << 20, 14.0), (math.inf, 7.5))
 _ASKED = 0.6
 """Share of the cycles of inputs from memory: they are asked for early."""
 
+_SHORT_STEP, _SHORT_CYCLES = 6.0, 0.35
+"""A step of a tile of several vectors and fewer cycles takes so much longer."""
+
 _PLANE_RUN, _MANY_RUN = 1.5, 20.0
 """Cycles in which a tile comes to the next run of a plane, and of lines that the hardware does not foresee."""
 
@@ -258,7 +261,9 @@ def cost(s: Situation) -> dict[str, float]:
     last_vectors = plan.last_vectors
     for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
         tiles = near_equal(plan.box[-1], run_tiles(s.target)[vectors])
-        row = sum(tile_cycles(n, vectors) * steps + 1.2 * n * vectors for _, n in tiles)
+        each = [tile_cycles(n, vectors) for _, n in tiles]
+        row = sum(c + (_SHORT_CYCLES if vectors > 1 and c < _SHORT_STEP else 0.0) for c in each) * steps
+        row += 1.2 * plan.box[-1] * vectors
         products += rows * count * (row + len(tiles) * (25 + per_run * runs) + 40 + missed)
         if p.layout == "NCHW" or not is_fusible(p):
             across = 4.0 if p.layout == "NHWC" else 16.0 if planes_collide(p, reading=False) else 11.0
