@@ -297,3 +297,17 @@ def test_planes_that_come_from_memory() -> None:
         assert got is not None
         assert np.array_equal(result(p, made, "depthwise", threads=3), got)
         assert complaint(p, expected(p, made), got) is None, line
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_lines_that_do_not_lie_together_get_the_same_bits(level: str | None) -> None:
+    for line in (
+        "conv f32 NCHW n1 c8 i300 m8 k33 p16 g8", "conv f32 NCHW n2 c5 i12x90 m10 k1x21 p0x10 g5",
+        "conv f64 NCHW n1 c3 i200 m3 k19 d2 p18 g3",
+    ):  # fmt: skip
+        p = Problem.parse(line)
+        made = operands(p, np.random.default_rng(0), "normal")
+        within: Any = nullcontext() if level is None else restricted(level)
+        with within:
+            reversed_ = replace(made, x=made.x[..., ::-1].copy()[..., ::-1])
+            assert np.array_equal(result(p, made, "depthwise_line"), result(p, reversed_, "depthwise_line")), line

@@ -9,6 +9,7 @@ Cost: the multiply-adds or loads, and the copies.  Error: own bound, k eps sum|x
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -40,12 +41,11 @@ _MOST = {"avx512": 12, "avx2": 10, "baseline": 10}
 """Vectors of the largest tile."""
 
 _ACROSS = {"avx512": 4, "avx2": 1, "baseline": 1}
-"""Neighbouring taps of an entry; with those a vector further on their weights fit the registers beside sums."""
+"""Neighbouring taps of an entry; their weights fit the registers beside sums."""
 
 _TOGETHER = 4
 """Lengths of tiles that are compiled together: lines of other lengths soon need the next one."""
 
-_DEEP = 2
 _CHUNK_BYTES = 128 << 10
 """Input of the channels of an item."""
 
@@ -163,8 +163,8 @@ class _Plan:
 
     Parameters
     ----------
-    entries : tuple of (int, int, int)
-        Neighbouring taps, vectors on, first tap; those of a kind together.
+    entries : tuple of (int, int)
+        Neighbouring taps, first tap; in the order of taps.
     extra : int
         Elements that a tile reads behind its outputs.
     slot : int
@@ -178,7 +178,7 @@ class _Plan:
     box : tuple of int
     """
 
-    entries: tuple[tuple[int, int, int], ...]
+    entries: tuple[tuple[int, int], ...]
     extra: int
     slot: int
     copies: int
@@ -191,8 +191,9 @@ class _Plan:
 def _plan_of(s: Situation, sweep: Sweep) -> _Plan:
     p, lane, most, last = s.problem, lane_of(s), _MOST[s.target.level], sweep[-1]
     size = p.x_dtype.itemsize
-    entries = _entries(last, lane, _ACROSS[s.target.level])
-    extra = max(tap * last.dilation + lane * (deep - 1 + (across > 1)) for across, deep, tap in entries)
+    most_taps = _ACROSS[s.target.level] if last.dilation == 1 else 1
+    entries = tuple((min(most_taps, last.taps - tap), tap) for tap in range(0, last.taps, most_taps))
+    extra = max(tap * last.dilation + lane * (across > 1) for across, tap in entries)
     slot = lane * (most + -(-extra // lane))
     row = size * math.prod(axis.inp for axis in sweep)
     chunk = min(p.c, max(1, _CHUNK_BYTES // max(1, row)))
@@ -217,19 +218,6 @@ def _plan_of(s: Situation, sweep: Sweep) -> _Plan:
 def _inside(last: Axis, o: int, vectors: int, lane: int, extra: int) -> bool:
     """Whether a tile from an output on reads nothing outside the line."""
     return o >= last.pad and o - last.pad + vectors * lane + extra <= last.inp
-
-
-def _entries(axis: Axis, lane: int, most: int) -> tuple[tuple[int, int, int], ...]:
-    """Taps in groups of ``most`` neighbours, each with those a vector further on."""
-    if axis.dilation != 1:
-        return tuple((1, 1, tap) for tap in range(axis.taps))
-    found = []
-    for block in range(0, axis.taps, _DEEP * lane):
-        taps = min(_DEEP * lane, axis.taps - block)
-        pairs = max(0, taps - lane)
-        for deep, run in ((2, range(block, block + pairs)), (1, range(block + pairs, block + min(taps, lane)))):
-            found += [(min(most, run.stop - tap), deep, tap) for tap in run[::most]]
-    return tuple(sorted(found, key=lambda entry: (-entry[1], -entry[0])))
 
 
 def _asks(s: Situation, sweep: Sweep) -> bool:
@@ -269,8 +257,8 @@ def cost(s: Situation) -> dict[str, float]:
     lines = p.m * math.prod(axis.out for axis in sweep[:-1])
     vectors = -(-last.out // lane)
     tiles = -(-vectors // _MOST[s.target.level])
-    of_vector = sum(max(1.1 if deep == 1 else 1.2, 0.55 * across * deep + 0.3) for across, deep, _ in plan.entries)
-    latency = 4.0 * sum(across * deep for across, deep, _ in plan.entries)
+    of_vector = sum(max(1.1, 0.55 * across + 0.3) for across, _ in plan.entries)
+    latency = 4.0 * last.taps
     of_tile = max(vectors / max(1, tiles) * of_vector, latency) + 40 + 3 * len(plan.entries)
     moves = lines * plan.copies * (15 + 2.0 * (vectors / max(1, tiles) + plan.extra / lane))
     streamed = p.c * channel_bytes(s, sweep)
@@ -296,22 +284,20 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     name = "flat_lines" if flat else "lines"
     label = f"depthwise {name} {size} {written} {lane}"
     found = kernel(label, (name,), lambda k: driver(k, name, size, written, lane, flat), r.target, check=r.check)
-    taps = [tap + j + lane * q for across, deep, tap in plan.entries for j in range(across) for q in range(deep)]
     of_sweep = (last.taps, last.first_tap, last.tap_step)
-    weights = r.packed(("depthwise line", arith.name, of_sweep, tuple(taps)), lambda: _packed(r.weights(sweep), taps))
-    kinds = tuple(dict.fromkeys(entry[:2] for entry in plan.entries))
-    counts = [sum(entry[:2] == kind for entry in plan.entries) for kind in kinds]
+    weights = r.packed(("depthwise line", arith.name, of_sweep), lambda: _packed(r.weights(sweep)))
+    kinds = Counter(across for across, _ in plan.entries)  # the last may have less
     settings = {
-        "entries": words([tap * last.dilation * size for *_, tap in plan.entries]),
+        "entries": words([tap * last.dilation * size for _, tap in plan.entries]),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, **{f"count_{i}": sum(counts[i : i + 1]) for i in range(KINDS)},
+        "constants": r.constants, **{f"count_{i}": sum([*kinds.values()][i : i + 1]) for i in range(KINDS)},
     }  # fmt: skip
     of_lines = (("x", r.x, sweep[-2:][0].stride), ("y", r.y, 1), ("r", r.residual, 1))
     values = common_words(r, sweep, plan.box, [Lines((), (), ())] * len(sweep), 1, keep, plan.chunk)
     values.update({
         "channels": p.c, "chunk_channels": plan.chunk, "together": plan.together, "most": _MOST[r.target.level],
         "extra": plan.extra, "copied": -(-plan.extra // lane), "slot": plan.slot * size, "weights": weights,
-        "w_channel": last.taps * arith.bytes, "tiles": words(_tile_addresses(r, plan, kinds, sweep)),
+        "w_channel": last.taps * arith.bytes, "tiles": words(_tile_addresses(r, plan, tuple(kinds), sweep)),
         "settings": fill_words(SETTINGS, settings, keep), "panel": depthwise_plan.list_place(len(sweep)), "scratch": 0,
         **{f"{n}_line": 0 if o is None else o.c if flat else o.spatial[-2] * step for n, o, step in of_lines},
         "channel_line": int(flat), "ahead": AHEAD if _asks(s, sweep) else 0,
@@ -319,7 +305,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     return Step(found[name], fill_words(WORDS, values, keep), values["items"])
 
 
-def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[tuple[int, int], ...], sweep: Sweep) -> list[int]:
+def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Sweep) -> list[int]:
     """Addresses of the tiles that a step uses, by vectors; 0 for the others."""
     lane, most, out, asks = lane_of(r.situation), _MOST[r.target.level], sweep[-1].out, _asks(r.situation, sweep)
     spec = DepthwiseLine(r.problem.x, r.problem.y, r.arith.accumulator, r.epilogue, kinds, asks)
@@ -338,8 +324,8 @@ def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[tuple[int, int], ...],
     return table
 
 
-def _packed(w: NDArray[Any], taps: list[int]) -> NDArray[Any]:
-    """Weights (groups, 1, 1, taps) in the order of the entries, channel after channel."""
-    packed = aligned((w.shape[0], len(taps)), w.dtype)
-    packed[:] = w.reshape(w.shape[0], len(taps))[:, taps]
+def _packed(w: NDArray[Any]) -> NDArray[Any]:
+    """Weights (groups, 1, 1, taps), channel after channel."""
+    packed = aligned((w.shape[0], w.shape[3]), w.dtype)
+    packed[:] = w[:, 0, 0]
     return packed

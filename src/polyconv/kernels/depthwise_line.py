@@ -1,8 +1,8 @@
 """Depthwise tiles along a line: neighbouring vectors of pixels, whose taps lie along the lanes.
 
-An entry of the list is some neighbouring taps and those a vector further on: every vector of the line is loaded once,
-shifted in registers for each of the neighbours, since a load that crosses a line of the cache takes the time of two,
-and multiplied for all vectors of outputs that it feeds.  It knows neither extents nor kernel size nor pads.
+An entry of the list is some neighbouring taps: every vector of the line is loaded once and shifted in registers for
+each of them, since a load that crosses a line of the cache takes the time of two.  Taps are added in their order, as
+by other tiles.  It knows neither extents nor kernel size nor pads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["AHEAD", "KINDS", "SETTINGS", "DepthwiseLine", "depthwise_line"]
 AHEAD = 2 << 10
 """Bytes of the input ahead that are asked for."""
 
-KINDS = 4
+KINDS = 2
 """Most kinds of entries."""
 
 _INTERLEAVED = 4
@@ -44,9 +44,8 @@ class DepthwiseLine:
     element : str
         LLVM accumulator.
     epilogue : Epilogue
-    taps : tuple of (int, int)
-        Kinds of entries, in the list's order: neighbouring taps, and how many vectors on from each there is another.
-        Entries of several neighbours read one vector more.
+    taps : tuple of int
+        Kinds of entries, in the list's order: neighbouring taps.  Entries of several read one vector more.
     ahead : bool
         Ask for memory ahead.
     """
@@ -55,7 +54,7 @@ class DepthwiseLine:
     target: str
     element: str
     epilogue: Epilogue
-    taps: tuple[tuple[int, int], ...]
+    taps: tuple[int, ...]
     ahead: bool
 
 
@@ -70,18 +69,17 @@ def depthwise_line(k: Module, name: str, spec: DepthwiseLine, lanes: int, vector
         entries, bias, scale, constants = (k.buffer(settings, 2 * i) for i in range(4))
         zero = k.constant(INT, 0)
         w, start, totals = weights, zero, [k.constant(kind, 0)] * vectors
-        for number, (across, deep) in enumerate(spec.taps):
+        for number, across in enumerate(spec.taps):
             end = start + k.word(settings, 8 + number)
             with k.loop(start, end, carry=[w, *totals]) as entry:
                 w, totals = entry.values[0], list(entry.values[1:])
                 here = k.rebase(x + k.word(entries, entry.index))
-                of_tap = [k.broadcast(kind, w + t * kind.element_bytes) for t in range(across * deep)]
-                reach, held = vectors + deep - 1, [k.load(whole, here)]
-                step = _INTERLEAVED if deep == 1 else 1  # outputs that two of a group feed would differ in order
-                for first in range(0, reach, step):
-                    group = range(first, min(first + step, reach))
+                of_tap = [k.broadcast(kind, w + t * kind.element_bytes) for t in range(across)]
+                held = [k.load(whole, here)]
+                for first in range(0, vectors, _INTERLEAVED):
+                    group = range(first, min(first + _INTERLEAVED, vectors))
                     held = held[-1:] + [
-                        k.load(whole, here + (i + 1) * whole.bytes) for i in group if across > 1 or i + 1 < reach
+                        k.load(whole, here + (i + 1) * whole.bytes) for i in group if across > 1 or i + 1 < vectors
                     ]
                     for j, i in itertools.product(range(across), group):
                         bits = held[i - first]
@@ -89,9 +87,8 @@ def depthwise_line(k: Module, name: str, spec: DepthwiseLine, lanes: int, vector
                             bits = k.shuffle(bits, held[i - first + 1], range(j, lanes + j))
                         value = bits if whole == memory else k.cast("bitcast", bits, memory)
                         value = widen(k, value, dtype, spec.element, f16c=f16c)
-                        for q in range(max(0, i + 1 - vectors), min(deep, i + 1)):
-                            totals[i - q] = k.fma(value, of_tap[j * deep + q], totals[i - q])
-                entry.next(w + across * deep * kind.element_bytes, *totals)
+                        totals[i] = k.fma(value, of_tap[j], totals[i])
+                entry.next(w + across * kind.element_bytes, *totals)
             w, totals, start = entry.results[0], list(entry.results[1:]), end
         block = Block(k, Move(spec.element, spec.target, "pp", spec.epilogue), kind, f16c)
         last = k.mask(used, lanes)
