@@ -310,4 +310,6 @@ def test_lines_that_do_not_lie_together_get_the_same_bits(level: str | None) -> 
         within: Any = nullcontext() if level is None else restricted(level)
         with within:
             reversed_ = replace(made, x=made.x[..., ::-1].copy()[..., ::-1])
-            assert np.array_equal(result(p, made, "depthwise_line"), result(p, reversed_, "depthwise_line")), line
+            got = result(p, made, "depthwise_line")
+            assert got is not None
+            assert np.array_equal(result(p, reversed_, "depthwise_line"), got), line
