@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -194,3 +195,22 @@ def test_non_finite_weights_stay_where_they_belong() -> None:
     y = polyconv.conv(np.ones((1, 3, 5, 7), np.float32), w)
     assert np.isinf(y[0, 7]).all() and np.isnan(y[0, 19]).all()
     assert (np.delete(y, (7, 19), axis=1) == 3).all()
+
+
+@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+def test_few_outputs_beside_whole_vectors(level: str | None) -> None:
+    """Whole vectors of outputs and the rest are computed apart, to the same bits as any lying of the input gives."""
+    for line in (
+        "conv f32 NHWC n1 c240 i12x17 m60 k1x1 g3 b1", "conv f32 NHWC n2 c67 i5x7 m19 k1x1 b1 r1 act=Relu",
+        "conv f32 NHWC n1 c33 i9x9 m35 k1x1 s2", "conv f64 NHWC n1 c50 i9x9 m20 k1x1 p1 g2",
+        "conv f32 NHWC n1 c70 i90 m9 k1",
+    ):  # fmt: skip
+        p = Problem.parse(line)
+        made = operands(p, np.random.default_rng(0), "normal")
+        within: Any = nullcontext() if level is None else restricted(level)
+        with within:
+            got = result(p, made, "pointwise")
+            reversed_ = replace(made, x=made.x[..., ::-1].copy()[..., ::-1])
+            assert got is not None
+            assert np.array_equal(result(p, reversed_, "pointwise", threads=3), got), line
+        assert complaint(p, expected(p, made), got) is None, line

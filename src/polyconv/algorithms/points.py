@@ -129,13 +129,14 @@ _FEW_PIXELS = 3
 
 
 @lru_cache(256)
-def cut_outputs(s: Situation, lane: int, form: str) -> tuple[tuple[tuple[int, int], ...], int]:
-    """The sets of a group's output channels, (first, outputs), and the most vectors of one (lanes are channels).
+def cut_outputs(s: Situation, lane: int, form: str, outputs: int | None = None
+                ) -> tuple[tuple[tuple[int, int], ...], int]:  # fmt: skip
+    """The sets of a group's outputs, or of so many, (first, outputs), and the most vectors of one (lanes are channels).
 
     An odd number of vectors ends with three, if there is such a tile: one alone is held up by its loads.
     """
     p = s.problem
-    outputs = p.m // p.groups
+    outputs = p.m // p.groups if outputs is None else outputs
     if form == "pixel":
         return tuple(by_pixels.tile_rows(outputs, s.target)), 1
     if form == "square":
@@ -176,7 +177,7 @@ def pixel_set_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int
 
 def square_cycles(outputs: int) -> float:
     """Cycles of a channel of a vector of pixels, transposed in registers, for so many outputs."""
-    return max(4.2, 3.3 + 0.5 * outputs)
+    return max(4.2, 3.2 + 0.47 * outputs)
 
 
 _MOST_AWAY = 10

@@ -1,12 +1,12 @@
 """Pointwise convolution in place: one tap an axis, or windows that meet no padding; any stride, group and layout.
 
 Every output is a product of weights with the channels of one pixel, or with those of a window, by a list of where its
-entries lie: nothing is packed.  Three forms, the first of them for windows:
-lanes are output channels, with words of the input broadcast from wherever they lie; where pixels lie together
-and fill vectors, lanes are pixels; and so they are where channels lie together and outputs are few, by squares of
-pixels and channels that are transposed in registers.  Axes that lie together are one.  Results go from registers to
-their place where lanes lie together in it, else through a move; those of the phases of a transposed convolution
-leave together.  Outputs that meet only padding are filled by moves alone.
+entries lie: nothing is packed.  Three forms, the first of them for windows: lanes are output channels, with words of
+the input broadcast from wherever they lie; where pixels lie together and fill vectors, lanes are pixels; and so they
+are where channels lie together and outputs are few, or few remain beside whole vectors of them, by squares of pixels
+and channels that are transposed in registers.  Axes that lie together are one.  Results go from registers to their
+place where lanes lie together in it, else through a move; those of the phases of a transposed convolution leave
+together.  Outputs that meet only padding are filled by moves alone.
 Cost: the products over lane use.  Error: own bound; sums run over the channels in order.
 """
 
@@ -50,7 +50,7 @@ from polyconv.algorithms.program import (
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Sweep, lines, sweeps
 from polyconv.kernels.convert import LLVM_NAMES
-from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes, pixel_tiles
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
@@ -68,6 +68,9 @@ _NEAR_BYTES = 32 << 10
 _FAR_BYTES, _MOST_NEAR = 3 << 20, 1 << 20
 """An input that only the third cache or memory holds, of images that the second does not: its items ask for what the
 next one reads, and are as large as the second cache likes.  Measured on Zen 5: 5-30 % off."""
+_TWICE_BYTES = 8 << 20
+"""Inputs up to this are near enough to be read once for whole vectors of outputs and once for the rest.  Measured on
+Zen 5: 5-17 % off for 1 to 6 outputs beside a vector, and from 16 MB on as slow or slower."""
 _STACKED_BYTES = 128 << 10
 """Images of planes of which boxes hold several, for fewer passes over the weights."""
 _CACHED_BYTES, _EARLY_ENTRIES, _MOST_EARLY = 16 << 20, 32, 3
@@ -175,6 +178,11 @@ class _Plan:
         """Whether lanes are pixels."""
         return self.form != "channel"
 
+    @property
+    def part(self) -> tuple[int, int]:
+        """First output of a group, and how many."""
+        return (self.sets[0][0] if self.sets else 0), sum(count for _, count in self.sets)
+
 
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
@@ -274,13 +282,16 @@ def _phases(family: _Family) -> int:
 
 
 @lru_cache(512)
-def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, form: str, phases: int) -> _Plan:
-    """Sizes of a family of so many sweeps whose axes are folded."""
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, form: str, phases: int,
+          part: tuple[int, int] | None = None) -> _Plan:  # fmt: skip
+    """Sizes of a family of so many sweeps whose axes are folded, for all outputs or a part: the first, how many."""
     p = s.problem
     lane = lanes(s.target, arith)
     apart = p.c // p.groups * math.prod(i or 0 for i in p.i) // max(1, math.prod(o or 0 for o in p.out))
     read = max(p.c // p.groups, min(_entries(p, sweep), apart)) * arith.bytes  # for a pixel of many
-    sets, width = points.cut_outputs(s, lane, form)
+    first, outputs = part or (0, p.m // p.groups)
+    sets, width = points.cut_outputs(s, lane, form, outputs)
+    sets = tuple((first + begin, count) for begin, count in sets)
     tall = max((outputs for _, outputs in sets), default=1) if form != "channel" else width * lane
     if form != "channel":  # a whole number of the tiles that most outputs take
         least = lane if form == "square" else lane * pixel_tiles(s.target)[tall]
@@ -325,24 +336,30 @@ def _ahead(r: Request, axes: Sweep, plan: _Plan) -> tuple[int, int]:
 
 def _written_ahead(p: Problem, plan: _Plan) -> int:
     """How many tiles early results are asked for: those that memory holds, not in parts where channels lie together."""
-    several, entries = p.layout == "NHWC" and len(plan.sets) > 1, max(1, _entries(p, plan.sweep))
+    several = p.layout == "NHWC" and (len(plan.sets) > 1 or plan.part[1] < p.m // p.groups)
+    entries = max(1, _entries(p, plan.sweep))
     near = (p.n or 0) * sum(image_bytes(p)) <= _CACHED_BYTES
     if near or several or plan.times * plan.phases > 1 or entries > 2 * _EARLY_ENTRIES:
         return 0
     return min(_MOST_EARLY, -(-_EARLY_ENTRIES // entries))
 
 
-def _expected(s: Situation, arith: Arithmetic, family: _Family) -> _Plan:
-    """The plan for packed tensors: the cheapest."""
-    sweep = family[0]
+def _expected(s: Situation, arith: Arithmetic, family: _Family) -> tuple[_Plan, ...]:
+    """The plans for packed tensors: of all outputs, or of whole vectors of them and of the rest; the cheapest."""
+    sweep, lane, outputs = family[0], lanes(s.target, arith), s.problem.m // s.problem.groups
     axes, _ = _folded(sweep, [_packed_strides(sweep, "inp"), _packed_strides(sweep, "out")])
     forms = [("channel", _phases(family) if s.problem.layout == "NCHW" else 1)]
     if _lies_in_rows(s, axes) and not _is_listed(sweep):
         forms.append(("pixel", 1))
     elif s.problem.layout == "NHWC" and not _is_listed(sweep):
         forms.append(("square", 1))
-    plans = [_plan(s, arith, axes, len(family), form, phases) for form, phases in forms]
-    return min(plans, key=lambda plan: sum(_cost(s, arith, plan).values()))
+    plans: list[tuple[_Plan, ...]] = [(_plan(s, arith, axes, len(family), form, phases),) for form, phases in forms]
+    rest = outputs % lane
+    near = (s.problem.n or 0) * image_bytes(s.problem)[0] <= _TWICE_BYTES
+    if ("square", 1) in forms and near and 0 < rest < outputs and rest <= square_tile(s.target):
+        parts = (("channel", (0, outputs - rest)), ("square", (outputs - rest, rest)))
+        plans.append(tuple(_plan(s, arith, axes, len(family), form, 1, part) for form, part in parts))
+    return min(plans, key=lambda some: sum(sum(_cost(s, arith, plan).values()) for plan in some))
 
 
 def _lies_in_rows(s: Situation, axes: Sweep) -> bool:
@@ -362,8 +379,9 @@ def cost(s: Situation) -> dict[str, float]:
         _, around = pieces(sweep)
         moves += sum(math.prod(axis.out for axis in piece) for piece in around) * p.m * (p.n or 0) * 0.5
     for family in _families(p):
-        terms = _cost(s, arith, _expected(s, arith, family))
-        products, moves = products + terms["products"], moves + terms["moves"]
+        for plan in _expected(s, arith, family):
+            terms = _cost(s, arith, plan)
+            products, moves = products + terms["products"], moves + terms["moves"]
     return {"products": products, "moves": moves}
 
 
@@ -378,9 +396,9 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     products = moves = 0.0
     for outputs, times in Counter(outputs for _, outputs in plan.sets).items():
         if plan.form == "square":
-            vectors = -(-width // lane)
+            vectors = math.ceil(plan.sweep[-1].out / lane) / parts  # boxes but the last of a row hold whole ones
             products += times * vectors * (points.square_cycles(outputs) * -(-group_in // lane) * lane + 15)
-            moves += times * vectors * (4.0 if p.m == 1 else 4.5 * lane)
+            moves += times * vectors * (4.0 if p.m == 1 else lane)
         elif plan.pixels:
             vectors = -(-width // lane)
             products += times * points.pixel_set_cycles(s, arith, outputs, group_in, int(vectors), plane)
@@ -438,14 +456,15 @@ def build(r: Request) -> Program:
     steps = []
     for sweep in sweeps(r.problem):
         steps += [fill_step(r, piece, keep) for piece in pieces(sweep)[1]]
-    steps += [_step(r, family, keep) for family in _families(r.problem)]
+    for family in _families(r.problem):
+        steps += [_step(r, family, plan, keep) for plan in _expected(r.situation, r.arith, family)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(given: Request, family: _Family, keep: list[Any]) -> Step:
+def _step(given: Request, family: _Family, expected: _Plan, keep: list[Any]) -> Step:
     s, arith, p = given.situation, given.arith, given.problem
     r, axes = _with_folded(*_stacked(given, family[0]))
-    plan = _fitting(r, axes, _expected(s, arith, family))
+    plan = _fitting(r, axes, expected)
     pixels, listed = plan.pixels, _is_listed(family[0])
     name = f"pointwise {'pixels' if pixels else 'listed' if listed else 'channels'}"
     address = kernel(
@@ -521,7 +540,7 @@ def _fitting(r: Request, axes: Sweep, plan: _Plan) -> _Plan:
     """A plan, or one whose lanes are channels where the input does not lie together as packed tensors do."""
     step = {"pixel": r.x.spatial[-1] * axes[-1].stride, "square": r.x.c}.get(plan.form, r.x.itemsize)
     form = plan.form if step == r.x.itemsize else "channel"
-    return _plan(r.situation, r.arith, axes, plan.times * plan.phases, form, plan.phases)
+    return _plan(r.situation, r.arith, axes, plan.times * plan.phases, form, plan.phases, plan.part)
 
 
 def _places(r: Request, family: _Family, phases: int) -> list[list[tuple[int, int]]]:
