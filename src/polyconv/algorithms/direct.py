@@ -114,6 +114,8 @@ few pixels, and the share of the time they need beyond that of the products that
 
 _FUSED_CYCLES = 6.0
 """Cycles of a vector of results that are saved where it leaves from registers."""
+_WAITING_ROWS = 4
+"""Tiles of so few rows take weights faster than a second-level cache gives them."""
 
 _RESULT_BYTES = 1 << 20
 """Results beyond this come from afar when they are written: they are asked for before."""
@@ -697,10 +699,14 @@ def _vectors(s: Situation, arith: Arithmetic, steps: int, width: int) -> int:
 
 
 def _is_fused(p: Problem, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> bool:
-    """Whether results leave from registers, if they lie as the layout says: such tiles multiply padding in a row."""
+    """Whether results leave from registers, if they lie as the layout says: such tiles multiply padding in a row.
+
+    Tiles of few rows wait for weights, with padding or without.
+    """
     fusible = p.layout == "NHWC" and plan.chunks == 1 and arith.channels == 1 and is_fusible(p)
     steps = p.c // p.groups * math.prod(axis.taps for axis in sweep)
-    return fusible and steps / MULTIPLY_ADDS * _share_missed(sweep[-1]) < _FUSED_CYCLES
+    saved = steps / MULTIPLY_ADDS * _share_missed(sweep[-1]) if sweep[-1].out > _WAITING_ROWS else 0.0
+    return fusible and saved < _FUSED_CYCLES
 
 
 def _share_missed(axis: Axis) -> float:
