@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from polyconv.algorithms.program import Program, Request, Situation
+from polyconv.algorithms.program import Late, Program, Request, Situation
 from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.dtypes import DTYPES, Dtype, of_array
@@ -313,7 +313,10 @@ class Layer:
         return call
 
     def _formed(self) -> int:
-        return sum(form.nbytes for form in self._forms.values())
+        forms = list(self._forms.values())
+        sources = [form.source for form in forms if isinstance(form, Late)]
+        converted = (source.nbytes for source in sources if not np.may_share_memory(source, self._w))
+        return sum((*(form.nbytes for form in forms), *converted))
 
     def _program(self, s: Situation, algorithm: str, lying: Lying, offset: Array | None, mask: Array | None) -> Program:
         p = s.problem

@@ -163,3 +163,14 @@ def test_threads_pack_alike() -> None:
         _, two, _ = _packed(line, algorithm, None, threads=2)
         assert one.keys() == two.keys()
         assert all(np.array_equal(one[key], two[key]) for key in one)
+
+
+@pytest.mark.parametrize(("kind", "converted"), [("f32", 0), ("f16", 2)])
+def test_weights_that_are_kept_for_repairs_count_if_they_are_copies(kind: str, converted: int) -> None:
+    """f16 weights are kept as f32, twice as large, for packing them later; f32 ones are there already."""
+    p = Problem.parse(f"conv {kind} NCHW n1 c32 i20x20 m32 k3x3 p1x1")
+    w = np.ones(p.w_shape, p.w_dtype.numpy)
+    layer = Layer(lambda n, i: p, w, None, algorithm="winograd", threads=1)
+    layer(np.zeros(p.x_shape, p.x_dtype.numpy))
+    (packed,) = (form for key, form in layer._forms.items() if key[0] == "winograd")
+    assert layer.packed_bytes == w.nbytes * (1 + converted) + packed.nbytes

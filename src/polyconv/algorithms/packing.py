@@ -196,13 +196,13 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
 def late_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, size: int) -> Late:
     """As ``packed_sets``, for single channels: packed when needed."""
     w, packed = forward_strides(w), aligned(size, w.dtype)
-    keep: list[Any] = [w]
+    keep: list[Any] = []
     straight = 1 in (block, w.shape[3])
     values = source_words(r, w, sets, packed, by_tap=not straight)
     values.update({
         "done": int(not w.size), "items": w.shape[0] * len(sets), "straight": int(straight), "block": block,
     })  # fmt: skip
-    return Late(packed, fill_words(_LATE_WORDS, values, keep), tuple(keep))
+    return Late(packed, fill_words(_LATE_WORDS, values, keep), w, tuple(keep))
 
 
 def late_words(r: Request, late: Late | None) -> dict[str, Any]:

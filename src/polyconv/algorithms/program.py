@@ -96,12 +96,15 @@ class Late:
         Where they go: zeros that nobody has touched.
     words : array
         What packs them; the first says whether they are there.
+    source : array
+        What they are packed from.
     keep : tuple
-        What the words point to.
+        What else the words point to.
     """
 
     weights: NDArray[Any]
     words: NDArray[np.int64]
+    source: NDArray[Any]
     keep: tuple[Any, ...]
 
     @property
