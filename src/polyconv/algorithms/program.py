@@ -30,11 +30,12 @@ from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
 __all__ = [
-    "FREE_BYTES", "MOST_LISTED", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic",
-    "ahead_words", "along_in", "along_out", "apart_cycles", "apart_words", "boxes", "bytes_between", "common_words",
-    "edge_address", "far_cycles", "fill_words", "fused_address", "image_bytes", "is_apart", "is_fusible",
-    "listed_address", "move_address", "near_equal", "near_equal_sizes", "one_step", "own_bound", "plane_words",
-    "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles", "transform_refusal", "zeros",
+    "FREE_BYTES", "MOST_LISTED", "Late", "Operand", "Program", "Request", "Situation", "Step",
+    "accumulator_arithmetic", "ahead_words", "along_in", "along_out", "apart_cycles", "apart_words", "boxes",
+    "bytes_between", "common_words", "edge_address", "far_cycles", "fill_words", "fused_address", "image_bytes",
+    "is_apart", "is_fusible", "listed_address", "move_address", "near_equal", "near_equal_sizes", "one_step",
+    "own_bound", "plane_words", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles",
+    "transform_refusal", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10

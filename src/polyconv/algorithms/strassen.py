@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -433,15 +433,17 @@ def _step(r: Request, keep: list[Any]) -> Step:
         "constants": r.constants, "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
         "plain": 0,
     })  # fmt: skip
-    w = patches.by_entry(r, sweep)
+    weights = cache(lambda: patches.by_entry(r, sweep))  # may be a copy: made once, and only if a form is not there
     key = (arith.name, lane, tuple(panel.sets))
-    scales = values["scales"] = r.packed(("strassen scales", arith.name), lambda: strassen_weights.scales(w[0]))
+    scales = values["scales"] = r.packed(("strassen scales", arith.name), lambda: strassen_weights.scales(weights()[0]))
     plain_sets = [(first + low, outputs) for first, outputs in panel.sets for low in (0, p.m // 2)]
-    late = r.late(("strassen late", *key), lambda: points.late_weights(r, w, plain_sets))
+    late = r.late(("strassen late", *key), lambda: points.late_weights(r, weights(), plain_sets))
     values.update(packing.late_words(r, late))
     plain = _with_sets(r, values, plain_sets, panel.entries, 1, late.weights)
     values["plain"] = fill_words(WORDS, plain, keep)
-    packed = r.packed(("strassen", *key), lambda: strassen_weights.packed_weights(r, w[0], scales, panel.sets))
+    packed = r.packed(
+        ("strassen", *key), lambda: strassen_weights.packed_weights(r, weights()[0], scales, panel.sets)
+    )
     asks = _asks(r, sweep, plan) if parts == 1 else []
     values = _with_sets(r, values, panel.sets, plan.half_entries, PRODUCTS, packed, asks)
     return Step(address, fill_words(WORDS, values, keep), values["items"])
