@@ -9,6 +9,7 @@ output channels.  Cost: the products over lane use, and a copy of the input.  Er
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -479,9 +480,13 @@ def _unzip_address(r: Request, last: Axis) -> int:
 
 
 def folds(sweep: Sweep, o: Operand) -> bool:
-    """Whether rows of results follow each other in an operand, along all axes."""
-    steps = [stride * axis.out_step for stride, axis in zip(o.spatial, sweep, strict=True)]
-    return all(steps[a] == sweep[a + 1].out * steps[a + 1] for a in range(len(sweep) - 1) if sweep[a].out > 1)
+    """Whether all results lie one step of the last axis apart in an operand, row after row.
+
+    An axis with a single output takes no step, so it must not stand between its neighbours.
+    """
+    steps = [(axis.out, stride * axis.out_step) for axis, stride in zip(sweep, o.spatial, strict=True)]
+    taken = [*(axis for axis in steps[:-1] if axis[0] > 1), steps[-1]]
+    return all(outer == count * inner for (_, outer), (count, inner) in itertools.pairwise(taken))
 
 
 def by_entry(r: Request, sweep: Sweep) -> Any:
