@@ -16,7 +16,7 @@ from polyconv.algorithms.program import Operand
 from polyconv.dtypes import Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import place
+from polyconv.runtime.arrays import mark, place
 from polyconv.runtime.dlpack import read_bfloat16
 
 __all__ = [
@@ -137,7 +137,7 @@ def result_of(p: Problem, out: Any) -> tuple[Any, Array]:
     """What the call returns, and the array to write."""
     shape = tuple(int(e or 0) for e in p.y_shape)
     if out is None:
-        fresh = np.empty(shape, p.y_dtype.numpy)
+        fresh = mark(np.empty(shape, p.y_dtype.numpy))
         return fresh, fresh
     array = as_array(out, "out")
     if array.dtype != p.y_dtype.numpy:

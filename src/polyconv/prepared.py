@@ -25,7 +25,7 @@ from polyconv.algorithms.program import Late, Program, Request, Situation
 from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.dtypes import DTYPES, Dtype, of_array
-from polyconv.errors import ArgumentError
+from polyconv.errors import ArgumentError, Error
 from polyconv.kernels import objects
 from polyconv.operands import (
     Lying,
@@ -46,7 +46,7 @@ from polyconv.planning.planner import CLOCK, Decision, choose, describe, reasons
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
-from polyconv.runtime.arrays import aligned, may_overlap, words
+from polyconv.runtime.arrays import MARKS, aligned, mark, marked, may_overlap, words
 from polyconv.runtime.call import make_entry
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
@@ -118,6 +118,8 @@ class Layer:
         Copy the weights; without it they must not change while the layer lives, which is planned for one call.
     quantities : mapping
         Run-time ``zx zw zy sx sw sy`` of quantised problems.
+    chance : int
+        As in ``Situation``: a seed by which forms are chosen, for tests.
 
     Notes
     -----
@@ -127,7 +129,9 @@ class Layer:
     def __init__(self, resolve: Callable[[int, tuple[int, ...]], Problem], w: ArrayLike, bias: ArrayLike | None = None,
                  *, layout: str = "NCHW", accuracy: str | None = None, threads: int | None = None,
                  workspace_limit: int | None = None, rigor: str | None = None, algorithm: str | None = None,
-                 own: bool = True, quantities: Mapping[str, ArrayLike | None] | None = None) -> None:  # fmt: skip
+                 own: bool = True, quantities: Mapping[str, ArrayLike | None] | None = None,
+                 chance: int | None = None) -> None:  # fmt: skip
+        self._chance = chance
         self._resolve, self._layout, self._own = resolve, layout, own
         self._asked = None if algorithm is None else Decision(algorithm, "asked")
         self._accuracy = setting("accuracy", accuracy)
@@ -236,7 +240,7 @@ class Layer:
         """All that the choice of an algorithm depends on."""
         threads = setting("threads") if self._threads is None else self._threads
         strict = self._accuracy == "strict"
-        return Situation(problem, _target(), self._limit, threads, strict, self._finite, not self._own)
+        return Situation(problem, _target(), self._limit, threads, strict, self._finite, not self._own, self._chance)
 
     def plan(self, shape: tuple[int, ...], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
@@ -415,17 +419,35 @@ class Layer:
     def _execute(self, call: _Call, x: Array, y: Array, residual: Array | None, offset: Array | None,
                  mask: Array | None) -> None:  # fmt: skip
         frame = words([v for a in (x, y, residual, offset, mask) for v in ((0, 0) if a is None else span(a))])
-        pool.run_steps(
-            call.steps, frame, call.program.workspace, environment=call.environment, threads=call.plan_threads,
-            wake=call.wake, check=call.check,
-        )  # fmt: skip
+
+        def run() -> None:
+            pool.run_steps(
+                call.steps, frame, call.program.workspace, environment=call.environment, threads=call.plan_threads,
+                wake=call.wake, check=call.check,
+            )  # fmt: skip
+
+        if not call.check:
+            run()
+            return
+        # what depends on memory that nobody wrote differs between the marks such memory starts as
+        added = residual.copy() if residual is not None and may_overlap(residual, y) else None
+        found = []
+        for pattern in MARKS:
+            with marked(pattern):
+                if added is None:
+                    mark(y)
+                else:
+                    y[...] = added
+                run()
+            found.append(y.copy("C"))
+        _same_or_raise(*found)
 
 
 def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None = None,
             residual: ArrayLike | None = None, *, out: Any = None, offset: ArrayLike | None = None,
             mask: ArrayLike | None = None, past: ArrayLike | None = None, accuracy: str | None = None,
             threads: int | None = None, workspace_limit: int | None = None, algorithm: str | None = None,
-            quantities: Mapping[str, ArrayLike | None] | None = None) -> Any:  # fmt: skip
+            quantities: Mapping[str, ArrayLike | None] | None = None, chance: int | None = None) -> Any:  # fmt: skip
     """Compute a problem once: weights are packed for this call and nothing is remembered.
 
     Parameters
@@ -436,6 +458,8 @@ def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None
         Operands in its layout and types.
     algorithm : str, optional
         Row of the table of algorithms to use.
+    chance : int, optional
+        As in ``Situation``, for tests.
 
     Returns
     -------
@@ -444,6 +468,7 @@ def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None
     """
     keywords: dict[str, Any] = {
         "accuracy": accuracy, "threads": threads, "workspace_limit": workspace_limit, "algorithm": algorithm,
+        "chance": chance,
     }  # fmt: skip
     if problem.op == "causal_conv":
         return _causal(problem, as_array(x, "x"), as_array(w, "w"), bias, past, out, keywords)
@@ -482,6 +507,24 @@ def _causal(p: Problem, x: Array, w: Array, bias: ArrayLike | None, past: ArrayL
     else:
         present = np.concatenate([history[:, :, length:], x], axis=2)
     return result, present
+
+
+def _same_or_raise(one: Array, other: Array) -> None:
+    """Compare two runs bit by bit.
+
+    Raises
+    ------
+    Error
+        If outputs differ: they were never written, or computed from memory that was not.
+    """
+    bits = (one.nbytes // max(1, one.size),)
+    differ = (one.view(np.uint8).reshape(one.shape + bits) != other.view(np.uint8).reshape(one.shape + bits)).any(-1)
+    if differ.any():
+        at = tuple(int(i) for i in np.argwhere(differ)[0])
+        raise Error(
+            f"{int(differ.sum())} of {one.size} outputs, the first at {at}, were not written or come from memory that "
+            f"was not; please report it"
+        )
 
 
 def _all_finite(w: Array) -> bool:

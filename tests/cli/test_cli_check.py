@@ -77,7 +77,7 @@ def test_fuzz_takes_an_algorithm_and_a_target(polyconv: Callable[..., Any]) -> N
     words = ("check", "--fuzz", 12, "--seed", 5, "--peers", "", "--algorithm", "direct", "--target", "baseline")
     done = polyconv(*words, "--json")
     assert done.code == 0, done.out
-    named = {"seed": 5, "operator": None, "algorithm": "direct", "target": "baseline"}
+    named = {"seed": 5, "operator": None, "algorithm": "direct", "target": "baseline", "every": False}
     assert done.json["fuzz"]["campaign"] == named
     assert "seed 5 algorithm direct target baseline: 12 problems" in polyconv(*words).out
     assert "POLYCONV_TARGET" not in os.environ or os.environ["POLYCONV_TARGET"] != "baseline"

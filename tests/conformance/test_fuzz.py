@@ -195,7 +195,7 @@ def faulty(fault: Callable[..., Any]) -> Callable[..., Any]:
 
     def compute(p: Problem, x: Any, w: Any, bias: Any = None, residual: Any = None, **named: Any) -> Any:
         out = named.pop("out", None)
-        options = ("threads", "accuracy", "workspace_limit", "algorithm", "layout")
+        options = ("threads", "accuracy", "workspace_limit", "algorithm", "layout", "chance")
         named = {k: v for k, v in named.items() if k not in options}
         if fault in OPERAND_FAULTS:
             x, w, bias = fault(p, x, w, bias)

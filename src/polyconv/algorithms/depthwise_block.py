@@ -160,8 +160,8 @@ def applicable(s: Situation) -> str | None:
     if reason is not None:
         return reason
     p = s.problem
-    if p.layout != "NHWC" or s.target.level != "avx512":
-        return "computes channels-last maps with 32 vector registers"
+    if p.layout != "NHWC":
+        return "computes channels-last maps"
     if p.m != p.c:
         return "computes one output of a channel"
     if not s.finite:
@@ -195,17 +195,17 @@ def channel_bytes(s: Situation, sweep: Sweep) -> int:
 def _asks(s: Situation, sweep: Sweep) -> bool:
     """Whether blocks ask for memory ahead."""
     p = s.problem
-    return p.c * channel_bytes(s, sweep) > depthwise_plan.FAR_BYTES and p.c * p.x_dtype.itemsize <= _PIXEL_BYTES
+    return p.c * channel_bytes(s, sweep) > s.near(depthwise_plan.FAR_BYTES) and p.c * p.x_dtype.itemsize <= _PIXEL_BYTES
 
 
 def _chunk(s: Situation, sweep: Sweep) -> int:
     """Channels of an item."""
     p, lane = s.problem, lane_of(s)
     size = p.x_dtype.itemsize
-    if p.c * channel_bytes(s, sweep) > _CACHE_BYTES:
+    if p.c * channel_bytes(s, sweep) > s.near(_CACHE_BYTES):
         return p.c
     held = sweep[-1].inp * size * lane * (_MOST * sweep[-2].stride + _TAPS)
-    return min(p.c, lane * max(4, _CHUNK_BYTES // held))
+    return min(p.c, lane * max(4, s.near(_CHUNK_BYTES) // held))
 
 
 def lane_of(s: Situation) -> int:

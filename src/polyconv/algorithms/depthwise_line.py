@@ -196,7 +196,7 @@ def _plan_of(s: Situation, sweep: Sweep) -> _Plan:
     extra = max(tap * last.dilation + lane * (across > 1) for across, tap in entries)
     slot = lane * (most + -(-extra // lane))
     row = size * math.prod(axis.inp for axis in sweep)
-    chunk = min(p.c, max(1, _CHUNK_BYTES // max(1, row)))
+    chunk = min(p.c, max(1, s.near(_CHUNK_BYTES) // max(1, row)))
     box = [max(1, axis.out) for axis in sweep]
     if s.threads > 1:
         chunk = min(chunk, max(1, p.c * (p.n or 0) // (4 * s.threads)))
@@ -209,7 +209,7 @@ def _plan_of(s: Situation, sweep: Sweep) -> _Plan:
         for first in range(0, max(1, last.out), box[-1])
         for part in (min(box[-1], last.out - first),)
     )
-    together = max(1, min(_LINES, _COPIED_BYTES // max(1, copies * slot * size)))
+    together = max(1, min(_LINES, s.near(_COPIED_BYTES) // max(1, copies * slot * size)))
     if copies < -(-last.out // (lane * most)):  # whole lines in order, as the hardware foresees them
         together = 1
     return _Plan(entries, extra, slot, copies, together, chunk, tuple(box))
@@ -222,7 +222,7 @@ def _inside(last: Axis, o: int, vectors: int, lane: int, extra: int) -> bool:
 
 def _asks(s: Situation, sweep: Sweep) -> bool:
     """Whether tiles ask for memory ahead."""
-    return s.problem.c * channel_bytes(s, sweep) > _CACHE_BYTES
+    return s.problem.c * channel_bytes(s, sweep) > s.near(_CACHE_BYTES)
 
 
 def applicable(s: Situation) -> str | None:

@@ -144,7 +144,7 @@ def _held(s: Situation, sweep: Sweep) -> _Held | None:
 
     columns = max(1, slid.out)
     window = plan.outer[0].taps if plan.slid else 1
-    while columns > plan.most and window * extent(-1, columns) * size > _WINDOW_BYTES:
+    while columns > plan.most and window * extent(-1, columns) * size > s.near(_WINDOW_BYTES):
         columns = -(-columns // 2)
     whole = max(1, sweep[0].out) if plan.slid else 1
     rows, vectors = whole, min(_MOST_VECTORS, max(1, -(-p.m // lane)))
@@ -186,7 +186,8 @@ def applicable(s: Situation) -> str | None:
         least = _LEAST_TAPS[p.rank]
         if math.prod(axis.taps for axis in sweep) < least or mean_taps(slid) < _LEAST_MET * slid.taps:
             return f"copies inputs for at least {least} taps, most of which meet the input"
-        if held is None or depthwise_plan.window_share(s, held.plan) < depthwise_plan.FAR_SHARE:
+        worth = held is not None and depthwise_plan.window_share(s, held.plan) >= depthwise_plan.FAR_SHARE
+        if held is None or not (worth or s.chance is not None):
             return "the first-level cache holds the window of a row of outputs, or the workspace no panel"
     return None
 

@@ -158,22 +158,24 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool) -> Plan:
     row_bytes = last.inp * p.x_dtype.itemsize
     if pixels:
         least, most = _CHANNELS
-        chunk = min(p.c, max(least, min(most, _CHUNK_BYTES // max(1, row_bytes * axis.inp)) // channels * channels))
+        fitting = min(most, s.near(_CHUNK_BYTES) // max(1, row_bytes * axis.inp)) // channels * channels
+        chunk = min(p.c, max(least, fitting))
     else:
         held = row_bytes * lane * (sweep[-2].taps if slid else 1)
-        vectors = max(_LEAST_VECTORS, min(24, _CHUNK_BYTES // max(1, held)))
+        vectors = max(_LEAST_VECTORS, min(24, s.near(_CHUNK_BYTES) // max(1, held)))
         chunk = p.m if not slid else min(p.m, lane // repeats * repeats * vectors)
     box = [1] * slid + [max(1, axis.out) for axis in sweep[slid:]]
     read, written = (math.prod(extents) for extents in zip(*((a.inp, a.out) for a in sweep), strict=True))
     streamed = p.c * (read * p.x_dtype.itemsize + written * p.y_dtype.itemsize)
-    banded = pixels and phases == 1 and streamed > FAR_BYTES and (slid > 0 or row_bytes * axis.inp > _MAP_BYTES)
+    large = streamed > s.near(FAR_BYTES) and (slid > 0 or row_bytes * axis.inp > s.near(_MAP_BYTES))
+    banded = pixels and phases == 1 and large
     if banded:
         chunk = channels
     if banded and not slid:
         box[slid] = min(box[slid], _BAND)
     if not pixels and slid:
         box[slid - 1] = max(1, sweep[slid - 1].out)
-        cuts = -(-held * chunk // lane // _CHUNK_BYTES) if chunk <= lane * _LEAST_VECTORS else 1
+        cuts = -(-held * chunk // lane // s.near(_CHUNK_BYTES)) if chunk <= lane * _LEAST_VECTORS else 1
         box[slid] = -(-box[slid] // max(1, min(cuts, box[slid] // rows)))
     if s.threads > 1:
         items = (p.n or 0) * -(-p.m // chunk) * math.prod(-(-a.out // b) for a, b in zip(sweep, box, strict=True))
@@ -315,7 +317,7 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     positions = plan.stride * min(rows, slid.out) + slid.taps
     edges = 0.0 if plan.held or interior(slid) == (0, slid.out) else 0.5 * guarded * positions
     apart = min(_FAR_ROW, 0.75 * last.inp * p.x_dtype.itemsize / _LINE) if pixels and slid.taps == 1 < slid.out else 0.0
-    each = 30 + (2.5 + apart) * rows + met * (entry + edges / tiles)
+    each = 30 + (2.5 + apart) * rows + met * (entry + edges / max(1, tiles))
     lists = lines * -(-p.m // plan.chunk) * (150 + min(3, strips) * met * guarded * 30)
     return lines * vectors * tiles * each, lists
 

@@ -127,8 +127,8 @@ def applicable(s: Situation) -> str | None:
     if reason is not None:
         return reason
     p = s.problem
-    if p.layout != "NCHW" or s.target.level != "avx512":
-        return "computes channels-first maps with 32 vector registers"
+    if p.layout != "NCHW":
+        return "computes channels-first maps"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the columns of the padding"
     for sweep in sweeps(p):
@@ -146,17 +146,17 @@ def _fits(axis: Axis) -> bool:
 def _ahead(s: Situation, sweep: Sweep) -> str:
     """What tiles ask for ahead: rows where phases of the rows come one after the other, else lines in order."""
     plane = channel_bytes(s, sweep)
-    if s.problem.c * plane <= _CACHE_BYTES or _alone(sweep, lane_of(s)):
+    if s.problem.c * plane <= s.near(_CACHE_BYTES) or _alone(sweep, lane_of(s)):
         return ""
     if sweep[-2].dilation == 1:
         return "lines"
-    return "rows" if plane > _CHUNK_BYTES // 2 else ""
+    return "rows" if plane > s.near(_CHUNK_BYTES) // 2 else ""
 
 
 def _chunk(s: Situation, sweep: Sweep) -> int:
     """Channels of an item."""
     channels = _channels(s.problem, sweep[-1], lane_of(s))
-    held = _CHUNK_BYTES // max(1, channels * channel_bytes(s, sweep))
+    held = s.near(_CHUNK_BYTES) // max(1, channels * channel_bytes(s, sweep))
     return min(s.problem.c, channels * max(1, held))
 
 
@@ -243,7 +243,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     weights = r.packed(("depthwise plane", arith.name, of_sweep), lambda: _packed_weights(r.weights(sweep), taps))
     of_rows = _bands(rows) if alone else []
-    apart = _ahead(s, sweep) and channel_bytes(s, sweep) > _PLANE_BYTES
+    apart = _ahead(s, sweep) and channel_bytes(s, sweep) > s.near(_PLANE_BYTES)
     row_taps = [(t * rows.dilation * r.x.spatial[-2], t * _TAPS * arith.bytes) for t in range(_TAPS)]
     values = common_words(r, sweep, box, [Lines((), (), ())] * len(sweep), 1, keep, chunk)
     values.update({

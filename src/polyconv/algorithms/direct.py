@@ -431,7 +431,7 @@ def arithmetic(s: Situation) -> str:
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[arithmetic(s) if s.finite else accumulator_arithmetic(s)]
-    return max(sweep_workspace(s, arith, sweep) for sweep in _sweeps(s, arith))
+    return max((sweep_workspace(s, arith, sweep) for sweep in _sweeps(s, arith)), default=0)
 
 
 def cost(s: Situation) -> dict[str, float]:
@@ -455,7 +455,7 @@ def _sweeps(s: Situation, arith: Arithmetic) -> tuple[Sweep, ...]:
         cut = [(*((axis,) for axis in sweep[:-axes]), *(pieces(axis) for axis in sweep[-axes:])) for sweep in whole]
         if len(whole) < sum(math.prod(map(len, one)) for one in cut) <= _MOST_PIECES * len(whole):
             ways.append(tuple(itertools.chain.from_iterable(itertools.product(*one) for one in cut)))
-    return min(ways, key=lambda way: sum(sum(sweep_cost(s, arith, sweep).values()) for sweep in way))
+    return min(ways, key=lambda way: s.price(way, sum(sum(sweep_cost(s, arith, sweep).values()) for sweep in way)))
 
 
 def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float]:
@@ -531,7 +531,7 @@ def _build(r: Request, *, careful: bool) -> Program:
     keep: list[Any] = []
     found = _sweeps(r.situation, r.arith)
     steps = [sweep_step(r, sweep, keep, careful=careful) for sweep in found]
-    needed = max(sweep_workspace(r.situation, r.arith, sweep) for sweep in found)
+    needed = max((sweep_workspace(r.situation, r.arith, sweep) for sweep in found), default=0)
     return Program(tuple(step for step in steps if step.items), needed, tuple(keep))
 
 
@@ -587,9 +587,10 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
         return box_sizes(s, arith, sweep, box, chunk)
 
     plan = fitted(chunk, budget)
-    most = LARGEST_PANEL_BYTES if s.limit is None else budget
+    most = s.near(LARGEST_PANEL_BYTES) if s.limit is None else budget
     # where weights come from memory for every box, a larger one may be worth its place
-    rooms = (budget, min(2 * budget, most)) if _weight_bytes(s, arith, sweep, plan) > _CACHED_BYTES else (budget,)
+    far = _weight_bytes(s, arith, sweep, plan) > s.near(_CACHED_BYTES)
+    rooms = (budget, min(2 * budget, most)) if far else (budget,)
     while chunk > block_channels:
         chunk = max(block_channels, chunk // 2 // block_channels * block_channels)
         for less in (fitted(chunk, room) for room in rooms):
@@ -695,7 +696,7 @@ def _vectors(s: Situation, arith: Arithmetic, steps: int, width: int) -> int:
     """Vectors of outputs of a tile: two, or three where rows are cut into tiles too low for two."""
     outputs = -(-(s.problem.m // s.problem.groups) // lanes(s.target, arith))
     choices = [v for v in (2, 3) if v <= outputs and channel_tile_rows(s.target, v)]
-    return min(choices, key=lambda vectors: _row_cycles(s, arith, steps, vectors, width)[0], default=1)
+    return min(choices, key=lambda n: s.price((n, width), _row_cycles(s, arith, steps, n, width)[0]), default=1)
 
 
 def _is_fused(p: Problem, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> bool:
@@ -732,12 +733,13 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
         packed = form.weights
     else:
         form, packed = None, r.packed(("direct", *key), lambda: packed_weights(r, r.weights(sweep), *widths))
+    near = r.situation.near
     steps = group_in_words(group_in, arith) * taps
     chunk_steps = group_in_words(min(plan.chunk, group_in), arith) * taps
     main = steps * block_outputs * arith.bytes
     rest = steps * plan.last_vectors * lane * arith.bytes
     of_block = chunk_steps * block_outputs * arith.bytes
-    far = plan.blocks * plan.chunks > 1 and _weight_bytes(r.situation, arith, sweep, plan) > _CACHED_BYTES
+    far = plan.blocks * plan.chunks > 1 and _weight_bytes(r.situation, arith, sweep, plan) > near(_CACHED_BYTES)
     values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
     values.update(_lists(r, sweep, plan, careful, fused))
     planes = 1 if r.x.c == r.x.itemsize else group_in if r.x.spatial[-1] == r.x.itemsize else 0
@@ -759,9 +761,9 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "sum_row": block_outputs * arith.bytes, "sum_row_last": plan.last_vectors * lane * arith.bytes,
         **ahead_words(r, sweep, plan.box, planes), "chunk_steps": max(1, chunk_steps),
-        "ahead_weights": of_block if far and of_block <= _NEAR_BYTES else 0,
+        "ahead_weights": of_block if far and of_block <= near(_NEAR_BYTES) else 0,
         "row_tiles": len(near_equal(plan.box[-1], channel_tile_rows(r.target, plan.vectors))),
-        "ask_results": int(along_out(r, last, "c") == "cp" and image_bytes(p)[1] * (p.n or 0) > _RESULT_BYTES),
+        "ask_results": int(along_out(r, last, "c") == "cp" and image_bytes(p)[1] * (p.n or 0) > near(_RESULT_BYTES)),
         "slots": scratch + 256, "slot_block": plan.slot_block, "slot_row": plan.slot_row,
         "tiles": words(tiles), "table_words": table_words, "word_bytes": arith.bytes,
         "fused": int(fused), "last_lanes": last_lanes,

@@ -531,7 +531,7 @@ def _lines(r: Request, plan: Plan, keep: list[Any]) -> dict[str, Any]:
             for b, (t, s) in enumerate(zip(plan.tiles, plan.strides, strict=True)) if b != a
         ]  # fmt: skip
         places = [sum(at) for at in itertools.product(*others)]
-        near = max(1, min(len(places), _NEAR_BYTES // (tile.points * plan.strides[-1])))
+        near = max(1, min(len(places), r.situation.near(_NEAR_BYTES) // (tile.points * plan.strides[-1])))
         lines += (len(records), len(records) + len(forward), len(forward), len(offsets), len(places), near)
         offsets += places
         records += [(*one, 0) for one in forward] + [(*one, 1) for one in reversed(forward)]

@@ -203,7 +203,7 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
         if (plan := _sizes(s, arith, sweep, kind, tiles, together)).workspace <= budget
         and _spectra_bytes(s, arith, plan) <= _MOST_SPECTRA_BYTES
     ]  # fmt: skip
-    for plan in sorted(plans, key=lambda plan: sum(_cost(s, arith, sweep, plan).values())):
+    for plan in sorted(plans, key=lambda plan: s.price(plan, sum(_cost(s, arith, sweep, plan).values()))):
         whole = _with_repair(s, arith, sweep, plan)
         if whole.workspace <= budget:
             return whole
@@ -345,7 +345,7 @@ def applicable(s: Situation) -> str | None:
         return "there are no channels to transform"
     if max(p.k) < _LEAST_TAPS:
         return f"needs {_LEAST_TAPS} taps along an axis, this has {max(p.k)}"
-    terms = min(math.prod(axis.taps for axis in sweep) for sweep in sweeps(p)) * (p.c // p.groups)
+    terms = min((math.prod(axis.taps for axis in sweep) for sweep in sweeps(p)), default=0) * (p.c // p.groups)
     if terms < _LEAST_TERMS:
         return f"a direct sum of {terms} products has less than half of the error"
     if not _kinds(s):

@@ -318,15 +318,20 @@ def workspace(s: Situation) -> int:
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     plans = [(family, _plan(s, arith, family)) for family in _families(s.problem)]
     slots = [_plan_in_order(s, arith, family, plan.order, fused=False) for family, plan in plans if plan.fused]
-    return max(plan.workspace for plan in (*(plan for _, plan in plans), *slots))
+    return max((plan.workspace for plan in (*(plan for _, plan in plans), *slots)), default=0)
 
 
 def scheme(s: Situation) -> str:
-    """The order of the axes, where it is not their own: taps are summed in it."""
+    """The order of the axes, where it is not their own, and which phases have it: taps are summed in it."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
-    orders = {_plan(s, arith, family).order for family in _families(s.problem)}
+    phases: dict[tuple[int, ...], list[int]] = {}
+    for number, family in enumerate(_families(s.problem)):
+        phases.setdefault(_plan(s, arith, family).order, []).append(number)
     own = tuple(range(s.problem.rank))
-    return " ".join(f"axes {','.join(map(str, order))}" for order in sorted(orders) if order != own)
+    return " ".join(
+        f"axes {','.join(map(str, order))}" + (f" of phases {','.join(map(str, some))}" if len(phases) > 1 else "")
+        for order, some in sorted(phases.items()) if order != own
+    )  # fmt: skip
 
 
 def cost(s: Situation) -> dict[str, float]:
@@ -408,7 +413,9 @@ def _plan(s: Situation, arith: Arithmetic, family: Family) -> _Plan:
     if s.problem.layout == "NCHW" and alone and is_fusible(s.problem):
         fused = _plan_in_order(one, arith, family, orders[0], fused=True)
         plans += [fused] if fused.fused else []
-    best = min(plans, key=lambda plan: sum(_cost(one, arith, plan).values())) if len(plans) > 1 else plans[0]
+    best = plans[0]
+    if len(plans) > 1:
+        best = min(plans, key=lambda plan: s.price(plan, sum(_cost(one, arith, plan).values())))
     return best if s.threads == 1 else _plan_in_order(s, arith, family, best.order, fused=best.fused)
 
 

@@ -180,7 +180,7 @@ def applicable(s: Situation) -> str | None:
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
-    return max(_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem))
+    return max((_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem)), default=0)
 
 
 def most_rows(target: Target, group: int) -> int:

@@ -289,13 +289,13 @@ def _step(r: Request, sweep: Sweep, form: _Form, address: int, keep: list[Any]) 
 
 def parts_of(r: Request, blocks: int) -> int:
     """Into how many parts the boxes of so many blocks are cut: every thread has a few, and blocks share near pixels."""
-    p, threads = r.problem, r.situation.threads
+    p, threads, near = r.problem, r.situation.threads, r.situation.near
     parts = 1 if threads == 1 else -(-4 * threads // max(1, (p.n or 0) * blocks))
     image, weights = sum(image_bytes(p)), p.m * p.c // p.groups * math.prod(p.k) * p.w_dtype.itemsize
     seldom = math.prod(p.k) <= _MOST_READ * math.prod(p.s)
-    if p.layout == "NCHW" or not seldom or image <= _IMAGE_BYTES or weights > _WEIGHT_BYTES:
+    if p.layout == "NCHW" or not seldom or image <= near(_IMAGE_BYTES) or weights > _WEIGHT_BYTES:
         return parts
-    return max(parts, -(-image // _PART_BYTES))
+    return max(parts, -(-image // near(_PART_BYTES)))
 
 
 def program_step(r: Request, sweep: Sweep, address: int, keep: list[Any], pieces: Sequence[Sequence[int]],

@@ -54,8 +54,8 @@ def applicable(s: Situation) -> str | None:
     reason = direct.applicable(s)
     if reason is not None:
         return reason
-    if p.op != "conv" or p.layout != "NCHW" or p.groups == 1 or p.c == p.groups or s.target.level != "avx512":
-        return "computes groups of several channels, channels first, with 32 vector registers"
+    if p.op != "conv" or p.layout != "NCHW" or p.groups == 1 or p.c == p.groups:
+        return "computes groups of several channels, channels first"
     if p.x not in ("f32", "f64") or accumulator_arithmetic(s) != p.x or not is_fusible(p):
         return "reads numbers as they are summed, with a cheap epilogue"
     (sweep,) = sweeps(p)

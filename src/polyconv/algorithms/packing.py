@@ -24,7 +24,7 @@ from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import unwritten, words
 from polyconv.runtime.threads import control_word, run_steps
 
 __all__ = [
@@ -176,7 +176,7 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
     size : int
         Packed weights of all groups.
     """
-    packed = aligned(size, w.dtype)
+    packed = unwritten(size, w.dtype)
     if not w.size:
         return packed
     w = forward_strides(w)
@@ -195,7 +195,7 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
 
 def late_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, size: int) -> Late:
     """As ``packed_sets``, for single channels: packed when needed."""
-    w, packed = forward_strides(w), aligned(size, w.dtype)
+    w, packed = forward_strides(w), unwritten(size, w.dtype)
     keep: list[Any] = []
     straight = 1 in (block, w.shape[3])
     values = source_words(r, w, sets, packed, by_tap=not straight)

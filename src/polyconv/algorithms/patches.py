@@ -257,7 +257,7 @@ def _cheapest(s: Situation, sweep: Sweep) -> Plan:
     """The plan for tensors that lie as their layout says, if there is a choice one that fits."""
     plans = [_plan(s, pixels, sweep) for pixels in ((False, True) if s.problem.layout == "NCHW" else (False,))]
     budget = s.budget(PANEL_BYTES)
-    return min(plans, key=lambda plan: (plan.workspace > budget, sum(_cost(s, plan, sweep).values())))
+    return min(plans, key=lambda plan: (plan.workspace > budget, s.price(plan, sum(_cost(s, plan, sweep).values()))))
 
 
 _HELD_BYTES, _AGAIN = 1 << 20, 0.3
@@ -286,9 +286,9 @@ def _plan(s: Situation, pixels: bool, sweep: Sweep) -> Plan:
         block = max(1, block // vector * vector)
         box = (*single[:axis], block, *extents[axis + 1 :])
         plan = sizes(s, arith, sweep, pixels, box)
-        cycles = sum(_cost(s, plan, sweep).values())
-        if plan.workspace <= budget and cycles < least:
-            best, least = plan, cycles
+        price = s.price(plan, sum(_cost(s, plan, sweep).values()))
+        if plan.workspace <= budget and price < least:
+            best, least = plan, price
     return best
 
 
@@ -431,7 +431,7 @@ def _ahead(r: Request, sweep: Sweep, plan: Plan) -> tuple[int, int]:
     """
     axis, p = sweep[-1], r.problem
     plain = len(sweep) == axis.taps == axis.stride == p.groups == 1 and r.x.spatial[-1] == r.x.itemsize
-    if not (plain and plan.planes and image_bytes(p)[0] > _HELD_BYTES):
+    if not (plain and plan.planes and image_bytes(p)[0] > r.situation.near(_HELD_BYTES)):
         return 0, 0
     return r.situation.threads * plan.box[-1] * r.x.itemsize, r.x.c
 

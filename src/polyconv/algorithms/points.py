@@ -142,7 +142,7 @@ def cut_outputs(s: Situation, lane: int, form: str, outputs: int | None = None
     if form == "square":
         return tuple(near_equal(outputs, square_tile(s.target))), 1
     vectors = -(-outputs // lane)
-    large = p.layout == "NHWC" and image_bytes(p)[1] > _WRITTEN_BYTES
+    large = p.layout == "NHWC" and image_bytes(p)[1] > s.near(_WRITTEN_BYTES)
     four = channel_tile(s.target, 4) > 0 and (large or math.prod(o or 0 for o in p.out) <= _FEW_PIXELS)
     wide = max(0, vectors // 4 - (vectors % 4 == 1)) if four else 0
     left = vectors - 4 * wide
@@ -212,7 +212,7 @@ def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused:
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, written=written) if fused else of_sums(r.arith.name)
     late, lines = 0, 1
     if ahead[0]:
-        late = min(len(sets), max(1, _LATE_BYTES // (sets[0][1] * entries * r.arith.bytes)))
+        late = min(len(sets), max(1, r.situation.near(_LATE_BYTES) // (sets[0][1] * entries * r.arith.bytes)))
         if form == "pixel":
             lines = -(-pixel_tiles(r.target)[sets[0][1]] * r.target.vector_bytes // 64)
         spec = replace(spec, asked=-(-lines // late))

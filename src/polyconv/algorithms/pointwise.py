@@ -295,9 +295,9 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, form: str, p
     tall = max((outputs for _, outputs in sets), default=1) if form != "channel" else width * lane
     if form != "channel":  # a whole number of the tiles that most outputs take
         least = lane if form == "square" else lane * pixel_tiles(s.target)[tall]
-        wanted = (_INPUT_BYTES if _is_far(p, sweep) else _NEAR_BYTES) // read // least * least
+        wanted = s.near(_INPUT_BYTES if _is_far(s, sweep) else _NEAR_BYTES) // read // least * least
     else:
-        least, wanted = channel_tile(s.target, width), _INPUT_BYTES // read
+        least, wanted = channel_tile(s.target, width), s.near(_INPUT_BYTES) // read
     slot_pixels = _SLOT_BYTES // (arith.bytes * tall * phases)
     most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
     extents = [axis.out for axis in sweep]
@@ -307,12 +307,13 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, size: int, form: str, p
     return _Plan(form, sweep, box, sets, width, size // phases, phases)
 
 
-def _is_far(p: Problem, axes: Sweep) -> bool:
+def _is_far(s: Situation, axes: Sweep) -> bool:
     """Whether the items of folded axes, perhaps the batch among them, ask early for the input."""
+    p = s.problem
     image, _ = image_bytes(p)
     one = len(axes) == axes[0].stride == axes[0].taps == p.groups == 1 and p.m > 0
     whole = math.prod(axis.inp for axis in axes) * p.c * p.x_dtype.itemsize * (p.n or 0)
-    return one and image > _MOST_NEAR and whole > _FAR_BYTES
+    return one and image > s.near(_MOST_NEAR) and whole > s.near(_FAR_BYTES)
 
 
 def _packed_strides(axes: Sequence[Axis], extent: str) -> Operand:
@@ -334,11 +335,12 @@ def _ahead(r: Request, axes: Sweep, plan: _Plan) -> tuple[int, int]:
             together if r.x.c == r.x.itemsize else r.x.c)  # fmt: skip
 
 
-def _written_ahead(p: Problem, plan: _Plan) -> int:
+def _written_ahead(s: Situation, plan: _Plan) -> int:
     """How many tiles early results are asked for: those that memory holds, not in parts where channels lie together."""
+    p = s.problem
     several = p.layout == "NHWC" and (len(plan.sets) > 1 or plan.part[1] < p.m // p.groups)
     entries = max(1, _entries(p, plan.sweep))
-    near = (p.n or 0) * sum(image_bytes(p)) <= _CACHED_BYTES
+    near = (p.n or 0) * sum(image_bytes(p)) <= s.near(_CACHED_BYTES)
     if near or several or plan.times * plan.phases > 1 or entries > 2 * _EARLY_ENTRIES:
         return 0
     return min(_MOST_EARLY, -(-_EARLY_ENTRIES // entries))
@@ -355,11 +357,11 @@ def _expected(s: Situation, arith: Arithmetic, family: _Family) -> tuple[_Plan, 
         forms.append(("square", 1))
     plans: list[tuple[_Plan, ...]] = [(_plan(s, arith, axes, len(family), form, phases),) for form, phases in forms]
     rest = outputs % lane
-    near = (s.problem.n or 0) * image_bytes(s.problem)[0] <= _TWICE_BYTES
+    near = (s.problem.n or 0) * image_bytes(s.problem)[0] <= s.near(_TWICE_BYTES)
     if ("square", 1) in forms and near and 0 < rest < outputs and rest <= square_tile(s.target):
         parts = (("channel", (0, outputs - rest)), ("square", (outputs - rest, rest)))
         plans.append(tuple(_plan(s, arith, axes, len(family), form, 1, part) for form, part in parts))
-    return min(plans, key=lambda some: sum(sum(_cost(s, arith, plan).values()) for plan in some))
+    return min(plans, key=lambda some: s.price(some, sum(sum(_cost(s, arith, plan).values()) for plan in some)))
 
 
 def _lies_in_rows(s: Situation, axes: Sweep) -> bool:
@@ -430,7 +432,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
                 leaving += 24.0  # and of rows that are as short as these squares
             moves += times * width * used * leaving
     batch, far = (p.n or 0) * p.groups, 0.0
-    if p.layout == "NHWC" and not _is_far(p, plan.sweep):
+    if p.layout == "NHWC" and not _is_far(s, plan.sweep):
         far = far_cycles(p, rows * width * group_in * arith.bytes) * (_LISTED_LATE if listed else 1.0)
     rows *= plan.times * plan.phases
     moves = (moves * rows + 250.0 * box_count + far) * batch
@@ -481,7 +483,7 @@ def _step(given: Request, family: _Family, expected: _Plan, keep: list[Any]) -> 
 
     functions, records = points.set_tables(
         r, plan.sets, entries, fused, "listed" if listed else plan.form, most, _places(given, family, plan.phases),
-        _ahead(r, axes, plan) if _is_far(p, axes) else (0, 0), _written_ahead(given.problem, plan),
+        _ahead(r, axes, plan) if _is_far(s, axes) else (0, 0), _written_ahead(s, plan),
     )
     key = ("point", plan.phases, *(tuple((a.taps, a.first_tap, a.tap_step) for a in sweep) for sweep in family))
     packed = points.packed_weights(
@@ -577,7 +579,7 @@ def _stacked(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
     """The request with its batch as the outermost axis, if boxes may hold several images; no bits depend on it."""
     p = r.problem
     images = p.n or 0
-    if images < 2 or (p.layout == "NCHW" and image_bytes(p)[0] > _STACKED_BYTES):
+    if images < 2 or (p.layout == "NCHW" and image_bytes(p)[0] > r.situation.near(_STACKED_BYTES)):
         return r, sweep
 
     def stack(o: Operand) -> Operand:

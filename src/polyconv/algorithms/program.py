@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +73,10 @@ class Situation:
         Whether all weights are finite.
     once : bool
         The weights come anew with each call, which then also prepares them; else a layer does, for all calls.
+    chance : int or None
+        A seed by which an algorithm then chooses among its forms, and how large it takes caches to be; None to choose
+        by price and for real caches.  For tests: each form must be right wherever it can be built, and with small
+        caches a small problem has several boxes.
     """
 
     problem: Problem
@@ -81,10 +86,25 @@ class Situation:
     strict: bool = False
     finite: bool = True
     once: bool = False
+    chance: int | None = None
 
     def budget(self, preferred: int) -> int:
         """Workspace bytes a thread may plan with."""
-        return preferred if self.limit is None else min(preferred, self.limit + FREE_BYTES)
+        near = self.near(preferred)
+        return near if self.limit is None else min(near, self.limit + FREE_BYTES)
+
+    def near(self, size: int) -> int:
+        """Bytes that decide how work is cut and what is asked for early, but no value of a result."""
+        return size if self.chance is None else max(1, size >> 4 * (_lot(self.chance, size) % 5))
+
+    def price(self, form: object, cycles: float) -> float:
+        """What decides among forms, the lowest wins: predicted cycles, or a lot where that is left to chance."""
+        return cycles if self.chance is None else float(_lot(self.chance, form))
+
+
+def _lot(seed: int, thing: object) -> int:
+    """A number that seems random, the same in each process: from a seed and what it is drawn for."""
+    return zlib.crc32(f"{seed} {thing!r}".encode())
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -279,7 +299,7 @@ def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> di
     In ``planes`` planes they lie together; 0 if they do not.
     """
     read, images = image_bytes(r.problem)[0], r.problem.n or 0
-    if not planes or read * images <= _HELD_BYTES:
+    if not planes or read * images <= r.situation.near(_HELD_BYTES):
         return {"ahead": 0, "ahead_bytes": 0, "ahead_planes": 0}
     ahead = bytes_between(r, sweep, box)
     if not ahead and images > 1:  # the next box is an image

@@ -332,7 +332,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     last = sweep[-1]
     total = max(1, -(-group_out // lane))
     most = max(run_tiles(s.target))
-    if group_in * math.prod(axis.taps for axis in sweep) * min(most, total) * s.target.vector_bytes > _NEAR_BYTES:
+    weights = group_in * math.prod(axis.taps for axis in sweep) * min(most, total) * s.target.vector_bytes
+    if weights > s.near(_NEAR_BYTES):
         most = min(most, _FAR_VECTORS)
     blocks = -(-total // most)
     vectors = -(-total // blocks)
@@ -443,7 +444,7 @@ def _plane_entries(last: Axis, channels: int, places: Sequence[int], pixel: int,
 
     Taps of a row may lie ``together``, and are a run.
     """
-    runs = [(0, last.taps)] if together else [(t, 1) for t in range(last.taps)]
+    runs = [(0, last.taps)] if together and last.taps else [(t, 1) for t in range(last.taps)]
     taps = len(places) * last.taps
     return (tuple(
         v for c in range(channels) for tap, place in enumerate(places) for t, count in runs

@@ -300,9 +300,9 @@ def _cheapest(s: Situation) -> _Plan:
         if count in (3, 5, 7):  # two threads would not share them evenly
             continue
         plan = _sizes(halved, (*single[:axis], block, *extents[axis + 1 :]))
-        cycles = sum(_cost(s, plan).values())
-        if plan.workspace <= budget and cycles < least:
-            best, least = plan, cycles
+        price = s.price(plan, sum(_cost(s, plan).values()))
+        if plan.workspace <= budget and price < least:
+            best, least = plan, price
     return best
 
 
@@ -457,7 +457,7 @@ def _asks(r: Request, sweep: Sweep, plan: _Plan) -> list[tuple[int, int]]:
     """
     p, panel, x = r.problem, plan.panel, r.x
     whole = all(axis.taps == (1 if panel.planes else axis.stride) for axis in sweep)
-    if not whole or (p.n or 0) * image_bytes(p)[0] <= _FAR_BYTES:
+    if not whole or (p.n or 0) * image_bytes(p)[0] <= r.situation.near(_FAR_BYTES):
         return []
     cut = next((a for a, (axis, b) in enumerate(zip(sweep, panel.box, strict=True)) if b < axis.out), None)
     size = x.spatial[0] * sweep[0].inp if cut is None else panel.box[cut] * sweep[cut].stride * x.spatial[cut]

@@ -16,7 +16,7 @@ from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.strassen import PRODUCTS, weight_sums
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import unwritten, words
 
 __all__ = ["packed_weights", "scales"]
 
@@ -61,7 +61,7 @@ def packed_weights(r: Request, w: NDArray[Any], scales: NDArray[Any], sets: Sequ
         width = -(-outputs // lane) * lane
         of_sets.append(Set(first, outputs, width, at, 0))
         at += PRODUCTS * half * width
-    packed, widest = aligned(at, w.dtype), max(s.width for s in of_sets)
+    packed, widest = unwritten(at, w.dtype), max(s.width for s in of_sets)
     divisors = np.ones(m + widest, w.dtype)  # lanes beyond the last output, whose weights are zeros, have some too
     np.copyto(divisors[:m], scales, where=scales > 0)
     quarter = ROW_WORDS * widest * w.itemsize

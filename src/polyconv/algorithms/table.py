@@ -35,6 +35,7 @@ from polyconv.algorithms import (
     woven,
 )
 from polyconv.algorithms.program import FREE_BYTES, Program, Request, Situation, accumulator_arithmetic, own_bound
+from polyconv.target import Target
 
 __all__ = ["ALGORITHMS", "Algorithm"]
 
@@ -62,6 +63,8 @@ class Algorithm:
         ``scheme(situation)``: what else fixes the bits; empty if nothing does.
     preparing : callable
         ``preparing(situation)``: predicted cycles of what comes before the first call: the program and the weights.
+    excluded : callable
+        ``excluded(target)``: None, or why no problem at all can use it on a target.
     """
 
     name: str
@@ -73,14 +76,20 @@ class Algorithm:
     build: Callable[[Request], Program]
     scheme: Callable[[Situation], str] = lambda s: ""
     preparing: Callable[[Situation], float] = packing.cycles
+    excluded: Callable[[Target], str | None] = lambda target: None
 
     def refusal(self, s: Situation) -> str | None:
         """None, or why it cannot be used: not applicable, or beyond the workspace limit."""
-        reason = self.applicable(s)
+        reason = self.excluded(s.target) or self.applicable(s)
         if reason is not None or s.limit is None:
             return reason
         needed = self.workspace(s) - FREE_BYTES
         return f"needs {needed} bytes of workspace, the limit is {s.limit}" if needed > s.limit else None
+
+
+def _few_registers(target: Target) -> str | None:
+    """Why tiles that fill 32 vector registers are not used."""
+    return None if target.level == "avx512" else f"needs 32 vector registers, {target.level} has fewer"
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -108,19 +117,19 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("depthwise", depthwise_plan.applicable, depthwise_plan.cost, depthwise_plan.workspace,
                   accumulator_arithmetic, own_bound, depthwise.build),
         Algorithm("depthwise_block", depthwise_block.applicable, depthwise_block.cost, depthwise_block.workspace,
-                  accumulator_arithmetic, own_bound, depthwise_block.build),
+                  accumulator_arithmetic, own_bound, depthwise_block.build, excluded=_few_registers),
         Algorithm("depthwise_line", depthwise_line.applicable, depthwise_line.cost, depthwise_line.workspace,
                   accumulator_arithmetic, own_bound, depthwise_line.build),
         Algorithm("depthwise_panel", depthwise_panel.applicable, depthwise_panel.cost, depthwise_panel.workspace,
                   accumulator_arithmetic, own_bound, depthwise_panel.build),
         Algorithm("depthwise_plane", depthwise_plane.applicable, depthwise_plane.cost, depthwise_plane.workspace,
-                  accumulator_arithmetic, own_bound, depthwise_plane.build),
+                  accumulator_arithmetic, own_bound, depthwise_plane.build, excluded=_few_registers),
         Algorithm("grouped", grouped.applicable, grouped.cost, grouped.workspace, accumulator_arithmetic, own_bound,
                   grouped.build),
         Algorithm("in_place", in_place.applicable, in_place.cost, in_place.workspace, accumulator_arithmetic, own_bound,
                   in_place.build),
         Algorithm("in_planes", in_planes.applicable, in_planes.cost, in_planes.workspace, accumulator_arithmetic,
-                  own_bound, in_planes.build),
+                  own_bound, in_planes.build, excluded=_few_registers),
         Algorithm("stem", stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build,
                   stem.scheme),
         Algorithm("woven", woven.applicable, woven.cost, woven.workspace, accumulator_arithmetic, own_bound,

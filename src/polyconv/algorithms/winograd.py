@@ -169,7 +169,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
         "word_bytes": arith.bytes, "flags": plan.flags, "again": _part(r, again), "again_header": plan.v,
         "again_words": again_words, "repair": direct.repair_address(r),
-        **_early(r, sweep, plan, values["items"]), "asks": int(packed.nbytes > _DRIVING_BYTES),
+        **_early(r, sweep, plan, values["items"]), "asks": int(packed.nbytes > r.situation.near(_DRIVING_BYTES)),
         "inputs": _part(r, inputs), "narrow": int(plan.last_vectors < plan.vectors),
         "output_transforms": words([_output_transform(r, plan, plan.vectors), 0,
                                     _output_transform(r, plan, plan.last_vectors), 0]),
@@ -214,7 +214,7 @@ def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> dict[str, int]:
         runs, step, size = -(-row // _RUN_BYTES), _RUN_BYTES, _RUN_BYTES
     rows = math.prod(h.count for h in plan.held[:-1])
     calls = plan.y.n * plan.x.n * plan.blocks * -(-plan.tiles // channel_tile(r.target, plan.vectors))
-    far = (p.n or 0) * p.c * math.prod(axis.inp for axis in sweep) * r.x.itemsize > NEAR_BYTES
+    far = (p.n or 0) * p.c * math.prod(axis.inp for axis in sweep) * r.x.itemsize > r.situation.near(NEAR_BYTES)
     return {
         "notes": plan.notes, "item_count": items, "items_ahead": r.situation.threads,
         "runs_a_call": -(-rows * runs // calls) if far else 0, "runs_a_row": max(1, runs), "run_step": step,

@@ -249,7 +249,7 @@ def applicable(s: Situation) -> str | None:
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
-    return max(_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem))
+    return max((_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem)), default=0)
 
 
 def cost(s: Situation) -> dict[str, float]:

@@ -363,9 +363,9 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
     for y, x in _schemes(sweep, s.problem.c // s.problem.groups):
         if _at_least(s, arith, sweep, y, x) < least:
             for plan in _candidates(s, arith, sweep, y, x):
-                cycles = sum(_cost(s, arith, sweep, plan).values())
-                if cycles < least:
-                    best, least = plan, cycles
+                price = s.price(plan, sum(_cost(s, arith, sweep, plan).values()))
+                if price < least:
+                    best, least = plan, price
     return best
 
 
@@ -482,12 +482,12 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     sum_row = vectors * lane * arith.bytes
     sums_bytes = math.prod(outer) * tiles * sum_row
     if not together:
-        most = 1 if s.limit is not None else min(_MOST_TOGETHER, _SUMS_BYTES // (y.n * x.n * sums_bytes))
+        most = 1 if s.limit is not None else min(_MOST_TOGETHER, s.near(_SUMS_BYTES) // (y.n * x.n * sums_bytes))
         together = -(-blocks // -(-blocks // max(1, most)))
     s_point = (-(-together * sums_bytes // 64) | 1) * 64
     out_line = (width + x.m) * sum_row
     header = -(-(24 * len(sweep)) // 64) * 64 + 256
-    chunk_blocks = min(in_blocks, max(1, _PANEL_BYTES // block_bytes))
+    chunk_blocks = min(in_blocks, max(1, s.near(_PANEL_BYTES) // block_bytes))
     v = header + chunk_blocks * block_bytes
     sums = v + y.n * x.n * v_point
     out = sums + y.n * x.n * s_point

@@ -301,7 +301,8 @@ def preparing(s: Situation) -> float:
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[accumulator_arithmetic(s)]
-    return max(_plan(s, arith, sweep, near).workspace for sweep in sweeps(s.problem) for near in (False, True))
+    workspaces = (_plan(s, arith, sweep, near).workspace for sweep in sweeps(s.problem) for near in (False, True))
+    return max(workspaces, default=0)
 
 
 def cost(s: Situation) -> dict[str, float]:
@@ -495,7 +496,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "reach": plan.pitch - plan.box[-1], "outer_lines": math.prod(h.count for h in plan.held[:-2]),
         "near_in": int(near), "near_out": int(near), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
         "y_lines": plan.held[-2].count, "channel_bytes": plan.channel_bytes,
-        "transform_in": _row(r, move_in, asks=(p.n or 0) * image_bytes(p)[0] > _NEAR_IMAGE) if near
+        "transform_in": _row(r, move_in, asks=(p.n or 0) * image_bytes(p)[0] > r.situation.near(_NEAR_IMAGE)) if near
         else _row(r, Move(arith.name, arith.accumulator, "pp")),
         "v": plan.v, "v_point": plan.v_point, "v_line": v_line, "v_channel": plan.v_channel,
         **row_lists(sweep[:-2], entries, ENTRY_WORDS),
@@ -503,7 +504,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "tile_count": len(plan.heights), "tile_words": 3 + 2 * plan.most_vectors, "weights": packed,
         "w_group": SCHEME.n * group_out * of_output, "sums": plan.sums, "s_point": plan.s_point,
         "s_channel": plan.vectors * vector_bytes, "points": SCHEME.n,
-        "transform_out": _row(r, move_out, asks=(p.n or 0) * image_bytes(p)[1] > _FAR_BYTES) if near
+        "transform_out": _row(r, move_out, asks=(p.n or 0) * image_bytes(p)[1] > r.situation.near(_FAR_BYTES)) if near
         else _row(r, Move(arith.accumulator, arith.name, "pp", Epilogue())),
         "y_row": y_row, "r_row": r_row, "out": plan.out, "out_line": plan.out_line,
         "out_row": plan.box[-2] * SCHEME.m * plan.out_line, "out_channel": plan.out_channel,

@@ -19,7 +19,7 @@ from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import weight_transform
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import unwritten, words
 
 __all__ = ["packed_weights", "places"]
 
@@ -94,7 +94,7 @@ def packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
     ]  # fmt: skip
     group_bytes, *begins = places(r, sweep, plan)
     of_group = group_bytes // w.itemsize
-    packed = aligned(groups * of_group, w.dtype)
+    packed = unwritten(groups * of_group, w.dtype)
     sets = []
     for first in range(0, m, plan.vectors * lane):
         width = min(plan.vectors, -(-(m - first) // lane)) * lane

@@ -335,7 +335,7 @@ def _expected(s: Situation) -> _Plan:
     flat = _plan(s, flat=True)
     if not is_fusible(s.problem):
         return flat
-    return min((_plan(s, flat=False), flat), key=lambda plan: sum(_cost(s, plan).values()))
+    return min((_plan(s, flat=False), flat), key=lambda plan: s.price(plan, sum(_cost(s, plan).values())))
 
 
 def workspace(s: Situation) -> int:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from polyconv.algorithms.table import ALGORITHMS
 from polyconv.cli import render
 from polyconv.cli.options import AsJson
 from polyconv.conformance.operands import operands
@@ -87,6 +88,10 @@ def command(
         str | None,
         typer.Option("--target", metavar="LEVEL", help="Fuzz kernels for avx512, avx2 or baseline."),
     ] = None,
+    every_algorithm: Annotated[
+        bool,
+        typer.Option("--every-algorithm", help="With --fuzz: each problem by every algorithm that takes it."),
+    ] = False,
     faults: Annotated[
         bool, typer.Option("--faults", help="Plant faults in the kernels: do --fuzz and check mode see them?")
     ] = False,
@@ -95,15 +100,20 @@ def command(
     """Test that polyconv computes right on this machine."""
     if conformance + faults + (fuzz is not None) > 1:
         raise typer.BadParameter("--conformance, --fuzz and --faults are separate runs; give one of them")
-    given = {"--resume": resume, "--peers": peers, "--algorithm": algorithm, "--target": target}
+    given = {
+        "--resume": resume, "--peers": peers, "--algorithm": algorithm, "--target": target,
+        "--every-algorithm": every_algorithm or None,
+    }  # fmt: skip
     if fuzz is None and (named := [name for name, value in given.items() if value is not None]):
         raise typer.BadParameter(f"{' and '.join(named)} belong to --fuzz N")
+    if every_algorithm and (peers or algorithm is not None):
+        raise typer.BadParameter("--every-algorithm tries all of them against the oracle alone; leave out the others")
     if conformance:
         passed = _conformance(as_json=as_json)
     elif faults:
         passed = _faults(as_json=as_json)
     elif fuzz is not None:
-        passed = _fuzz(fuzz, seed, resume, peers, algorithm, target, as_json=as_json)
+        passed = _fuzz(fuzz, seed, resume, peers, algorithm, target, every=every_algorithm, as_json=as_json)
     else:
         passed = _self_test(seed, as_json=as_json)
     if not passed:
@@ -194,24 +204,32 @@ def _fuzz(
     algorithm: str | None,
     target: str | None,
     *,
+    every: bool,
     as_json: bool,
 ) -> bool:
     from polyconv.conformance import fuzz
     from polyconv.conformance.peers import available
 
-    engines = available() if peers is None else tuple(name for name in peers.split(",") if name)
+    named = tuple(name for name in (peers or "").split(",") if name)
+    engines = available() if peers is None and not every else named
     with render.progress("fuzz") as advance:
         report = fuzz.run(
-            count, seed, algorithm=algorithm, target=target, resume=resume, peers=engines,
+            count, seed, algorithm=algorithm, target=target, every=every, resume=resume, peers=engines,
             progress=lambda state: advance(state.next, count),
         )  # fmt: skip
     if as_json:
-        render.document({"command": "check", "fuzz": report})
-        return not report.findings
+        render.document({"command": "check", "fuzz": report, "never_run": report.idle})
+        return report.passed
     render.table("problems", ("kind", "tried"), sorted(report.operators.items()), right="tried")
     outcomes = [(engine, *row) for engine, tally in report.peers.items() for row in sorted(tally.items())]
     if outcomes:
         render.table("other engines", ("engine", "outcome", "problems"), outcomes, right="problems")
+    if every:
+        runs = [(name, report.runs.get(name, 0), report.excluded.get(name, "")) for name in ALGORITHMS]
+        render.table("runs by algorithm, each in two forms on one thread and on two", ("algorithm", "runs", ""), runs,
+                     right="runs")  # fmt: skip
+    for name in report.idle:
+        render.line(f"{name} was never run: try more problems, or another --seed")
     for finding in report.findings:
         render.line(str(finding))
     if report.not_applicable:
@@ -220,7 +238,7 @@ def _fuzz(
         f"{report.campaign}: {report.next} problems, {len(report.mismatches)} mismatches of polyconv, "
         f"{len(report.findings) - len(report.mismatches)} of other engines without an explanation"
     )
-    return not report.findings
+    return report.passed
 
 
 def _faults(*, as_json: bool) -> bool:

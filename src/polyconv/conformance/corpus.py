@@ -1,8 +1,10 @@
 """Random problems: a seed and an index in, one ``Problem`` out, the same on every machine.
 
-Sizes are drawn around the edges at which tiles and vectors end, then halved until the problem fits
-a budget of multiply-adds, so that a case takes milliseconds.  It must not know who computes the
-problems, nor with which arrays.
+Convolutions come in three kinds: any sizes around the edges at which tiles and vectors end; axes of the sort that
+algorithms get wrong (a single input, a single tap between pads, outputs beyond the input, windows that do not overlap,
+odd strides with dilations); and layers as networks have them, which the specialised algorithms take.  Sizes are then
+halved until the problem fits a budget of multiply-adds, so that a case takes milliseconds.  It must not know who
+computes the problems, nor with which arrays.
 """
 
 from __future__ import annotations
@@ -105,13 +107,74 @@ def _axes(rng: np.random.Generator, rank: int) -> dict[str, Any]:
     return {"k": k, "s": s, "d": d, "pads": pads}
 
 
-def _conv(rng: np.random.Generator, op: str = "conv") -> Problem:
+def _edgy_axis(rng: np.random.Generator) -> tuple[int, int, int, int, tuple[int, int]]:
+    """One axis of the sort that is easy to get wrong: its input, kernel, stride, dilation and pads."""
+    kind = int(rng.integers(6))
+    begin, end = int(rng.integers(4)), int(rng.integers(4))
+    s, d, k = int(rng.integers(1, 4)), int(rng.integers(1, 4)), _pick(rng, (1, 1, 2, 3, 5))
+    i = _pick(rng, _EXTENTS[:12])
+    if kind == 0:  # a single input, with or without padding around it
+        return 1, k, s, d, (begin, end)
+    if kind == 1:  # a single tap between pads: outputs that meet only padding
+        return i, 1, int(rng.integers(1, 6)), 1, (begin, end)
+    if kind == 2:  # windows that do not overlap
+        return i, k, int(rng.integers(k, k + 3)), 1, (begin, end)
+    if kind == 3:  # odd strides and dilations together
+        return i, _pick(rng, (2, 3, 4)), _pick(rng, (3, 5, 7)), _pick(rng, (2, 3, 4, 5, 6)), (begin, end)
+    if kind == 4:  # a single output
+        reach = effective_kernel(k, d)
+        return reach, k, s, d, (0, 0)
+    reach = effective_kernel(k, d)  # outputs far beyond the input on both sides
+    return i, k, s, d, (reach + begin, reach + end)
+
+
+def _edgy(rng: np.random.Generator) -> tuple[tuple[int, int, int], tuple[int, ...], dict[str, Any]]:
+    """Groups, extents and axes: many axes or few channels at times, of which each may be edgy."""
+    rank = _pick(rng, (1, 2, 2, 3, 3, 3, 4, 5))
+    i, k, s, d, pads = zip(*(_edgy_axis(rng) for _ in range(rank)), strict=True)
+    if rank > 3:
+        i, k = tuple(min(e, 5) for e in i), tuple(min(taps, 3) for taps in k)
+    few = (1, int(rng.integers(1, 4)), int(rng.integers(1, 6)))
+    return few if _chance(rng, 0.25) else _groups(rng), i, {"k": k, "s": s, "d": d, "pads": pads}
+
+
+def _layer_like(rng: np.random.Generator) -> tuple[tuple[int, int, int], tuple[int, ...], dict[str, Any]]:
+    """Groups, extents and axes as networks have them: one kernel, stride and dilation for all axes, and equal pads."""
+    rank = _pick(rng, (1, 2, 2, 2, 2, 3))
+    many = _pick(rng, _CHANNELS[8:])
+    kind = _pick(rng, ("dense", "pairs", "depthwise", "depthwise", "small groups", "small groups"))
+    groups = {
+        "dense": (1, _pick(rng, _CHANNELS[6:]), _pick(rng, _CHANNELS[6:])),
+        "pairs": (1, 2 * _pick(rng, (8, 9, 16, 17, 24)), 2 * _pick(rng, (1, 4, 8, 9, 16, 17))),
+        "depthwise": (many, 1, 1),
+        "small groups": (int(rng.integers(2, 13)), *(_pick(rng, (2, 3, 4, 8, 16)),) * 2),
+    }[kind]
+    taps = _pick(rng, (1, 2, 3, 3, 3, 3, 5, 7, 9) if rank < 3 else (1, 2, 3, 3))
+    if rank == 1 and _chance(rng, 0.3):
+        taps = int(rng.integers(12, 64))
+    if kind == "pairs":
+        taps = _pick(rng, (1, 1, 2, 4))
+    stride = taps if kind == "pairs" else _pick(rng, (1, 1, 1, 1, 2))
+    dilation = _pick(rng, (1, 1, 1, 1, 2, 3)) if stride == 1 else 1
+    pad = 0 if kind == "pairs" else _pick(rng, (0, 1, 1)) * (effective_kernel(taps, dilation) // 2)
+    extents = tuple(max(_pick(rng, _EXTENTS[3:]), effective_kernel(taps, dilation) - 2 * pad) for _ in range(rank))
+    k = (*(1,) * (rank - 1), taps) if _chance(rng, 0.15) else (taps,) * rank
+    pads = tuple((pad, pad) if n > 1 else (0, 0) for n in k)
+    return groups, extents, {"k": k, "s": (stride,) * rank, "d": (dilation,) * rank, "pads": pads}
+
+
+def _any(rng: np.random.Generator) -> tuple[tuple[int, int, int], tuple[int, ...], dict[str, Any]]:
+    """Groups, extents and axes, each drawn apart."""
     rank = _pick(rng, (1, 1, 2, 2, 2, 2, 3, 3, 4))
-    x, w, y = _types(rng)
     is_deep = _chance(rng, 0.06)  # more channels than are held at a time
-    g, c, m = (1, _pick(rng, _DEEP), _pick(rng, _GROUP_CHANNELS)) if is_deep else _groups(rng)
+    groups = (1, _pick(rng, _DEEP), _pick(rng, _GROUP_CHANNELS)) if is_deep else _groups(rng)
     axes = _axes(rng, rank)
-    i = tuple(_pick(rng, _EXTENTS[:6] if is_deep else _EXTENTS) for _ in range(rank))
+    return groups, tuple(_pick(rng, _EXTENTS[:6] if is_deep else _EXTENTS) for _ in range(rank)), axes
+
+
+def _conv(rng: np.random.Generator, op: str = "conv") -> Problem:
+    x, w, y = _types(rng)
+    (g, c, m), i, axes = _pick(rng, (_any, _any, _edgy, _edgy, _layer_like, _layer_like, _layer_like))(rng)
     p = Problem(
         op, x, w, y, _pick(rng, ("NCHW", "NHWC")), _pick(rng, (1, 1, 1, 2, 3)), g * c, i, g * m,
         **axes, groups=g, bias=_chance(rng, 0.5), residual=_chance(rng, 0.25), activation=_activation(rng, y),

@@ -22,6 +22,7 @@ from pathlib import Path
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance.corpus import OPERATORS
 from polyconv.conformance.deviations import crash, explanation
+from polyconv.conformance.every import by_every_algorithm, excluded
 from polyconv.conformance.judge import Expected, complaint, expected
 from polyconv.conformance.peers import Peer, available, opened
 from polyconv.conformance.trial import Trial, against, drawn
@@ -44,16 +45,20 @@ class Campaign:
         Algorithm to force; problems it does not take are counted and passed over.
     target : str or None
         Instruction set that kernels are restricted to, as in ``POLYCONV_TARGET``.
+    every : bool
+        Each problem by every algorithm that takes it, in two forms, instead of the planner's choice.
     """
 
     seed: int = 0
     operator: str | None = None
     algorithm: str | None = None
     target: str | None = None
+    every: bool = False
 
     def __str__(self) -> str:
         named = {"operator": self.operator, "algorithm": self.algorithm, "target": self.target}
-        return " ".join([f"seed {self.seed}", *(f"{name} {v}" for name, v in named.items() if v is not None)])
+        words = [f"seed {self.seed}", *(f"{name} {v}" for name, v in named.items() if v is not None)]
+        return " ".join(words + ["every algorithm"] * self.every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,10 @@ class Report:
     peers : dict
         By engine: how often it agreed, and how often each named reason stood in the way.
     findings : list of Finding
+    runs : dict
+        By algorithm, how often it ran; of a campaign with every algorithm.
+    excluded : dict
+        Algorithms that the target cannot build at all, with the reason.
     """
 
     campaign: Campaign
@@ -108,6 +117,20 @@ class Report:
     not_applicable: int = 0
     peers: dict[str, dict[str, int]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    runs: dict[str, int] = field(default_factory=dict)
+    excluded: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def idle(self) -> list[str]:
+        """Algorithms that never ran in a campaign with every algorithm, though the target can build them."""
+        if not self.campaign.every:
+            return []
+        return [name for name in ALGORITHMS if not self.runs.get(name) and name not in self.excluded]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was wrong, and nothing left untried."""
+        return not self.findings and not self.idle
 
     @property
     def mismatches(self) -> list[Finding]:
@@ -134,6 +157,7 @@ def run(
     operator: str | None = None,
     algorithm: str | None = None,
     target: str | None = None,
+    every: bool = False,
     resume: Path | None = None,
     peers: Sequence[str] = (),
     progress: Callable[[Report], None] | None = None,
@@ -145,7 +169,7 @@ def run(
     ----------
     count : int
         How many problems the campaign has in all, those of a resumed state included.
-    seed, operator, algorithm, target
+    seed, operator, algorithm, target, every
         As in ``Campaign``.
     resume : Path, optional
         State file: read when it exists, written after every problem.
@@ -168,10 +192,13 @@ def run(
     for name, given, known in (("operator", operator, OPERATORS), ("algorithm", algorithm, ALGORITHMS)):
         if given is not None and given not in known:
             raise ArgumentError(f"{name}={given!r} is not known; choose from {list(known)}")
-    campaign = Campaign(seed, operator, algorithm, target)
+    if every and (algorithm is not None or peers):
+        raise ArgumentError("every algorithm is tried against the oracle alone; leave out algorithm and peers")
+    campaign = Campaign(seed, operator, algorithm, target, every)
     report = _resumed(resume, campaign)
     with opened(peers) as guests, _restricted(target):
         available_target(resolve("target"))  # here, rather than in every problem
+        report.excluded = excluded() if every else {}
         while report.next < count and not (enough is not None and enough(report)):
             report.running = report.next
             _save(report, resume)
@@ -227,6 +254,12 @@ def _try(report: Report, index: int, guests: dict[str, Peer]) -> None:
     name = "quantised" if p.quantisation is not None else p.op
     report.operators[name] = report.operators.get(name, 0) + 1
     want = expected(p, trial.operands)
+    if report.campaign.every:
+        runs, wrong = by_every_algorithm(trial, want)
+        report.findings += [Finding(index, "polyconv", str(trial), message) for message in wrong]
+        for algorithm, count in runs.items():
+            report.runs[algorithm] = report.runs.get(algorithm, 0) + count
+        return
     try:
         wrong = against(trial, want, algorithm=report.campaign.algorithm)
     except Unsupported:
@@ -266,21 +299,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--resume", type=Path, help="state file")
     parser.add_argument("--algorithm", choices=ALGORITHMS)
     parser.add_argument("--operator", choices=OPERATORS)
+    parser.add_argument("--every-algorithm", action="store_true", help="each problem by every algorithm that takes it")
     parser.add_argument("--index", type=int, help="only this problem of the seed")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
     engines = [name for name in given.peers.split(",") if name]
     if given.index is not None:
-        report = Report(Campaign(given.seed, given.operator, given.algorithm), next=given.index)
+        campaign = Campaign(given.seed, given.operator, given.algorithm, every=given.every_algorithm)
+        report = Report(campaign, next=given.index)
         with opened(engines) as guests:
             _try(report, given.index, guests)
     else:
         report = run(
             given.count, given.seed, operator=given.operator, algorithm=given.algorithm, resume=given.resume,
-            peers=engines, progress=None if given.json else _progress,
+            every=given.every_algorithm, peers=engines, progress=None if given.json else _progress,
         )  # fmt: skip
     sys.stdout.write(report.to_json() + "\n" if given.json else _text(report))
-    return 1 if report.findings else 0
+    return 1 if report.findings or (report.idle and given.index is None) else 0
 
 
 def _progress(report: Report) -> None:
@@ -297,6 +332,8 @@ def _text(report: Report) -> str:
         lines += [
             f"  {engine}: {n} {outcome}" for outcome, n in sorted(tally.items(), key=lambda row: -row[1])
         ]
+    lines += [f"  {name}: {report.runs.get(name, 0)} runs" for name in ALGORITHMS if report.campaign.every]
+    lines += [f"never run: {name}" for name in report.idle]
     lines += [str(finding) for finding in report.findings]
     lines.append(f"{len(report.mismatches)} mismatches of polyconv, {len(report.findings)} findings in all")
     return "\n".join(lines) + "\n"

@@ -110,7 +110,7 @@ def operands(p: Problem, rng: np.random.Generator, kind: str | None = None) -> O
         magnitude (integers: the full range), or ``nonfinite`` (a few NaN and infinities in x or w).
         Drawn when left out.
     """
-    kind = kind or str(rng.choice(["small", "normal", "spread", "nonfinite"], p=[0.3, 0.5, 0.14, 0.06]))
+    kind = kind or str(rng.choice(["small", "normal", "spread", "nonfinite"], p=[0.3, 0.48, 0.14, 0.08]))
     x = _values(rng, _shape(p.x_shape), p.x_dtype, kind)
     w = _values(rng, p.w_shape, p.w_dtype, kind)
     made = Operands(x, w, quantities=_quantities(rng, p))
@@ -135,7 +135,7 @@ def operands(p: Problem, rng: np.random.Generator, kind: str | None = None) -> O
         extra["past"] = _values(rng, (int(p.n or 0), p.c, p.k[0] - 1), p.x_dtype, kind)
     made = replace(made, **extra)  # type: ignore[arg-type]
     if kind == "nonfinite" and p.x_dtype.is_float:
-        spoil = "x" if rng.random() < 0.6 else "w"
+        spoil = "x" if rng.random() < 0.5 else "w"
         made = replace(made, **{spoil: _spoilt(rng, getattr(made, spoil))})  # type: ignore[arg-type]
     return made
 

@@ -161,7 +161,8 @@ def _compared(time: float, other: float) -> str:
 
 def threads_for(s: Situation, seconds: float, workspace: int) -> int:
     """Threads a call will use: fewer for short calls, and as many as the pool has and the workspace limit allows."""
-    threads = 1 if seconds < _SHARED_SECONDS else min(s.threads, MOST_WORKERS + 1)
+    alone = seconds < _SHARED_SECONDS and s.chance is None
+    threads = 1 if alone else min(s.threads, MOST_WORKERS + 1)
     if s.limit is not None and workspace > FREE_BYTES:
         threads = min(threads, max(1, s.limit // (workspace - FREE_BYTES)))
     return threads

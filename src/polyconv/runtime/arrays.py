@@ -1,23 +1,55 @@
 """Memory for kernels: aligned arrays, and the strides and extents of a caller's arrays.
 
-Nothing is copied that a kernel can read in place; what must be copied (byte-swapped elements) is said
-in ``as_operand``.  It must know nothing of problems.
+Memory that must be written before it is read can start as a mark, so that a kernel which forgets a store is
+seen.  It must know nothing of problems.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Place", "aligned", "may_overlap", "place", "words"]
+__all__ = ["MARKS", "Place", "aligned", "mark", "marked", "may_overlap", "place", "unwritten", "words"]
 
 _LINE = 64
 _HUGE = 2 << 20
+
+MARKS = (0x7FFF, 0x3C3B)
+"""Two patterns of 16 bits for memory that nobody has written: repeated, the first is NaN in f16, bf16, f32 and f64 and
+a large integer, the second a small number in each type.  Results that depend on such memory differ between them."""
+_marking: ContextVar[int | None] = ContextVar("marking", default=None)
+
+
+@contextmanager
+def marked(pattern: int) -> Iterator[None]:
+    """Have ``mark`` write a pattern of ``MARKS`` within the block; without a block it writes nothing."""
+    token = _marking.set(pattern)
+    try:
+        yield
+    finally:
+        _marking.reset(token)
+
+
+def mark(memory: NDArray[Any]) -> NDArray[Any]:
+    """Let memory that is to be written start as the mark, if there is one; returns it."""
+    pattern = _marking.get()
+    if pattern is not None and memory.size:
+        one = np.full(-(-memory.itemsize // 2), pattern, np.uint16).view(np.uint8)[: memory.itemsize]
+        memory[...] = one.view(memory.dtype)[0]
+    return memory
+
+
+def unwritten(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """As ``aligned``, for whoever writes all of it before reading any."""
+    return mark(aligned(shape, dtype))
 
 
 def aligned(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:

@@ -41,12 +41,12 @@ from numpy.typing import NDArray
 from polyconv.errors import Error
 from polyconv.kernels.language import ERROR_CELL_BYTES
 from polyconv.kernels.objects import EVENTS, kernel_text
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import aligned, mark, unwritten, words
 from polyconv.target import host_target
 
 __all__ = [
-    "CONTROL", "JOB_WORDS", "MOST_ITEMS", "MOST_WORKERS", "control_word", "grow_workspace", "native", "run_steps",
-    "start_workers",
+    "CONTROL", "JOB_WORDS", "MOST_ITEMS", "MOST_WORKERS", "control_word", "grow_workspace", "mark_workspace", "native",
+    "run_steps", "start_workers",
 ]  # fmt: skip
 
 JOB_WORDS = 11
@@ -522,6 +522,12 @@ _shared_workspace: list[Any] = []
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_shared_workspace))
 
 
+def mark_workspace() -> None:
+    """Let the shared workspace start as the mark of ``arrays.marked``; nobody may be using it."""
+    for memory in _shared_workspace:
+        mark(memory)
+
+
 def control_word(*, strict: bool) -> int:
     """Floating-point control word: nearest, exceptions masked; subnormals flushed unless strict."""
     return 0x1F80 if strict else 0x9FC0
@@ -547,7 +553,7 @@ def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threa
         Whether the drivers check their accesses; one that fails raises ``Error``.
     """
     share, items = -(-share // 64) * 64, int(steps[3::4].sum())
-    workspace = aligned(max(64, share * threads), np.uint8)
+    workspace = unwritten(max(64, share * threads), np.uint8)
     cell = aligned(ERROR_CELL_BYTES, np.uint8)
     job = words([
         steps.ctypes.data, len(steps) // 4, items, frame.ctypes.data, workspace.ctypes.data, share, environment,
