@@ -19,8 +19,8 @@ from polyconv.algorithms.sweep import sweeps
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance import fuzz
 from polyconv.conformance.every import by_every_algorithm
-from polyconv.conformance.judge import expected
 from polyconv.conformance.operands import operands
+from polyconv.conformance.peers import available
 from polyconv.conformance.trial import Trial
 from polyconv.errors import ArgumentError, Error
 from polyconv.layer import compute
@@ -79,7 +79,7 @@ DEFECTS = (
 def test_former_defects(line: str) -> None:
     for limit in (None, 0):
         it = trial(line, workspace_limit=limit)
-        runs, found = by_every_algorithm(it, expected(it.problem, it.operands))
+        runs, found = by_every_algorithm(it)
         assert runs
         assert not found, found
 
@@ -98,7 +98,7 @@ def test_a_row_that_never_ran_fails_the_campaign() -> None:
 
 def test_every_algorithm_asks_no_peers() -> None:
     with pytest.raises(ArgumentError, match="every algorithm is tried against the oracle alone"):
-        fuzz.run(1, every=True, algorithm="direct")
+        fuzz.run(1, every=True, peers=available())
 
 
 def test_chance_gives_a_small_problem_several_boxes() -> None:

@@ -7,21 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from polyconv.conformance import faults
+from polyconv.algorithms.table import ALGORITHMS
+from polyconv.conformance import faults, planted
 from polyconv.errors import ArgumentError, Error
 
 
-@pytest.mark.parametrize("fault", faults.FAULTS.values(), ids=lambda fault: fault.name)
-def test_the_fault_can_be_planted(fault: faults.Fault) -> None:
+@pytest.mark.parametrize("fault", planted.FAULTS.values(), ids=lambda fault: fault.name)
+def test_the_fault_can_be_planted(fault: planted.Fault) -> None:
     """The text a fault replaces stands in today's generator, and what replaces it is valid."""
     spec = importlib.util.find_spec(fault.module)
     assert spec is not None and spec.origin is not None
     compile(fault.planted_in(Path(spec.origin).read_text()), spec.origin, "exec")
 
 
-def test_there_are_ten_faults_of_their_own() -> None:
-    assert len(faults.FAULTS) >= 10
-    assert len({(f.module, f.right, f.wrong) for f in faults.FAULTS.values()}) == len(faults.FAULTS)
+def test_there_are_forty_faults_and_one_for_every_algorithm() -> None:
+    assert len(planted.FAULTS) >= 40
+    assert len({(f.module, f.right, f.wrong) for f in planted.FAULTS.values()}) == len(planted.FAULTS)
+    assert {f.algorithm for f in planted.FAULTS.values()} == {None, *ALGORITHMS}
 
 
 @pytest.mark.parametrize("name", ["tail mask", "group offset", "chunk weights", "tap offset"])
@@ -35,7 +37,7 @@ def test_the_fault_is_caught(name: str) -> None:
 @pytest.mark.parametrize("check", [False, True])
 def test_a_harmless_change_is_not_caught(check: bool) -> None:
     """The search itself reports nothing."""
-    harmless = faults.Fault("", "", "polyconv.kernels.layout", "_INT = ", "_INT  = ")
+    harmless = planted.Fault("", "", "polyconv.kernels.layout", "_INT = ", "_INT  = ")
     assert faults.caught(harmless, most=15, check=check) is None
 
 
@@ -43,7 +45,7 @@ def test_what_cannot_be_planted_is_an_error() -> None:
     with pytest.raises(ArgumentError, match=r"faults \['typo'\] are not known; choose from \['tail mask'"):
         faults.run(["typo"])
     with pytest.raises(Error, match=r"stands 0 times in polyconv\.kernels\.layout, must stand once"):
-        faults.FAULTS["tail mask"].planted_in("nothing")
-    loaded = faults.Fault("late", "", "polyconv.errors", "a", "b")
+        planted.FAULTS["tail mask"].planted_in("nothing")
+    loaded = planted.Fault("late", "", "polyconv.errors", "a", "b")
     with pytest.raises(Error, match=r"polyconv\.errors is loaded already"):
         faults.plant(loaded)

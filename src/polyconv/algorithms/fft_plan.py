@@ -28,6 +28,7 @@ from polyconv.algorithms.program import (
     accumulator_arithmetic,
     image_bytes,
     planes_collide,
+    scheme_of,
     transform_refusal,
 )
 from polyconv.algorithms.sweep import Axis, Sweep, sweeps
@@ -385,7 +386,7 @@ def _plans(s: Situation) -> list[tuple[Sweep, Plan]]:
 def scheme(s: Situation) -> str:
     """Kinds and lengths of tiles: with them the bits change."""
     names = [f"{plan.kind} {'x'.join(str(tile.length) for tile in plan.tiles)}" for _, plan in _plans(s)]
-    return "+".join(dict.fromkeys(names))
+    return scheme_of(names)
 
 
 # Roundings on the longest path through a butterfly.

@@ -35,8 +35,8 @@ __all__ = [
     "accumulator_arithmetic", "ahead_words", "along_in", "along_out", "apart_cycles", "apart_words", "boxes",
     "bytes_between", "common_words", "edge_address", "far_cycles", "fill_words", "fused_address", "image_bytes",
     "is_apart", "is_fusible", "listed_address", "move_address", "near_equal", "near_equal_sizes", "one_step",
-    "own_bound", "plane_words", "planes_collide", "row_lists", "thread_parts", "tile_addresses", "tile_cycles",
-    "transform_refusal", "zeros",
+    "own_bound", "plane_words", "planes_collide", "row_lists", "scheme_of", "thread_parts", "tile_addresses",
+    "tile_cycles", "transform_refusal", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -648,6 +648,11 @@ def apart_cycles(p: Problem, axis: Axis) -> float:
     if image_bytes(p)[1] <= 1 << 20:
         return 20.0
     return 50.0 if axis.out_step == 2 else 70.0
+
+
+def scheme_of(parts: Sequence[str]) -> str:
+    """Name of what computes the sweeps of a problem: one if they are alike, else all in their order."""
+    return "+".join(parts if len(set(parts)) > 1 else parts[:1])
 
 
 def own_bound(s: Situation) -> tuple[str, float]:

@@ -476,7 +476,7 @@ def _lists(r: Request, plan: _Plan, dense: bool) -> tuple[dict[str, Any], range]
         }, near  # fmt: skip
     lists = row_lists(outer, _entries(last, group_in, plan.places, group_in * r.arith.bytes), _ENTRY_WORDS)
     told_apart = len(lists["lists"]) == 2 * math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
-    long = plan.box[-1] == last.out and plan.line_bytes >= _LEAST_LINE
+    long = plan.box[-1] == last.out and plan.line_bytes >= r.situation.near(_LEAST_LINE)
     if not (dense and _is_same(r.situation) and told_apart and (whole or long)):
         return lists | {"near_entries": 0}, range(0)
     others = row_lists(outer, _entries(last, group_in, places, pixel), _ENTRY_WORDS)["entries"]

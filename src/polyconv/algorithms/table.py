@@ -110,7 +110,7 @@ ALGORITHMS: dict[str, Algorithm] = {
                   accumulator_arithmetic, winograd_rows.bound, winograd_rows.build, winograd_rows.scheme,
                   winograd_rows.preparing),
         Algorithm("winograd_groups", winograd_groups.applicable, winograd_groups.cost, winograd_groups.workspace,
-                  accumulator_arithmetic, winograd_rows.bound, winograd_groups.build, winograd_rows.scheme,
+                  accumulator_arithmetic, winograd_rows.bound, winograd_groups.build, winograd_groups.scheme,
                   winograd_rows.preparing),
         Algorithm("fft", fft_plan.applicable, fft_plan.cost, fft_plan.workspace, accumulator_arithmetic,
                   fft_plan.bound, fft.build, fft_plan.scheme, fft_plan.preparing),

@@ -56,10 +56,11 @@ from polyconv.algorithms.program import (
     near_equal,
     planes_collide,
     row_lists,
+    scheme_of,
     zeros,
 )
 from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
-from polyconv.algorithms.winograd_rows import SCHEME, again_header, as_it_lies, in_tiles, odd_lines
+from polyconv.algorithms.winograd_rows import SCHEME, again_header, as_it_lies, in_tiles, odd_lines, of_boxes
 from polyconv.kernels.fused import of_sums
 from polyconv.kernels.grouped import ENTRY_WORDS, columns_in, columns_out
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
@@ -68,7 +69,7 @@ from polyconv.kernels.layout import Epilogue, Move, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "build", "cost", "workspace"]
+__all__ = ["applicable", "build", "cost", "scheme", "workspace"]
 
 _NEAR_BYTES, _BOX_BYTES = 128 << 10, 512 << 10
 """Workspace of a thread, half of which is in use where channels lie together; where taps of further axes hold lines,
@@ -244,6 +245,12 @@ def applicable(s: Situation) -> str | None:
     if p.c // p.groups > lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]):
         return "a group is wider than a vector"
     return None
+
+
+def scheme(s: Situation) -> str:
+    """The scheme, and the boxes that are done again where a result is not finite: with them the bits change."""
+    arith = ARITHMETIC[accumulator_arithmetic(s)]
+    return scheme_of([of_boxes(_plan(s, arith, sweep).box) for sweep in sweeps(s.problem)])
 
 
 def workspace(s: Situation) -> int:

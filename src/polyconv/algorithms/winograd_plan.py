@@ -46,6 +46,7 @@ from polyconv.algorithms.program import (
     is_apart,
     near_equal,
     planes_collide,
+    scheme_of,
     tile_cycles,
     transform_refusal,
 )
@@ -697,7 +698,7 @@ def scheme(s: Situation) -> str:
         "direct" if plan is None else str(plan.x) if plan.transformed == 1 else f"{plan.y}x{plan.x}"
         for _, plan in parts(s)
     ]  # fmt: skip
-    return "+".join(dict.fromkeys(names))
+    return scheme_of(names)
 
 
 def bound(s: Situation) -> tuple[str, float]:

@@ -44,10 +44,12 @@ from polyconv.algorithms.program import (
     common_words,
     fill_words,
     image_bytes,
+    is_fusible,
     move_address,
     near_equal,
     planes_collide,
     row_lists,
+    scheme_of,
     transform_refusal,
     zeros,
 )
@@ -287,8 +289,14 @@ def bound(s: Situation) -> tuple[str, float]:
 
 
 def scheme(s: Situation) -> str:
-    """Which scheme computes the sweeps: with it the bits change."""
-    return f"F({SCHEME.m},{SCHEME.r})"
+    """The scheme, and the boxes that are done again where a result is not finite: with them the bits change."""
+    arith, near = ARITHMETIC[accumulator_arithmetic(s)], s.problem.layout == "NCHW" and is_fusible(s.problem)
+    return scheme_of([of_boxes(_plan(s, arith, sweep, near).box) for sweep in sweeps(s.problem)])
+
+
+def of_boxes(box: tuple[int, ...]) -> str:
+    """Name of the scheme with boxes of so many rows of tiles and pixels."""
+    return f"F({SCHEME.m},{SCHEME.r}) boxes {'x'.join(map(str, box))}"
 
 
 def preparing(s: Situation) -> float:

@@ -243,21 +243,27 @@ def _fuzz(
 
 def _faults(*, as_json: bool) -> bool:
     from polyconv.conformance import faults
+    from polyconv.conformance.planted import FAULTS
 
     with render.progress("planted faults") as advance:
         done = itertools.count(1)
-        verdicts = faults.run(progress=lambda verdict: advance(next(done), len(faults.FAULTS)))
+        verdicts = faults.run(progress=lambda verdict: advance(next(done), len(FAULTS)))
     missed = sum(not verdict.is_caught for verdict in verdicts)
     if as_json:
         render.document({"command": "check", "missed": missed, "faults": verdicts})
         return missed == 0
     rows = [
-        (v.fault.name, v.fault.meaning, *(
-            cell for catch in (v.fuzz, v.check) for cell in ((catch.problems, catch.how) if catch else (None, "MISSED"))
-        ))
+        (v.fault.name, v.fault.meaning, *_caught(v.fuzz), *_caught(v.check, wanted=v.fault.seen_in_check_mode))
         for v in verdicts
-    ]  # fmt: skip
-    columns = ("fault", "what goes wrong", "fuzz", "shown by", "check", "access outside a buffer")
+    ]
+    columns = ("fault", "what goes wrong", "fuzz", "shown by", "check", "memory touched wrongly")
     render.table("planted faults, and after how many problems each is caught", columns, rows, right="fuzz check")
     render.line(f"{len(verdicts)} faults, {missed} missed")
     return missed == 0
+
+
+def _caught(catch: Any, *, wanted: bool = True) -> tuple[int | None, str]:
+    """After how many problems a fault was caught, and by what."""
+    if catch is not None:
+        return catch.problems, catch.how
+    return None, "MISSED" if wanted else "nowhere"

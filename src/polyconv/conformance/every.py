@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
-from polyconv.conformance.judge import Expected, complaint, widened
+from polyconv.conformance.judge import Expected, complaint, expected, widened
 from polyconv.conformance.trial import Trial, caller, same_bits, state_complaints
 from polyconv.errors import Unsupported
 from polyconv.planning.planner import arithmetic_name
@@ -38,28 +38,33 @@ def excluded() -> dict[str, str]:
     return {name: reason for name, reason in found.items() if reason is not None}
 
 
-def by_every_algorithm(trial: Trial, want: Expected) -> tuple[dict[str, int], list[str]]:
-    """Runs by algorithm, and what is wrong with their results."""
+def by_every_algorithm(trial: Trial, only: str | None = None) -> tuple[dict[str, int], list[str]]:
+    """Runs by algorithm, and what is wrong with their results; of ``only`` one algorithm, if it is given."""
     runs: dict[str, int] = {}
     found: list[str] = []
-    for name in ALGORITHMS:
+    want: Expected | None = None
+    for name in ALGORITHMS if only is None else (only,):
         bits: dict[str, tuple[str, Array]] = {}
         for form, chance in _forms(trial):
             s = _situation(trial, chance)
             if ALGORITHMS[name].refusal(s) is not None:
                 continue
-            results, wrong = _on_threads(trial, name, chance)
+            want = want or expected(trial.problem, trial.operands)
+            results, again, wrong = _on_threads(trial, name, chance)
             runs[name] = runs.get(name, 0) + len(results)
             found += [f"{name}, {form}: {message}" for message in wrong]
             if wrong or not results:
                 continue
             own = ALGORITHMS[name].bound(s)[0] == "own"
-            found += [f"{name}, {form}: {message}" for message in _judged(trial, want, results[0], own=own)]
+            for way, result in (("", results[0]), (" called again with an input that lies otherwise", again)):
+                if result is not None:
+                    judged = _judged(trial, want, result, own=own)
+                    found += [f"{name}, {form}{way}: {message}" for message in judged]
             if trial.problem.op == "causal_conv":
                 continue  # computed in two parts, each with an arithmetic of its own
-            result = results[0][0]
-            before, other = bits.setdefault(arithmetic_name(ALGORITHMS[name], s), (form, result))
-            if not same_bits(result, other):
+            got = results[0][0]
+            before, other = bits.setdefault(arithmetic_name(ALGORITHMS[name], s), (form, got))
+            if not same_bits(got, other):
                 found.append(f"{name}, {form}: other bits than {before}, though both name the same arithmetic")
     return runs, found
 
@@ -81,25 +86,33 @@ def _situation(trial: Trial, chance: int | None) -> Situation:
     return Situation(p.fused(), level, trial.workspace_limit, 1, trial.accuracy == "strict", finite, chance=chance)
 
 
-def _on_threads(trial: Trial, algorithm: str, chance: int | None) -> tuple[list[tuple[Array, Array | None]], list[str]]:
-    """Results on one thread and on two, with a causal convolution's state, or what went wrong on the way."""
-    results: list[tuple[Array, Array | None]] = []
+_Result = tuple[Array, Array | None]
+"""A result, and the state after it if the convolution is causal."""
+
+
+def _on_threads(trial: Trial, algorithm: str, chance: int | None) -> tuple[list[_Result], _Result | None, list[str]]:
+    """Results on one thread and on two, a layer's next result for an input that lies otherwise, or what went wrong."""
+    results: list[_Result] = []
+    again: _Result | None = None
     for threads, pattern in zip((1, 2), MARKS, strict=True):
         with marked(pattern):
             mark_workspace()
             try:
-                got = caller(trial, threads, algorithm, chance)(None)
+                call = caller(trial, threads, algorithm, chance)
+                got = call(None)
+                if trial.is_layer:
+                    again = call(None, np.array(trial.operands.x, order="F")), None
             except Unsupported:  # arrays that lie otherwise are another problem, which it may not take
-                return results, []
+                return results, None, []
             except Exception as error:
-                return results, [f"raised {type(error).__name__} on {threads} threads: {error}"]
+                return results, None, [f"raised {type(error).__name__} on {threads} threads: {error}"]
         results.append(got if trial.problem.op == "causal_conv" else (got, None))
     if not same_bits(results[0][0], results[1][0]):
-        return results, ["other bits on two threads, or with other values in memory that nobody wrote"]
-    return results, []
+        return results, None, ["other bits on two threads, or with other values in memory that nobody wrote"]
+    return results, again, []
 
 
-def _judged(trial: Trial, want: Expected, result: tuple[Array, Array | None], *, own: bool) -> list[str]:
+def _judged(trial: Trial, want: Expected, result: _Result, *, own: bool) -> list[str]:
     p: Problem = trial.problem
     got, state = result
     wrong = complaint(p, want, got)

@@ -46,7 +46,7 @@ class Campaign:
     target : str or None
         Instruction set that kernels are restricted to, as in ``POLYCONV_TARGET``.
     every : bool
-        Each problem by every algorithm that takes it, in two forms, instead of the planner's choice.
+        Each problem by every algorithm that takes it, or by the one that is named, in two forms.
     """
 
     seed: int = 0
@@ -123,7 +123,7 @@ class Report:
     @property
     def idle(self) -> list[str]:
         """Algorithms that never ran in a campaign with every algorithm, though the target can build them."""
-        if not self.campaign.every:
+        if not self.campaign.every or self.campaign.algorithm is not None:
             return []
         return [name for name in ALGORITHMS if not self.runs.get(name) and name not in self.excluded]
 
@@ -192,8 +192,8 @@ def run(
     for name, given, known in (("operator", operator, OPERATORS), ("algorithm", algorithm, ALGORITHMS)):
         if given is not None and given not in known:
             raise ArgumentError(f"{name}={given!r} is not known; choose from {list(known)}")
-    if every and (algorithm is not None or peers):
-        raise ArgumentError("every algorithm is tried against the oracle alone; leave out algorithm and peers")
+    if every and peers:
+        raise ArgumentError("every algorithm is tried against the oracle alone; leave out the peers")
     campaign = Campaign(seed, operator, algorithm, target, every)
     report = _resumed(resume, campaign)
     with opened(peers) as guests, _restricted(target):
@@ -253,13 +253,14 @@ def _try(report: Report, index: int, guests: dict[str, Peer]) -> None:
     p = trial.problem
     name = "quantised" if p.quantisation is not None else p.op
     report.operators[name] = report.operators.get(name, 0) + 1
-    want = expected(p, trial.operands)
     if report.campaign.every:
-        runs, wrong = by_every_algorithm(trial, want)
+        runs, wrong = by_every_algorithm(trial, report.campaign.algorithm)
+        report.not_applicable += not runs
         report.findings += [Finding(index, "polyconv", str(trial), message) for message in wrong]
         for algorithm, count in runs.items():
             report.runs[algorithm] = report.runs.get(algorithm, 0) + count
         return
+    want = expected(p, trial.operands)
     try:
         wrong = against(trial, want, algorithm=report.campaign.algorithm)
     except Unsupported:

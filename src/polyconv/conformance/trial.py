@@ -170,8 +170,8 @@ def _is_windowed(trial: Trial, algorithm: str | None) -> bool:
 
 
 def caller(trial: Trial, threads: int, algorithm: str | None, chance: int | None = None
-           ) -> Callable[[Array | None], Any]:  # fmt: skip
-    """The trial as a function of ``out``; ``chance`` as in ``Situation``."""
+           ) -> Callable[..., Any]:  # fmt: skip
+    """The trial as a function of ``out``, and of ``x`` for a layer; ``chance`` as in ``Situation``."""
     p, made = trial.problem, trial.operands
     options: dict[str, Any] = {
         "accuracy": trial.accuracy, "threads": threads, "workspace_limit": trial.workspace_limit,
@@ -187,7 +187,7 @@ def caller(trial: Trial, threads: int, algorithm: str | None, chance: int | None
 
     if trial.is_layer:
         layer = Layer(p.with_extents, made.w, made.bias, layout=p.layout, **options)
-        return lambda out: layer(made.x, **extra(out))
+        return lambda out, x=made.x: layer(x, **extra(out))
     return lambda out: compute(p, made.x, made.w, made.bias, **extra(out), **options)
 
 

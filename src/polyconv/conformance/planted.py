@@ -1,0 +1,272 @@
+"""The table of planted faults: mistakes as authors make them, each one text of the generator and what replaces it.
+
+There is one at least for every algorithm: an edge, a tail, a phase, a mask, a missing padding, a wrong word, a stale
+plan.  It must not import what it names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyconv.errors import Error
+
+__all__ = ["FAULTS", "Fault"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One planted fault.
+
+    Parameters
+    ----------
+    name : str
+    meaning : str
+        What goes wrong, in words.
+    module : str
+        Module of the generator.
+    right, wrong : str
+        What stands there, once, and what replaces it.
+    algorithm : str or None
+        The algorithm whose forms show it; None if all are to be tried.
+    seen_in_check_mode : bool
+        Whether memory is touched wrongly: outside a buffer, or before it was written.
+    """
+
+    name: str
+    meaning: str
+    module: str
+    right: str
+    wrong: str
+    algorithm: str | None = None
+    seen_in_check_mode: bool = True
+
+    def planted_in(self, text: str) -> str:
+        """The module's text with the fault.
+
+        Raises
+        ------
+        Error
+            If the text to replace does not stand there exactly once: the generator has changed.
+        """
+        if text.count(self.right) != 1:
+            raise Error(
+                f"fault '{self.name}': {self.right!r} stands {text.count(self.right)} times in {self.module}, "
+                f"must stand once; bring the row of FAULTS up to date"
+            )
+        return text.replace(self.right, self.wrong)
+
+
+_ALGORITHMS, _KERNELS = "polyconv.algorithms.", "polyconv.kernels."
+
+FAULTS: dict[str, Fault] = {
+    fault.name: fault
+    for fault in (
+        # -- what all or many algorithms share
+        Fault(
+            "tail mask", "the last vector of a row is stored one lane too long",
+            _KERNELS + "layout", "k.mask(columns - full, lanes)", "k.mask(columns - full + 1, lanes)",
+        ),
+        Fault(
+            "full mask", "a mask of all lanes leaves out the last one",
+            _KERNELS + "language", "self.maximum(self.minimum(count, lanes), 0)\n        ramp",
+            "self.maximum(self.minimum(count, lanes - 1), 0)\n        ramp",
+        ),
+        Fault(
+            "one turn too many", "a loop that is tested at its end turns once more",
+            _KERNELS + "language", "again = increased < high", "again = increased <= high",
+        ),
+        Fault(
+            "gathered lane", "a gather under a mask reads one element beyond it",
+            _KERNELS + "language", "step = self.select(mask.count > i, step, 0)",
+            "step = self.select(mask.count >= i, step, 0)",
+        ),
+        Fault(
+            "scattered lane", "a scatter under a mask writes one element beyond it",
+            _KERNELS + "language", "with self.when(mask.count > i):", "with self.when(mask.count >= i):",
+        ),
+        Fault(
+            "bfloat rounding", "sums are cut to bf16, not rounded",
+            _KERNELS + "convert", "rounded = bits + 0x7FFF +", "rounded = bits + 0x0001 +", seen_in_check_mode=False,
+        ),
+        Fault(
+            "upper limit", "saturation stops one below the largest number",
+            _KERNELS + "convert", "return k.select(value > high, high, value)",
+            "return k.select(value > high, high - 1, value)", seen_in_check_mode=False,
+        ),
+        Fault(
+            "bias offset", "every output channel gets the bias of the next one",
+            _KERNELS + "layout", "per_channel(bias, kind, c, mask)", "per_channel(bias, kind, c + 1, mask)",
+        ),
+        Fault(
+            "end edge", "one pixel beyond the end of a line is read instead of padding",
+            _ALGORITHMS + "panel", ", last.inp - at", ", last.inp - at + 1",
+        ),
+        Fault(
+            "begin edge", "one pixel before the begin of a line is read instead of padding",
+            _ALGORITHMS + "panel", "until = 0 - at", "until = -1 - at",
+        ),
+        Fault(
+            "outer edge", "one line beyond the end of an outer axis is read instead of padding",
+            _ALGORITHMS + "panel", "position.below(record.inp)", "position.below(record.inp + 1)",
+        ),
+        Fault(
+            "last box", "the box that is cut short at the end of an axis has one output too many",
+            _ALGORITHMS + "panel", "record.out - first)", "record.out - first + 1)",
+        ),
+        Fault(
+            "stride phase", "a phase of a transposed convolution has one output too many",
+            _ALGORITHMS + "sweep", "count = (out - o0 + s - 1) // s", "count = (out - o0 + s) // s",
+        ),
+        Fault(
+            "last tap", "the last tap that meets an input is left out with those that meet only padding",
+            _ALGORITHMS + "sweep", "(axis.inp - 1 + axis.pad) // axis.dilation + 1)\n    taps",
+            "(axis.inp - 2 + axis.pad) // axis.dilation + 1)\n    taps", seen_in_check_mode=False,
+        ),
+        Fault(
+            "group offset", "groups of input channels lie one channel too far apart",
+            _ALGORITHMS + "program", '"x_g": r.x.c * group_in', '"x_g": r.x.c * (group_in + 1)',
+        ),
+        Fault(
+            "residual pitch", "rows of the residual lie one element too far apart",
+            _ALGORITHMS + "program",
+            "r.residual.spatial[a] * axis.out_step",
+            "(r.residual.spatial[a] + r.residual.itemsize) * axis.out_step",
+        ),
+        Fault(
+            "wrong word", "channels of the residual are taken as far apart as those of the input",
+            _ALGORITHMS + "program", '"r_c": residual.c', '"r_c": r.x.c',
+        ),
+        Fault(
+            "stale plan", "a layer takes the program of arrays that lie otherwise",
+            "polyconv.prepared", "(a.shape, a.strides) for a in arrays", "(a.shape, a.ndim) for a in arrays",
+            seen_in_check_mode=False,
+        ),
+        # -- one or more for every algorithm
+        Fault(
+            "pixel step", "pixels are taken one further apart than the stride",
+            _ALGORITHMS + "direct", "pixel_step = p.step *", "pixel_step = (p.step + 1) *", "direct",
+        ),
+        Fault(
+            "last channel", "a block of output channels stores one channel too many",
+            _ALGORITHMS + "direct", "p.total_outputs - absolute)", "p.total_outputs - absolute) + 1", "direct",
+        ),
+        Fault(
+            "entry weights", "a tap of a block of channels takes its weights one row too late",
+            _ALGORITHMS + "direct", "ROW_WORDS * taps + tap * count)", "ROW_WORDS * taps + tap * count + 1)", "direct",
+        ),
+        Fault(
+            "careful edge", "a weight of Inf meets the padding one pixel beyond the input",
+            _ALGORITHMS + "direct", "position.below(axis_words.inp)", "position.below(axis_words.inp + 1)", "careful",
+            seen_in_check_mode=False,
+        ),
+        Fault(
+            "outer pixels", "a pixel beyond the input counts as one inside",
+            _ALGORITHMS + "pointwise", "(axis.inp - 1 + axis.pad) // axis.stride + 1))\n        for first",
+            "(axis.inp + axis.pad) // axis.stride + 1))\n        for first", "pointwise",
+        ),
+        Fault(
+            "padded window", "windows that end one pixel beyond the input are read as if they lay inside",
+            _ALGORITHMS + "patches", "(first + end < record.inp)", "(first + end <= record.inp)", "patches",
+        ),
+        Fault(
+            "folded rows", "rows of results are taken to follow each other past an axis with a single output",
+            _ALGORITHMS + "patches", "if axis[0] > 1), steps[-1]]", "if axis[0] > 2), steps[-1]]", "patches",
+            seen_in_check_mode=False,
+        ),
+        Fault(
+            "lost set", "a part of the sets of output channels is rounded down, and the last set never computed",
+            _ALGORITHMS + "patches", '"split_sets": -(-len(plan.sets) // parts)',
+            '"split_sets": max(1, len(plan.sets) // parts)', "patches",
+        ),
+        Fault(
+            "second half", "the second half of a box of an odd number of pixels has one too many",
+            _ALGORITHMS + "strassen", "k.select(begin > 0, count, half))\n        with",
+            "k.select(begin > 0, count + 1, half))\n        with", "strassen",
+        ),
+        Fault(
+            "short tiles", "a row of tiles one output short begins where whole ones do",
+            _ALGORITHMS + "winograd_driver", "record.t_short, record.t_full)", "record.t_full, record.t_full)",
+            "winograd", seen_in_check_mode=False,
+        ),
+        Fault(
+            "tile bottom", "a row of tiles reads one line beyond the input",
+            _ALGORITHMS + "winograd_rows", "k.minimum(y.inp - first, p.y_taps), 0)",
+            "k.minimum(y.inp - first + 1, p.y_taps), 0)", "winograd_rows",
+        ),
+        Fault(
+            "column bottom", "a column of inputs is read one line beyond the image",
+            _ALGORITHMS + "winograd_groups", "k.minimum(y.inp - first, p.y_taps),",
+            "k.minimum(y.inp - first + 1, p.y_taps),", "winograd_groups",
+        ),
+        Fault(
+            "turning back", "factors of the transform turn the other way",
+            _ALGORITHMS + "fft", "angle = -2 * np.pi * np.outer", "angle = 2 * np.pi * np.outer", "fft",
+            seen_in_check_mode=False,
+        ),
+        Fault(
+            "segment begin", "a segment that begins in the padding reads one element before the line",
+            _ALGORITHMS + "fft", "k.select(at < 0, (step - 1 - at) >> (step - 1), 0)",
+            "k.select(at < 0, (step - 1 - at - step) >> (step - 1), 0)", "fft",
+        ),
+        Fault(
+            "open window", "rows whose window ends one line beyond the input are computed without a guard",
+            _ALGORITHMS + "depthwise_driver", "+ p.reach) < slid.inp)", "+ p.reach) <= slid.inp)", "depthwise",
+        ),
+        Fault(
+            "open block", "a block that ends one column beyond the input is computed without a guard",
+            _ALGORITHMS + "depthwise_block", "(right < columns.inp)", "(right <= columns.inp)", "depthwise_block",
+        ),
+        Fault(
+            "line end", "a tile that reads one element beyond the line reads it in place",
+            _ALGORITHMS + "depthwise_line", "p.extra <= last.inp)", "p.extra <= last.inp + 1)", "depthwise_line",
+        ),
+        Fault(
+            "copied column", "a column beyond the input is copied instead of zeros",
+            _ALGORITHMS + "depthwise_panel", "k.minimum(slid.inp - at, columns)",
+            "k.minimum(slid.inp - at + 1, columns)", "depthwise_panel",
+        ),
+        Fault(
+            "plane tail", "the last channels of an item are as many as the others",
+            _ALGORITHMS + "depthwise_plane", "first, k.minimum(p.together, end - first), row", "first, p.together, row",
+            "depthwise_plane",
+        ),
+        Fault(
+            "block tail", "the last block of groups stores all lanes",
+            _ALGORITHMS + "grouped", "outputs = k.minimum(p.lanes_used, p.total_outputs - channel)",
+            "outputs = k.minimum(p.lanes_used, p.lanes_used + channel)", "grouped",
+        ),
+        Fault(
+            "edge taps", "a tap that lies one pixel beyond the input counts as one inside",
+            _ALGORITHMS + "sweep", "(axis.inp - 1 - at) // axis.dilation + 1", "(axis.inp - at) // axis.dilation + 1",
+            "in_place",
+        ),
+        Fault(
+            "plane mask", "a row's mask lets in one pixel beyond its end",
+            _ALGORITHMS + "in_planes", "min(lane, last.inp - of_load)", "min(lane, last.inp - of_load + 1)",
+            "in_planes",
+        ),
+        Fault(
+            "copied run", "of the copy of a row's begin the last pixel is missing",
+            _ALGORITHMS + "stem", "(last.taps - 1) * last.dilation + 1 if low else 0",
+            "(last.taps - 1) * last.dilation if low else 0", "stem",
+        ),
+        Fault(
+            "run of none", "a row without taps is a run of none, which a tile turns at least once",
+            _ALGORITHMS + "stem", "if together and last.taps else", "if together else", "stem",
+            seen_in_check_mode=False,
+        ),
+        Fault(
+            "woven end", "a woven row has one result too many",
+            _ALGORITHMS + "woven", "p.last_out - begin)", "p.last_out - begin + 1)", "woven",
+        ),
+        Fault(
+            "chunk weights", "the next chunk of input channels goes on one tap too late in the weights",
+            _ALGORITHMS + "pixels", "rows * chunk_entries * size", "rows * (chunk_entries + 1) * size", "generic",
+        ),
+        Fault(
+            "tap offset", "a deformed sample takes its horizontal offset from the next tap",
+            _ALGORITHMS + "deformable", "read(offsets, at + p.o_c)", "read(offsets, at + 2 * p.o_c)", "deformable",
+        ),
+    )
+}  # fmt: skip
+"""By name."""
