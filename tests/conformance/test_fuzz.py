@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from levels import LEVELS
 
 from polyconv.conformance import corpus, fuzz, trial
 from polyconv.errors import ArgumentError
@@ -87,7 +88,7 @@ def test_unknown_names_are_refused(given: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(
     "environment",
-    [{"POLYCONV_CHECK": "1"}, {"POLYCONV_TARGET": "avx2"}, {"POLYCONV_TARGET": "baseline"}],
+    [{"POLYCONV_CHECK": "1"}, *({"POLYCONV_TARGET": level} for level in LEVELS[1:])],
     ids=lambda e: " ".join(f"{name}={value}" for name, value in e.items()),
 )
 def test_other_kernels_are_right(environment: dict[str, str]) -> None:

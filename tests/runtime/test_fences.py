@@ -12,15 +12,13 @@ import pytest
 from fenced import PAGE, fenced
 from fresh import environment
 
-from polyconv.target import LEVELS, host_target
+from polyconv.target import levels
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="protects pages with mprotect")
 
-HERE = LEVELS[: LEVELS.index(host_target().level) + 1]
-
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("level", HERE)
+@pytest.mark.parametrize("level", levels())
 def test_nothing_is_touched_beyond_any_array(level: str, seed: int) -> None:
     """Every algorithm on problems of every kind; operands plain, reversed, strided and transposed."""
     found = subprocess.run(
