@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fenced import PAGE, fenced
-from fresh import environment
+from fresh import PATIENCE, environment
 
 from polyconv.target import levels
 
@@ -23,7 +23,7 @@ def test_nothing_is_touched_beyond_any_array(level: str, seed: int) -> None:
     """Every algorithm on problems of every kind; operands plain, reversed, strided and transposed."""
     found = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("fenced.py")), str(seed), "40"],
-        env=environment(POLYCONV_TARGET=level), capture_output=True, text=True, timeout=300,
+        env=environment(POLYCONV_TARGET=level), capture_output=True, text=True, timeout=300 * PATIENCE,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-2000:]
 
