@@ -25,7 +25,7 @@ HELP = """\
 Runs this checkout on an emulated 64-bit ARM.
 
 commands:
-  fuzz N [-- WORD...]   N random problems against the oracle; a later call for the same code and words goes on
+  fuzz N [-- WORD...]   N random problems against the oracle; a later call for the same code, words and settings goes on
   tests [-- WORD...]    pytest: the tests of generated code and of threads, or what the words say
   python -- WORD...     any command of Python
   root                  nothing more than what the others need first
@@ -106,8 +106,9 @@ def _positive(word: str) -> int:
 
 
 def state_name(words: Sequence[str]) -> str:
-    """Where a fuzz keeps its state, which belongs to its words and to this code."""
-    total = hashlib.sha256(shlex.join(words).encode())
+    """Where a fuzz keeps its state, which belongs to its words, to the settings and to this code."""
+    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("POLYCONV_"))
+    total = hashlib.sha256(shlex.join([*words, *settings]).encode())
     for file in sorted((ROOT / "src").rglob("*.py")):
         total.update(file.read_bytes())
     return f"{total.hexdigest()[:16]}.json"

@@ -42,6 +42,19 @@ def test_peers_agree_or_are_explained() -> None:
     assert all(tally.get("agrees", 0) > 5 for tally in report.peers.values())
 
 
+def test_an_interrupted_problem_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    state = tmp_path / "state.json"
+    fuzz.run(2, seed=5, resume=state)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(fuzz, "expected", interrupted)
+        fuzz.run(5, seed=5, resume=state)
+    report = fuzz.run(5, seed=5, resume=state)
+    assert (report.next, report.findings, sum(report.operators.values())) == (5, [], 5)
+
+
 def test_resumes_where_it_stopped(tmp_path: Path) -> None:
     state, seen = tmp_path / "state.json", []
     fuzz.run(7, seed=5, resume=state)
