@@ -230,8 +230,8 @@ SETTINGS: dict[str, Setting] = {
             "Compiles every load and store of the generated code with a bounds check: slow, for debugging.",
         ),
         Setting(
-            "target", ("POLYCONV_TARGET",), _one_of("avx512", "avx2", "baseline"), lambda: None,
-            "avx512, avx2 or baseline", "all that the CPU has",
+            "target", ("POLYCONV_TARGET",), _one_of("avx512", "avx2", "baseline", "neon"), lambda: None,
+            "avx512, avx2 or baseline; on 64-bit ARM neon", "all that the CPU has",
             "Restricts the instructions that kernels may use.",
             per_call=False,
         ),

@@ -1,6 +1,6 @@
 """What CPU code is made for: a name LLVM understands, its features, and the widest vectors to use.
 
-The host's own by default; ``POLYCONV_TARGET`` restricts it to ``avx2`` or ``baseline`` (the setting
+The host's own by default; ``POLYCONV_TARGET`` restricts it to a lower level of its architecture (the setting
 is read by the caller, which passes the name here).  It must know nothing of kernels.
 """
 
@@ -11,10 +11,47 @@ from functools import cache
 
 from polyconv.errors import ArgumentError
 
-__all__ = ["LEVELS", "Target", "host_target", "target"]
+__all__ = ["LEVELS", "Target", "host_target", "levels", "target"]
 
-LEVELS = ("baseline", "avx2", "avx512")
-"""Instruction-set levels on x86-64, in ascending order; elsewhere only ``baseline`` exists."""
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What every CPU of an instruction-set level has.
+
+    Parameters
+    ----------
+    vector_bytes : int
+        Bytes of a vector register.
+    registers : int
+        Vector registers.
+    fma : bool
+        Whether it multiplies and adds in one instruction.
+    f16 : bool
+        Whether it converts between f16 and f32.
+    masks : bool
+        Whether it has mask registers, so that loads and stores of some lanes cost no more than those of all.
+    """
+
+    vector_bytes: int
+    registers: int
+    fma: bool
+    f16: bool
+    masks: bool = False
+
+
+_TABLE = {
+    "baseline": _Level(16, 16, fma=False, f16=False),
+    "avx2": _Level(32, 16, fma=True, f16=True),
+    "avx512": _Level(64, 32, fma=True, f16=True, masks=True),
+    "neon": _Level(16, 32, fma=True, f16=True),
+}
+
+LEVELS = tuple(_TABLE)
+"""All instruction-set levels."""
+
+_ASCENDING = {"x86_64": ("baseline", "avx2", "avx512"), "aarch64": ("neon",), "arm64": ("neon",)}
+"""Levels of an architecture, the first word of LLVM's triple; any other has ``baseline``, which LLVM knows to vectorise
+everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +77,27 @@ class Target:
     @property
     def vector_bytes(self) -> int:
         """Bytes of a vector register."""
-        return {"avx512": 64, "avx2": 32, "baseline": 16}[self.level]
+        return _TABLE[self.level].vector_bytes
+
+    @property
+    def registers(self) -> int:
+        """Vector registers."""
+        return _TABLE[self.level].registers
 
     @property
     def has_fma(self) -> bool:
         """Whether it multiplies and adds in one instruction."""
-        return self.level != "baseline" or self.triple.startswith(("aarch64", "arm64"))
+        return _TABLE[self.level].fma
+
+    @property
+    def converts_f16(self) -> bool:
+        """Whether it converts between f16 and f32."""
+        return _TABLE[self.level].f16
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether it has mask registers: loads and stores of some lanes cost no more than those of all."""
+        return _TABLE[self.level].masks
 
 
 @cache
@@ -53,16 +105,27 @@ def host_target() -> Target:
     """Everything this machine has."""
     import llvmlite.binding as llvm
 
-    triple = llvm.get_process_triple()
-    if not triple.startswith("x86_64"):
-        features = llvm.get_host_cpu_features().flatten()
-        return Target("baseline", triple, llvm.get_host_cpu_name(), features)
+    triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
+    highest = _of_architecture(triple)[-1]
     has = llvm.get_host_cpu_features()
+    if highest != "avx512":
+        return Target(highest, triple, cpu, has.flatten())
     if all(has.get(f) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c", "fma")):
-        return Target("avx512", triple, llvm.get_host_cpu_name(), has.flatten(), bool(has.get("avx512bf16")))
+        return Target("avx512", triple, cpu, has.flatten(), bool(has.get("avx512bf16")))
     if all(has.get(f) for f in ("avx2", "fma", "f16c")):
-        return Target("avx2", triple, llvm.get_host_cpu_name(), has.flatten())
+        return Target("avx2", triple, cpu, has.flatten())
     return Target("baseline", triple, "x86-64", "")
+
+
+def _of_architecture(triple: str) -> tuple[str, ...]:
+    return _ASCENDING.get(triple.split("-")[0], ("baseline",))
+
+
+def levels() -> tuple[str, ...]:
+    """Levels this machine can run, in ascending order; the last is its own."""
+    host = host_target()
+    of_architecture = _of_architecture(host.triple)
+    return of_architecture[: of_architecture.index(host.level) + 1]
 
 
 @cache
@@ -72,18 +135,20 @@ def target(level: str | None = None) -> Target:
     Parameters
     ----------
     level : str or None
-        ``avx512``, ``avx2``, ``baseline``, or None for the host's own.
+        One of ``levels()``, or None for the host's own.
 
     Raises
     ------
     ArgumentError
-        If the level is unknown or beyond this machine.
+        If the level is unknown, beyond this machine or of another architecture.
     """
     host = host_target()
     if level is None or level == host.level:
         return host
     if level not in LEVELS:
         raise ArgumentError(f"target {level!r} is not one of {', '.join(LEVELS)}")
-    if LEVELS.index(level) > LEVELS.index(host.level):
-        raise ArgumentError(f"target {level!r} is beyond this machine, which has {host.level}; choose a lower one")
+    if level not in levels():
+        raise ArgumentError(
+            f"target {level!r} is beyond this machine, which has {host.level}; choose from {', '.join(levels())}"
+        )
     return Target(level, host.triple, {"avx2": "x86-64-v3", "baseline": "x86-64"}[level], "")

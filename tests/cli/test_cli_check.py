@@ -14,6 +14,9 @@ from polyconv.cli import check
 from polyconv.conformance import faults, fuzz, suite
 from polyconv.dtypes import DTYPES
 from polyconv.problem.problem import Problem
+from polyconv.target import levels
+
+LOWEST = levels()[0]
 
 
 def test_the_self_test_passes_here(polyconv: Callable[..., Any]) -> None:
@@ -74,13 +77,13 @@ def test_fuzz_runs_resumes_and_reports(polyconv: Callable[..., Any], tmp_path: A
 
 
 def test_fuzz_takes_an_algorithm_and_a_target(polyconv: Callable[..., Any]) -> None:
-    words = ("check", "--fuzz", 12, "--seed", 5, "--peers", "", "--algorithm", "direct", "--target", "baseline")
+    words = ("check", "--fuzz", 12, "--seed", 5, "--peers", "", "--algorithm", "direct", "--target", LOWEST)
     done = polyconv(*words, "--json")
     assert done.code == 0, done.out
-    named = {"seed": 5, "operator": None, "algorithm": "direct", "target": "baseline", "every": False}
+    named = {"seed": 5, "operator": None, "algorithm": "direct", "target": LOWEST, "every": False}
     assert done.json["fuzz"]["campaign"] == named
-    assert "seed 5 algorithm direct target baseline: 12 problems" in polyconv(*words).out
-    assert "POLYCONV_TARGET" not in os.environ or os.environ["POLYCONV_TARGET"] != "baseline"
+    assert f"seed 5 algorithm direct target {LOWEST}: 12 problems" in polyconv(*words).out
+    assert "POLYCONV_TARGET" not in os.environ or os.environ["POLYCONV_TARGET"] != LOWEST
     wrong = polyconv("check", "--fuzz", 1, "--algorithm", "guess")
     assert (wrong.code, wrong.out) == (1, "")
     assert "algorithm='guess' is not known" in wrong.err

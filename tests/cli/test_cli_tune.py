@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from polyconv import wisdom
+from polyconv.target import levels
 
 ONE = "conv f32 NCHW n1 c16 i12x12 m32 k3x3 p1"
 TWO = "conv f32 NHWC n1 c8 i9 m8 k3"
@@ -91,10 +92,10 @@ def test_a_time_limit_ends_it_and_keeps_what_was_done(polyconv: Callable[..., An
 
 
 def test_tune_at_other_settings_is_other_wisdom(polyconv: Callable[..., Any], own: Path) -> None:
-    words = ("--accuracy", "strict", "--target", "baseline", "--workspace-limit", "0")
+    words = ("--accuracy", "strict", "--target", levels()[0], "--workspace-limit", "0")
     assert polyconv("tune", ONE, *words).code == 0
     [entry] = wisdom.read(own)
-    assert (entry.accuracy, entry.target, entry.workspace_limit) == ("strict", "baseline", 0)
+    assert (entry.accuracy, entry.target, entry.workspace_limit) == ("strict", levels()[0], 0)
     assert polyconv("explain", ONE, "--json").json["plans"][0]["source"] == "estimate"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from levels import LEVELS
 
 from polyconv.conformance import corpus, fuzz, trial
 from polyconv.errors import ArgumentError
@@ -39,6 +40,19 @@ def test_peers_agree_or_are_explained() -> None:
     report = fuzz.run(60, seed=103, peers=("onnxruntime", "openvino", "torch"))
     assert not report.findings, "\n".join(map(str, report.findings))
     assert all(tally.get("agrees", 0) > 5 for tally in report.peers.values())
+
+
+def test_an_interrupted_problem_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    state = tmp_path / "state.json"
+    fuzz.run(2, seed=5, resume=state)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(fuzz, "expected", interrupted)
+        fuzz.run(5, seed=5, resume=state)
+    report = fuzz.run(5, seed=5, resume=state)
+    assert (report.next, report.findings, sum(report.operators.values())) == (5, [], 5)
 
 
 def test_resumes_where_it_stopped(tmp_path: Path) -> None:
@@ -87,7 +101,7 @@ def test_unknown_names_are_refused(given: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(
     "environment",
-    [{"POLYCONV_CHECK": "1"}, {"POLYCONV_TARGET": "avx2"}, {"POLYCONV_TARGET": "baseline"}],
+    [{"POLYCONV_CHECK": "1"}, *({"POLYCONV_TARGET": level} for level in LEVELS[1:])],
     ids=lambda e: " ".join(f"{name}={value}" for name, value in e.items()),
 )
 def test_other_kernels_are_right(environment: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ TARGETS = {
     "avx512": Target("avx512", "x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512bf16", bf16=True),
     "avx2": Target("avx2", "x86_64-unknown-linux-gnu", "x86-64-v3", ""),
     "baseline": Target("baseline", "x86_64-unknown-linux-gnu", "x86-64", ""),
-    "aarch64": Target("baseline", "aarch64-unknown-linux-gnu", "generic", "+neon"),
+    "neon": Target("neon", "aarch64-unknown-linux-gnu", "generic", ""),
 }
 """One for each level of x86-64, and 64-bit ARM, whatever this machine is."""
 

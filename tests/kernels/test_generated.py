@@ -14,10 +14,15 @@ from generated import digest, kernels, text
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels import isa
+from polyconv.kernels.convert import LLVM_NAMES, narrow, widen
+from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, lanes
-from polyconv.kernels.language import Module
+from polyconv.kernels.language import Module, Type
+from polyconv.kernels.layout import Epilogue
+from polyconv.kernels.point import channel_point_tile, listed_point_tile, pixel_point_tile, square_point_tile
 from polyconv.kernels.tile import channel_tile, pixel_tile
 from polyconv.runtime import call, threads
+from polyconv.runtime.architecture import ARM, X86
 
 EVERY = pytest.mark.parametrize("level", TARGETS)
 
@@ -67,13 +72,13 @@ MULTIPLY_ADD = {
     ("avx512", "i64"): r"vpmullq", ("avx512", "bf16"): r"vdpbf16ps",
     ("avx2", "f32"): r"vfmadd\d+ps", ("avx2", "f64"): r"vfmadd\d+pd", ("avx2", "i32"): r"vpmulld",
     ("baseline", "f32"): r"mulps", ("baseline", "f64"): r"mulpd",
-    ("aarch64", "f32"): r"fmla\tv\d+\.4s", ("aarch64", "f64"): r"fmla\tv\d+\.2d", ("aarch64", "i32"): r"mla\tv\d+\.4s",
+    ("neon", "f32"): r"fmla\tv\d+\.4s", ("neon", "f64"): r"fmla\tv\d+\.2d", ("neon", "i32"): r"mla\tv\d+\.4s",
 }  # fmt: skip
 """One vector instruction that forms a product (and, where there is one, adds it); other pairs need several."""
 
 STACK = {
     "x86": re.compile(r"[xyz]mm\d+.*\((%rsp|%rbp)\)|\((%rsp|%rbp)[^)]*\).*[xyz]mm\d+"),
-    "arm": re.compile(r"\b(str|stp|stur|ldr|ldp|ldur)\s+[qdv]\d+.*\[(sp|x29)"),
+    "arm": re.compile(r"\b(str|stp|stur|ldr|ldp|ldur)\s+q\d+.*\[(sp|x29)"),
 }
 
 
@@ -112,9 +117,9 @@ def test_tiles(level: str, arithmetic: str) -> None:
     An integer product needs a register before it is added, so the largest integer tiles of x86-64 put one or
     two vectors aside.
     """
-    allowed = 0 if arithmetic in ("f32", "f64", "bf16") or level == "aarch64" else 4
+    allowed = 0 if arithmetic in ("f32", "f64", "bf16") or level == "neon" else 4
     pattern = re.compile(rf"\s{MULTIPLY_ADD[level, arithmetic]}\b")
-    spills = STACK["arm" if level == "aarch64" else "x86"]
+    spills = STACK["arm" if level == "neon" else "x86"]
     for orientation, rows, vectors in tiles(level):
         if arithmetic == "bf16" and orientation == "pixel":
             continue  # dot products of pairs are for channels
@@ -126,6 +131,48 @@ def test_tiles(level: str, arithmetic: str) -> None:
         assert len([line for line in loop.splitlines() if spills.search(line)]) <= allowed, what
         if not allowed:
             assert not [line for line in code.splitlines() if spills.search(line)], what
+
+
+def test_neon_multiplies_by_an_element() -> None:
+    """A step of the largest tiles is products, loads and the loop's own six: no word is spread over a vector first."""
+    for rows, vectors in ((14, 1), (12, 2), (8, 3), (6, 4)):
+        loop = [line for line in inner_loop(code_of("neon", "f32", "channel", rows, vectors)).splitlines()[1:] if line]
+        assert len(loop) <= rows * vectors + rows + vectors + 6
+        assert len(re.findall(r"fmla\tv\d+\.4s, v\d+\.4s, v\d+\.s\[0\]", "\n".join(loop))) >= (rows - 1) * vectors
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_neon_tiles_with_their_way_out(dtype: str) -> None:
+    """Rows of panels, pixels in place and runs: no sum leaves its register inside a loop."""
+    target, spec = TARGETS["neon"], FusedTile(dtype, dtype, Epilogue(bias=True))
+    made = {
+        fused_channel_tile: isa.run_tiles(target).items(),
+        channel_point_tile: isa._CHANNEL_TILES["neon"].items(),
+        listed_point_tile: isa._CHANNEL_TILES["neon"].items(),
+        fused_pixel_tile: [(most, rows) for rows, most in isa.pixel_tiles(target).items()],
+        pixel_point_tile: [(most, rows) for rows, most in isa.pixel_tiles(target).items()],
+        square_point_tile: [(1, isa.square_tile(target))],
+    }
+    for make, sizes in made.items():
+        for vectors, rows in sizes:
+            k = Module(fma=True, wide=128)
+            make(k, "tile", spec, lanes(target, ARITHMETIC[dtype]), rows, vectors, f16c=True)
+            loop = inner_loop(assembly(k.text(target.triple), target))
+            assert "fmla" in loop
+            assert not [line for line in loop.splitlines() if STACK["arm"].search(line)], (make.__name__, rows, vectors)
+
+
+def test_neon_converts_halves_itself() -> None:
+    """Four at a time, in one instruction; bf16 in whole numbers, whose own would flush subnormals."""
+    kind, to = Type("float", 4), TARGETS["neon"]
+    for dtype, instructions in (("f16", {"fcvtl", "fcvtn"}), ("bf16", set())):
+        k = Module(fma=True, wide=128)
+        with k.function("doubled", "buffer", "buffer") as (x, y):
+            value = widen(k, k.load(kind.of(LLVM_NAMES[dtype]), x), DTYPES[dtype], "float", f16c=to.converts_f16)
+            k.store(narrow(k, value + value, DTYPES[dtype], f16c=to.converts_f16), y)
+        code = assembly(k.text(to.triple), to)
+        assert set(re.findall(r"\b(b?fcvt\w*)", code)) == instructions
+        assert not undefined_symbols(object_code(k.text(to.triple), to))
 
 
 def test_a_spill_is_seen() -> None:
@@ -148,8 +195,7 @@ SYSTEM = {"syscall", "sched_yield", "sched_getcpu", "sched_setaffinity"}
 @EVERY
 def test_the_runner_calls_the_system_only(level: str) -> None:
     """Four functions of the C library, bound when it is loaded, on every processor."""
-    x86 = level != "aarch64"
-    body = threads._ENVIRONMENT[x86] + threads._TEXT.replace("PAUSE", threads._PAUSE[x86])
+    body = threads._runner(ARM if level == "neon" else X86)
     obj = object_code(f'target triple = "{TARGETS[level].triple}"\n{body}', TARGETS[level])
     assert set(undefined_symbols(obj)) <= SYSTEM
 

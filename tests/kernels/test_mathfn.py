@@ -6,6 +6,7 @@ Errors are counted in units in the last place of the exact value, which mpmath g
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -21,10 +22,11 @@ from polyconv.kernels import mathfn
 from polyconv.kernels.compile import link, object_code
 from polyconv.kernels.language import Module, Type
 from polyconv.problem.epilogue import ACTIVATIONS
-from polyconv.target import LEVELS, Target, host_target, target
+from polyconv.runtime.architecture import ARM, X86, architecture_of
+from polyconv.target import Target, levels, target
 
-HERE = LEVELS[: LEVELS.index(host_target().level) + 1]
-X86 = host_target().triple.startswith("x86_64")
+HERE = levels()
+ARCHITECTURE = architecture_of(platform.machine())
 DTYPES: dict[str, Any] = {"float": np.float32, "double": np.float64, "i32": np.int32, "i64": np.int64}
 
 PARAMETERS = {"LeakyRelu": (0.01,), "Clip": (-1.5, 6.0), "HardSigmoid": (0.2, 0.5), "Elu": (1.7,)}
@@ -50,22 +52,16 @@ LIMITS: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 """Values at both infinities."""
 
-# Calls the kernel with subnormal numbers off, operands (bit 6 of MXCSR) and results (bit 15).
-FLUSHING = """
-declare void @llvm.x86.sse.stmxcsr(ptr)
-declare void @llvm.x86.sse.ldmxcsr(ptr)
-define void @flushing(ptr %x, ptr %y, ptr %parameters, i64 %n) {
-  %before = alloca i32
-  %during = alloca i32
-  call void @llvm.x86.sse.stmxcsr(ptr %before)
-  %mode = load i32, ptr %before
-  %off = or i32 %mode, 32832
-  store i32 %off, ptr %during
-  call void @llvm.x86.sse.ldmxcsr(ptr %during)
+# Calls the kernel with subnormal numbers off, operands and results.
+FLUSHING = f"""{ARCHITECTURE.exchange}
+define void @flushing(ptr %x, ptr %y, ptr %parameters, i64 %n) {{
+  %word = alloca i64
+  store i64 {ARCHITECTURE.fast}, ptr %word
+  call void @exchange(ptr %word)
   call void @loop(ptr %x, ptr %y, ptr %parameters, i64 %n)
-  call void @llvm.x86.sse.ldmxcsr(ptr %before)
+  call void @exchange(ptr %word)
   ret void
-}
+}}
 """
 
 
@@ -130,7 +126,7 @@ def kinds(element: str, to: Target) -> list[Type]:
     return [Type(element, lanes_of(element, to)), Type(element)]
 
 
-@pytest.mark.parametrize("flush", [False, True] if X86 else [False])
+@pytest.mark.parametrize("flush", [False, True] if ARCHITECTURE in (X86, ARM) else [False])
 @pytest.mark.parametrize("level", HERE)
 @pytest.mark.parametrize("element", ["float", "double"])
 @pytest.mark.parametrize("name", ACTIVATIONS)

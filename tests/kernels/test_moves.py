@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from levels import LEVELS
 
 from polyconv.kernels.layout import Epilogue, Move, move
 from polyconv.kernels.objects import kernel
@@ -22,7 +23,7 @@ def _mover(along: str, level: Target, *, out: bool) -> Any:
     spec = Move("float", "f32", along, Epilogue()) if out else Move("f32", "float", along)
 
     def build(k: Any) -> None:
-        move(k, "move", spec, lanes, f16c=level.level != "baseline")
+        move(k, "move", spec, lanes, f16c=level.converts_f16)
 
     address = kernel(f"test {spec} {lanes}", ("move",), build, level)["move"]
     p, n = ctypes.c_void_p, ctypes.c_int64
@@ -39,7 +40,7 @@ def _memory(size: int, phase: int) -> np.ndarray:
     return whole[first : first + size // 4]
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("out", [False, True])
 def test_planes_are_transposed(out: bool, level: str | None) -> None:
     run = _mover("cp" if out else "pc", target(level), out=out)
@@ -58,7 +59,7 @@ def test_planes_are_transposed(out: bool, level: str | None) -> None:
             assert np.isfinite(written).sum() == pixels * channels
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("out", [False, True])
 def test_rows_are_copied(out: bool, level: str | None) -> None:
     run = _mover("cc", target(level), out=out)
@@ -70,14 +71,14 @@ def test_rows_are_copied(out: bool, level: str | None) -> None:
         assert np.isfinite(to).sum() == pixels * channels
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("along", "step"), [("pp", 2), ("pp", 3), ("pp", 4), ("pp", 8), ("pc", 2), ("pc", 4)])
 def test_residues_go_to_places_of_their_own(along: str, step: int, level: str | None) -> None:
     given = target(level)
     lanes, spec = given.vector_bytes // 4, Move("f32", "float", along)
 
     def build(k: Any) -> None:
-        move_apart(k, "move", spec, lanes, step, f16c=given.level != "baseline")
+        move_apart(k, "move", spec, lanes, step, f16c=given.converts_f16)
 
     address = kernel(f"test {spec} {lanes} apart {step}", ("move",), build, given)["move"]
     p, n = ctypes.c_void_p, ctypes.c_int64

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import result
+from levels import HIGHEST_TWO
 
 from polyconv.algorithms.sweep import Axis, bands
 from polyconv.benchmark.runs import restricted
@@ -51,7 +52,7 @@ def test_results_of_winograd(layout: str, problem: str) -> None:
         assert complaint(p, expected(p, made), got) is None, p
 
 
-@pytest.mark.parametrize("level", [None, "avx2"])
+@pytest.mark.parametrize("level", HIGHEST_TWO)
 @pytest.mark.parametrize("problem", [
     "c16 i7x7 m32 k3x3 p1",
     "c40 i4x9 m20 k5x3 p4:4x1:1",                 # first and last rows meet no input at all

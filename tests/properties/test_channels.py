@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import algorithms, result
+from levels import LEVELS
 
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
@@ -19,7 +20,7 @@ from polyconv.conformance.operands import operands
 from polyconv.problem.problem import Problem
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "i32"])
 @pytest.mark.parametrize("algorithm", algorithms(), ids=str)
 def test_depthwise_with_a_whole_epilogue(algorithm: str | None, dtype: str, level: str | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import Array, result
+from levels import LEVELS
 
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
@@ -16,8 +17,6 @@ from polyconv.conformance.operands import operands
 from polyconv.errors import Unsupported
 from polyconv.layer import compute
 from polyconv.problem.problem import Problem
-
-LEVELS = [None, "avx2", "baseline"]
 
 
 def _judged(line: str, seed: int = 0, level: str | None = None, algorithm: str = "depthwise") -> None:

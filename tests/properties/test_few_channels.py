@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import result
+from levels import LEVELS
 
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
@@ -29,7 +30,7 @@ def agree(line: str, algorithm: str, **options: Any) -> None:
     assert complaint(p, expected(p, made), got) is None, line
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("algorithm", ["stem", "generic"])
 def test_widths(algorithm: str, layout: str, level: str | None) -> None:
@@ -86,7 +87,7 @@ def test_threads_and_strides_change_no_bit(algorithm: str) -> None:
         assert np.array_equal(alone, wide)
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("line", [
     "conv f32 {} n2 c40 i9x50 m37 k2x3 s2x3 b1", "conv f64 {} n1 c18 i8x20 m9 k3x2 s1x2 d2x3 act=Relu",
     "conv f32 {} n1 c8 i6x130 m12 k1x3 s1x2 g2", "conv f32 {} n1 c17 i4x5x6 m70 k4x2x2 s1x2x3",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import Array, result
+from levels import LEVELS
 
 from polyconv.algorithms import fft_plan
 from polyconv.algorithms.program import FREE_BYTES, Situation
@@ -18,8 +19,6 @@ from polyconv.conformance.operands import operands
 from polyconv.kernels.fft import RADICES
 from polyconv.problem.problem import Problem
 from polyconv.target import target
-
-LEVELS = [None, "avx2", "baseline"]
 
 
 def _judged(line: str, seed: int = 0, level: str | None = None, **options: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from levels import LEVELS
 
 from polyconv.algorithms.program import Late
 from polyconv.algorithms.winograd_plan import parts
@@ -15,8 +16,6 @@ from polyconv.benchmark.runs import restricted
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.prepared import Layer
 from polyconv.problem.problem import Problem
-
-LEVELS = [None, "avx2", "baseline"]
 
 
 def _packed(line: str, algorithm: str, level: str | None, threads: int = 1) -> tuple[Any, Any, Any]:

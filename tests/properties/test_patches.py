@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import result
+from levels import LEVELS
 
 import polyconv
 from polyconv.algorithms.program import Situation
@@ -27,7 +28,7 @@ def _agrees(line: str, **options: Any) -> None:
     assert complaint(p, expected(p, made), got) is None, line
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8, 16])
 def test_strides_taps_and_widths(step: int, layout: str, level: str | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import result
+from levels import HIGHEST_TWO, LEVELS
 
 import polyconv
 from polyconv.benchmark.runs import restricted
@@ -26,7 +27,7 @@ def _agrees(line: str) -> None:
     assert complaint(p, expected(p, made), got) is None
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i64"])
 def test_pixels_around_the_edges_of_tiles(dtype: str, layout: str, level: str | None) -> None:
@@ -44,7 +45,7 @@ def test_outputs_around_the_edges_of_vectors(layout: str, epilogue: str) -> None
         _agrees(f"conv f32 {layout} n1 c6 i3x19 m{3 * m} k1x1 g3{epilogue}")
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i64"])
 def test_few_outputs_of_pixels_whose_channels_lie_together(dtype: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
@@ -69,7 +70,7 @@ def test_phases_leave_together(layout: str, epilogue: str) -> None:
     _agrees(f"conv_transpose f64 {layout} n1 c5 i2x3x9 m20 k2x1x2 s2x1x2{epilogue}")
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_inputs_that_no_second_cache_holds(layout: str, level: str | None) -> None:
     """Their items ask for what the next one reads, for any number of sets of outputs."""
@@ -88,7 +89,7 @@ def test_strides_crops_and_transposes(layout: str) -> None:
     _agrees(f"conv_transpose f32 {layout} n1 c40 i3x4 m20 k3x2 s3x2 b1")
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_windows_that_meet_no_padding(layout: str, level: str | None) -> None:
     """Their entries are read in place, by a list, whole windows of any shape and some that leave inputs out."""
@@ -106,7 +107,7 @@ def test_windows_that_meet_no_padding(layout: str, level: str | None) -> None:
         _agrees(f"conv f32 {layout} n2 c3 i19x50 m20 k3x5 s1x2 d2x1 p-2:-1x-1:-3")
 
 
-@pytest.mark.parametrize("level", [None, "avx2"])
+@pytest.mark.parametrize("level", HIGHEST_TWO)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_images_of_a_batch_share_boxes(layout: str, level: str | None) -> None:
     """With the bits of each image alone, whatever lies between them."""
@@ -135,7 +136,7 @@ def test_a_layer_whose_results_outgrow_a_cache() -> None:
     _agrees("conv f32 NHWC n1 c3 i99x101 m150 k1x1 b1")
 
 
-@pytest.mark.parametrize("level", [None, "avx2"])
+@pytest.mark.parametrize("level", HIGHEST_TWO)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_results_that_memory_holds(layout: str, level: str | None) -> None:
     """Tiles ask for those of later tiles, and the last of them for none that are there."""
@@ -197,7 +198,7 @@ def test_non_finite_weights_stay_where_they_belong() -> None:
     assert (np.delete(y, (7, 19), axis=1) == 3).all()
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_few_outputs_beside_whole_vectors(level: str | None) -> None:
     """Whole vectors of outputs and the rest are computed apart, to the same bits as any lying of the input gives."""
     for line in (

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import Array, result
+from levels import LEVELS
 
 from polyconv.algorithms import in_place
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
 from polyconv.problem.problem import Problem
-from polyconv.target import host_target
+from polyconv.target import host_target, target
 
 
 def agree(line: str, algorithm: str | None, **options: Any) -> bool:
@@ -29,7 +30,7 @@ def agree(line: str, algorithm: str | None, **options: Any) -> bool:
     return got is not None
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("algorithm", ["grouped", None])
 def test_widths(algorithm: str | None, layout: str, level: str | None) -> None:
@@ -41,7 +42,7 @@ def test_widths(algorithm: str | None, layout: str, level: str | None) -> None:
             c, more = group * groups, ("", " s2x2", " d1x2", " s1x3 d2x1 b1")[group % 4]
             if agree(f"conv f32 {layout} n1 c{c} i6x21 m{c} k3x3 p1x1{more} g{groups}", algorithm):
                 taken.append(group)
-    lanes = {None: 16, "avx2": 8, "baseline": 4}[level]
+    lanes = target(level).vector_bytes // 4
     assert algorithm is None or level is None or taken == list(range(1, lanes + 1))
 
 
@@ -82,7 +83,7 @@ def test_in_place_by_parts(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(whole, parts)
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_in_place(level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
     with within:
@@ -93,7 +94,7 @@ def test_in_place(level: str | None) -> None:
             assert agree(line.replace("conv", "conv_transpose", 1), "in_place")
 
 
-@pytest.mark.skipif(host_target().level != "avx512", reason="needs AVX-512")
+@pytest.mark.skipif(not host_target().has_masks, reason="needs loads and stores with masks")
 @pytest.mark.parametrize("kernel", ["i7x19 k3x4 p1x2", "i9x75 k3x3 p1x1", "i6x130 k2x5 p0x4"])
 def test_in_planes(kernel: str) -> None:
     extents, taps = kernel.split(" ", 1)
@@ -134,7 +135,7 @@ def shared_by_threads(line: str, algorithm: str) -> Array:
     return alone
 
 
-@pytest.mark.skipif(host_target().level != "avx512", reason="needs AVX-512")
+@pytest.mark.skipif(not host_target().has_masks, reason="needs loads and stores with masks")
 @pytest.mark.parametrize("line", [
     "conv f32 NCHW n1 c36 i600 m36 k9 s2 p4 g9", "conv f32 NCHW n1 c36 i9 m18 k12 p8 g2 b1",
     "conv f64 NCHW n2 c20 i5x6x9 m20 k3x3x3 p1x1x1 g5 b1 r1", "conv f32 NCHW n1 c40 i1x30 m40 k3x3 p1x1 g4",
@@ -172,11 +173,11 @@ def test_results_that_lie_apart(layout: str) -> None:
         assert np.array_equal(plain, apart)
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_rows_of_tiles(layout: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
-    lanes = {None: 16, "avx2": 8, "baseline": 4}[level]
+    lanes = target(level).vector_bytes // 4
     with within:
         for group in (3, 4, 5, 7, 8, 12, 16, 20, 33, 48):
             groups = 1 + 20 // group
@@ -206,7 +207,7 @@ def test_shapes_of_rows_of_tiles(algorithm: str, layout: str, line: str) -> None
     assert (alone is None and shared is None) or np.array_equal(alone, shared)
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 def test_rows_of_tiles_beyond_the_caches(level: str | None) -> None:
     """A batch whose results are asked for before they are written has the bits of its images alone."""
     p = Problem.parse("conv f32 NCHW n5 c3 i83x101 m64 k3x3 p1x1 b1")

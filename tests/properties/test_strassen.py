@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import result
+from levels import BOTH_ENDS, HIGHEST_TWO, LEVELS
 
 from polyconv.algorithms import strassen
 from polyconv.algorithms.program import FREE_BYTES, Situation
@@ -27,7 +28,7 @@ def _agrees(line: str, **options: Any) -> None:
     assert complaint(p, widened(p, made, expected(p, made)), got) is None, line
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_sizes_around_every_edge(layout: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
@@ -38,7 +39,7 @@ def test_sizes_around_every_edge(layout: str, level: str | None) -> None:
             _agrees(f"conv f32 {layout} n1 c{c} i5x7 m{m} k1x1")
 
 
-@pytest.mark.parametrize("level", [None, "avx2"])
+@pytest.mark.parametrize("level", HIGHEST_TWO)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_inputs_that_no_second_cache_holds(layout: str, level: str | None) -> None:
     """Products ask for those of the next box or image, and the last of them for none that are there."""
@@ -59,7 +60,7 @@ LINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("level", [None, "baseline"])
+@pytest.mark.parametrize("level", BOTH_ENDS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("line", LINES)
 def test_bits_are_those_of_any_batch_threads_and_values_elsewhere(line: str, layout: str, level: str | None) -> None:

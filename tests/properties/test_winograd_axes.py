@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import agrees, result
+from levels import LEVELS
 
 from polyconv.algorithms.winograd_plan import order
 from polyconv.benchmark.runs import restricted
@@ -22,7 +23,7 @@ PROBLEMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_one_tap_along_the_last_axes(problem: str, layout: str, level: str | None) -> None:

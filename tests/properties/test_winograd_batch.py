@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import result
+from levels import BOTH_ENDS, LEVELS
 
 from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.winograd_plan import is_stacked, parts
@@ -29,7 +30,7 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("line", IMAGES + ROWS)
 def test_an_image_has_the_same_bits_alone(line: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
@@ -55,7 +56,7 @@ FAR = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("level", [None, "baseline"])
+@pytest.mark.parametrize("level", BOTH_ENDS)
 @pytest.mark.parametrize("line", IMAGES + ROWS + FAR)
 def test_what_is_not_finite_changes_no_bits_of_other_tiles(line: str, level: str | None) -> None:
     """How boxes are cut depends on threads and images; what is computed again must not."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import result
+from levels import LEVELS
 
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
@@ -22,7 +23,7 @@ LINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("line", LINES)
 def test_a_narrow_last_block(line: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import agrees, result
+from levels import LEVELS
 
 from polyconv.algorithms import winograd_plan
 from polyconv.algorithms.program import Situation, accumulator_arithmetic
@@ -26,7 +27,7 @@ KERNELS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_dilated_kernels(kernel: str, layout: str, level: str | None) -> None:
@@ -94,7 +95,7 @@ def test_boxes_of_unequal_numbers_of_residues(kernel: str) -> None:
     assert unequal
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_residues_of_two_inputs_or_one(layout: str, level: str | None) -> None:
     """Taps beyond those meet padding; an output fewer than inputs would meet the second of two."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import agrees, result
+from levels import LEVELS
 
 from polyconv.algorithms import winograd_plan
 from polyconv.algorithms.program import Situation
@@ -27,7 +28,7 @@ KERNELS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernels_in_parts(kernel: str, layout: str, level: str | None) -> None:

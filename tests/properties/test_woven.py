@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import result
+from levels import LEVELS
 
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
@@ -24,7 +25,7 @@ def _agrees(line: str, **options: Any) -> None:
     assert complaint(p, expected(p, made), got) is None, line
 
 
-@pytest.mark.parametrize("level", [None, "avx2", "baseline"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i64"])
 def test_pixels_around_the_edges_of_tiles(dtype: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)

@@ -15,7 +15,10 @@ _FORGOTTEN = (
     "POLYCONV_VERBOSE", "POLYCONV_WORKSPACE_LIMIT",
 )  # fmt: skip
 
-PREAMBLE = """
+PATIENCE = float(os.environ.get("POLYCONV_TEST_PATIENCE", "1"))
+"""By how much longer a process may take before it counts as hanging: an emulated one is slow."""
+
+PREAMBLE = f"patience = {PATIENCE}\n" + """
 import os, sys, threading, time
 import numpy as np
 import polyconv
@@ -50,7 +53,7 @@ def start(code: str, cache: Path | None = None, **variables: str) -> subprocess.
 def finish(process: subprocess.Popen[str], timeout: float = 120) -> tuple[int, str, str]:
     """Exit code, standard output and standard error; a process that hangs is killed and fails the test."""
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(timeout=timeout * PATIENCE)
     except subprocess.TimeoutExpired:
         process.kill()
         raise

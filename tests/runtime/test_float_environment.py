@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,17 +16,26 @@ import pytest
 
 import polyconv
 from polyconv.kernels.compile import link, object_code
+from polyconv.runtime.architecture import ARM, X86, architecture_of
 from polyconv.target import host_target
 
-pytestmark = pytest.mark.skipif(
-    not host_target().triple.startswith("x86_64"), reason="reads and writes MXCSR, the control word of x86-64"
-)
+ARCHITECTURE = architecture_of(platform.machine())
+pytestmark = pytest.mark.skipif(ARCHITECTURE not in (X86, ARM), reason="knows the control words of x86-64 and ARM")
 
-FLUSH_RESULTS, FLUSH_OPERANDS, DEFAULT = 0x8000, 0x0040, 0x1F80
-ROUNDING = {"nearest": 0x0000, "down": 0x2000, "up": 0x4000, "to zero": 0x6000}
-FLAGS = 0x3F  # exceptions that have happened
 
-TEXT = """
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """Where a control word has what; flags: exceptions that have happened, underflow among them."""
+
+    text: str
+    default: int
+    flush: int
+    rounding: tuple[int, ...]
+    flags: int
+    underflow: int
+
+
+X86_BITS = Bits("""
 declare void @llvm.x86.sse.stmxcsr(ptr)
 declare void @llvm.x86.sse.ldmxcsr(ptr)
 define void @read(ptr %word) {
@@ -35,18 +46,44 @@ define void @write(ptr %word) {
   call void @llvm.x86.sse.ldmxcsr(ptr %word)
   ret void
 }
-"""
+""", 0x1F80, 0x8040, (0, 0x2000, 0x4000, 0x6000), 0x3F, 0x10)  # fmt: skip
+
+# FPCR below, FPSR above
+ARM_BITS = Bits("""
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+declare i64 @llvm.aarch64.get.fpsr()
+declare void @llvm.aarch64.set.fpsr(i64)
+define void @read(ptr %word) {
+  %control = call i64 @llvm.aarch64.get.fpcr()
+  %flags = call i64 @llvm.aarch64.get.fpsr()
+  %upper = shl i64 %flags, 32
+  %both = or i64 %upper, %control
+  store i64 %both, ptr %word
+  ret void
+}
+define void @write(ptr %word) {
+  %both = load i64, ptr %word
+  %control = and i64 %both, 4294967295
+  %flags = lshr i64 %both, 32
+  call void @llvm.aarch64.set.fpcr(i64 %control)
+  call void @llvm.aarch64.set.fpsr(i64 %flags)
+  ret void
+}
+""", 0, 1 << 24, (0, 1 << 22, 2 << 22, 3 << 22), 0x9F << 32, 0x8 << 32)  # fmt: skip
+
+BITS = ARM_BITS if ARCHITECTURE is ARM else X86_BITS
 
 
 @cache
 def native(name: str) -> Any:
     target = host_target()
-    obj = object_code(f'target triple = "{target.triple}"\n{TEXT}', target)
+    obj = object_code(f'target triple = "{target.triple}"\n{BITS.text}', target)
     return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(link(obj, (name,))[name])
 
 
 def control_word() -> int:
-    word = ctypes.c_uint32()
+    word = ctypes.c_uint64()
     native("read")(ctypes.addressof(word))
     return word.value
 
@@ -54,7 +91,7 @@ def control_word() -> int:
 @contextmanager
 def environment(word: int) -> Iterator[None]:
     """Have this control word for a while; nothing in between may compute with floats but what is tested."""
-    before, given = ctypes.c_uint32(control_word()), ctypes.c_uint32(word)
+    before, given = ctypes.c_uint64(control_word()), ctypes.c_uint64(word)
     native("write")(ctypes.addressof(given))
     try:
         yield
@@ -69,9 +106,7 @@ def layer(values: Any, **options: Any) -> polyconv.Conv:
     return polyconv.Conv(w, pads=1, **options)
 
 
-WORDS = [
-    mode | flush | DEFAULT for mode, flush in itertools.product(ROUNDING.values(), (0, FLUSH_RESULTS | FLUSH_OPERANDS))
-]
+WORDS = [mode | flush | BITS.default for mode, flush in itertools.product(BITS.rounding, (0, BITS.flush))]
 
 
 @pytest.mark.parametrize("accuracy", ["fast", "strict"])
@@ -82,16 +117,15 @@ def test_the_caller_finds_its_own_again(threads: int, accuracy: str) -> None:
     out = np.empty_like(x)
     for word in WORDS:
         one = layer(np.full(32, 1e-15, np.float32), threads=threads, accuracy=accuracy)  # every product underflows
-        for given in (word, word, word | FLAGS):
+        for given in (word, word, word | BITS.flags):
             with environment(given):
                 one(x, out=out)
                 after = control_word()
-            assert after & ~FLAGS == given & ~FLAGS
-    with environment(DEFAULT):
+            assert after & ~BITS.flags == given & ~BITS.flags
+    with environment(BITS.default):
         one(x, out=out)
         after = control_word()
-    underflow = 0x10
-    assert not after & underflow  # no flag is left that NumPy would warn of
+    assert not after & BITS.underflow  # no flag is left that NumPy would warn of
 
 
 @pytest.mark.parametrize("threads", [1, 2])

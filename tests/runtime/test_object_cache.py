@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fresh import finish, run, start
 
-from polyconv.target import host_target
+from polyconv.target import levels
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="modes and owners of POSIX")
 
@@ -100,11 +100,10 @@ def test_the_next_process_compiles_nothing(warm: Path) -> None:
     assert found["heard"] == []
 
 
-@pytest.mark.skipif(host_target().level == "baseline", reason="this machine has one target only")
+@pytest.mark.skipif(len(levels()) == 1, reason="this machine has one target only")
 def test_targets_have_objects_of_their_own(tmp_path: Path) -> None:
-    levels = {"POLYCONV_TARGET": "baseline"}, {"POLYCONV_TARGET": host_target().level}
-    assert all(compute(tmp_path / "cache", **level)["compiled"] > 0 for level in levels)
-    assert all(compute(tmp_path / "cache", **level)["compiled"] == 0 for level in levels)
+    assert all(compute(tmp_path / "cache", POLYCONV_TARGET=level)["compiled"] > 0 for level in levels())
+    assert all(compute(tmp_path / "cache", POLYCONV_TARGET=level)["compiled"] == 0 for level in levels())
 
 
 def _truncated(data: bytes) -> bytes:

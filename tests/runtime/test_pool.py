@@ -30,7 +30,7 @@ def in_child(body):
     # the exit code of a child that runs the body; a child that hangs is ended by its alarm
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)
+        signal.alarm(round(30 * patience))
         try:
             body()
             os._exit(0)

@@ -243,7 +243,7 @@ def build(r: Request) -> Program:
     p, arith, keep = r.problem, r.arith, list[Any]()
     (sweep,) = sweeps(p)
     plan = _plan(r.situation, arith, sweep)
-    f16c = r.target.level != "baseline"
+    f16c = r.target.converts_f16
     address = kernel(
         f"deformable {p.x} {arith.name}", ("deformable",),
         lambda k: _driver(k, "deformable", p.x_dtype, arith.accumulator, f16c), r.target, check=r.check,

@@ -231,7 +231,7 @@ def _tile_addresses(r: Request, plan: Plan) -> list[int]:
         edge, masked = kind >= 2, kind % 2 == 1
 
         def tile(k: Module, rows: int = rows, edge: bool = edge, masked: bool = masked) -> None:
-            depthwise_tile(k, "tile", spec, lane, rows, f16c=r.target.level != "baseline", edge=edge, masked=masked)
+            depthwise_tile(k, "tile", spec, lane, rows, f16c=r.target.converts_f16, edge=edge, masked=masked)
 
         label = f"{spec} {lane} {rows}{' edge' * edge}{' masked' * masked}"
         found = kernel(label, ("tile",), tile, r.target, check=r.check)

@@ -37,11 +37,11 @@ from polyconv.runtime.arrays import aligned, words
 
 __all__ = ["applicable", "build", "cost", "workspace"]
 
-_MOST = {"avx512": 12, "avx2": 10, "baseline": 10}
-"""Vectors of the largest tile."""
+_MOST = {32: 12, 16: 10}
+"""Vectors of the largest tile, by vector registers."""
 
-_ACROSS = {"avx512": 4, "avx2": 1, "baseline": 1}
-"""Neighbouring taps of an entry; their weights fit the registers beside sums."""
+_ACROSS = {32: 4, 16: 1}
+"""Neighbouring taps of an entry, by vector registers; their weights fit beside sums, and no tap is a vector away."""
 
 _TOGETHER = 4
 """Lengths of tiles that are compiled together: lines of other lengths soon need the next one."""
@@ -189,9 +189,9 @@ class _Plan:
 
 @lru_cache(256)
 def _plan_of(s: Situation, sweep: Sweep) -> _Plan:
-    p, lane, most, last = s.problem, lane_of(s), _MOST[s.target.level], sweep[-1]
+    p, lane, most, last = s.problem, lane_of(s), _MOST[s.target.registers], sweep[-1]
     size = p.x_dtype.itemsize
-    most_taps = _ACROSS[s.target.level] if last.dilation == 1 else 1
+    most_taps = min(lane, _ACROSS[s.target.registers]) if last.dilation == 1 else 1
     entries = tuple((min(most_taps, last.taps - tap), tap) for tap in range(0, last.taps, most_taps))
     extra = max(tap * last.dilation + lane * (across > 1) for across, tap in entries)
     slot = lane * (most + -(-extra // lane))
@@ -256,7 +256,7 @@ def cost(s: Situation) -> dict[str, float]:
     plan, last = _plan_of(s, sweep), sweep[-1]
     lines = p.m * math.prod(axis.out for axis in sweep[:-1])
     vectors = -(-last.out // lane)
-    tiles = -(-vectors // _MOST[s.target.level])
+    tiles = -(-vectors // _MOST[s.target.registers])
     of_vector = sum(max(1.1, 0.55 * across + 0.3) for across, _ in plan.entries)
     latency = 4.0 * last.taps
     of_tile = max(vectors / max(1, tiles) * of_vector, latency) + 40 + 3 * len(plan.entries)
@@ -295,7 +295,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     of_lines = (("x", r.x, sweep[-2:][0].stride), ("y", r.y, 1), ("r", r.residual, 1))
     values = common_words(r, sweep, plan.box, [Lines((), (), ())] * len(sweep), 1, keep, plan.chunk)
     values.update({
-        "channels": p.c, "chunk_channels": plan.chunk, "together": plan.together, "most": _MOST[r.target.level],
+        "channels": p.c, "chunk_channels": plan.chunk, "together": plan.together, "most": _MOST[r.target.registers],
         "extra": plan.extra, "copied": -(-plan.extra // lane), "slot": plan.slot * size, "weights": weights,
         "w_channel": last.taps * arith.bytes, "tiles": words(_tile_addresses(r, plan, tuple(kinds), sweep)),
         "settings": fill_words(SETTINGS, settings, keep), "panel": depthwise_plan.list_place(len(sweep)), "scratch": 0,
@@ -307,7 +307,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
 
 def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Sweep) -> list[int]:
     """Addresses of the tiles that a step uses, by vectors; 0 for the others."""
-    lane, most, out, asks = lane_of(r.situation), _MOST[r.target.level], sweep[-1].out, _asks(r.situation, sweep)
+    lane, most, out, asks = lane_of(r.situation), _MOST[r.target.registers], sweep[-1].out, _asks(r.situation, sweep)
     spec = DepthwiseLine(r.problem.x, r.problem.y, r.arith.accumulator, r.epilogue, kinds, asks)
     table = [0] * (2 * most)
     extents = {-(-extent // lane) for extent in (min(plan.box[-1], out), out % plan.box[-1])}
@@ -317,7 +317,7 @@ def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Swee
             continue
 
         def tile(k: Module, vectors: int = vectors) -> None:
-            depthwise_line(k, "tile", spec, lane, vectors, f16c=r.target.level != "baseline")
+            depthwise_line(k, "tile", spec, lane, vectors, f16c=r.target.converts_f16)
 
         found = kernel(f"{spec} {lane} {vectors}", ("tile",), tile, r.target, check=r.check)
         table[2 * (vectors - 1)] = found["tile"]

@@ -23,12 +23,14 @@ __all__ = [
     "order_of", "parts_of_phases", "plan_of", "repeated", "window_share", "workspace",
 ]  # fmt: skip
 
-_MOST = {"avx512": 16, "avx2": 7, "baseline": 7}
-_HELD = {"avx512": 26, "avx2": 15, "baseline": 15}
-"""Outputs of the largest tile; with the taps of an entry they must fit the registers beside inputs."""
+_MOST = {32: 16, 16: 7}
+_HELD = {32: 26, 16: 15}
+"""By vector registers: outputs of the largest tile; with the taps of an entry they must fit the registers beside
+inputs."""
 
-_ACROSS = {"avx512": {1: 9, 2: 16}, "avx2": {2: 8}, "baseline": {2: 8}}
-"""By stride of the lanes: most taps of an entry with several across the lanes, whose loads they share."""
+_ACROSS = {32: {1: 9, 2: 16}, 16: {2: 8}}
+"""By vector registers and stride of the lanes: most taps of an entry with several across the lanes, whose loads they
+share."""
 
 _TAPS = 8
 """Most taps of an entry."""
@@ -140,7 +142,7 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool) -> Plan:
     axis = sweep[slid]
     g = math.gcd(axis.stride, axis.dilation)
     phases = axis.dilation // g
-    rows = _MOST[s.target.level]
+    rows = _MOST[s.target.registers]
     if axis.taps > 1 and axis.stride // g <= 2 and (phases == 1 or axis.out >= 4 * phases):
         stride, dilation, parts = axis.stride // g, axis.dilation, _parts(axis.taps)
     else:  # a window would share nothing
@@ -148,9 +150,9 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool) -> Plan:
     last = sweep[-1]
     channels = 2 if pixels and last.stride == 1 and lane >= 4 and 2 * last.out <= lane and p.c % 2 == 0 else 1
     widest = max((size for _, size in parts), default=1)
-    across = next((n for n in (3, 2) if n * widest <= _ACROSS[s.target.level].get(last.stride, 0)), 1)
+    across = next((n for n in (3, 2) if n * widest <= _ACROSS[s.target.registers].get(last.stride, 0)), 1)
     across = across if channels == 1 else 1
-    rows = min(rows, _HELD[s.target.level] - widest * across)
+    rows = min(rows, _HELD[s.target.registers] - widest * across)
     if not pixels and not slid:
         fitting = (_WAYS * _sets(p) - axis.taps) // stride + 1
         rows = min(rows, fitting) if fitting >= _LEAST_ROWS else rows

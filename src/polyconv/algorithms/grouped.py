@@ -57,8 +57,6 @@ _PANEL_BYTES = {"NCHW": 256 << 10, "NHWC": 512 << 10}
 _MOST_BLOCKS, _MOST_REPEATED = 16, 1.3
 """Where channels lie together, most blocks of an item, and how often lines may be brought for them."""
 
-_REGISTERS = {"avx512": 31, "avx2": 15, "baseline": 14}
-"""Registers for sums, and for the weights or pixels that are used again; without FMA a product needs one more."""
 _MOST_ROWS = 8
 _RUN_PIXELS = 64
 """Most rows of a tile; pixels that leave in one move at least, where rows are shorter and follow each other."""
@@ -184,8 +182,12 @@ def workspace(s: Situation) -> int:
 
 
 def most_rows(target: Target, group: int) -> int:
-    """Most rows of a tile: sums, what is used again, and one more must fit the registers."""
-    fits = [n for n in range(1, _MOST_ROWS + 1) if n * group + min(n, group) + 1 <= _REGISTERS[target.level]]
+    """Most rows of a tile: sums, the weights or pixels that are used again, and two more must fit the registers.
+
+    Without FMA a product needs yet another one.
+    """
+    spare = 2 if target.has_fma else 3
+    fits = [n for n in range(1, _MOST_ROWS + 1) if n * group + min(n, group) + spare <= target.registers]
     return max(fits, default=1)
 
 
@@ -367,7 +369,7 @@ def _move_in(r: Request, last: Axis, used: int) -> int:
     if r.x.c != r.x.itemsize:
         return move_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c")))
     spec = Move(r.problem.x, r.arith.accumulator, "cc")
-    count, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
+    count, f16c = lanes(r.target, r.arith), r.target.converts_f16
 
     def build(k: Module) -> None:
         blocks_in(k, "move", spec, count, used, f16c=f16c)
@@ -392,7 +394,7 @@ def _rows_follow(r: Request, sweep: Sweep) -> bool:
 
 def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = False) -> list[int]:
     """Addresses of the tiles of 1, 2, ... rows."""
-    count, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
+    count, f16c = lanes(r.target, r.arith), r.target.converts_f16
     names = {f"tile{rows}": rows for rows in range(1, most_rows(r.target, group) + 1)}
 
     def build(k: Module) -> None:

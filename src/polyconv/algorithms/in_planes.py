@@ -188,7 +188,7 @@ def _entries(r: Request, sweep: Sweep, ranges: tuple[range, ...], begin: int, ve
 def _function(r: Request, rows: int, vectors: int, stride: int) -> int:
     """Address of a tile."""
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, edge=True)
-    count, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
+    count, f16c = lanes(r.target, r.arith), r.target.converts_f16
 
     def make(k: Module) -> None:
         plane_tile(k, "tile", spec, count, rows, vectors, stride, f16c=f16c)

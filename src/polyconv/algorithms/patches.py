@@ -474,7 +474,7 @@ def _unzip_address(r: Request, last: Axis) -> int:
     move = Move(r.problem.x, r.arith.accumulator, "pp")
 
     def build(k: Module) -> None:
-        unzip(k, "unzip", move, lane, last.stride, last.taps, f16c=target.level != "baseline")
+        unzip(k, "unzip", move, lane, last.stride, last.taps, f16c=target.converts_f16)
 
     return kernel(f"unzip {move} {last.stride} {last.taps}", ("unzip",), build, target, check=r.check)["unzip"]
 

@@ -257,7 +257,7 @@ def _tiles(r: Request, form: str, fixed: int, sizes: Sequence[int], spec: FusedT
     def build(k: Module) -> None:
         for name, (edge, n) in kinds.items():
             size = (n, fixed) if form in ("channel", "listed") else (fixed, n)
-            make(k, name, replace(spec, edge=edge), lanes(r.target, r.arith), *size, f16c=r.target.level != "baseline")
+            make(k, name, replace(spec, edge=edge), lanes(r.target, r.arith), *size, f16c=r.target.converts_f16)
 
     label = f"point {form} {spec} {fixed} {len(sizes)} {edges}"
     found = kernel(label, tuple(kinds), build, r.target, check=r.check)

@@ -439,7 +439,7 @@ def move_address(r: Request, spec: Move) -> int:
     count = target.vector_bytes // (2 if spec.element == "i16" else element.bytes)
 
     def build(k: Any) -> None:
-        move(k, "move", spec, count, f16c=target.level != "baseline")
+        move(k, "move", spec, count, f16c=target.converts_f16)
 
     return kernel(f"{spec} {count}", ("move",), build, target, check=r.check)["move"]
 
@@ -477,7 +477,7 @@ def apart_words(r: Request, axis: Axis, held: Lines, panel: str, pixel_bytes: in
     span = max(position + 1 for position in held.positions)
 
     def build(k: Any) -> None:
-        move_apart(k, "move", spec, count, step, f16c=r.target.level != "baseline")
+        move_apart(k, "move", spec, count, step, f16c=r.target.converts_f16)
 
     address = kernel(f"{spec} {count} apart {step}", ("move",), build, r.target, check=r.check)["move"]
     return {
@@ -523,7 +523,7 @@ def listed_address(r: Request, spec: Move) -> int:
     count = lanes(r.target, r.arith)
 
     def build(k: Any) -> None:
-        move_listed(k, "move", spec, count, f16c=r.target.level != "baseline")
+        move_listed(k, "move", spec, count, f16c=r.target.converts_f16)
 
     return kernel(f"{spec} {count} listed", ("move",), build, r.target, check=r.check)["move"]
 
@@ -577,7 +577,7 @@ def is_fusible(p: Problem) -> bool:
 
 def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> int:
     """Address of a fused tile."""
-    count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.level != "baseline"
+    count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.converts_f16
     by_rows = orientation == "channel"
     make = fused_channel_tile if by_rows else fused_pixel_tile
     size, most = (rows, run_tiles(r.target)[vectors]) if by_rows else (vectors, pixel_tiles(r.target)[rows])

@@ -89,7 +89,12 @@ class Algorithm:
 
 def _few_registers(target: Target) -> str | None:
     """Why tiles that fill 32 vector registers are not used."""
-    return None if target.level == "avx512" else f"needs 32 vector registers, {target.level} has fewer"
+    return None if target.registers >= 32 else f"needs 32 vector registers, {target.level} has fewer"
+
+
+def _no_masks(target: Target) -> str | None:
+    """Why tiles whose loads and stores all have masks are not used."""
+    return None if target.has_masks else f"needs mask registers, {target.level} has none"
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -123,13 +128,13 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("depthwise_panel", depthwise_panel.applicable, depthwise_panel.cost, depthwise_panel.workspace,
                   accumulator_arithmetic, own_bound, depthwise_panel.build),
         Algorithm("depthwise_plane", depthwise_plane.applicable, depthwise_plane.cost, depthwise_plane.workspace,
-                  accumulator_arithmetic, own_bound, depthwise_plane.build, excluded=_few_registers),
+                  accumulator_arithmetic, own_bound, depthwise_plane.build, excluded=_no_masks),
         Algorithm("grouped", grouped.applicable, grouped.cost, grouped.workspace, accumulator_arithmetic, own_bound,
                   grouped.build),
         Algorithm("in_place", in_place.applicable, in_place.cost, in_place.workspace, accumulator_arithmetic, own_bound,
                   in_place.build),
         Algorithm("in_planes", in_planes.applicable, in_planes.cost, in_planes.workspace, accumulator_arithmetic,
-                  own_bound, in_planes.build, excluded=_few_registers),
+                  own_bound, in_planes.build, excluded=_no_masks),
         Algorithm("stem", stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build,
                   stem.scheme),
         Algorithm("woven", woven.applicable, woven.cost, woven.workspace, accumulator_arithmetic, own_bound,

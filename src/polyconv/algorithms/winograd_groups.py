@@ -414,7 +414,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
 
 def _columns(r: Request, spec: Move, several: bool) -> int:
     """Address of the transform of a row of tiles, one way or the other."""
-    lane, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
+    lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     make = columns_in if spec.epilogue is None else columns_out
 
     def build(k: Module) -> None:

@@ -527,7 +527,7 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
 
 def _row(r: Request, spec: Move, *, asks: bool = False) -> int:
     """Address of the transform of a row of tiles, one way or the other."""
-    lane, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
+    lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     names = ("row", "asking")
     transform = rows_in if spec.epilogue is None else rows_out
 
@@ -540,7 +540,7 @@ def _row(r: Request, spec: Move, *, asks: bool = False) -> int:
 
 def _apart(r: Request, spec: Move) -> int:
     """Address of the way of a row into planes where its pixels lie apart."""
-    lane, f16c = lanes(r.target, r.arith), r.target.level != "baseline"
+    lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     spec = replace(spec, along="cp" if spec.along == "cp" else "any")
 
     def build(k: Module) -> None:

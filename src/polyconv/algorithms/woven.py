@@ -428,7 +428,7 @@ def build(r: Request) -> Program:
 
 def _set_tables(r: Request, plan: _Plan, longer: int) -> tuple[list[int], list[int]]:
     """Functions of tiles, and a record (``_SET``) for every set of output channels."""
-    lane, times, f16c = lanes(r.target, r.arith), r.problem.s[-1], r.target.level != "baseline"
+    lane, times, f16c = lanes(r.target, r.arith), r.problem.s[-1], r.target.converts_f16
     spec = of_sums(r.arith.name) if plan.flat else FusedTile(r.arith.name, r.problem.y, r.epilogue)
     functions: list[int] = []
     places: dict[int, list[int]] = {}

@@ -24,7 +24,7 @@ from polyconv.benchmark.runs import median_seconds, restricted, runner
 from polyconv.kernels import objects
 from polyconv.layer import Conv, plan
 from polyconv.problem.problem import Problem
-from polyconv.target import LEVELS, host_target, target
+from polyconv.target import host_target, levels, target
 
 __all__ = [
     "LAYERS", "CallTimes", "LayerSpeed", "StartTimes", "call_times", "compile_times", "layer_speeds", "start_times",
@@ -145,10 +145,9 @@ def layer_speeds(progress: Callable[[LayerSpeed], None] = lambda row: None) -> l
     those that GFLOP/s count, so only its share of the peak is at most 1.
     """
     host = host_target()
-    here = LEVELS.index(host.level)
-    levels = [level for level in ("avx512", "avx2") if LEVELS.index(level) <= here] or [host.level]
+    measured = [level for level in reversed(levels()) if level != "baseline"] or [host.level]
     rows = []
-    for level in levels:
+    for level in measured:
         for layout in ("NHWC", "NCHW"):
             for name, text in LAYERS.items():
                 problem = Problem.parse(f"conv f32 {layout} n1 {text}")

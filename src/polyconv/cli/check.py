@@ -86,7 +86,7 @@ def command(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="LEVEL", help="Fuzz kernels for avx512, avx2 or baseline."),
+        typer.Option("--target", metavar="LEVEL", help="Fuzz kernels for avx512, avx2, baseline or neon."),
     ] = None,
     every_algorithm: Annotated[
         bool,

@@ -27,7 +27,7 @@ Sets = Annotated[
 ]
 Match = Annotated[str | None, typer.Option("--match", metavar="REGEX", help="Only lines in which it is found.")]
 Level = Annotated[
-    Literal["avx512", "avx2", "baseline"] | None,
+    Literal["avx512", "avx2", "baseline", "neon"] | None,
     typer.Option("--target", help="Restrict to these instructions; bench leaves out engines that cannot be."),
 ]
 

@@ -15,8 +15,9 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from polyconv.algorithms.table import ALGORITHMS
@@ -202,7 +203,11 @@ def run(
         while report.next < count and not (enough is not None and enough(report)):
             report.running = report.next
             _save(report, resume)
-            _try(report, report.next, guests)
+            try:
+                _try(report, report.next, guests)
+            except KeyboardInterrupt:  # the process ends, but no fault of the trial's: it is tried again
+                _forget_running(resume)
+                raise
             report.next, report.running = report.next + 1, None
             if progress is not None:
                 progress(report)
@@ -246,6 +251,11 @@ def _save(report: Report, path: Path | None) -> None:
         fresh = path.with_name(path.name + ".new")
         fresh.write_text(report.to_json())
         fresh.replace(path)
+
+
+def _forget_running(path: Path | None) -> None:
+    if path is not None:
+        _save(replace(Report.from_json(path.read_text()), running=None), path)
 
 
 def _try(report: Report, index: int, guests: dict[str, Peer]) -> None:
@@ -313,15 +323,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         report = run(
             given.count, given.seed, operator=given.operator, algorithm=given.algorithm, resume=given.resume,
-            every=given.every_algorithm, peers=engines, progress=None if given.json else _progress,
+            every=given.every_algorithm, peers=engines, progress=None if given.json else _progress(),
         )  # fmt: skip
     sys.stdout.write(report.to_json() + "\n" if given.json else _text(report))
     return 1 if report.findings or (report.idle and given.index is None) else 0
 
 
-def _progress(report: Report) -> None:
-    if report.next % 100 == 0:
-        sys.stderr.write(f"{report.next} problems, {len(report.findings)} findings\n")
+def _progress() -> Callable[[Report], None]:
+    """Say every half minute where a campaign stands."""
+    said = time.monotonic()
+
+    def progress(report: Report) -> None:
+        nonlocal said
+        if time.monotonic() - said >= 30:
+            said = time.monotonic()
+            sys.stderr.write(f"{report.next} problems, {len(report.findings)} findings\n")
+
+    return progress
 
 
 def _text(report: Report) -> str:

@@ -51,11 +51,12 @@ ARITHMETIC: dict[str, Arithmetic] = {
 
 # (rows, vectors) of the largest tile by vectors per row.  32 registers hold 14 x 2 sums, 2 weights and
 # a broadcast; 16 hold 6 x 2; without FMA a product needs a register of its own.
-# Measured on Zen 4: all of them run at 97-100 % of one FMA a cycle.
+# Measured on Zen 4: all of them run at 97-100 % of one FMA a cycle.  Those of neon are counted, not measured.
 _CHANNEL_TILES: dict[str, dict[int, int]] = {
     "avx512": {1: 14, 2: 14, 3: 9, 4: 6},
     "avx2": {1: 6, 2: 6, 3: 4},
     "baseline": {1: 4, 2: 4},
+    "neon": {1: 14, 2: 12, 3: 8, 4: 6},
 }
 
 # Vectors -> rows of tiles that store their results: several vectors, so that a pixel's results fill whole lines.
@@ -63,6 +64,7 @@ _RUN_TILES: dict[str, dict[int, int]] = {
     "avx512": {1: 28, 2: 14, 3: 9, 4: 6},
     "avx2": {1: 12, 2: 6, 3: 4},
     "baseline": {1: 4, 2: 4},
+    "neon": {1: 22, 2: 12, 3: 8, 4: 6},
 }
 
 # Output channels -> most pixel vectors, for the tile whose lanes are pixels.
@@ -70,10 +72,11 @@ _PIXEL_TILES: dict[str, dict[int, int]] = {
     "avx512": {1: 8, 2: 8, 3: 7, 4: 6, 5: 5, 6: 4, 7: 3, 8: 3},
     "avx2": {1: 8, 2: 4, 3: 3, 4: 3},
     "baseline": {1: 4, 2: 4, 4: 2},
+    "neon": {1: 8, 2: 8, 3: 7, 4: 6, 5: 4, 6: 4, 7: 3, 8: 3},
 }
 
 # Most output channels of the tile that transposes squares of pixels by channels in registers; two such vectors spill.
-_SQUARE_TILES: dict[str, int] = {"avx512": 8, "avx2": 4, "baseline": 4}
+_SQUARE_TILES: dict[str, int] = {"avx512": 8, "avx2": 4, "baseline": 4, "neon": 8}
 
 
 def lanes(target: Target, arithmetic: Arithmetic) -> int:

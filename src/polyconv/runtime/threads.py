@@ -41,6 +41,7 @@ from numpy.typing import NDArray
 from polyconv.errors import Error
 from polyconv.kernels.language import ERROR_CELL_BYTES
 from polyconv.kernels.objects import EVENTS, kernel_text
+from polyconv.runtime.architecture import Architecture, architecture_of
 from polyconv.runtime.arrays import aligned, mark, unwritten, words
 from polyconv.target import host_target
 
@@ -54,8 +55,6 @@ MOST_WORKERS = 63
 MOST_ITEMS = 1 << 31
 """More items are not shared: a ticket counts them in 32 bits."""
 _SPIN_NANOSECONDS = 50_000
-_X86 = platform.machine() in ("x86_64", "AMD64")
-_FUTEX = sys.platform == "linux" and _X86
 
 Words = NDArray[np.int64]
 
@@ -65,25 +64,8 @@ CONTROL: int = _memory.ctypes.data
 _eternal = [ctypes.py_object(_memory)]
 ctypes.pythonapi.Py_IncRef(_eternal[0])
 
-# Spin waits and the floating-point control word, by architecture (inline assembly would need LLVM's parser of it).
-_PAUSE = {True: "call void @llvm.x86.sse2.pause()", False: ""}
-_ENVIRONMENT = {
-    True: """
-declare void @llvm.x86.sse.stmxcsr(ptr)
-declare void @llvm.x86.sse.ldmxcsr(ptr)
-declare void @llvm.x86.sse2.pause()
-define internal void @exchange(ptr %word) {
-  %old = alloca i32
-  %new = load i32, ptr %word
-  call void @llvm.x86.sse.stmxcsr(ptr %old)
-  call void @llvm.x86.sse.ldmxcsr(ptr %word)
-  %kept = load i32, ptr %old
-  store i32 %kept, ptr %word
-  ret void
-}
-""",
-    False: "define internal void @exchange(ptr %word) {\n  ret void\n}\n",
-}
+_HERE = architecture_of(platform.machine())
+_FUTEX = sys.platform == "linux" and _HERE.futex is not None
 
 _TEXT = """
 declare i64 @syscall(i64, ...)
@@ -141,12 +123,12 @@ checked:
 ; All items of a job on this thread.
 define void @serial(ptr %job) {
 entry:
-  %word = alloca i32
+  %word = alloca i64
   %q2 = getelementptr i64, ptr %job, i64 2
   %total = load i64, ptr %q2
   %q6 = getelementptr i64, ptr %job, i64 6
-  %environment = load i32, ptr %q6
-  store i32 %environment, ptr %word
+  %environment = load i64, ptr %q6
+  store i64 %environment, ptr %word
   call void @exchange(ptr %word)
   br label %test
 test:
@@ -165,7 +147,7 @@ done:
 ; Draw items of the posted job while there are any for thread %id.
 define internal void @draw(ptr %control, i64 %id) {
 entry:
-  %word = alloca i32
+  %word = alloca i64
   %set = alloca i32
   store i32 0, ptr %set
   %at = getelementptr i8, ptr %control, i64 192
@@ -192,8 +174,8 @@ work:
   br i1 %fresh, label %enter, label %run
 enter:
   %q6 = getelementptr i64, ptr %job, i64 6
-  %environment = load i32, ptr %q6
-  store i32 %environment, ptr %word
+  %environment = load i64, ptr %q6
+  store i64 %environment, ptr %word
   call void @exchange(ptr %word)
   store i32 1, ptr %set
   br label %run
@@ -238,7 +220,7 @@ spinning:
   br i1 %more, label %wait, label %sleep
 sleep:
   %a = atomicrmw add ptr %asleep, i32 1 seq_cst
-  %r = call i64 (i64, ...) @syscall(i64 202, ptr %futex, i64 128, i32 %seen, ptr null, ptr null, i64 0)
+  %r = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %futex, i64 128, i32 %seen, ptr null, ptr null, i64 0)
   %b = atomicrmw sub ptr %asleep, i32 1 seq_cst
   %then = load atomic i32, ptr %futex acquire, align 4
   %same = icmp eq i32 %then, %seen
@@ -349,7 +331,7 @@ post:
 rouse:
   %futex = getelementptr i8, ptr %control, i64 4
   %others = sub i64 %threads, 1
-  %r = call i64 (i64, ...) @syscall(i64 202, ptr %futex, i64 129, i64 64, ptr null, ptr null, i64 0)
+  %r = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %futex, i64 129, i64 64, ptr null, ptr null, i64 0)
   br label %work
 work:
   call void @draw(ptr %control, i64 0)
@@ -413,10 +395,15 @@ define i32 @sched_setaffinity(i32 %a, i64 %b, ptr %c) {
 """
 
 
+def _runner(architecture: Architecture) -> str:
+    text = _TEXT.replace("PAUSE", architecture.pause).replace("FUTEX", str(architecture.futex or 0))
+    return architecture.exchange + text
+
+
 @cache
 def native() -> dict[str, int]:
     """Addresses of the runner's functions: serial, shared, worker, acquire, release."""
-    text = _ENVIRONMENT[_X86] + _TEXT.replace("PAUSE", _PAUSE[_X86])
+    text = _runner(_HERE)
     symbols = {}
     names = ("syscall", "sched_yield", "sched_getcpu", "sched_setaffinity")
     if _FUTEX:
@@ -530,7 +517,7 @@ def mark_workspace() -> None:
 
 def control_word(*, strict: bool) -> int:
     """Floating-point control word: nearest, exceptions masked; subnormals flushed unless strict."""
-    return 0x1F80 if strict else 0x9FC0
+    return _HERE.strict if strict else _HERE.fast
 
 
 def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,

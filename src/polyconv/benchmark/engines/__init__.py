@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from polyconv.errors import ArgumentError
+from polyconv.target import LEVELS
 
 __all__ = ["ENGINES", "GUESTS", "OURS", "Engine", "Guest", "chosen", "environment"]
 
@@ -55,7 +56,7 @@ class Engine:
 
 GUESTS: dict[str, Guest] = {
     "polyconv": Guest(
-        "polyconv", levels={level: {"POLYCONV_TARGET": level} for level in ("avx512", "avx2", "baseline")}
+        "polyconv", levels={level: {"POLYCONV_TARGET": level} for level in LEVELS}
     ),
     "torch": Guest(
         "torch",
