@@ -43,12 +43,13 @@ from polyconv.operands import (
 )
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
-from polyconv.planning.planner import CLOCK, Decision, choose, describe, reasons, threads_for, waking
+from polyconv.planning.planner import Decision, choose, describe, reasons, threads_for, waking
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import aligned, may_overlap, words
 from polyconv.runtime.call import make_entry
+from polyconv.runtime.clock import cycles_a_second
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
 from polyconv.target import Target, target
@@ -334,7 +335,7 @@ class Layer:
         if "dispatch" in self._verbose:
             for name, reason in reasons(choice):
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
-        seconds = choice.running(problem.n or 0) / CLOCK
+        seconds = choice.running(problem.n or 0) / cycles_a_second()
         s = replace(s, once=False)
         s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
         program = self._program(s, algorithm.name, lying, offset, mask)
