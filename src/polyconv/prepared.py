@@ -1,7 +1,7 @@
 """A problem with its weights, ready for arrays: packs once, plans per extents, runs.
 
-``Layer`` is what the facade, the dialects and sessions hold; ``compute`` is the same for one call.  All
-checks of operands stand here, before the first store.  It must know nothing of attribute names.
+``Layer`` is what the facade, the dialects and sessions hold; ``compute`` is the same for one call.  Operands
+are checked in ``operands``, all of them before the first store.  It must know nothing of attribute names.
 """
 
 from __future__ import annotations
@@ -125,9 +125,10 @@ class Layer:
         Copied; later changes have no effect.
     layout : str
         ``NCHW`` or ``NHWC``, as in the problems.
-    accuracy, threads, workspace_limit, rigor, algorithm
-        As in ``polyconv.conv``; None takes the settings in force at each call (accuracy and
-        workspace_limit: when the layer is made).
+    accuracy, threads, workspace_limit, rigor
+        As in ``polyconv.Conv``; None takes the settings in force when the layer is made, for threads at each call.
+    algorithm : str
+        Row of the table of algorithms to use; None lets the planner choose.
     own : bool
         Copy the weights; without it they must not change while the layer lives, which is planned for one call.
     quantities : mapping
@@ -555,6 +556,8 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
     rigor : str
         ``estimate`` chooses by arithmetic; ``measure`` and ``patient`` time the candidates on this machine,
         and every later layer of this process uses what they found.
+    accuracy, threads, workspace_limit
+        As for ``conv``.
     once : bool
         Plan as ``conv`` does, where weights come anew with each call and preparing them counts, and not as for a
         layer, which prepares them for all its calls.  Nothing is measured for it.

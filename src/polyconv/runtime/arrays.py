@@ -1,7 +1,6 @@
 """Memory for kernels: aligned arrays, and the strides and extents of a caller's arrays.
 
-Nothing is copied that a kernel can read in place; what must be copied (byte-swapped elements) is said
-in ``as_operand``.  It must know nothing of problems.
+Kernels read any strides in place, so nothing is copied here.  It must know nothing of problems.
 """
 
 from __future__ import annotations

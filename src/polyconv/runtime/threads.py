@@ -45,11 +45,10 @@ from polyconv.runtime.arrays import aligned, words
 from polyconv.target import host_target
 
 __all__ = [
-    "CONTROL", "JOB_WORDS", "MOST_ITEMS", "MOST_WORKERS", "control_word", "grow_workspace", "native", "run_steps",
+    "CONTROL", "MOST_ITEMS", "MOST_WORKERS", "control_word", "grow_workspace", "native", "run_steps",
     "start_workers",
 ]  # fmt: skip
 
-JOB_WORDS = 11
 MOST_WORKERS = 63
 MOST_ITEMS = 1 << 31
 """More items are not shared: a ticket counts them in 32 bits."""
