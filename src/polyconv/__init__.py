@@ -11,8 +11,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from polyconv.errors import ArgumentError, DtypeError, Error, ModelError, Unsupported
-from polyconv.problem.plan import Plan
-from polyconv.problem.problem import Problem
 from polyconv.settings import settings
 
 if TYPE_CHECKING:
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
     from polyconv.layer import Conv, ConvTranspose, conv, conv_transpose, plan
     from polyconv.models.session import InferenceSession
     from polyconv.planning import wisdom
+    from polyconv.problem.plan import Plan
+    from polyconv.problem.problem import Problem
 
 __version__ = "0.1.0"
 
@@ -30,8 +30,9 @@ __all__ = [
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-# What pulls in LLVM or a reader is imported when it is first named, so that importing costs little.
+# What pulls in NumPy, LLVM or a reader is imported when it is first named, so that importing costs little.
 _LATER = {
+    "Plan": "polyconv.problem.plan", "Problem": "polyconv.problem.problem",
     "Conv": "polyconv.layer", "ConvTranspose": "polyconv.layer", "conv": "polyconv.layer",
     "conv_transpose": "polyconv.layer", "plan": "polyconv.layer", "InferenceSession": "polyconv.models.session",
 }  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from polyconv.errors import DtypeError
 
-__all__ = ["DTYPES", "Dtype", "of_array", "of_name"]
+__all__ = ["DTYPES", "Dtype", "of_array"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +80,6 @@ DTYPES: dict[str, Dtype] = {
 }
 
 _BY_NUMPY = {row.numpy: row for row in DTYPES.values()}
-
-
-def of_name(name: str) -> Dtype:
-    """Row of a short name.
-
-    Raises
-    ------
-    DtypeError
-        If no row has that name.
-    """
-    try:
-        return DTYPES[name]
-    except KeyError:
-        raise DtypeError(
-            f"dtype {name!r} is not one of polyconv's: {', '.join(DTYPES)}"
-        ) from None
 
 
 def of_array(dtype: np.dtype[Any], argument: str) -> Dtype:

@@ -177,7 +177,6 @@ class _Prepared:
 
     def _make(self, w: ArrayLike, b: ArrayLike | None, options: dict[str, Any], **keywords: Any) -> None:
         w = as_array(w, "w")
-        self._arguments = (w if type(w) is np.ndarray else np.asarray(w), b, {**keywords, **options})
         d = _describe(self._op, None, w, b, **keywords)
         self._description = d
         self._layer = Layer(d.problem, w, _bias(b, d, w), layout=d.layout, **options)
@@ -211,8 +210,20 @@ class _Prepared:
 class Conv(_Prepared):
     """``conv`` with its weights fixed: they are copied and packed once, for inputs of any extents.
 
-    Parameters are those of ``conv`` without x, residual and out, and ``rigor``: "estimate" chooses by
-    arithmetic, "measure" and "patient" by timing.  Safe to call from any thread.
+    Safe to call from any thread.
+
+    Parameters
+    ----------
+    w, b, strides, pads, auto_pad, dilations, groups, layout, activation, activation_params
+        As for ``conv``.
+    out_dtype, overflow, threads
+        As for ``conv``.
+    x_dtype : dtype, optional
+        Element type of the inputs to come; that of w by default.  Only uint8 and int8 may differ.
+    accuracy, workspace_limit
+        As for ``conv``; where they are left out, the settings in force now count, not those of a call.
+    rigor : str, optional
+        ``estimate`` chooses by arithmetic, ``measure`` and ``patient`` by timing.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Operands of a call: what holds an array becomes one, and is checked against the problem.
 
-Nothing is copied but byte-swapped elements; every check stands here, before the first store.  It must
-not know how anything is computed.
+Nothing is copied but byte-swapped elements.  Each function looks at one operand; what they may share with each
+other, their caller compares.  It must not know how anything is computed.
 """
 
 from __future__ import annotations

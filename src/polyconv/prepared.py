@@ -1,7 +1,7 @@
 """A problem with its weights, ready for arrays: packs once, plans per extents, runs.
 
-``Layer`` is what the facade, the dialects and sessions hold; ``compute`` is the same for one call.  All
-checks of operands stand here, before the first store.  It must know nothing of attribute names.
+``Layer`` is what the facade, the dialects and sessions hold; ``compute`` is the same for one call.  Operands
+are checked in ``operands``, all of them before the first store.  It must know nothing of attribute names.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -42,12 +43,13 @@ from polyconv.operands import (
 )
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
-from polyconv.planning.planner import CLOCK, Decision, choose, describe, reasons, threads_for, waking
+from polyconv.planning.planner import Decision, choose, describe, reasons, threads_for, waking
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import MARKS, aligned, mark, marked, may_overlap, words
 from polyconv.runtime.call import make_entry
+from polyconv.runtime.clock import cycles_a_second
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
 from polyconv.target import Target, target
@@ -60,13 +62,16 @@ _log = logging.getLogger("polyconv")
 
 _MOST_CALLS = 32
 _MOST_PACKED = 64 << 20
-"""Bytes of packed weights, and calls, that a layer keeps for further shapes; more where the weights are large."""
+"""Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
 _KEEP_GIL_SECONDS = 5e-6
 _NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "bf16": np.float32}
 
 
-_lock = threading.Lock()
-"""Guards the tables of all layers, for a moment at a time; a fork waits for it."""
+_lock = threading.RLock()
+"""Guards the tables of all layers, for a moment at a time; a fork waits for it.
+
+Whoever holds it may take it again: a finaliser or a signal handler may call a layer at any point.
+"""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
@@ -81,6 +86,7 @@ def _target() -> Target:
 class _Call:
     """A program bound to arrays of given shapes and strides."""
 
+    key: Any
     plan_threads: int
     program: Program
     steps: NDArray[np.int64]
@@ -100,6 +106,14 @@ def _make_ready(call: _Call) -> None:
         pool.grow_workspace(call.program.workspace * call.plan_threads)
 
 
+def _used(table: OrderedDict[Any, Any], key: Any) -> Any:
+    """What a table holds under a key, which is now the last to leave it; None if it holds nothing.  Under ``_lock``."""
+    found = table.get(key)
+    if found is not None:
+        table.move_to_end(key)
+    return found
+
+
 class Layer:
     """A convolution with fixed weights, for inputs of any extents.
 
@@ -111,9 +125,10 @@ class Layer:
         Copied; later changes have no effect.
     layout : str
         ``NCHW`` or ``NHWC``, as in the problems.
-    accuracy, threads, workspace_limit, rigor, algorithm
-        As in ``polyconv.conv``; None takes the settings in force at each call (accuracy and
-        workspace_limit: when the layer is made).
+    accuracy, threads, workspace_limit, rigor
+        As in ``polyconv.Conv``; None takes the settings in force when the layer is made, for threads at each call.
+    algorithm : str
+        Row of the table of algorithms to use; None lets the planner choose.
     own : bool
         Copy the weights; without it they must not change while the layer lives, which is planned for one call.
     quantities : mapping
@@ -152,6 +167,7 @@ class Layer:
         self._problems: OrderedDict[tuple[int, ...], Problem] = OrderedDict()
         self._calls: OrderedDict[Any, _Call] = OrderedDict()
         self._choices: dict[Any, Decision | None] = {}
+        self._wisdom: wisdom.Known | None = None
         self._last: tuple[_Call, Any] | None = None
 
     # -- calling -----------------------------------------------------------------------------------
@@ -211,12 +227,15 @@ class Layer:
                 _log.info("exec %s, %.1f us", problem, 1e6 * (time.perf_counter() - started))
             plain = out is None or type(out) is np.ndarray
             if plain and not copied and call.entry is not None and offset is None and not is_timed:
-                self._last = call, settings_context()
+                with _lock:
+                    if self._calls.get(call.key) is call:
+                        self._last = call, settings_context()
         return result
 
     def problem_for(self, shape: tuple[int, ...]) -> Problem:
         """Problem of an input shape."""
-        found = self._problems.get(shape)
+        with _lock:
+            found: Problem | None = _used(self._problems, shape)
         if found is not None:
             return found
         if len(shape) < 3:
@@ -247,20 +266,45 @@ class Layer:
         problem = self.problem_for(tuple(shape))
         s = self.situation(problem.fused())
         if rigor is not None:
-            with _lock:
-                self._choices.pop((s.problem.i, problem.residual), None)
-                self._calls.clear()
-                self._last = None
-        found = describe(s, self._chosen(s, rigor or self._rigor), self.packed_bytes)
-        return replace(found, problem=problem)
+            self._decide(s, setting("rigor", rigor))
+        return replace(describe(s, self._chosen(s), self.packed_bytes), problem=problem)
 
-    def _chosen(self, s: Situation, rigor: str) -> Decision | None:
+    def _chosen(self, s: Situation) -> Decision | None:
+        """What decides in a situation, for the life of this layer: nothing that comes later may change its bits.
+
+        An estimate follows from the situation alone, and wisdom is read as it was when this layer first asked: both
+        are found again, however many extents come along, and are not kept.  What is measured is not: it is kept, and
+        costs more time than memory.
+        """
         if self._asked is not None:
             return self._asked
-        key = (s.problem.i, s.problem.residual)
-        if key not in self._choices:  # decided once per extents: wisdom that comes later changes no bits here
-            self._choices[key] = _decided(s, rigor)
-        return self._choices[key]
+        key = s.problem.i, s.problem.residual
+        with suppress(KeyError):
+            return self._choices[key]
+        found = _decided(s, self._rigor, self._first_wisdom())
+        return found if found is None or self._rigor == "estimate" else self._choices.setdefault(key, found)
+
+    def _decide(self, s: Situation, rigor: str) -> None:
+        """Decide anew, and keep what would not be found again."""
+        if self._asked is not None:
+            return
+        found, key = _decided(s, rigor), (s.problem.i, s.problem.residual)
+        is_found_again = self._rigor == "estimate" and found == _decided(s, "estimate", self._first_wisdom())
+        with _lock:
+            if is_found_again:
+                self._choices.pop(key, None)
+            else:
+                self._choices[key] = found
+            self._calls = OrderedDict()  # another thread may be about to put a call of the old choice into the old one
+            self._last = None
+
+    def _first_wisdom(self) -> wisdom.Known:
+        if self._wisdom is None:
+            known = wisdom.known()  # outside the lock: it may read a file
+            with _lock:
+                if self._wisdom is None:
+                    self._wisdom = known
+        return self._wisdom
 
     @property
     def packed_bytes(self) -> int:
@@ -275,7 +319,11 @@ class Layer:
         s = self.situation(problem)
         arrays = (x, y, residual, offset, mask)
         key = (tuple(None if a is None else (a.shape, a.strides) for a in arrays), s.threads, s.target.level)
-        found = self._calls.get(key)
+        with _lock:
+            calls = self._calls
+            if self._last is not None:  # its calls went past this table
+                _used(calls, self._last[0].key)
+            found: _Call | None = _used(calls, key)
         if found is not None:
             _make_ready(found)
             return found
@@ -283,16 +331,16 @@ class Layer:
         planned, lying = fused(problem, lying)
         # how arrays lie decides no algorithm, and with it no bits, unless this one cannot take them
         whole, s = replace(s, problem=problem.fused()), replace(s, problem=planned)
-        choice = choose(whole, self._chosen(whole, self._rigor))
+        choice = choose(whole, self._chosen(whole))
         if s != whole and choice.algorithm.refusal(s) is not None:
-            choice = choose(s, self._chosen(s, self._rigor))
+            choice = choose(s, self._chosen(s))
         algorithm = choice.algorithm
         if "plan" in self._verbose:
             _log.info("plan %s by %s", problem, algorithm.name)
         if "dispatch" in self._verbose:
             for name, reason in reasons(choice):
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
-        seconds = choice.running(problem.n or 0) / CLOCK
+        seconds = choice.running(problem.n or 0) / cycles_a_second()
         s = replace(s, once=False)
         s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
         program = self._program(s, algorithm.name, lying, offset, mask)
@@ -307,13 +355,16 @@ class Layer:
         if self._own and not self._check and offset is None and x.size and items < pool.MOST_ITEMS:
             entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,
                                seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
-        call = _Call(threads, program, table, environment, wake, self._check, entry, y.shape, y.dtype)
+        call = _Call(key, threads, program, table, environment, wake, self._check, entry, y.shape, y.dtype)
         _make_ready(call)
         most = max(_MOST_PACKED, 8 * self._w.nbytes)
         with _lock:
-            self._calls[key] = call
-            while len(self._calls) > 1 and (len(self._calls) > _MOST_CALLS or self._formed() > most):
-                self._calls.popitem(last=False)
+            calls[key] = call
+            while len(calls) > 1 and (len(calls) > _MOST_CALLS or self._formed() > most):
+                gone = calls.popitem(last=False)[1]
+                if self._last is not None and self._last[0] is gone:
+                    self._last = None
+                del gone  # and its forms with it, before they are counted again
         return call
 
     def _formed(self) -> int:
@@ -548,6 +599,8 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
     rigor : str
         ``estimate`` chooses by arithmetic; ``measure`` and ``patient`` time the candidates on this machine,
         and every later layer of this process uses what they found.
+    accuracy, threads, workspace_limit
+        As for ``conv``.
     once : bool
         Plan as ``conv`` does, where weights come anew with each call and preparing them counts, and not as for a
         layer, which prepares them for all its calls.  Nothing is measured for it.
@@ -570,11 +623,11 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
     return replace(describe(s, _decided(s, setting("rigor", rigor))), problem=problem)
 
 
-def _decided(s: Situation, rigor: str) -> Decision | None:
+def _decided(s: Situation, rigor: str, known: wisdom.Known | None = None) -> Decision | None:
     """What was measured of a situation, or with more rigor than an estimate is measured now; None to predict."""
     if s.once:  # times are those of calls that find their weights prepared
         return None
-    return wisdom.decision(s) if rigor == "estimate" else fastest(s, rigor, _random_candidate)
+    return wisdom.decision(s, known) if rigor == "estimate" else fastest(s, rigor, _random_candidate)
 
 
 def _random_candidate(s: Situation, algorithm: str) -> Callable[[], None]:

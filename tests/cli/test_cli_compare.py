@@ -139,3 +139,16 @@ def test_differences() -> None:
     assert difference(x[:0], x[:0]).outputs == 0
     half = x.astype(ml_dtypes.bfloat16)
     assert difference((half.astype(np.float32) * 1.002).astype(ml_dtypes.bfloat16), half).outputs == 0
+    whole = np.array([2**62, -(2**62), 7], np.int64)  # neighbours are one number in float64
+    assert difference(whole, whole + np.array([1, 0, 0])).outputs == 1
+    assert difference(whole.astype(np.uint64), whole.astype(np.uint64)).outputs == 0
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e-300, 1.0])
+def test_differences_of_values_whose_squares_leave_the_range(scale: float) -> None:
+    x = np.random.default_rng(0).standard_normal(1000) * scale
+    assert difference(x, x).outputs == 0
+    found = difference(1.01 * x, x)
+    assert found.outputs > 900
+    assert found.rms == pytest.approx(0.01)
+    assert difference(np.zeros(3), np.zeros(3)).rms == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal, localcontext
 from pathlib import Path
 
 import numpy as np
@@ -348,3 +349,30 @@ def test_binary_convolution_is_refused(tmp_path: Path) -> None:
     text = IR.replace('"CONVOLUTION"', '"BinaryConvolution"')
     with pytest.raises(Unsupported, match="conv"):
         InferenceSession(text.encode(), weights=bytes(16))
+
+
+def test_elementwise_layers_at_the_ends_of_the_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gated values vanish towards -inf without a NaN, and small ones keep their digits until they do."""
+    from polyconv.models import openvino_host
+
+    monkeypatch.setattr(openvino_host, "find_spec", lambda name: None)
+    values = np.array([-np.inf, -100.0, -8.0, -5.0, 0.0, 100.0, np.inf, np.nan])
+    x = ops.parameter([len(values)], np.float64, name="x")
+    by = [ops.constant(beta, np.float64) for beta in (1.0, -2.0)]
+    layers = [ops.gelu(x, "TANH"), ops.gelu(x, "ERF"), *(ops.swish(x, beta) for beta in by)]
+    results = InferenceSession(save_ir(model(layers, [x]), tmp_path)).run(None, {"x": values})
+
+    def gated(v: float, gate: float) -> float:  # v / (1 + e^-gate), in exact arithmetic where it is not a limit
+        with localcontext(prec=60):
+            return float(Decimal(v) / (1 + (-Decimal(gate)).exp()))
+
+    def tanh_gate(v: float) -> float:
+        return 2 * np.sqrt(2 / np.pi) * (v + 0.044715 * v**3)
+
+    finite = [v for v in values if np.isfinite(v)]
+    for y, gate in ((results[0], tanh_gate), (results[2], lambda v: v), (results[3], lambda v: -2 * v)):
+        np.testing.assert_allclose(y[np.isfinite(values)], [gated(v, gate(v)) for v in finite], rtol=1e-12)
+    for y in results[:3]:
+        assert (y[0], y[-2]) == (0.0, np.inf)
+    assert (results[3][0], results[3][-2]) == (-np.inf, 0.0)
+    assert all(np.isnan(y[-1]) for y in results)

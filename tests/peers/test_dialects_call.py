@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 import polyconv
 from polyconv import dialects
+from polyconv.dialects import call
 from polyconv.errors import ArgumentError, DtypeError
 
 onnx, ort, openvino = dialects.onnx, dialects.ort, dialects.openvino
@@ -90,6 +93,26 @@ def test_bind_packs_once_whatever_the_extents():
     assert len(bound._layers) == 1
     bound(X, None, B)  # a bias that is not constant comes with every call
     assert len(bound._layers) == 1
+
+
+def test_bind_remembers_the_shapes_that_were_used_last(monkeypatch):
+    lowered = Counter()
+    lower = call.Operator._lower
+
+    def counted(self, values):
+        lowered[values["x"].shape[-1]] += 1
+        return lower(self, values)
+
+    monkeypatch.setattr(call.Operator, "_lower", counted)
+    monkeypatch.setattr(call, "_MOST_REMEMBERED", 8)
+    bound = onnx.Conv().bind({1: whole(6, 4, 1, 1)})
+    bound(whole(1, 4, 1, 1))
+    layer = lowered.copy()
+    for extent in range(2, 30):
+        bound(whole(1, 4, 1, 1))
+        bound(whole(1, 4, 1, extent))
+    assert lowered[1] == layer[1]
+    assert len(bound._lowered) == 8
 
 
 def test_bind_optional_inputs_may_come_and_go():

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from polyconv.cli.interrupts import counted
+
 __all__ = ["EXIT_CODES", "VERBS", "main"]
 
 VERBS = ("run", "explain", "bench", "compare", "check", "tune", "wisdom", "cache", "info")
@@ -39,14 +41,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         A key of ``EXIT_CODES``.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        from polyconv.cli.application import run
-    except ModuleNotFoundError as missing:
-        if missing.name not in ("typer", "rich"):
-            raise
-        sys.stderr.write(
-            f"polyconv: the command line needs {missing.name}, which is not installed: "
-            "pip install 'polyconv[cli]'\n"
-        )
-        return 1
-    return run(words)
+    with counted() as interrupts:
+        try:
+            from polyconv.cli.application import run
+        except ModuleNotFoundError as missing:
+            if missing.name not in ("typer", "rich"):
+                raise
+            sys.stderr.write(
+                f"polyconv: the command line needs {missing.name}, which is not installed: "
+                "pip install 'polyconv[cli]'\n"
+            )
+            return 1
+        except BaseException:
+            if not interrupts.count:
+                raise
+            sys.stderr.write("polyconv: interrupted\n")
+            return 130
+        return run(words, interrupts)

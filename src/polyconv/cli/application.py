@@ -19,6 +19,7 @@ import typer
 
 from polyconv.cli import EXIT_CODES, VERBS, render
 from polyconv.cli.info import installed
+from polyconv.cli.interrupts import Interrupts
 from polyconv.errors import ArgumentError, DtypeError, Error, ModelError, Unsupported
 
 __all__ = ["run"]
@@ -43,14 +44,16 @@ _ERRORS: tuple[tuple[type[BaseException], str, int, str], ...] = (
 )
 
 
-def run(words: Sequence[str]) -> int:
-    """Run one command and return its exit code."""
+def run(words: Sequence[str], interrupts: Interrupts) -> int:
+    """Run one command and return its exit code; ``interrupts`` are held back until all is imported."""
     try:
-        code = _application()(args=list(words), prog_name="polyconv", standalone_mode=False)
+        application = _application()
+        interrupts.release()
+        code = application(args=list(words), prog_name="polyconv", standalone_mode=False)
         if code == 130:  # Typer makes this of an interrupt
             raise KeyboardInterrupt
     except BaseException as error:
-        return _report(error, as_json=_wants_document(words))
+        return _report(KeyboardInterrupt() if interrupts.count else error, as_json=_wants_document(words))
     return code if isinstance(code, int) else 0
 
 

@@ -7,6 +7,7 @@ must not know the name of any operator, attribute or input.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -284,7 +285,7 @@ class Bound:
 
     operator: Operator
     constants: dict[int, Array]
-    _lowered: dict[Any, Lowering] = field(default_factory=dict, repr=False)
+    _lowered: OrderedDict[Any, Lowering] = field(default_factory=OrderedDict, repr=False)
     _layers: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, *inputs: ArrayLike | None, out: Array | None = None) -> Result:
@@ -334,12 +335,10 @@ class Bound:
             for at, (a, row) in enumerate(zip(arrays, self.operator.row.inputs, strict=True))
             if at not in self.constants
         )
-        lowering = self._lowered.get(key)
-        if lowering is None:
-            lowering = self.operator._lower(self.operator._values(arrays))
-            if len(self._lowered) >= _MOST_REMEMBERED:
-                self._lowered.clear()
-            self._lowered[key] = lowering
+        lowering = self._lowered.pop(key, None) or self.operator._lower(self.operator._values(arrays))
+        self._lowered[key] = lowering  # at the end: what was used least recently stands first
+        while len(self._lowered) > _MOST_REMEMBERED:
+            self._lowered.popitem(last=False)
         return lowering
 
     def _layer(self, lowering: Lowering, arrays: Sequence[Array | None]) -> Any | None:

@@ -19,7 +19,7 @@ from polyconv.target import Target
 __all__ = ["assembly", "link", "llvm_version", "object_code"]
 
 _names = itertools.count()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 @cache

@@ -1,7 +1,7 @@
 """What each instruction-set level offers a kernel: register tiles and arithmetic, as rows.
 
-``ARITHMETIC`` says in which type a product is formed and summed; ``TILES`` which register tiles fit
-without spilling.  An ISA feature is a row here; kernels and algorithms read the tables.
+``ARITHMETIC`` says in which type a product is formed and summed; the tables of tiles which of them fit
+into registers without spilling.  An ISA feature is a row here; kernels and algorithms read the tables.
 """
 
 from __future__ import annotations

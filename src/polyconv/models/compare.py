@@ -92,20 +92,23 @@ def difference(ours: Array, theirs: Array, tolerance: float | None = None) -> Di
     kind = of_array(ours.dtype, "the result")
     if kind.is_float and tolerance is None:
         tolerance = 1000 * DTYPES["f64" if kind.name == "f64" else "f32"].eps + 4 * kind.eps
-    a, b = (_wide(array) for array in (ours, theirs))
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(all="ignore"):
         apart = np.where(finite, np.abs(a - b), 0.0)
-    size = float(np.sqrt(np.mean(np.square(b[finite])))) if finite.any() else 0.0
-    scale = size or 1.0
-    wrong = np.where(finite, apart > (tolerance or 0.0) * scale, ~same)
-    rms = float(np.sqrt(np.mean(np.square(apart)))) if apart.size else 0.0
-    return Difference(rms / scale, float(apart.max(initial=0.0)) / scale, int(wrong.sum()), ours.size)
+    scale = _rms(b[finite]) or 1.0
+    if kind.is_float:
+        wrong = np.where(finite, apart > (tolerance or 0.0) * scale, ~((a == b) | (np.isnan(a) & np.isnan(b))))
+    else:
+        wrong = ours != theirs if tolerance is None else apart > tolerance * scale
+    return Difference(_rms(apart) / scale, float(apart.max(initial=0.0)) / scale, int(wrong.sum()), ours.size)
 
 
-def _wide(array: Array) -> NDArray[np.float64]:
-    return array.astype(np.float64)
+def _rms(values: NDArray[np.float64]) -> float:
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest in (0.0, float("inf")):
+        return largest
+    return largest * float(np.sqrt(np.mean(np.square(values / largest))))  # squares stay within the range
 
 
 def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics: str = "onnx",

@@ -78,10 +78,16 @@ def _clamp(node: Node, inputs: Sequence[Array]) -> Array:
     return _rounded(ACTIVATIONS["Clip"].reference, x, low, high)
 
 
+def _gated(x: Array, argument: Array) -> Array:
+    """Values times a sigmoid, which outweighs them towards its 0."""
+    gate = ACTIVATIONS["Sigmoid"].reference(argument)
+    return np.where(gate == 0.0, 0.0, x * gate)
+
+
 def _swish(node: Node, inputs: Sequence[Array]) -> Array:
     x = inputs[0].astype(np.float64)
     beta = inputs[1].astype(np.float64).reshape(()) if len(inputs) > 1 else 1.0
-    return (x * ACTIVATIONS["Sigmoid"].reference(beta * x)).astype(inputs[0].dtype)
+    return _gated(x, beta * x).astype(inputs[0].dtype)
 
 
 def _gelu(node: Node, inputs: Sequence[Array]) -> Array:
@@ -89,7 +95,7 @@ def _gelu(node: Node, inputs: Sequence[Array]) -> Array:
         return _rounded(ACTIVATIONS["Gelu"].reference, inputs[0])
     x = inputs[0].astype(np.float64)
     inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)
-    return (0.5 * x * (1.0 + np.tanh(inner))).astype(inputs[0].dtype)
+    return _gated(x, 2.0 * inner).astype(inputs[0].dtype)  # 1 + tanh(inner), halved, without its cancellation
 
 
 def _prelu(node: Node, inputs: Sequence[Array]) -> Array:

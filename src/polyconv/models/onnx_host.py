@@ -189,7 +189,7 @@ def _reference(
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
     model.graph.input.extend(value_info(Value(name)) for name in large)
-    softmaxes = [_flattening(name) for name in _SOFT] if graph.origin.opsets[""] < 13 else []
+    softmaxes = [_normalising(name, graph.origin.opsets[""]) for name in _SOFT]
     try:
         evaluator = ReferenceEvaluator(model, new_ops=softmaxes)
     except Exception as error:
@@ -209,7 +209,7 @@ def _reference(
             ) from error
         return [r if isinstance(r, list) else np.asarray(r) for r in results]  # type: ignore[misc]
 
-    return Segment("onnx.reference", tuple(Value(name) for name in outputs), run)
+    return Segment("onnx.reference", tuple(Value(name) for name in outputs), run, views=True)
 
 
 def _names(nodes: Sequence[Node]) -> str:
@@ -217,32 +217,51 @@ def _names(nodes: Sequence[Node]) -> str:
     return f"{nodes[0].label}{rest}"
 
 
-def _flattening(name: str) -> type[Any]:
-    """Softmax and its kin before opset 13, which the reference evaluator takes for today's.
+def _normalising(name: str, opset: int) -> type[Any]:
+    """Softmax or one of its kin for the reference evaluator, whose own loses small values and long sums.
 
-    They see the input as a matrix, split before ``axis``, and normalise its rows.
+    Before opset 13, which the evaluator does not know, they see the input as a matrix, split before ``axis``, and
+    normalise its rows.
     """
+    from onnx import defs
     from onnx.reference.op_run import OpRun
 
-    def _run(self: Any, x: Array, axis: int | None = None) -> tuple[Array]:
-        split = (1 if axis is None else axis) % max(1, x.ndim)
-        rows = int(np.prod(x.shape[:split]))
-        matrix = x.reshape(rows, x.size // max(1, rows))
-        return (_SOFT[name](matrix).astype(x.dtype).reshape(x.shape) if x.size else x,)
+    def _run(self: Any, x: Array, axis: int) -> tuple[Array]:
+        if not x.size:
+            return (x,)
+        wide = x.astype(np.result_type(x.dtype, np.float32))
+        if opset >= 13:
+            return (_SOFT[name](wide, axis).astype(x.dtype),)
+        rows = math.prod(x.shape[: axis % max(1, x.ndim)])
+        return (_SOFT[name](wide.reshape(rows, -1), 1).astype(x.dtype).reshape(x.shape),)
 
-    return type(name, (OpRun,), {"op_domain": "", "_run": _run})
+    schema = defs.get_schema(name, max_inclusive_version=opset, domain="")  # which says the default of axis
+    return type(name, (OpRun,), {"op_domain": "", "op_schema": schema, "_run": _run})
 
 
-def _softmax(matrix: Array) -> Array:
-    raised: Array = np.exp(matrix - matrix.max(axis=1, keepdims=True))
-    raised /= raised.sum(axis=1, keepdims=True)
+def _softmax(x: Array, axis: int) -> Array:
+    raised: Array = np.exp(x - x.max(axis=axis, keepdims=True))
+    raised /= raised.sum(axis=axis, keepdims=True)
     return raised
 
 
-_SOFT: Mapping[str, Callable[[Array], Array]] = {
+def _log_softmax(x: Array, axis: int) -> Array:
+    # not the logarithm of the softmax, which is 0 where it underflows
+    below: Array = x - x.max(axis=axis, keepdims=True)
+    below -= np.log(np.exp(below).sum(axis=axis, keepdims=True))
+    return below
+
+
+def _hardmax(x: Array, axis: int) -> Array:
+    result = np.zeros_like(x)
+    np.put_along_axis(result, x.argmax(axis=axis, keepdims=True), 1, axis)
+    return result
+
+
+_SOFT: Mapping[str, Callable[[Array, int], Array]] = {
     "Softmax": _softmax,
-    "LogSoftmax": lambda matrix: np.log(_softmax(matrix)),
-    "Hardmax": lambda matrix: np.eye(matrix.shape[1])[matrix.argmax(axis=1)],
+    "LogSoftmax": _log_softmax,
+    "Hardmax": _hardmax,
 }
 
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import Any
+
+import numpy as np
 
 from polyconv.errors import Unsupported
 from polyconv.models.convolution import convolution
@@ -84,19 +87,26 @@ class Program:
         Returns
         -------
         list of ndarray, list of float or None
-            The results, and the seconds of every step; None for a step that was not needed.
+            The results, each in memory of its own, and the seconds of every step; None for a step that was not needed.
         """
         values = {**self.constants, **feeds}
         seconds: list[float | None] = [None] * len(self.steps)
+        fresh: set[str] = set()  # nobody else holds their memory
         for index, last in self._schedule(tuple(results)):
             step = self.steps[index]
             start = perf_counter()
             made = step.segment.run([values[name] for name in step.reads])
             seconds[index] = perf_counter() - start
             values.update(zip(step.writes, made, strict=False))
+            if not step.segment.views:
+                fresh.update(step.writes)
             for name in last:
                 del values[name]
-        return [values[name] for name in results], seconds
+        found = []
+        for name in results:
+            found.append(values[name] if name in fresh else _copied(values[name]))
+            fresh.discard(name)  # it may be asked for twice
+        return found, seconds
 
     def _schedule(self, results: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
         """Steps that the results need, each with the values that nobody reads after it."""
@@ -114,6 +124,13 @@ class Program:
             found.reverse()
             self._schedules[results] = found
         return found
+
+
+def _copied(value: Any) -> Any:
+    """An array in memory of its own; a sequence of them, as ONNX has it too, is a list."""
+    if isinstance(value, list):
+        return [_copied(v) for v in value]
+    return np.array(value, order="C") if isinstance(value, np.ndarray) else value
 
 
 @dataclass(frozen=True, slots=True, eq=False)

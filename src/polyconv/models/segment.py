@@ -31,6 +31,8 @@ class Segment:
         Text of the convolution that ran last; None where there is none.
     once : bool
         Whether its weights come with each run, so that preparing them is part of every run.
+    views : bool
+        Whether its results may lie in the memory of its inputs, of its constants or of each other.
     """
 
     engine: str
@@ -38,6 +40,7 @@ class Segment:
     run: Callable[[Sequence[Array]], Sequence[Array]]
     problem: Callable[[], str | None] = lambda: None
     once: bool = False
+    views: bool = False
 
 
 class Host(Protocol):

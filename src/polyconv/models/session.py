@@ -174,7 +174,7 @@ class InferenceSession:
         Returns
         -------
         list of ndarray
-            The outputs in the order of their names.
+            The outputs in the order of their names, each in memory of its own.
 
         Raises
         ------
@@ -198,8 +198,7 @@ class InferenceSession:
             program = self._programs.setdefault(overridden, compiled(self._graph, overridden, self._options))
         results, seconds = program.run(feeds, [self._results[name] for name in wanted])
         self._last = program, seconds
-        ours = {id(a) for a in (*feeds.values(), *program.constants.values())}
-        return [np.array(a) if id(a) in ours else a for a in results]
+        return results
 
     @property
     def nodes(self) -> tuple[NodeRecord, ...]:

@@ -29,13 +29,13 @@ _RACING = 3.0  # one that takes so many times longer in its first call is not ti
 _NOISE = 1.02  # a gain below it leaves the predicted one in place
 _MOST_CALLS = 1000
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def _after_fork() -> None:
     """In a child, the thread that was measuring is gone."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

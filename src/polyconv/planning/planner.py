@@ -1,8 +1,8 @@
 """From a situation to a plan: ask every algorithm of the table, take the one predicted or measured fastest.
 
 The choice depends on problem, weights being finite and whether they stay, accuracy, workspace limit, target and
-what was measured; never on the batch or the number of threads, so that these cannot change bits.  It knows no
-algorithm by name.
+what was measured; never on the batch, the number of threads or the clock, so that these cannot change bits.  It knows
+no algorithm by name.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.table import ALGORITHMS, Algorithm
 from polyconv.errors import Unsupported
 from polyconv.problem.plan import Candidate, Plan, spelled
+from polyconv.runtime.clock import cycles_a_second
 from polyconv.runtime.threads import MOST_WORKERS
 
 __all__ = [
     "Choice", "Decision", "arithmetic_name", "choose", "describe", "of_one_image", "reasons", "threads_for", "waking",
 ]  # fmt: skip
-
-CLOCK = 4.0e9
-"""Cycles a second assumed by predictions; choices do not depend on it."""
 
 # Below this a second thread costs more than it brings; below the next, waking one that sleeps does, though it pays for
 # the jobs of a burst, which then find it awake.
@@ -139,12 +137,12 @@ def reasons(choice: Choice, n: int = 1) -> tuple[tuple[str, str], ...]:
     """
     chosen = choice.algorithm.name
     measured = {} if choice.decision is None else choice.decision.seconds
-    said = list(choice.refused)
+    said, clock = list(choice.refused), cycles_a_second()
     for name in choice.costs:
         if name == chosen:
             continue
         predicted = choice.cycles(name, n or 1), choice.cycles(chosen, n or 1)
-        words = [f"predicted {_compared(*predicted)}" + (f" ({spelled(predicted[0] / CLOCK)})" if n else "")]
+        words = [f"predicted {_compared(*predicted)}" + (f" ({spelled(predicted[0] / clock)})" if n else "")]
         if name in measured and chosen in measured:
             words.append(f"measured {_compared(measured[name], measured[chosen])} ({spelled(measured[name])})")
         elif measured:
@@ -183,7 +181,8 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
     if s.once:
         cycles["preparing"] = choice.preparing[row.name]
     workspace = row.workspace(s)
-    threads = threads_for(s, choice.running(n) / CLOCK, workspace)
+    clock = cycles_a_second()
+    threads = threads_for(s, choice.running(n) / clock, workspace)
     kind, bound = row.bound(s)
     measured: Mapping[str, float] = {} if decision is None else decision.seconds
     notes = []
@@ -201,13 +200,13 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
         packed_bytes=packed_bytes,
         error_bound=bound,
         bound_kind=kind,
-        seconds=choice.cycles(row.name, n) / CLOCK,
+        seconds=choice.cycles(row.name, n) / clock,
         cycles=tuple(cycles.items()),
         refused=reasons(choice, n),
         notes=tuple(notes),
         source="estimate" if decision is None else decision.source,
         candidates=tuple(
-            Candidate(name, choice.cycles(name, n) / CLOCK, measured.get(name)) for name in choice.costs
+            Candidate(name, choice.cycles(name, n) / clock, measured.get(name)) for name in choice.costs
         ),
         conditions="" if decision is None or not measured else f"{decision.conditions}, rigor {decision.rigor}",
     )

@@ -13,9 +13,8 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,8 @@ from polyconv.settings import resolve
 from polyconv.target import host_target
 
 __all__ = [
-    "RIGORS", "Entry", "decision", "entries", "export", "forget", "import_", "merge", "outdated", "path", "read",
-    "remember", "save", "write",
+    "RIGORS", "Entry", "Known", "decision", "entries", "export", "forget", "import_", "known", "merge", "outdated",
+    "path", "read", "remember", "save", "write",
 ]  # fmt: skip
 
 RIGORS = ("measure", "patient")
@@ -100,8 +99,11 @@ class Entry:
 
 # -- what this process knows ---------------------------------------------------------------------------
 
-_known: dict[Key, tuple[Entry, str]] = {}  # with the source: "measured" here, or "wisdom"
-_state = {"loaded": False, "revision": 0}
+Known = Mapping[Key, tuple[Entry, str]]
+"""Entries with their source: ``measured`` in this process, or ``wisdom``: measured in an earlier one."""
+
+_known: Known = {}  # never changed, only replaced: whoever holds one still finds in it what it found before
+_state = {"loaded": False}
 _lock = threading.RLock()
 
 
@@ -115,16 +117,27 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def decision(s: Situation) -> Decision | None:
-    """What wisdom says of a situation, or None: nothing, or nothing that may be used here."""
+def known() -> Known:
+    """All that this process knows at this moment; nothing that comes later reaches it."""
     if not _state["loaded"]:
         _load()
-    return _decision(of_one_image(s), _state["revision"]) if _known else None
+    return _known
 
 
-@lru_cache(1024)
-def _decision(one: Situation, _: int) -> Decision | None:
-    entry, source = _known.get(_key(one), (None, ""))
+def decision(s: Situation, among: Known | None = None) -> Decision | None:
+    """What wisdom says of a situation, or None: nothing, or nothing that may be used here.
+
+    Parameters
+    ----------
+    among : Known, optional
+        What was known at another moment; by default what is known now.
+    """
+    if among is None:
+        among = known()
+    if not among:
+        return None
+    one = of_one_image(s)
+    entry, source = among.get(_key(one), (None, ""))
     if entry is None or outdated(entry) is not None:
         return None
     row = ALGORITHMS.get(entry.algorithm)
@@ -143,9 +156,9 @@ def remember(s: Situation, algorithm: str, seconds: dict[str, float], rigor: str
         p.n or 0, s.threads, {name: float(f"{t:.4g}") for name, t in sorted(seconds.items())},
         generator(), __version__,
     )  # fmt: skip
+    global _known
     with _lock:
-        _known[entry.key] = entry, "measured"
-        _state["revision"] += 1
+        _known = {**_known, entry.key: (entry, "measured")}
 
 
 def _key(one: Situation) -> Key:
@@ -172,8 +185,7 @@ def outdated(entry: Entry) -> str | None:
 
 def entries() -> tuple[Entry, ...]:
     """All that this process knows, the user's file included, in a fixed order."""
-    _load()
-    return _sorted(entry for entry, _ in _known.values())
+    return _sorted(entry for entry, _ in known().values())
 
 
 def export(file: File) -> int:
@@ -181,9 +193,9 @@ def export(file: File) -> int:
 
     The file is JSON, the same for the same knowledge.  An existing one is replaced at once.
     """
-    known = entries()
-    write(Path(file), known)
-    return len(known)
+    found = entries()
+    write(Path(file), found)
+    return len(found)
 
 
 def import_(file: File) -> tuple[Entry, ...]:
@@ -224,10 +236,10 @@ def merge(files: Sequence[File], into: File) -> int:
 
 def forget() -> int:
     """Drop all that this process knows; how many entries.  The user's file stays and is not read again."""
+    global _known
     with _lock:
-        count = len(_known)
-        _known.clear()
-        _state.update(loaded=True, revision=_state["revision"] + 1)
+        count, _known = len(_known), {}
+        _state["loaded"] = True
     return count
 
 
@@ -294,11 +306,13 @@ def _load() -> None:
 
 
 def _take(found: Iterable[Entry], source: str) -> None:
+    global _known
+    taken = dict(_known)
     for entry in found:
-        before = _known.get(entry.key)
+        before = taken.get(entry.key)
         if before is None or _better(before[0], entry) is entry:
-            _known[entry.key] = entry, source
-    _state["revision"] += 1
+            taken[entry.key] = entry, source
+    _known = taken
 
 
 def _better(one: Entry | None, later: Entry) -> Entry:

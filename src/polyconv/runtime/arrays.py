@@ -1,7 +1,7 @@
 """Memory for kernels: aligned arrays, and the strides and extents of a caller's arrays.
 
-Memory that must be written before it is read can start as a mark, so that a kernel which forgets a store is
-seen.  It must know nothing of problems.
+Kernels read any strides in place, so nothing is copied here.  Memory that must be written before it is read can
+start as a mark, so that a kernel which forgets a store is seen.  It must know nothing of problems.
 """
 
 from __future__ import annotations

@@ -46,11 +46,10 @@ from polyconv.runtime.arrays import aligned, mark, unwritten, words
 from polyconv.target import host_target
 
 __all__ = [
-    "CONTROL", "JOB_WORDS", "MOST_ITEMS", "MOST_WORKERS", "control_word", "grow_workspace", "mark_workspace", "native",
-    "run_steps", "start_workers",
+    "CONTROL", "MOST_ITEMS", "MOST_WORKERS", "control_word", "grow_workspace", "mark_workspace", "native", "run_steps",
+    "start_workers",
 ]  # fmt: skip
 
-JOB_WORDS = 11
 MOST_WORKERS = 63
 MOST_ITEMS = 1 << 31
 """More items are not shared: a ticket counts them in 32 bits."""
@@ -426,6 +425,8 @@ def _callable(name: str, *kinds: Any, result: Any = None) -> Any:
 
 
 _starting = threading.Lock()
+_starter = [0]
+"""The thread that holds it; 0 for none."""
 _workers: list[threading.Thread] = []
 
 
@@ -438,30 +439,39 @@ def start_workers(threads: int) -> None:
     wanted = min(threads - 1, MOST_WORKERS)
     if not _FUTEX or len(_workers) >= wanted or sys.is_finalizing():
         return
+    if _starter[0] == threading.get_ident():  # a finaliser, run amid the lines below: what they start is enough
+        return
     with _starting:
-        allowed = os.sched_getaffinity(0)
-        for group in range(16):
-            bits = sum(1 << (c - 64 * group) for c in allowed if c // 64 == group)
-            _poke(576 + 8 * group, ctypes.c_uint64, bits)
-        spin = int(_SPIN_NANOSECONDS * _cycles_per_nanosecond())
-        enter = _callable("worker", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        while len(_workers) < wanted:
-            number = len(_workers) + 1
-            thread = threading.Thread(
-                target=enter, args=(CONTROL, number, spin), daemon=True, name=f"polyconv-{number}"
-            )
-            _workers.append(thread)  # before it starts: an interrupt must not leave its number to another
-            try:
-                thread.start()
-            except RuntimeError:  # no more threads to be had: those that run are enough
-                _workers.pop()
-                break
-        for at, worker in enumerate(_workers):
-            _poke(320 + 4 * at, ctypes.c_int32, worker.native_id or -1)  # 0 would mean the caller
-        _poke(288, ctypes.c_uint64, 0)
-        _poke(296, ctypes.c_uint64, spin)
-        _poke(280, ctypes.c_int32, -1)
-        _poke(284, ctypes.c_int32, len(_workers))
+        _starter[0] = threading.get_ident()
+        try:
+            _start(wanted)
+        finally:
+            _starter[0] = 0
+
+
+def _start(wanted: int) -> None:
+    """Start workers up to a number, and tell the control block of them all."""
+    allowed = os.sched_getaffinity(0)
+    for group in range(16):
+        bits = sum(1 << (c - 64 * group) for c in allowed if c // 64 == group)
+        _poke(576 + 8 * group, ctypes.c_uint64, bits)
+    spin = int(_SPIN_NANOSECONDS * _cycles_per_nanosecond())
+    enter = _callable("worker", ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    while len(_workers) < wanted:
+        number = len(_workers) + 1
+        thread = threading.Thread(target=enter, args=(CONTROL, number, spin), daemon=True, name=f"polyconv-{number}")
+        _workers.append(thread)  # before it starts: an interrupt must not leave its number to another
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads to be had: those that run are enough
+            _workers.pop()
+            break
+    for at, worker in enumerate(_workers):
+        _poke(320 + 4 * at, ctypes.c_int32, worker.native_id or -1)  # 0 would mean the caller
+    _poke(288, ctypes.c_uint64, 0)
+    _poke(296, ctypes.c_uint64, spin)
+    _poke(280, ctypes.c_int32, -1)
+    _poke(284, ctypes.c_int32, len(_workers))
 
 
 @cache
@@ -478,7 +488,7 @@ def _after_fork() -> None:
     """In a child there are no workers, and the lock may have been held by a thread that is gone."""
     global _starting
     _workers.clear()
-    _starting = threading.Lock()
+    _starting, _starter[0] = threading.Lock(), 0
     for offset in (0, 64, 128, 192, 256, 264, 280):
         _poke(offset, ctypes.c_uint64, 0)
     # less than any job needs: native entries refuse, and on its way through Python a call makes the pool anew
