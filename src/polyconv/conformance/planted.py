@@ -76,9 +76,9 @@ FAULTS: dict[str, Fault] = {
             _KERNELS + "language", "again = increased < high", "again = increased <= high",
         ),
         Fault(
-            "gathered lane", "a gather under a mask reads one element beyond it",
+            "gathered lane", "the last element that a gather under a mask has to read is the first one again",
             _KERNELS + "language", "step = self.select(mask.count > i, step, 0)",
-            "step = self.select(mask.count >= i, step, 0)",
+            "step = self.select(mask.count > i + 1, step, 0)", seen_in_check_mode=False,
         ),
         Fault(
             "scattered lane", "a scatter under a mask writes one element beyond it",
