@@ -23,7 +23,7 @@ def test_the_fault_can_be_planted(fault: planted.Fault) -> None:
 def test_there_are_forty_faults_and_one_for_every_algorithm() -> None:
     assert len(planted.FAULTS) >= 40
     assert len({(f.module, f.right, f.wrong) for f in planted.FAULTS.values()}) == len(planted.FAULTS)
-    assert {f.algorithm for f in planted.FAULTS.values()} == {None, *ALGORITHMS}
+    assert {f.algorithm for f in planted.FAULTS.values()} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("name", ["tail mask", "group offset", "chunk weights", "tap offset"])
@@ -37,7 +37,7 @@ def test_the_fault_is_caught(name: str) -> None:
 @pytest.mark.parametrize("check", [False, True])
 def test_a_harmless_change_is_not_caught(check: bool) -> None:
     """The search itself reports nothing."""
-    harmless = planted.Fault("", "", "polyconv.kernels.layout", "_INT = ", "_INT  = ")
+    harmless = planted.Fault("", "", "polyconv.kernels.layout", "_INT = ", "_INT  = ", "generic")
     assert faults.caught(harmless, most=15, check=check) is None
 
 
@@ -46,6 +46,6 @@ def test_what_cannot_be_planted_is_an_error() -> None:
         faults.run(["typo"])
     with pytest.raises(Error, match=r"stands 0 times in polyconv\.kernels\.layout, must stand once"):
         planted.FAULTS["tail mask"].planted_in("nothing")
-    loaded = planted.Fault("late", "", "polyconv.errors", "a", "b")
+    loaded = planted.Fault("late", "", "polyconv.errors", "a", "b", "generic")
     with pytest.raises(Error, match=r"polyconv\.errors is loaded already"):
         faults.plant(loaded)

@@ -145,7 +145,7 @@ def caught(fault: Fault, seed: int = SEED, most: int = MOST_PROBLEMS, *, check: 
             **os.environ, "POLYCONV_CACHE_DIR": str(Path(folder) / "cache"), "POLYCONV_CHECK": str(int(check)),
         }  # fmt: skip
         ending: str | None
-        planted = (fault.module, fault.right, fault.wrong, fault.algorithm or "")
+        planted = (fault.module, fault.right, fault.wrong, fault.algorithm)
         command = [sys.executable, "-m", "polyconv.conformance.faults", *planted, str(seed), str(most), str(state)]
         try:
             done = subprocess.run(
@@ -180,13 +180,13 @@ def _message(report: Report, *, check: bool) -> str | None:
 def main(words: list[str]) -> None:
     """The process that has a fault: ``MODULE RIGHT WRONG ALGORITHM SEED MOST STATE``."""
     module, right, wrong, algorithm, seed, most, state = words
-    plant(Fault(module, "", module, right, wrong))
+    plant(Fault(module, "", module, right, wrong, algorithm))
     from polyconv.conformance import fuzz
     from polyconv.settings import resolve
 
     check = resolve("check")
     fuzz.run(
-        int(most), int(seed), every=True, algorithm=algorithm or None, resume=Path(state),
+        int(most), int(seed), every=True, algorithm=algorithm, resume=Path(state),
         enough=lambda report: _message(report, check=check) is not None,
     )  # fmt: skip
 

@@ -26,8 +26,8 @@ class Fault:
         Module of the generator.
     right, wrong : str
         What stands there, once, and what replaces it.
-    algorithm : str or None
-        The algorithm whose forms show it; None if all are to be tried.
+    algorithm : str
+        An algorithm that shows it; its forms are searched.
     seen_in_check_mode : bool
         Whether memory is touched wrongly: outside a buffer, or before it was written.
     """
@@ -37,7 +37,7 @@ class Fault:
     module: str
     right: str
     wrong: str
-    algorithm: str | None = None
+    algorithm: str
     seen_in_check_mode: bool = True
 
     def planted_in(self, text: str) -> str:
@@ -64,82 +64,83 @@ FAULTS: dict[str, Fault] = {
         # -- what all or many algorithms share
         Fault(
             "tail mask", "the last vector of a row is stored one lane too long",
-            _KERNELS + "layout", "k.mask(columns - full, lanes)", "k.mask(columns - full + 1, lanes)",
+            _KERNELS + "layout", "k.mask(columns - full, lanes)", "k.mask(columns - full + 1, lanes)", "generic",
         ),
         Fault(
             "full mask", "a mask of all lanes leaves out the last one",
             _KERNELS + "language", "self.maximum(self.minimum(count, lanes), 0)\n        ramp",
-            "self.maximum(self.minimum(count, lanes - 1), 0)\n        ramp",
+            "self.maximum(self.minimum(count, lanes - 1), 0)\n        ramp", "pointwise",
         ),
         Fault(
             "one turn too many", "a loop that is tested at its end turns once more",
-            _KERNELS + "language", "again = increased < high", "again = increased <= high",
+            _KERNELS + "language", "again = increased < high", "again = increased <= high", "direct",
         ),
         Fault(
             "gathered lane", "the last element that a gather under a mask has to read is the first one again",
             _KERNELS + "language", "step = self.select(mask.count > i, step, 0)",
-            "step = self.select(mask.count > i + 1, step, 0)", seen_in_check_mode=False,
+            "step = self.select(mask.count > i + 1, step, 0)", "depthwise", seen_in_check_mode=False,
         ),
         Fault(
             "scattered lane", "a scatter under a mask writes one element beyond it",
-            _KERNELS + "language", "with self.when(mask.count > i):", "with self.when(mask.count >= i):",
+            _KERNELS + "language", "with self.when(mask.count > i):", "with self.when(mask.count >= i):", "generic",
         ),
         Fault(
             "bfloat rounding", "sums are cut to bf16, not rounded",
-            _KERNELS + "convert", "rounded = bits + 0x7FFF +", "rounded = bits + 0x0001 +", seen_in_check_mode=False,
+            _KERNELS + "convert", "rounded = bits + 0x7FFF +", "rounded = bits + 0x0001 +", "generic",
+            seen_in_check_mode=False,
         ),
         Fault(
             "upper limit", "saturation stops one below the largest number",
             _KERNELS + "convert", "return k.select(value > high, high, value)",
-            "return k.select(value > high, high - 1, value)", seen_in_check_mode=False,
+            "return k.select(value > high, high - 1, value)", "generic", seen_in_check_mode=False,
         ),
         Fault(
             "bias offset", "every output channel gets the bias of the next one",
-            _KERNELS + "layout", "per_channel(bias, kind, c, mask)", "per_channel(bias, kind, c + 1, mask)",
+            _KERNELS + "layout", "per_channel(bias, kind, c, mask)", "per_channel(bias, kind, c + 1, mask)", "generic",
         ),
         Fault(
             "end edge", "one pixel beyond the end of a line is read instead of padding",
-            _ALGORITHMS + "panel", ", last.inp - at", ", last.inp - at + 1",
+            _ALGORITHMS + "panel", ", last.inp - at", ", last.inp - at + 1", "generic",
         ),
         Fault(
             "begin edge", "one pixel before the begin of a line is read instead of padding",
-            _ALGORITHMS + "panel", "until = 0 - at", "until = -1 - at",
+            _ALGORITHMS + "panel", "until = 0 - at", "until = -1 - at", "generic",
         ),
         Fault(
             "outer edge", "one line beyond the end of an outer axis is read instead of padding",
-            _ALGORITHMS + "panel", "position.below(record.inp)", "position.below(record.inp + 1)",
+            _ALGORITHMS + "panel", "position.below(record.inp)", "position.below(record.inp + 1)", "generic",
         ),
         Fault(
             "last box", "the box that is cut short at the end of an axis has one output too many",
-            _ALGORITHMS + "panel", "record.out - first)", "record.out - first + 1)",
+            _ALGORITHMS + "panel", "record.out - first)", "record.out - first + 1)", "generic",
         ),
         Fault(
             "stride phase", "a phase of a transposed convolution has one output too many",
-            _ALGORITHMS + "sweep", "count = (out - o0 + s - 1) // s", "count = (out - o0 + s) // s",
+            _ALGORITHMS + "sweep", "count = (out - o0 + s - 1) // s", "count = (out - o0 + s) // s", "generic",
         ),
         Fault(
             "last tap", "the last tap that meets an input is left out with those that meet only padding",
             _ALGORITHMS + "sweep", "(axis.inp - 1 + axis.pad) // axis.dilation + 1)\n    taps",
-            "(axis.inp - 2 + axis.pad) // axis.dilation + 1)\n    taps", seen_in_check_mode=False,
+            "(axis.inp - 2 + axis.pad) // axis.dilation + 1)\n    taps", "direct", seen_in_check_mode=False,
         ),
         Fault(
             "group offset", "groups of input channels lie one channel too far apart",
-            _ALGORITHMS + "program", '"x_g": r.x.c * group_in', '"x_g": r.x.c * (group_in + 1)',
+            _ALGORITHMS + "program", '"x_g": r.x.c * group_in', '"x_g": r.x.c * (group_in + 1)', "generic",
         ),
         Fault(
             "residual pitch", "rows of the residual lie one element too far apart",
             _ALGORITHMS + "program",
             "r.residual.spatial[a] * axis.out_step",
-            "(r.residual.spatial[a] + r.residual.itemsize) * axis.out_step",
+            "(r.residual.spatial[a] + r.residual.itemsize) * axis.out_step", "generic",
         ),
         Fault(
             "wrong word", "channels of the residual are taken as far apart as those of the input",
-            _ALGORITHMS + "program", '"r_c": residual.c', '"r_c": r.x.c',
+            _ALGORITHMS + "program", '"r_c": residual.c', '"r_c": r.x.c', "generic",
         ),
         Fault(
             "stale plan", "a layer takes the program of arrays that lie otherwise",
             "polyconv.prepared", "(a.shape, a.strides) for a in arrays", "(a.shape, a.ndim) for a in arrays",
-            seen_in_check_mode=False,
+            "generic", seen_in_check_mode=False,
         ),
         # -- one or more for every algorithm
         Fault(
