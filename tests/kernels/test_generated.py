@@ -163,7 +163,7 @@ def test_neon_tiles_with_their_way_out(dtype: str) -> None:
 
 
 def test_neon_converts_halves_itself() -> None:
-    """Four at a time, in one instruction; bf16 in whole numbers, whose own would flush subnormals."""
+    """Four at a time, in one instruction; bf16 in whole numbers, for few CPUs have more."""
     kind, to = Type("float", 4), TARGETS["neon"]
     for dtype, instructions in (("f16", {"fcvtl", "fcvtn"}), ("bf16", set())):
         k = Module(fma=True, wide=128)

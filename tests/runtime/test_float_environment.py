@@ -5,17 +5,21 @@ from __future__ import annotations
 import ctypes
 import itertools
 import platform
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fresh import run
 
 import polyconv
 from polyconv.kernels.compile import link, object_code
+from polyconv.runtime import threads
 from polyconv.runtime.architecture import ARM, X86, architecture_of
 from polyconv.target import host_target
 
@@ -126,6 +130,46 @@ def test_the_caller_finds_its_own_again(threads: int, accuracy: str) -> None:
         one(x, out=out)
         after = control_word()
     assert not after & BITS.underflow  # no flag is left that NumPy would warn of
+
+
+def meet_the_next_job() -> None:
+    """Print the environments of two jobs, the second of which an item of the first posts; all on this thread.
+
+    In a process without workers, of whom the control block then counts one, so that jobs go through the tickets.
+    """
+    ctypes.c_int32.from_address(threads.CONTROL + 284).value = 1
+    seen: list[int] = []
+    keep: list[Any] = []
+    ticket, finished, job = (ctypes.c_uint64.from_address(threads.CONTROL + at) for at in (0, 128, 192))
+
+    def posted(driver: Callable[[], None], strict: bool) -> int:
+        function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, ctypes.c_int64, ctypes.c_void_p)(lambda *_: driver())
+        steps = np.array([ctypes.cast(function, ctypes.c_void_p).value, 0, 0, 1], np.int64)
+        word = threads.control_word(strict=strict)
+        words = np.array([steps.ctypes.data, 1, 1, 0, 0, 0, word, 0, 0, 2, 0], np.int64)
+        keep.extend((function, steps, words))
+        return int(words.ctypes.data)
+
+    def first() -> None:
+        seen.append(control_word())
+        job.value = posted(second, strict=True)
+        ticket.value = ((ticket.value >> 40) + 1) << 40 | 2 << 32 | 1
+
+    def second() -> None:
+        seen.append(control_word())
+        finished.value = 0  # one item is waited for
+
+    shared = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(threads.native()["shared"])
+    shared(threads.CONTROL, posted(first, strict=False))
+    print(*(word & BITS.flush for word in seen), control_word() & BITS.flush)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="jobs are shared where there is Linux's futex")
+def test_a_thread_that_meets_the_next_job_takes_its_environment() -> None:
+    """A job may be posted before a thread looks up from the one before."""
+    folder = str(Path(__file__).parent)
+    said = run(f"sys.path.insert(0, {folder!r}); import test_float_environment as t; t.meet_the_next_job()")
+    assert said.split() == [str(BITS.flush), "0", "0"]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -147,8 +147,9 @@ done:
 define internal void @draw(ptr %control, i64 %id) {
 entry:
   %word = alloca i64
-  %set = alloca i32
-  store i32 0, ptr %set
+  %other = alloca i64
+  %set = alloca i64
+  store i64 -1, ptr %set
   %at = getelementptr i8, ptr %control, i64 192
   %finished = getelementptr i8, ptr %control, i64 128
   br label %look
@@ -168,15 +169,17 @@ take:
   br i1 %ok, label %work, label %look
 work:
   %job = load ptr, ptr %at
-  %was = load i32, ptr %set
-  %fresh = icmp eq i32 %was, 0
-  br i1 %fresh, label %enter, label %run
-enter:
   %q6 = getelementptr i64, ptr %job, i64 6
   %environment = load i64, ptr %q6
-  store i64 %environment, ptr %word
-  call void @exchange(ptr %word)
-  store i32 1, ptr %set
+  %was = load i64, ptr %set
+  %same = icmp eq i64 %was, %environment
+  br i1 %same, label %run, label %enter
+enter: ; the first item, or one of a job that was posted before this thread looked up from the one before
+  %fresh = icmp eq i64 %was, -1
+  %kept = select i1 %fresh, ptr %word, ptr %other
+  store i64 %environment, ptr %kept
+  call void @exchange(ptr %kept)
+  store i64 %environment, ptr %set
   br label %run
 run:
   %q2 = getelementptr i64, ptr %job, i64 2
@@ -186,8 +189,8 @@ run:
   %f = atomicrmw add ptr %finished, i64 1 release
   br label %look
 out:
-  %used = load i32, ptr %set
-  %restore = icmp ne i32 %used, 0
+  %used = load i64, ptr %set
+  %restore = icmp ne i64 %used, -1
   br i1 %restore, label %leave, label %end
 leave:
   call void @exchange(ptr %word)
