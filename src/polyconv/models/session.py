@@ -27,6 +27,7 @@ from polyconv.models.openvino_host import openvino_host
 from polyconv.models.operators import Options
 from polyconv.models.program import Program, compile_graph
 from polyconv.models.segment import Host
+from polyconv.runtime.memory import native_order
 from polyconv.settings import resolve
 
 __all__ = ["InferenceSession", "NodeRecord", "compiled", "host_of", "read_model"]
@@ -184,6 +185,8 @@ class InferenceSession:
             If an input has another element type.
         ModelError
             If a node fails; it is named.
+        OutOfMemory
+            If the system does not give the memory for a result.
         """
         feeds = self._checked(input_feed)
         wanted = (
@@ -315,4 +318,4 @@ def _fed(value: Value, given: Any) -> Array:
                 f"the input {value.name!r} has shape {array.shape}, the model wants {list(value.dims)}: "
                 f"reshape it"
             )
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return native_order(array, f"the input {value.name!r}")
