@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import operator
 import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -114,6 +115,17 @@ def _make_ready(call: _Call) -> None:
     if call.entry is not None:
         with _in_workspace(call):
             pool.grow_workspace(call.program.workspace * call.plan_threads)
+
+
+def _extents(shape: Any) -> tuple[int, ...]:
+    """A shape given by a caller, its extents as int: 8.0 would be found for 8 in tables, and 8 for 8.0."""
+    try:
+        found = tuple(operator.index(e) for e in shape)
+    except TypeError:
+        raise ArgumentError(f"shape={shape!r} must be a list of whole numbers, that of an input x") from None
+    if any(e < 0 for e in found):
+        raise ArgumentError(f"shape={shape!r} has a negative extent; give the shape of an input x")
+    return found
 
 
 def _used(table: OrderedDict[Any, Any], key: Any) -> Any:
@@ -275,9 +287,9 @@ class Layer:
         strict = self._accuracy == "strict"
         return Situation(problem, _target(), self._limit, threads, strict, self._finite, not self._own, self._chance)
 
-    def plan(self, shape: tuple[int, ...], *, rigor: str | None = None) -> Plan:
+    def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
-        problem = self.problem_for(tuple(shape))
+        problem = self.problem_for(_extents(shape))
         s = self.situation(problem.fused())
         if rigor is not None:
             self._decide(s, setting("rigor", rigor))
@@ -477,7 +489,8 @@ class Layer:
         elif p.activation is not None:
             for at, value in enumerate(p.activation.parameters):
                 if np.dtype(kind).kind == "f":
-                    table[at : at + 1].view(kind)[0] = value
+                    with np.errstate(over="ignore"):  # a bound beyond the type is infinite
+                        table[at : at + 1].view(kind)[0] = value
                 else:
                     info = np.iinfo(np.uint64 if p.y == "u64" else kind)
                     table[at : at + 1].view(info.dtype)[0] = int(min(max(value, info.min), info.max))
