@@ -160,7 +160,7 @@ class Layer:
 
     Notes
     -----
-    Immutable and safe to call from several threads.  It pickles as what it was made from.
+    Immutable and safe to call from several threads.
     """
 
     def __init__(self, resolve: Callable[[int, tuple[int, ...]], Problem], w: ArrayLike, bias: ArrayLike | None = None,
