@@ -1,11 +1,11 @@
-"""The exception family: every error polyconv raises on purpose is one of these five.
+"""The exception family: every error polyconv raises on purpose is one of these six.
 
 Each message names the argument (or the node of a model), the values that disagree and the way out.
 """
 
 from __future__ import annotations
 
-__all__ = ["ArgumentError", "DtypeError", "Error", "ModelError", "Unsupported"]
+__all__ = ["ArgumentError", "DtypeError", "Error", "ModelError", "OutOfMemory", "Unsupported"]
 
 
 class Error(Exception):
@@ -22,6 +22,10 @@ class DtypeError(Error, TypeError):
 
 class ModelError(Error, ValueError):
     """A model file is damaged or one of its nodes is invalid; the message names the node."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """The system does not give the memory for something; the message says for what, and how many bytes."""
 
 
 class Unsupported(Error, NotImplementedError):

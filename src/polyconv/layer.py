@@ -198,7 +198,7 @@ class _Prepared:
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps that choice."""
-        return self._layer.plan(tuple(shape), rigor=rigor)
+        return self._layer.plan(shape, rigor=rigor)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remake, (type(self), *self._arguments)

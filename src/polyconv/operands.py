@@ -18,9 +18,10 @@ from polyconv.errors import ArgumentError, DtypeError
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import mark, place
 from polyconv.runtime.dlpack import read_bfloat16
+from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = [
-    "Lying", "as_array", "check_weights", "deformation", "fused", "native_order", "operand", "result_of",
+    "Lying", "as_array", "check_weights", "deformation", "fused", "operand", "result_of",
     "same_memory", "span", "strides",
 ]  # fmt: skip
 
@@ -56,10 +57,6 @@ def as_array(value: ArrayLike, name: str) -> Array:
     if array.dtype == object:
         raise DtypeError(f"{name} holds Python objects, not numbers of one type; convert it with numpy.asarray")
     return array
-
-
-def native_order(array: Array) -> Array:
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def span(a: Array) -> tuple[int, int]:
@@ -103,7 +100,7 @@ def operand(a: Array, name: str, dtype: Dtype, shape: tuple[int | None, ...]) ->
         raise DtypeError(f"{name} has type {given.name} where {dtype.name} is needed; convert it with {name}.astype")
     if a.shape != shape:
         raise ArgumentError(f"{name} has shape {a.shape}, this convolution needs {shape}")
-    return native_order(a)
+    return native_order(a, name)
 
 
 def check_weights(p: Problem, w: Array, bias: Array | None) -> None:
@@ -133,11 +130,15 @@ def deformation(p: Problem, offset: Any, mask: Any) -> tuple[Array | None, Array
     return offset, mask
 
 
+_SMALLER = "compute parts of the batch or the image, or give an out= of your own, such as a numpy.memmap"
+
+
 def result_of(p: Problem, out: Any) -> tuple[Any, Array]:
     """What the call returns, and the array to write."""
     shape = tuple(int(e or 0) for e in p.y_shape)
     if out is None:
-        fresh = mark(np.empty(shape, p.y_dtype.numpy))
+        with allocating(sized("the result", shape, p.y_dtype.numpy), _SMALLER):
+            fresh = mark(np.empty(shape, p.y_dtype.numpy))
         return fresh, fresh
     array = as_array(out, "out")
     if array.dtype != p.y_dtype.numpy:

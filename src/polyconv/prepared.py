@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import operator
 import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -34,7 +35,6 @@ from polyconv.operands import (
     check_weights,
     deformation,
     fused,
-    native_order,
     operand,
     result_of,
     same_memory,
@@ -50,8 +50,10 @@ from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import MARKS, aligned, mark, marked, may_overlap, words
 from polyconv.runtime.call import make_entry
 from polyconv.runtime.clock import cycles_a_second
+from polyconv.runtime.memory import allocating, native_order, sized
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
+from polyconv.settings import spelled_bytes
 from polyconv.target import Target, target
 
 __all__ = ["Layer", "compute", "plan"]
@@ -64,6 +66,7 @@ _MOST_CALLS = 32
 _MOST_PACKED = 64 << 20
 """Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
 _KEEP_GIL_SECONDS = 5e-6
+_PIECE = 1 << 18
 _NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "bf16": np.float32}
 
 
@@ -98,12 +101,31 @@ class _Call:
     dtype: np.dtype[Any]
 
 
+def _in_workspace(call: _Call) -> AbstractContextManager[None]:
+    size = spelled_bytes(call.program.workspace * call.plan_threads)
+    return allocating(
+        f"the workspace of {call.plan_threads} thread(s) takes {size}", "lower threads, or set a workspace_limit"
+    )
+
+
 def _make_ready(call: _Call) -> None:
     """Have what a call shares with others: the pool's threads and its workspace (both are lost in a fork)."""
     if call.plan_threads > 1:
         pool.start_workers(call.plan_threads)
     if call.entry is not None:
-        pool.grow_workspace(call.program.workspace * call.plan_threads)
+        with _in_workspace(call):
+            pool.grow_workspace(call.program.workspace * call.plan_threads)
+
+
+def _extents(shape: Any) -> tuple[int, ...]:
+    """A shape given by a caller, its extents as int: 8.0 would be found for 8 in tables, and 8 for 8.0."""
+    try:
+        found = tuple(operator.index(e) for e in shape)
+    except TypeError:
+        raise ArgumentError(f"shape={shape!r} must be a list of whole numbers, that of an input x") from None
+    if any(e < 0 for e in found):
+        raise ArgumentError(f"shape={shape!r} has a negative extent; give the shape of an input x")
+    return found
 
 
 def _used(table: OrderedDict[Any, Any], key: Any) -> Any:
@@ -138,7 +160,7 @@ class Layer:
 
     Notes
     -----
-    Immutable and safe to call from several threads.  It pickles as what it was made from.
+    Immutable and safe to call from several threads.
     """
 
     def __init__(self, resolve: Callable[[int, tuple[int, ...]], Problem], w: ArrayLike, bias: ArrayLike | None = None,
@@ -156,9 +178,10 @@ class Layer:
         self._check = setting("check")
         self._verbose = setting("verbose")
         objects.log_compiling("compile" in self._verbose)
-        w = native_order(as_array(w, "w"))
-        self._w = _aligned_copy(w) if own else w
-        self._bias = None if bias is None else np.array(native_order(as_array(bias, "b")), copy=own or None)
+        w = native_order(as_array(w, "w"), "w")
+        with allocating(sized("a layer's copy of w", w.shape, w.dtype), "call conv instead, which makes none"):
+            self._w = _aligned_copy(w) if own else w
+        self._bias = None if bias is None else np.array(native_order(as_array(bias, "b"), "b"), copy=own or None)
         self._quantities = {
             name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None
         }
@@ -182,7 +205,10 @@ class Layer:
                 if call.entry(x, out, residual) is not None:
                     return out
             elif type(x) is np.ndarray:
-                result = np.empty(call.shape, call.dtype)
+                try:
+                    result = np.empty(call.shape, call.dtype)
+                except MemoryError:  # said below, if x is what it was
+                    return self._run(x, residual, out, offset, mask)
                 if call.entry(x, result, residual) is not None:
                     return result
         return self._run(x, residual, out, offset, mask)
@@ -261,9 +287,9 @@ class Layer:
         strict = self._accuracy == "strict"
         return Situation(problem, _target(), self._limit, threads, strict, self._finite, not self._own, self._chance)
 
-    def plan(self, shape: tuple[int, ...], *, rigor: str | None = None) -> Plan:
+    def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
-        problem = self.problem_for(tuple(shape))
+        problem = self.problem_for(_extents(shape))
         s = self.situation(problem.fused())
         if rigor is not None:
             self._decide(s, setting("rigor", rigor))
@@ -343,7 +369,9 @@ class Layer:
         seconds = choice.running(problem.n or 0) / cycles_a_second()
         s = replace(s, once=False)
         s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
-        program = self._program(s, algorithm.name, lying, offset, mask)
+        packing = f"{sized('w', self._w.shape, self._w.dtype)} and a packed form for {algorithm.name}"
+        with allocating(packing, "compute some of the output channels at a time"):
+            program = self._program(s, algorithm.name, lying, offset, mask)
         table = words(
             [v for step in program.steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)]
         )
@@ -461,7 +489,8 @@ class Layer:
         elif p.activation is not None:
             for at, value in enumerate(p.activation.parameters):
                 if np.dtype(kind).kind == "f":
-                    table[at : at + 1].view(kind)[0] = value
+                    with np.errstate(over="ignore"):  # a bound beyond the type is infinite
+                        table[at : at + 1].view(kind)[0] = value
                 else:
                     info = np.iinfo(np.uint64 if p.y == "u64" else kind)
                     table[at : at + 1].view(info.dtype)[0] = int(min(max(value, info.min), info.max))
@@ -472,10 +501,11 @@ class Layer:
         frame = words([v for a in (x, y, residual, offset, mask) for v in ((0, 0) if a is None else span(a))])
 
         def run() -> None:
-            pool.run_steps(
-                call.steps, frame, call.program.workspace, environment=call.environment, threads=call.plan_threads,
-                wake=call.wake, check=call.check,
-            )  # fmt: skip
+            with _in_workspace(call):
+                pool.run_steps(
+                    call.steps, frame, call.program.workspace, environment=call.environment, threads=call.plan_threads,
+                    wake=call.wake, check=call.check,
+                )  # fmt: skip
 
         if not call.check:
             run()
@@ -527,6 +557,9 @@ def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None
     return layer._run(x, residual, out, offset, mask)
 
 
+_PARTS = "compute parts of the batch"
+
+
 def _causal(p: Problem, x: Array, w: Array, bias: ArrayLike | None, past: ArrayLike | None, out: Any,
             keywords: dict[str, Any]) -> tuple[Array, Array]:  # fmt: skip
     """Causal convolution with state, as one or two plain ones (ONNX CausalConvWithState-27).
@@ -538,7 +571,8 @@ def _causal(p: Problem, x: Array, w: Array, bias: ArrayLike | None, past: ArrayL
     (k,), (length,) = p.k, x.shape[2:]
     history_shape = (x.shape[0], x.shape[1], k - 1)
     if past is None:
-        history = np.zeros(history_shape, x.dtype)
+        with allocating(sized("a past_state of zeros", history_shape, x.dtype), _PARTS):
+            history = np.zeros(history_shape, x.dtype)
     else:
         history = operand(as_array(past, "past_state"), "past_state", p.x_dtype, history_shape)
     result, y = result_of(p, out)
@@ -547,16 +581,19 @@ def _causal(p: Problem, x: Array, w: Array, bias: ArrayLike | None, past: ArrayL
             raise ArgumentError(f"out overlaps {name} in memory; pass an array of its own")
     reach = min(k - 1, length)
     if reach:
-        head = np.concatenate([history, x[:, :, :reach]], axis=2)
+        head_shape = (*x.shape[:2], k - 1 + reach)
+        with allocating(sized("a copy of the first inputs with their past", head_shape, x.dtype), _PARTS):
+            head = np.concatenate([history, x[:, :, :reach]], axis=2)
         compute(
             replace(p, op="conv", pads=((0, 0),), i=(k - 1 + reach,)), head, w, bias, out=y[:, :, :reach], **keywords
         )
     if length > reach:
         compute(replace(p, op="conv", pads=((0, 0),), i=(length,)), x, w, bias, out=y[:, :, reach:], **keywords)
-    if length >= k - 1:
-        present = x[:, :, length - (k - 1) :].copy()
-    else:
-        present = np.concatenate([history[:, :, length:], x], axis=2)
+    with allocating(sized("present_state", history_shape, x.dtype), _PARTS):
+        if length >= k - 1:
+            present = x[:, :, length - (k - 1) :].copy()
+        else:
+            present = np.concatenate([history[:, :, length:], x], axis=2)
     return result, present
 
 
@@ -579,7 +616,12 @@ def _same_or_raise(one: Array, other: Array) -> None:
 
 
 def _all_finite(w: Array) -> bool:
-    return bool(np.isfinite(w).all())
+    """Whether all elements are finite; many are judged in pieces, so that no array of answers is as large as they."""
+    if w.size <= _PIECE:
+        return bool(np.isfinite(w).all())
+    once = w[tuple(slice(1 if step == 0 else None) for step in w.strides)]  # what is repeated need not be judged again
+    pieces = np.nditer(once, ["external_loop", "buffered"], buffersize=_PIECE)
+    return all(bool(np.isfinite(piece).all()) for piece in pieces)
 
 
 def _aligned_copy(values: Array) -> Array:
@@ -637,9 +679,10 @@ def _random_candidate(s: Situation, algorithm: str) -> Callable[[], None]:
 
     def values(shape: tuple[int | None, ...], dtype: Dtype) -> Array:
         sizes = tuple(int(e or 0) for e in shape)
-        if dtype.is_float:
-            return rng.standard_normal(sizes, np.float32).astype(dtype.numpy)
-        return rng.integers(0, 100, sizes).astype(dtype.numpy)
+        with allocating(sized("an array to measure with", sizes, dtype.numpy), 'choose with rigor="estimate"'):
+            if dtype.is_float:
+                return rng.standard_normal(sizes, np.float32).astype(dtype.numpy)
+            return rng.integers(0, 100, sizes).astype(dtype.numpy)
 
     q = p.quantisation or Quantisation()
     quantities = {
@@ -650,7 +693,7 @@ def _random_candidate(s: Situation, algorithm: str) -> Callable[[], None]:
     layer = Layer(lambda n, i: p, values(p.w_shape, p.w_dtype), np.ones(p.m, p.y_dtype.numpy) if p.bias else None,
                   layout=p.layout, accuracy="strict" if s.strict else "fast", threads=s.threads,
                   workspace_limit=s.limit, algorithm=algorithm, rigor="estimate", quantities=quantities)  # fmt: skip
-    x, out = values(p.x_shape, p.x_dtype), np.empty(tuple(int(e or 0) for e in p.y_shape), p.y_dtype.numpy)
+    x, out = values(p.x_shape, p.x_dtype), result_of(p, None)[0]
     residual = values(p.y_shape, p.y_dtype) if p.residual else None
     offset = mask = None
     if p.op == "deform_conv":

@@ -23,7 +23,10 @@ from typing import Any
 
 from polyconv.errors import ArgumentError
 
-__all__ = ["SETTINGS", "Setting", "affinity", "cgroup_quota", "context", "default_threads", "resolve", "settings"]
+__all__ = [
+    "SETTINGS", "Setting", "affinity", "cgroup_quota", "context", "default_threads", "resolve", "settings",
+    "spelled_bytes",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,12 @@ def _bytes(given: Any) -> int:
     if value < 0:
         raise ValueError
     return value
+
+
+def spelled_bytes(count: int) -> str:
+    """Spell a number of bytes as settings read it: ``spelled_bytes(65536) == "64 KiB"``."""
+    step = min(4, (max(count, 1).bit_length() - 1) // 10)
+    return f"{count / 1024**step:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[step]}"
 
 
 def _switch(given: Any) -> bool:

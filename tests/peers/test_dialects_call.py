@@ -72,6 +72,17 @@ def test_inputs_are_counted():
         onnx.Conv()(X, W, B, B, B)
 
 
+@pytest.mark.parametrize("given", [5, [W], "W", W], ids=lambda given: type(given).__name__)
+def test_what_is_no_mapping_and_no_list_is_refused_by_name(given):
+    operator, shapes = onnx.Conv(), ((1, 4, 6, 5), (6, 4, 3, 3))
+    with pytest.raises(ArgumentError, match=r"constants is of type .*; give a dict"):
+        operator.bind(given)
+    with pytest.raises(ArgumentError, match=r"values is of type .*; give a dict"):
+        operator.infer(*shapes, values=given)
+    with pytest.raises(ArgumentError, match=r"dtypes is of type .*; give a list"):
+        operator.infer(*shapes, dtypes=5)
+
+
 @pytest.mark.parametrize("constants", [{}, {1: W}, {1: W, 2: B}, {2: B}, {0: X, 1: W}])
 def test_bind_is_the_same_operator(constants):
     bound = onnx.Conv(auto_pad="SAME_UPPER", strides=[2, 2]).bind(constants)

@@ -20,7 +20,7 @@ import typer
 from polyconv.cli import EXIT_CODES, VERBS, render
 from polyconv.cli.info import installed
 from polyconv.cli.interrupts import Interrupts
-from polyconv.errors import ArgumentError, DtypeError, Error, ModelError, Unsupported
+from polyconv.errors import ArgumentError, DtypeError, Error, ModelError, OutOfMemory, Unsupported
 
 __all__ = ["run"]
 
@@ -33,12 +33,13 @@ _ERRORS: tuple[tuple[type[BaseException], str, int, str], ...] = (
     (_USAGE, "usage", 2, "polyconv --help lists the verbs, polyconv VERB --help their options"),
     (Unsupported, "unsupported", 3, ""),
     (ModelError, "model", 1, ""),
+    (OutOfMemory, "memory", 1, ""),
     (DtypeError, "dtype", 1, ""),
     (ArgumentError, "argument", 1, ""),
     (Error, "failure", 1, ""),
     (ImportError, "missing", 1, "pip install 'polyconv[all]' brings every optional package"),
     (OSError, "file", 1, ""),
-    (MemoryError, "memory", 1, "--workspace-limit bounds what a convolution takes beyond its result"),
+    (MemoryError, "memory", 1, "smaller sizes take less"),
     (typer.Abort, "interrupted", 130, ""),
     (KeyboardInterrupt, "interrupted", 130, ""),
 )

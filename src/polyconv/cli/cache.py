@@ -15,7 +15,7 @@ import typer
 
 from polyconv.cli import render
 from polyconv.cli.options import AsJson
-from polyconv.settings import resolve
+from polyconv.settings import resolve, spelled_bytes
 
 __all__ = ["command"]
 
@@ -37,7 +37,7 @@ def command(
             facts = {"folder": folder, "deleted": len(files), "bytes": sum(sizes)}
             render.document({"command": "cache", **facts})
         else:
-            render.line(f"deleted {len(files)} kernels, {render.binary(sum(sizes))}, from {folder}")
+            render.line(f"deleted {len(files)} kernels, {spelled_bytes(sum(sizes))}, from {folder}")
         return
     ages = [(time.time() - file.stat().st_mtime) / 86400 for file in files]
     kept = {
@@ -50,7 +50,7 @@ def command(
     if as_json:
         render.document({"command": "cache", **kept, "unit of ages": "days"})
         return
-    shown = {**kept, "bytes": render.binary(sum(sizes))}
+    shown = {**kept, "bytes": spelled_bytes(sum(sizes))}
     shown |= {name: f"{kept[name]:.1f} days" for name in ("oldest", "newest") if kept[name] is not None}
     render.facts("compiled kernels", shown)
 

@@ -6,6 +6,7 @@ not know how a session computes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from polyconv.cli import images
 from polyconv.errors import ArgumentError
+from polyconv.runtime.memory import allocating, sized
 
 __all__ = ["Feed", "Input", "dims", "feeds"]
 
@@ -44,6 +46,8 @@ class Feed:
     array: NDArray[Any]
     source: str
 
+
+_MOST_ELEMENTS = 1 << 59
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     f"tensor({name})": np.dtype(dtype)
@@ -162,9 +166,12 @@ def _dtype(wanted: Input) -> np.dtype[Any]:
 def _random(rng: np.random.Generator, wanted: Input, sizes: Mapping[str, int]) -> NDArray[Any]:
     shape = tuple(_extent(wanted, axis, sizes) for axis in range(len(wanted.shape)))
     dtype = _dtype(wanted)
-    if dtype.kind in "iub":
-        return rng.integers(0, 2 if dtype.kind == "b" else 128, shape).astype(dtype)
-    return rng.random(shape, np.float32).astype(dtype)
+    if math.prod(shape) >= _MOST_ELEMENTS:
+        raise ArgumentError(f"input {wanted.name} of shape {shape} is beyond 64-bit addresses; give smaller --dim")
+    with allocating(sized(f"input {wanted.name}", shape, dtype), "give smaller --dim, or a file"):
+        if dtype.kind in "iub":
+            return rng.integers(0, 2 if dtype.kind == "b" else 128, shape).astype(dtype)
+        return rng.random(shape, np.float32).astype(dtype)
 
 
 def _extent(wanted: Input, axis: int, sizes: Mapping[str, int]) -> int:

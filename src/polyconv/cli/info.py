@@ -14,7 +14,7 @@ from typing import Any
 
 from polyconv.cli import render
 from polyconv.cli.options import AsJson
-from polyconv.settings import SETTINGS, affinity, cgroup_quota, resolve
+from polyconv.settings import SETTINGS, affinity, cgroup_quota, resolve, spelled_bytes
 from polyconv.target import host_target, target
 
 __all__ = ["card", "command", "installed"]
@@ -71,7 +71,7 @@ def _spelled(value: object) -> object:
     if value is None:
         return "not installed"
     if isinstance(value, Cache):
-        return f"{render.binary(value.bytes)}, lines of {value.line} bytes, of CPUs {value.cpus}"
+        return f"{spelled_bytes(value.bytes)}, lines of {value.line} bytes, of CPUs {value.cpus}"
     if isinstance(value, Value):
         return value.value if value.variable is None else f"{value.value} (from {value.variable})"
     return value

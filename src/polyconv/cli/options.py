@@ -6,22 +6,26 @@ done with them.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from polyconv.cli import feeds
+from polyconv.conformance.operands import Operands, operands
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.models.session import InferenceSession
 from polyconv.problem.problem import Problem
+from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import resolve, settings
 
 __all__ = [
-    "Accuracy", "AsJson", "Dim", "Files", "Seed", "Semantics", "Target", "Threads", "WorkspaceLimit",
+    "Accuracy", "AsJson", "Dim", "Files", "Seed", "Semantics", "Target", "Threads", "WorkspaceLimit", "drawn",
     "session", "subject", "usage", "within",
 ]  # fmt: skip
 
@@ -72,6 +76,17 @@ def subject(target: str) -> Problem | Path:
     if not problem.is_known:
         raise typer.BadParameter(f"{target!r} leaves sizes open; put numbers in place of '?'")
     return problem
+
+
+def drawn(problem: Problem, seed: int) -> Operands:
+    """Random operands of a problem."""
+    shapes = {"x": (problem.x_shape, problem.x_dtype), "w": (problem.w_shape, problem.w_dtype)}
+    if problem.residual:
+        shapes["residual"] = problem.y_shape, problem.y_dtype
+    sizes = {n: (tuple(int(e or 0) for e in shape), dtype.numpy) for n, (shape, dtype) in shapes.items()}
+    largest = max(sizes, key=lambda name: math.prod(sizes[name][0]) * sizes[name][1].itemsize)
+    with allocating(sized(f"{largest}, drawn at random,", *sizes[largest]), "choose smaller sizes"):
+        return operands(problem, np.random.default_rng(seed), kind="normal")
 
 
 def session(

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 __all__ = [
-    "Advance", "binary", "complain", "configure", "document", "facts", "line", "note", "progress", "table",
+    "Advance", "complain", "configure", "document", "facts", "line", "note", "progress", "table",
 ]  # fmt: skip
 
 SCHEMA_VERSION = 1
@@ -110,13 +110,6 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
     return str(value)
-
-
-def binary(count: int) -> str:
-    """Spell a number of bytes: ``binary(65536) == "64 KiB"``."""
-    step = min(4, (max(count, 1).bit_length() - 1) // 10)
-    value = count / 1024**step
-    return f"{value:.4g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[step]}"
 
 
 def document(content: dict[str, Any]) -> None:

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from numpy.typing import NDArray
 
 import polyconv
 from polyconv.cli import options, render
 from polyconv.cli.saving import Saved, save
-from polyconv.conformance.operands import operands
 from polyconv.layer import compute
 from polyconv.problem.problem import Problem
 
@@ -149,7 +147,7 @@ def _steps(nodes: Sequence[Any]) -> list[Ran]:
 
 
 def _problem(problem: Problem, seed: int, repeat: int) -> Answer:
-    made = operands(problem, np.random.default_rng(seed), kind="normal")
+    made = options.drawn(problem, seed)
     arrays = (made.x, made.w, made.bias, made.residual)
 
     def call() -> Any:

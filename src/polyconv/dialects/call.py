@@ -167,6 +167,7 @@ class Operator:
         callable
             Takes inputs as the operator does; those of the constants' positions may be None or left out.
         """
+        _check_kind(constants, Mapping, "constants", "a dict from positions of inputs to arrays")
         fixed: dict[int, Array] = {}
         for at, value in constants.items():
             if not 0 <= given.whole(at, "position of a constant") < len(self.row.inputs):
@@ -185,6 +186,8 @@ class Operator:
         absent: Sequence[int] = (),
     ) -> Lowering:
         """Lowering of inputs of which a caller tells shapes, types and perhaps contents."""
+        _check_kind(dtypes, Sequence | None, "dtypes", "a list of element types, one per input")
+        _check_kind(values, Mapping | None, "values", "a dict from positions of inputs to their contents")
         self._check_count([True] * len(shapes))
         found = {}
         for at, (row, shape) in enumerate(zip(self.row.inputs, shapes, strict=False)):
@@ -269,6 +272,11 @@ class Operator:
         quantities = {role: operands.pop(role) for role in QUANTITIES if role in operands}
         result: Result = compute(lowering.problem, **operands, out=out, quantities=quantities, **self.options)
         return result
+
+
+def _check_kind(value: Any, kind: Any, name: str, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise ArgumentError(f"{name} is of type {type(value).__name__}; give {wanted}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from polyconv import dtypes
 from polyconv.dialects.attributes import Attribute, integers, shown
 from polyconv.dialects.node import Dim, Shape
 from polyconv.errors import ArgumentError, DtypeError
+from polyconv.runtime.memory import native_order
 
 __all__ = ["array", "checked_shape", "sizes", "type_name", "whole"]
 
@@ -43,8 +44,7 @@ def array(value: ArrayLike, name: str) -> Array:
     """
     if isinstance(value, np.ma.MaskedArray):
         raise ArgumentError(f"{name} is a masked array, whose mask would be lost: give {name}.filled(...)")
-    found = np.asarray(value)
-    return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
+    return native_order(np.asarray(value), name)
 
 
 def sizes(given: Array, name: str) -> tuple[int, ...]:

@@ -72,8 +72,6 @@ def convolution(
             if shapes != last[0]:
                 last[:] = shapes, _admitted(operator, node, given, held)
             result = bound(*given)
-        except MemoryError as error:
-            raise ModelError(f"{node.label}: this machine's memory does not hold its result") from error
         except Error as error:
             raise type(error)(f"{node.label}: {error}") from error
         return result if isinstance(result, tuple) else (result,)

@@ -23,6 +23,7 @@ from polyconv.models.graph import Array, Graph, Node, Value, cut, fixed, live
 from polyconv.models.limits import shorten
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
 from polyconv.models.segment import Host, Segment
+from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import resolve
 
 __all__ = ["Program", "Step", "compile_graph"]
@@ -104,7 +105,7 @@ class Program:
                 del values[name]
         found = []
         for name in results:
-            found.append(values[name] if name in fresh else _copied(values[name]))
+            found.append(values[name] if name in fresh else _copied(values[name], name))
             fresh.discard(name)  # it may be asked for twice
         return found, seconds
 
@@ -126,11 +127,14 @@ class Program:
         return found
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, name: str) -> Any:
     """An array in memory of its own; a sequence of them, as ONNX has it too, is a list."""
     if isinstance(value, list):
-        return [_copied(v) for v in value]
-    return np.array(value, order="C") if isinstance(value, np.ndarray) else value
+        return [_copied(v, name) for v in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    with allocating(sized(f"the output {name!r}", value.shape, value.dtype), "ask for fewer outputs or smaller inputs"):
+        return np.array(value, order="C")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ It must not know what a node means.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
@@ -27,6 +27,7 @@ from polyconv.models.openvino_host import openvino_host
 from polyconv.models.operators import Options
 from polyconv.models.program import Program, compile_graph
 from polyconv.models.segment import Host
+from polyconv.runtime.memory import native_order
 from polyconv.settings import resolve
 
 __all__ = ["InferenceSession", "NodeRecord", "compiled", "host_of", "read_model"]
@@ -184,8 +185,15 @@ class InferenceSession:
             If an input has another element type.
         ModelError
             If a node fails; it is named.
+        OutOfMemory
+            If the system does not give the memory for a result.
         """
         feeds = self._checked(input_feed)
+        if isinstance(output_names, str | bytes) or not isinstance(output_names, Iterable | None):
+            raise ArgumentError(
+                f"output_names={shorten(output_names)!r} is no list of names; the model's outputs are "
+                f"{shorten(list(self._results))}"
+            )
         wanted = (
             [v.name for v in self._outputs]
             if output_names is None
@@ -221,7 +229,8 @@ class InferenceSession:
         return totals
 
     def _output(self, name: str) -> str:
-        found = name if name in self._results else self._aliases.get(name, "")
+        known = isinstance(name, str)
+        found = name if known and name in self._results else self._aliases.get(name, "") if known else ""
         if found not in self._results:
             raise ArgumentError(
                 f"output_names has {shorten(name)!r}; the model's outputs are {shorten(list(self._results))}"
@@ -230,6 +239,11 @@ class InferenceSession:
 
     def _checked(self, input_feed: Mapping[str, Any]) -> dict[str, Array]:
         by_name = {value.name: value for value in self._inputs}
+        if not isinstance(input_feed, Mapping):
+            raise ArgumentError(
+                f"input_feed is of type {type(input_feed).__name__}; give a dict from the model's inputs, "
+                f"{shorten(list(by_name))}, to arrays"
+            )
         feeds: dict[str, Array] = {}
         for given, array in input_feed.items():
             name = given if given in by_name else self._aliases.get(given, "")
@@ -255,6 +269,8 @@ def read_model(path_or_bytes: str | PathLike[str] | bytes, weights: bytes | None
         data = bytes(path_or_bytes)
     elif isinstance(path_or_bytes, str | PathLike):
         path = Path(fspath(path_or_bytes))
+        if "\0" in str(path) or path.is_char_device() or path.is_block_device():  # of a device there is no end
+            raise ArgumentError(f"path_or_bytes={shorten(str(path))!r} is no model file; give the path of one")
         data = path.read_bytes()
     else:
         raise ArgumentError(
@@ -295,7 +311,12 @@ def _fed(value: Value, given: Any) -> Array:
         raise ArgumentError(
             f"the input {value.name!r} is a masked array, whose mask would be lost; give .filled(...)"
         )
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(
+            f"the input {value.name!r} cannot be read as an array ({shorten(str(error))}); give a NumPy array"
+        ) from None
     if element.type == "tensor(string)":
         fits = array.dtype.kind in "OUST"
     else:
@@ -315,4 +336,4 @@ def _fed(value: Value, given: Any) -> Array:
                 f"the input {value.name!r} has shape {array.shape}, the model wants {list(value.dims)}: "
                 f"reshape it"
             )
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return native_order(array, f"the input {value.name!r}")

@@ -6,7 +6,7 @@ under the same names; this table is what validation, text, oracle and documentat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,9 +149,9 @@ def activation(name: str | None, parameters: Sequence[float] | None, *, is_float
         on integers.
     """
     if name is None:
-        if parameters is not None and len(tuple(parameters)):
+        if parameters is not None and not (isinstance(parameters, Sized) and len(parameters) == 0):
             raise ArgumentError(
-                f"activation_params={list(parameters)} was given without activation; name one of "
+                f"activation_params={parameters!r} was given without activation; name one of "
                 f"{', '.join(ACTIVATIONS)} or leave the parameters out"
             )
         return None
@@ -167,7 +167,7 @@ def activation(name: str | None, parameters: Sequence[float] | None, *, is_float
     else:
         try:
             values = tuple(float(p) for p in parameters)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ArgumentError(
                 f"activation_params={parameters!r} must be a sequence of numbers "
                 f"({', '.join(row.parameters) or 'none'} for {name})"
@@ -177,4 +177,6 @@ def activation(name: str | None, parameters: Sequence[float] | None, *, is_float
                 f"activation_params={list(values)} has {len(values)} values, {name} takes "
                 f"{len(row.parameters)} ({', '.join(row.parameters) or 'none'})"
             )
+        if not is_float and any(v != v for v in values):
+            raise ArgumentError(f"activation_params={list(values)} has a NaN, which no integer is; give numbers")
     return Activation(name, values)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyconv.problem.problem import Problem
+from polyconv.settings import spelled_bytes
 
 __all__ = ["Candidate", "Plan", "spelled"]
 
@@ -107,8 +108,8 @@ class Plan:
             ("predicted", f"{spelled(self.seconds)} one thread; cycles: "
              + ", ".join(f"{name} {count:,.0f}" for name, count in self.cycles)),
             *(() if self.measured is None else (("measured", f"{spelled(self.measured)} {self.conditions}"),)),
-            ("memory", f"workspace {_size(self.workspace_bytes)} (+ 64 KiB a thread), "
-             f"packed weights {_size(self.packed_bytes)}"),
+            ("memory", f"workspace {spelled_bytes(self.workspace_bytes)} (+ 64 KiB a thread), "
+             f"packed weights {spelled_bytes(self.packed_bytes)}"),
             ("error", "exact" if self.error_bound == 0
              else f"at most {self.error_bound:.2g} x {_SIZES[self.bound_kind]}, plus one rounding"),
             *(("refused", f"{name}: {reason}") for name, reason in self.refused),
@@ -132,10 +133,3 @@ def spelled(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count} B"

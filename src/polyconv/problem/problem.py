@@ -7,6 +7,8 @@ must know nothing of attribute names, model files, algorithms or machines.
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -124,6 +126,7 @@ class Problem:
     mask: bool = False
 
     def __post_init__(self) -> None:
+        _make_whole(self)
         rank = len(self.i)
         fill = object.__setattr__
         fill(self, "s", self.s or (1,) * rank)
@@ -299,6 +302,51 @@ class Problem:
         )
 
 
+_NUMBERS = ("n", "c", "m", "groups", "offset_groups")
+_BY_AXIS = ("i", "k", "s", "d", "output_padding", "o")
+_OPEN = ("n", "i")
+
+
+def _make_whole(p: Problem) -> None:
+    """Make every size an int, and every list of them a tuple.
+
+    Tables look problems up by value: 8.0 and True would find what was made for 8 and 1, or the other way round.
+    """
+    fill = object.__setattr__
+    for name in _NUMBERS:
+        value = getattr(p, name)
+        if type(value) is not int:
+            fill(p, name, _whole(value, name))
+    for name in _BY_AXIS:
+        values = getattr(p, name)
+        if name == "o" and values is None:
+            continue
+        if type(values) is not tuple or any(type(v) is not int for v in values):
+            fill(p, name, tuple(_whole(v, name) for v in _entries(values, name)))
+    if type(p.pads) is not tuple or any(type(v) is not tuple or any(type(e) is not int for e in v) for v in p.pads):
+        pairs = (_entries(pair, "pads") for pair in _entries(p.pads, "pads"))
+        fill(p, "pads", tuple(tuple(_whole(e, "pads") for e in pair) for pair in pairs))
+    if any(len(pair) != 2 for pair in p.pads):
+        raise ArgumentError(f"pads={p.pads} must be (begin, end) pairs, one per axis")
+
+
+def _entries(values: Any, name: str) -> Iterable[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ArgumentError(f"{name}={values!r} must be a list with an entry per axis")
+    return values
+
+
+def _whole(value: Any, name: str) -> int | None:
+    if value is None and name in _OPEN:
+        return None
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name}={value!r} must be a whole number") from None
+
+
 def _validate(p: Problem) -> None:
     rank = len(p.i)
     if p.op not in ("conv", "conv_transpose", "deform_conv", "causal_conv"):
@@ -336,6 +384,10 @@ def _validate(p: Problem) -> None:
         )
     if p.overflow not in ("wrap", "saturate"):
         raise ArgumentError(f"overflow {p.overflow!r} is not wrap or saturate")
+    if not isinstance(p.activation, Activation | None):
+        raise ArgumentError(f"activation {p.activation!r} must be an Activation, with its parameters, or None")
+    if not isinstance(p.quantisation, Quantisation | None):
+        raise ArgumentError(f"quantisation {p.quantisation!r} must be a Quantisation or None")
     if p.is_known:
         if any(e is not None and e < 0 for e in p.out):
             raise ArgumentError(

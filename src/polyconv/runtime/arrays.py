@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from polyconv.settings import spelled_bytes
 
 __all__ = ["MARKS", "Place", "aligned", "mark", "marked", "may_overlap", "place", "unwritten", "words"]
 
@@ -53,14 +55,24 @@ def unwritten(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def aligned(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Zeros on a cache line; large ones on 2 MiB pages, which the packed weights of big layers need."""
+    """Zeros on a cache line; large ones on 2 MiB pages, which the packed weights of big layers need.
+
+    Raises
+    ------
+    MemoryError
+        If the system does not give it.
+    """
     kind = np.dtype(dtype)
     count = (shape if isinstance(shape, int) else math.prod(shape)) * kind.itemsize
     if count >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        pages = mmap.mmap(-1, count + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
+        try:
+            pages = mmap.mmap(-1, count + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory has none
+        except (OSError, OverflowError) as error:
+            raise MemoryError(f"{spelled_bytes(count)} are more than the system gives ({error})") from None
         raw = np.frombuffer(pages, np.uint8)
         start = -raw.ctypes.data % _HUGE
-        pages.madvise(mmap.MADV_HUGEPAGE, start, count // _HUGE * _HUGE)  # no more than there is
+        with suppress(OSError):  # a system without huge pages has others
+            pages.madvise(mmap.MADV_HUGEPAGE, start, count // _HUGE * _HUGE)  # no more than there is
     else:
         raw = np.zeros(count + _LINE, np.uint8)
         start = -raw.ctypes.data % _LINE

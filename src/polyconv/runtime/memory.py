@@ -1,0 +1,59 @@
+"""What memory is taken for, said where there is none.
+
+A bare MemoryError names no argument and no way out; whoever takes memory for a caller says both.  It must not know how
+memory is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.errors import OutOfMemory
+from polyconv.settings import spelled_bytes
+
+__all__ = ["allocating", "native_order", "sized"]
+
+
+def sized(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """An array and what it takes: ``w of shape (4, 3), float32, takes 48 B``."""
+    return f"{name} of shape {shape}, {dtype}, takes {spelled_bytes(math.prod(shape) * dtype.itemsize)}"
+
+
+@contextmanager
+def allocating(what: str, way_out: str) -> Iterator[None]:
+    """Say what a block takes memory for where there is none.
+
+    Parameters
+    ----------
+    what : str
+        As ``sized`` spells it.
+    way_out : str
+        What the caller can do.
+
+    Raises
+    ------
+    OutOfMemory
+        If the block runs out of memory and does not say for what itself.
+    """
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except MemoryError:
+        raise OutOfMemory(f"{what}, more than the system gives; {way_out}") from None
+
+
+def native_order(a: NDArray[Any], name: str) -> NDArray[Any]:
+    """An array in this machine's byte order: itself, or a copy of one that is byte-swapped."""
+    if a.dtype.isnative:
+        return a
+    dtype = a.dtype.newbyteorder("=")
+    what = sized(f"a copy of {name}, which is byte-swapped,", a.shape, dtype)
+    with allocating(what, f"give {name} in native byte order"):
+        return a.astype(dtype)
