@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,15 @@ def test_former_defects(line: str) -> None:
         it = trial(line, workspace_limit=limit)
         runs, found = by_every_algorithm(it)
         assert runs
+        assert not found, found
+
+
+def test_a_box_cut_short_reads_no_lines_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a last box with fewer planes than the others all planes were brought, those beyond the input too."""
+    monkeypatch.setenv("POLYCONV_CHECK", "1")
+    line = "conv f64 NCHW n1 c1 i9x9x1 m3 k1x1x1 s1x3x2 p1:3x2x0 d2x1x1"
+    for index in range(247, 251):
+        _, found = by_every_algorithm(replace(trial(line), seed=33, index=index), "patches")
         assert not found, found
 
 

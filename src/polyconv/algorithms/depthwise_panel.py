@@ -153,6 +153,8 @@ def _held(s: Situation, sweep: Sweep) -> _Held | None:
             vectors -= 1
         elif rows > 1:
             rows = -(-rows // 2)
+        elif s.chance is not None and s.limit is None:
+            break
         else:
             return None
     if s.threads > 1:
@@ -182,13 +184,15 @@ def applicable(s: Situation) -> str | None:
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
     for sweep, order, held in _of_problem(s):
-        slid = sweep[order[-1]]
-        least = _LEAST_TAPS[p.rank]
+        if held is None:
+            return "the workspace holds no panel"
+        if s.chance is not None:  # worth it or not
+            continue
+        slid, least = sweep[order[-1]], _LEAST_TAPS[p.rank]
         if math.prod(axis.taps for axis in sweep) < least or mean_taps(slid) < _LEAST_MET * slid.taps:
             return f"copies inputs for at least {least} taps, most of which meet the input"
-        worth = held is not None and depthwise_plan.window_share(s, held.plan) >= depthwise_plan.FAR_SHARE
-        if held is None or not (worth or s.chance is not None):
-            return "the first-level cache holds the window of a row of outputs, or the workspace no panel"
+        if depthwise_plan.window_share(s, held.plan) < depthwise_plan.FAR_SHARE:
+            return "the first-level cache holds the window of a row of outputs"
     return None
 
 

@@ -128,7 +128,9 @@ def _is_inside(k: Module, p: Words, item: Item) -> Value:
     """1 if the rows of planes can be taken apart in one pass, and no tap of the box meets the padding."""
     with k.loop(0, p.axes, carry=[k.select(p.row_sets > 0, 1, k.constant(INT, 0))]) as axis:
         record = axis_record(k, p, axis.index)
-        end = (item.extent(axis.index) - 1) * record.stride + k.word(p.buffer("reach"), axis.index)
+        # lines of the axes outside those rows are all brought, also where the last box has fewer outputs
+        outputs = k.select(axis.index < p.axes - 2, record.block, item.extent(axis.index))
+        end = (outputs - 1) * record.stride + k.word(p.buffer("reach"), axis.index)
         first = item.origin(axis.index)
         fits = (first >= 0) & (first + end < record.inp)
         axis.next(axis.values[0] & k.cast("zext", fits, INT))

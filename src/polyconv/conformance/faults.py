@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Catch", "Verdict", "caught", "main", "plant", "run"]
 
 SEED = 2
-MOST_PROBLEMS = 800
+MOST_PROBLEMS = 2500
 _SECONDS = 600.0
 _OUTSIDE, _UNWRITTEN = "reached outside a buffer", "not written or come from memory"
 

@@ -82,7 +82,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "scattered lane", "a scatter under a mask writes one element beyond it",
-            _KERNELS + "language", "with self.when(mask.count > i):", "with self.when(mask.count >= i):", "generic",
+            _KERNELS + "language", "with self.when(mask.count > i):", "with self.when(mask.count >= i):", "depthwise",
         ),
         Fault(
             "bfloat rounding", "sums are cut to bf16, not rounded",
@@ -171,7 +171,8 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "folded rows", "rows of results are taken to follow each other past an axis with a single output",
-            _ALGORITHMS + "patches", "if axis[0] > 1), steps[-1]]", "if axis[0] > 2), steps[-1]]", "patches",
+            _ALGORITHMS + "patches", "taken = [*(axis for axis in steps[:-1] if axis[0] > 1), steps[-1]]",
+            "taken = steps[-2:]", "patches",
             seen_in_check_mode=False,
         ),
         Fault(
@@ -180,9 +181,9 @@ FAULTS: dict[str, Fault] = {
             '"split_sets": max(1, len(plan.sets) // parts)', "patches",
         ),
         Fault(
-            "second half", "the second half of a box of an odd number of pixels has one too many",
-            _ALGORITHMS + "strassen", "k.select(begin > 0, count, half))\n        with",
-            "k.select(begin > 0, count + 1, half))\n        with", "strassen",
+            "second half", "results of the second half of a box leave one pixel early",
+            _ALGORITHMS + "strassen", "begin = (quarter.index & 1) * half", "begin = (quarter.index & 1) * (half - 1)",
+            "strassen", seen_in_check_mode=False,
         ),
         Fault(
             "short tiles", "a row of tiles one output short begins where whole ones do",
@@ -216,10 +217,12 @@ FAULTS: dict[str, Fault] = {
         Fault(
             "open block", "a block that ends one column beyond the input is computed without a guard",
             _ALGORITHMS + "depthwise_block", "(right < columns.inp)", "(right <= columns.inp)", "depthwise_block",
+            seen_in_check_mode=False,
         ),
         Fault(
-            "line end", "a tile that reads one element beyond the line reads it in place",
-            _ALGORITHMS + "depthwise_line", "p.extra <= last.inp)", "p.extra <= last.inp + 1)", "depthwise_line",
+            "line end", "a tile whose taps reach beyond the line reads it in place",
+            _ALGORITHMS + "depthwise_line", "(at + count * lane + p.extra <= last.inp)",
+            "(at + count * lane <= last.inp)", "depthwise_line",
         ),
         Fault(
             "copied column", "a column beyond the input is copied instead of zeros",
