@@ -25,7 +25,6 @@ from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import unwritten, words
-from polyconv.runtime.threads import control_word, run_steps
 
 __all__ = [
     "LATE", "SOURCE", "TABLES_CYCLES", "Set", "bring_rows", "cycles", "forward_strides", "late_sets",
@@ -255,7 +254,4 @@ def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArr
 
 def run(r: Request, step: Step, scratch: int, size: int) -> None:
     """Run a step that packs so many bytes of weights."""
-    steps = words([step.driver, step.words.ctypes.data, step.words.nbytes, step.items])
-    threads = r.situation.threads if size >= _SHARED_BYTES else 1
-    run_steps(steps, words([0] * 10), scratch, environment=control_word(strict=True), threads=threads, wake=2,
-              check=r.check)  # fmt: skip
+    r.run(step, scratch, r.situation.threads if size >= _SHARED_BYTES else 1)

@@ -159,6 +159,8 @@ class Request:
         point in 8-byte slots.
     zero_point : int
         Of the input.
+    run : callable
+        ``run(step, scratch, threads)``: do a step at once, with so many bytes of workspace for each thread.
     offset, mask : Operand or None
         Of a deformable convolution.
     channels : (int, int)
@@ -178,6 +180,7 @@ class Request:
     scale: NDArray[Any] | None
     constants: NDArray[Any]
     zero_point: int
+    run: Callable[[Step, int, int], None]
     offset: Operand | None = None
     mask: Operand | None = None
     channels: tuple[int, int] = (0, 0)

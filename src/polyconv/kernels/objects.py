@@ -16,6 +16,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,7 +28,7 @@ from polyconv.target import Target
 
 __all__ = [
     "EVENTS", "Events", "cache_folder", "clear_cache", "generator", "has_folder", "kernel", "kernel_text",
-    "log_compiling", "use_folder",
+    "log_compiling", "texts_only", "use_folder",
 ]  # fmt: skip
 
 _MAGIC = b"polyconv-object-1\n"
@@ -115,6 +117,10 @@ def kernel(name: str, functions: tuple[str, ...], build: Callable[[Module], None
         Adds the functions to a module.
     """
     level = f"{target.level} {'check' if check else ''} {name}"
+    take = _taker.get()
+    if take is not None:
+        take(level, _generated(build, target, check, 1).text(target.triple))
+        return {function: _stand_in(level, function) for function in functions}
     with _lock:
         found = _loaded.get(level)
         if found is None:
@@ -122,11 +128,37 @@ def kernel(name: str, functions: tuple[str, ...], build: Callable[[Module], None
         return found
 
 
+_taker: ContextVar[Callable[[str, str], None] | None] = ContextVar("taker of texts", default=None)
+
+
+@contextmanager
+def texts_only(take: Callable[[str, str], None]) -> Iterator[None]:
+    """Hand the label and the text of every kernel that this thread asks for to ``take``, and compile none.
+
+    The addresses that ``kernel`` gives meanwhile tell functions apart, and stand for no code: a program made of them
+    can be looked at, not run.
+    """
+    before = _taker.set(take)
+    try:
+        yield
+    finally:
+        _taker.reset(before)
+
+
+def _stand_in(level: str, function: str) -> int:
+    """A number in the place of an address, the same in every process."""
+    return int.from_bytes(hashlib.sha256(f"{level} {function}".encode()).digest()[:5], "big") << 4
+
+
+def _generated(build: Callable[[Module], None], target: Target, check: bool, first_site: int) -> Module:
+    k = Module(check=check, fma=target.has_fma, wide=8 * target.vector_bytes, first_site=first_site)
+    build(k)
+    return k
+
+
 def _object(level: str, build: Callable[[Module], None], target: Target, check: bool) -> bytes:
     def make() -> bytes:
-        first = len(EVENTS.sites) + 1
-        k = Module(check=check, fma=target.has_fma, wide=8 * target.vector_bytes, first_site=first)
-        build(k)
+        k = _generated(build, target, check, len(EVENTS.sites) + 1)
         EVENTS.sites += [f"{level}: {site}" for site in k.site_names]
         return object_code(k.text(target.triple), target)
 
