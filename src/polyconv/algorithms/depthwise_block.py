@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms import depthwise, depthwise_plan
 from polyconv.algorithms.depthwise_driver import near_equal_parts
 from polyconv.algorithms.depthwise_plan import parts_of_phases
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode
 from polyconv.algorithms.program import (
     MULTIPLY_ADDS,
     Operand,
@@ -32,7 +32,7 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
-from polyconv.kernels.depthwise_block import SETTINGS, DepthwiseBlock, depthwise_block
+from polyconv.kernels.depthwise_block import SETTINGS, BlockOfOutputs, DepthwiseBlock, depthwise_block
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
@@ -70,7 +70,8 @@ WORDS = (
 
 def driver(k: Module, name: str) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         entries = workspace + p.list
@@ -99,11 +100,11 @@ def driver(k: Module, name: str) -> None:
                 open_ = k.select(inside, size, guarded)
                 for first, count, masked in parts:
                     with k.when(count > 0):
-                        k.call(
-                            k.buffer(p.buffer("blocks") + (guarded if masked else open_) * 16), p.buffer("settings"),
+                        k.call(k.buffer(p.buffer("blocks") + (guarded if masked else open_) * 16), BlockOfOutputs(
+                            p.buffer("settings"),
                             here + first * p.x_c, entries, taps, p.buffer("weights") + first * p.w_channel,
                             there + first * p.y_c, beside + first * p.r_c, first, count, count, row, column,
-                        )  # fmt: skip
+                        ))  # fmt: skip
 
 
 def _parts(k: Module, p: Words, item: Item, x: Buffer, y: Buffer) -> list[tuple[Value, Value, bool]]:

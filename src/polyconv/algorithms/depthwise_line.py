@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise, depthwise_plan
 from polyconv.algorithms.depthwise_block import channel_bytes, lane_of
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -30,7 +30,7 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
-from polyconv.kernels.depthwise_line import AHEAD, KINDS, SETTINGS, DepthwiseLine, depthwise_line
+from polyconv.kernels.depthwise_line import AHEAD, KINDS, SETTINGS, DepthwiseLine, Line, depthwise_line
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
@@ -70,7 +70,8 @@ def driver(k: Module, name: str, size: int, written: int, lane: int, flat: bool)
     Lines one after another are those of the axis before the last, or, ``flat``, of the channels if there is none.
     """
     kind = Type(f"i{8 * size}", lane)
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         along, zero = p.axes - 1, k.constant(INT, 0)
@@ -120,11 +121,11 @@ def driver(k: Module, name: str, size: int, written: int, lane: int, flat: bool)
                                 copy(here, at, count + p.copied, slot)
                         for source, skipped in ((slot, True), (here, False)) if not copying else ():
                             with k.when(inside, otherwise=skipped):
-                                k.call(
-                                    k.buffer(p.buffer("tiles") + (count - 1) * 16), p.buffer("settings"), source,
+                                k.call(k.buffer(p.buffer("tiles") + (count - 1) * 16), Line(
+                                    p.buffer("settings"), source,
                                     p.buffer("weights") + channel_ * p.w_channel, y + done * (lane * written),
                                     r + done * (lane * written), channel_, extent - (done + count - 1) * lane,
-                                )  # fmt: skip
+                                ))  # fmt: skip
                         part.next(done + count, slot + k.select(inside, 0, p.slot))
                     line.next(
                         part.results[1], channel_ + p.channel_line,

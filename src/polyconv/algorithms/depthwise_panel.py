@@ -16,7 +16,7 @@ from typing import Any
 
 from polyconv.algorithms import depthwise, depthwise_driver, depthwise_plan
 from polyconv.algorithms.depthwise_plan import Plan
-from polyconv.algorithms.panel import Item, Words, axis_record, decode
+from polyconv.algorithms.panel import Driver, Item, Words, axis_record, decode
 from polyconv.algorithms.program import Operand, Program, Request, Situation, accumulator_arithmetic
 from polyconv.algorithms.sweep import Sweep, mean_taps, sweeps
 from polyconv.kernels.depthwise import LIST_HEADER
@@ -51,7 +51,8 @@ _MORE = (
 
 def driver(k: Module, name: str, size: int, lane: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module, for vectors of elements of ``size`` bytes."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, (*depthwise_driver.WORDS, *_MORE))
         item = decode(k, p, number, workspace)
         lists, planes = workspace + p.list, workspace + p.planes

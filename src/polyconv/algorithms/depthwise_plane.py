@@ -20,7 +20,7 @@ from polyconv.algorithms import depthwise, depthwise_plan
 from polyconv.algorithms.depthwise_block import channel_bytes, lane_of, outer_list, results_place, workspace
 from polyconv.algorithms.depthwise_driver import near_equal_parts
 from polyconv.algorithms.depthwise_plan import parts_of_phases
-from polyconv.algorithms.panel import COMMON, Words, axis_record, decode
+from polyconv.algorithms.panel import COMMON, Driver, Words, axis_record, decode
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -38,6 +38,7 @@ from polyconv.kernels.depthwise_plane import (
     SPAN,
     STRIPS,
     DepthwisePlane,
+    RowsOfOutputs,
     depthwise_plane,
     loads,
 )
@@ -87,7 +88,8 @@ BAND = ("first", "rows", "entry", "entries")
 
 def driver(k: Module, name: str, alone: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module; rows share inputs or stand ``alone``."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         down = p.axes - 2
@@ -100,12 +102,12 @@ def driver(k: Module, name: str, alone: bool) -> None:
         def call(first: Value, o: Value, height: Value, entries: Buffer, taps: Value) -> None:
             row = item.origin(down) + o * rows.stride
             o = item.first(down) + o
-            k.call(
-                k.buffer(p.buffer("tiles") + (height - 1) * 16), p.buffer("settings"),
+            k.call(k.buffer(p.buffer("tiles") + (height - 1) * 16), RowsOfOutputs(
+                p.buffer("settings"),
                 x + first * p.x_c + row * rows.x_stride, entries, taps, p.buffer("weights") + first * p.w_channel,
                 y + first * p.y_c + o * rows.y_stride, other + first * p.r_c + o * rows.r_stride,
                 first, k.minimum(p.together, end - first), row,
-            )  # fmt: skip
+            ))  # fmt: skip
 
         if alone:
             with k.loop(begin, end, p.together) as channel, k.loop(0, p.bands) as number_of_band:

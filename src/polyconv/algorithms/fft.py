@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise, direct
 from polyconv.algorithms.fft_plan import FEW_TAPS, Plan, parts, radices, workspace
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -31,8 +31,9 @@ from polyconv.algorithms.program import (
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep
 from polyconv.kernels import fft
+from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan, Spread
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
-from polyconv.kernels.layout import Move
+from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
 
@@ -66,7 +67,8 @@ rows, or every second pixel of the only axis; its outputs begin with ``first``, 
 def driver(k: Module, name: str, kind: str, vector_bytes: int, element: str, lanes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` of a kind to a module."""
     of_lane = vector(element, lanes)
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         used = _runs(k, p, item, workspace, number, kind)
@@ -87,9 +89,9 @@ def _single(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, u
     target = planes + p.target
     with k.loop(*outputs) as block:
         weights = p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block)
-        k.call(
-            p.buffer("product"), planes, p.plane, p.inputs, p.buffer("pairs"), p.pair_count, weights, target
-        )  # fmt: skip
+        k.call(p.buffer("product"), PairProduct(
+            planes, p.plane, p.inputs, p.buffer("pairs"), p.pair_count, weights, target,
+        ))  # fmt: skip
         _back(k, p, item, frame, workspace, target, block.index, workspace + p.seen, kind)
 
 
@@ -107,17 +109,17 @@ def _several(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, 
         k.store(tile.index, runs, 8)
         k.store(here, runs + 16, 8)
         _forward(k, p, item, frame, workspace, plane, channel, here, kind, of_lane)
-        k.call(p.buffer("apart"), plane, p.buffer("pairs"), p.pair_count)
+        k.call(p.buffer("apart"), Pairs(plane, p.buffer("pairs"), p.pair_count))
     target = planes + p.target
     with k.loop(*outputs) as block:
         weights = p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block)
-        k.call(
-            k.buffer(p.buffer("products") + (used - 1) * 16), planes, tile_step, p.plane, p.channels,
+        k.call(k.buffer(p.buffer("products") + (used - 1) * 16), ChannelProduct(
+            planes, tile_step, p.plane, p.channels,
             p.buffer("slots"), p.slot_count, weights, target, p.plane,
-        )  # fmt: skip
+        ))  # fmt: skip
         with k.loop(0, used) as tile:
             plane = target + tile.index * p.plane
-            k.call(p.buffer("unite"), plane, p.buffer("pairs"), p.pair_count)
+            k.call(p.buffer("unite"), Pairs(plane, p.buffer("pairs"), p.pair_count))
             k.store(tile.index, runs, 8)
             seen = workspace + (p.seen + tile.index * of_lane.bytes)
             _back(k, p, item, frame, workspace, plane, block.index, seen, kind)
@@ -227,15 +229,15 @@ def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: 
                     _clear(k, p, points, end, p.points, zero)
                 there = end > head
                 with k.when(there):
-                    k.call(
-                        p.buffer("move_in"), x + (offset + (at + head * step) * along.x_stride),
+                    k.call(p.buffer("move_in"), MoveIn(
+                        x + (offset + (at + head * step) * along.x_stride),
                         step * along.x_stride, p.x_lane, points + (head * p.point + first * p.element), p.point,
                         p.element, end - head, count, 0,
-                    )  # fmt: skip
+                    ))  # fmt: skip
                 run.next(run.values[0] | k.cast("zext", there, INT))
             parts.next(*run.results)
             if kind == "shared":
-                k.call(p.buffer("spread"), points, p.points, p.point)
+                k.call(p.buffer("spread"), Spread(points, p.points, p.point))
         with k.when(parts.results[0].equals(1)):
             _passes(k, p, plane, record, 1, row_lines.forward, row_lines.passes)
 
@@ -244,10 +246,10 @@ def _passes(k: Module, p: Words, plane: Buffer, places: Buffer, lines: Value | i
             count: Value) -> None:  # fmt: skip
     with k.loop(0, count) as each:
         one = Words(k, p.buffer("passes"), _PASS).at(first + each.index, len(_PASS) + 2)
-        k.call(
-            one.buffer("function"), plane, places, lines, one.leg, one.inner, one.step, one.outer, one.outer_step,
+        k.call(one.buffer("function"), Pass(
+            plane, places, lines, one.leg, one.inner, one.step, one.outer, one.outer_step,
             one.buffer("twiddles"),
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _columns(k: Module, p: Words, plane: Buffer, axis: Value, way: str) -> None:
@@ -296,14 +298,14 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
                     pixels = (here.extent(last) - of_part.first + of_part.step - 1) // of_part.step
                     pixels = k.select(here.extent(last) > of_part.first, k.minimum(pixels, of_part.count), 0)
                     with k.when(inside.equals(1) & (pixels > 0)):
-                        k.call(p.buffer("scan"), points, of_part.count, step, seen)
-                        k.call(
-                            p.buffer("move_out"), points + first * p.element, step, p.element,
+                        k.call(p.buffer("scan"), Scan(points, of_part.count, step, seen))
+                        k.call(p.buffer("move_out"), MoveOut(
+                            points + first * p.element, step, p.element,
                             k.buffer(frame, 2) + (y + o * along.y_stride), of_part.step * along.y_stride, p.y_lane,
                             pixels, count, p.buffer("bias") + bias, p.buffer("bias"),
                             k.buffer(frame, 4) + (r + o * along.r_stride), of_part.step * along.r_stride, p.r_lane,
                             p.buffer("constants"),
-                        )  # fmt: skip
+                        ))  # fmt: skip
 
 
 def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, number: Value, used: Value,
@@ -312,7 +314,7 @@ def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, n
     seen, free = workspace + p.seen, workspace + p.planes
     if kind == "own":
         with k.when(k.any(k.load(of_lane, seen).is_nan()) > 0):
-            k.call(p.buffer("again"), frame, p.buffer("again_words"), number, free)
+            k.call(p.buffer("again"), Driver(frame, p.buffer("again_words"), number, free))
         return
 
     blocks = (k.constant(INT, 0), p.again_blocks) if kind == "blocks" else outputs
@@ -320,7 +322,7 @@ def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, n
     def again(header: Buffer) -> None:
         with k.loop(0, p.axes * 3) as word:
             k.store(k.word(header, word.index), free + word.index * 8, 8)
-        k.call(p.buffer("again"), frame, p.buffer("again_words"), free, item.n, item.g, *blocks)
+        k.call(p.buffer("again"), direct.DirectBox(frame, p.buffer("again_words"), free, item.n, item.g, *blocks))
 
     if kind == "shared":
         with k.when(k.any(k.load(of_lane, seen).is_nan()) > 0):

@@ -17,7 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_entries, row_place
+from polyconv.algorithms.panel import (
+    COMMON,
+    Driver,
+    Item,
+    Words,
+    axis_record,
+    box_rows,
+    decode,
+    fill,
+    row_entries,
+    row_place,
+)
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -37,11 +48,11 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, mean_taps, sweeps
-from polyconv.kernels.fused import FusedTile, of_sums
-from polyconv.kernels.grouped import ENTRY_WORDS, blocks_in, grouped_tile
+from polyconv.kernels.fused import FusedTile, Walk, of_sums
+from polyconv.kernels.grouped import ENTRY_WORDS, BlocksIn, blocks_in, grouped_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_words
+from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
@@ -75,7 +86,8 @@ move in takes all blocks of an item."""
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         first = item.g * p.item_blocks
@@ -102,15 +114,15 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
         target, pixels = target + head * p.pixel_bytes, end - head
         together = p.together.equals(1)
         with k.when((pixels > 0) & together):
-            k.call(
-                p.buffer("move_in"), source, pixel_step, target, p.pixel_bytes, p.block_bytes, pixels, channels,
+            k.call(p.buffer("move_in"), BlocksIn(
+                source, pixel_step, target, p.pixel_bytes, p.block_bytes, pixels, channels,
                 p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
         with k.loop(0, k.select((pixels > 0) & p.together.equals(0), channels, 0), p.lanes_used, [target]) as block:
-            k.call(
-                p.buffer("move_in"), source + block.index * p.x_c, pixel_step, p.x_c, block.values[0], p.pixel_bytes,
+            k.call(p.buffer("move_in"), MoveIn(
+                source + block.index * p.x_c, pixel_step, p.x_c, block.values[0], p.pixel_bytes,
                 p.word_bytes, pixels, k.minimum(channels - block.index, p.lanes_used), p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
             block.next(block.values[0] + p.block_bytes)
 
     fill(k, p, item, x, k.constant(INT, 0), put)
@@ -140,24 +152,25 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, bl
         with k.loop(0, k.word(table)) as tile:
             place = table + (tile.index * 32 + 8)
             first, times, function = k.word(place), k.word(place, 1), k.buffer(place, 2)
-            given = panel + first * p.row_step, p.row_step, entries, count, weights
+            source, step = panel + first * p.row_step, p.row_step
             rest = times, outputs, bias, scale, p.buffer("constants")
             with k.when(fused):
-                k.call(
-                    function, *given, y + first * last.y_stride, last.y_stride, r + first * last.r_stride,
-                    last.r_stride, *rest,
-                )  # fmt: skip
+                k.call(function, Walk(
+                    source, step, entries, count, weights, y + first * last.y_stride, last.y_stride,
+                    r + first * last.r_stride, last.r_stride, *rest,
+                ))  # fmt: skip
             with k.when(fused, otherwise=True):
-                k.call(function, *given, workspace + (slot + first * p.sum_row), p.sum_row, workspace, 0, *rest)
+                sums = workspace + (slot + first * p.sum_row)
+                k.call(function, Walk(source, step, entries, count, weights, sums, p.sum_row, workspace, 0, *rest))
         begins = waiting.equals(0)
         y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1
         leaves = waiting.equals(p.run_rows) | (row.index + 1).equals(rows)
         with k.when(leaves & p.fused.equals(0)):
-            k.call(
-                p.buffer("move_out"), workspace + p.slots, p.sum_row, p.word_bytes,
+            k.call(p.buffer("move_out"), MoveOut(
+                workspace + p.slots, p.sum_row, p.word_bytes,
                 k.buffer(frame, 2) + (y_run + beside_y), last.y_stride, p.y_c, waiting * pixels, outputs, bias, scale,
                 k.buffer(frame, 4) + (r_run + beside_r), last.r_stride, p.r_c, p.buffer("constants"),
-            )  # fmt: skip
+            ))  # fmt: skip
         row.next(k.select(leaves, 0, waiting), y_run, r_run)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, grouped
-from polyconv.algorithms.panel import Words
+from polyconv.algorithms.panel import Driver, Words
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -38,7 +38,7 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.sweep import Sweep, bands, sweeps
-from polyconv.kernels.fused import FusedTile
+from polyconv.kernels.fused import AskingWalk, FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
@@ -79,7 +79,8 @@ the lanes of its last vector."""
 
 def driver(k: Module, name: str) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module: a part of the boxes of a block."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, _):
+    with k.function(name, Driver) as given:
+        frame, table, number = given.frame, given.words, given.item
         p = Words(k, table, WORDS)
         part, n = number // p.blocks % p.parts, number // p.blocks // p.parts
         block = Words(k, p.buffer("block"), BLOCK).at(number % p.blocks, len(BLOCK))
@@ -96,12 +97,12 @@ def driver(k: Module, name: str) -> None:
             with k.loop(0, piece.lines) as line, k.loop(0, k.word(tiles)) as walk:
                 place = tiles + (walk.index * 32 + 8)
                 at = k.word(place)
-                k.call(  # the last argument is for tiles that ask early; none here does, and others do not take it
-                    k.buffer(place, 2), x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step,
+                k.call(k.buffer(place, 2), AskingWalk(
+                    x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step,
                     entries, piece.count, weights, y + (piece.y + line.index * piece.y_line + at * piece.y_step),
                     piece.y_step, r + (piece.r + line.index * piece.r_line + at * piece.r_step), piece.r_step,
                     k.word(place, 1), block.lanes, bias, scale, constants, x,
-                )  # fmt: skip
+                ))  # fmt: skip
 
 
 def applicable(s: Situation) -> str | None:

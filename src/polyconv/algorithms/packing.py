@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import Words
+from polyconv.algorithms.panel import Driver, Words
 from polyconv.algorithms.program import Late, Request, Situation, Step, fill_words, move_address
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_words
+from polyconv.kernels.layout import Move, MoveIn, zero_words
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Signature
 from polyconv.runtime.arrays import unwritten, words
 
 __all__ = [
@@ -79,7 +80,8 @@ class Set:
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: an item is a set of a group."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (_, table, number, rows):
+    with k.function(name, Driver) as given:
+        table, number, rows = given.words, given.item, given.workspace
         p = Words(k, table, _WORDS)
         of_set, source, target = set_words(k, p, number)
         with k.when(p.straight.equals(1)):
@@ -90,13 +92,19 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             _place_rows(k, p, of_set, chunk.index, count, rows, target)
 
 
+class LatePacking(Signature):
+    """What packs weights when they are needed: the first of its words says whether they are there."""
+
+    words: Buffer
+
+
 def late_driver(k: Module, name: str) -> None:
-    """Add ``name(words)``: pack all sets of all groups.
+    """Add the function that packs all sets of all groups.
 
     Threads that need them at once all do so, and write the same: none waits for another.
     """
-    with k.function(name, "buffer") as (table,):
-        p = Words(k, table, _LATE_WORDS)
+    with k.function(name, LatePacking) as given:
+        p = Words(k, given.words, _LATE_WORDS)
         with k.loop(0, p.items) as number:
             of_set, source, target = set_words(k, p, number.index)
             with k.when(p.straight.equals(1)):
@@ -104,18 +112,18 @@ def late_driver(k: Module, name: str) -> None:
             with k.when(p.straight.equals(1), otherwise=True), k.loop(0, p.channels, p.block) as first:
                 count, row = k.minimum(p.block, p.channels - first.index), of_set.row
                 with k.loop(0, p.runs) as run:
-                    k.call(
-                        p.buffer("move_in"), source + (first.index * p.w_channel + run.index * p.w_run), p.w_pixel,
+                    k.call(p.buffer("move_in"), MoveIn(
+                        source + (first.index * p.w_channel + run.index * p.w_run), p.w_pixel,
                         p.w_output, target + (first.index * p.taps + run.index * count) * row, row, p.word_bytes, count,
                         of_set.outputs, 0,
-                    )  # fmt: skip
-        k.set_flag(table)
+                    ))  # fmt: skip
+        k.set_flag(given.words)
 
 
 def when_needed(k: Module, p: Words) -> None:
     """Pack the weights of words ``LATE``, unless they are there."""
     with k.when(k.flag(p.buffer("late")).equals(0)):
-        k.call(p.buffer("pack_late"), p.buffer("late"))
+        k.call(p.buffer("pack_late"), LatePacking(p.buffer("late")))
 
 
 def _place_rows(k: Module, p: Words, of_set: Words, start: Value, count: Value, rows: Buffer, target: Buffer) -> None:
@@ -129,9 +137,9 @@ def _place_rows(k: Module, p: Words, of_set: Words, start: Value, count: Value, 
         with k.loop(0, p.taps) as tap:
             source = rows + (c.index * p.taps + tap.index) * row
             at = first * p.taps + tap.index * size + (channel - first)
-            k.call(
-                p.buffer("place"), source, p.word_bytes, p.taps * row, target + at * row, p.word_bytes, 0, width, 1, 0
-            )
+            k.call(p.buffer("place"), MoveIn(
+                source, p.word_bytes, p.taps * row, target + at * row, p.word_bytes, 0, width, 1, 0,
+            ))
 
 
 def _rounded(channels: Value, together: Value) -> Value:
@@ -158,10 +166,10 @@ def bring_rows(k: Module, p: Words, of_set: Words, source: Buffer, first: Value,
 
 def _move_rows(k: Module, p: Words, of_set: Words, source: Buffer, first: Value, count: Value, rows: Buffer) -> None:
     with k.loop(0, p.runs) as run:
-        k.call(
-            p.buffer("move_in"), source + (first * p.w_channel + run.index * p.w_run), p.w_pixel, p.w_output,
+        k.call(p.buffer("move_in"), MoveIn(
+            source + (first * p.w_channel + run.index * p.w_run), p.w_pixel, p.w_output,
             rows + run.index * of_set.row, p.runs * of_set.row, p.word_bytes, count * p.run_rows, of_set.outputs, 0,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, size: int) -> NDArray[Any]:

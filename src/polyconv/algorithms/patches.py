@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from polyconv.algorithms import points
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.pointwise import fill_step, is_inside, pieces
 from polyconv.algorithms.program import (
@@ -46,9 +46,9 @@ from polyconv.algorithms.program import (
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_words
+from polyconv.kernels.layout import Move, MoveIn, zero_words
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.unzip import STEPS, unzip
+from polyconv.kernels.unzip import STEPS, Unzip, unzip
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
@@ -75,7 +75,8 @@ WORDS = (*PANEL, *points.WORDS, "folded", "x_pixel")
 def driver(k: Module, name: str, vector_bytes: int, *, pixels: bool, planes: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: lanes are pixels or channels, planes of pixels or not."""
     tiles = points.pixel_tiles_along if pixels else points.channel_tiles
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         x, panel = k.buffer(frame, 0), workspace + p.panel
@@ -149,11 +150,11 @@ def _unzip(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer) -> None:
             record = axis_record(k, p, axis)
             position = item.origin(axis) + k.word(p.buffer("positions"), record.positions + q % record.lines)
             back.next(q // record.lines, offset + position * record.x_stride)
-        k.call(
-            p.buffer("unzip"), x + back.results[1], p.x_c, p.row_step, p.row_dilation,
+        k.call(p.buffer("unzip"), Unzip(
+            x + back.results[1], p.x_c, p.row_step, p.row_dilation,
             panel + k.word(p.buffer("line_places"), line), p.entry_bytes, p.row_bytes, p.row_tap_bytes, p.tap_bytes,
             p.channels, rows, p.row_taps, item.extent(p.axes - 1), p.zero_point,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int, *, planes: bool) -> None:
@@ -174,10 +175,10 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
         clear(target, k.constant(INT, 0), head)
         clear(target, end, count)
         with k.when(end > head):
-            k.call(
-                p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
+            k.call(p.buffer("move_in"), MoveIn(
+                source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
                 p.entry_bytes, end - head, p.channels, p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     fill(k, p, item, x, k.constant(INT, 0), put)
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import points
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.program import (
     LOADS,
@@ -99,7 +99,8 @@ def driver(k: Module, name: str, *, pixels: bool, listed: bool = False) -> None:
     Entries lie so many bytes apart, or as a list says.
     """
     tiles = points.pixel_tiles_along if pixels else points.channel_tiles
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         rows = box_rows(k, p, item)
@@ -125,7 +126,8 @@ def _all_phases(p: Words, row: Row) -> Row:
 
 def fill_driver(k: Module, name: str) -> None:
     """Add the driver that gives outputs which meet only padding the epilogue of a sum of nothing."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         k.clear(workspace + p.slots, 256)  # a vector or two of zeros serve as all pixels

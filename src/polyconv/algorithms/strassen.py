@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import packing, patches, points, strassen_weights
 from polyconv.algorithms.packing import LATE, when_needed
-from polyconv.algorithms.panel import Item, Words, axis_record, box_rows, decode, row_place
+from polyconv.algorithms.panel import Driver, Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.program import (
     Program,
@@ -51,7 +51,7 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.strassen import PRODUCTS, SINGLE, input_sums, result_sums
+from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
 from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "bound", "build", "cost", "preparing", "scheme", "workspace"]
@@ -77,7 +77,8 @@ between entries; their sums at ``v``.  ``plain``: the same words for products wi
 
 def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: pixels of a box lie together, or channels."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         count = box_rows(k, p, item, 0)
@@ -106,10 +107,10 @@ def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
                     multiply(source + behind, p.source_pixel, p.source_entry)
             outputs = Words(k, p.buffer("set"), SET).at(of_set.index * PRODUCTS, len(SET))
             scales = p.buffer("scales") + outputs.first * p.word_bytes
-            k.call(
-                p.buffer("results"), slot, p.slot_product, p.slot_step, half, outputs.outputs, scales, p.scale_lower,
+            k.call(p.buffer("results"), ResultSums(
+                slot, p.slot_product, p.slot_step, half, outputs.outputs, scales, p.scale_lower,
                 notes,
-            )  # fmt: skip
+            ))  # fmt: skip
             with k.when(k.word(notes) > 0):
                 when_needed(k, p)
                 with k.loop(0, half) as pair, k.when(k.word(notes, pair.index + 1) > 0):
@@ -140,15 +141,21 @@ def _sum_inputs(k: Module, p: Words, source: Buffer, workspace: Buffer, count: V
     lower, target = p.half_entries * p.source_entry, workspace + p.v
     second = source + half * p.source_pixel
     if planes:
-        k.call(function, source, second, p.source_entry, lower, p.half_entries, half, count - half, target,
-               p.v_product, p.v_entry)  # fmt: skip
+        k.call(function, InputSums(
+            source, second, p.source_entry, lower, p.half_entries, half, count - half, target,
+            p.v_product, p.v_entry,
+        ))  # fmt: skip
         return
-    k.call(function, source, second, p.source_pixel, lower, count - half, p.half_entries, p.half_entries,
-           target, p.v_product, p.v_pixel)  # fmt: skip
+    k.call(function, InputSums(
+        source, second, p.source_pixel, lower, count - half, p.half_entries, p.half_entries,
+        target, p.v_product, p.v_pixel,
+    ))  # fmt: skip
     with k.when(count - half < half):  # the last pixel is alone
         last = half - 1
-        k.call(function, source + last * p.source_pixel, workspace + p.nothing, 0, lower, 1, p.half_entries,
-               0, target + last * p.v_pixel, p.v_product, p.v_pixel)  # fmt: skip
+        k.call(function, InputSums(
+            source + last * p.source_pixel, workspace + p.nothing, 0, lower, 1, p.half_entries,
+            0, target + last * p.v_pixel, p.v_product, p.v_pixel,
+        ))  # fmt: skip
 
 
 def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, x: Buffer, x_pixel: Value, x_entry: Value,

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.packing import SOURCE, Set, bring_rows, forward_strides, run, set_words, source_words
-from polyconv.algorithms.panel import Words
+from polyconv.algorithms.panel import Driver, Words
 from polyconv.algorithms.program import Request, Step, fill_words
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.strassen import PRODUCTS, weight_sums
+from polyconv.kernels.strassen import PRODUCTS, WeightSums, weight_sums
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import unwritten, words
 
@@ -27,7 +27,8 @@ partner's; bytes of the rows of a ``quarter`` in the scratch; the first output o
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: an item is a pair of sets of outputs."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (_, table, number, rows):
+    with k.function(name, Driver) as given:
+        table, number, rows = given.words, given.item, given.workspace
         p = Words(k, table, _WORDS)
         of_set, source, target = set_words(k, p, number)
         scales = p.buffer("scales") + k.word(p.buffer("firsts"), number) * p.word_bytes
@@ -40,10 +41,10 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                     k, p, of_set, source + (quarter.index >> 1) * p.upper, first, count,
                     rows + quarter.index * p.quarter, vector_bytes,
                 )  # fmt: skip
-            k.call(
-                p.buffer("sums"), rows, p.quarter, count, of_set.row, scales, scales + p.scale_upper,
+            k.call(p.buffer("sums"), WeightSums(
+                rows, p.quarter, count, of_set.row, scales, scales + p.scale_upper,
                 target + entry.index * of_set.row, p.half * of_set.row,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def packed_weights(r: Request, w: NDArray[Any], scales: NDArray[Any], sets: Sequence[tuple[int, int]]

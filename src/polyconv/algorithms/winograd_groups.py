@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, winograd_rows
+from polyconv.algorithms.direct import DirectBox
 from polyconv.algorithms.grouped import (
     block_count,
     lanes_used,
@@ -30,6 +31,7 @@ from polyconv.algorithms.grouped import (
 )
 from polyconv.algorithms.panel import (
     COMMON,
+    Driver,
     Item,
     Words,
     axis_record,
@@ -61,11 +63,11 @@ from polyconv.algorithms.program import (
 )
 from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.algorithms.winograd_rows import SCHEME, again_header, as_it_lies, in_tiles, odd_lines, of_boxes
-from polyconv.kernels.fused import of_sums
-from polyconv.kernels.grouped import ENTRY_WORDS, columns_in, columns_out
+from polyconv.kernels.fused import Walk, of_sums
+from polyconv.kernels.grouped import ENTRY_WORDS, ColumnsIn, ColumnsOut, columns_in, columns_out
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Epilogue, Move, zero_words
+from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, zero_words
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import words
 
@@ -99,7 +101,8 @@ WORDS = (
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module: rows of tiles, of some blocks of groups."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         first = item.g * p.item_blocks
@@ -122,10 +125,10 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                 header = again_header(k, p, item, workspace)
                 begins, past = (first + some.index) * p.block_groups, (first + end) * p.block_groups
                 with k.loop(begins, k.minimum(past, p.total_groups)) as group:
-                    k.call(
-                        p.buffer("repair"), frame, p.buffer("again_words"), header, item.n, group.index, 0,
+                    k.call(p.buffer("repair"), DirectBox(
+                        frame, p.buffer("again_words"), header, item.n, group.index, 0,
                         p.again_blocks,
-                    )  # fmt: skip
+                    ))  # fmt: skip
 
 
 def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, block: Value, vectors: Value,
@@ -146,16 +149,16 @@ def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buf
         with k.when(near):
             offset, inside = line_place(k, p, item, line.index, start, 2)
             there = k.select(inside.equals(1), end, head)
-            k.call(
-                p.buffer("columns_in"), x + (offset + first * y.x_stride + (at + head) * last.x_stride), y.x_stride,
+            k.call(p.buffer("columns_in"), ColumnsIn(
+                x + (offset + first * y.x_stride + (at + head) * last.x_stride), y.x_stride,
                 last.x_stride, p.lanes_used * p.x_c, target, p.v_point, p.v_vector, vectors, channels, head, there,
                 pixels, 0 - first, k.minimum(y.inp - first, p.y_taps),
-            )  # fmt: skip
+            ))  # fmt: skip
         with k.when(near, otherwise=True):
-            k.call(
-                p.buffer("columns_in"), panel + line.index * (p.y_taps * p.line_bytes), p.line_bytes, p.vector_bytes, 0,
+            k.call(p.buffer("columns_in"), ColumnsIn(
+                panel + line.index * (p.y_taps * p.line_bytes), p.line_bytes, p.vector_bytes, 0,
                 target, p.v_point, 0, 1, channels, 0, pixels, pixels, 0, p.y_taps,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, beside: Value, channels: Value,
@@ -168,10 +171,10 @@ def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, beside: Va
         zero_words(k, target, (head * vector_bytes) >> 2, words_of_4)
         zero_words(k, target + end * vector_bytes, ((count - end) * vector_bytes) >> 2, words_of_4)
         with k.when(head < end):
-            k.call(
-                p.buffer("move_in"), source, axis_record(k, p, p.axes - 1).x_stride, p.x_c,
+            k.call(p.buffer("move_in"), MoveIn(
+                source, axis_record(k, p, p.axes - 1).x_stride, p.x_c,
                 target + head * vector_bytes, p.vector_bytes, p.word_bytes, end - head, channels, p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     fill(k, p, item, x, beside, put)
 
@@ -188,11 +191,11 @@ def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, block: Value, 
     with k.loop(0, _points(k, p, item)) as point, k.loop(0, k.word(table)) as tile:
         place = table + (tile.index * 32 + 8)
         first, times = k.word(place) * p.vector_bytes, k.word(place, 1)
-        k.call(
-            k.buffer(place, 2), v + (point.index * p.v_point + first), p.vector_bytes, entries, count,
+        k.call(k.buffer(place, 2), Walk(
+            v + (point.index * p.v_point + first), p.vector_bytes, entries, count,
             weights + point.index * p.w_point, sums + (point.index * p.s_point + first), p.vector_bytes,
             workspace, 0, times, p.lanes_used, p.buffer("bias"), p.buffer("scale"), p.buffer("constants"),
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _lines(k: Module, p: Words, item: Item) -> Value:
@@ -216,22 +219,22 @@ def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, blo
     bias, scale, constants = p.buffer("bias") + of_block, p.buffer("scale") + of_block, p.buffer("constants")
     sums, near = workspace + p.sums, p.near_out.equals(1)
     with k.when(near):
-        k.call(
-            p.buffer("columns_out"), sums, p.s_point, p.sums_vector, y, p.y_row, last.y_stride, p.lanes_used * p.y_c,
+        k.call(p.buffer("columns_out"), ColumnsOut(
+            sums, p.s_point, p.sums_vector, y, p.y_row, last.y_stride, p.lanes_used * p.y_c,
             vectors, channels, p.lanes_used, pixels, valid, bias, r, p.r_row, last.r_stride, p.r_c, constants, flag,
-        )  # fmt: skip
+        ))  # fmt: skip
     with k.when(near, otherwise=True):
         out = workspace + p.out
-        k.call(
-            p.buffer("columns_out"), sums, p.s_point, 0, out, p.out_line, p.vector_bytes, 0, 1, channels, 0, pixels,
+        k.call(p.buffer("columns_out"), ColumnsOut(
+            sums, p.s_point, 0, out, p.out_line, p.vector_bytes, 0, 1, channels, 0, pixels,
             valid, bias, workspace, 0, 0, 0, constants, flag,
-        )  # fmt: skip
+        ))  # fmt: skip
         with k.loop(0, valid) as i:
-            k.call(
-                p.buffer("move_out"), out + i.index * p.out_line, p.vector_bytes, p.word_bytes, y + i.index * p.y_row,
+            k.call(p.buffer("move_out"), MoveOut(
+                out + i.index * p.out_line, p.vector_bytes, p.word_bytes, y + i.index * p.y_row,
                 last.y_stride, p.y_c, pixels, channels, bias, scale, r + i.index * p.r_row, last.r_stride, p.r_c,
                 constants,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def applicable(s: Situation) -> str | None:

@@ -20,8 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, packing
+from polyconv.algorithms.direct import DirectBox
 from polyconv.algorithms.panel import (
     COMMON,
+    Driver,
     Item,
     Words,
     axis_record,
@@ -57,9 +59,19 @@ from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, mean_taps, swee
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Epilogue, Move, zero_words
+from polyconv.kernels.layout import Epilogue, Move, MoveOut, zero_words
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.rows import ENTRY_WORDS, rows_apart, rows_in, rows_multiply, rows_out
+from polyconv.kernels.rows import (
+    ENTRY_WORDS,
+    RowsApart,
+    RowsIn,
+    RowsMultiply,
+    RowsOut,
+    rows_apart,
+    rows_in,
+    rows_multiply,
+    rows_out,
+)
 from polyconv.kernels.transform import Scheme
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
@@ -109,7 +121,8 @@ WORDS = (
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         first = item.g * p.item_groups
@@ -130,10 +143,10 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             found = k.word(workspace + (p.flags + group.index * 8)) > 0
             with k.when(found):
                 header = again_header(k, p, item, workspace)
-                k.call(
-                    p.buffer("repair"), frame, p.buffer("again_words"), header, item.n, first + group.index, 0,
+                k.call(p.buffer("repair"), DirectBox(
+                    frame, p.buffer("again_words"), header, item.n, first + group.index, 0,
                     p.again_blocks,
-                )  # fmt: skip
+                ))  # fmt: skip
 
 
 def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, groups: Value, vector_bytes: int) -> None:
@@ -143,10 +156,10 @@ def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, groups: Va
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
         target = panel + line * (p.pitch * p.word_bytes)
         with k.when(head < end):
-            k.call(
-                p.buffer("move_in"), source, axis_record(k, p, p.axes - 1).x_stride, p.x_c, target, p.channel_bytes,
+            k.call(p.buffer("move_in"), RowsApart(
+                source, axis_record(k, p, p.axes - 1).x_stride, p.x_c, target, p.channel_bytes,
                 head, end, count, channels,
-            )  # fmt: skip
+            ))  # fmt: skip
         with k.when(head < end, otherwise=True), k.loop(0, channels) as c:
             place = target + c.index * p.channel_bytes
             zero_words(k, place, p.pitch * p.word_bytes >> 2, vector("i32", vector_bytes // 4))
@@ -168,17 +181,17 @@ def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buf
             first = item.origin(p.axes - 2) + t.index * p.places
             bottom = k.select(inside.equals(1), k.minimum(y.inp - first, p.y_taps), 0)
             with k.when(p.near_in.equals(1)):
-                k.call(
-                    p.buffer("transform_in"), x + (offset + first * y.x_stride + (at + head) * last.x_stride),
+                k.call(p.buffer("transform_in"), RowsIn(
+                    x + (offset + first * y.x_stride + (at + head) * last.x_stride),
                     y.x_stride, p.x_c, target, p.v_point, p.v_channel, p.group_in, head, end, pixels, 0 - first, bottom,
-                )  # fmt: skip
+                ))  # fmt: skip
             with k.when(p.near_in.equals(0)):
                 lines_before = line.index * p.y_lines + t.index * p.places
                 panel = workspace + (p.panel + group * p.group_in * p.channel_bytes)
-                k.call(
-                    p.buffer("transform_in"), panel + lines_before * (p.pitch * p.word_bytes), p.pitch * p.word_bytes,
+                k.call(p.buffer("transform_in"), RowsIn(
+                    panel + lines_before * (p.pitch * p.word_bytes), p.pitch * p.word_bytes,
                     p.channel_bytes, target, p.v_point, p.v_channel, p.group_in, 0, pixels, pixels, 0, p.y_taps,
-                )  # fmt: skip
+                ))  # fmt: skip
 
 
 def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, group: Value, row: Value) -> None:
@@ -194,11 +207,11 @@ def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, group: Value, 
         low = part.index * vectors // parts
         here = (part.index + 1) * vectors // parts - low
         place = p.buffer("tiles") + tile.index * p.tile_words * 8
-        k.call(
-            k.buffer(place, here * 2 + 1), v + low * p.vector_bytes, p.v_point, entries, count,
+        k.call(k.buffer(place, here * 2 + 1), RowsMultiply(
+            v + low * p.vector_bytes, p.v_point, entries, count,
             weights + k.word(place, 1), k.word(place, 2),
             workspace + (p.sums + k.word(place) * p.s_channel + low * p.vector_bytes), p.s_point, p.s_channel, p.points,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, group: Value, absolute: Value, row: Value,
@@ -214,17 +227,17 @@ def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, gro
         valid = k.minimum(p.places, p.out_y - (item.first(p.axes - 2) + t.index) * p.places)
         given = sums, p.s_point, p.s_channel
         with k.when(p.near_out.equals(1)):
-            k.call(
-                p.buffer("transform_out"), *given, k.buffer(frame, 2) + (y_row + beside * p.y_c), p.y_row, p.y_c,
+            k.call(p.buffer("transform_out"), RowsOut(
+                *given, k.buffer(frame, 2) + (y_row + beside * p.y_c), p.y_row, p.y_c,
                 p.group_out, pixels, valid, bias, k.buffer(frame, 4) + (r_row + beside * p.r_c), p.r_row, p.r_c,
                 p.buffer("constants"), flag,
-            )  # fmt: skip
+            ))  # fmt: skip
         with k.when(p.near_out.equals(0)):
             place = p.out + beside * p.out_channel + row * p.out_row + t.index * p.places * p.out_line
-            k.call(
-                p.buffer("transform_out"), *given, workspace + place, p.out_line, p.out_channel, p.group_out, pixels,
+            k.call(p.buffer("transform_out"), RowsOut(
+                *given, workspace + place, p.out_line, p.out_channel, p.group_out, pixels,
                 valid, bias, workspace, 0, 0, p.buffer("constants"), flag,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def _take_away(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, first: Value, groups: Value,
@@ -237,13 +250,13 @@ def _take_away(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer
         valid = k.minimum(p.places, p.out_y - (item.first(p.axes - 2) + t.index) * p.places)
         with k.loop(0, valid) as i:
             line = t.index * p.places + i.index
-            k.call(
-                p.buffer("move_out"), workspace + (p.out + row.index * p.out_row + line * p.out_line), p.word_bytes,
+            k.call(p.buffer("move_out"), MoveOut(
+                workspace + (p.out + row.index * p.out_row + line * p.out_line), p.word_bytes,
                 p.out_channel, k.buffer(frame, 2) + (y_row + i.index * p.y_row), last.y_stride, p.y_c,
                 item.extent(p.axes - 1), groups * p.group_out, p.buffer("bias") + channel * p.word_bytes,
                 p.buffer("scale"), k.buffer(frame, 4) + (r_row + i.index * p.r_row), last.r_stride, p.r_c,
                 p.buffer("constants"),
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def again_header(k: Module, p: Words, item: Item, workspace: Buffer) -> Buffer:

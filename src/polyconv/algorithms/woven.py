@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.packing import Set, packed_sets
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -45,9 +45,9 @@ from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_rows
+from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_rows
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.weave import weave_tile
+from polyconv.kernels.weave import WeaveTile, weave_tile
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 from polyconv.target import Target
@@ -95,9 +95,10 @@ class _Turn:
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
+    with k.function(name, Driver) as given:
+        frame, workspace = given.frame, given.workspace
+        p = Words(k, given.words, WORDS)
+        item = decode(k, p, given.item, workspace)
         _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, vector_bytes)
         rows = box_rows(k, p, item)
         _find_rows(k, p, item, rows, workspace + p.row_table)
@@ -133,11 +134,11 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                            done + row.index)  # fmt: skip
                 with k.when((here.line >= 0) & flat):
                     bias, scale, constants = _tables(p, turn)
-                    k.call(
-                        p.buffer("move_out"), slots + (at * p.times + head * p.word_bytes), p.word_bytes,
+                    k.call(p.buffer("move_out"), MoveOut(
+                        slots + (at * p.times + head * p.word_bytes), p.word_bytes,
                         p.slot_channel, y + head * p.y_pixel, p.y_pixel, p.y_c, end - head, of_set.rows, bias, scale,
                         r + head * p.r_pixel, p.r_pixel, p.r_c, constants,
-                    )  # fmt: skip
+                    ))  # fmt: skip
 
 
 def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
@@ -152,10 +153,10 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
                 size = ((stop - begin) * p.word_bytes) >> 2
                 zero_rows(k, target + begin * p.word_bytes, p.plane_bytes, p.channels, size, words_of_4)
         with k.when(end > head):
-            k.call(
-                p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
+            k.call(p.buffer("move_in"), MoveIn(
+                source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
                 p.plane_bytes, end - head, p.channels, p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     fill(k, p, item, x, k.constant(INT, 0), put)
 
@@ -211,13 +212,12 @@ def _tiles(k: Module, p: Words, turn: _Turn, panel: Buffer, to: _Place, walks: V
         edge = (at < to.head) | (at + along > to.end)
         asked = (walks * turn.parts + part.index) * p.ahead_step >> 8
         asks = k.select(asked < p.ahead_bytes, k.constant(INT, -1), 0)
-        k.call(
-            k.buffer(p.buffer("functions"), k.select(edge, of_set.edges, of_set.whole) + size * 2),
+        k.call(k.buffer(p.buffer("functions"), k.select(edge, of_set.edges, of_set.whole) + size * 2), WeaveTile(
             panel + first * p.word_bytes, turn.ahead + asked, asks,
             phase.buffer("entries"), phase.count, p.taps, weights,
             to.y + at * to.y_bytes, to.y_channel, to.r + at * p.result_bytes, to.r_channel, to.head - at, to.end - at,
             *_tables(p, turn),
-        )  # fmt: skip
+        ))  # fmt: skip
         part.next(part.values[0] + size)
 
 

@@ -14,11 +14,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from polyconv.kernels.signature import Int, Signature, arguments_of
 from polyconv.kernels.values import BOOL, INT, POINTER, Buffer, Mask, Type, Value, vector
 
 __all__ = ["BOOL", "INT", "Buffer", "Loop", "Mask", "Module", "Type", "Value", "vector"]
+
+S = TypeVar("S", bound=Signature)
 
 ERROR_CELL_BYTES = 64 + 1024
 """Size of the error cell: a cache line for the site, then scratch for redirected accesses."""
@@ -62,57 +65,82 @@ class Module:
         self._first_site = first_site
         self.site_names: list[str] = []
         self._function = ""
+        self.functions: dict[str, type[Signature]] = {}
+        self._called: list[tuple[str, type[Signature]]] = []
 
     # -- functions -------------------------------------------------------------------------------
 
     @contextmanager
-    def function(self, name: str, *arguments: str) -> Iterator[list[Any]]:
-        """Define ``void name(...)`` with arguments ``buffer`` or ``int``; yields them as ``Buffer`` and ``Value``."""
+    def function(self, name: str, signature: type[S]) -> Iterator[S]:
+        """Define ``void name(...)``; yields the arguments of its signature."""
+        if name in self.functions:
+            raise ValueError(f"function {name} is defined twice")
+        self.functions[name] = signature
         spelled: list[str] = []
-        given: list[Any] = []
-        for i, kind in enumerate(arguments):
-            if kind == "int":
+        given: dict[str, Any] = {}
+        for i, (argument, kind) in enumerate(arguments_of(signature).items()):
+            if kind is Int:
                 spelled.append(f"i64 %a{i}")
-                given.append(Value(self, f"%a{i}", INT))
+                given[argument] = Value(self, f"%a{i}", INT)
             else:
                 spelled.append(f"ptr %a{i}")
                 extent = offset = None
                 if self.check:
                     spelled += [f"i64 %e{i}", f"i64 %o{i}"]
                     extent, offset = Value(self, f"%e{i}", INT), Value(self, f"%o{i}", INT)
-                given.append(Buffer(self, f"%a{i}", extent, offset))
+                given[argument] = Buffer(self, f"%a{i}", extent, offset)
         if self.check:
             spelled.append("ptr %cell")
         attributes = f'nounwind "prefer-vector-width"="{self.wide}" "min-legal-vector-width"="{self.wide}"'
         self._function = name
         self._line(f"define void @{name}({', '.join(spelled)}) {attributes} {{")
         self._start(self._fresh("entry"))
-        yield given
+        yield signature(**given)
         self._line("  ret void")
         self._line("}")
 
     def text(self, triple: str) -> str:
-        """The whole unit as LLVM's text form."""
+        """The whole unit as LLVM's text form.
+
+        Raises
+        ------
+        TypeError
+            If a function of this unit was called that it does not define, or with another signature.
+        """
+        for name, signature in self._called:
+            if self.functions.get(name) is not signature:
+                raise TypeError(f"{name} is called with {signature.__name__}, and takes {self.functions.get(name)}")
         head = [f'target triple = "{triple}"', *self._declared.values()]
         return "\n".join(head + self._lines) + "\n"
 
-    def call(self, target: str | Buffer, *arguments: Any) -> None:
+    def call(self, target: str | Buffer, arguments: Signature) -> None:
         """Call a function of this unit by name, or one whose address was loaded from memory.
 
         A buffer argument is passed from its offset on; in check mode as the whole of it with that offset,
         so that negative strides may step back.
+
+        Raises
+        ------
+        TypeError
+            If an argument is not what its signature says.
         """
+        signature = type(arguments)
         spelled = []
-        for argument in arguments:
-            if not isinstance(argument, Buffer):
-                spelled.append(f"i64 {self.spell(argument, INT)}")
+        for name, kind in arguments_of(signature).items():
+            value = getattr(arguments, name)
+            if kind is Int and (isinstance(value, int) or (isinstance(value, Value) and value.type == INT)):
+                spelled.append(f"i64 {self.spell(value, INT)}")
+            elif kind is Int or not isinstance(value, Buffer):
+                raise TypeError(f"argument {name} of {signature.__name__} is a {kind.__name__}, not {value!r}")
             elif self.check:
-                assert argument.extent is not None
-                spelled += [f"ptr {argument.base}", f"i64 {argument.extent.name}", f"i64 {argument.total().name}"]
+                assert value.extent is not None
+                spelled += [f"ptr {value.base}", f"i64 {value.extent.name}", f"i64 {value.total().name}"]
             else:
-                spelled.append(f"ptr {self._address(argument)}")
+                spelled.append(f"ptr {self._address(value)}")
         if self.check:
             spelled.append("ptr %cell")
+        if isinstance(target, str):
+            self._called.append((target, signature))
         name = f"@{target}" if isinstance(target, str) else self._address(target)
         self._line(f"  call void {name}({', '.join(spelled)})")
 
