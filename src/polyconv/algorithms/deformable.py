@@ -19,10 +19,11 @@ from polyconv.algorithms.program import (
     Request,
     Situation,
     accumulator_arithmetic,
+    address_of,
     along_out,
     common_words,
     fill_words,
-    move_address,
+    move_out_address,
     one_step,
     tile_cycles,
     zeros,
@@ -33,7 +34,6 @@ from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.layout import Move, MoveOut
-from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import PanelTile
 from polyconv.runtime.arrays import words
 
@@ -246,10 +246,10 @@ def build(r: Request) -> Program:
     (sweep,) = sweeps(p)
     plan = _plan(r.situation, arith, sweep)
     f16c = r.target.converts_f16
-    address = kernel(
-        f"deformable {p.x} {arith.name}", ("deformable",),
-        lambda k: _driver(k, "deformable", p.x_dtype, arith.accumulator, f16c), r.target, check=r.check,
-    )["deformable"]  # fmt: skip
+    address = address_of(
+        r, f"deformable {p.x} {arith.name}", "deformable", Driver,
+        lambda k, name: _driver(k, name, p.x_dtype, arith.accumulator, f16c),
+    )  # fmt: skip
     group_in, group_out, taps = p.c // p.groups, p.m // p.groups, math.prod(p.k)
     tiles = tile_rows(group_out, r.target)
     functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps)
@@ -279,6 +279,6 @@ def build(r: Request) -> Program:
         "functions": words(functions), "slots": plan.scratch + 512, "slot_tile": plan.slot_tile,
         "outputs": group_out, "bias": zeros() if r.bias is None else r.bias,
         "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
-        "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
     })  # fmt: skip
     return one_step(address, fill_words(WORDS, values, keep), values["items"], plan.workspace, keep)

@@ -26,6 +26,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     common_words,
     fill_words,
     near_equal,
@@ -36,6 +37,7 @@ from polyconv.kernels.depthwise_block import SETTINGS, BlockOfOutputs, Depthwise
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
@@ -238,13 +240,12 @@ def build(r: Request) -> Program:
     if not all(lying):
         return depthwise.build(r)
     keep: list[Any] = []
-    name = "blocks"
-    found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name), r.target, check=r.check)
-    steps = [_step(r, sweep, found[name], keep) for sweep in sweeps(r.problem)]
+    address = address_of(r, "depthwise blocks", "blocks", Driver, driver)
+    steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
     s, p, arith = r.situation, r.problem, r.arith
     lane, chunk, outer = lane_of(s), _chunk(s, sweep), sweep[:-2]
     box = (*(1 for _ in outer), max(1, sweep[-2].out), max(1, sweep[-1].out))
@@ -309,7 +310,7 @@ def _block_addresses(r: Request, sweep: Sweep, box: tuple[int, ...]) -> list[int
                 depthwise_block(k, name, spec, lane, rows, columns, guarded=guarded)
 
         label = f"{spec} {lane} {rows} {' '.join(names)}{' guarded' * guarded}"
-        found = kernel(label, tuple(names), blocks, r.target, check=r.check)
+        found = kernel(label, dict.fromkeys(names, BlockOfOutputs), blocks, r.target, check=r.check)
         for name, columns in names.items():
             table[2 * ((guarded * _MOST + rows - 1) * _MOST + columns - 1)] = found[name]
     return table

@@ -24,6 +24,7 @@ from polyconv.algorithms.program import (
     Request,
     Situation,
     Step,
+    address_of,
     common_words,
     fill_words,
     near_equal,
@@ -284,7 +285,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     flat, written = len(sweep) == 1, r.y.itemsize
     name = "flat_lines" if flat else "lines"
     label = f"depthwise {name} {size} {written} {lane}"
-    found = kernel(label, (name,), lambda k: driver(k, name, size, written, lane, flat), r.target, check=r.check)
+    address = address_of(r, label, name, Driver, lambda k, name: driver(k, name, size, written, lane, flat))
     of_sweep = (last.taps, last.first_tap, last.tap_step)
     weights = r.packed(("depthwise line", arith.name, of_sweep), lambda: _packed(r.weights(sweep)))
     kinds = Counter(across for across, _ in plan.entries)  # the last may have less
@@ -303,7 +304,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
         **{f"{n}_line": 0 if o is None else o.c if flat else o.spatial[-2] * step for n, o, step in of_lines},
         "channel_line": int(flat), "ahead": AHEAD if _asks(s, sweep) else 0,
     })  # fmt: skip
-    return Step(found[name], fill_words(WORDS, values, keep), values["items"])
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
 def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Sweep) -> list[int]:
@@ -320,7 +321,7 @@ def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Swee
         def tile(k: Module, vectors: int = vectors) -> None:
             depthwise_line(k, "tile", spec, lane, vectors, f16c=r.target.converts_f16)
 
-        found = kernel(f"{spec} {lane} {vectors}", ("tile",), tile, r.target, check=r.check)
+        found = kernel(f"{spec} {lane} {vectors}", {"tile": Line}, tile, r.target, check=r.check)
         table[2 * (vectors - 1)] = found["tile"]
     return table
 

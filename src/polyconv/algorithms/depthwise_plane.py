@@ -27,6 +27,7 @@ from polyconv.algorithms.program import (
     Request,
     Situation,
     Step,
+    address_of,
     common_words,
     fill_words,
     near_equal,
@@ -233,7 +234,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     alone = _alone(sweep, lane_of(s))
     most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
     name = "planes_alone" if alone else "planes"
-    address = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, alone), r.target, check=r.check)[name]
+    address = address_of(r, f"depthwise {name}", name, Driver, lambda k, name: driver(k, name, alone))
     if s.threads > 1 and not alone:
         items = (p.n or 0) * -(-p.c // chunk) * math.prod(axis.out for axis in outer)
         parts = -(-4 * s.threads // max(1, items))
@@ -341,7 +342,7 @@ def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int
         def tile(k: Module, n: int = n) -> None:
             depthwise_plane(k, "tile", spec, lane, n)
 
-        found = kernel(f"{spec} {lane} {n}", ("tile",), tile, r.target, check=r.check)
+        found = kernel(f"{spec} {lane} {n}", {"tile": RowsOfOutputs}, tile, r.target, check=r.check)
         table[2 * (n - 1)] = found["tile"]
     return table
 

@@ -57,7 +57,8 @@ from polyconv.algorithms.program import (
     image_bytes,
     is_apart,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     near_equal_sizes,
     plane_words,
@@ -85,7 +86,7 @@ from polyconv.kernels.isa import channel_tile as channel_tile_rows
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.tile import FIRST, LAST, ROW_WORDS, EdgeTile
 from polyconv.kernels.unzip import ListedMoveIn, MoveApart
 from polyconv.problem.problem import Problem
@@ -167,12 +168,12 @@ def driver(k: Module, name: str) -> None:
         k.call(f"{name}_box", DirectBox(frame, words, workspace, item.n, item.g, first, end))
 
 
-def repair_address(r: Request) -> int:
+def repair_address(r: Request) -> Address[DirectBox]:
     """Address of the ``DirectBox`` that computes boxes for an algorithm whose own results are not finite.
 
     Its words are ``again_words`` or ``plain_words``.
     """
-    return _kernel(r)["direct_box"]
+    return _kernel(r)[1]
 
 
 class DirectBox(Signature):
@@ -517,11 +518,16 @@ def sweep_step(r: Request, sweep: Sweep, keep: list[Any], *, careful: bool = Fal
     values = _dense_words(r, sweep, plan, careful, keep)
     if plan.box[-1] == sweep[-1].out and r.arith.channels == 1:
         values |= plane_words(r, sweep, plan.held, plan.line_bytes, plan.row_bytes)
-    return Step(_kernel(r)["direct"], fill_words(WORDS, values, keep), values["items"])
+    return Step(_kernel(r)[0], fill_words(WORDS, values, keep), values["items"])
 
 
-def _kernel(r: Request) -> dict[str, int]:
-    return kernel("direct", ("direct", "direct_box"), lambda k: driver(k, "direct"), r.target, check=r.check)
+def _kernel(r: Request) -> tuple[Address[Driver], Address[DirectBox]]:
+    """Addresses of the driver and of the function that computes a box for it."""
+    functions: dict[str, type[Signature]] = {"direct": Driver, "direct_box": DirectBox}
+    found: dict[str, Address[Any]] = kernel(
+        "direct", functions, lambda k: driver(k, "direct"), r.target, check=r.check
+    )
+    return found["direct"], found["direct_box"]
 
 
 def careful_cost(s: Situation) -> dict[str, float]:
@@ -784,8 +790,8 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
         "fused": int(fused), "last_lanes": last_lanes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants, **apart_words(r, last, plan.held[-1], "c", plan.row_bytes, element),
-        "move_in": move_address(r, Move(p.x, element, along_in(r, last, "c"))),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
+        "move_in": move_in_address(r, Move(p.x, element, along_in(r, last, "c"))),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
     })  # fmt: skip
     return values
 

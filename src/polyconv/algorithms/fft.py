@@ -22,11 +22,13 @@ from polyconv.algorithms.program import (
     Program,
     Request,
     Step,
+    address_of,
     along_in,
     along_out,
     common_words,
     fill_words,
-    move_address,
+    move_in_address,
+    move_out_address,
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep
@@ -35,6 +37,7 @@ from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan,
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address, Signature
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = ["build"]
@@ -349,10 +352,10 @@ def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
     axes, last = len(sweep), sweep[-1]
     group_in, group_out = p.c // p.groups, p.m // p.groups
     vector_bytes = r.target.vector_bytes
-    address = kernel(
-        f"fft {kind} {arith.accumulator}", ("fft",),
-        lambda k: driver(k, "fft", kind, vector_bytes, arith.accumulator, lane), r.target, check=r.check,
-    )["fft"]  # fmt: skip
+    address = address_of(
+        r, f"fft {kind} {arith.accumulator}", "fft", Driver,
+        lambda k, name: driver(k, name, kind, vector_bytes, arith.accumulator, lane),
+    )  # fmt: skip
     values = common_words(
         r, sweep, plan.outputs, [Lines((), (), ())] * axes, 1, keep, lane if kind == "own" else 1
     )
@@ -414,8 +417,8 @@ def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
         "bias_g": arith.bytes * (lane if kind == "own" else group_out * bias_words),
         "bias_block": arith.bytes * (1 if kind == "own" else lane),
         "bias": zeros() if bias is None else bias, "constants": r.constants, "word_bytes": arith.bytes,
-        "move_in": move_address(r, Move(p.x, arith.accumulator, moves_in)),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, moves_out, r.epilogue)),
+        "move_in": move_in_address(r, Move(p.x, arith.accumulator, moves_in)),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, moves_out, r.epilogue)),
         "again": again, "again_words": again_words, "again_blocks": again_blocks,
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
@@ -428,7 +431,8 @@ def _along(o: Operand, step: int) -> str:
     return "2" if o.spatial[-1] == o.itemsize and step == 2 else ""
 
 
-def _again(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> tuple[int, NDArray[np.int64], int]:
+def _again(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]
+           ) -> tuple[Address[Driver | direct.DirectBox], NDArray[np.int64], int]:  # fmt: skip
     """Driver, words and blocks of outputs of the algorithm that repairs."""
     if plan.kind == "own":
         step = depthwise.box_step(r, sweep, plan.outputs, plan.lane, keep)
@@ -551,13 +555,14 @@ def _lines(r: Request, plan: Plan, keep: list[Any]) -> dict[str, Any]:
     return {"axes_lines": words(lines), "offsets": words(offsets), "passes": words(table)}
 
 
-def _pass_functions(r: Request, radix: int) -> dict[str, int]:
+def _pass_functions(r: Request, radix: int) -> dict[str, Address[Pass]]:
     """Addresses of the passes of a radix."""
     element, count = r.arith.accumulator, r.target.vector_bytes // r.arith.bytes
     names = ("forward", "forward_last", "backward", "backward_first")
     return kernel(
-        f"fft radix {radix} {element}", names, lambda k: fft.passes(k, radix, element, count), r.target, check=r.check
-    )
+        f"fft radix {radix} {element}", dict.fromkeys(names, Pass), lambda k: fft.passes(k, radix, element, count),
+        r.target, check=r.check,
+    )  # fmt: skip
 
 
 def _functions(r: Request, plan: Plan) -> dict[str, Any]:
@@ -573,7 +578,7 @@ def _functions(r: Request, plan: Plan) -> dict[str, Any]:
         fft.apart(k, "apart", element, lane)
         fft.together(k, "unite", element, lane)
 
-    names = ("product", "scan", "spread")
+    names: dict[str, type[Signature]] = {"product": PairProduct, "scan": Scan, "spread": Spread}
     label = f"fft points {element}{' blocks' * (kind == 'blocks')}"
     found: dict[str, Any] = dict(kernel(label, names, points, r.target, check=r.check))
     if kind != "dense":
@@ -582,14 +587,13 @@ def _functions(r: Request, plan: Plan) -> dict[str, Any]:
     for tiles in range(1, plan.together + 1):
         used = tiles == plan.together or tiles == plan.count % plan.together
 
-        def product(k: Module, tiles: int = tiles) -> None:
-            fft.channel_product(k, "product", element, lane, tiles)
+        def product(k: Module, name: str, tiles: int = tiles) -> None:
+            fft.channel_product(k, name, element, lane, tiles)
 
         label = f"fft product {element} {tiles}"
-        products += [kernel(label, ("product",), product, r.target, check=r.check)["product"] if used else 0, 0]
-    return found | kernel(f"fft ends {element}", ("apart", "unite"), ends, r.target, check=r.check) | {
-        "products": words(products)
-    }  # fmt: skip
+        products += [address_of(r, label, "product", ChannelProduct, product) if used else 0, 0]
+    ways = dict.fromkeys(("apart", "unite"), Pairs)
+    return found | kernel(f"fft ends {element}", ways, ends, r.target, check=r.check) | {"products": words(products)}
 
 
 def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: Points) -> NDArray[Any]:

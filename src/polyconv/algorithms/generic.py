@@ -40,6 +40,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     ahead_words,
     along_in,
     along_out,
@@ -51,7 +52,8 @@ from polyconv.algorithms.program import (
     fused_address,
     is_apart,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     near_equal_sizes,
     tile_cycles,
@@ -62,7 +64,7 @@ from polyconv.kernels.fused import AskingWalk, FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_rows
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import PanelTile
 from polyconv.kernels.unzip import MoveApart
 from polyconv.problem.problem import Problem
@@ -285,7 +287,7 @@ def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
     wide = r.target.vector_bytes
-    address = kernel("generic", ("generic",), lambda k: driver(k, "generic", wide), r.target, check=r.check)["generic"]
+    address = address_of(r, "generic", "generic", Driver, lambda k, name: driver(k, name, wide))
     found = _families(r.problem)
     plans = [_suited(r, family) for family in found]
     made = [_step(r, family, plan, address, keep) for family, plan in zip(found, plans, strict=True)]
@@ -518,7 +520,7 @@ def _in_order(o: Operand, order: tuple[int, ...]) -> Operand:
     return replace(o, spatial=tuple(o.spatial[a] for a in order))
 
 
-def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[Any]) -> Step:
+def _step(given: Request, family: Family, plan: _Plan, address: Address[Driver], keep: list[Any]) -> Step:
     sweep, order = plan.sweep, plan.order
     r = replace(
         given, x=_in_order(given.x, order), y=_in_order(given.y, order),
@@ -560,8 +562,8 @@ def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[
         "member_count": plan.members, "members": words(_members(r, family, order)),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants, **apart_words(r, last, plan.held[-1], "p", arith.bytes),
-        "move_in": move_address(r, Move(p.x, arith.accumulator, _along(r, last, plan.block_groups, reading=True))),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+        "move_in": move_in_address(r, Move(p.x, arith.accumulator, _along(r, last, plan.block_groups, reading=True))),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"] if group_out else 0)
 

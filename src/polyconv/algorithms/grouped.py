@@ -10,6 +10,7 @@ k eps sum|x||w|.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -35,13 +36,15 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_in,
     along_out,
     boxes,
     common_words,
     fill_words,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     planes_collide,
     row_lists,
@@ -54,6 +57,7 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_words
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
@@ -330,12 +334,12 @@ def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
     wide = r.target.vector_bytes
-    address = kernel("grouped", ("grouped",), lambda k: driver(k, "grouped", wide), r.target, check=r.check)["grouped"]
+    address = address_of(r, "grouped", "grouped", Driver, lambda k, name: driver(k, name, wide))
     steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
     p, arith, plan = r.problem, r.arith, _plan(r.situation, r.arith, sweep)
     group, used, last = p.c // p.groups, lanes_used(r.situation, r.arith), sweep[-1]
     blocks, pixel = block_count(r.situation, arith), r.target.vector_bytes
@@ -372,22 +376,22 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
         "together": int(r.x.c == r.x.itemsize), "move_in": _move_in(r, replace(last, stride=plan.step), used),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _move_in(r: Request, last: Axis, used: int) -> int:
+def _move_in(r: Request, last: Axis, used: int) -> Address[MoveIn | BlocksIn]:
     """Address of the move into the panel."""
     if r.x.c != r.x.itemsize:
-        return move_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c")))
+        return move_in_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c")))
     spec = Move(r.problem.x, r.arith.accumulator, "cc")
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
 
-    def build(k: Module) -> None:
-        blocks_in(k, "move", spec, count, used, f16c=f16c)
+    def make(k: Module, name: str) -> None:
+        blocks_in(k, name, spec, count, used, f16c=f16c)
 
-    return kernel(f"grouped in {spec} {used}", ("move",), build, r.target, check=r.check)["move"]
+    return address_of(r, f"grouped in {spec} {used}", "move", BlocksIn, make)
 
 
 def of_blocks(p: Problem, used: int, blocks: int) -> Problem:
@@ -405,7 +409,7 @@ def _rows_follow(r: Request, sweep: Sweep) -> bool:
     return True
 
 
-def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = False) -> list[int]:
+def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = False) -> list[Address[Walk]]:
     """Addresses of the tiles of 1, 2, ... rows."""
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
     names = {f"tile{rows}": rows for rows in range(1, most_rows(r.target, group) + 1)}
@@ -414,11 +418,12 @@ def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = Fals
         for name, rows in names.items():
             grouped_tile(k, name, spec, count, rows, group, near=near, f16c=f16c)
 
-    found = kernel(f"grouped {spec} {group}{' near' * near}", tuple(names), build, r.target, check=r.check)
+    label = f"grouped {spec} {group}{' near' * near}"
+    found = kernel(label, dict.fromkeys(names, Walk), build, r.target, check=r.check)
     return [found[name] for name in names]
 
 
-def walks_of(functions: list[int], pixels: int, most: int) -> list[int]:
+def walks_of(functions: Sequence[int], pixels: int, most: int) -> list[int]:
     """Tiles of a row of pixels, equal ones together: (first pixel, times, function, 0) of each walk."""
     walks: list[int] = []
     for first, rows in near_equal(pixels, most):

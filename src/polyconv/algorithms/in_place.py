@@ -28,6 +28,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_out,
     fill_words,
     fused_address,
@@ -41,7 +42,7 @@ from polyconv.algorithms.sweep import Sweep, bands, sweeps
 from polyconv.kernels.fused import AskingWalk, FusedTile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import Module
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
@@ -258,12 +259,12 @@ def build(r: Request) -> Program:
     return Program(tuple(step for step in steps if step.items), 0, tuple(keep))
 
 
-def driver_address(r: Request) -> int:
+def driver_address(r: Request) -> Address[Driver]:
     """Address of the driver."""
-    return kernel("in_place", ("in_place",), lambda k: driver(k, "in_place"), r.target, check=r.check)["in_place"]
+    return address_of(r, "in_place", "in_place", Driver, driver)
 
 
-def _step(r: Request, sweep: Sweep, form: _Form, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, form: _Form, address: Address[Driver], keep: list[Any]) -> Step:
     arith = r.arith
     residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
@@ -299,7 +300,7 @@ def parts_of(r: Request, blocks: int) -> int:
     return max(parts, -(-image // near(_PART_BYTES)))
 
 
-def program_step(r: Request, sweep: Sweep, address: int, keep: list[Any], pieces: Sequence[Sequence[int]],
+def program_step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any], pieces: Sequence[Sequence[int]],
                  blocks: Sequence[Sequence[int]], entries: list[int], tables: Sequence[Sequence[int]],
                  packed: NDArray[Any]) -> Step:  # fmt: skip
     """Step of a sweep from its pieces (``PIECE``), blocks (``BLOCK``), entries and tables of walks."""
@@ -411,8 +412,8 @@ def _walks(r: Request, form: _Form, length: int, last: bool) -> list[int]:
         used = form.block_groups * group
         if not (p.c % used > 0 or used < lane if last else used == lane):
             return [0]
-        functions = grouped.tile_functions(r, FusedTile(r.arith.name, p.y, r.epilogue, last), group, near=True)
-        walks = grouped.walks_of(functions, length, form.most)
+        tiles = grouped.tile_functions(r, FusedTile(r.arith.name, p.y, r.epilogue, last), group, near=True)
+        walks = grouped.walks_of(tiles, length, form.most)
     else:
         vectors = form.last_vectors if last else form.vectors
         spec = FusedTile(r.arith.name, p.y, r.epilogue, last and (p.m // p.groups) % lane > 0)

@@ -30,11 +30,12 @@ from polyconv.algorithms.program import (
     near_equal,
 )
 from polyconv.algorithms.sweep import Sweep, bands, mean_taps, sweeps
-from polyconv.kernels.fused import FusedTile
+from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.plane import entry_words, plane_tile
+from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import aligned
 
@@ -185,7 +186,7 @@ def _entries(r: Request, sweep: Sweep, ranges: tuple[range, ...], begin: int, ve
                 yield from ((1 << b) - (1 << a) | a << 32 | b << 48 for a, b in spans)
 
 
-def _function(r: Request, rows: int, vectors: int, stride: int) -> int:
+def _function(r: Request, rows: int, vectors: int, stride: int) -> Address[Walk]:
     """Address of a tile."""
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, edge=True)
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
@@ -193,7 +194,7 @@ def _function(r: Request, rows: int, vectors: int, stride: int) -> int:
     def make(k: Module) -> None:
         plane_tile(k, "tile", spec, count, rows, vectors, stride, f16c=f16c)
 
-    return kernel(f"plane {spec} {rows} {vectors} {stride}", ("tile",), make, r.target, check=r.check)["tile"]
+    return kernel(f"plane {spec} {rows} {vectors} {stride}", {"tile": Walk}, make, r.target, check=r.check)["tile"]
 
 
 def _packed_weights(w: NDArray[Any], sets: list[tuple[int, int]]) -> NDArray[Any]:

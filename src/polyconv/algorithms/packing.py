@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import Driver, Words
-from polyconv.algorithms.program import Late, Request, Situation, Step, fill_words, move_address
+from polyconv.algorithms.program import Late, Request, Situation, Step, address_of, fill_words, move_in_address
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
-from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Signature
 from polyconv.runtime.arrays import unwritten, words
 
@@ -187,15 +186,15 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
     if not w.size:
         return packed
     w = forward_strides(w)
-    name, vector_bytes = "pack weights", r.target.vector_bytes
-    address = kernel(name, ("pack",), lambda k: driver(k, "pack", vector_bytes), r.target, check=r.check)["pack"]
+    vector_bytes = r.target.vector_bytes
+    address = address_of(r, "pack weights", "pack", Driver, lambda k, name: driver(k, name, vector_bytes))
     row = w.shape[3] * max(s.width for s in sets) * w.itemsize
     pair, straight = r.arith.channels, r.arith.channels == 1 and 1 in (block, w.shape[3])
     chunk = max(pair, min(-(-w.shape[2] // pair) * pair, _SCRATCH_BYTES // row // pair * pair))
     keep: list[Any] = []
     values = source_words(r, w, sets, packed)
     spec = Move(*_types(r.arith), "pp") if pair == 1 else Move(*_types(r.arith), "pc", together=pair)
-    values.update({"straight": int(straight), "block": block, "chunk": chunk, "place": move_address(r, spec)})
+    values.update({"straight": int(straight), "block": block, "chunk": chunk, "place": move_in_address(r, spec)})
     run(r, Step(address, fill_words(_WORDS, values, keep), w.shape[0] * len(sets)), chunk * row, w.nbytes)
     return packed
 
@@ -216,8 +215,7 @@ def late_words(r: Request, late: Late | None) -> dict[str, Any]:
     """Values of ``LATE``; None where weights are there."""
     if late is None:
         return {"late": words([1]), "pack_late": 0}
-    address = kernel("pack weights late", ("late",), lambda k: late_driver(k, "late"), r.target, check=r.check)["late"]
-    return {"late": late.words, "pack_late": address}
+    return {"late": late.words, "pack_late": address_of(r, "pack weights late", "late", LatePacking, late_driver)}
 
 
 def _types(arith: Arithmetic) -> tuple[str, str]:
@@ -255,7 +253,7 @@ def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArr
         "source": (w.ctypes.data, reach), "w_group": w_group, "w_channel": w_channel, "w_run": 0 if flat else w_tap,
         "w_pixel": w.itemsize if flat else w_channel, "w_output": w_output, "runs": 1 if flat else taps,
         "run_rows": taps if flat else 1, "channels": c, "taps": taps, "together": r.arith.channels,
-        "word_bytes": w.itemsize, "move_in": move_address(r, Move(*_types(r.arith), along)),
+        "word_bytes": w.itemsize, "move_in": move_in_address(r, Move(*_types(r.arith), along)),
         "set_count": len(sets), "sets": words(list(itertools.chain.from_iterable(records))), "target": packed,
     }  # fmt: skip
 

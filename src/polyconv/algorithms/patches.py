@@ -29,6 +29,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_in,
     along_out,
     apart_cycles,
@@ -36,7 +37,8 @@ from polyconv.algorithms.program import (
     fill_words,
     image_bytes,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal_sizes,
     planes_collide,
     thread_parts,
@@ -48,6 +50,7 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.kernels.unzip import STEPS, Unzip, unzip
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
@@ -393,10 +396,9 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
     fused = folded and is_fusible(p) and along in ("cc", "pp")
     name = f"patches {'pixels' if plan.pixels else 'channels'} {'planes' if plan.planes else 'rows'}"
     wide = r.target.vector_bytes
-    address = kernel(
-        name, ("driver",), lambda k: driver(k, "driver", wide, pixels=plan.pixels, planes=plan.planes), r.target,
-        check=r.check,
-    )["driver"]  # fmt: skip
+    address = address_of(
+        r, name, "driver", Driver, lambda k, name: driver(k, name, wide, pixels=plan.pixels, planes=plan.planes)
+    )
     form = "pixel" if plan.pixels else "channel"
     functions, records = points.set_tables(
         r, plan.sets, plan.entries, fused, form, lambda vectors: channel_tile(r.target, vectors),
@@ -420,7 +422,7 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
         "slot_step": block * arith.bytes,
         "slot_channel": -(-count // lane) * lane * arith.bytes if plan.pixels else arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+        "constants": r.constants, "move_out": move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
@@ -452,7 +454,7 @@ def panel_words(r: Request, sweep: Sweep, plan: Plan, splits: int, keep: list[An
         "run_places": words(run_places), "reach": words([(axis.taps - 1) * axis.dilation for axis in sweep]),
         "row_sets": math.prod(h.count for h in plan.held[:-2]) if unzips else 0, **_row_words(r, sweep, plan),
         "unzip": _unzip_address(r, last) if unzips else 0, "word_bytes": r.arith.bytes,
-        "move_in": move_address(r, Move(p.x, r.arith.accumulator, along)),
+        "move_in": move_in_address(r, Move(p.x, r.arith.accumulator, along)),
     }  # fmt: skip
 
 
@@ -469,7 +471,7 @@ def _row_words(r: Request, sweep: Sweep, plan: Plan) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _unzip_address(r: Request, last: Axis) -> int:
+def _unzip_address(r: Request, last: Axis) -> Address[Unzip]:
     """Address of the copy that takes rows of the last axis apart."""
     target, lane = r.target, lanes(r.target, r.arith)
     move = Move(r.problem.x, r.arith.accumulator, "pp")
@@ -477,7 +479,7 @@ def _unzip_address(r: Request, last: Axis) -> int:
     def build(k: Module) -> None:
         unzip(k, "unzip", move, lane, last.stride, last.taps, f16c=target.converts_f16)
 
-    return kernel(f"unzip {move} {last.stride} {last.taps}", ("unzip",), build, target, check=r.check)["unzip"]
+    return kernel(f"unzip {move} {last.stride} {last.taps}", {"unzip": Unzip}, build, target, check=r.check)["unzip"]
 
 
 def folds(sweep: Sweep, o: Operand) -> bool:

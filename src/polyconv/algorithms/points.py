@@ -32,6 +32,7 @@ from polyconv.kernels.point import (
     pixel_point_tile,
     square_point_tile,
 )
+from polyconv.kernels.signature import Address
 from polyconv.target import Target
 
 __all__ = ["SET", "WORDS", "Row", "channel_tiles", "cut_outputs", "most_rows", "move_row", "packed_weights",
@@ -263,7 +264,7 @@ _MAKE = {"channel": channel_point_tile, "listed": listed_point_tile, "pixel": pi
 
 
 def _tiles(r: Request, form: str, fixed: int, sizes: Sequence[int], spec: FusedTile,
-           edges: Sequence[bool]) -> list[int]:  # fmt: skip
+           edges: Sequence[bool]) -> list[Address[PointTile | ListedPointTile]]:  # fmt: skip
     """Addresses of a family of tiles: of all sizes whole, or cut short, or first whole and then cut short."""
     make = _MAKE[form]
     kinds = {f"{'edge' if edge else 'whole'}{n}": (edge, n) for edge in edges for n in sizes}
@@ -274,7 +275,8 @@ def _tiles(r: Request, form: str, fixed: int, sizes: Sequence[int], spec: FusedT
             make(k, name, replace(spec, edge=edge), lanes(r.target, r.arith), *size, f16c=r.target.converts_f16)
 
     label = f"point {form} {spec} {fixed} {len(sizes)} {edges}"
-    found = kernel(label, tuple(kinds), build, r.target, check=r.check)
+    signature: type[PointTile | ListedPointTile] = ListedPointTile if form == "listed" else PointTile
+    found = kernel(label, dict.fromkeys(kinds, signature), build, r.target, check=r.check)
     return [found[name] for name in kinds]
 
 

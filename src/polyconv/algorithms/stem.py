@@ -38,6 +38,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     ahead_words,
     along_out,
     boxes,
@@ -47,7 +48,8 @@ from polyconv.algorithms.program import (
     fused_address,
     image_bytes,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     planes_collide,
     row_lists,
@@ -71,7 +73,6 @@ from polyconv.kernels.fused import AskingWalk, FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_words
-from polyconv.kernels.objects import kernel
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
@@ -287,7 +288,7 @@ def build(r: Request) -> Program:
     plan = _plan(r.situation, r.arith)
     keep: list[Any] = []
     wide = r.target.vector_bytes
-    address = kernel("stem", ("stem",), lambda k: driver(k, "stem", wide), r.target, check=r.check)["stem"]
+    address = address_of(r, "stem", "stem", Driver, lambda k, name: driver(k, name, wide))
     values = _words(r, plan, keep)
     step = Step(address, fill_words(WORDS, values, keep), values["items"])
     return Program((step,) if step.items else (), plan.workspace, tuple(keep))
@@ -406,8 +407,8 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
         "table_words": longest, "word_bytes": arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
-        "move_in": move_address(r, _way_in(r, dense)),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
+        "move_in": move_in_address(r, _way_in(r, dense)),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
     })  # fmt: skip
     return values
 

@@ -32,11 +32,12 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_out,
     far_cycles,
     fill_words,
     image_bytes,
-    move_address,
+    move_out_address,
     near_equal_sizes,
     planes_collide,
     thread_parts,
@@ -50,7 +51,7 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
 from polyconv.runtime.arrays import words
 
@@ -411,9 +412,7 @@ def _step(r: Request, keep: list[Any]) -> Step:
     plan = _cheapest(s)
     panel, lane, last = plan.panel, lanes(r.target, r.arith), sweep[-1]
     name, size = f"strassen {'planes' if panel.planes else 'rows'}", r.target.vector_bytes
-    address = kernel(
-        name, ("driver",), lambda k: driver(k, "driver", size, planes=panel.planes), r.target, check=r.check
-    )["driver"]
+    address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, size, planes=panel.planes))
     along = along_out(r, last, "c")
     cycles = _cost(s, plan)
     items = (p.n or 0) * math.prod(-(-axis.out // b) for axis, b in zip(sweep, panel.box, strict=True))
@@ -431,13 +430,13 @@ def _step(r: Request, keep: list[Any]) -> Step:
         "v_entry": plan.v_entry, "nothing": plan.nothing, "slots": plan.slots, "slot_product": plan.slot_product,
         "slot_pixel": plan.slot_row, "slot_step": plan.slot_row, "slot_channel": arith.bytes,
         "scale_lower": p.m // 2 * arith.bytes,
-        "inputs": words([_sums_address(r, "inputs without copies"), 0, _sums_address(r, "inputs"), 0]),
-        "results": _sums_address(r, "results"), "copies": int(max(pixel_step, entry_step) % _COLLIDING == 0),
+        "inputs": words([_input_sums(r, "inputs without copies"), 0, _input_sums(r, "inputs"), 0]),
+        "results": _result_sums(r), "copies": int(max(pixel_step, entry_step) % _COLLIDING == 0),
         "notes": plan.notes, "fused": 0,
         "sets": len(panel.sets), "split_sets": -(-len(panel.sets) // parts), "outputs": p.m,
         "result_bytes": r.y.itemsize, "lanes": lane,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+        "constants": r.constants, "move_out": move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
         "plain": 0,
     })  # fmt: skip
     weights = cache(lambda: patches.by_entry(r, sweep))  # may be a copy: made once, and only if a form is not there
@@ -490,16 +489,24 @@ def _with_sets(r: Request, values: dict[str, Any], sets: Sequence[tuple[int, int
     }  # fmt: skip
 
 
-def _sums_address(r: Request, what: str) -> int:
+def _input_sums(r: Request, what: str) -> Address[InputSums]:
+    """Address of the sums of inputs: "inputs", or "inputs without copies"."""
     element, lane = r.arith.accumulator, lanes(r.target, r.arith)
 
-    def build(k: Module) -> None:
-        if what == "results":
-            result_sums(k, "sums", element, lane)
-        else:
-            input_sums(k, "sums", element, lane, single=what == "inputs")
+    def make(k: Module, name: str) -> None:
+        input_sums(k, name, element, lane, single=what == "inputs")
 
-    return kernel(f"strassen {what} {element} {lane}", ("sums",), build, r.target, check=r.check)["sums"]
+    return address_of(r, f"strassen {what} {element} {lane}", "sums", InputSums, make)
+
+
+def _result_sums(r: Request) -> Address[ResultSums]:
+    """Address of the sums of products."""
+    element, lane = r.arith.accumulator, lanes(r.target, r.arith)
+
+    def make(k: Module, name: str) -> None:
+        result_sums(k, name, element, lane)
+
+    return address_of(r, f"strassen results {element} {lane}", "sums", ResultSums, make)
 
 
 def _lies_together(r: Request, sweep: Sweep, *, planes: bool) -> bool:

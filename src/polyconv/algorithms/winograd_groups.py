@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,13 +48,15 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_in,
     along_out,
     boxes,
     common_words,
     fill_words,
     image_bytes,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     planes_collide,
     row_lists,
@@ -68,7 +70,7 @@ from polyconv.kernels.grouped import ENTRY_WORDS, ColumnsIn, ColumnsOut, columns
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, zero_words
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "build", "cost", "scheme", "workspace"]
@@ -352,12 +354,12 @@ def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
     name, wide = "winograd_groups", r.target.vector_bytes
-    address = kernel(name, (name,), lambda k: driver(k, name, wide), r.target, check=r.check)[name]
+    address = address_of(r, name, name, Driver, lambda k, name: driver(k, name, wide))
     steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
     p, arith, last, plan = r.problem, r.arith, sweep[-1], _plan(r.situation, r.arith, sweep)
     group, used, blocks = p.c // p.groups, lanes_used(r.situation, arith), block_count(r.situation, arith)
     pixel, v_line, together = r.target.vector_bytes, SCHEME.n * plan.v_point, _together(r.situation, arith)
@@ -394,8 +396,10 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "vector_bytes": pixel, "reach": plan.held[-1].count - plan.box[-1], "near_in": int(near_in),
         "near_out": int(near_out), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
         "outer_lines": math.prod(h.count for h in plan.held[:-2]), "line_bytes": plan.line_bytes,
-        "move_in": 0 if near_in else move_address(r, move_in),
-        "columns_in": _columns(r, move_in if near_in else Move(arith.name, arith.accumulator, "cc"), beside > 1),
+        "move_in": 0 if near_in else move_in_address(r, move_in),
+        "columns_in": _columns(
+            r, move_in if near_in else Move(arith.name, arith.accumulator, "cc"), beside > 1, ColumnsIn
+        ),
         "together": together, "beside": beside,
         "v": plan.v, "v_point": plan.v_point, "v_line": v_line,
         "v_vector": math.prod(h.count for h in plan.held[:-2]) * v_line, "sums_vector": SCHEME.n * plan.s_point,
@@ -404,10 +408,10 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "table_words": longest, "weights": packed, "w_block": SCHEME.n * taps * of_tap, "w_point": taps * of_tap,
         "sums": plan.sums, "s_point": plan.s_point,
         "columns_out": _columns(
-            r, move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue()), beside > 1
+            r, move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue()), beside > 1, ColumnsOut
         ),
         "y_row": y_row, "r_row": r_row, "out": plan.out, "out_line": plan.out_line,
-        "move_out": 0 if near_out else move_address(r, move_out),
+        "move_out": 0 if near_out else move_out_address(r, move_out),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         "again": plan.panel, "repair": direct.repair_address(r), "again_blocks": 1,
         "again_words": direct.again_words(r, sweep, (*plan.box[:-2], SCHEME.m, plan.box[-1]), 1, keep),
@@ -415,16 +419,18 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _columns(r: Request, spec: Move, several: bool) -> int:
+Columns = TypeVar("Columns", ColumnsIn, ColumnsOut)
+
+
+def _columns(r: Request, spec: Move, several: bool, signature: type[Columns]) -> Address[Columns]:
     """Address of the transform of a row of tiles, one way or the other."""
     lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     make = columns_in if spec.epilogue is None else columns_out
 
-    def build(k: Module) -> None:
-        make(k, "columns", spec, SCHEME, lane, several=several, f16c=f16c)
-
     label = f"columns {SCHEME} {spec} {lane}{' several' * several}"
-    return kernel(label, ("columns",), build, r.target, check=r.check)["columns"]
+    return address_of(
+        r, label, "columns", signature, lambda k, name: make(k, name, spec, SCHEME, lane, several=several, f16c=f16c)
+    )
 
 
 def _packed_weights(w: NDArray[Any], wide: int, lane: int) -> NDArray[Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_in,
     along_out,
     boxes,
@@ -47,7 +48,7 @@ from polyconv.algorithms.program import (
     fill_words,
     image_bytes,
     is_fusible,
-    move_address,
+    move_out_address,
     near_equal,
     planes_collide,
     row_lists,
@@ -72,6 +73,7 @@ from polyconv.kernels.rows import (
     rows_multiply,
     rows_out,
 )
+from polyconv.kernels.signature import Address
 from polyconv.kernels.transform import Scheme
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
@@ -472,12 +474,12 @@ def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
     name, wide = "winograd_rows", r.target.vector_bytes
-    address = kernel(name, (name,), lambda k: driver(k, name, wide), r.target, check=r.check)[name]
+    address = address_of(r, name, name, Driver, lambda k, name: driver(k, name, wide))
     steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
     p, arith, last = r.problem, r.arith, sweep[-1]
     move_in, move_out = (
         Move(p.x, arith.accumulator, along_in(r, last, "p")),
@@ -511,25 +513,29 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     y_row, r_row = (0 if o is None else o.spatial[-2] * sweep[-2].out_step for o in (r.y, r.residual))
     outputs = (*plan.box[:-2], plan.box[-2] * SCHEME.m, plan.box[-1])
     again_vectors = min(-(-group_out // lane), 2)
+    asks_in, asks_out = (
+        (p.n or 0) * size > r.situation.near(held)
+        for size, held in zip(image_bytes(p), (_NEAR_IMAGE, _FAR_BYTES), strict=True)
+    )
     values.update({
         "panel": plan.panel, "scratch": 0, "total_groups": p.groups, "item_groups": plan.groups,
         "group_in": group_in, "group_out": group_out, "word_bytes": arith.bytes, "lanes": lane, "pitch": plan.pitch,
         "reach": plan.pitch - plan.box[-1], "outer_lines": math.prod(h.count for h in plan.held[:-2]),
         "near_in": int(near), "near_out": int(near), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
         "y_lines": plan.held[-2].count, "channel_bytes": plan.channel_bytes,
-        "transform_in": _row(r, move_in, asks=(p.n or 0) * image_bytes(p)[0] > r.situation.near(_NEAR_IMAGE)) if near
-        else _row(r, Move(arith.name, arith.accumulator, "pp")),
+        "transform_in": _row(r, move_in, RowsIn, asks=asks_in) if near
+        else _row(r, Move(arith.name, arith.accumulator, "pp"), RowsIn),
         "v": plan.v, "v_point": plan.v_point, "v_line": v_line, "v_channel": plan.v_channel,
         **row_lists(sweep[:-2], entries, ENTRY_WORDS),
         "most_vectors": plan.most_vectors, "vector_bytes": vector_bytes, "tiles": words(tiles),
         "tile_count": len(plan.heights), "tile_words": 3 + 2 * plan.most_vectors, "weights": packed,
         "w_group": SCHEME.n * group_out * of_output, "sums": plan.sums, "s_point": plan.s_point,
         "s_channel": plan.vectors * vector_bytes, "points": SCHEME.n,
-        "transform_out": _row(r, move_out, asks=(p.n or 0) * image_bytes(p)[1] > r.situation.near(_FAR_BYTES)) if near
-        else _row(r, Move(arith.accumulator, arith.name, "pp", Epilogue())),
+        "transform_out": _row(r, move_out, RowsOut, asks=asks_out) if near
+        else _row(r, Move(arith.accumulator, arith.name, "pp", Epilogue()), RowsOut),
         "y_row": y_row, "r_row": r_row, "out": plan.out, "out_line": plan.out_line,
         "out_row": plan.box[-2] * SCHEME.m * plan.out_line, "out_channel": plan.out_channel,
-        "move_in": 0 if near else _apart(r, move_in), "move_out": 0 if near else move_address(r, move_out),
+        "move_in": 0 if near else _apart(r, move_in), "move_out": 0 if near else move_out_address(r, move_out),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         "flags": plan.flags, "again": plan.panel,
         "repair": direct.repair_address(r), "again_words": direct.again_words(r, sweep, outputs, again_vectors, keep),
@@ -538,7 +544,10 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _row(r: Request, spec: Move, *, asks: bool = False) -> int:
+Rows = TypeVar("Rows", RowsIn, RowsOut)
+
+
+def _row(r: Request, spec: Move, signature: type[Rows], *, asks: bool = False) -> Address[Rows]:
     """Address of the transform of a row of tiles, one way or the other."""
     lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     names = ("row", "asking")
@@ -548,21 +557,22 @@ def _row(r: Request, spec: Move, *, asks: bool = False) -> int:
         for name in names:  # both together: a layer that sees images of many sizes compiles once
             transform(k, name, spec, SCHEME, lane, f16c=f16c, asks=name == "asking")
 
-    return kernel(f"winograd_rows {SCHEME} {spec} {lane}", names, build, r.target, check=r.check)[names[asks]]
+    functions = dict.fromkeys(names, signature)
+    return kernel(f"winograd_rows {SCHEME} {spec} {lane}", functions, build, r.target, check=r.check)[names[asks]]
 
 
-def _apart(r: Request, spec: Move) -> int:
+def _apart(r: Request, spec: Move) -> Address[RowsApart]:
     """Address of the way of a row into planes where its pixels lie apart."""
     lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     spec = replace(spec, along="cp" if spec.along == "cp" else "any")
 
-    def build(k: Module) -> None:
-        rows_apart(k, "row", spec, lane, f16c=f16c)
+    def make(k: Module, name: str) -> None:
+        rows_apart(k, name, spec, lane, f16c=f16c)
 
-    return kernel(f"rows apart {spec} {lane}", ("row",), build, r.target, check=r.check)["row"]
+    return address_of(r, f"rows apart {spec} {lane}", "row", RowsApart, make)
 
 
-def _functions(r: Request, height: int) -> list[int]:
+def _functions(r: Request, height: int) -> list[Address[RowsMultiply]]:
     """Addresses of the products of so many output channels by 1, 2, ... vectors."""
     element, lane = r.arith.accumulator, lanes(r.target, r.arith)
     _, most = _tile(r.target, r.problem.m // r.problem.groups)
@@ -572,7 +582,8 @@ def _functions(r: Request, height: int) -> list[int]:
         for name, vectors in names.items():
             rows_multiply(k, name, element, lane, height, vectors)
 
-    found = kernel(f"winograd_rows {element} {lane} {height} {most}", tuple(names), build, r.target, check=r.check)
+    label = f"winograd_rows {element} {lane} {height} {most}"
+    found = kernel(label, dict.fromkeys(names, RowsMultiply), build, r.target, check=r.check)
     return [found[name] for name in names]
 
 

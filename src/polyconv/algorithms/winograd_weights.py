@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.packing import SOURCE, Set, bring_rows, forward_strides, run, set_words, source_words
 from polyconv.algorithms.panel import Driver, Words
-from polyconv.algorithms.program import Request, Step, fill_words, move_address
+from polyconv.algorithms.program import Request, Step, address_of, fill_words, move_in_address
 from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.winograd_plan import Plan
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import WeightTransform, weight_transform
 from polyconv.runtime.arrays import unwritten, words
@@ -110,23 +110,21 @@ def packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
         "y_taps": wide * (sweep[-2].stride if plan.transformed == 2 else 1), "x_taps": sweep[-1].stride,
         "phase_count": len(phases), "phases": words([v for phase in phases for v in phase]),
         "point_table": words([v for first, count in of_points for v in (first, count)]),
-        "before": words(before), "place": move_address(r, Move(arith.name, arith.accumulator, "pp")),
+        "before": words(before), "place": move_in_address(r, Move(arith.name, arith.accumulator, "pp")),
     })  # fmt: skip
-    address = kernel(
-        "winograd pack", ("pack",), lambda k: driver(k, "pack", r.target.vector_bytes), r.target, check=r.check
-    )["pack"]
+    wide_bytes = r.target.vector_bytes
+    address = address_of(r, "winograd pack", "pack", Driver, lambda k, name: driver(k, name, wide_bytes))
     keep: list[Any] = []
     step = Step(address, fill_words(_WORDS, values, keep), groups * plan.blocks)
     run(r, step, made + points * made_point, w.nbytes)
     return packed
 
 
-def _weight_transform(r: Request, plan: Plan, taps: tuple[int, int]) -> int:
+def _weight_transform(r: Request, plan: Plan, taps: tuple[int, int]) -> Address[WeightTransform]:
     """Address of the transform of the weights of phases with so many taps along the two axes."""
     element, y, x = r.arith.accumulator, plan.y, plan.x
 
-    def build(k: Module) -> None:
-        weight_transform(k, "transform", y, x, element, r.target.vector_bytes // 8, taps)
+    def make(k: Module, name: str) -> None:
+        weight_transform(k, name, y, x, element, r.target.vector_bytes // 8, taps)
 
-    label = f"winograd weights {y} {x} {element} {taps}"
-    return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
+    return address_of(r, f"winograd weights {y} {x} {element} {taps}", "transform", WeightTransform, make)

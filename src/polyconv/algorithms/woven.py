@@ -26,6 +26,7 @@ from polyconv.algorithms.program import (
     Request,
     Situation,
     accumulator_arithmetic,
+    address_of,
     along_in,
     along_out,
     boxes,
@@ -34,7 +35,8 @@ from polyconv.algorithms.program import (
     far_cycles,
     fill_words,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     one_step,
     thread_parts,
@@ -397,7 +399,7 @@ def build(r: Request) -> Program:
         plan = _plan(s, flat=True)
     longer = p.k[-1] % times
     wide = r.target.vector_bytes
-    address = kernel("woven", ("driver",), lambda k: driver(k, "driver", wide), r.target, check=r.check)["driver"]
+    address = address_of(r, "woven", "driver", Driver, lambda k, name: driver(k, name, wide))
     functions, of_sets = _set_tables(r, plan, longer)
     phases = [_phase(r, plan, phase, keep) for phase in itertools.product(*(range(step) for step in p.s[:-1]))]
     turns = len(plan.sets) * len(phases)
@@ -420,8 +422,8 @@ def build(r: Request) -> Program:
         "y_pixel": r.y.spatial[-1], "r_pixel": 0 if r.residual is None else r.residual.spatial[-1],
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
-        "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p"))),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+        "move_in": move_in_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p"))),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
     })  # fmt: skip
     return one_step(address, fill_words(WORDS, values, keep), values["items"], plan.workspace, keep)
 
@@ -445,7 +447,7 @@ def _set_tables(r: Request, plan: _Plan, longer: int) -> tuple[list[int], list[i
                         weave_tile(k, name, replace(spec, edge=edge), lane, rows, times, longer, n, f16c=f16c)
 
                 label = f"weave {replace(spec, edge=edge)} {rows} {times} {longer}"
-                found = kernel(label, tuple(names), build, r.target, check=r.check)
+                found = kernel(label, dict.fromkeys(names, WeaveTile), build, r.target, check=r.check)
                 places[rows].append(len(functions) - 2)  # the function of n vectors is at word 2 n
                 for name in names:
                     functions += (found[name], 0)

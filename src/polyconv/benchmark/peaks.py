@@ -58,7 +58,7 @@ def burner(target: Target, name: str) -> tuple[Callable[[], None], float]:
     """
     arithmetic = ARITHMETIC[name]
     count = lanes(target, arithmetic)
-    address = kernel(f"burn {name}", ("burn",), lambda k: _burn(k, arithmetic, count), target)["burn"]
+    address = kernel(f"burn {name}", {"burn": Burn}, lambda k: _burn(k, arithmetic, count), target)["burn"]
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
 
     def burn() -> None:
