@@ -80,7 +80,7 @@ from polyconv.algorithms.sweep import (
     sweeps,
     whole_bands,
 )
-from polyconv.kernels.fused import AskingWalk, FusedTile
+from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.isa import channel_tile as channel_tile_rows
 from polyconv.kernels.language import INT, Buffer, Module, Value
@@ -284,7 +284,7 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
         first = k.word(place)
         pixels_in = panel + first * p.row_bytes
         with k.when(fused):
-            k.call(k.buffer(place, 1), AskingWalk(
+            k.call(k.buffer(place, 1), Walk(
                 pixels_in, p.row_bytes, list_, entries, weights, y + first * last.y_stride, last.y_stride,
                 r + first * last.r_stride, last.r_stride, 1, p.last_lanes, bias, scale, p.buffer("constants"),
                 workspace,

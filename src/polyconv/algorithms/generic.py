@@ -60,7 +60,7 @@ from polyconv.algorithms.program import (
     zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Family, Lines, Sweep, families, lines, sweeps
-from polyconv.kernels.fused import AskingWalk, FusedTile
+from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_rows
@@ -188,7 +188,7 @@ def _results(k: Module, p: Words, t: Words, item: Item, frame: Buffer, workspace
         for size, times, kind in ((less + 1, more, 0), (less, parts - more - cut, 0), (less, cut, t.most * 2)):
             first = begin * p.lanes
             with k.when(times > 0):
-                k.call(k.buffer(p.buffer("functions"), t.table + size * 2 + kind), AskingWalk(
+                k.call(k.buffer(p.buffer("functions"), t.table + size * 2 + kind), Walk(
                     panel + begin * p.lane_bytes, 0,
                     p.buffer("entries"), p.channels * p.channel_entries, weights, y + first * last.y_stride, p.y_c,
                     r + first * last.r_stride, p.r_c, times, last_lanes, p.buffer("bias") + channel,

@@ -157,7 +157,7 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, bl
             place = table + (tile.index * 32 + 8)
             first, times, function = k.word(place), k.word(place, 1), k.buffer(place, 2)
             source, step = panel + first * p.row_step, p.row_step
-            rest = times, outputs, bias, scale, p.buffer("constants")
+            rest = times, outputs, bias, scale, p.buffer("constants"), workspace
             with k.when(fused):
                 k.call(function, Walk(
                     source, step, entries, count, weights, y + first * last.y_stride, last.y_stride,

@@ -39,14 +39,15 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.sweep import Sweep, bands, sweeps
-from polyconv.kernels.fused import AskingWalk, FusedTile
+from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import Module
+from polyconv.kernels.plane import PlaneTile
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "build", "cost", "driver_address", "parts_of", "program_step", "runs", "workspace"]
+__all__ = ["applicable", "build", "cost", "driver", "parts_of", "program_step", "runs", "workspace"]
 
 _MOST_ENTRIES, _MOST_PIECES = 1 << 16, 1 << 12
 """Most entries of all lists, and most boxes of a sweep."""
@@ -66,7 +67,7 @@ WORDS = (
     "*entries", "*tiles", "table_words", "*weights", "*bias", "*scale", "*constants",
 )  # fmt: skip
 """The driver's words.  ``tiles`` holds a table for every length of a line and kind of block: a count, then (first
-output, times, function, 0) of every walk."""
+output, tiles, function, 0) of every walk; of planes the second are the lanes of the last vector."""
 
 PIECE = (
     "x", "y", "r", "entries", "count", "lines", "x_line", "y_line", "r_line", "x_step", "y_step", "r_step", "table",
@@ -78,8 +79,8 @@ BLOCK = ("x", "y", "r", "table", "weights", "words", "lanes")
 the lanes of its last vector."""
 
 
-def driver(k: Module, name: str) -> None:
-    """Add the driver ``name(frame, words, item, workspace)`` to a module: a part of the boxes of a block."""
+def driver(k: Module, name: str, *, planes: bool = False) -> None:
+    """Add the driver to a module: a part of the boxes of a block, by tiles that walk, or those of ``planes``."""
     with k.function(name, Driver) as given:
         frame, table, number = given.frame, given.words, given.item
         p = Words(k, table, WORDS)
@@ -97,13 +98,16 @@ def driver(k: Module, name: str) -> None:
             tiles = tiles + (piece.table + block.table) * p.table_words * 8
             with k.loop(0, piece.lines) as line, k.loop(0, k.word(tiles)) as walk:
                 place = tiles + (walk.index * 32 + 8)
-                at = k.word(place)
-                k.call(k.buffer(place, 2), AskingWalk(
-                    x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step,
-                    entries, piece.count, weights, y + (piece.y + line.index * piece.y_line + at * piece.y_step),
-                    piece.y_step, r + (piece.r + line.index * piece.r_line + at * piece.r_step), piece.r_step,
-                    k.word(place, 1), block.lanes, bias, scale, constants, x,
-                ))  # fmt: skip
+                at, function, second = k.word(place), k.buffer(place, 2), k.word(place, 1)
+                here = (
+                    x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step, entries, piece.count,
+                    weights, y + (piece.y + line.index * piece.y_line + at * piece.y_step), piece.y_step,
+                    r + (piece.r + line.index * piece.r_line + at * piece.r_step), piece.r_step,
+                )  # fmt: skip
+                if planes:
+                    k.call(function, PlaneTile(*here, second, bias, scale, constants))
+                else:
+                    k.call(function, Walk(*here, second, block.lanes, bias, scale, constants, x))
 
 
 def applicable(s: Situation) -> str | None:
@@ -254,14 +258,9 @@ def build(r: Request) -> Program:
         return grouped.build(r) if side_by_side else direct.build(r)
     form = _grouped_form(s, r.arith) if side_by_side else _channel_form(s, r.arith)
     keep: list[Any] = []
-    address = driver_address(r)
+    address = address_of(r, "in_place", "in_place", Driver, driver)
     steps = [_step(r, sweep, form, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), 0, tuple(keep))
-
-
-def driver_address(r: Request) -> Address[Driver]:
-    """Address of the driver."""
-    return address_of(r, "in_place", "in_place", Driver, driver)
 
 
 def _step(r: Request, sweep: Sweep, form: _Form, address: Address[Driver], keep: list[Any]) -> Step:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.panel import AXIS, Driver
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, bands_table
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.fused import AskingWalk, FusedTile, fused_channel_tile, fused_pixel_tile
+from polyconv.kernels.fused import FusedTile, Walk, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles, run_tiles
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.language import Module
@@ -603,7 +603,7 @@ def is_fusible(p: Problem) -> bool:
     return Epilogue(activation="" if p.activation is None else p.activation.name).is_cheap
 
 
-def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> Address[AskingWalk]:
+def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> Address[Walk]:
     """Address of a fused tile."""
     count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.converts_f16
     by_rows = orientation == "channel"
@@ -617,7 +617,7 @@ def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vect
             make(k, name, spec, count, *((n, vectors) if by_rows else (rows, n)), f16c=f16c)
 
     label = f"{orientation} {spec} {vectors if by_rows else rows} {first}-{first + len(names) - 1}"
-    return kernel(label, dict.fromkeys(names, AskingWalk), build, r.target, check=r.check)[f"tile{size}"]
+    return kernel(label, dict.fromkeys(names, Walk), build, r.target, check=r.check)[f"tile{size}"]
 
 
 MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0

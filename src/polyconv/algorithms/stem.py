@@ -69,7 +69,7 @@ from polyconv.algorithms.sweep import (
     whole_bands,
 )
 from polyconv.kernels.convert import LLVM_NAMES
-from polyconv.kernels.fused import AskingWalk, FusedTile, of_sums
+from polyconv.kernels.fused import FusedTile, Walk, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_words
@@ -190,13 +190,13 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, li
         list_, of_block = entries + k.select(near, p.near_entries, 0), p.buffer("weights") + weights
         rest = times, p.last_lanes, bias, scale, p.buffer("constants"), soon
         with k.when(fused):
-            k.call(function, AskingWalk(
+            k.call(function, Walk(
                 source, step, list_, count, of_block, y + first * last.y_stride, last.y_stride,
                 r + first * last.r_stride, last.r_stride, *rest,
             ))  # fmt: skip
         with k.when(fused, otherwise=True):
             slot = workspace + (p.slots + first * sum_row)
-            k.call(function, AskingWalk(source, step, list_, count, of_block, slot, sum_row, workspace, 0, *rest))
+            k.call(function, Walk(source, step, list_, count, of_block, slot, sum_row, workspace, 0, *rest))
         tile.next(soon + times * p.ahead_tile)
     with k.when(fused, otherwise=True):
         k.call(p.buffer("move_out"), MoveOut(

@@ -196,7 +196,7 @@ def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, block: Value, 
         k.call(k.buffer(place, 2), Walk(
             v + (point.index * p.v_point + first), p.vector_bytes, entries, count,
             weights + point.index * p.w_point, sums + (point.index * p.s_point + first), p.vector_bytes,
-            workspace, 0, times, p.lanes_used, p.buffer("bias"), p.buffer("scale"), p.buffer("constants"),
+            workspace, 0, times, p.lanes_used, p.buffer("bias"), p.buffer("scale"), p.buffer("constants"), workspace,
         ))  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ask_early
 
 __all__ = [
-    "LEAPS", "AskingWalk", "FusedTile", "Out", "Walk", "ask_for_results", "fused_channel_tile", "fused_pixel_tile",
+    "LEAPS", "FusedTile", "Out", "Walk", "ask_for_results", "fused_channel_tile", "fused_pixel_tile",
     "of_sums",
 ]  # fmt: skip
 
@@ -29,7 +29,7 @@ class Walk(Signature):
     """So many ``tiles`` along a line.
 
     ``row`` is the step between rows of the panel, ``y_row`` and ``r_row`` those of result and residual; so many lanes
-    of the ``last`` vector count.
+    of the ``last`` vector count.  Tiles that ask for lines early do so from ``early`` on, to others it is any place.
     """
 
     panel: Buffer
@@ -46,11 +46,6 @@ class Walk(Signature):
     bias: Buffer
     scale: Buffer
     constants: Buffer
-
-
-class AskingWalk(Walk):
-    """Tiles that also ask for lines from ``early`` on, if they do."""
-
     early: Buffer
 
 
@@ -100,7 +95,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, AskingWalk) as given:
+    with k.function(name, Walk) as given:
         out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
         leads, leap = [given.row * r for r in range(LEAPS)], given.row * LEAPS
         asks = spec.asked
@@ -141,7 +136,7 @@ def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, AskingWalk) as given:
+    with k.function(name, Walk) as given:
         out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "pp")
         asks = spec.asked
         with k.loop(0, given.tiles, carry=[given.panel, given.y, given.residual, *[given.early] * asks]) as group:
