@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from polyconv.algorithms.program import Late, Program, Request, Situation
+from polyconv.algorithms.program import Late, Program, Request, Situation, Step
 from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.dtypes import DTYPES, Dtype, of_array
@@ -371,7 +371,7 @@ class Layer:
         s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
         packing = f"{sized('w', self._w.shape, self._w.dtype)} and a packed form for {algorithm.name}"
         with allocating(packing, "compute some of the output channels at a time"):
-            program = self._program(s, algorithm.name, lying, offset, mask)
+            program = self.program(s, algorithm.name, lying, offset, mask)
         table = words(
             [v for step in program.steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)]
         )
@@ -401,7 +401,9 @@ class Layer:
         converted = (source.nbytes for source in sources if not np.may_share_memory(source, self._w))
         return sum((*(form.nbytes for form in forms), *converted))
 
-    def _program(self, s: Situation, algorithm: str, lying: Lying, offset: Array | None, mask: Array | None) -> Program:
+    def program(self, s: Situation, algorithm: str, lying: Lying, offset: Array | None, mask: Array | None,
+                run: Callable[[Step, int, int], None] | None = None) -> Program:  # fmt: skip
+        """The program of an algorithm for arrays that lie so; ``run`` packs weights, if not this process."""
         p = s.problem
         row = ALGORITHMS[algorithm]
         arithmetic = row.arithmetic(s)
@@ -418,11 +420,19 @@ class Layer:
             packed=packed, late=packed, weights=lambda sweep: self._sweep_weights(p, sweep, arithmetic),
             bias=None if self._bias is None else _aligned_copy(self._bias.astype(kind)),
             scale=self._scale(p), constants=self._constants(p, kind), zero_point=self._zero_point(p),
+            run=run or self._run_now,
             offset=None if offset is None else strides(offset, replace(p, layout="NCHW")),
             mask=None if mask is None else strides(mask, replace(p, layout="NCHW")),
         )  # fmt: skip
         program = row.build(request)
         return replace(program, keep=(*program.keep, *forms))
+
+    def _run_now(self, step: Step, scratch: int, threads: int) -> None:
+        steps = words([step.driver, step.words.ctypes.data, step.words.nbytes, step.items])
+        pool.run_steps(
+            steps, words([0] * 10), scratch, environment=pool.control_word(strict=True), threads=threads, wake=2,
+            check=self._check,
+        )  # fmt: skip
 
     def _packed(self, key: Any, make: Callable[[], Any]) -> Any:
         with _lock:

@@ -8,13 +8,12 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from polyconv.conformance import kernel_texts
 from polyconv.kernels import compile as compiler
 from polyconv.target import Target
 
 TARGETS = {
-    "avx512": Target("avx512", "x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512bf16", bf16=True),
-    "avx2": Target("avx2", "x86_64-unknown-linux-gnu", "x86-64-v3", ""),
-    "baseline": Target("baseline", "x86_64-unknown-linux-gnu", "x86-64", ""),
+    **kernel_texts.TARGETS,
     "neon": Target("neon", "aarch64-unknown-linux-gnu", "generic", ""),
 }
 """One for each level of x86-64, and 64-bit ARM, whatever this machine is."""

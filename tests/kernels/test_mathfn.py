@@ -20,7 +20,8 @@ from mpmath import mpf
 
 from polyconv.kernels import mathfn
 from polyconv.kernels.compile import link, object_code
-from polyconv.kernels.language import Module, Type
+from polyconv.kernels.language import Buffer, Module, Type
+from polyconv.kernels.signature import Int, Signature
 from polyconv.problem.epilogue import ACTIVATIONS
 from polyconv.runtime.architecture import ARM, X86, architecture_of
 from polyconv.target import Target, levels, target
@@ -65,15 +66,24 @@ define void @flushing(ptr %x, ptr %y, ptr %parameters, i64 %n) {{
 """
 
 
+class Each(Signature):
+    """A function of every element, ``count`` of them, a multiple of the lanes."""
+
+    x: Buffer
+    y: Buffer
+    parameters: Buffer
+    count: Int
+
+
 def text(name: str, kind: Type, to: Target) -> str:
-    """Kernel ``loop(x, y, parameters, n)`` for n elements, a multiple of the lanes."""
+    """Kernel ``loop`` of a function."""
     k = Module(fma=to.has_fma, wide=8 * to.vector_bytes)
-    with k.function("loop", "buffer", "buffer", "buffer", "int") as (x, y, table, n):
-        places = [table + i * kind.element_bytes for i in range(mathfn.PARAMETERS[name])]
+    with k.function("loop", Each) as given:
+        places = [given.parameters + i * kind.element_bytes for i in range(mathfn.PARAMETERS[name])]
         parameters = [k.broadcast(kind, p) if kind.lanes else k.load(kind, p) for p in places]
-        with k.loop(0, n, max(1, kind.lanes)) as turn:
+        with k.loop(0, given.count, max(1, kind.lanes)) as turn:
             at = turn.index * kind.element_bytes
-            k.store(mathfn.apply(k, name, k.load(kind, x + at), parameters), y + at)
+            k.store(mathfn.apply(k, name, k.load(kind, given.x + at), parameters), given.y + at)
     return k.text(to.triple)
 
 
@@ -192,6 +202,6 @@ def test_undefined_symbols_are_seen() -> None:
     """The reader of the test above finds a call of libm where there is one."""
     to = TARGETS["baseline"]
     k = Module(fma=False)
-    with k.function("loop", "buffer") as (x,):
-        k.store(k.intrinsic("exp", Type("double"), k.load(Type("double"), x)), x)
+    with k.function("loop", Each) as given:
+        k.store(k.intrinsic("exp", Type("double"), k.load(Type("double"), given.x)), given.y)
     assert undefined_symbols(elf.object_code(k.text(to.triple), to)) == ["exp"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from levels import LEVELS
 
-from polyconv.kernels.layout import Epilogue, Move, move
+from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, move
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.unzip import move_apart
+from polyconv.kernels.unzip import MoveApart, move_apart
 from polyconv.target import Target, target
 
 PIXELS, CHANNELS = (1, 5, 16, 17, 33, 70), (1, 3, 16, 21, 32)
@@ -25,7 +25,7 @@ def _mover(along: str, level: Target, *, out: bool) -> Any:
     def build(k: Any) -> None:
         move(k, "move", spec, lanes, f16c=level.converts_f16)
 
-    address = kernel(f"test {spec} {lanes}", ("move",), build, level)["move"]
+    address = kernel(f"test {spec} {lanes}", {"move": MoveOut if out else MoveIn}, build, level)["move"]
     p, n = ctypes.c_void_p, ctypes.c_int64
     more = (p, p, p, n, n, p) if out else (n,)
     function = ctypes.CFUNCTYPE(None, p, n, n, p, n, n, n, n, *more)(address)
@@ -80,7 +80,7 @@ def test_residues_go_to_places_of_their_own(along: str, step: int, level: str | 
     def build(k: Any) -> None:
         move_apart(k, "move", spec, lanes, step, f16c=given.converts_f16)
 
-    address = kernel(f"test {spec} {lanes} apart {step}", ("move",), build, given)["move"]
+    address = kernel(f"test {spec} {lanes} apart {step}", {"move": MoveApart}, build, given)["move"]
     p, n = ctypes.c_void_p, ctypes.c_int64
     run = ctypes.CFUNCTYPE(None, p, n, n, p, n, n, n, n, n, p, n)(address)
     for pixels, channels, first in ((p, c, f) for p in (*PIXELS, 130) for c in (1, 3, 16, 21) for f in range(step + 2)):

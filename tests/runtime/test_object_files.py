@@ -15,6 +15,7 @@ import pytest
 
 from polyconv.kernels import objects
 from polyconv.kernels.language import Module
+from polyconv.kernels.signature import Signature
 from polyconv.target import host_target
 
 
@@ -62,16 +63,20 @@ def test_the_oldest_go_when_there_are_too_many(folder: Path, monkeypatch: pytest
     assert sorted(file.name for file in folder.iterdir()) == sorted([*FOREIGN, *(f"{d * 64}.o" for d in "3a0")])
 
 
+class Nothing(Signature):
+    """No arguments."""
+
+
 def test_the_key_has_all_that_shapes_the_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Name, source of the generator, LLVM and target: another one of any is another object."""
 
     def build(k: Module) -> None:
-        with k.function("nothing"):
+        with k.function("nothing", Nothing):
             pass
 
     def objects_after(name: str) -> int:
         objects._loaded.clear()
-        objects.kernel(name, ("nothing",), build, host_target())
+        objects.kernel(name, {"nothing": Nothing}, build, host_target())
         return len(list(folder.glob("*.o")))
 
     monkeypatch.setattr(objects, "_loaded", {})

@@ -12,17 +12,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode, row_place
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode, row_place
 from polyconv.algorithms.pixels import TILE, packed_weights, pixel_tables, tile_rows
 from polyconv.algorithms.program import (
     Program,
     Request,
     Situation,
     accumulator_arithmetic,
+    address_of,
     along_out,
     common_words,
     fill_words,
-    move_address,
+    move_out_address,
     one_step,
     tile_cycles,
     zeros,
@@ -32,8 +33,8 @@ from polyconv.dtypes import Dtype
 from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
-from polyconv.kernels.layout import Move
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.layout import Move, MoveOut
+from polyconv.kernels.tile import PanelTile
 from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "build", "cost", "workspace"]
@@ -56,7 +57,8 @@ _DOUBLE = Type("double")
 
 
 def _driver(k: Module, name: str, dtype: Dtype, element: str, f16c: bool) -> None:
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         k.clear(workspace + p.scratch, 512)
@@ -151,24 +153,24 @@ def _sums(k: Module, p: Words, t: Words, item: Item, workspace: Buffer, slot: Va
     begins = chunk.equals(0)
     with k.loop(0, vectors, t.most) as v:
         here, at = k.minimum(vectors - v.index, t.most), v.index * p.lane_bytes
-        k.call(
-            k.buffer(p.buffer("functions"), t.table + here * 2), workspace + (p.panel + at), channels * p.taps,
+        k.call(k.buffer(p.buffer("functions"), t.table + here * 2), PanelTile(
+            workspace + (p.panel + at), channels * p.taps,
             p.buffer("entries"), p.buffer("weights") + (item.g * p.w_group + t.weights + chunk * t.chunk_weights),
             workspace + k.select(begins, p.scratch, slot + at), k.select(begins, 0, p.segment_bytes),
             workspace + (slot + at), p.segment_bytes,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _out(k: Module, p: Words, t: Words, item: Item, frame: Buffer, sums: Buffer) -> None:
     last = axis_record(k, p, 1)
     channel = item.g * p.outputs + t.first
     _, y_offset, r_offset = row_place(k, p, item, k.constant(INT, 0))
-    k.call(
-        p.buffer("move_out"), sums, p.word_bytes, p.segment_bytes,
+    k.call(p.buffer("move_out"), MoveOut(
+        sums, p.word_bytes, p.segment_bytes,
         k.buffer(frame, 2) + (y_offset + t.first * p.y_c), last.y_stride, p.y_c, item.extent(1), t.rows,
         p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes,
         k.buffer(frame, 4) + (r_offset + t.first * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +246,10 @@ def build(r: Request) -> Program:
     (sweep,) = sweeps(p)
     plan = _plan(r.situation, arith, sweep)
     f16c = r.target.converts_f16
-    address = kernel(
-        f"deformable {p.x} {arith.name}", ("deformable",),
-        lambda k: _driver(k, "deformable", p.x_dtype, arith.accumulator, f16c), r.target, check=r.check,
-    )["deformable"]  # fmt: skip
+    address = address_of(
+        r, f"deformable {p.x} {arith.name}", "deformable", Driver,
+        lambda k, name: _driver(k, name, p.x_dtype, arith.accumulator, f16c),
+    )  # fmt: skip
     group_in, group_out, taps = p.c // p.groups, p.m // p.groups, math.prod(p.k)
     tiles = tile_rows(group_out, r.target)
     functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps)
@@ -277,6 +279,6 @@ def build(r: Request) -> Program:
         "functions": words(functions), "slots": plan.scratch + 512, "slot_tile": plan.slot_tile,
         "outputs": group_out, "bias": zeros() if r.bias is None else r.bias,
         "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
-        "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
     })  # fmt: skip
     return one_step(address, fill_words(WORDS, values, keep), values["items"], plan.workspace, keep)

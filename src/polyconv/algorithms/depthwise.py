@@ -28,21 +28,24 @@ from polyconv.algorithms.depthwise_plan import (
     repeated,
     workspace,
 )
+from polyconv.algorithms.panel import Driver
 from polyconv.algorithms.program import (
     Operand,
     Program,
     Request,
     Step,
+    address_of,
     common_words,
     fill_words,
     near_equal,
     zeros,
 )
 from polyconv.algorithms.sweep import Lines, Sweep, sweeps
-from polyconv.kernels.depthwise import SETTINGS, DepthwiseTile, depthwise_tile
+from polyconv.kernels.depthwise import SETTINGS, DepthwiseTile, Slide, depthwise_tile
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = ["box_step", "build", "shares", "step_of", "turned"]
@@ -52,14 +55,13 @@ def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
     pixels = _over_pixels(r)
-    name = "pixels" if pixels else "channels"
-    found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)
+    address = _driver_address(r, pixels)
     steps = []
     for one, sweep in itertools.product(shares(r) if pixels else [r], sweeps(r.problem)):
         order = order_of(sweep, pixels)
         axes = tuple(sweep[a] for a in order)
         plan = plan_of(one.situation, axes, pixels)
-        steps.append(step_of(turned(one, sweep, order), plan, axes, found[name], keep))
+        steps.append(step_of(turned(one, sweep, order), plan, axes, address, keep))
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
@@ -111,11 +113,15 @@ def turned(r: Request, sweep: Sweep, order: tuple[int, ...]) -> Request:
 def box_step(r: Request, sweep: Sweep, box: tuple[int, ...], chunk: int, keep: list[Any]) -> Step:
     """Step whose items are boxes of outputs of ``chunk`` channels, for algorithms that have some done again."""
     pixels = _over_pixels(r)
-    name = "pixels" if pixels else "channels"
-    address = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, pixels), r.target, check=r.check)[name]
+    address = _driver_address(r, pixels)
     plan = plan_of(r.situation, sweep, pixels)
     box = (1,) * (len(plan.sweep) - len(sweep)) + box
     return step_of(r, replace(plan, box=box, chunk=chunk, banded=False), sweep, address, keep)
+
+
+def _driver_address(r: Request, pixels: bool) -> Address[Driver]:
+    name = "pixels" if pixels else "channels"
+    return address_of(r, f"depthwise {name}", name, Driver, lambda k, name: driver(k, name, pixels))
 
 
 def _over_pixels(r: Request) -> bool:
@@ -126,7 +132,7 @@ def _over_pixels(r: Request) -> bool:
     return pixels
 
 
-def step_of(r: Request, plan: Plan, sweep: Sweep, address: int, keep: list[Any], **more: int) -> Step:
+def step_of(r: Request, plan: Plan, sweep: Sweep, address: Address[Driver], keep: list[Any], **more: int) -> Step:
     """Step of a sweep by a driver whose words are ``WORDS`` and ``more``."""
     p, arith = r.problem, r.arith
     if len(plan.sweep) > len(sweep):
@@ -234,7 +240,7 @@ def _tile_addresses(r: Request, plan: Plan) -> list[int]:
             depthwise_tile(k, "tile", spec, lane, rows, f16c=r.target.converts_f16, edge=edge, masked=masked)
 
         label = f"{spec} {lane} {rows}{' edge' * edge}{' masked' * masked}"
-        found = kernel(label, ("tile",), tile, r.target, check=r.check)
+        found = kernel(label, {"tile": Slide}, tile, r.target, check=r.check)
         table[2 * (kind * plan.most + rows - 1)] = found["tile"]
     return table
 

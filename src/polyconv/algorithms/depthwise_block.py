@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms import depthwise, depthwise_plan
 from polyconv.algorithms.depthwise_driver import near_equal_parts
 from polyconv.algorithms.depthwise_plan import parts_of_phases
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode
 from polyconv.algorithms.program import (
     MULTIPLY_ADDS,
     Operand,
@@ -26,16 +26,18 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     common_words,
     fill_words,
     near_equal,
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
-from polyconv.kernels.depthwise_block import SETTINGS, DepthwiseBlock, depthwise_block
+from polyconv.kernels.depthwise_block import SETTINGS, BlockOfOutputs, DepthwiseBlock, depthwise_block
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
@@ -70,7 +72,8 @@ WORDS = (
 
 def driver(k: Module, name: str) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         entries = workspace + p.list
@@ -99,11 +102,11 @@ def driver(k: Module, name: str) -> None:
                 open_ = k.select(inside, size, guarded)
                 for first, count, masked in parts:
                     with k.when(count > 0):
-                        k.call(
-                            k.buffer(p.buffer("blocks") + (guarded if masked else open_) * 16), p.buffer("settings"),
+                        k.call(k.buffer(p.buffer("blocks") + (guarded if masked else open_) * 16), BlockOfOutputs(
+                            p.buffer("settings"),
                             here + first * p.x_c, entries, taps, p.buffer("weights") + first * p.w_channel,
                             there + first * p.y_c, beside + first * p.r_c, first, count, count, row, column,
-                        )  # fmt: skip
+                        ))  # fmt: skip
 
 
 def _parts(k: Module, p: Words, item: Item, x: Buffer, y: Buffer) -> list[tuple[Value, Value, bool]]:
@@ -237,13 +240,12 @@ def build(r: Request) -> Program:
     if not all(lying):
         return depthwise.build(r)
     keep: list[Any] = []
-    name = "blocks"
-    found = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name), r.target, check=r.check)
-    steps = [_step(r, sweep, found[name], keep) for sweep in sweeps(r.problem)]
+    address = address_of(r, "depthwise blocks", "blocks", Driver, driver)
+    steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
     s, p, arith = r.situation, r.problem, r.arith
     lane, chunk, outer = lane_of(s), _chunk(s, sweep), sweep[:-2]
     box = (*(1 for _ in outer), max(1, sweep[-2].out), max(1, sweep[-1].out))
@@ -308,7 +310,7 @@ def _block_addresses(r: Request, sweep: Sweep, box: tuple[int, ...]) -> list[int
                 depthwise_block(k, name, spec, lane, rows, columns, guarded=guarded)
 
         label = f"{spec} {lane} {rows} {' '.join(names)}{' guarded' * guarded}"
-        found = kernel(label, tuple(names), blocks, r.target, check=r.check)
+        found = kernel(label, dict.fromkeys(names, BlockOfOutputs), blocks, r.target, check=r.check)
         for name, columns in names.items():
             table[2 * ((guarded * _MOST + rows - 1) * _MOST + columns - 1)] = found[name]
     return table

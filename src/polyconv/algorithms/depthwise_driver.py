@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
-from polyconv.kernels.depthwise import ENTRY, LIST_HEADER
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode
+from polyconv.kernels.depthwise import ENTRY, LIST_HEADER, Slide
 from polyconv.kernels.language import INT, Buffer, Module, Value
 
 __all__ = [
@@ -36,7 +36,8 @@ where its weights begin, in taps."""
 
 def driver(k: Module, name: str, pixels: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module; lanes are channels or ``pixels``."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         entries = workspace + p.list
@@ -171,11 +172,11 @@ def tiles_of_row(k: Module, p: Words, item: Item, entries: Buffer, place: Place,
         start = item.origin(p.slid) + o * slid.stride
         inside = (p.held > 0) | (start >= 0) & (start + ((rows - 1) * p.phases * slid.stride + p.reach) < slid.inp)
         kind = masked + k.select(inside, 0, 2)
-        k.call(
-            k.buffer(p.buffer("tiles") + (kind * p.most + rows - 1) * 16), p.buffer("settings"),
+        k.call(k.buffer(p.buffer("tiles") + (kind * p.most + rows - 1) * 16), Slide(
+            p.buffer("settings"),
             x + o * slid.stride * slid.x_stride, entries, weights, y + o * slid.y_stride,
             r + o * slid.r_stride, channel, channels, used, start,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 @contextmanager

@@ -18,19 +18,20 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise, depthwise_plan
 from polyconv.algorithms.depthwise_block import channel_bytes, lane_of
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode
 from polyconv.algorithms.program import (
     Program,
     Request,
     Situation,
     Step,
+    address_of,
     common_words,
     fill_words,
     near_equal,
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
-from polyconv.kernels.depthwise_line import AHEAD, KINDS, SETTINGS, DepthwiseLine, depthwise_line
+from polyconv.kernels.depthwise_line import AHEAD, KINDS, SETTINGS, DepthwiseLine, Line, depthwise_line
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.objects import kernel
 from polyconv.runtime.arrays import aligned, words
@@ -70,7 +71,8 @@ def driver(k: Module, name: str, size: int, written: int, lane: int, flat: bool)
     Lines one after another are those of the axis before the last, or, ``flat``, of the channels if there is none.
     """
     kind = Type(f"i{8 * size}", lane)
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         along, zero = p.axes - 1, k.constant(INT, 0)
@@ -120,11 +122,11 @@ def driver(k: Module, name: str, size: int, written: int, lane: int, flat: bool)
                                 copy(here, at, count + p.copied, slot)
                         for source, skipped in ((slot, True), (here, False)) if not copying else ():
                             with k.when(inside, otherwise=skipped):
-                                k.call(
-                                    k.buffer(p.buffer("tiles") + (count - 1) * 16), p.buffer("settings"), source,
+                                k.call(k.buffer(p.buffer("tiles") + (count - 1) * 16), Line(
+                                    p.buffer("settings"), source,
                                     p.buffer("weights") + channel_ * p.w_channel, y + done * (lane * written),
                                     r + done * (lane * written), channel_, extent - (done + count - 1) * lane,
-                                )  # fmt: skip
+                                ))  # fmt: skip
                         part.next(done + count, slot + k.select(inside, 0, p.slot))
                     line.next(
                         part.results[1], channel_ + p.channel_line,
@@ -283,7 +285,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     flat, written = len(sweep) == 1, r.y.itemsize
     name = "flat_lines" if flat else "lines"
     label = f"depthwise {name} {size} {written} {lane}"
-    found = kernel(label, (name,), lambda k: driver(k, name, size, written, lane, flat), r.target, check=r.check)
+    address = address_of(r, label, name, Driver, lambda k, name: driver(k, name, size, written, lane, flat))
     of_sweep = (last.taps, last.first_tap, last.tap_step)
     weights = r.packed(("depthwise line", arith.name, of_sweep), lambda: _packed(r.weights(sweep)))
     kinds = Counter(across for across, _ in plan.entries)  # the last may have less
@@ -302,7 +304,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
         **{f"{n}_line": 0 if o is None else o.c if flat else o.spatial[-2] * step for n, o, step in of_lines},
         "channel_line": int(flat), "ahead": AHEAD if _asks(s, sweep) else 0,
     })  # fmt: skip
-    return Step(found[name], fill_words(WORDS, values, keep), values["items"])
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
 def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Sweep) -> list[int]:
@@ -319,7 +321,7 @@ def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Swee
         def tile(k: Module, vectors: int = vectors) -> None:
             depthwise_line(k, "tile", spec, lane, vectors, f16c=r.target.converts_f16)
 
-        found = kernel(f"{spec} {lane} {vectors}", ("tile",), tile, r.target, check=r.check)
+        found = kernel(f"{spec} {lane} {vectors}", {"tile": Line}, tile, r.target, check=r.check)
         table[2 * (vectors - 1)] = found["tile"]
     return table
 

@@ -16,13 +16,12 @@ from typing import Any
 
 from polyconv.algorithms import depthwise, depthwise_driver, depthwise_plan
 from polyconv.algorithms.depthwise_plan import Plan
-from polyconv.algorithms.panel import Item, Words, axis_record, decode
-from polyconv.algorithms.program import Operand, Program, Request, Situation, accumulator_arithmetic
+from polyconv.algorithms.panel import Driver, Item, Words, axis_record, decode
+from polyconv.algorithms.program import Operand, Program, Request, Situation, accumulator_arithmetic, address_of
 from polyconv.algorithms.sweep import Sweep, mean_taps, sweeps
 from polyconv.kernels.depthwise import LIST_HEADER
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
-from polyconv.kernels.objects import kernel
 
 __all__ = ["applicable", "build", "cost", "workspace"]
 
@@ -51,7 +50,8 @@ _MORE = (
 
 def driver(k: Module, name: str, size: int, lane: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module, for vectors of elements of ``size`` bytes."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, (*depthwise_driver.WORDS, *_MORE))
         item = decode(k, p, number, workspace)
         lists, planes = workspace + p.list, workspace + p.planes
@@ -223,7 +223,7 @@ def build(r: Request) -> Program:
     size, lane = r.x.itemsize, lanes(r.target, r.arith)
     name = "panel"
     label = f"depthwise {name} {size} {lane}"
-    address = kernel(label, (name,), lambda k: driver(k, name, size, lane), r.target, check=r.check)[name]
+    address = address_of(r, label, name, Driver, lambda k, name: driver(k, name, size, lane))
     steps = []
     for sweep, order, held in _of_problem(r.situation):
         assert held is not None

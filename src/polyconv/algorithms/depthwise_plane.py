@@ -20,13 +20,14 @@ from polyconv.algorithms import depthwise, depthwise_plan
 from polyconv.algorithms.depthwise_block import channel_bytes, lane_of, outer_list, results_place, workspace
 from polyconv.algorithms.depthwise_driver import near_equal_parts
 from polyconv.algorithms.depthwise_plan import parts_of_phases
-from polyconv.algorithms.panel import COMMON, Words, axis_record, decode
+from polyconv.algorithms.panel import COMMON, Driver, Words, axis_record, decode
 from polyconv.algorithms.program import (
     Operand,
     Program,
     Request,
     Situation,
     Step,
+    address_of,
     common_words,
     fill_words,
     near_equal,
@@ -38,6 +39,7 @@ from polyconv.kernels.depthwise_plane import (
     SPAN,
     STRIPS,
     DepthwisePlane,
+    RowsOfOutputs,
     depthwise_plane,
     loads,
 )
@@ -87,7 +89,8 @@ BAND = ("first", "rows", "entry", "entries")
 
 def driver(k: Module, name: str, alone: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module; rows share inputs or stand ``alone``."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         down = p.axes - 2
@@ -100,12 +103,12 @@ def driver(k: Module, name: str, alone: bool) -> None:
         def call(first: Value, o: Value, height: Value, entries: Buffer, taps: Value) -> None:
             row = item.origin(down) + o * rows.stride
             o = item.first(down) + o
-            k.call(
-                k.buffer(p.buffer("tiles") + (height - 1) * 16), p.buffer("settings"),
+            k.call(k.buffer(p.buffer("tiles") + (height - 1) * 16), RowsOfOutputs(
+                p.buffer("settings"),
                 x + first * p.x_c + row * rows.x_stride, entries, taps, p.buffer("weights") + first * p.w_channel,
                 y + first * p.y_c + o * rows.y_stride, other + first * p.r_c + o * rows.r_stride,
                 first, k.minimum(p.together, end - first), row,
-            )  # fmt: skip
+            ))  # fmt: skip
 
         if alone:
             with k.loop(begin, end, p.together) as channel, k.loop(0, p.bands) as number_of_band:
@@ -231,7 +234,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     alone = _alone(sweep, lane_of(s))
     most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
     name = "planes_alone" if alone else "planes"
-    address = kernel(f"depthwise {name}", (name,), lambda k: driver(k, name, alone), r.target, check=r.check)[name]
+    address = address_of(r, f"depthwise {name}", name, Driver, lambda k, name: driver(k, name, alone))
     if s.threads > 1 and not alone:
         items = (p.n or 0) * -(-p.c // chunk) * math.prod(axis.out for axis in outer)
         parts = -(-4 * s.threads // max(1, items))
@@ -339,7 +342,7 @@ def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int
         def tile(k: Module, n: int = n) -> None:
             depthwise_plane(k, "tile", spec, lane, n)
 
-        found = kernel(f"{spec} {lane} {n}", ("tile",), tile, r.target, check=r.check)
+        found = kernel(f"{spec} {lane} {n}", {"tile": RowsOfOutputs}, tile, r.target, check=r.check)
         table[2 * (n - 1)] = found["tile"]
     return table
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.packing import LATE, Set, late_sets, late_words, packed_sets, when_needed
 from polyconv.algorithms.panel import (
     COMMON,
+    Driver,
     Item,
     Words,
     ahead_place,
@@ -56,7 +57,8 @@ from polyconv.algorithms.program import (
     image_bytes,
     is_apart,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     near_equal_sizes,
     plane_words,
@@ -78,18 +80,20 @@ from polyconv.algorithms.sweep import (
     sweeps,
     whole_bands,
 )
-from polyconv.kernels.fused import FusedTile
+from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.isa import channel_tile as channel_tile_rows
 from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.layout import Move
+from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.tile import FIRST, LAST, ROW_WORDS
+from polyconv.kernels.signature import Address, Int, Signature
+from polyconv.kernels.tile import FIRST, LAST, ROW_WORDS, EdgeTile
+from polyconv.kernels.unzip import ListedMoveIn, MoveApart
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
 __all__ = [
-    "again_words", "again_workspace", "applicable", "arithmetic", "build", "careful_applicable",
+    "DirectBox", "again_words", "again_workspace", "applicable", "arithmetic", "build", "careful_applicable",
     "careful_build", "careful_cost", "cost", "pack_panel", "plain_words", "sweep_cost", "sweep_step", "sweep_workspace",
     "workspace",
 ]  # fmt: skip
@@ -155,31 +159,41 @@ def driver(k: Module, name: str) -> None:
     The same code serves every element type: it moves bytes and calls moves and tiles through tables.
     """
     _box_body(k, f"{name}_box")
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, words, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, words, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, words, WORDS)
         item = decode(k, p, number, workspace)
         first = item.split * p.split_blocks
         end = k.minimum(first + p.split_blocks, p.blocks)
-        k.call(f"{name}_box", frame, words, workspace, item.n, item.g, first, end)
+        k.call(f"{name}_box", DirectBox(frame, words, workspace, item.n, item.g, first, end))
 
 
-def repair_address(r: Request) -> int:
-    """Address of a function that computes boxes for an algorithm whose own results are not finite.
+def repair_address(r: Request) -> Address[DirectBox]:
+    """Address of the ``DirectBox`` that computes boxes for an algorithm whose own results are not finite.
 
-    ``(frame, words, workspace, n, g, first, end)``: as ``_box_body`` says, with ``again_words`` or ``plain_words``.
+    Its words are ``again_words`` or ``plain_words``.
     """
-    return _kernel(r)["direct_box"]
+    return _kernel(r)[1]
+
+
+class DirectBox(Signature):
+    """Blocks first..end of outputs of a box, which stands in the workspace's header as ``decode`` leaves it."""
+
+    frame: Buffer
+    words: Buffer
+    workspace: Buffer
+    n: Int
+    g: Int
+    first: Int
+    end: Int
 
 
 def _box_body(k: Module, name: str) -> None:
-    """Add ``name(frame, words, workspace, n, g, first, end)``: blocks first..end of outputs of a box.
-
-    The box stands in the workspace's header, as ``decode`` leaves it.
-    """
-    arguments = ("buffer", "buffer", "buffer", "int", "int", "int", "int")
-    with k.function(name, *arguments) as (frame, words, workspace, n, g, first_block, end_block):
-        p = Words(k, words, WORDS)
-        item = Item(k, workspace, n, g, k.constant(INT, 0))
+    """Add the function that computes blocks of outputs of a box."""
+    with k.function(name, DirectBox) as given:
+        frame, workspace, first_block, end_block = given.frame, given.workspace, given.first, given.end
+        p = Words(k, given.words, WORDS)
+        item = Item(k, workspace, given.n, given.g, k.constant(INT, 0))
         rows = box_rows(k, p, item)
         when_needed(k, p)
         k.clear(workspace + p.scratch, 256)  # sums start from these zeros
@@ -270,24 +284,26 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
         first = k.word(place)
         pixels_in = panel + first * p.row_bytes
         with k.when(fused):
-            k.call(
-                k.buffer(place, 1), pixels_in, p.row_bytes, list_, entries, weights, y + first * last.y_stride,
-                last.y_stride, r + first * last.r_stride, last.r_stride, 1, p.last_lanes, bias, scale,
-                p.buffer("constants"), workspace,
-            )  # fmt: skip
+            k.call(k.buffer(place, 1), Walk(
+                pixels_in, p.row_bytes, list_, entries, weights, y + first * last.y_stride, last.y_stride,
+                r + first * last.r_stride, last.r_stride, 1, p.last_lanes, bias, scale, p.buffer("constants"),
+                workspace,
+            ))  # fmt: skip
         with k.when(fused, otherwise=True):
             with k.when(p.ask_results.equals(1)), k.loop(0, outputs) as one:
                 k.prefetch(y + (first * last.y_stride + one.index * p.y_c), writing=True)
             met = k.select(first.equals(0), edges[0], 0) | k.select(tile.index + 1 < tile_count, 0, edges[1])
-            k.call(
-                k.buffer(place, 1), pixels_in, entries, list_, weights, workspace + (start + first * start_row),
-                start_row, workspace + (slot + first * sum_row), sum_row, met, *soon.place(k, p, row, tile.index),
-            )  # fmt: skip
+            function = k.buffer(place, 1)
+            from_, to = workspace + (start + first * start_row), workspace + (slot + first * sum_row)
+            early, pace = soon.place(k, p, row, tile.index)
+            k.call(function, EdgeTile(
+                pixels_in, entries, list_, weights, from_, start_row, to, sum_row, met, early, pace
+            ))
     with k.when(chunk.equals(p.chunks - 1) & p.fused.equals(0)):
-        k.call(
-            p.buffer("move_out"), workspace + slot, sum_row, p.word_bytes, y, last.y_stride, p.y_c, pixels, outputs,
+        k.call(p.buffer("move_out"), MoveOut(
+            workspace + slot, sum_row, p.word_bytes, y, last.y_stride, p.y_c, pixels, outputs,
             bias, scale, r, last.r_stride, p.r_c, p.buffer("constants"),
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value, sum_row: Value, weights: Buffer,
@@ -298,9 +314,9 @@ def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value
     with k.loop(0, item.extent(p.axes - 1)) as pixel:
         sums = workspace + (slot + pixel.index * sum_row)
         with k.when(chunk.equals(0)):
-            k.call(
-                one_row, panel, 0, p.buffer("entries"), weights, workspace + p.scratch, 0, sums, 0, 0, panel, 0
-            )
+            k.call(one_row, EdgeTile(
+                panel, 0, p.buffer("entries"), weights, workspace + p.scratch, 0, sums, 0, 0, panel, 0,
+            ))
         with k.loop(0, entries) as entry:
             record = p.buffer("entries") + (chunk * p.chunk_entries + entry.index) * 24
             offsets = p.buffer("offsets") + (entry.index % p.taps) * p.axes * 8
@@ -314,10 +330,10 @@ def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value
                 within = k.cast("zext", position.below(axis_words.inp), INT)
                 back.next(k.select(is_last, q, q // item.extent(axis)), inside & within)
             with k.when(back.results[1].equals(1)):
-                k.call(
-                    one_row, panel + pixel.index * p.row_bytes, 1, record, weights, sums, sum_row, sums, sum_row, 0,
+                k.call(one_row, EdgeTile(
+                    panel + pixel.index * p.row_bytes, 1, record, weights, sums, sum_row, sums, sum_row, 0,
                     panel, 0,
-                )  # fmt: skip
+                ))  # fmt: skip
 
 
 def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
@@ -345,11 +361,11 @@ def _pack_planes(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, firs
             with k.loop(0, y.lines * p.line_bytes, 64) as part:
                 k.clear(lines + part.index, 64)
             with k.when(pixels > 0):
-                k.call(
-                    p.buffer("move_planes"), planes, last.x_stride, p.x_c, lines + top * p.line_bytes, p.row_bytes,
+                k.call(p.buffer("move_planes"), ListedMoveIn(
+                    planes, last.x_stride, p.x_c, lines + top * p.line_bytes, p.row_bytes,
                     p.channel_bytes, pixels, k.minimum(p.block_channels, chunk - block.index), p.zero_point,
                     p.buffer("plane_places"),
-                )  # fmt: skip
+                ))  # fmt: skip
             block.next(planes + p.block_channels * p.x_c, lines + p.block_bytes)
 
 
@@ -376,15 +392,15 @@ def _pack_lines(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first
                 with k.loop(0, 2) as side:
                     _clear(k, p, target, side.index * end, k.select(side.index.equals(0), before, count))
                 with k.when(apart):
-                    k.call(
-                        p.buffer("move_apart"), x_block, pixel_step, p.x_c, target, p.row_bytes, p.channel_bytes,
+                    k.call(p.buffer("move_apart"), MoveApart(
+                        x_block, pixel_step, p.x_c, target, p.row_bytes, p.channel_bytes,
                         end - head, here, p.zero_point, p.buffer("residue_places"), head,
-                    )  # fmt: skip
+                    ))  # fmt: skip
                 with k.when(apart, otherwise=True):
-                    k.call(
-                        p.buffer("move_in"), x_block, pixel_step, p.x_c,
+                    k.call(p.buffer("move_in"), MoveIn(
+                        x_block, pixel_step, p.x_c,
                         target + head * p.row_bytes, p.row_bytes, p.channel_bytes, end - head, here, p.zero_point,
-                    )  # fmt: skip
+                    ))  # fmt: skip
                 step.next(target + p.block_bytes, x_block + p.block_channels * p.x_c)
 
         fill(k, p, item, x, first + some.index, put)
@@ -502,11 +518,16 @@ def sweep_step(r: Request, sweep: Sweep, keep: list[Any], *, careful: bool = Fal
     values = _dense_words(r, sweep, plan, careful, keep)
     if plan.box[-1] == sweep[-1].out and r.arith.channels == 1:
         values |= plane_words(r, sweep, plan.held, plan.line_bytes, plan.row_bytes)
-    return Step(_kernel(r)["direct"], fill_words(WORDS, values, keep), values["items"])
+    return Step(_kernel(r)[0], fill_words(WORDS, values, keep), values["items"])
 
 
-def _kernel(r: Request) -> dict[str, int]:
-    return kernel("direct", ("direct", "direct_box"), lambda k: driver(k, "direct"), r.target, check=r.check)
+def _kernel(r: Request) -> tuple[Address[Driver], Address[DirectBox]]:
+    """Addresses of the driver and of the function that computes a box for it."""
+    functions: dict[str, type[Signature]] = {"direct": Driver, "direct_box": DirectBox}
+    found: dict[str, Address[Any]] = kernel(
+        "direct", functions, lambda k: driver(k, "direct"), r.target, check=r.check
+    )
+    return found["direct"], found["direct_box"]
 
 
 def careful_cost(s: Situation) -> dict[str, float]:
@@ -769,8 +790,8 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
         "fused": int(fused), "last_lanes": last_lanes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants, **apart_words(r, last, plan.held[-1], "c", plan.row_bytes, element),
-        "move_in": move_address(r, Move(p.x, element, along_in(r, last, "c"))),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
+        "move_in": move_in_address(r, Move(p.x, element, along_in(r, last, "c"))),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
     })  # fmt: skip
     return values
 

@@ -16,24 +16,28 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise, direct
 from polyconv.algorithms.fft_plan import FEW_TAPS, Plan, parts, radices, workspace
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, decode
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode
 from polyconv.algorithms.program import (
     Operand,
     Program,
     Request,
     Step,
+    address_of,
     along_in,
     along_out,
     common_words,
     fill_words,
-    move_address,
+    move_in_address,
+    move_out_address,
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep
 from polyconv.kernels import fft
+from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan, Spread
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
-from polyconv.kernels.layout import Move
+from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address, Signature
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = ["build"]
@@ -66,7 +70,8 @@ rows, or every second pixel of the only axis; its outputs begin with ``first``, 
 def driver(k: Module, name: str, kind: str, vector_bytes: int, element: str, lanes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` of a kind to a module."""
     of_lane = vector(element, lanes)
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         used = _runs(k, p, item, workspace, number, kind)
@@ -87,9 +92,9 @@ def _single(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, u
     target = planes + p.target
     with k.loop(*outputs) as block:
         weights = p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block)
-        k.call(
-            p.buffer("product"), planes, p.plane, p.inputs, p.buffer("pairs"), p.pair_count, weights, target
-        )  # fmt: skip
+        k.call(p.buffer("product"), PairProduct(
+            planes, p.plane, p.inputs, p.buffer("pairs"), p.pair_count, weights, target,
+        ))  # fmt: skip
         _back(k, p, item, frame, workspace, target, block.index, workspace + p.seen, kind)
 
 
@@ -107,17 +112,17 @@ def _several(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, 
         k.store(tile.index, runs, 8)
         k.store(here, runs + 16, 8)
         _forward(k, p, item, frame, workspace, plane, channel, here, kind, of_lane)
-        k.call(p.buffer("apart"), plane, p.buffer("pairs"), p.pair_count)
+        k.call(p.buffer("apart"), Pairs(plane, p.buffer("pairs"), p.pair_count))
     target = planes + p.target
     with k.loop(*outputs) as block:
         weights = p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block)
-        k.call(
-            k.buffer(p.buffer("products") + (used - 1) * 16), planes, tile_step, p.plane, p.channels,
+        k.call(k.buffer(p.buffer("products") + (used - 1) * 16), ChannelProduct(
+            planes, tile_step, p.plane, p.channels,
             p.buffer("slots"), p.slot_count, weights, target, p.plane,
-        )  # fmt: skip
+        ))  # fmt: skip
         with k.loop(0, used) as tile:
             plane = target + tile.index * p.plane
-            k.call(p.buffer("unite"), plane, p.buffer("pairs"), p.pair_count)
+            k.call(p.buffer("unite"), Pairs(plane, p.buffer("pairs"), p.pair_count))
             k.store(tile.index, runs, 8)
             seen = workspace + (p.seen + tile.index * of_lane.bytes)
             _back(k, p, item, frame, workspace, plane, block.index, seen, kind)
@@ -227,15 +232,15 @@ def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: 
                     _clear(k, p, points, end, p.points, zero)
                 there = end > head
                 with k.when(there):
-                    k.call(
-                        p.buffer("move_in"), x + (offset + (at + head * step) * along.x_stride),
+                    k.call(p.buffer("move_in"), MoveIn(
+                        x + (offset + (at + head * step) * along.x_stride),
                         step * along.x_stride, p.x_lane, points + (head * p.point + first * p.element), p.point,
                         p.element, end - head, count, 0,
-                    )  # fmt: skip
+                    ))  # fmt: skip
                 run.next(run.values[0] | k.cast("zext", there, INT))
             parts.next(*run.results)
             if kind == "shared":
-                k.call(p.buffer("spread"), points, p.points, p.point)
+                k.call(p.buffer("spread"), Spread(points, p.points, p.point))
         with k.when(parts.results[0].equals(1)):
             _passes(k, p, plane, record, 1, row_lines.forward, row_lines.passes)
 
@@ -244,10 +249,10 @@ def _passes(k: Module, p: Words, plane: Buffer, places: Buffer, lines: Value | i
             count: Value) -> None:  # fmt: skip
     with k.loop(0, count) as each:
         one = Words(k, p.buffer("passes"), _PASS).at(first + each.index, len(_PASS) + 2)
-        k.call(
-            one.buffer("function"), plane, places, lines, one.leg, one.inner, one.step, one.outer, one.outer_step,
+        k.call(one.buffer("function"), Pass(
+            plane, places, lines, one.leg, one.inner, one.step, one.outer, one.outer_step,
             one.buffer("twiddles"),
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _columns(k: Module, p: Words, plane: Buffer, axis: Value, way: str) -> None:
@@ -296,14 +301,14 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
                     pixels = (here.extent(last) - of_part.first + of_part.step - 1) // of_part.step
                     pixels = k.select(here.extent(last) > of_part.first, k.minimum(pixels, of_part.count), 0)
                     with k.when(inside.equals(1) & (pixels > 0)):
-                        k.call(p.buffer("scan"), points, of_part.count, step, seen)
-                        k.call(
-                            p.buffer("move_out"), points + first * p.element, step, p.element,
+                        k.call(p.buffer("scan"), Scan(points, of_part.count, step, seen))
+                        k.call(p.buffer("move_out"), MoveOut(
+                            points + first * p.element, step, p.element,
                             k.buffer(frame, 2) + (y + o * along.y_stride), of_part.step * along.y_stride, p.y_lane,
                             pixels, count, p.buffer("bias") + bias, p.buffer("bias"),
                             k.buffer(frame, 4) + (r + o * along.r_stride), of_part.step * along.r_stride, p.r_lane,
                             p.buffer("constants"),
-                        )  # fmt: skip
+                        ))  # fmt: skip
 
 
 def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, number: Value, used: Value,
@@ -312,7 +317,7 @@ def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, n
     seen, free = workspace + p.seen, workspace + p.planes
     if kind == "own":
         with k.when(k.any(k.load(of_lane, seen).is_nan()) > 0):
-            k.call(p.buffer("again"), frame, p.buffer("again_words"), number, free)
+            k.call(p.buffer("again"), Driver(frame, p.buffer("again_words"), number, free))
         return
 
     blocks = (k.constant(INT, 0), p.again_blocks) if kind == "blocks" else outputs
@@ -320,7 +325,7 @@ def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, n
     def again(header: Buffer) -> None:
         with k.loop(0, p.axes * 3) as word:
             k.store(k.word(header, word.index), free + word.index * 8, 8)
-        k.call(p.buffer("again"), frame, p.buffer("again_words"), free, item.n, item.g, *blocks)
+        k.call(p.buffer("again"), direct.DirectBox(frame, p.buffer("again_words"), free, item.n, item.g, *blocks))
 
     if kind == "shared":
         with k.when(k.any(k.load(of_lane, seen).is_nan()) > 0):
@@ -347,10 +352,10 @@ def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
     axes, last = len(sweep), sweep[-1]
     group_in, group_out = p.c // p.groups, p.m // p.groups
     vector_bytes = r.target.vector_bytes
-    address = kernel(
-        f"fft {kind} {arith.accumulator}", ("fft",),
-        lambda k: driver(k, "fft", kind, vector_bytes, arith.accumulator, lane), r.target, check=r.check,
-    )["fft"]  # fmt: skip
+    address = address_of(
+        r, f"fft {kind} {arith.accumulator}", "fft", Driver,
+        lambda k, name: driver(k, name, kind, vector_bytes, arith.accumulator, lane),
+    )  # fmt: skip
     values = common_words(
         r, sweep, plan.outputs, [Lines((), (), ())] * axes, 1, keep, lane if kind == "own" else 1
     )
@@ -412,8 +417,8 @@ def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
         "bias_g": arith.bytes * (lane if kind == "own" else group_out * bias_words),
         "bias_block": arith.bytes * (1 if kind == "own" else lane),
         "bias": zeros() if bias is None else bias, "constants": r.constants, "word_bytes": arith.bytes,
-        "move_in": move_address(r, Move(p.x, arith.accumulator, moves_in)),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, moves_out, r.epilogue)),
+        "move_in": move_in_address(r, Move(p.x, arith.accumulator, moves_in)),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, moves_out, r.epilogue)),
         "again": again, "again_words": again_words, "again_blocks": again_blocks,
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
@@ -426,7 +431,8 @@ def _along(o: Operand, step: int) -> str:
     return "2" if o.spatial[-1] == o.itemsize and step == 2 else ""
 
 
-def _again(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> tuple[int, NDArray[np.int64], int]:
+def _again(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]
+           ) -> tuple[Address[Driver | direct.DirectBox], NDArray[np.int64], int]:  # fmt: skip
     """Driver, words and blocks of outputs of the algorithm that repairs."""
     if plan.kind == "own":
         step = depthwise.box_step(r, sweep, plan.outputs, plan.lane, keep)
@@ -549,13 +555,14 @@ def _lines(r: Request, plan: Plan, keep: list[Any]) -> dict[str, Any]:
     return {"axes_lines": words(lines), "offsets": words(offsets), "passes": words(table)}
 
 
-def _pass_functions(r: Request, radix: int) -> dict[str, int]:
+def _pass_functions(r: Request, radix: int) -> dict[str, Address[Pass]]:
     """Addresses of the passes of a radix."""
     element, count = r.arith.accumulator, r.target.vector_bytes // r.arith.bytes
     names = ("forward", "forward_last", "backward", "backward_first")
     return kernel(
-        f"fft radix {radix} {element}", names, lambda k: fft.passes(k, radix, element, count), r.target, check=r.check
-    )
+        f"fft radix {radix} {element}", dict.fromkeys(names, Pass), lambda k: fft.passes(k, radix, element, count),
+        r.target, check=r.check,
+    )  # fmt: skip
 
 
 def _functions(r: Request, plan: Plan) -> dict[str, Any]:
@@ -571,7 +578,7 @@ def _functions(r: Request, plan: Plan) -> dict[str, Any]:
         fft.apart(k, "apart", element, lane)
         fft.together(k, "unite", element, lane)
 
-    names = ("product", "scan", "spread")
+    names: dict[str, type[Signature]] = {"product": PairProduct, "scan": Scan, "spread": Spread}
     label = f"fft points {element}{' blocks' * (kind == 'blocks')}"
     found: dict[str, Any] = dict(kernel(label, names, points, r.target, check=r.check))
     if kind != "dense":
@@ -580,14 +587,13 @@ def _functions(r: Request, plan: Plan) -> dict[str, Any]:
     for tiles in range(1, plan.together + 1):
         used = tiles == plan.together or tiles == plan.count % plan.together
 
-        def product(k: Module, tiles: int = tiles) -> None:
-            fft.channel_product(k, "product", element, lane, tiles)
+        def product(k: Module, name: str, tiles: int = tiles) -> None:
+            fft.channel_product(k, name, element, lane, tiles)
 
         label = f"fft product {element} {tiles}"
-        products += [kernel(label, ("product",), product, r.target, check=r.check)["product"] if used else 0, 0]
-    return found | kernel(f"fft ends {element}", ("apart", "unite"), ends, r.target, check=r.check) | {
-        "products": words(products)
-    }  # fmt: skip
+        products += [address_of(r, label, "product", ChannelProduct, product) if used else 0, 0]
+    ways = dict.fromkeys(("apart", "unite"), Pairs)
+    return found | kernel(f"fft ends {element}", ways, ends, r.target, check=r.check) | {"products": words(products)}
 
 
 def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: Points) -> NDArray[Any]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import (
     COMMON,
+    Driver,
     Item,
     Words,
     ahead_place,
@@ -39,6 +40,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     ahead_words,
     along_in,
     along_out,
@@ -50,18 +52,21 @@ from polyconv.algorithms.program import (
     fused_address,
     is_apart,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     near_equal_sizes,
     tile_cycles,
     zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Family, Lines, Sweep, families, lines, sweeps
-from polyconv.kernels.fused import FusedTile
+from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_rows
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_rows
+from polyconv.kernels.signature import Address
+from polyconv.kernels.tile import PanelTile
+from polyconv.kernels.unzip import MoveApart
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
@@ -102,7 +107,8 @@ result and residual in bytes, then for every axis the outputs of the sweep, low 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         k.clear(workspace + p.scratch, 512)  # sums start from these zeros
@@ -147,15 +153,15 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
                 with k.when(words_ > 0):
                     zero_rows(k, place + first_ * p.word_bytes, p.plane_bytes, channels, words_, words_of_4)
         with k.when((end > head) & (p.residues > 1)):
-            k.call(
-                p.buffer("move_apart"), source, pixel_step, p.x_c, target, p.word_bytes, p.plane_bytes, end - head,
+            k.call(p.buffer("move_apart"), MoveApart(
+                source, pixel_step, p.x_c, target, p.word_bytes, p.plane_bytes, end - head,
                 channels, p.zero_point, p.buffer("residue_places"), head,
-            )  # fmt: skip
+            ))  # fmt: skip
         with k.when((end > head) & p.residues.equals(1)):
-            k.call(
-                p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
+            k.call(p.buffer("move_in"), MoveIn(
+                source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
                 p.plane_bytes, end - head, channels, p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     fill(k, p, item, x, first, put)
 
@@ -182,12 +188,12 @@ def _results(k: Module, p: Words, t: Words, item: Item, frame: Buffer, workspace
         for size, times, kind in ((less + 1, more, 0), (less, parts - more - cut, 0), (less, cut, t.most * 2)):
             first = begin * p.lanes
             with k.when(times > 0):
-                k.call(
-                    k.buffer(p.buffer("functions"), t.table + size * 2 + kind), panel + begin * p.lane_bytes, 0,
+                k.call(k.buffer(p.buffer("functions"), t.table + size * 2 + kind), Walk(
+                    panel + begin * p.lane_bytes, 0,
                     p.buffer("entries"), p.channels * p.channel_entries, weights, y + first * last.y_stride, p.y_c,
                     r + first * last.r_stride, p.r_c, times, last_lanes, p.buffer("bias") + channel,
                     p.buffer("scale") + channel, p.buffer("constants"), soon,
-                )  # fmt: skip
+                ))  # fmt: skip
             soon = soon + times * p.channels * (p.channel_entries * 64)
             begin = begin + size * times
 
@@ -212,12 +218,12 @@ def _sums(k: Module, p: Words, t: Words, item: Item, workspace: Buffer, slot: Va
         with k.loop(0, vectors, t.most) as v:
             here = k.minimum(vectors - v.index, t.most)
             at = v.index * p.lane_bytes
-            k.call(
-                k.buffer(p.buffer("functions"), t.table + here * 2), panel + at, channels * p.channel_entries,
+            k.call(k.buffer(p.buffer("functions"), t.table + here * 2), PanelTile(
+                panel + at, channels * p.channel_entries,
                 p.buffer("entries"), weights,
                 workspace + k.select(begins, p.scratch, sums + at), k.select(begins, 0, p.sum_row),
                 workspace + (sums + at), p.sum_row,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def _out(k: Module, p: Words, item: Item, frame: Buffer, sums: Buffer, rows: Value, first: Value, count: Value,
@@ -245,12 +251,12 @@ def _out(k: Module, p: Words, item: Item, frame: Buffer, sums: Buffer, rows: Val
         y_offset = y_offset + k.word(member) + low * last.y_stride
         r_offset = r_offset + k.word(member, 1) + low * last.r_stride
         with k.when(pixels > 0):
-            k.call(
-                p.buffer("move_out"), sums + place, p.word_bytes, p.sum_row,
+            k.call(p.buffer("move_out"), MoveOut(
+                sums + place, p.word_bytes, p.sum_row,
                 k.buffer(frame, 2) + (y_offset + first * p.y_c), last.y_stride, p.y_c, pixels, count,
                 p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes,
                 k.buffer(frame, 4) + (r_offset + first * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +287,7 @@ def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
     wide = r.target.vector_bytes
-    address = kernel("generic", ("generic",), lambda k: driver(k, "generic", wide), r.target, check=r.check)["generic"]
+    address = address_of(r, "generic", "generic", Driver, lambda k, name: driver(k, name, wide))
     found = _families(r.problem)
     plans = [_suited(r, family) for family in found]
     made = [_step(r, family, plan, address, keep) for family, plan in zip(found, plans, strict=True)]
@@ -514,7 +520,7 @@ def _in_order(o: Operand, order: tuple[int, ...]) -> Operand:
     return replace(o, spatial=tuple(o.spatial[a] for a in order))
 
 
-def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[Any]) -> Step:
+def _step(given: Request, family: Family, plan: _Plan, address: Address[Driver], keep: list[Any]) -> Step:
     sweep, order = plan.sweep, plan.order
     r = replace(
         given, x=_in_order(given.x, order), y=_in_order(given.y, order),
@@ -556,8 +562,8 @@ def _step(given: Request, family: Family, plan: _Plan, address: int, keep: list[
         "member_count": plan.members, "members": words(_members(r, family, order)),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants, **apart_words(r, last, plan.held[-1], "p", arith.bytes),
-        "move_in": move_address(r, Move(p.x, arith.accumulator, _along(r, last, plan.block_groups, reading=True))),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+        "move_in": move_in_address(r, Move(p.x, arith.accumulator, _along(r, last, plan.block_groups, reading=True))),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"] if group_out else 0)
 

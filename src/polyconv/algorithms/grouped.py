@@ -10,6 +10,7 @@ k eps sum|x||w|.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -17,32 +18,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_entries, row_place
+from polyconv.algorithms.panel import (
+    COMMON,
+    Driver,
+    Item,
+    Words,
+    axis_record,
+    box_rows,
+    decode,
+    fill,
+    row_entries,
+    row_place,
+)
 from polyconv.algorithms.program import (
     Program,
     Request,
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_in,
     along_out,
     boxes,
     common_words,
     fill_words,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     planes_collide,
     row_lists,
     zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, mean_taps, sweeps
-from polyconv.kernels.fused import FusedTile, of_sums
-from polyconv.kernels.grouped import ENTRY_WORDS, blocks_in, grouped_tile
+from polyconv.kernels.fused import FusedTile, Walk, of_sums
+from polyconv.kernels.grouped import ENTRY_WORDS, BlocksIn, blocks_in, grouped_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_words
+from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_words
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
@@ -75,7 +90,8 @@ move in takes all blocks of an item."""
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         first = item.g * p.item_blocks
@@ -102,15 +118,15 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
         target, pixels = target + head * p.pixel_bytes, end - head
         together = p.together.equals(1)
         with k.when((pixels > 0) & together):
-            k.call(
-                p.buffer("move_in"), source, pixel_step, target, p.pixel_bytes, p.block_bytes, pixels, channels,
+            k.call(p.buffer("move_in"), BlocksIn(
+                source, pixel_step, target, p.pixel_bytes, p.block_bytes, pixels, channels,
                 p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
         with k.loop(0, k.select((pixels > 0) & p.together.equals(0), channels, 0), p.lanes_used, [target]) as block:
-            k.call(
-                p.buffer("move_in"), source + block.index * p.x_c, pixel_step, p.x_c, block.values[0], p.pixel_bytes,
+            k.call(p.buffer("move_in"), MoveIn(
+                source + block.index * p.x_c, pixel_step, p.x_c, block.values[0], p.pixel_bytes,
                 p.word_bytes, pixels, k.minimum(channels - block.index, p.lanes_used), p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
             block.next(block.values[0] + p.block_bytes)
 
     fill(k, p, item, x, k.constant(INT, 0), put)
@@ -140,24 +156,25 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, bl
         with k.loop(0, k.word(table)) as tile:
             place = table + (tile.index * 32 + 8)
             first, times, function = k.word(place), k.word(place, 1), k.buffer(place, 2)
-            given = panel + first * p.row_step, p.row_step, entries, count, weights
-            rest = times, outputs, bias, scale, p.buffer("constants")
+            source, step = panel + first * p.row_step, p.row_step
+            rest = times, outputs, bias, scale, p.buffer("constants"), workspace
             with k.when(fused):
-                k.call(
-                    function, *given, y + first * last.y_stride, last.y_stride, r + first * last.r_stride,
-                    last.r_stride, *rest,
-                )  # fmt: skip
+                k.call(function, Walk(
+                    source, step, entries, count, weights, y + first * last.y_stride, last.y_stride,
+                    r + first * last.r_stride, last.r_stride, *rest,
+                ))  # fmt: skip
             with k.when(fused, otherwise=True):
-                k.call(function, *given, workspace + (slot + first * p.sum_row), p.sum_row, workspace, 0, *rest)
+                sums = workspace + (slot + first * p.sum_row)
+                k.call(function, Walk(source, step, entries, count, weights, sums, p.sum_row, workspace, 0, *rest))
         begins = waiting.equals(0)
         y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1
         leaves = waiting.equals(p.run_rows) | (row.index + 1).equals(rows)
         with k.when(leaves & p.fused.equals(0)):
-            k.call(
-                p.buffer("move_out"), workspace + p.slots, p.sum_row, p.word_bytes,
+            k.call(p.buffer("move_out"), MoveOut(
+                workspace + p.slots, p.sum_row, p.word_bytes,
                 k.buffer(frame, 2) + (y_run + beside_y), last.y_stride, p.y_c, waiting * pixels, outputs, bias, scale,
                 k.buffer(frame, 4) + (r_run + beside_r), last.r_stride, p.r_c, p.buffer("constants"),
-            )  # fmt: skip
+            ))  # fmt: skip
         row.next(k.select(leaves, 0, waiting), y_run, r_run)
 
 
@@ -317,12 +334,12 @@ def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
     wide = r.target.vector_bytes
-    address = kernel("grouped", ("grouped",), lambda k: driver(k, "grouped", wide), r.target, check=r.check)["grouped"]
+    address = address_of(r, "grouped", "grouped", Driver, lambda k, name: driver(k, name, wide))
     steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
     p, arith, plan = r.problem, r.arith, _plan(r.situation, r.arith, sweep)
     group, used, last = p.c // p.groups, lanes_used(r.situation, r.arith), sweep[-1]
     blocks, pixel = block_count(r.situation, arith), r.target.vector_bytes
@@ -359,22 +376,22 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
         "together": int(r.x.c == r.x.itemsize), "move_in": _move_in(r, replace(last, stride=plan.step), used),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _move_in(r: Request, last: Axis, used: int) -> int:
+def _move_in(r: Request, last: Axis, used: int) -> Address[MoveIn | BlocksIn]:
     """Address of the move into the panel."""
     if r.x.c != r.x.itemsize:
-        return move_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c")))
+        return move_in_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c")))
     spec = Move(r.problem.x, r.arith.accumulator, "cc")
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
 
-    def build(k: Module) -> None:
-        blocks_in(k, "move", spec, count, used, f16c=f16c)
+    def make(k: Module, name: str) -> None:
+        blocks_in(k, name, spec, count, used, f16c=f16c)
 
-    return kernel(f"grouped in {spec} {used}", ("move",), build, r.target, check=r.check)["move"]
+    return address_of(r, f"grouped in {spec} {used}", "move", BlocksIn, make)
 
 
 def of_blocks(p: Problem, used: int, blocks: int) -> Problem:
@@ -392,7 +409,7 @@ def _rows_follow(r: Request, sweep: Sweep) -> bool:
     return True
 
 
-def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = False) -> list[int]:
+def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = False) -> list[Address[Walk]]:
     """Addresses of the tiles of 1, 2, ... rows."""
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
     names = {f"tile{rows}": rows for rows in range(1, most_rows(r.target, group) + 1)}
@@ -401,11 +418,12 @@ def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = Fals
         for name, rows in names.items():
             grouped_tile(k, name, spec, count, rows, group, near=near, f16c=f16c)
 
-    found = kernel(f"grouped {spec} {group}{' near' * near}", tuple(names), build, r.target, check=r.check)
+    label = f"grouped {spec} {group}{' near' * near}"
+    found = kernel(label, dict.fromkeys(names, Walk), build, r.target, check=r.check)
     return [found[name] for name in names]
 
 
-def walks_of(functions: list[int], pixels: int, most: int) -> list[int]:
+def walks_of(functions: Sequence[int], pixels: int, most: int) -> list[int]:
     """Tiles of a row of pixels, equal ones together: (first pixel, times, function, 0) of each walk."""
     walks: list[int] = []
     for first, rows in near_equal(pixels, most):

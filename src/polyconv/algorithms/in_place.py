@@ -20,7 +20,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, grouped
-from polyconv.algorithms.panel import Words
+from polyconv.algorithms.panel import Driver, Words
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -28,6 +28,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_out,
     fill_words,
     fused_address,
@@ -38,14 +39,15 @@ from polyconv.algorithms.program import (
     zeros,
 )
 from polyconv.algorithms.sweep import Sweep, bands, sweeps
-from polyconv.kernels.fused import FusedTile
+from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import Module
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.plane import PlaneTile
+from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "build", "cost", "driver_address", "parts_of", "program_step", "runs", "workspace"]
+__all__ = ["applicable", "build", "cost", "driver", "parts_of", "program_step", "runs", "workspace"]
 
 _MOST_ENTRIES, _MOST_PIECES = 1 << 16, 1 << 12
 """Most entries of all lists, and most boxes of a sweep."""
@@ -65,7 +67,7 @@ WORDS = (
     "*entries", "*tiles", "table_words", "*weights", "*bias", "*scale", "*constants",
 )  # fmt: skip
 """The driver's words.  ``tiles`` holds a table for every length of a line and kind of block: a count, then (first
-output, times, function, 0) of every walk."""
+output, tiles, function, 0) of every walk; of planes the second are the lanes of the last vector."""
 
 PIECE = (
     "x", "y", "r", "entries", "count", "lines", "x_line", "y_line", "r_line", "x_step", "y_step", "r_step", "table",
@@ -77,9 +79,10 @@ BLOCK = ("x", "y", "r", "table", "weights", "words", "lanes")
 the lanes of its last vector."""
 
 
-def driver(k: Module, name: str) -> None:
-    """Add the driver ``name(frame, words, item, workspace)`` to a module: a part of the boxes of a block."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, _):
+def driver(k: Module, name: str, *, planes: bool = False) -> None:
+    """Add the driver to a module: a part of the boxes of a block, by tiles that walk, or those of ``planes``."""
+    with k.function(name, Driver) as given:
+        frame, table, number = given.frame, given.words, given.item
         p = Words(k, table, WORDS)
         part, n = number // p.blocks % p.parts, number // p.blocks // p.parts
         block = Words(k, p.buffer("block"), BLOCK).at(number % p.blocks, len(BLOCK))
@@ -95,13 +98,16 @@ def driver(k: Module, name: str) -> None:
             tiles = tiles + (piece.table + block.table) * p.table_words * 8
             with k.loop(0, piece.lines) as line, k.loop(0, k.word(tiles)) as walk:
                 place = tiles + (walk.index * 32 + 8)
-                at = k.word(place)
-                k.call(  # the last argument is for tiles that ask early; none here does, and others do not take it
-                    k.buffer(place, 2), x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step,
-                    entries, piece.count, weights, y + (piece.y + line.index * piece.y_line + at * piece.y_step),
-                    piece.y_step, r + (piece.r + line.index * piece.r_line + at * piece.r_step), piece.r_step,
-                    k.word(place, 1), block.lanes, bias, scale, constants, x,
+                at, function, second = k.word(place), k.buffer(place, 2), k.word(place, 1)
+                here = (
+                    x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step, entries, piece.count,
+                    weights, y + (piece.y + line.index * piece.y_line + at * piece.y_step), piece.y_step,
+                    r + (piece.r + line.index * piece.r_line + at * piece.r_step), piece.r_step,
                 )  # fmt: skip
+                if planes:
+                    k.call(function, PlaneTile(*here, second, bias, scale, constants))
+                else:
+                    k.call(function, Walk(*here, second, block.lanes, bias, scale, constants, x))
 
 
 def applicable(s: Situation) -> str | None:
@@ -252,17 +258,12 @@ def build(r: Request) -> Program:
         return grouped.build(r) if side_by_side else direct.build(r)
     form = _grouped_form(s, r.arith) if side_by_side else _channel_form(s, r.arith)
     keep: list[Any] = []
-    address = driver_address(r)
+    address = address_of(r, "in_place", "in_place", Driver, driver)
     steps = [_step(r, sweep, form, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), 0, tuple(keep))
 
 
-def driver_address(r: Request) -> int:
-    """Address of the driver."""
-    return kernel("in_place", ("in_place",), lambda k: driver(k, "in_place"), r.target, check=r.check)["in_place"]
-
-
-def _step(r: Request, sweep: Sweep, form: _Form, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, form: _Form, address: Address[Driver], keep: list[Any]) -> Step:
     arith = r.arith
     residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
@@ -298,7 +299,7 @@ def parts_of(r: Request, blocks: int) -> int:
     return max(parts, -(-image // near(_PART_BYTES)))
 
 
-def program_step(r: Request, sweep: Sweep, address: int, keep: list[Any], pieces: Sequence[Sequence[int]],
+def program_step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any], pieces: Sequence[Sequence[int]],
                  blocks: Sequence[Sequence[int]], entries: list[int], tables: Sequence[Sequence[int]],
                  packed: NDArray[Any]) -> Step:  # fmt: skip
     """Step of a sweep from its pieces (``PIECE``), blocks (``BLOCK``), entries and tables of walks."""
@@ -410,8 +411,8 @@ def _walks(r: Request, form: _Form, length: int, last: bool) -> list[int]:
         used = form.block_groups * group
         if not (p.c % used > 0 or used < lane if last else used == lane):
             return [0]
-        functions = grouped.tile_functions(r, FusedTile(r.arith.name, p.y, r.epilogue, last), group, near=True)
-        walks = grouped.walks_of(functions, length, form.most)
+        tiles = grouped.tile_functions(r, FusedTile(r.arith.name, p.y, r.epilogue, last), group, near=True)
+        walks = grouped.walks_of(tiles, length, form.most)
     else:
         vectors = form.last_vectors if last else form.vectors
         spec = FusedTile(r.arith.name, p.y, r.epilogue, last and (p.m // p.groups) % lane > 0)

@@ -16,7 +16,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
-from polyconv.algorithms.in_place import driver_address, parts_of, program_step, runs
+from polyconv.algorithms.in_place import driver, parts_of, program_step, runs
+from polyconv.algorithms.panel import Driver
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -24,6 +25,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_out,
     image_bytes,
     is_fusible,
@@ -33,8 +35,8 @@ from polyconv.algorithms.sweep import Sweep, bands, mean_taps, sweeps
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import Module
-from polyconv.kernels.objects import kernel
-from polyconv.kernels.plane import entry_words, plane_tile
+from polyconv.kernels.plane import PlaneTile, entry_words, plane_tile
+from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import aligned
 
@@ -150,7 +152,8 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
                 if box:
                     places[-2] += first
                 pieces.append(_piece(r, sweep, residual, places, count, lists[which], number * len(heights)))
-    return program_step(r, sweep, driver_address(r), keep, pieces, blocks, entries, tables, packed)
+    address = address_of(r, "in_planes", "in_planes", Driver, lambda k, name: driver(k, name, planes=True))
+    return program_step(r, sweep, address, keep, pieces, blocks, entries, tables, packed)
 
 
 def _piece(r: Request, sweep: Sweep, residual: Operand, places: list[int], lines: int, found: tuple[int, int],
@@ -185,15 +188,15 @@ def _entries(r: Request, sweep: Sweep, ranges: tuple[range, ...], begin: int, ve
                 yield from ((1 << b) - (1 << a) | a << 32 | b << 48 for a, b in spans)
 
 
-def _function(r: Request, rows: int, vectors: int, stride: int) -> int:
+def _function(r: Request, rows: int, vectors: int, stride: int) -> Address[PlaneTile]:
     """Address of a tile."""
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, edge=True)
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
 
-    def make(k: Module) -> None:
-        plane_tile(k, "tile", spec, count, rows, vectors, stride, f16c=f16c)
+    def make(k: Module, name: str) -> None:
+        plane_tile(k, name, spec, count, rows, vectors, stride, f16c=f16c)
 
-    return kernel(f"plane {spec} {rows} {vectors} {stride}", ("tile",), make, r.target, check=r.check)["tile"]
+    return address_of(r, f"plane {spec} {rows} {vectors} {stride}", "tile", PlaneTile, make)
 
 
 def _packed_weights(w: NDArray[Any], sets: list[tuple[int, int]]) -> NDArray[Any]:

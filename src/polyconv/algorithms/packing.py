@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import Words
-from polyconv.algorithms.program import Late, Request, Situation, Step, fill_words, move_address
+from polyconv.algorithms.panel import Driver, Words
+from polyconv.algorithms.program import Late, Request, Situation, Step, address_of, fill_words, move_in_address
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_words
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.layout import Move, MoveIn, zero_words
+from polyconv.kernels.signature import Signature
 from polyconv.runtime.arrays import unwritten, words
-from polyconv.runtime.threads import control_word, run_steps
 
 __all__ = [
     "LATE", "SOURCE", "TABLES_CYCLES", "Set", "bring_rows", "cycles", "forward_strides", "late_sets",
@@ -80,7 +79,8 @@ class Set:
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: an item is a set of a group."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (_, table, number, rows):
+    with k.function(name, Driver) as given:
+        table, number, rows = given.words, given.item, given.workspace
         p = Words(k, table, _WORDS)
         of_set, source, target = set_words(k, p, number)
         with k.when(p.straight.equals(1)):
@@ -91,13 +91,19 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             _place_rows(k, p, of_set, chunk.index, count, rows, target)
 
 
+class LatePacking(Signature):
+    """What packs weights when they are needed: the first of its words says whether they are there."""
+
+    words: Buffer
+
+
 def late_driver(k: Module, name: str) -> None:
-    """Add ``name(words)``: pack all sets of all groups.
+    """Add the function that packs all sets of all groups.
 
     Threads that need them at once all do so, and write the same: none waits for another.
     """
-    with k.function(name, "buffer") as (table,):
-        p = Words(k, table, _LATE_WORDS)
+    with k.function(name, LatePacking) as given:
+        p = Words(k, given.words, _LATE_WORDS)
         with k.loop(0, p.items) as number:
             of_set, source, target = set_words(k, p, number.index)
             with k.when(p.straight.equals(1)):
@@ -105,18 +111,18 @@ def late_driver(k: Module, name: str) -> None:
             with k.when(p.straight.equals(1), otherwise=True), k.loop(0, p.channels, p.block) as first:
                 count, row = k.minimum(p.block, p.channels - first.index), of_set.row
                 with k.loop(0, p.runs) as run:
-                    k.call(
-                        p.buffer("move_in"), source + (first.index * p.w_channel + run.index * p.w_run), p.w_pixel,
+                    k.call(p.buffer("move_in"), MoveIn(
+                        source + (first.index * p.w_channel + run.index * p.w_run), p.w_pixel,
                         p.w_output, target + (first.index * p.taps + run.index * count) * row, row, p.word_bytes, count,
                         of_set.outputs, 0,
-                    )  # fmt: skip
-        k.set_flag(table)
+                    ))  # fmt: skip
+        k.set_flag(given.words)
 
 
 def when_needed(k: Module, p: Words) -> None:
     """Pack the weights of words ``LATE``, unless they are there."""
     with k.when(k.flag(p.buffer("late")).equals(0)):
-        k.call(p.buffer("pack_late"), p.buffer("late"))
+        k.call(p.buffer("pack_late"), LatePacking(p.buffer("late")))
 
 
 def _place_rows(k: Module, p: Words, of_set: Words, start: Value, count: Value, rows: Buffer, target: Buffer) -> None:
@@ -130,9 +136,9 @@ def _place_rows(k: Module, p: Words, of_set: Words, start: Value, count: Value, 
         with k.loop(0, p.taps) as tap:
             source = rows + (c.index * p.taps + tap.index) * row
             at = first * p.taps + tap.index * size + (channel - first)
-            k.call(
-                p.buffer("place"), source, p.word_bytes, p.taps * row, target + at * row, p.word_bytes, 0, width, 1, 0
-            )
+            k.call(p.buffer("place"), MoveIn(
+                source, p.word_bytes, p.taps * row, target + at * row, p.word_bytes, 0, width, 1, 0,
+            ))
 
 
 def _rounded(channels: Value, together: Value) -> Value:
@@ -159,10 +165,10 @@ def bring_rows(k: Module, p: Words, of_set: Words, source: Buffer, first: Value,
 
 def _move_rows(k: Module, p: Words, of_set: Words, source: Buffer, first: Value, count: Value, rows: Buffer) -> None:
     with k.loop(0, p.runs) as run:
-        k.call(
-            p.buffer("move_in"), source + (first * p.w_channel + run.index * p.w_run), p.w_pixel, p.w_output,
+        k.call(p.buffer("move_in"), MoveIn(
+            source + (first * p.w_channel + run.index * p.w_run), p.w_pixel, p.w_output,
             rows + run.index * of_set.row, p.runs * of_set.row, p.word_bytes, count * p.run_rows, of_set.outputs, 0,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, size: int) -> NDArray[Any]:
@@ -180,15 +186,15 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
     if not w.size:
         return packed
     w = forward_strides(w)
-    name, vector_bytes = "pack weights", r.target.vector_bytes
-    address = kernel(name, ("pack",), lambda k: driver(k, "pack", vector_bytes), r.target, check=r.check)["pack"]
+    vector_bytes = r.target.vector_bytes
+    address = address_of(r, "pack weights", "pack", Driver, lambda k, name: driver(k, name, vector_bytes))
     row = w.shape[3] * max(s.width for s in sets) * w.itemsize
     pair, straight = r.arith.channels, r.arith.channels == 1 and 1 in (block, w.shape[3])
     chunk = max(pair, min(-(-w.shape[2] // pair) * pair, _SCRATCH_BYTES // row // pair * pair))
     keep: list[Any] = []
     values = source_words(r, w, sets, packed)
     spec = Move(*_types(r.arith), "pp") if pair == 1 else Move(*_types(r.arith), "pc", together=pair)
-    values.update({"straight": int(straight), "block": block, "chunk": chunk, "place": move_address(r, spec)})
+    values.update({"straight": int(straight), "block": block, "chunk": chunk, "place": move_in_address(r, spec)})
     run(r, Step(address, fill_words(_WORDS, values, keep), w.shape[0] * len(sets)), chunk * row, w.nbytes)
     return packed
 
@@ -209,8 +215,7 @@ def late_words(r: Request, late: Late | None) -> dict[str, Any]:
     """Values of ``LATE``; None where weights are there."""
     if late is None:
         return {"late": words([1]), "pack_late": 0}
-    address = kernel("pack weights late", ("late",), lambda k: late_driver(k, "late"), r.target, check=r.check)["late"]
-    return {"late": late.words, "pack_late": address}
+    return {"late": late.words, "pack_late": address_of(r, "pack weights late", "late", LatePacking, late_driver)}
 
 
 def _types(arith: Arithmetic) -> tuple[str, str]:
@@ -248,14 +253,11 @@ def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArr
         "source": (w.ctypes.data, reach), "w_group": w_group, "w_channel": w_channel, "w_run": 0 if flat else w_tap,
         "w_pixel": w.itemsize if flat else w_channel, "w_output": w_output, "runs": 1 if flat else taps,
         "run_rows": taps if flat else 1, "channels": c, "taps": taps, "together": r.arith.channels,
-        "word_bytes": w.itemsize, "move_in": move_address(r, Move(*_types(r.arith), along)),
+        "word_bytes": w.itemsize, "move_in": move_in_address(r, Move(*_types(r.arith), along)),
         "set_count": len(sets), "sets": words(list(itertools.chain.from_iterable(records))), "target": packed,
     }  # fmt: skip
 
 
 def run(r: Request, step: Step, scratch: int, size: int) -> None:
     """Run a step that packs so many bytes of weights."""
-    steps = words([step.driver, step.words.ctypes.data, step.words.nbytes, step.items])
-    threads = r.situation.threads if size >= _SHARED_BYTES else 1
-    run_steps(steps, words([0] * 10), scratch, environment=control_word(strict=True), threads=threads, wake=2,
-              check=r.check)  # fmt: skip
+    r.run(step, scratch, r.situation.threads if size >= _SHARED_BYTES else 1)

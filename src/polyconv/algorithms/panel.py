@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
-    "AXIS", "COMMON", "Item", "Words", "ahead_place", "box_rows", "decode", "fill", "line_place", "row_entries",
-    "row_list", "row_place", "row_source",
+    "AXIS", "COMMON", "Driver", "Item", "Words", "ahead_place", "box_rows", "decode", "fill", "line_place",
+    "row_entries", "row_list", "row_place", "row_source",
 ]  # fmt: skip
 
 # One record per axis of the tensor, outermost first; the last axis has one too.
@@ -39,6 +40,15 @@ COMMON = (
     "step", "zero_point", "panel", "scratch", "residues", "*residue_places", "*move_apart",
     "planes", "*plane_places", "*move_planes",
 )  # fmt: skip
+
+
+class Driver(Signature):
+    """An item of a step: the call's arrays, the step's words, which item it is, and the thread's workspace."""
+
+    frame: Buffer
+    words: Buffer
+    item: Int
+    workspace: Buffer
 
 
 class Words:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from polyconv.algorithms import points
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.pointwise import fill_step, is_inside, pieces
 from polyconv.algorithms.program import (
@@ -29,6 +29,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_in,
     along_out,
     apart_cycles,
@@ -36,7 +37,8 @@ from polyconv.algorithms.program import (
     fill_words,
     image_bytes,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal_sizes,
     planes_collide,
     thread_parts,
@@ -46,9 +48,10 @@ from polyconv.algorithms.program import (
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_words
+from polyconv.kernels.layout import Move, MoveIn, zero_words
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.unzip import STEPS, unzip
+from polyconv.kernels.signature import Address
+from polyconv.kernels.unzip import STEPS, Unzip, unzip
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
@@ -75,7 +78,8 @@ WORDS = (*PANEL, *points.WORDS, "folded", "x_pixel")
 def driver(k: Module, name: str, vector_bytes: int, *, pixels: bool, planes: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: lanes are pixels or channels, planes of pixels or not."""
     tiles = points.pixel_tiles_along if pixels else points.channel_tiles
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         x, panel = k.buffer(frame, 0), workspace + p.panel
@@ -151,11 +155,11 @@ def _unzip(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer) -> None:
             record = axis_record(k, p, axis)
             position = item.origin(axis) + k.word(p.buffer("positions"), record.positions + q % record.lines)
             back.next(q // record.lines, offset + position * record.x_stride)
-        k.call(
-            p.buffer("unzip"), x + back.results[1], p.x_c, p.row_step, p.row_dilation,
+        k.call(p.buffer("unzip"), Unzip(
+            x + back.results[1], p.x_c, p.row_step, p.row_dilation,
             panel + k.word(p.buffer("line_places"), line), p.entry_bytes, p.row_bytes, p.row_tap_bytes, p.tap_bytes,
             p.channels, rows, p.row_taps, item.extent(p.axes - 1), p.zero_point,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int, *, planes: bool) -> None:
@@ -176,10 +180,10 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
         clear(target, k.constant(INT, 0), head)
         clear(target, end, count)
         with k.when(end > head):
-            k.call(
-                p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
+            k.call(p.buffer("move_in"), MoveIn(
+                source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
                 p.entry_bytes, end - head, p.channels, p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     fill(k, p, item, x, k.constant(INT, 0), put)
 
@@ -394,10 +398,9 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
     fused = folded and is_fusible(p) and along in ("cc", "pp")
     name = f"patches {'pixels' if plan.pixels else 'channels'} {'planes' if plan.planes else 'rows'}"
     wide = r.target.vector_bytes
-    address = kernel(
-        name, ("driver",), lambda k: driver(k, "driver", wide, pixels=plan.pixels, planes=plan.planes), r.target,
-        check=r.check,
-    )["driver"]  # fmt: skip
+    address = address_of(
+        r, name, "driver", Driver, lambda k, name: driver(k, name, wide, pixels=plan.pixels, planes=plan.planes)
+    )
     form = "pixel" if plan.pixels else "channel"
     functions, records = points.set_tables(
         r, plan.sets, plan.entries, fused, form, lambda vectors: channel_tile(r.target, vectors),
@@ -421,7 +424,7 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
         "slot_step": block * arith.bytes,
         "slot_channel": -(-count // lane) * lane * arith.bytes if plan.pixels else arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+        "constants": r.constants, "move_out": move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
@@ -453,7 +456,7 @@ def panel_words(r: Request, sweep: Sweep, plan: Plan, splits: int, keep: list[An
         "run_places": words(run_places), "reach": words([(axis.taps - 1) * axis.dilation for axis in sweep]),
         "row_sets": math.prod(h.count for h in plan.held[:-2]) if unzips else 0, **_row_words(r, sweep, plan),
         "unzip": _unzip_address(r, last) if unzips else 0, "word_bytes": r.arith.bytes,
-        "move_in": move_address(r, Move(p.x, r.arith.accumulator, along)),
+        "move_in": move_in_address(r, Move(p.x, r.arith.accumulator, along)),
     }  # fmt: skip
 
 
@@ -470,7 +473,7 @@ def _row_words(r: Request, sweep: Sweep, plan: Plan) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _unzip_address(r: Request, last: Axis) -> int:
+def _unzip_address(r: Request, last: Axis) -> Address[Unzip]:
     """Address of the copy that takes rows of the last axis apart."""
     target, lane = r.target, lanes(r.target, r.arith)
     move = Move(r.problem.x, r.arith.accumulator, "pp")
@@ -478,7 +481,7 @@ def _unzip_address(r: Request, last: Axis) -> int:
     def build(k: Module) -> None:
         unzip(k, "unzip", move, lane, last.stride, last.taps, f16c=target.converts_f16)
 
-    return kernel(f"unzip {move} {last.stride} {last.taps}", ("unzip",), build, target, check=r.check)["unzip"]
+    return kernel(f"unzip {move} {last.stride} {last.taps}", {"unzip": Unzip}, build, target, check=r.check)["unzip"]
 
 
 def folds(sweep: Sweep, o: Operand) -> bool:

@@ -22,8 +22,17 @@ from polyconv.algorithms.program import Late, Request, Situation, image_bytes, n
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import MoveOut
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.point import channel_point_tile, listed_point_tile, pixel_point_tile, square_point_tile
+from polyconv.kernels.point import (
+    ListedPointTile,
+    PointTile,
+    channel_point_tile,
+    listed_point_tile,
+    pixel_point_tile,
+    square_point_tile,
+)
+from polyconv.kernels.signature import Address
 from polyconv.target import Target
 
 __all__ = ["SET", "WORDS", "Row", "channel_tiles", "cut_outputs", "most_rows", "move_row", "packed_weights",
@@ -79,10 +88,10 @@ class Row:
 def move_row(k: Module, row: Row, sums: Buffer, pixel: Value) -> None:
     """Sums of a row, ``pixel`` bytes apart, to its place, through the epilogue."""
     p, (bias, scale, constants) = row.p, row.tables
-    k.call(
-        p.buffer("move_out"), sums, pixel, p.slot_channel, row.y, row.y_pixel, p.y_c, row.pixels, row.set.outputs,
+    k.call(p.buffer("move_out"), MoveOut(
+        sums, pixel, p.slot_channel, row.y, row.y_pixel, p.y_c, row.pixels, row.set.outputs,
         bias, scale, row.r, row.r_pixel, p.r_c, constants,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def channel_tiles(k: Module, row: Row, slot: Buffer | None) -> None:
@@ -94,28 +103,34 @@ def channel_tiles(k: Module, row: Row, slot: Buffer | None) -> None:
     with k.loop(0, parts, carry=[k.constant(INT, 0)]) as tile:
         (first,) = tile.values
         count = share + k.cast("zext", tile.index < larger, INT)
-        k.call(
-            k.buffer(p.buffer("functions"), of_set.functions + count * 2), row.x + first * row.x_pixel, row.x_pixel,
-            row.x_entry, row.entries, row.weights, y + first * y_step, y_step, row.r + first * row.r_pixel,
-            row.r_pixel, of_set.there, *row.tables, of_set.early + row.away, of_set.early_step,
+        function = k.buffer(p.buffer("functions"), of_set.functions + count * 2)
+        x = row.x + first * row.x_pixel
+        rest = (
+            row.entries, row.weights, y + first * y_step, y_step, row.r + first * row.r_pixel, row.r_pixel,
+            of_set.there, *row.tables, of_set.early + row.away, of_set.early_step,
         )  # fmt: skip
+        if isinstance(row.x_entry, Buffer):
+            k.call(function, ListedPointTile(x, row.x_pixel, row.x_entry, *rest))
+        else:
+            k.call(function, PointTile(x, row.x_pixel, row.x_entry, *rest))
         tile.next(first + count)
 
 
 def pixel_tiles_along(k: Module, row: Row, slot: Buffer | None) -> None:
     """A row in the largest tiles there are, the last vector cut short; lanes are pixels."""
     p, of_set = row.p, row.set
+    assert not isinstance(row.x_entry, Buffer)
     y, y_step, size = (row.y, p.y_c, p.result_bytes) if slot is None else (slot, p.slot_channel, p.word_bytes)
     with k.loop(0, row.pixels, of_set.most * p.lanes) as tile:
         left = row.pixels - tile.index
         vectors = k.minimum((left + p.lanes - 1) // p.lanes, of_set.most)
         there = left - (vectors - 1) * p.lanes
         family = k.select(there < p.lanes, of_set.edges, of_set.functions)
-        k.call(
-            k.buffer(p.buffer("functions"), family + vectors * 2), row.x + tile.index * row.x_pixel, row.x_pixel,
+        k.call(k.buffer(p.buffer("functions"), family + vectors * 2), PointTile(
+            row.x + tile.index * row.x_pixel, row.x_pixel,
             row.x_entry, row.entries, row.weights, y + tile.index * size, y_step,
             row.r + tile.index * p.result_bytes, p.r_c, there, *row.tables, of_set.early + row.away, of_set.early_step,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 # -- planning and building -----------------------------------------------------------------------------
@@ -249,7 +264,7 @@ _MAKE = {"channel": channel_point_tile, "listed": listed_point_tile, "pixel": pi
 
 
 def _tiles(r: Request, form: str, fixed: int, sizes: Sequence[int], spec: FusedTile,
-           edges: Sequence[bool]) -> list[int]:  # fmt: skip
+           edges: Sequence[bool]) -> list[Address[PointTile | ListedPointTile]]:  # fmt: skip
     """Addresses of a family of tiles: of all sizes whole, or cut short, or first whole and then cut short."""
     make = _MAKE[form]
     kinds = {f"{'edge' if edge else 'whole'}{n}": (edge, n) for edge in edges for n in sizes}
@@ -260,7 +275,8 @@ def _tiles(r: Request, form: str, fixed: int, sizes: Sequence[int], spec: FusedT
             make(k, name, replace(spec, edge=edge), lanes(r.target, r.arith), *size, f16c=r.target.converts_f16)
 
     label = f"point {form} {spec} {fixed} {len(sizes)} {edges}"
-    found = kernel(label, tuple(kinds), build, r.target, check=r.check)
+    signature: type[PointTile | ListedPointTile] = ListedPointTile if form == "listed" else PointTile
+    found = kernel(label, dict.fromkeys(kinds, signature), build, r.target, check=r.check)
     return [found[name] for name in kinds]
 
 

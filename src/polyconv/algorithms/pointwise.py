@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import points
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_place
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.program import (
     LOADS,
@@ -33,6 +33,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_out,
     apart_cycles,
     boxes,
@@ -41,7 +42,7 @@ from polyconv.algorithms.program import (
     fill_words,
     image_bytes,
     is_fusible,
-    move_address,
+    move_out_address,
     near_equal_sizes,
     planes_collide,
     thread_parts,
@@ -53,7 +54,6 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
-from polyconv.kernels.objects import kernel
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
@@ -99,7 +99,8 @@ def driver(k: Module, name: str, *, pixels: bool, listed: bool = False) -> None:
     Entries lie so many bytes apart, or as a list says.
     """
     tiles = points.pixel_tiles_along if pixels else points.channel_tiles
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         rows = box_rows(k, p, item)
@@ -125,7 +126,8 @@ def _all_phases(p: Words, row: Row) -> Row:
 
 def fill_driver(k: Module, name: str) -> None:
     """Add the driver that gives outputs which meet only padding the epilogue of a sum of nothing."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         k.clear(workspace + p.slots, 256)  # a vector or two of zeros serve as all pixels
@@ -469,9 +471,7 @@ def _step(given: Request, family: _Family, expected: _Plan, keep: list[Any]) -> 
     plan = _fitting(r, axes, expected)
     pixels, listed = plan.pixels, _is_listed(family[0])
     name = f"pointwise {'pixels' if pixels else 'listed' if listed else 'channels'}"
-    address = kernel(
-        name, ("driver",), lambda k: driver(k, "driver", pixels=pixels, listed=listed), r.target, check=r.check
-    )
+    address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, pixels=pixels, listed=listed))
     along = along_out(r, _last_out(plan), "p" if pixels else "c")
     fused = is_fusible(p) and along in ("cc", "pp")
     entries, pixel_bytes = _entries(p, family[0]), axes[-1].stride * r.x.spatial[-1]
@@ -499,7 +499,7 @@ def _step(given: Request, family: _Family, expected: _Plan, keep: list[Any]) -> 
         "functions": words(functions), "fused": int(fused), "channels": _entries(p, family[0]),
         "entries": words(_list(given, family[0], most(plan.width))) if listed else zeros(),
     })  # fmt: skip
-    return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
 def _of_family(r: Request, family: _Family) -> NDArray[Any]:
@@ -560,7 +560,7 @@ def _places(r: Request, family: _Family, phases: int) -> list[list[tuple[int, in
 def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     r, axes = _with_folded(given, sweep)
     plan = _plan(r.situation, r.arith, axes, 1, "channel", 1)
-    address = kernel("pointwise fill", ("driver",), lambda k: fill_driver(k, "driver"), r.target, check=r.check)
+    address = address_of(r, "pointwise fill", "driver", Driver, fill_driver)
     move = Move(r.arith.accumulator, r.problem.y, along_out(r, axes[-1], "c"), r.epilogue)
     values = _words(r, axes, plan, 1, move, keep)
     r_c = 0 if r.residual is None else r.residual.c
@@ -572,7 +572,7 @@ def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
         "weights": zeros(), "w_group": 0, "set": words(records), "functions": zeros(), "fused": 0, "channels": 0,
         "entries": zeros(),
     })  # fmt: skip
-    return Step(address["driver"], fill_words(WORDS, values, keep), values["items"])
+    return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
 def _stacked(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
@@ -616,6 +616,6 @@ def _words(r: Request, axes: Sweep, plan: _Plan, splits: int, move: Move, keep: 
         "slot_step": plan.phases * block * arith.bytes,
         "slot_channel": plan.box[-1] * arith.bytes if plan.pixels else arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, "move_out": move_address(r, move),
+        "constants": r.constants, "move_out": move_out_address(r, move),
     })  # fmt: skip
     return values

@@ -11,21 +11,23 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import AXIS
+from polyconv.algorithms.panel import AXIS, Driver
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, bands_table
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile
+from polyconv.kernels.fused import FusedTile, Walk, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles, run_tiles
 from polyconv.kernels.isa import channel_tile as most_rows
-from polyconv.kernels.layout import Epilogue, Move, move
+from polyconv.kernels.language import Module
+from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, move
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.tile import channel_tile, edge_tile, pixel_tile
-from polyconv.kernels.unzip import move_apart, move_listed
+from polyconv.kernels.signature import Address, Signature
+from polyconv.kernels.tile import EdgeTile, PanelTile, channel_tile, edge_tile, pixel_tile
+from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
@@ -34,7 +36,8 @@ __all__ = [
     "FREE_BYTES", "MOST_LISTED", "Late", "Operand", "Program", "Request", "Situation", "Step",
     "accumulator_arithmetic", "ahead_words", "along_in", "along_out", "apart_cycles", "apart_words", "boxes",
     "bytes_between", "common_words", "edge_address", "far_cycles", "fill_words", "fused_address", "image_bytes",
-    "is_apart", "is_fusible", "listed_address", "move_address", "near_equal", "near_equal_sizes", "one_step",
+    "is_apart", "is_fusible", "listed_in_address", "listed_out_address", "move_in_address",
+    "move_out_address", "near_equal", "near_equal_sizes", "one_step",
     "own_bound", "plane_words", "planes_collide", "row_lists", "scheme_of", "thread_parts", "tile_addresses",
     "tile_cycles", "transform_refusal", "zeros",
 ]  # fmt: skip
@@ -159,6 +162,8 @@ class Request:
         point in 8-byte slots.
     zero_point : int
         Of the input.
+    run : callable
+        ``run(step, scratch, threads)``: do a step at once, with so many bytes of workspace for each thread.
     offset, mask : Operand or None
         Of a deformable convolution.
     channels : (int, int)
@@ -178,6 +183,7 @@ class Request:
     scale: NDArray[Any] | None
     constants: NDArray[Any]
     zero_point: int
+    run: Callable[[Step, int, int], None]
     offset: Operand | None = None
     mask: Operand | None = None
     channels: tuple[int, int] = (0, 0)
@@ -224,7 +230,7 @@ class Request:
 class Step:
     """A driver's address, its words, and how many items it has."""
 
-    driver: int
+    driver: Address[Driver]
     words: NDArray[np.int64]
     items: int
 
@@ -432,16 +438,28 @@ def _contiguous(o: Operand, channels: int, step: int, panel: str) -> str:
     return "2" if o.spatial[-1] == o.itemsize and step == 2 else ""
 
 
-def move_address(r: Request, spec: Move) -> int:
-    """Address of a move."""
-    target = r.target
-    element = ARITHMETIC[r.arithmetic]
-    count = target.vector_bytes // (2 if spec.element == "i16" else element.bytes)
+S = TypeVar("S", bound=Signature)
 
-    def build(k: Any) -> None:
-        move(k, "move", spec, count, f16c=target.converts_f16)
 
-    return kernel(f"{spec} {count}", ("move",), build, target, check=r.check)["move"]
+def address_of(r: Request, label: str, name: str, signature: type[S], make: Callable[[Module, str], None]
+               ) -> Address[S]:  # fmt: skip
+    """Address of a kernel's only function, which ``make(k, name)`` adds to a module."""
+    return kernel(label, {name: signature}, lambda k: make(k, name), r.target, check=r.check)[name]
+
+
+def move_in_address(r: Request, spec: Move) -> Address[MoveIn]:
+    """Address of a move into a panel."""
+    return _move_address(r, spec, MoveIn)
+
+
+def move_out_address(r: Request, spec: Move) -> Address[MoveOut]:
+    """Address of a move to the result."""
+    return _move_address(r, spec, MoveOut)
+
+
+def _move_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
+    count, f16c = r.target.vector_bytes // (2 if spec.element == "i16" else r.arith.bytes), r.target.converts_f16
+    return address_of(r, f"{spec} {count}", "move", signature, lambda k, name: move(k, name, spec, count, f16c=f16c))
 
 
 _APART = {"p": (2, 3, 4, 5, 8), "c": (2, 4, 8)}
@@ -479,7 +497,7 @@ def apart_words(r: Request, axis: Axis, held: Lines, panel: str, pixel_bytes: in
     def build(k: Any) -> None:
         move_apart(k, "move", spec, count, step, f16c=r.target.converts_f16)
 
-    address = kernel(f"{spec} {count} apart {step}", ("move",), build, r.target, check=r.check)["move"]
+    address = kernel(f"{spec} {count} apart {step}", {"move": MoveApart}, build, r.target, check=r.check)["move"]
     return {
         "step": 1, "run_count": 1, "runs": words([0, span, 0]), "residues": step, "residue_places": words(places),
         "move_apart": address,
@@ -514,32 +532,42 @@ def plane_words(r: Request, sweep: Sweep, held: Sequence[Lines], line_bytes: int
     spec, lines = Move(r.problem.x, r.arith.accumulator, "pc"), min(rows.count, sweep[-2].inp)
     places = [line * line_bytes + (last.pad + i) * row_bytes for line in range(lines) for i in range(last.inp)]
     return {
-        "planes": 1, "plane_places": words([*places, *places[-1:] * count]), "move_planes": listed_address(r, spec),
+        "planes": 1, "plane_places": words([*places, *places[-1:] * count]), "move_planes": listed_in_address(r, spec),
     }  # fmt: skip
 
 
-def listed_address(r: Request, spec: Move) -> int:
-    """Address of a move between planes and a panel that takes a list of places there."""
+def listed_in_address(r: Request, spec: Move) -> Address[ListedMoveIn]:
+    """Address of a move from planes into a panel that takes a list of places there."""
+    return _listed_address(r, spec, ListedMoveIn)
+
+
+def listed_out_address(r: Request, spec: Move) -> Address[ListedMoveOut]:
+    """Address of a move from a panel to planes that takes a list of places in the panel."""
+    return _listed_address(r, spec, ListedMoveOut)
+
+
+def _listed_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
     count = lanes(r.target, r.arith)
 
     def build(k: Any) -> None:
         move_listed(k, "move", spec, count, f16c=r.target.converts_f16)
 
-    return kernel(f"{spec} {count} listed", ("move",), build, r.target, check=r.check)["move"]
+    return kernel(f"{spec} {count} listed", {"move": signature}, build, r.target, check=r.check)["move"]
 
 
 _FAMILY = 7
 """Sizes of tiles that share a kernel: few enough to compile in 50 ms, enough that new extents rarely compile."""
 
 
-def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int, vectors: Sequence[int] | int) -> list[int]:
+def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int,
+                   vectors: Sequence[int] | int) -> list[Address[PanelTile]]:  # fmt: skip
     """Addresses of a family of tiles, for every number of rows and of vectors."""
     make = {"channel": channel_tile, "pixel": pixel_tile}[orientation]
     count = lanes(r.target, r.arith)
     heights = [rows] if isinstance(rows, int) else rows
     widths = [vectors] if isinstance(vectors, int) else vectors
     sizes = [(n, v) for n in heights for v in widths]
-    addresses: list[int] = []
+    addresses: list[Address[PanelTile]] = []
     for first in range(0, len(sizes), _FAMILY):
         names = {f"tile{n}x{v}": (n, v) for n, v in sizes[first : first + _FAMILY]}
 
@@ -548,7 +576,7 @@ def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int, vect
                 make(k, name, r.arith, count, n, v)
 
         label = f"{orientation} {r.arithmetic} {' '.join(names)}"
-        found = kernel(label, tuple(names), build, r.target, check=r.check)
+        found = kernel(label, dict.fromkeys(names, PanelTile), build, r.target, check=r.check)
         addresses += [found[name] for name in names]
     return addresses
 
@@ -557,7 +585,7 @@ _EDGES = 3
 """The same for tiles that leave out products with padding, three loops each."""
 
 
-def edge_address(r: Request, rows: int, vectors: int) -> int:
+def edge_address(r: Request, rows: int, vectors: int) -> Address[EdgeTile]:
     """Address of a tile that leaves out products with padding."""
     first = (rows - 1) // _EDGES * _EDGES + 1
     names = {f"tile{n}": n for n in range(first, min(first + _EDGES, most_rows(r.target, vectors) + 1))}
@@ -567,7 +595,7 @@ def edge_address(r: Request, rows: int, vectors: int) -> int:
             edge_tile(k, name, r.arith, lanes(r.target, r.arith), n, vectors)
 
     label = f"edge {r.arithmetic} {vectors} {first}-{first + len(names) - 1}"
-    return kernel(label, tuple(names), build, r.target, check=r.check)[f"tile{rows}"]
+    return kernel(label, dict.fromkeys(names, EdgeTile), build, r.target, check=r.check)[f"tile{rows}"]
 
 
 def is_fusible(p: Problem) -> bool:
@@ -575,7 +603,7 @@ def is_fusible(p: Problem) -> bool:
     return Epilogue(activation="" if p.activation is None else p.activation.name).is_cheap
 
 
-def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> int:
+def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> Address[Walk]:
     """Address of a fused tile."""
     count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.converts_f16
     by_rows = orientation == "channel"
@@ -589,7 +617,7 @@ def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vect
             make(k, name, spec, count, *((n, vectors) if by_rows else (rows, n)), f16c=f16c)
 
     label = f"{orientation} {spec} {vectors if by_rows else rows} {first}-{first + len(names) - 1}"
-    return kernel(label, tuple(names), build, r.target, check=r.check)[f"tile{size}"]
+    return kernel(label, dict.fromkeys(names, Walk), build, r.target, check=r.check)[f"tile{size}"]
 
 
 MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0
@@ -719,7 +747,7 @@ def thread_parts(threads: int, items: int, blocks: int, repeated: float) -> int:
     return -(-blocks // -(-blocks // found))
 
 
-def one_step(driver: int, table: NDArray[np.int64], items: int, workspace: int, keep: list[Any]) -> Program:
+def one_step(driver: Address[Driver], table: NDArray[np.int64], items: int, workspace: int, keep: list[Any]) -> Program:
     """Program of a single step."""
     return Program((Step(driver, table, items),) if items else (), workspace, tuple(keep))
 

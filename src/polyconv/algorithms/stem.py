@@ -20,6 +20,7 @@ from typing import Any
 from polyconv.algorithms.direct import group_in_words, packed_weights
 from polyconv.algorithms.panel import (
     COMMON,
+    Driver,
     Item,
     Words,
     ahead_place,
@@ -37,6 +38,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     ahead_words,
     along_out,
     boxes,
@@ -46,7 +48,8 @@ from polyconv.algorithms.program import (
     fused_address,
     image_bytes,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     planes_collide,
     row_lists,
@@ -66,11 +69,10 @@ from polyconv.algorithms.sweep import (
     whole_bands,
 )
 from polyconv.kernels.convert import LLVM_NAMES
-from polyconv.kernels.fused import FusedTile, of_sums
+from polyconv.kernels.fused import FusedTile, Walk, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_words
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_words
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
@@ -125,7 +127,8 @@ _TILE_WORDS = len(_TILE) + 1
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         x = k.buffer(frame, 0)
@@ -152,11 +155,11 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
         with k.when(end > head):
             pixels = end - head
             dense = p.dense.equals(1)
-            k.call(
-                p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
+            k.call(p.buffer("move_in"), MoveIn(
+                source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
                 p.word_bytes, k.select(dense, 1, pixels), k.select(dense, pixels * p.channels, p.channels),
                 p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     fill(k, p, item, x, k.constant(INT, 0), put)
 
@@ -182,26 +185,25 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, li
         walk = Words(k, table + 8, _TILE).at(tile.index, _TILE_WORDS)
         first, times, function = walk.first, walk.times, walk.buffer("function")
         near = walk.near.equals(1)
-        given = (
-            k.either(near, x + first * p.near_step, panel + first * p.row_step),
-            k.select(near, p.near_step, p.row_step),
-            entries + k.select(near, p.near_entries, 0), count, p.buffer("weights") + weights,
-        )  # fmt: skip
+        source = k.either(near, x + first * p.near_step, panel + first * p.row_step)
+        step = k.select(near, p.near_step, p.row_step)
+        list_, of_block = entries + k.select(near, p.near_entries, 0), p.buffer("weights") + weights
         rest = times, p.last_lanes, bias, scale, p.buffer("constants"), soon
         with k.when(fused):
-            k.call(
-                function, *given, y + first * last.y_stride, last.y_stride, r + first * last.r_stride, last.r_stride,
-                *rest,
-            )  # fmt: skip
+            k.call(function, Walk(
+                source, step, list_, count, of_block, y + first * last.y_stride, last.y_stride,
+                r + first * last.r_stride, last.r_stride, *rest,
+            ))  # fmt: skip
         with k.when(fused, otherwise=True):
-            k.call(function, *given, workspace + (p.slots + first * sum_row), sum_row, workspace, 0, *rest)
+            slot = workspace + (p.slots + first * sum_row)
+            k.call(function, Walk(source, step, list_, count, of_block, slot, sum_row, workspace, 0, *rest))
         tile.next(soon + times * p.ahead_tile)
     with k.when(fused, otherwise=True):
-        k.call(
-            p.buffer("move_out"), workspace + p.slots, sum_row, p.word_bytes, y, last.y_stride, p.y_c,
+        k.call(p.buffer("move_out"), MoveOut(
+            workspace + p.slots, sum_row, p.word_bytes, y, last.y_stride, p.y_c,
             pixels, k.select(is_last, p.last_outputs, p.block_outputs), bias, scale, r, last.r_stride, p.r_c,
             p.buffer("constants"),
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def applicable(s: Situation) -> str | None:
@@ -286,7 +288,7 @@ def build(r: Request) -> Program:
     plan = _plan(r.situation, r.arith)
     keep: list[Any] = []
     wide = r.target.vector_bytes
-    address = kernel("stem", ("stem",), lambda k: driver(k, "stem", wide), r.target, check=r.check)["stem"]
+    address = address_of(r, "stem", "stem", Driver, lambda k, name: driver(k, name, wide))
     values = _words(r, plan, keep)
     step = Step(address, fill_words(WORDS, values, keep), values["items"])
     return Program((step,) if step.items else (), plan.workspace, tuple(keep))
@@ -405,8 +407,8 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
         "table_words": longest, "word_bytes": arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
-        "move_in": move_address(r, _way_in(r, dense)),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
+        "move_in": move_in_address(r, _way_in(r, dense)),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
     })  # fmt: skip
     return values
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import packing, patches, points, strassen_weights
 from polyconv.algorithms.packing import LATE, when_needed
-from polyconv.algorithms.panel import Item, Words, axis_record, box_rows, decode, row_place
+from polyconv.algorithms.panel import Driver, Item, Words, axis_record, box_rows, decode, row_place
 from polyconv.algorithms.points import SET, Row
 from polyconv.algorithms.program import (
     Program,
@@ -32,11 +32,12 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_out,
     far_cycles,
     fill_words,
     image_bytes,
-    move_address,
+    move_out_address,
     near_equal_sizes,
     planes_collide,
     thread_parts,
@@ -50,8 +51,8 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
-from polyconv.kernels.objects import kernel
-from polyconv.kernels.strassen import PRODUCTS, SINGLE, input_sums, result_sums
+from polyconv.kernels.signature import Address
+from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
 from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "bound", "build", "cost", "preparing", "scheme", "workspace"]
@@ -77,7 +78,8 @@ between entries; their sums at ``v``.  ``plain``: the same words for products wi
 
 def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: pixels of a box lie together, or channels."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         count = box_rows(k, p, item, 0)
@@ -106,10 +108,10 @@ def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
                     multiply(source + behind, p.source_pixel, p.source_entry)
             outputs = Words(k, p.buffer("set"), SET).at(of_set.index * PRODUCTS, len(SET))
             scales = p.buffer("scales") + outputs.first * p.word_bytes
-            k.call(
-                p.buffer("results"), slot, p.slot_product, p.slot_step, half, outputs.outputs, scales, p.scale_lower,
+            k.call(p.buffer("results"), ResultSums(
+                slot, p.slot_product, p.slot_step, half, outputs.outputs, scales, p.scale_lower,
                 notes,
-            )  # fmt: skip
+            ))  # fmt: skip
             with k.when(k.word(notes) > 0):
                 when_needed(k, p)
                 with k.loop(0, half) as pair, k.when(k.word(notes, pair.index + 1) > 0):
@@ -140,15 +142,21 @@ def _sum_inputs(k: Module, p: Words, source: Buffer, workspace: Buffer, count: V
     lower, target = p.half_entries * p.source_entry, workspace + p.v
     second = source + half * p.source_pixel
     if planes:
-        k.call(function, source, second, p.source_entry, lower, p.half_entries, half, count - half, target,
-               p.v_product, p.v_entry)  # fmt: skip
+        k.call(function, InputSums(
+            source, second, p.source_entry, lower, p.half_entries, half, count - half, target,
+            p.v_product, p.v_entry,
+        ))  # fmt: skip
         return
-    k.call(function, source, second, p.source_pixel, lower, count - half, p.half_entries, p.half_entries,
-           target, p.v_product, p.v_pixel)  # fmt: skip
+    k.call(function, InputSums(
+        source, second, p.source_pixel, lower, count - half, p.half_entries, p.half_entries,
+        target, p.v_product, p.v_pixel,
+    ))  # fmt: skip
     with k.when(count - half < half):  # the last pixel is alone
         last = half - 1
-        k.call(function, source + last * p.source_pixel, workspace + p.nothing, 0, lower, 1, p.half_entries,
-               0, target + last * p.v_pixel, p.v_product, p.v_pixel)  # fmt: skip
+        k.call(function, InputSums(
+            source + last * p.source_pixel, workspace + p.nothing, 0, lower, 1, p.half_entries,
+            0, target + last * p.v_pixel, p.v_product, p.v_pixel,
+        ))  # fmt: skip
 
 
 def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, x: Buffer, x_pixel: Value, x_entry: Value,
@@ -404,9 +412,7 @@ def _step(r: Request, keep: list[Any]) -> Step:
     plan = _cheapest(s)
     panel, lane, last = plan.panel, lanes(r.target, r.arith), sweep[-1]
     name, size = f"strassen {'planes' if panel.planes else 'rows'}", r.target.vector_bytes
-    address = kernel(
-        name, ("driver",), lambda k: driver(k, "driver", size, planes=panel.planes), r.target, check=r.check
-    )["driver"]
+    address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, size, planes=panel.planes))
     along = along_out(r, last, "c")
     cycles = _cost(s, plan)
     items = (p.n or 0) * math.prod(-(-axis.out // b) for axis, b in zip(sweep, panel.box, strict=True))
@@ -424,13 +430,13 @@ def _step(r: Request, keep: list[Any]) -> Step:
         "v_entry": plan.v_entry, "nothing": plan.nothing, "slots": plan.slots, "slot_product": plan.slot_product,
         "slot_pixel": plan.slot_row, "slot_step": plan.slot_row, "slot_channel": arith.bytes,
         "scale_lower": p.m // 2 * arith.bytes,
-        "inputs": words([_sums_address(r, "inputs without copies"), 0, _sums_address(r, "inputs"), 0]),
-        "results": _sums_address(r, "results"), "copies": int(max(pixel_step, entry_step) % _COLLIDING == 0),
+        "inputs": words([_input_sums(r, "inputs without copies"), 0, _input_sums(r, "inputs"), 0]),
+        "results": _result_sums(r), "copies": int(max(pixel_step, entry_step) % _COLLIDING == 0),
         "notes": plan.notes, "fused": 0,
         "sets": len(panel.sets), "split_sets": -(-len(panel.sets) // parts), "outputs": p.m,
         "result_bytes": r.y.itemsize, "lanes": lane,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+        "constants": r.constants, "move_out": move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
         "plain": 0,
     })  # fmt: skip
     weights = cache(lambda: patches.by_entry(r, sweep))  # may be a copy: made once, and only if a form is not there
@@ -483,16 +489,24 @@ def _with_sets(r: Request, values: dict[str, Any], sets: Sequence[tuple[int, int
     }  # fmt: skip
 
 
-def _sums_address(r: Request, what: str) -> int:
+def _input_sums(r: Request, what: str) -> Address[InputSums]:
+    """Address of the sums of inputs: "inputs", or "inputs without copies"."""
     element, lane = r.arith.accumulator, lanes(r.target, r.arith)
 
-    def build(k: Module) -> None:
-        if what == "results":
-            result_sums(k, "sums", element, lane)
-        else:
-            input_sums(k, "sums", element, lane, single=what == "inputs")
+    def make(k: Module, name: str) -> None:
+        input_sums(k, name, element, lane, single=what == "inputs")
 
-    return kernel(f"strassen {what} {element} {lane}", ("sums",), build, r.target, check=r.check)["sums"]
+    return address_of(r, f"strassen {what} {element} {lane}", "sums", InputSums, make)
+
+
+def _result_sums(r: Request) -> Address[ResultSums]:
+    """Address of the sums of products."""
+    element, lane = r.arith.accumulator, lanes(r.target, r.arith)
+
+    def make(k: Module, name: str) -> None:
+        result_sums(k, name, element, lane)
+
+    return address_of(r, f"strassen results {element} {lane}", "sums", ResultSums, make)
 
 
 def _lies_together(r: Request, sweep: Sweep, *, planes: bool) -> bool:

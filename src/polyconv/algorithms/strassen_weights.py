@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.packing import SOURCE, Set, bring_rows, forward_strides, run, set_words, source_words
-from polyconv.algorithms.panel import Words
-from polyconv.algorithms.program import Request, Step, fill_words
+from polyconv.algorithms.panel import Driver, Words
+from polyconv.algorithms.program import Request, Step, address_of, fill_words
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
-from polyconv.kernels.objects import kernel
-from polyconv.kernels.strassen import PRODUCTS, weight_sums
+from polyconv.kernels.strassen import PRODUCTS, WeightSums, weight_sums
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import unwritten, words
 
@@ -27,7 +26,8 @@ partner's; bytes of the rows of a ``quarter`` in the scratch; the first output o
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: an item is a pair of sets of outputs."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (_, table, number, rows):
+    with k.function(name, Driver) as given:
+        table, number, rows = given.words, given.item, given.workspace
         p = Words(k, table, _WORDS)
         of_set, source, target = set_words(k, p, number)
         scales = p.buffer("scales") + k.word(p.buffer("firsts"), number) * p.word_bytes
@@ -40,10 +40,10 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                     k, p, of_set, source + (quarter.index >> 1) * p.upper, first, count,
                     rows + quarter.index * p.quarter, vector_bytes,
                 )  # fmt: skip
-            k.call(
-                p.buffer("sums"), rows, p.quarter, count, of_set.row, scales, scales + p.scale_upper,
+            k.call(p.buffer("sums"), WeightSums(
+                rows, p.quarter, count, of_set.row, scales, scales + p.scale_upper,
                 target + entry.index * of_set.row, p.half * of_set.row,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def packed_weights(r: Request, w: NDArray[Any], scales: NDArray[Any], sets: Sequence[tuple[int, int]]
@@ -70,14 +70,13 @@ def packed_weights(r: Request, w: NDArray[Any], scales: NDArray[Any], sets: Sequ
     values.update({
         "half": half, "upper": m // 2 * w.strides[0], "quarter": quarter, "scales": divisors,
         "scale_upper": m // 2 * w.itemsize, "firsts": words([s.first for s in of_sets]),
-        "sums": kernel(
-            f"strassen weights {element} {lane}", ("sums",), lambda k: weight_sums(k, "sums", element, vector_lanes),
-            r.target, check=r.check,
-        )["sums"],
+        "sums": address_of(
+            r, f"strassen weights {element} {lane}", "sums", WeightSums,
+            lambda k, name: weight_sums(k, name, element, vector_lanes),
+        ),
     })  # fmt: skip
-    address = kernel(
-        "strassen pack", ("pack",), lambda k: driver(k, "pack", r.target.vector_bytes), r.target, check=r.check
-    )["pack"]
+    vector_bytes = r.target.vector_bytes
+    address = address_of(r, "strassen pack", "pack", Driver, lambda k, name: driver(k, name, vector_bytes))
     keep: list[Any] = []
     run(r, Step(address, fill_words(_WORDS, values, keep), len(of_sets)), 4 * quarter, w.nbytes)
     return packed

@@ -9,24 +9,27 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
+from polyconv.algorithms.panel import Driver
 from polyconv.algorithms.program import (
     MOST_LISTED,
     Operand,
     Program,
     Request,
     Step,
+    address_of,
     along_in,
     along_out,
     apart_words,
     common_words,
     fill_words,
-    listed_address,
-    move_address,
+    listed_out_address,
+    move_in_address,
+    move_out_address,
     plane_words,
     tile_addresses,
     zeros,
@@ -34,7 +37,7 @@ from polyconv.algorithms.program import (
 from polyconv.algorithms.sweep import Bands, Sweep, bands_table
 from polyconv.algorithms.winograd_again import again
 from polyconv.algorithms.winograd_ahead import note
-from polyconv.algorithms.winograd_driver import KIND_TILES, RECORD, RUN, WORDS, driver
+from polyconv.algorithms.winograd_driver import KIND_TILES, RECORD, RUN, WORDS, BoxAgain, BoxInputs, driver
 from polyconv.algorithms.winograd_inputs import inputs
 from polyconv.algorithms.winograd_plan import (
     NEAR_BYTES,
@@ -53,9 +56,9 @@ from polyconv.algorithms.winograd_weights import packed_weights, places
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address, Signature
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.kernels.transform import input_transform, output_transform
+from polyconv.kernels.transform import InputTransform, OutputTransform, input_transform, output_transform
 from polyconv.runtime.arrays import words
 
 __all__ = ["build"]
@@ -71,7 +74,7 @@ def build(r: Request) -> Program:
     r = _turned(r)
     keep: list[Any] = []
     name, wide = "winograd", r.target.vector_bytes
-    address = kernel(name, (name,), lambda k: driver(k, name, wide), r.target, check=r.check)[name]
+    address = address_of(r, name, name, Driver, lambda k, name: driver(k, name, wide))
     steps = [
         direct.sweep_step(r, sweep, keep) if plan is None
         else _step(_stacked(r) if is_stacked(r.problem, sweep) else r, sweep, plan, address, keep)
@@ -108,7 +111,7 @@ def _stacked(r: Request) -> Request:
     )  # fmt: skip
 
 
-def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, alone: Plan, address: Address[Driver], keep: list[Any]) -> Step:
     p, arith = r.problem, r.arith
     plan, splits = shared(r.situation, arith, sweep, alone)
     group_in, group_out = p.c // p.groups, p.m // p.groups
@@ -167,18 +170,18 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: int, keep: list[Any]) 
         "w_group": weight_bytes, "together": plan.together,
         "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // splits),
         "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
-        "word_bytes": arith.bytes, "flags": plan.flags, "again": _part(r, again), "again_header": plan.v,
+        "word_bytes": arith.bytes, "flags": plan.flags, "again": _part(r, again, BoxAgain), "again_header": plan.v,
         "again_words": again_words, "repair": direct.repair_address(r),
         **_early(r, sweep, plan, values["items"]), "asks": int(packed.nbytes > r.situation.near(_DRIVING_BYTES)),
-        "inputs": _part(r, inputs), "narrow": int(plan.last_vectors < plan.vectors),
+        "inputs": _part(r, inputs, BoxInputs), "narrow": int(plan.last_vectors < plan.vectors),
         "output_transforms": words([_output_transform(r, plan, plan.vectors), 0,
                                     _output_transform(r, plan, plan.last_vectors), 0]),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         **apart_words(r, last, plan.held[-1], "c", row_bytes),
         **(plane_words(r, sweep, plan.held, plan.line_bytes, row_bytes) if len(plan.columns) == 1 else {}),
         **_planes_out(r, sweep, plan),
-        "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "c"))),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
+        "move_in": move_in_address(r, Move(p.x, arith.accumulator, along_in(r, last, "c"))),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
@@ -199,7 +202,7 @@ def _planes_out(r: Request, sweep: Sweep, plan: Plan) -> dict[str, Any]:
         tables.append([*places, *places[-1:] * lane])
     return {
         "planes_out": 1, "places_out": words([*tables[0], *tables[1]]), "places_bytes": 8 * len(tables[0]),
-        "move_planes_out": listed_address(r, Move(r.arith.accumulator, r.problem.y, "cp", r.epilogue)),
+        "move_planes_out": listed_out_address(r, Move(r.arith.accumulator, r.problem.y, "cp", r.epilogue)),
     }  # fmt: skip
 
 
@@ -218,7 +221,7 @@ def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> dict[str, int]:
     return {
         "notes": plan.notes, "item_count": items, "items_ahead": r.situation.threads,
         "runs_a_call": -(-rows * runs // calls) if far else 0, "runs_a_row": max(1, runs), "run_step": step,
-        "run_bytes": size, "note": _part(r, note),
+        "run_bytes": size, "note": _part(r, note, Driver),
     }  # fmt: skip
 
 
@@ -343,29 +346,29 @@ def _has_short(plan: Plan) -> bool:
     )
 
 
-def _part(r: Request, make: Callable[[Module, str], None]) -> int:
+S = TypeVar("S", bound=Signature)
+
+
+def _part(r: Request, make: Callable[[Module, str], None], signature: type[S]) -> Address[S]:
     """Address of a part of the driver's work that is a kernel of its own."""
-    name = make.__name__
-    return kernel(f"winograd {name}", (name,), lambda k: make(k, name), r.target, check=r.check)[name]
+    return address_of(r, f"winograd {make.__name__}", make.__name__, signature, make)
 
 
-def _input_transform(r: Request, plan: Plan, full: tuple[bool, bool]) -> int:
+def _input_transform(r: Request, plan: Plan, full: tuple[bool, bool]) -> Address[InputTransform]:
     """Address of the input transform of phases with all taps, or one less, along the two axes."""
     element, lane, y, x = r.arith.accumulator, lanes(r.target, r.arith), plan.y, plan.x
 
-    def build(k: Module) -> None:
-        input_transform(k, "transform", y, x, element, lane, full)
+    def make(k: Module, name: str) -> None:
+        input_transform(k, name, y, x, element, lane, full)
 
-    label = f"winograd input {y} {x} {element} {full}"
-    return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
+    return address_of(r, f"winograd input {y} {x} {element} {full}", "transform", InputTransform, make)
 
 
-def _output_transform(r: Request, plan: Plan, vectors: int) -> int:
+def _output_transform(r: Request, plan: Plan, vectors: int) -> Address[OutputTransform]:
     """Address of the output transform of so many vectors."""
     element, lane, y, x = r.arith.accumulator, lanes(r.target, r.arith), plan.y, plan.x
 
-    def build(k: Module) -> None:
-        output_transform(k, "transform", y, x, element, lane, vectors)
+    def make(k: Module, name: str) -> None:
+        output_transform(k, name, y, x, element, lane, vectors)
 
-    label = f"winograd output {y} {x} {element} {vectors}"
-    return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
+    return address_of(r, f"winograd output {y} {x} {element} {vectors}", "transform", OutputTransform, make)

@@ -5,19 +5,20 @@ Boxes depend on the number of threads and images, tiles do not: so neither do bi
 
 from __future__ import annotations
 
+from polyconv.algorithms.direct import DirectBox
 from polyconv.algorithms.panel import Item, Words, axis_record, box_rows
-from polyconv.algorithms.winograd_driver import BOX, RECORD, WORDS, each_run, flags_of, lines_of_row
+from polyconv.algorithms.winograd_driver import BOX, RECORD, WORDS, BoxAgain, each_run, flags_of, lines_of_row
 from polyconv.kernels.language import INT, Buffer, Module, Value
 
 __all__ = ["again"]
 
 
 def again(k: Module, name: str) -> None:
-    """Add ``name(frame, words, workspace, box, n, g, block)`` to a module: the flagged tiles of a block of outputs."""
-    with k.function(name, "buffer", "buffer", "buffer", "buffer", "int", "int", "int") as given:
-        frame, table, workspace, of_box, n, g, block = given
-        p, box = Words(k, table, WORDS), Words(k, of_box, BOX)
-        item = Item(k, workspace, n, g, k.constant(INT, 0))
+    """Add the function that computes the flagged tiles of a block of outputs."""
+    with k.function(name, BoxAgain) as given:
+        frame, workspace, block = given.frame, given.workspace, given.block
+        p, box = Words(k, given.words, WORDS), Words(k, given.box, BOX)
+        item = Item(k, workspace, given.n, given.g, k.constant(INT, 0))
         rows = box_rows(k, p, item, p.transformed)
         flags = flags_of(p, workspace, block, rows)
         with k.loop(0, rows) as row:
@@ -64,9 +65,9 @@ def _row(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
                     extent = item.extent(axis)
                     _narrow(k, p, item, axis, back.values[0] % extent, k.select(back.index.equals(1), lines, 1), header)
                     back.next(back.values[0] // extent)
-                k.call(
-                    p.buffer("repair"), frame, p.buffer("again_words"), header, item.n, item.g, block, block + 1,
-                )  # fmt: skip
+                k.call(p.buffer("repair"), DirectBox(
+                    frame, p.buffer("again_words"), header, item.n, item.g, block, block + 1,
+                ))  # fmt: skip
 
         each_run(k, p, box, record, of_run)
 

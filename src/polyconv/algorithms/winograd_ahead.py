@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyconv.algorithms.panel import Words, decode, fill
+from polyconv.algorithms.panel import Driver, Words, decode, fill
 from polyconv.algorithms.winograd_driver import WORDS, place_box
 from polyconv.kernels.language import INT, Buffer, Module, Value
 
@@ -14,7 +14,8 @@ def note(k: Module, name: str) -> None:
 
     Notes are: runs of bytes in all, runs asked for so far, then the offset of every row.
     """
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         header = workspace + p.notes
         notes = header + p.axes * 24

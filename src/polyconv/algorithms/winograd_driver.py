@@ -7,10 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, row_list, row_place
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, box_rows, decode, row_list, row_place
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import MoveOut
+from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.tile import PanelTile
+from polyconv.kernels.transform import OutputTransform
+from polyconv.kernels.unzip import ListedMoveOut
 
-__all__ = ["BOX", "KIND_TILES", "RECORD", "RUN", "WORDS", "driver", "each_run", "flags_of", "lines_of_row", "place_box"]
+__all__ = [
+    "BOX", "KIND_TILES", "RECORD", "RUN", "WORDS", "BoxAgain", "BoxInputs", "driver", "each_run", "flags_of",
+    "lines_of_row", "place_box",
+]  # fmt: skip
+
+
+class BoxInputs(Signature):
+    """The inputs of a box, which is to be transformed: its place in the table of boxes, batch and group."""
+
+    frame: Buffer
+    words: Buffer
+    workspace: Buffer
+    box: Buffer
+    n: Int
+    g: Int
+
+
+class BoxAgain(BoxInputs):
+    """A block of a box's outputs, whose flagged tiles are to be computed again."""
+
+    block: Int
+
 
 RECORD = ("line_in", "line_out", "valid", "t_full", "t_short")
 RUN = ("pixel", "tile", "count", "step", "outputs", "short")
@@ -49,13 +75,14 @@ WORDS = (
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         box = place_box(k, p, item, workspace)
         with k.when(p.runs_a_call > 0):
-            k.call(p.buffer("note"), frame, table, number, workspace)
-        k.call(p.buffer("inputs"), frame, table, workspace, box.memory, item.n, item.g)
+            k.call(p.buffer("note"), Driver(frame, table, number, workspace))
+        k.call(p.buffer("inputs"), BoxInputs(frame, table, workspace, box.memory, item.n, item.g))
         first = item.split * p.split_blocks
         end = k.minimum(first + p.split_blocks, p.blocks)
         k.clear(workspace + p.scratch, 256)
@@ -77,7 +104,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         with k.loop(first, end) as block:
             found = k.word(flags_of(p, workspace, block.index, rows)) > 0
             with k.when(found):
-                k.call(p.buffer("again"), frame, table, workspace, box.memory, item.n, item.g, block.index)
+                k.call(p.buffer("again"), BoxAgain(frame, table, workspace, box.memory, item.n, item.g, block.index))
 
 
 def flags_of(p: Words, workspace: Buffer, block: Value, rows: Value) -> Buffer:
@@ -202,10 +229,10 @@ def _multiply(k: Module, p: Words, item: Item, box: Words, x: Buffer, workspace:
                 begins = source + row.index * v_line, target + first * sum_row
                 with k.loop(0, calls, carry=begins) as call:
                     tiles = size + k.select(call.index < larger, 1, 0)
-                    k.call(
-                        k.buffer(functions, (tiles * 2 + narrow) * 2), call.values[0], count, list_, weights + stream,
+                    k.call(k.buffer(functions, (tiles * 2 + narrow) * 2), PanelTile(
+                        call.values[0], count, list_, weights + stream,
                         scratch, 0, call.values[1], sum_row,
-                    )  # fmt: skip
+                    ))  # fmt: skip
                     _ask_for_next(k, p, x, workspace)
                     call.next(call.values[0] + tiles * row_bytes, call.values[1] + tiles * sum_row)
 
@@ -232,11 +259,11 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
             function = k.buffer(p.buffer("output_transforms"), narrow * 2)
 
             def back(first: Value, count: Value, flag: Buffer) -> None:
-                k.call(
-                    function, sums + (tile + first) * sum_row, p.s_point,
+                k.call(function, OutputTransform(
+                    sums + (tile + first) * sum_row, p.s_point,
                     workspace + (p.out + (run.pixel + first * run.step) * sum_row), p.out_line, p.out_pixel >> narrow,
                     count, run.step * sum_row, flag,
-                )  # fmt: skip
+                ))  # fmt: skip
 
             found = workspace + p.flags
             k.store(k.constant(INT, 0), found, 8)
@@ -252,13 +279,13 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
         whole = p.planes_out.equals(1)
         with k.when(whole):
             _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out)
-            k.call(
-                p.buffer("move_planes_out"), workspace + p.out, sum_row, p.word_bytes,
+            k.call(p.buffer("move_planes_out"), ListedMoveOut(
+                workspace + p.out, sum_row, p.word_bytes,
                 k.buffer(frame, 2) + (y_offset + channel * p.y_c), last.y_stride, p.y_c, record.valid * box.columns,
                 outputs, p.buffer("bias") + table_place, p.buffer("scale") + table_place,
                 k.buffer(frame, 4) + (r_offset + channel * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
                 p.buffer("places_out") + narrow * p.places_bytes,
-            )  # fmt: skip
+            ))  # fmt: skip
         with k.loop(0, k.select(whole, 0, record.valid)) as i:
             _, y_offset, r_offset = row_place(k, p, item, row * y_rows + record.line_out + i.index * p.y_apart)
             line = workspace + (p.out + i.index * p.out_line)
@@ -266,9 +293,9 @@ def _out(k: Module, p: Words, item: Item, box: Words, frame: Buffer, workspace: 
             with k.loop(0, box.segments) as x:
                 at = x.index * p.x_apart
                 pixels = k.select(x.index.equals(box.segments - 1), box.last_segment, box.segment)
-                k.call(
-                    p.buffer("move_out"), line + x.index * (p.out_pixel >> narrow), sum_row, p.word_bytes,
+                k.call(p.buffer("move_out"), MoveOut(
+                    line + x.index * (p.out_pixel >> narrow), sum_row, p.word_bytes,
                     y + at * last.y_stride, last.y_stride, p.y_c, pixels, outputs,
                     p.buffer("bias") + table_place, p.buffer("scale") + table_place,
                     r + at * last.r_stride, last.r_stride, p.r_c, p.buffer("constants"),
-                )  # fmt: skip
+                ))  # fmt: skip

@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, winograd_rows
+from polyconv.algorithms.direct import DirectBox
 from polyconv.algorithms.grouped import (
     block_count,
     lanes_used,
@@ -30,6 +31,7 @@ from polyconv.algorithms.grouped import (
 )
 from polyconv.algorithms.panel import (
     COMMON,
+    Driver,
     Item,
     Words,
     axis_record,
@@ -46,13 +48,15 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_in,
     along_out,
     boxes,
     common_words,
     fill_words,
     image_bytes,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     planes_collide,
     row_lists,
@@ -61,12 +65,12 @@ from polyconv.algorithms.program import (
 )
 from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.algorithms.winograd_rows import SCHEME, again_header, as_it_lies, in_tiles, odd_lines, of_boxes
-from polyconv.kernels.fused import of_sums
-from polyconv.kernels.grouped import ENTRY_WORDS, columns_in, columns_out
+from polyconv.kernels.fused import Walk, of_sums
+from polyconv.kernels.grouped import ENTRY_WORDS, ColumnsIn, ColumnsOut, columns_in, columns_out
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Epilogue, Move, zero_words
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, zero_words
+from polyconv.kernels.signature import Address
 from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "build", "cost", "scheme", "workspace"]
@@ -99,7 +103,8 @@ WORDS = (
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module: rows of tiles, of some blocks of groups."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         first = item.g * p.item_blocks
@@ -122,10 +127,10 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                 header = again_header(k, p, item, workspace)
                 begins, past = (first + some.index) * p.block_groups, (first + end) * p.block_groups
                 with k.loop(begins, k.minimum(past, p.total_groups)) as group:
-                    k.call(
-                        p.buffer("repair"), frame, p.buffer("again_words"), header, item.n, group.index, 0,
+                    k.call(p.buffer("repair"), DirectBox(
+                        frame, p.buffer("again_words"), header, item.n, group.index, 0,
                         p.again_blocks,
-                    )  # fmt: skip
+                    ))  # fmt: skip
 
 
 def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, block: Value, vectors: Value,
@@ -146,16 +151,16 @@ def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buf
         with k.when(near):
             offset, inside = line_place(k, p, item, line.index, start, 2)
             there = k.select(inside.equals(1), end, head)
-            k.call(
-                p.buffer("columns_in"), x + (offset + first * y.x_stride + (at + head) * last.x_stride), y.x_stride,
+            k.call(p.buffer("columns_in"), ColumnsIn(
+                x + (offset + first * y.x_stride + (at + head) * last.x_stride), y.x_stride,
                 last.x_stride, p.lanes_used * p.x_c, target, p.v_point, p.v_vector, vectors, channels, head, there,
                 pixels, 0 - first, k.minimum(y.inp - first, p.y_taps),
-            )  # fmt: skip
+            ))  # fmt: skip
         with k.when(near, otherwise=True):
-            k.call(
-                p.buffer("columns_in"), panel + line.index * (p.y_taps * p.line_bytes), p.line_bytes, p.vector_bytes, 0,
+            k.call(p.buffer("columns_in"), ColumnsIn(
+                panel + line.index * (p.y_taps * p.line_bytes), p.line_bytes, p.vector_bytes, 0,
                 target, p.v_point, 0, 1, channels, 0, pixels, pixels, 0, p.y_taps,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, beside: Value, channels: Value,
@@ -168,10 +173,10 @@ def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, beside: Va
         zero_words(k, target, (head * vector_bytes) >> 2, words_of_4)
         zero_words(k, target + end * vector_bytes, ((count - end) * vector_bytes) >> 2, words_of_4)
         with k.when(head < end):
-            k.call(
-                p.buffer("move_in"), source, axis_record(k, p, p.axes - 1).x_stride, p.x_c,
+            k.call(p.buffer("move_in"), MoveIn(
+                source, axis_record(k, p, p.axes - 1).x_stride, p.x_c,
                 target + head * vector_bytes, p.vector_bytes, p.word_bytes, end - head, channels, p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     fill(k, p, item, x, beside, put)
 
@@ -188,11 +193,11 @@ def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, block: Value, 
     with k.loop(0, _points(k, p, item)) as point, k.loop(0, k.word(table)) as tile:
         place = table + (tile.index * 32 + 8)
         first, times = k.word(place) * p.vector_bytes, k.word(place, 1)
-        k.call(
-            k.buffer(place, 2), v + (point.index * p.v_point + first), p.vector_bytes, entries, count,
+        k.call(k.buffer(place, 2), Walk(
+            v + (point.index * p.v_point + first), p.vector_bytes, entries, count,
             weights + point.index * p.w_point, sums + (point.index * p.s_point + first), p.vector_bytes,
-            workspace, 0, times, p.lanes_used, p.buffer("bias"), p.buffer("scale"), p.buffer("constants"),
-        )  # fmt: skip
+            workspace, 0, times, p.lanes_used, p.buffer("bias"), p.buffer("scale"), p.buffer("constants"), workspace,
+        ))  # fmt: skip
 
 
 def _lines(k: Module, p: Words, item: Item) -> Value:
@@ -216,22 +221,22 @@ def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, blo
     bias, scale, constants = p.buffer("bias") + of_block, p.buffer("scale") + of_block, p.buffer("constants")
     sums, near = workspace + p.sums, p.near_out.equals(1)
     with k.when(near):
-        k.call(
-            p.buffer("columns_out"), sums, p.s_point, p.sums_vector, y, p.y_row, last.y_stride, p.lanes_used * p.y_c,
+        k.call(p.buffer("columns_out"), ColumnsOut(
+            sums, p.s_point, p.sums_vector, y, p.y_row, last.y_stride, p.lanes_used * p.y_c,
             vectors, channels, p.lanes_used, pixels, valid, bias, r, p.r_row, last.r_stride, p.r_c, constants, flag,
-        )  # fmt: skip
+        ))  # fmt: skip
     with k.when(near, otherwise=True):
         out = workspace + p.out
-        k.call(
-            p.buffer("columns_out"), sums, p.s_point, 0, out, p.out_line, p.vector_bytes, 0, 1, channels, 0, pixels,
+        k.call(p.buffer("columns_out"), ColumnsOut(
+            sums, p.s_point, 0, out, p.out_line, p.vector_bytes, 0, 1, channels, 0, pixels,
             valid, bias, workspace, 0, 0, 0, constants, flag,
-        )  # fmt: skip
+        ))  # fmt: skip
         with k.loop(0, valid) as i:
-            k.call(
-                p.buffer("move_out"), out + i.index * p.out_line, p.vector_bytes, p.word_bytes, y + i.index * p.y_row,
+            k.call(p.buffer("move_out"), MoveOut(
+                out + i.index * p.out_line, p.vector_bytes, p.word_bytes, y + i.index * p.y_row,
                 last.y_stride, p.y_c, pixels, channels, bias, scale, r + i.index * p.r_row, last.r_stride, p.r_c,
                 constants,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def applicable(s: Situation) -> str | None:
@@ -349,12 +354,12 @@ def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
     name, wide = "winograd_groups", r.target.vector_bytes
-    address = kernel(name, (name,), lambda k: driver(k, name, wide), r.target, check=r.check)[name]
+    address = address_of(r, name, name, Driver, lambda k, name: driver(k, name, wide))
     steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
     p, arith, last, plan = r.problem, r.arith, sweep[-1], _plan(r.situation, r.arith, sweep)
     group, used, blocks = p.c // p.groups, lanes_used(r.situation, arith), block_count(r.situation, arith)
     pixel, v_line, together = r.target.vector_bytes, SCHEME.n * plan.v_point, _together(r.situation, arith)
@@ -391,8 +396,10 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "vector_bytes": pixel, "reach": plan.held[-1].count - plan.box[-1], "near_in": int(near_in),
         "near_out": int(near_out), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
         "outer_lines": math.prod(h.count for h in plan.held[:-2]), "line_bytes": plan.line_bytes,
-        "move_in": 0 if near_in else move_address(r, move_in),
-        "columns_in": _columns(r, move_in if near_in else Move(arith.name, arith.accumulator, "cc"), beside > 1),
+        "move_in": 0 if near_in else move_in_address(r, move_in),
+        "columns_in": _columns(
+            r, move_in if near_in else Move(arith.name, arith.accumulator, "cc"), beside > 1, ColumnsIn
+        ),
         "together": together, "beside": beside,
         "v": plan.v, "v_point": plan.v_point, "v_line": v_line,
         "v_vector": math.prod(h.count for h in plan.held[:-2]) * v_line, "sums_vector": SCHEME.n * plan.s_point,
@@ -401,10 +408,10 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
         "table_words": longest, "weights": packed, "w_block": SCHEME.n * taps * of_tap, "w_point": taps * of_tap,
         "sums": plan.sums, "s_point": plan.s_point,
         "columns_out": _columns(
-            r, move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue()), beside > 1
+            r, move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue()), beside > 1, ColumnsOut
         ),
         "y_row": y_row, "r_row": r_row, "out": plan.out, "out_line": plan.out_line,
-        "move_out": 0 if near_out else move_address(r, move_out),
+        "move_out": 0 if near_out else move_out_address(r, move_out),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         "again": plan.panel, "repair": direct.repair_address(r), "again_blocks": 1,
         "again_words": direct.again_words(r, sweep, (*plan.box[:-2], SCHEME.m, plan.box[-1]), 1, keep),
@@ -412,16 +419,18 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _columns(r: Request, spec: Move, several: bool) -> int:
+Columns = TypeVar("Columns", ColumnsIn, ColumnsOut)
+
+
+def _columns(r: Request, spec: Move, several: bool, signature: type[Columns]) -> Address[Columns]:
     """Address of the transform of a row of tiles, one way or the other."""
     lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     make = columns_in if spec.epilogue is None else columns_out
 
-    def build(k: Module) -> None:
-        make(k, "columns", spec, SCHEME, lane, several=several, f16c=f16c)
-
     label = f"columns {SCHEME} {spec} {lane}{' several' * several}"
-    return kernel(label, ("columns",), build, r.target, check=r.check)["columns"]
+    return address_of(
+        r, label, "columns", signature, lambda k, name: make(k, name, spec, SCHEME, lane, several=several, f16c=f16c)
+    )
 
 
 def _packed_weights(w: NDArray[Any], wide: int, lane: int) -> NDArray[Any]:

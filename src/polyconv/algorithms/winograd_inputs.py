@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from polyconv.algorithms import direct
 from polyconv.algorithms.panel import Item, Words, axis_record, fill
-from polyconv.algorithms.winograd_driver import BOX, RECORD, WORDS, each_run
+from polyconv.algorithms.winograd_driver import BOX, RECORD, WORDS, BoxInputs, each_run
 from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.transform import InputTransform
 
 __all__ = ["inputs"]
 
@@ -13,11 +14,10 @@ _PHASE = ("line", "pixel", "place", "*transform")
 
 
 def inputs(k: Module, name: str) -> None:
-    """Add ``name(frame, words, workspace, box, n, g)`` to a module: all inputs of a box."""
-    with k.function(name, "buffer", "buffer", "buffer", "buffer", "int", "int") as given:
-        frame, table, workspace, of_box, n, g = given
-        p, box = Words(k, table, WORDS), Words(k, of_box, BOX)
-        item, x = Item(k, workspace, n, g, k.constant(INT, 0)), k.buffer(frame, 0)
+    """Add the function that brings all inputs of a box."""
+    with k.function(name, BoxInputs) as given:
+        p, box, workspace = Words(k, given.words, WORDS), Words(k, given.box, BOX), given.workspace
+        item, x = Item(k, workspace, given.n, given.g, k.constant(INT, 0)), k.buffer(given.frame, 0)
         panel = workspace + p.panel
         with k.loop(0, p.channels, p.chunk) as chunk:
             following = chunk.index + p.chunk
@@ -61,9 +61,9 @@ def _transform(k: Module, p: Words, box: Words, panel: Buffer, v: Buffer) -> Non
 
             def transform(run: Words, tile: Value, line: Buffer = line, target: Buffer = target,
                           phase: Words = phase) -> None:  # fmt: skip
-                k.call(
-                    phase.buffer("transform"), line + run.pixel * p.row_bytes, p.tile_line, p.tile_pixel,
+                k.call(phase.buffer("transform"), InputTransform(
+                    line + run.pixel * p.row_bytes, p.tile_line, p.tile_pixel,
                     target + tile * p.row_bytes, p.v_point, run.count, run.step * p.row_bytes,
-                )  # fmt: skip
+                ))  # fmt: skip
 
             each_run(k, p, box, record, transform)

@@ -14,14 +14,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, packing
+from polyconv.algorithms.direct import DirectBox
 from polyconv.algorithms.panel import (
     COMMON,
+    Driver,
     Item,
     Words,
     axis_record,
@@ -38,6 +40,7 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     accumulator_arithmetic,
+    address_of,
     along_in,
     along_out,
     boxes,
@@ -45,7 +48,7 @@ from polyconv.algorithms.program import (
     fill_words,
     image_bytes,
     is_fusible,
-    move_address,
+    move_out_address,
     near_equal,
     planes_collide,
     row_lists,
@@ -57,9 +60,20 @@ from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, mean_taps, swee
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Epilogue, Move, zero_words
+from polyconv.kernels.layout import Epilogue, Move, MoveOut, zero_words
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.rows import ENTRY_WORDS, rows_apart, rows_in, rows_multiply, rows_out
+from polyconv.kernels.rows import (
+    ENTRY_WORDS,
+    RowsApart,
+    RowsIn,
+    RowsMultiply,
+    RowsOut,
+    rows_apart,
+    rows_in,
+    rows_multiply,
+    rows_out,
+)
+from polyconv.kernels.signature import Address
 from polyconv.kernels.transform import Scheme
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
@@ -109,7 +123,8 @@ WORDS = (
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         first = item.g * p.item_groups
@@ -130,10 +145,10 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             found = k.word(workspace + (p.flags + group.index * 8)) > 0
             with k.when(found):
                 header = again_header(k, p, item, workspace)
-                k.call(
-                    p.buffer("repair"), frame, p.buffer("again_words"), header, item.n, first + group.index, 0,
+                k.call(p.buffer("repair"), DirectBox(
+                    frame, p.buffer("again_words"), header, item.n, first + group.index, 0,
                     p.again_blocks,
-                )  # fmt: skip
+                ))  # fmt: skip
 
 
 def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, groups: Value, vector_bytes: int) -> None:
@@ -143,10 +158,10 @@ def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, groups: Va
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
         target = panel + line * (p.pitch * p.word_bytes)
         with k.when(head < end):
-            k.call(
-                p.buffer("move_in"), source, axis_record(k, p, p.axes - 1).x_stride, p.x_c, target, p.channel_bytes,
+            k.call(p.buffer("move_in"), RowsApart(
+                source, axis_record(k, p, p.axes - 1).x_stride, p.x_c, target, p.channel_bytes,
                 head, end, count, channels,
-            )  # fmt: skip
+            ))  # fmt: skip
         with k.when(head < end, otherwise=True), k.loop(0, channels) as c:
             place = target + c.index * p.channel_bytes
             zero_words(k, place, p.pitch * p.word_bytes >> 2, vector("i32", vector_bytes // 4))
@@ -168,17 +183,17 @@ def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buf
             first = item.origin(p.axes - 2) + t.index * p.places
             bottom = k.select(inside.equals(1), k.minimum(y.inp - first, p.y_taps), 0)
             with k.when(p.near_in.equals(1)):
-                k.call(
-                    p.buffer("transform_in"), x + (offset + first * y.x_stride + (at + head) * last.x_stride),
+                k.call(p.buffer("transform_in"), RowsIn(
+                    x + (offset + first * y.x_stride + (at + head) * last.x_stride),
                     y.x_stride, p.x_c, target, p.v_point, p.v_channel, p.group_in, head, end, pixels, 0 - first, bottom,
-                )  # fmt: skip
+                ))  # fmt: skip
             with k.when(p.near_in.equals(0)):
                 lines_before = line.index * p.y_lines + t.index * p.places
                 panel = workspace + (p.panel + group * p.group_in * p.channel_bytes)
-                k.call(
-                    p.buffer("transform_in"), panel + lines_before * (p.pitch * p.word_bytes), p.pitch * p.word_bytes,
+                k.call(p.buffer("transform_in"), RowsIn(
+                    panel + lines_before * (p.pitch * p.word_bytes), p.pitch * p.word_bytes,
                     p.channel_bytes, target, p.v_point, p.v_channel, p.group_in, 0, pixels, pixels, 0, p.y_taps,
-                )  # fmt: skip
+                ))  # fmt: skip
 
 
 def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, group: Value, row: Value) -> None:
@@ -194,11 +209,11 @@ def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, group: Value, 
         low = part.index * vectors // parts
         here = (part.index + 1) * vectors // parts - low
         place = p.buffer("tiles") + tile.index * p.tile_words * 8
-        k.call(
-            k.buffer(place, here * 2 + 1), v + low * p.vector_bytes, p.v_point, entries, count,
+        k.call(k.buffer(place, here * 2 + 1), RowsMultiply(
+            v + low * p.vector_bytes, p.v_point, entries, count,
             weights + k.word(place, 1), k.word(place, 2),
             workspace + (p.sums + k.word(place) * p.s_channel + low * p.vector_bytes), p.s_point, p.s_channel, p.points,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, group: Value, absolute: Value, row: Value,
@@ -214,17 +229,17 @@ def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, gro
         valid = k.minimum(p.places, p.out_y - (item.first(p.axes - 2) + t.index) * p.places)
         given = sums, p.s_point, p.s_channel
         with k.when(p.near_out.equals(1)):
-            k.call(
-                p.buffer("transform_out"), *given, k.buffer(frame, 2) + (y_row + beside * p.y_c), p.y_row, p.y_c,
+            k.call(p.buffer("transform_out"), RowsOut(
+                *given, k.buffer(frame, 2) + (y_row + beside * p.y_c), p.y_row, p.y_c,
                 p.group_out, pixels, valid, bias, k.buffer(frame, 4) + (r_row + beside * p.r_c), p.r_row, p.r_c,
                 p.buffer("constants"), flag,
-            )  # fmt: skip
+            ))  # fmt: skip
         with k.when(p.near_out.equals(0)):
             place = p.out + beside * p.out_channel + row * p.out_row + t.index * p.places * p.out_line
-            k.call(
-                p.buffer("transform_out"), *given, workspace + place, p.out_line, p.out_channel, p.group_out, pixels,
+            k.call(p.buffer("transform_out"), RowsOut(
+                *given, workspace + place, p.out_line, p.out_channel, p.group_out, pixels,
                 valid, bias, workspace, 0, 0, p.buffer("constants"), flag,
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def _take_away(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, first: Value, groups: Value,
@@ -237,13 +252,13 @@ def _take_away(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer
         valid = k.minimum(p.places, p.out_y - (item.first(p.axes - 2) + t.index) * p.places)
         with k.loop(0, valid) as i:
             line = t.index * p.places + i.index
-            k.call(
-                p.buffer("move_out"), workspace + (p.out + row.index * p.out_row + line * p.out_line), p.word_bytes,
+            k.call(p.buffer("move_out"), MoveOut(
+                workspace + (p.out + row.index * p.out_row + line * p.out_line), p.word_bytes,
                 p.out_channel, k.buffer(frame, 2) + (y_row + i.index * p.y_row), last.y_stride, p.y_c,
                 item.extent(p.axes - 1), groups * p.group_out, p.buffer("bias") + channel * p.word_bytes,
                 p.buffer("scale"), k.buffer(frame, 4) + (r_row + i.index * p.r_row), last.r_stride, p.r_c,
                 p.buffer("constants"),
-            )  # fmt: skip
+            ))  # fmt: skip
 
 
 def again_header(k: Module, p: Words, item: Item, workspace: Buffer) -> Buffer:
@@ -459,12 +474,12 @@ def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
     name, wide = "winograd_rows", r.target.vector_bytes
-    address = kernel(name, (name,), lambda k: driver(k, name, wide), r.target, check=r.check)[name]
+    address = address_of(r, name, name, Driver, lambda k, name: driver(k, name, wide))
     steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
-def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
+def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
     p, arith, last = r.problem, r.arith, sweep[-1]
     move_in, move_out = (
         Move(p.x, arith.accumulator, along_in(r, last, "p")),
@@ -498,25 +513,29 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     y_row, r_row = (0 if o is None else o.spatial[-2] * sweep[-2].out_step for o in (r.y, r.residual))
     outputs = (*plan.box[:-2], plan.box[-2] * SCHEME.m, plan.box[-1])
     again_vectors = min(-(-group_out // lane), 2)
+    asks_in, asks_out = (
+        (p.n or 0) * size > r.situation.near(held)
+        for size, held in zip(image_bytes(p), (_NEAR_IMAGE, _FAR_BYTES), strict=True)
+    )
     values.update({
         "panel": plan.panel, "scratch": 0, "total_groups": p.groups, "item_groups": plan.groups,
         "group_in": group_in, "group_out": group_out, "word_bytes": arith.bytes, "lanes": lane, "pitch": plan.pitch,
         "reach": plan.pitch - plan.box[-1], "outer_lines": math.prod(h.count for h in plan.held[:-2]),
         "near_in": int(near), "near_out": int(near), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
         "y_lines": plan.held[-2].count, "channel_bytes": plan.channel_bytes,
-        "transform_in": _row(r, move_in, asks=(p.n or 0) * image_bytes(p)[0] > r.situation.near(_NEAR_IMAGE)) if near
-        else _row(r, Move(arith.name, arith.accumulator, "pp")),
+        "transform_in": _row(r, move_in, RowsIn, asks=asks_in) if near
+        else _row(r, Move(arith.name, arith.accumulator, "pp"), RowsIn),
         "v": plan.v, "v_point": plan.v_point, "v_line": v_line, "v_channel": plan.v_channel,
         **row_lists(sweep[:-2], entries, ENTRY_WORDS),
         "most_vectors": plan.most_vectors, "vector_bytes": vector_bytes, "tiles": words(tiles),
         "tile_count": len(plan.heights), "tile_words": 3 + 2 * plan.most_vectors, "weights": packed,
         "w_group": SCHEME.n * group_out * of_output, "sums": plan.sums, "s_point": plan.s_point,
         "s_channel": plan.vectors * vector_bytes, "points": SCHEME.n,
-        "transform_out": _row(r, move_out, asks=(p.n or 0) * image_bytes(p)[1] > r.situation.near(_FAR_BYTES)) if near
-        else _row(r, Move(arith.accumulator, arith.name, "pp", Epilogue())),
+        "transform_out": _row(r, move_out, RowsOut, asks=asks_out) if near
+        else _row(r, Move(arith.accumulator, arith.name, "pp", Epilogue()), RowsOut),
         "y_row": y_row, "r_row": r_row, "out": plan.out, "out_line": plan.out_line,
         "out_row": plan.box[-2] * SCHEME.m * plan.out_line, "out_channel": plan.out_channel,
-        "move_in": 0 if near else _apart(r, move_in), "move_out": 0 if near else move_address(r, move_out),
+        "move_in": 0 if near else _apart(r, move_in), "move_out": 0 if near else move_out_address(r, move_out),
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
         "flags": plan.flags, "again": plan.panel,
         "repair": direct.repair_address(r), "again_words": direct.again_words(r, sweep, outputs, again_vectors, keep),
@@ -525,7 +544,10 @@ def _step(r: Request, sweep: Sweep, address: int, keep: list[Any]) -> Step:
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _row(r: Request, spec: Move, *, asks: bool = False) -> int:
+Rows = TypeVar("Rows", RowsIn, RowsOut)
+
+
+def _row(r: Request, spec: Move, signature: type[Rows], *, asks: bool = False) -> Address[Rows]:
     """Address of the transform of a row of tiles, one way or the other."""
     lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     names = ("row", "asking")
@@ -535,21 +557,22 @@ def _row(r: Request, spec: Move, *, asks: bool = False) -> int:
         for name in names:  # both together: a layer that sees images of many sizes compiles once
             transform(k, name, spec, SCHEME, lane, f16c=f16c, asks=name == "asking")
 
-    return kernel(f"winograd_rows {SCHEME} {spec} {lane}", names, build, r.target, check=r.check)[names[asks]]
+    functions = dict.fromkeys(names, signature)
+    return kernel(f"winograd_rows {SCHEME} {spec} {lane}", functions, build, r.target, check=r.check)[names[asks]]
 
 
-def _apart(r: Request, spec: Move) -> int:
+def _apart(r: Request, spec: Move) -> Address[RowsApart]:
     """Address of the way of a row into planes where its pixels lie apart."""
     lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     spec = replace(spec, along="cp" if spec.along == "cp" else "any")
 
-    def build(k: Module) -> None:
-        rows_apart(k, "row", spec, lane, f16c=f16c)
+    def make(k: Module, name: str) -> None:
+        rows_apart(k, name, spec, lane, f16c=f16c)
 
-    return kernel(f"rows apart {spec} {lane}", ("row",), build, r.target, check=r.check)["row"]
+    return address_of(r, f"rows apart {spec} {lane}", "row", RowsApart, make)
 
 
-def _functions(r: Request, height: int) -> list[int]:
+def _functions(r: Request, height: int) -> list[Address[RowsMultiply]]:
     """Addresses of the products of so many output channels by 1, 2, ... vectors."""
     element, lane = r.arith.accumulator, lanes(r.target, r.arith)
     _, most = _tile(r.target, r.problem.m // r.problem.groups)
@@ -559,7 +582,8 @@ def _functions(r: Request, height: int) -> list[int]:
         for name, vectors in names.items():
             rows_multiply(k, name, element, lane, height, vectors)
 
-    found = kernel(f"winograd_rows {element} {lane} {height} {most}", tuple(names), build, r.target, check=r.check)
+    label = f"winograd_rows {element} {lane} {height} {most}"
+    found = kernel(label, dict.fromkeys(names, RowsMultiply), build, r.target, check=r.check)
     return [found[name] for name in names]
 
 

@@ -9,16 +9,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyconv.algorithms.packing import SOURCE, Set, bring_rows, forward_strides, run, set_words, source_words
-from polyconv.algorithms.panel import Words
-from polyconv.algorithms.program import Request, Step, fill_words, move_address
+from polyconv.algorithms.panel import Driver, Words
+from polyconv.algorithms.program import Request, Step, address_of, fill_words, move_in_address
 from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.winograd_plan import Plan
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
-from polyconv.kernels.layout import Move
-from polyconv.kernels.objects import kernel
+from polyconv.kernels.layout import Move, MoveIn
+from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.kernels.transform import weight_transform
+from polyconv.kernels.transform import WeightTransform, weight_transform
 from polyconv.runtime.arrays import unwritten, words
 
 __all__ = ["packed_weights", "places"]
@@ -52,7 +52,8 @@ def places(r: Request, sweep: Sweep, plan: Plan) -> list[int]:
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` that transforms a block of outputs' weights."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (_, table, number, rows):
+    with k.function(name, Driver) as given:
+        table, number, rows = given.words, given.item, given.workspace
         p = Words(k, table, _WORDS)
         of_set, source, target = set_words(k, p, number)
         made, row = rows + p.made, of_set.row
@@ -62,19 +63,19 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             bring_rows(k, p, of_set, source, c.index, count, rows, vector_bytes)
             with k.loop(0, p.phase_count) as phase, k.loop(0, p.outer) as outer:
                 of_phase = Words(k, p.buffer("phases"), _PHASE).at(phase.index, len(_PHASE) + 1)
-                k.call(
-                    of_phase.buffer("transform"), rows + (outer.index * p.outer_taps + of_phase.tap) * row,
+                k.call(of_phase.buffer("transform"), WeightTransform(
+                    rows + (outer.index * p.outer_taps + of_phase.tap) * row,
                     p.taps * row, p.y_taps * row, p.x_taps * row, made, p.made_point, count, row,
-                )  # fmt: skip
+                ))  # fmt: skip
                 with k.loop(0, p.points) as point:
                     of_point = Words(k, points, _POINT).at(point.index, len(_POINT))
                     before = k.word(p.buffer("before"), phase.index * p.points + point.index)
                     at = c.index * of_point.entering * p.outer + (before * p.outer + outer.index) * count
                     with k.when(before >= 0):
-                        k.call(
-                            p.buffer("place"), made + point.index * p.made_point, p.word_bytes, 0,
+                        k.call(p.buffer("place"), MoveIn(
+                            made + point.index * p.made_point, p.word_bytes, 0,
                             target + (of_point.first + at * row), p.word_bytes, 0, count * row // p.word_bytes, 1, 0,
-                        )  # fmt: skip
+                        ))  # fmt: skip
 
 
 def packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
@@ -109,23 +110,21 @@ def packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
         "y_taps": wide * (sweep[-2].stride if plan.transformed == 2 else 1), "x_taps": sweep[-1].stride,
         "phase_count": len(phases), "phases": words([v for phase in phases for v in phase]),
         "point_table": words([v for first, count in of_points for v in (first, count)]),
-        "before": words(before), "place": move_address(r, Move(arith.name, arith.accumulator, "pp")),
+        "before": words(before), "place": move_in_address(r, Move(arith.name, arith.accumulator, "pp")),
     })  # fmt: skip
-    address = kernel(
-        "winograd pack", ("pack",), lambda k: driver(k, "pack", r.target.vector_bytes), r.target, check=r.check
-    )["pack"]
+    wide_bytes = r.target.vector_bytes
+    address = address_of(r, "winograd pack", "pack", Driver, lambda k, name: driver(k, name, wide_bytes))
     keep: list[Any] = []
     step = Step(address, fill_words(_WORDS, values, keep), groups * plan.blocks)
     run(r, step, made + points * made_point, w.nbytes)
     return packed
 
 
-def _weight_transform(r: Request, plan: Plan, taps: tuple[int, int]) -> int:
+def _weight_transform(r: Request, plan: Plan, taps: tuple[int, int]) -> Address[WeightTransform]:
     """Address of the transform of the weights of phases with so many taps along the two axes."""
     element, y, x = r.arith.accumulator, plan.y, plan.x
 
-    def build(k: Module) -> None:
-        weight_transform(k, "transform", y, x, element, r.target.vector_bytes // 8, taps)
+    def make(k: Module, name: str) -> None:
+        weight_transform(k, name, y, x, element, r.target.vector_bytes // 8, taps)
 
-    label = f"winograd weights {y} {x} {element} {taps}"
-    return kernel(label, ("transform",), build, r.target, check=r.check)["transform"]
+    return address_of(r, f"winograd weights {y} {x} {element} {taps}", "transform", WeightTransform, make)

@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.packing import Set, packed_sets
-from polyconv.algorithms.panel import COMMON, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, box_rows, decode, fill, row_place
 from polyconv.algorithms.program import (
     Program,
     Request,
     Situation,
     accumulator_arithmetic,
+    address_of,
     along_in,
     along_out,
     boxes,
@@ -34,7 +35,8 @@ from polyconv.algorithms.program import (
     far_cycles,
     fill_words,
     is_fusible,
-    move_address,
+    move_in_address,
+    move_out_address,
     near_equal,
     one_step,
     thread_parts,
@@ -45,9 +47,9 @@ from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, zero_rows
+from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_rows
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.weave import weave_tile
+from polyconv.kernels.weave import WeaveTile, weave_tile
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 from polyconv.target import Target
@@ -95,9 +97,10 @@ class _Turn:
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
+    with k.function(name, Driver) as given:
+        frame, workspace = given.frame, given.workspace
+        p = Words(k, given.words, WORDS)
+        item = decode(k, p, given.item, workspace)
         _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, vector_bytes)
         rows = box_rows(k, p, item)
         _find_rows(k, p, item, rows, workspace + p.row_table)
@@ -133,11 +136,11 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                            done + row.index)  # fmt: skip
                 with k.when((here.line >= 0) & flat):
                     bias, scale, constants = _tables(p, turn)
-                    k.call(
-                        p.buffer("move_out"), slots + (at * p.times + head * p.word_bytes), p.word_bytes,
+                    k.call(p.buffer("move_out"), MoveOut(
+                        slots + (at * p.times + head * p.word_bytes), p.word_bytes,
                         p.slot_channel, y + head * p.y_pixel, p.y_pixel, p.y_c, end - head, of_set.rows, bias, scale,
                         r + head * p.r_pixel, p.r_pixel, p.r_c, constants,
-                    )  # fmt: skip
+                    ))  # fmt: skip
 
 
 def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
@@ -152,10 +155,10 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
                 size = ((stop - begin) * p.word_bytes) >> 2
                 zero_rows(k, target + begin * p.word_bytes, p.plane_bytes, p.channels, size, words_of_4)
         with k.when(end > head):
-            k.call(
-                p.buffer("move_in"), source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
+            k.call(p.buffer("move_in"), MoveIn(
+                source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
                 p.plane_bytes, end - head, p.channels, p.zero_point,
-            )  # fmt: skip
+            ))  # fmt: skip
 
     fill(k, p, item, x, k.constant(INT, 0), put)
 
@@ -211,13 +214,12 @@ def _tiles(k: Module, p: Words, turn: _Turn, panel: Buffer, to: _Place, walks: V
         edge = (at < to.head) | (at + along > to.end)
         asked = (walks * turn.parts + part.index) * p.ahead_step >> 8
         asks = k.select(asked < p.ahead_bytes, k.constant(INT, -1), 0)
-        k.call(
-            k.buffer(p.buffer("functions"), k.select(edge, of_set.edges, of_set.whole) + size * 2),
+        k.call(k.buffer(p.buffer("functions"), k.select(edge, of_set.edges, of_set.whole) + size * 2), WeaveTile(
             panel + first * p.word_bytes, turn.ahead + asked, asks,
             phase.buffer("entries"), phase.count, p.taps, weights,
             to.y + at * to.y_bytes, to.y_channel, to.r + at * p.result_bytes, to.r_channel, to.head - at, to.end - at,
             *_tables(p, turn),
-        )  # fmt: skip
+        ))  # fmt: skip
         part.next(part.values[0] + size)
 
 
@@ -397,7 +399,7 @@ def build(r: Request) -> Program:
         plan = _plan(s, flat=True)
     longer = p.k[-1] % times
     wide = r.target.vector_bytes
-    address = kernel("woven", ("driver",), lambda k: driver(k, "driver", wide), r.target, check=r.check)["driver"]
+    address = address_of(r, "woven", "driver", Driver, lambda k, name: driver(k, name, wide))
     functions, of_sets = _set_tables(r, plan, longer)
     phases = [_phase(r, plan, phase, keep) for phase in itertools.product(*(range(step) for step in p.s[:-1]))]
     turns = len(plan.sets) * len(phases)
@@ -420,8 +422,8 @@ def build(r: Request) -> Program:
         "y_pixel": r.y.spatial[-1], "r_pixel": 0 if r.residual is None else r.residual.spatial[-1],
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
-        "move_in": move_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p"))),
-        "move_out": move_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+        "move_in": move_in_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p"))),
+        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
     })  # fmt: skip
     return one_step(address, fill_words(WORDS, values, keep), values["items"], plan.workspace, keep)
 
@@ -445,7 +447,7 @@ def _set_tables(r: Request, plan: _Plan, longer: int) -> tuple[list[int], list[i
                         weave_tile(k, name, replace(spec, edge=edge), lane, rows, times, longer, n, f16c=f16c)
 
                 label = f"weave {replace(spec, edge=edge)} {rows} {times} {longer}"
-                found = kernel(label, tuple(names), build, r.target, check=r.check)
+                found = kernel(label, dict.fromkeys(names, WeaveTile), build, r.target, check=r.check)
                 places[rows].append(len(functions) - 2)  # the function of n vectors is at word 2 n
                 for name in names:
                     functions += (found[name], 0)

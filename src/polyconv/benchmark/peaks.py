@@ -14,8 +14,9 @@ from functools import cache
 import numpy as np
 
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
-from polyconv.kernels.language import Module, vector
+from polyconv.kernels.language import Buffer, Module, vector
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Int, Signature
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
@@ -24,9 +25,17 @@ __all__ = ["burner", "copy_bandwidth", "peak"]
 _SUMS, _UNROLLED, _TURNS, _RUNS = 12, 4, 20_000, 25
 
 
+class Burn(Signature):
+    """Numbers to multiply and add, so many times."""
+
+    memory: Buffer
+    turns: Int
+
+
 def _burn(k: Module, arithmetic: Arithmetic, count: int) -> None:
     kind = vector(arithmetic.accumulator, count)
-    with k.function("burn", "buffer", "int") as (memory, turns):
+    with k.function("burn", Burn) as given:
+        memory, turns = given.memory, given.turns
         a, b = k.load(kind, memory), k.load(kind, memory + kind.bytes)
         sums = [k.load(kind, memory + (2 + i) * kind.bytes) for i in range(_SUMS)]
         with k.loop(0, turns, carry=sums, runs=True) as loop:
@@ -49,7 +58,7 @@ def burner(target: Target, name: str) -> tuple[Callable[[], None], float]:
     """
     arithmetic = ARITHMETIC[name]
     count = lanes(target, arithmetic)
-    address = kernel(f"burn {name}", ("burn",), lambda k: _burn(k, arithmetic, count), target)["burn"]
+    address = kernel(f"burn {name}", {"burn": Burn}, lambda k: _burn(k, arithmetic, count), target)["burn"]
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(address)
 
     def burn() -> None:

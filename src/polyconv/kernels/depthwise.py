@@ -16,8 +16,9 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["ENTRY", "LIST_HEADER", "SETTINGS", "DepthwiseTile", "depthwise_tile", "neighbours"]
+__all__ = ["ENTRY", "LIST_HEADER", "SETTINGS", "DepthwiseTile", "Slide", "depthwise_tile", "neighbours"]
 
 ENTRY = ("input", "weights", "position", "first_lane", "end_lane")
 """Words of an entry: offsets in bytes, position along the sliding axis, lanes of pixels that are not padding (where
@@ -33,9 +34,20 @@ SETTINGS = (
 """What all calls of a step share: byte strides (``channel``: from one vector to the next where lanes are channels),
 input positions from one step to the next, input extent."""
 
-# settings, input, list of entries, weights, result, residual, channel, channels, lanes that count, input position of
-# the first step
-_SIGNATURE = ("buffer", "buffer", "buffer", "buffer", "buffer", "buffer", "int", "int", "int", "int")
+
+class Slide(Signature):
+    """A tile's outputs of ``channels`` from one on; so many lanes are ``used``; ``position``: of its first step."""
+
+    settings: Buffer
+    x: Buffer
+    entries: Buffer
+    weights: Buffer
+    y: Buffer
+    residual: Buffer
+    channel: Int
+    channels: Int
+    used: Int
+    position: Int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +182,11 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
     """
     kind = vector(spec.element, lanes)
     channels = spec.lanes == "c"
-    with k.function(name, *_SIGNATURE) as given:
-        settings, x, entries, weights, y, residual, channel, count, used, position = given
+    with k.function(name, Slide) as given:
+        settings, used, entries = given.settings, given.used, given.entries
         s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:13])}
         bias, scale, constants = (k.buffer(settings, 13 + 2 * i) for i in range(3))
-        zero = k.constant(count.type, 0)
+        zero = k.constant(used.type, 0)
         part = vector(spec.element, lanes // spec.channels)  # lanes of one channel of pixels
         x_next, w_next, y_next, r_next = (
             s[f"{name}_channel"] if spec.channels == 1 else s[f"{name}_channel"] / 2 for name in "xwyr"
@@ -203,7 +215,7 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
             """One entry: every position is loaded once and multiplied for all outputs that it feeds."""
             taps, across = size
             read = _reader(k, spec, memory, across, s, k.word(place, 3), k.word(place, 4), in_mask)
-            here, at, w = x + k.word(place), position + k.word(place, 2), w + k.word(place, 1)
+            here, at, w = x + k.word(place), given.position + k.word(place, 2), w + k.word(place, 1)
             pitch = kind.bytes if channels else kind.element_bytes
             of_tap = [joined(weight, w + t * pitch, w_next)[0] for t in range(across * taps)]
             for p in range((rows - 1) * spec.stride + taps):
@@ -224,7 +236,7 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
             return totals
 
         step = fewer * spec.repeats if channels else spec.channels
-        with k.loop(0, count, step, carry=[x, weights, y, residual]) as each:
+        with k.loop(0, given.channels, step, carry=[given.x, given.weights, given.y, given.residual]) as each:
             x, w, y, other = each.values
             totals: list[Value] = [k.constant(kind, 0)] * rows
             here, start = k.rebase(x), zero
@@ -241,5 +253,5 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
                     value = total if spec.channels == 1 else k.shuffle(total, total, own)
                     there = other + r_next * c
                     store = store_out(outward, bias, scale, there, s["r_lane"], zero, constants)
-                    store(value, y + y_next * c, zero, channel + each.index + c, out_mask)
+                    store(value, y + y_next * c, zero, given.channel + each.index + c, out_mask)
                 y, other = y + s["y_step"], other + s["r_step"]

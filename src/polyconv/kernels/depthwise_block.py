@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
-from polyconv.kernels.language import INT, Mask, Module, Type, Value, vector
+from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["SETTINGS", "DepthwiseBlock", "depthwise_block"]
+__all__ = ["SETTINGS", "BlockOfOutputs", "DepthwiseBlock", "depthwise_block"]
 
 SETTINGS = (
     "x_row", "x_column", "y_row", "y_column", "r_row", "r_column", "x_channel", "w_channel", "y_channel", "r_channel",
@@ -24,9 +25,25 @@ SETTINGS = (
 """What all calls of a step share: byte strides (``channel``: from one vector to the next; ``x_row``, ``x_column``: from
 one tap to the next), input positions from one tap to the next, extents of the input; bytes to what is asked for."""
 
-# settings, input, entries, their number, weights, result, residual, channel, channels, lanes that count, input
-# position of the first row and column
-_SIGNATURE = ("buffer", "buffer", "buffer", "int", "buffer", "buffer", "buffer", "int", "int", "int", "int", "int")
+
+class BlockOfOutputs(Signature):
+    """A block for ``channels`` from one on, from ``count`` entries; so many lanes are ``used``.
+
+    ``row`` and ``column`` are the input position of its first row and column.
+    """
+
+    settings: Buffer
+    x: Buffer
+    entries: Buffer
+    count: Int
+    weights: Buffer
+    y: Buffer
+    residual: Buffer
+    channel: Int
+    channels: Int
+    used: Int
+    row: Int
+    column: Int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +83,20 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
     dtype = DTYPES[spec.source]
     memory = kind.of(LLVM_NAMES[dtype.name])
     (tap_rows, tap_columns), (down, along) = spec.taps, spec.stride
-    with k.function(name, *_SIGNATURE) as given:
-        settings, x, entries, number, weights, y, residual, channel, count, used, row, column = given
+    with k.function(name, BlockOfOutputs) as given:
+        settings, entries, row, column = given.settings, given.entries, given.row, given.column
         s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:18])}
         bias, scale, constants = (k.buffer(settings, 18 + 2 * i) for i in range(3))
         zero = k.constant(INT, 0)
-        mask = k.mask(used, lanes) if guarded else None
+        mask = k.mask(given.used, lanes) if guarded else None
         wide = (columns - 1) * along + tap_columns
         places: list[tuple[Value, Mask | None]] = [(s["x_column"] * c, mask) for c in range(wide)]
         if mask is not None:
             for c in {*range(tap_columns - 1), *range(wide - tap_columns + 1, wide)}:
                 places[c] = _guarded(k, mask, column + s["unit_column"] * c, column, s["width"], s["x_pixel"])
-        with k.loop(0, count, lanes, carry=[x, weights, y, residual]) as each:
+        with k.loop(0, given.channels, lanes, carry=[given.x, given.weights, given.y, given.residual]) as each:
             x, w, y, other = each.values
-            with k.loop(0, number, carry=[k.constant(kind, 0)] * (rows * columns)) as entry:
+            with k.loop(0, given.count, carry=[k.constant(kind, 0)] * (rows * columns)) as entry:
                 totals = list(entry.values)
                 line = k.rebase(x + k.word(entries, entry.index * 2))
                 of_entry = w + k.word(entries, entry.index * 2 + 1)
@@ -116,7 +133,7 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
                     if spec.ahead:
                         k.prefetch(to + s["y_ahead"], writing=True)
                     store = store_out(block, bias, scale, beside, zero, zero, constants)
-                    store(entry.results[a * columns + b], to, zero, channel + each.index, mask)
+                    store(entry.results[a * columns + b], to, zero, given.channel + each.index, mask)
                     to, beside = to + s["y_column"], beside + s["r_column"]
                 y, other = y + s["y_row"], other + s["r_row"]
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
-from polyconv.kernels.language import INT, Module, Type, vector
+from polyconv.kernels.language import INT, Buffer, Module, Type, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["AHEAD", "KINDS", "SETTINGS", "DepthwiseLine", "depthwise_line"]
+__all__ = ["AHEAD", "KINDS", "SETTINGS", "DepthwiseLine", "Line", "depthwise_line"]
 
 AHEAD = 2 << 10
 """Bytes of the input ahead that are asked for."""
@@ -29,8 +30,17 @@ _INTERLEAVED = 4
 SETTINGS = ("*entries", "*bias", "*scale", "*constants", *(f"count_{i}" for i in range(KINDS)))
 """What all calls of a step share: offsets of the entries in bytes, how many there are of every kind."""
 
-# settings, input of the first tap, weights, result, residual, channel, lanes of the last vector that count
-_SIGNATURE = ("buffer", "buffer", "buffer", "buffer", "buffer", "int", "int")
+
+class Line(Signature):
+    """A tile's outputs: the input is that of the first tap, and so many lanes of the last vector are ``used``."""
+
+    settings: Buffer
+    x: Buffer
+    weights: Buffer
+    y: Buffer
+    residual: Buffer
+    channel: Int
+    used: Int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +75,11 @@ def depthwise_line(k: Module, name: str, spec: DepthwiseLine, lanes: int, vector
     memory = kind.of(LLVM_NAMES[dtype.name])
     whole = Type(f"i{8 * memory.element_bytes}", lanes)
     written = lanes * DTYPES[spec.target].itemsize
-    with k.function(name, *_SIGNATURE) as (settings, x, weights, y, residual, channel, used):
+    with k.function(name, Line) as given:
+        settings, x, y = given.settings, given.x, given.y
         entries, bias, scale, constants = (k.buffer(settings, 2 * i) for i in range(4))
         zero = k.constant(INT, 0)
-        w, start, totals = weights, zero, [k.constant(kind, 0)] * vectors
+        w, start, totals = given.weights, zero, [k.constant(kind, 0)] * vectors
         for number, across in enumerate(spec.taps):
             end = start + k.word(settings, 8 + number)
             with k.loop(start, end, carry=[w, *totals]) as entry:
@@ -91,12 +102,12 @@ def depthwise_line(k: Module, name: str, spec: DepthwiseLine, lanes: int, vector
                 entry.next(w + across * kind.element_bytes, *totals)
             w, totals, start = entry.results[0], list(entry.results[1:]), end
         block = Block(k, Move(spec.element, spec.target, "pp", spec.epilogue), kind, f16c)
-        last = k.mask(used, lanes)
+        last = k.mask(given.used, lanes)
         for i, total in enumerate(totals):
             if spec.ahead:
                 k.prefetch(x + (AHEAD + i * memory.bytes))
                 k.prefetch(y + (vectors + i) * written, writing=True)
-            store = store_out(block, bias, scale, residual + i * written, zero, zero, constants)
-            store(total, y + i * written, zero, channel, last if i == vectors - 1 else None)
+            store = store_out(block, bias, scale, given.residual + i * written, zero, zero, constants)
+            store(total, y + i * written, zero, given.channel, last if i == vectors - 1 else None)
 
 

@@ -19,8 +19,9 @@ from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.depthwise import neighbours
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["SETTINGS", "SPAN", "STRIPS", "STRIPS_HEADER", "DepthwisePlane", "depthwise_plane", "loads"]
+__all__ = ["SETTINGS", "SPAN", "STRIPS", "STRIPS_HEADER", "DepthwisePlane", "RowsOfOutputs", "depthwise_plane", "loads"]
 
 TAPS = 3
 
@@ -41,9 +42,23 @@ in bytes, mask and lanes of its outputs."""
 STRIPS_HEADER = 1 + len(SPAN)
 """Words before the groups: whether the rightmost strip lacks a lane, and the load of it."""
 
-# settings, input (first row, column 0), entries, their number, weights, result, residual, channel, channels, input
-# position of the first row
-_SIGNATURE = ("buffer", "buffer", "buffer", "int", "buffer", "buffer", "buffer", "int", "int", "int")
+
+class RowsOfOutputs(Signature):
+    """A tile's rows of outputs of ``channels`` from one on, from ``count`` entries.
+
+    The input is that of column 0 in the first row, whose position is ``row``.
+    """
+
+    settings: Buffer
+    x: Buffer
+    entries: Buffer
+    count: Int
+    weights: Buffer
+    y: Buffer
+    residual: Buffer
+    channel: Int
+    channels: Int
+    row: Int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +122,8 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
     part, whole = vector(spec.element, of_channel), Type(element, of_channel)
     number_of_loads = len(loads(along, spec.apart, of_channel))
     few = Type(element, 4) if shifted else whole
-    with k.function(name, *_SIGNATURE) as given:
-        settings, x, entries, number, weights, y, residual, channel, count, position = given
+    with k.function(name, RowsOfOutputs) as given:
+        settings, entries = given.settings, given.entries
         s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:14])}
         strips, bias, scale, constants = (k.buffer(settings, 14 + 2 * i) for i in range(4))
         zero = k.constant(INT, 0)
@@ -136,7 +151,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                    asked: Sequence[Buffer]) -> list[list[Value]]:  # fmt: skip
             """Sums of the taps ``used``, by rows: a list of them for every chain of sums; asks from places on."""
             chains = len(used)
-            with k.loop(0, number, carry=nothing * chains) as entry:
+            with k.loop(0, given.count, carry=nothing * chains) as entry:
                 totals = [list(entry.values[c * rows : (c + 1) * rows]) for c in range(chains)]
                 line = k.rebase(x + k.word(entries, entry.index * 2))
                 of_entry = w + k.word(entries, entry.index * 2 + 1)
@@ -154,7 +169,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                             k.prefetch(asked[1] + ask_steps[1] * (i // down), writing=True)
                     fed = [a for a in range(rows) if 0 <= i - a * down < TAPS]
                     held = [chain[a] for chain in totals for a in fed]
-                    with k.choice((position + s["unit"] * i).below(s["height"]), tuple(held)) as there:
+                    with k.choice((given.row + s["unit"] * i).below(s["height"]), tuple(held)) as there:
                         here = [loaded(kind, line + offset, mask) for kind, offset, mask in spans]
                         if shifted:
                             here = neighbours(k, here[0], here[1], TAPS, memory)
@@ -177,7 +192,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
 
         def summed_alone(x: Buffer, w: Buffer, spans: list[Span]) -> list[Value]:
             """Sums of all taps, by rows, each of which takes its inputs from rows of its own."""
-            with k.loop(0, number, carry=nothing) as entry:
+            with k.loop(0, given.count, carry=nothing) as entry:
                 totals = list(entry.values)
                 line = k.rebase(x + k.word(entries, entry.index * 2))
                 of_entry = w + k.word(entries, entry.index * 2 + 1)
@@ -193,11 +208,12 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                 entry.next(*totals)
             return entry.results
 
-        with k.loop(0, count, spec.channels, carry=[x, weights, y, residual]) as each:
+        start = [given.x, given.weights, given.y, given.residual]
+        with k.loop(0, given.channels, spec.channels, carry=start) as each:
             x, w, y, other = each.values
             each.next(*(at + s[f"{n}_channel"] * spec.channels for at, n in zip(each.values, "xwyr", strict=True)))
             # a second channel that does not exist is the first one again, without results
-            paired = each.index + 1 < count
+            paired = each.index + 1 < given.channels
             for n in "xwyr":
                 steps[n] = [zero, k.select(paired, s[f"{n}_channel"], 0)][: spec.channels]
             beyond: list[Value] = []
@@ -238,7 +254,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                             own = range(c * of_channel, (c + 1) * of_channel)
                             one = total if spec.channels == 1 else k.shuffle(total, total, own)
                             store = store_out(block, bias, scale, with_ + steps["r"][c], s["r_lane"], zero, constants)
-                            store(one, to + steps["y"][c], zero, channel + each.index + c, mask)
+                            store(one, to + steps["y"][c], zero, given.channel + each.index + c, mask)
                         to, with_ = to + s["y_row"], with_ + s["r_row"]
                 group.next(*strip.results[3:])
 

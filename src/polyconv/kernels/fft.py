@@ -18,9 +18,13 @@ import math
 from collections.abc import Sequence
 
 from polyconv.kernels.language import Buffer, Module, Type, Value, vector
+from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ask_early
 
-__all__ = ["PAIR", "RADICES", "apart", "channel_product", "pair_product", "passes", "scan", "spread", "together"]
+__all__ = [
+    "PAIR", "RADICES", "ChannelProduct", "PairProduct", "Pairs", "Pass", "Scan", "Spread", "apart", "channel_product",
+    "pair_product", "passes", "scan", "spread", "together",
+]  # fmt: skip
 
 Complex = tuple[Value, Value]
 
@@ -105,39 +109,51 @@ def _plus_scaled(k: Module, total: Complex, z: Complex, c: float) -> Complex:
     return k.fma(z[0], factor, total[0]), k.fma(z[1], factor, total[1])
 
 
-def passes(k: Module, radix: int, element: str, lanes: int) -> None:
-    """Add ``forward``, ``backward`` and the same without twiddles, ``forward_last`` and ``backward_first``.
+class Pass(Signature):
+    """For each of the ``lines``, whose ``places`` are words, butterflies of points a ``leg`` apart.
 
-    ``name(plane, places, lines, leg, inner, step, outer, outer_step, twiddles)``: for each of the ``lines``, whose
-    ``places`` are words, butterflies of points a ``leg`` apart, ``inner`` of them a ``step`` apart, in each of
-    ``outer`` parts.  Twiddles are radix - 1 factors per inner index.
+    ``inner`` of them are a ``step`` apart, in each of ``outer`` parts.  Twiddles are radix - 1 factors per inner index.
     """
+
+    plane: Buffer
+    places: Buffer
+    lines: Int
+    leg: Int
+    inner: Int
+    step: Int
+    outer: Int
+    outer_step: Int
+    twiddles: Buffer
+
+
+def passes(k: Module, radix: int, element: str, lanes: int) -> None:
+    """Add ``forward``, ``backward`` and the same without twiddles, ``forward_last`` and ``backward_first``."""
     kind = vector(element, lanes)
-    arguments = ("buffer", "buffer", "int", "int", "int", "int", "int", "int", "buffer")
     for name, sign, twiddled in (
         ("forward", -1, True), ("forward_last", -1, False), ("backward", 1, True), ("backward_first", 1, False),
     ):  # fmt: skip
         with (
-            k.function(name, *arguments) as (plane, places, lines, leg, inner, step, outer, outer_step, twiddles),
-            k.loop(0, lines) as line,
-            k.loop(0, outer) as o,
-            k.loop(0, inner) as i,
+            k.function(name, Pass) as given,
+            k.loop(0, given.lines) as line,
+            k.loop(0, given.outer) as o,
+            k.loop(0, given.inner) as i,
         ):
-            first = plane + (k.word(places, line.index) + o.index * outer_step + i.index * step)
-            factors = twiddles + i.index * (2 * (radix - 1) * kind.element_bytes)
+            of_line = k.word(given.places, line.index)
+            first = given.plane + (of_line + o.index * given.outer_step + i.index * given.step)
+            factors = given.twiddles + i.index * (2 * (radix - 1) * kind.element_bytes)
             points, at = [], first
             for q in range(radix):
                 place = k.rebase(at)
                 z = k.load(kind, place), k.load(kind, place + kind.bytes)
                 points.append(_twisted(k, z, factors, q, sign) if twiddled and sign > 0 else z)
-                at = at + leg
+                at = at + given.leg
             at = first
             for q, z in enumerate(_dft(k, points, sign)):
                 place = k.rebase(at)
                 re, im = _twisted(k, z, factors, q, sign) if twiddled and sign < 0 else z
                 k.store(re, place)
                 k.store(im, place + kind.bytes)
-                at = at + leg
+                at = at + given.leg
 
 
 def _twisted(k: Module, z: Complex, factors: Buffer, q: int, sign: int) -> Complex:
@@ -152,20 +168,29 @@ def _twisted(k: Module, z: Complex, factors: Buffer, q: int, sign: int) -> Compl
     return k.fma(re, c, im * s), k.fma(im, c, -(re * s))
 
 
-def pair_product(k: Module, name: str, element: str, lanes: int, each: bool) -> None:
-    """Add ``name(source, plane_bytes, channels, pairs, count, weights, target)``.
+class PairProduct(Signature):
+    """The spectra of planes of ``channels``, ``plane`` bytes apart, times those of their kernels, summed: a plane."""
 
-    The spectra of ``channels`` planes times those of their kernels, summed: a plane.  Weights are vectors where
-    ``each`` lane has its own, else numbers; they stream pair by pair, channel by channel, four of them.
+    source: Buffer
+    plane: Int
+    channels: Int
+    pairs: Buffer
+    count: Int
+    weights: Buffer
+    target: Buffer
+
+
+def pair_product(k: Module, name: str, element: str, lanes: int, each: bool) -> None:
+    """Add the product of pairs of points.
+
+    Weights are vectors where ``each`` lane has its own, else numbers; they stream pair by pair, channel by channel,
+    four of them.
     """
     kind = vector(element, lanes)
     size = kind.bytes if each else kind.element_bytes
-    arguments = ("buffer", "int", "int", "buffer", "int", "buffer", "buffer")
-    with (
-        k.function(name, *arguments) as (source, plane_bytes, channels, pairs, count, weights, target),
-        k.loop(0, count) as pair,
-    ):
-        record = pairs + pair.index * (8 * len(PAIR))
+    with k.function(name, PairProduct) as given, k.loop(0, given.count) as pair:
+        source, channels, weights, target = given.source, given.channels, given.weights, given.target
+        record = given.pairs + pair.index * (8 * len(PAIR))
         a, b = k.word(record), k.word(record, 1)
         cosine, sine = k.broadcast(kind, record + 16), k.broadcast(kind, record + 24)
         zeros = [k.constant(kind, 0)] * 4
@@ -176,7 +201,7 @@ def pair_product(k: Module, name: str, element: str, lanes: int, each: bool) -> 
             at = k.rebase(h)
             w = [(k.load if each else k.broadcast)(kind, at + j * size) for j in range(4)]
             sums = *_plus(k, (re0, im0), low, w[:2]), *_plus(k, (re1, im1), high, w[2:])
-            channel.next(plane + plane_bytes, h + 4 * size, *sums)
+            channel.next(plane + given.plane, h + 4 * size, *sums)
         re0, im0, re1, im1 = channel.results[2:]
         _packed(k, (re0, im0), (re1, im1), target + a, target + b, (cosine, sine))
 
@@ -208,11 +233,19 @@ def _packed(k: Module, low: Complex, high: Complex, a: Buffer, b: Buffer, w: Com
     _put(k, (er - odd_i, ei + odd_r), a)
 
 
+class Pairs(Signature):
+    """Pairs of points of a plane."""
+
+    plane: Buffer
+    pairs: Buffer
+    count: Int
+
+
 def apart(k: Module, name: str, element: str, lanes: int) -> None:
-    """Add ``name(plane, pairs, count)``: a plane becomes the spectrum of its real tile."""
+    """Add the change of a plane to the spectrum of its real tile."""
     kind = vector(element, lanes)
-    with k.function(name, "buffer", "buffer", "int") as (plane, pairs, count), k.loop(0, count) as pair:
-        record = pairs + pair.index * (8 * len(PAIR))
+    with k.function(name, Pairs) as given, k.loop(0, given.count) as pair:
+        plane, record = given.plane, given.pairs + pair.index * (8 * len(PAIR))
         w = k.broadcast(kind, record + 16), k.broadcast(kind, record + 24)
         low, high = _spectra(k, kind, plane + k.word(record), plane + k.word(record, 1), w)
         _put(k, high, plane + k.word(record, 4))
@@ -220,47 +253,57 @@ def apart(k: Module, name: str, element: str, lanes: int) -> None:
 
 
 def together(k: Module, name: str, element: str, lanes: int) -> None:
-    """Add ``name(plane, pairs, count)``: the spectrum of a real tile becomes a plane."""
+    """Add the change of the spectrum of a real tile to a plane."""
     kind = vector(element, lanes)
-    with k.function(name, "buffer", "buffer", "int") as (plane, pairs, count), k.loop(0, count) as pair:
-        record = pairs + pair.index * (8 * len(PAIR))
+    with k.function(name, Pairs) as given, k.loop(0, given.count) as pair:
+        plane, record = given.plane, given.pairs + pair.index * (8 * len(PAIR))
         w = k.broadcast(kind, record + 16), k.broadcast(kind, record + 24)
         low, high = _point(k, kind, plane + k.word(record)), _point(k, kind, plane + k.word(record, 4))
         _packed(k, low, high, plane + k.word(record), plane + k.word(record, 1), w)
 
 
-def channel_product(k: Module, name: str, element: str, lanes: int, tiles: int) -> None:
-    """Add ``name(source, tile_step, vector_step, channels, slots, count, weights, target, target_step)``.
+class ChannelProduct(Signature):
+    """At each of the places ``slots`` the values of input channels times a matrix: sums of a vector of output channels.
 
-    At each of the places ``slots`` the values of input channels, which are lanes of planes ``vector_step`` apart, times
-    a matrix: sums of a vector of output channels, for ``tiles`` tiles.  Weights stream, real and imaginary vectors.
+    Channels are lanes of planes ``vector_step`` apart.  Weights stream, real and imaginary vectors.
     """
+
+    source: Buffer
+    tile_step: Int
+    vector_step: Int
+    channels: Int
+    slots: Buffer
+    count: Int
+    weights: Buffer
+    target: Buffer
+    target_step: Int
+
+
+def channel_product(k: Module, name: str, element: str, lanes: int, tiles: int) -> None:
+    """Add the matrix product for so many tiles."""
     kind = vector(element, lanes)
-    arguments = ("buffer", "int", "int", "int", "buffer", "int", "buffer", "buffer", "int")
-    with k.function(name, *arguments) as given:
-        source, tile_step, vector_step, channels, slots, count, weights, target, target_step = given
-        with k.loop(0, count, carry=[weights]) as slot:
-            place = k.word(slots, slot.index)
-            zeros = [k.constant(kind, 0)] * (2 * tiles)
-            with k.loop(0, channels, lanes, carry=[source + place, *slot.values, *zeros]) as block:
-                here = k.minimum(channels - block.index, lanes)
-                with k.loop(0, here, carry=block.values, runs=True) as channel:
-                    a, h, *sums = channel.values
-                    ask_early(k, h, kind, 2)
-                    w = _point(k, kind, h)
-                    row = k.rebase(a)
-                    for t in range(tiles):
-                        x = k.broadcast(kind, row), k.broadcast(kind, row + kind.bytes)
-                        sums[2 * t : 2 * t + 2] = _plus(k, (sums[2 * t], sums[2 * t + 1]), x, w)
-                        row = k.rebase(row + tile_step)
-                    channel.next(a + kind.element_bytes, h + 2 * kind.bytes, *sums)
-                following = block.values[0] + vector_step
-                block.next(following, *channel.results[1:])
-            slot.next(block.results[1])
-            at = target + place
-            for t in range(tiles):
-                _put(k, (block.results[2 + 2 * t], block.results[3 + 2 * t]), at)
-                at = at + target_step
+    with k.function(name, ChannelProduct) as given, k.loop(0, given.count, carry=[given.weights]) as slot:
+        place = k.word(given.slots, slot.index)
+        zeros = [k.constant(kind, 0)] * (2 * tiles)
+        with k.loop(0, given.channels, lanes, carry=[given.source + place, *slot.values, *zeros]) as block:
+            here = k.minimum(given.channels - block.index, lanes)
+            with k.loop(0, here, carry=block.values, runs=True) as channel:
+                a, h, *sums = channel.values
+                ask_early(k, h, kind, 2)
+                w = _point(k, kind, h)
+                row = k.rebase(a)
+                for t in range(tiles):
+                    x = k.broadcast(kind, row), k.broadcast(kind, row + kind.bytes)
+                    sums[2 * t : 2 * t + 2] = _plus(k, (sums[2 * t], sums[2 * t + 1]), x, w)
+                    row = k.rebase(row + given.tile_step)
+                channel.next(a + kind.element_bytes, h + 2 * kind.bytes, *sums)
+            following = block.values[0] + given.vector_step
+            block.next(following, *channel.results[1:])
+        slot.next(block.results[1])
+        at = given.target + place
+        for t in range(tiles):
+            _put(k, (block.results[2 + 2 * t], block.results[3 + 2 * t]), at)
+            at = at + given.target_step
 
 
 def _plus(k: Module, total: Complex, x: Complex, w: Sequence[Value]) -> Complex:
@@ -269,18 +312,35 @@ def _plus(k: Module, total: Complex, x: Complex, w: Sequence[Value]) -> Complex:
     return k.fma(-x[1], w[1], re), k.fma(x[1], w[0], im)
 
 
+class Spread(Signature):
+    """Vectors a step apart."""
+
+    points: Buffer
+    count: Int
+    step: Int
+
+
 def spread(k: Module, name: str, element: str, lanes: int) -> None:
-    """Add ``name(points, count, step)``: the first lane of vectors a step apart in all their lanes."""
+    """Add what puts the first lane of vectors in all their lanes."""
     kind = vector(element, lanes)
-    with k.function(name, "buffer", "int", "int") as (points, count, step), k.loop(0, count) as i:
-        place = points + i.index * step
+    with k.function(name, Spread) as given, k.loop(0, given.count) as i:
+        place = given.points + i.index * given.step
         k.store(k.broadcast(kind, place), place)
 
 
+class Scan(Signature):
+    """Vectors a step apart, and the lanes of a vector that become NaN where a value is not finite."""
+
+    points: Buffer
+    count: Int
+    step: Int
+    seen: Buffer
+
+
 def scan(k: Module, name: str, element: str, lanes: int) -> None:
-    """Add ``name(points, count, step, seen)``: lanes of ``seen`` become NaN where a value is not finite."""
+    """Add the search for values that are not finite."""
     kind = vector(element, lanes)
-    with k.function(name, "buffer", "int", "int", "buffer") as (points, count, step, seen):
-        with k.loop(0, count, carry=[k.load(kind, seen)]) as i:
-            i.next(k.fma(k.load(kind, points + i.index * step), k.constant(kind, 0), i.values[0]))
-        k.store(i.results[0], seen)
+    with k.function(name, Scan) as given:
+        with k.loop(0, given.count, carry=[k.load(kind, given.seen)]) as i:
+            i.next(k.fma(k.load(kind, given.points + i.index * given.step), k.constant(kind, 0), i.values[0]))
+        k.store(i.results[0], given.seen)

@@ -16,20 +16,38 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ask_early
 
-__all__ = ["LEAPS", "SIGNATURE", "FusedTile", "Out", "ask_for_results", "fused_channel_tile", "fused_pixel_tile",
-           "of_sums"]  # fmt: skip
+__all__ = [
+    "LEAPS", "FusedTile", "Out", "Walk", "ask_for_results", "fused_channel_tile", "fused_pixel_tile",
+    "of_sums",
+]  # fmt: skip
 
-# panel, its step between rows, entries, their number, weights, result and residual with their steps between rows,
-# tiles to walk, lanes of the last vector that count, bias, scale, constants
-SIGNATURE = (
-    "buffer", "int", "buffer", "int", "buffer", "buffer", "int", "buffer", "int", "int", "int", "buffer", "buffer",
-    "buffer",
-)  # fmt: skip
 
-_WALKS = (*SIGNATURE, "buffer")
-"""Tiles that walk also take where to ask for lines early, if they do."""
+class Walk(Signature):
+    """So many ``tiles`` along a line.
+
+    ``row`` is the step between rows of the panel, ``y_row`` and ``r_row`` those of result and residual; so many lanes
+    of the ``last`` vector count.  Tiles that ask for lines early do so from ``early`` on, to others it is any place.
+    """
+
+    panel: Buffer
+    row: Int
+    entries: Buffer
+    count: Int
+    weights: Buffer
+    y: Buffer
+    y_row: Int
+    residual: Buffer
+    r_row: Int
+    tiles: Int
+    last: Int
+    bias: Buffer
+    scale: Buffer
+    constants: Buffer
+    early: Buffer
+
 
 LEAPS = 4
 """Rows of a panel that are found from one pointer.  With one each, loads wait for a chain of additions as long as the
@@ -77,20 +95,18 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_WALKS) as given:
-        panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, *rest = given
-        bias, scale, constants, early = rest
-        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
-        leads, leap = [step * r for r in range(LEAPS)], step * LEAPS
+    with k.function(name, Walk) as given:
+        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
+        leads, leap = [given.row * r for r in range(LEAPS)], given.row * LEAPS
         asks = spec.asked
-        with k.loop(0, times, carry=[panel, y, residual, *[early] * asks]) as group:
+        with k.loop(0, given.tiles, carry=[given.panel, given.y, given.residual, *[given.early] * asks]) as group:
             rows_in, rows_out, rows_beside, *soon = group.values
             if vectors > 1:  # with one, loads are what a tile waits for
-                ask_for_results(k, rows_out + y_step * rows, y_step, rows, vectors, out.bytes)
-            with k.loop(0, n, carry=[*soon, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
-                place = entries + entry.index * 24
+                ask_for_results(k, rows_out + given.y_row * rows, given.y_row, rows, vectors, out.bytes)
+            with k.loop(0, given.count, carry=[*soon, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
+                place = given.entries + entry.index * 24
                 run, count = rows_in + k.word(place), k.word(place, 1)
-                streamed = weights + k.word(place, 2) * (vectors * kind.bytes)
+                streamed = given.weights + k.word(place, 2) * (vectors * kind.bytes)
                 with k.loop(0, count, carry=[run, streamed, *entry.values], runs=True) as word:
                     a, b, *total = word.values
                     soon, total = _asked(k, total, asks)
@@ -106,8 +122,8 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                     word.next(a + arithmetic.bytes, b + vectors * kind.bytes, *soon, *total)
                 entry.next(*word.results[2:])
             group.next(
-                rows_in + step * rows,
-                *out.store(entry.results[asks:], vectors, rows_out, y_step, rows_beside, r_step),
+                rows_in + given.row * rows,
+                *out.store(entry.results[asks:], vectors, rows_out, given.y_row, rows_beside, given.r_row),
                 *entry.results[:asks],
             )
 
@@ -116,28 +132,27 @@ def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
                      f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels; an entry is an offset.
 
-    Tiles follow each other along the pixels: ``step`` is not used, rows of the result are channels.
+    Tiles follow each other along the pixels: ``row`` is not used, rows of the result are channels.
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_WALKS) as given:
-        panel, _, entries, n, weights, y, y_step, residual, r_step, times, last, *rest = given
-        bias, scale, constants, early = rest
-        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
+    with k.function(name, Walk) as given:
+        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "pp")
         asks = spec.asked
-        with k.loop(0, times, carry=[panel, y, residual, *[early] * asks]) as group:
+        with k.loop(0, given.tiles, carry=[given.panel, given.y, given.residual, *[given.early] * asks]) as group:
             pixels_in, rows_out, rows_beside, *soon = group.values
-            with k.loop(0, n, carry=[weights, *soon, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
+            held = [k.constant(kind, 0)] * (rows * vectors)
+            with k.loop(0, given.count, carry=[given.weights, *soon, *held]) as entry:
                 b, *total = entry.values
                 soon, total = _asked(k, total, asks)
-                place = k.rebase(pixels_in + k.word(entries, entry.index))
+                place = k.rebase(pixels_in + k.word(given.entries, entry.index))
                 pixels = [k.load(kind, place + j * kind.bytes) for j in range(vectors)]
                 for r in range(rows):
                     value = k.broadcast(kind, b + r * arithmetic.bytes)
                     for j in range(vectors):
                         total[r * vectors + j] = k.fma(value, pixels[j], total[r * vectors + j])
                 entry.next(b + rows * arithmetic.bytes, *soon, *total)
-            out.store(entry.results[1 + asks :], vectors, rows_out, y_step, rows_beside, r_step)
+            out.store(entry.results[1 + asks :], vectors, rows_out, given.y_row, rows_beside, given.r_row)
             along = vectors * out.bytes
             group.next(
                 pixels_in + vectors * kind.bytes, rows_out + along, rows_beside + along, *entry.results[1 : 1 + asks]

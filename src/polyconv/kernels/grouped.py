@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
-from polyconv.kernels.fused import SIGNATURE, FusedTile, Out
+from polyconv.kernels.fused import FusedTile, Out, Walk
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
 from polyconv.kernels.layout import Block, Move, converted, load_in, store_out
+from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.transform import Scheme
 
-__all__ = ["ENTRY_WORDS", "blocks_in", "columns_in", "columns_out", "grouped_tile"]
+__all__ = ["ENTRY_WORDS", "BlocksIn", "ColumnsIn", "ColumnsOut", "blocks_in", "columns_in", "columns_out",
+           "grouped_tile"]  # fmt: skip
 
 ENTRY_WORDS = 2
 """Words of an entry, a tap: its offset in the panel, and bytes of weights before its own."""
@@ -33,23 +35,22 @@ def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, g
     """
     kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
     used = lanes // group * group
-    with k.function(name, *SIGNATURE) as given:
-        panel, step, entries, n, weights, y, y_step, residual, r_step, times, last, bias, scale, constants = given
-        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+    with k.function(name, Walk) as given:
+        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
         there = out.mask if near else None
 
         def load(pixel: Buffer) -> Value:
             return k.load(kind, pixel) if there is None else k.load_first(kind, pixel, there)
 
-        with k.loop(0, times, carry=[panel, y, residual]) as walk:
+        with k.loop(0, given.tiles, carry=[given.panel, given.y, given.residual]) as walk:
             rows_in, rows_out, rows_beside = walk.values
-            with k.loop(0, n, carry=[k.constant(kind, 0)] * (rows * group)) as entry:
-                place = entries + entry.index * (8 * ENTRY_WORDS)
-                pixel, of_tap = k.rebase(rows_in + k.word(place)), k.rebase(weights + k.word(place, 1))
+            with k.loop(0, given.count, carry=[k.constant(kind, 0)] * (rows * group)) as entry:
+                place = given.entries + entry.index * (8 * ENTRY_WORDS)
+                pixel, of_tap = k.rebase(rows_in + k.word(place)), k.rebase(given.weights + k.word(place, 1))
                 pixels = []
                 for _ in range(rows):
                     pixels.append(pixel)
-                    pixel = k.rebase(pixel + step)
+                    pixel = k.rebase(pixel + given.row)
                 total = list(entry.values)
                 if rows < group:  # what is used more often is held in registers
                     values = [load(pixel) for pixel in pixels]
@@ -78,57 +79,87 @@ def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, g
                         terms[i] + terms[i + 1] if i + 1 < len(terms) else terms[i] for i in range(0, len(terms), 2)
                     ]  # fmt: skip
                 sums.append(terms[0])
-            walk.next(rows_in + step * rows, *out.store(sums, 1, rows_out, y_step, rows_beside, r_step))
+            walk.next(
+                rows_in + given.row * rows, *out.store(sums, 1, rows_out, given.y_row, rows_beside, given.r_row)
+            )
+
+
+class BlocksIn(Signature):
+    """A move into the panel, blocks of channels ``target_block`` bytes apart."""
+
+    source: Buffer
+    source_pixel: Int
+    target: Buffer
+    target_pixel: Int
+    target_block: Int
+    pixels: Int
+    channels: Int
+    zero_point: Int
 
 
 def blocks_in(k: Module, name: str, spec: Move, lanes: int, used: int, *, f16c: bool) -> None:
-    """Add ``name(source, pixel_step, target, pixel_bytes, block_bytes, pixels, channels, zero_point)``.
+    """Add the move into the panel of pixels whose channels lie together, a vector for every ``used`` channels.
 
-    A move into the panel of pixels whose channels lie together, a vector for every ``used`` channels.  All channels of
-    a pixel come before the next pixel: memory is read as it lies, which is twice as fast as block by block.
+    All channels of a pixel come before the next pixel: memory is read as it lies, which is twice as fast as block by
+    block.
     """
-    arguments = ("buffer", "int", "buffer", "int", "int", "int", "int", "int")
-    with k.function(name, *arguments) as (source, pixel_step, target, pixel_bytes, block_bytes, pixels, channels, zero):
+    with k.function(name, BlocksIn) as given:
         block = Block(k, spec, vector(spec.element, lanes), f16c)
-        load = load_in(block, zero)
+        load, channels = load_in(block, given.zero_point), given.channels
         size = DTYPES[spec.source].itemsize
         whole = channels // lanes * lanes if used == lanes else k.constant(INT, 0)
-        with k.loop(0, pixels) as pixel:
-            start, place = source + pixel.index * pixel_step, target + pixel.index * pixel_bytes
+        with k.loop(0, given.pixels) as pixel:
+            start = given.source + pixel.index * given.source_pixel
+            place = given.target + pixel.index * given.target_pixel
             with k.loop(0, whole, used, carry=[place]) as each:
                 k.store(load(start + each.index * size, None), each.values[0])
-                each.next(each.values[0] + block_bytes)
+                each.next(each.values[0] + given.target_block)
             with k.loop(whole, channels, used, carry=each.results) as each:
                 there = k.mask(k.minimum(channels - each.index, used), lanes)
                 k.store(load(start + each.index * size, there), each.values[0])
-                each.next(each.values[0] + block_bytes)
+                each.next(each.values[0] + given.target_block)
+
+
+class ColumnsIn(Signature):
+    """Winograd's way in: pixels head..end of lines top..bottom, of one line at least, of some ``vectors``.
+
+    They come from memory, where pixel ``head`` of line 0 would lie at ``x``; others of ``count`` are zeros.
+    """
+
+    x: Buffer
+    x_line: Int
+    x_pixel: Int
+    x_vector: Int
+    target: Buffer
+    target_point: Int
+    target_vector: Int
+    vectors: Int
+    channels: Int
+    head: Int
+    end: Int
+    count: Int
+    top: Int
+    bottom: Int
 
 
 def columns_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, several: bool, f16c: bool) -> None:
-    """Add Winograd's way in along columns of pixels, of one vector of channels or ``several`` beside each other.
-
-    ``name(x, line, pixel, x_vector, target, point, target_vector, vectors, channels, head, end, count, top, bottom)``:
-    pixels head..end of lines top..bottom, of one line at least, come from memory, where pixel ``head`` of line 0 would
-    lie at ``x``; others are zeros.
-    """
+    """Add Winograd's way in along columns of pixels, of one vector of channels or ``several`` beside each other."""
     block = Block(k, spec, vector(spec.target, lanes), f16c)
     kind = block.kind.of(LLVM_NAMES[spec.source])
-    arguments = ("buffer", "int", "int", "int", "buffer", *("int",) * 9)
-    with k.function(name, *arguments) as (x, line, pixel, x_vector, target, point, target_vector, vectors, *sizes):
-        channels, head, end, count, top, bottom = sizes
-        mask, nothing = k.mask(channels, lanes), k.constant(vector("i1", lanes), 0)
+    with k.function(name, ColumnsIn) as given:
+        mask, nothing = k.mask(given.channels, lanes), k.constant(vector("i1", lanes), 0)
         masks, places = [], []
         for i in range(y.n):
-            here = (top <= i) & (bottom > i)
+            here = (given.top <= i) & (given.bottom > i)
             masks.append(Mask(k.select(here, mask.bits, nothing), k.select(here, mask.count, 0)))
             # an empty mask takes a CPU hundreds of cycles where there is no memory: a line that is there
-            places.append(k.minimum(k.maximum(top, i), bottom - 1) * line)
+            places.append(k.minimum(k.maximum(given.top, i), given.bottom - 1) * given.x_line)
 
         def put(values: list[Value], place: Buffer) -> None:
             at = k.rebase(place)
             for value in values:
                 k.store(value, at)
-                at = k.rebase(at + point)
+                at = k.rebase(at + given.target_point)
 
         def column(source: Buffer, place: Buffer) -> None:
             values = [
@@ -137,70 +168,90 @@ def columns_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, sever
             ]
             put(y.forward(k, values), place)
 
-        for low, high in ((k.constant(INT, 0), head), (end, count)):
-            with k.loop(0, vectors) as v, k.loop(low, high) as u:
-                place = target + (v.index * target_vector + u.index * block.kind.bytes)
+        for low, high in ((k.constant(INT, 0), given.head), (given.end, given.count)):
+            with k.loop(0, given.vectors) as v, k.loop(low, high) as u:
+                place = given.target + (v.index * given.target_vector + u.index * block.kind.bytes)
                 put([k.constant(block.kind, 0)] * y.n, place)
-        with k.loop(head, end, carry=[x]) as u:
-            begin = target + u.index * block.kind.bytes
+        with k.loop(given.head, given.end, carry=[given.x]) as u:
+            begin = given.target + u.index * block.kind.bytes
             if several:
-                with k.loop(0, vectors, carry=[u.values[0], begin]) as v:
+                with k.loop(0, given.vectors, carry=[u.values[0], begin]) as v:
                     column(*v.values)
-                    v.next(v.values[0] + x_vector, v.values[1] + target_vector)
+                    v.next(v.values[0] + given.x_vector, v.values[1] + given.target_vector)
             else:
                 column(u.values[0], begin)
-            u.next(u.values[0] + pixel)
+            u.next(u.values[0] + given.x_pixel)
+
+
+class ColumnsOut(Signature):
+    """Winograd's way back: the first ``lines`` of some pixels, with their epilogue.
+
+    A vector has ``used`` channels more before it than the one beside it.  Where an output is not finite ``flag``
+    becomes non-zero.
+    """
+
+    sums: Buffer
+    sums_point: Int
+    sums_vector: Int
+    target: Buffer
+    target_line: Int
+    target_pixel: Int
+    target_vector: Int
+    vectors: Int
+    channels: Int
+    used: Int
+    pixels: Int
+    lines: Int
+    bias: Buffer
+    residual: Buffer
+    r_line: Int
+    r_pixel: Int
+    r_channel: Int
+    constants: Buffer
+    flag: Buffer
 
 
 def columns_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, several: bool, f16c: bool) -> None:
-    """Add the way back: the first lines of some pixels, with their epilogue.
-
-    ``name(sums, point, sums_vector, target, line, pixel, target_vector, vectors, channels, used, pixels, lines, bias,
-    residual, r_line, r_pixel, r_channel, constants, flag)``; a vector has ``used`` channels more before it than the one
-    beside it.  Where an output is not finite ``flag`` becomes non-zero.  Without the last line there is no product at
-    infinity, which alone needs it.
-    """
+    """Add the way back.  Without the last line there is no product at infinity, which alone needs it."""
     block = Block(k, spec, vector(spec.source, lanes), f16c)
     kind = block.kind
-    arguments = (
-        "buffer", "int", "int", "buffer", *("int",) * 8, "buffer", "buffer", "int", "int", "int", "buffer", "buffer",
-    )  # fmt: skip
-    with k.function(name, *arguments) as (sums, point, sums_vector, target, line, pixel, target_vector, *rest):
-        vectors, channels, used, pixels, lines, bias, residual, r_line, r_pixel, r_channel, constants, flag = rest
-        mask, nothing = k.mask(channels, lanes), k.constant(vector("i1", lanes), 0)
+    with k.function(name, ColumnsOut) as given:
+        lines, bias, residual = given.lines, given.bias, given.residual
+        mask, nothing = k.mask(given.channels, lanes), k.constant(vector("i1", lanes), 0)
         masks = [Mask(k.select(lines > i, mask.bits, nothing), k.select(lines > i, mask.count, 0)) for i in range(y.m)]
         stores = [
-            store_out(block, bias, bias, residual + r_line * i if i else residual, r_pixel, r_channel, constants)
+            store_out(block, bias, bias, residual + given.r_line * i if i else residual, given.r_pixel,
+                      given.r_channel, given.constants)
             for i in range(y.m)
-        ]
+        ]  # fmt: skip
 
         def column(place: Buffer, at: Buffer, seen: Value, u: Value, channel: Value) -> Value:
             products = []
             for i in range(y.n):
                 products.append(k.load_first(kind, at, mask if i < y.n - 1 else masks[-1]))
-                at = at + point
+                at = at + given.sums_point
             outputs = y.back(k, products)
             total = outputs[0]
             for value, store, there in zip(outputs, stores, masks, strict=True):
                 store(value, place, u, channel, there)
-                place = place + line
+                place = place + given.target_line
             for value in outputs[1:]:
                 total = total + value
             # 0 * Inf and 0 * NaN are NaN, of a sum too: one multiply-add finds them
             return k.fma(total, k.constant(kind, 0), seen)
 
-        with k.loop(0, pixels, carry=[target, k.constant(kind, 0)]) as u:
+        with k.loop(0, given.pixels, carry=[given.target, k.constant(kind, 0)]) as u:
             place, seen = u.values
-            begin = sums + u.index * kind.bytes
+            begin = given.sums + u.index * kind.bytes
             if several:
-                with k.loop(0, vectors, carry=[place, begin, seen]) as v:
+                with k.loop(0, given.vectors, carry=[place, begin, seen]) as v:
                     to, at, so_far = v.values
-                    so_far = column(to, at, so_far, u.index, v.index * used)
-                    v.next(to + target_vector, at + sums_vector, so_far)
+                    so_far = column(to, at, so_far, u.index, v.index * given.used)
+                    v.next(to + given.target_vector, at + given.sums_vector, so_far)
                 seen = v.results[2]
             else:
                 seen = column(place, begin, seen, u.index, k.constant(INT, 0))
-            u.next(place + pixel, seen)
+            u.next(place + given.target_pixel, seen)
         found = k.any(u.results[1].is_nan())
         with k.when(found > 0):
-            k.store(found, flag)
+            k.store(found, given.flag)

@@ -14,200 +14,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from polyconv.kernels.signature import Int, Signature, arguments_of
+from polyconv.kernels.values import BOOL, INT, POINTER, Buffer, Mask, Type, Value, vector
 
 __all__ = ["BOOL", "INT", "Buffer", "Loop", "Mask", "Module", "Type", "Value", "vector"]
 
+S = TypeVar("S", bound=Signature)
+
 ERROR_CELL_BYTES = 64 + 1024
 """Size of the error cell: a cache line for the site, then scratch for redirected accesses."""
-
-_BITS = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
-
-
-@dataclass(frozen=True, slots=True)
-class Type:
-    """An LLVM element type and a number of lanes; 0 lanes is a scalar."""
-
-    element: str
-    lanes: int = 0
-
-    def __str__(self) -> str:
-        return f"<{self.lanes} x {self.element}>" if self.lanes else self.element
-
-    @property
-    def is_float(self) -> bool:
-        """Whether the elements are floating point."""
-        return not self.element.startswith("i")
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of one element in memory."""
-        return max(1, _BITS[self.element] // 8)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the whole value in memory."""
-        return self.element_bytes * max(1, self.lanes)
-
-    @property
-    def suffix(self) -> str:
-        """How intrinsic names spell the type: ``v16f32``."""
-        short = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}.get(self.element, self.element)
-        return f"v{self.lanes}{short}" if self.lanes else short
-
-    def of(self, element: str) -> Type:
-        """The same number of lanes of another element."""
-        return Type(element, self.lanes)
-
-    @property
-    def scalar(self) -> Type:
-        """One element."""
-        return Type(self.element)
-
-
-INT = Type("i64")
-BOOL = Type("i1")
-POINTER = Type("ptr")
-
-
-def vector(element: str, lanes: int) -> Type:
-    """Type of ``lanes`` elements."""
-    return Type(element, lanes)
-
-
-class Value:
-    """An SSA value; operators emit instructions.  Integers compare signed, shifts are logical."""
-
-    __slots__ = ("module", "name", "type")
-
-    def __init__(self, module: Module, name: str, type_: Type) -> None:
-        self.module, self.name, self.type = module, name, type_
-
-    def _binary(self, integer: str, floating: str, other: Value | float, *, swap: bool = False) -> Value:
-        right = self.module.spell(other, self.type)
-        a, b = (right, self.name) if swap else (self.name, right)
-        op = floating if self.type.is_float else integer
-        return self.module.emit(f"{op} {self.type} {a}, {b}", self.type)
-
-    def __add__(self, other: Value | float) -> Value:
-        return self if _is(other, 0) and not self.type.is_float else self._binary("add", "fadd", other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Value | float) -> Value:
-        return self if _is(other, 0) and not self.type.is_float else self._binary("sub", "fsub", other)
-
-    def __rsub__(self, other: Value | float) -> Value:
-        return self._binary("sub", "fsub", other, swap=True)
-
-    def __mul__(self, other: Value | float) -> Value:
-        if isinstance(other, int) and not self.type.is_float and not self.type.lanes:
-            if other == 1:
-                return self
-            if other > 0 and other & (other - 1) == 0:
-                return self._binary("shl", "", other.bit_length() - 1)
-        return self._binary("mul", "fmul", other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Value | float) -> Value:
-        return self._binary("sdiv", "fdiv", other)
-
-    def __rtruediv__(self, other: Value | float) -> Value:
-        return self._binary("sdiv", "fdiv", other, swap=True)
-
-    def __floordiv__(self, other: Value | int) -> Value:
-        return self._binary("udiv", "", other)
-
-    def __mod__(self, other: Value | int) -> Value:
-        return self._binary("urem", "", other)
-
-    def __and__(self, other: Value | int) -> Value:
-        return self._binary("and", "", other)
-
-    def __or__(self, other: Value | int) -> Value:
-        return self._binary("or", "", other)
-
-    def __xor__(self, other: Value | int) -> Value:
-        return self._binary("xor", "", other)
-
-    def __lshift__(self, other: Value | int) -> Value:
-        return self._binary("shl", "", other)
-
-    def __rshift__(self, other: Value | int) -> Value:
-        return self._binary("lshr", "", other)
-
-    def __neg__(self) -> Value:
-        if self.type.is_float:
-            return self.module.emit(f"fneg {self.type} {self.name}", self.type)
-        return 0 - self
-
-    def _compare(self, integer: str, floating: str, other: Value | float) -> Value:
-        op = f"fcmp {floating}" if self.type.is_float else f"icmp {integer}"
-        right = self.module.spell(other, self.type)
-        return self.module.emit(f"{op} {self.type} {self.name}, {right}", self.type.of("i1"))
-
-    def __lt__(self, other: Value | float) -> Value:
-        return self._compare("slt", "olt", other)
-
-    def __le__(self, other: Value | float) -> Value:
-        return self._compare("sle", "ole", other)
-
-    def __gt__(self, other: Value | float) -> Value:
-        return self._compare("sgt", "ogt", other)
-
-    def __ge__(self, other: Value | float) -> Value:
-        return self._compare("sge", "oge", other)
-
-    def equals(self, other: Value | float) -> Value:
-        """Lane-wise equality (NaN is unequal)."""
-        return self._compare("eq", "oeq", other)
-
-    def below(self, other: Value | int) -> Value:
-        """Unsigned less-than: for an index, ``0 <= self < other``."""
-        return self._compare("ult", "", other)
-
-    def is_nan(self) -> Value:
-        """Lane-wise test for NaN."""
-        return self._compare("", "uno", self)
-
-
-def _is(value: object, number: int) -> bool:
-    return isinstance(value, int) and value == number
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Memory: a base pointer, its extent in bytes (check mode), and an offset into it."""
-
-    module: Module
-    base: str
-    extent: Value | None
-    offset: Value | None = None
-    constant: int = 0
-
-    def __add__(self, step: Value | int) -> Buffer:
-        """The same memory, ``step`` bytes further on."""
-        if isinstance(step, int):
-            return Buffer(self.module, self.base, self.extent, self.offset, self.constant + step)
-        offset = step if self.offset is None else self.offset + step
-        return Buffer(self.module, self.base, self.extent, offset, self.constant)
-
-    def total(self) -> Value:
-        """Offset from the base, in bytes."""
-        if self.offset is None:
-            return self.module.constant(INT, self.constant)
-        return self.offset + self.constant
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """The first ``count`` lanes of a vector, less those below ``first`` where that is given."""
-
-    bits: Value
-    count: Value
-    first: Value | None = None
 
 
 class Loop:
@@ -248,57 +65,82 @@ class Module:
         self._first_site = first_site
         self.site_names: list[str] = []
         self._function = ""
+        self.functions: dict[str, type[Signature]] = {}
+        self._called: list[tuple[str, type[Signature]]] = []
 
     # -- functions -------------------------------------------------------------------------------
 
     @contextmanager
-    def function(self, name: str, *arguments: str) -> Iterator[list[Any]]:
-        """Define ``void name(...)`` with arguments ``buffer`` or ``int``; yields them as ``Buffer`` and ``Value``."""
+    def function(self, name: str, signature: type[S]) -> Iterator[S]:
+        """Define ``void name(...)``; yields the arguments of its signature."""
+        if name in self.functions:
+            raise ValueError(f"function {name} is defined twice")
+        self.functions[name] = signature
         spelled: list[str] = []
-        given: list[Any] = []
-        for i, kind in enumerate(arguments):
-            if kind == "int":
+        given: dict[str, Any] = {}
+        for i, (argument, kind) in enumerate(arguments_of(signature).items()):
+            if kind is Int:
                 spelled.append(f"i64 %a{i}")
-                given.append(Value(self, f"%a{i}", INT))
+                given[argument] = Value(self, f"%a{i}", INT)
             else:
                 spelled.append(f"ptr %a{i}")
                 extent = offset = None
                 if self.check:
                     spelled += [f"i64 %e{i}", f"i64 %o{i}"]
                     extent, offset = Value(self, f"%e{i}", INT), Value(self, f"%o{i}", INT)
-                given.append(Buffer(self, f"%a{i}", extent, offset))
+                given[argument] = Buffer(self, f"%a{i}", extent, offset)
         if self.check:
             spelled.append("ptr %cell")
         attributes = f'nounwind "prefer-vector-width"="{self.wide}" "min-legal-vector-width"="{self.wide}"'
         self._function = name
         self._line(f"define void @{name}({', '.join(spelled)}) {attributes} {{")
         self._start(self._fresh("entry"))
-        yield given
+        yield signature(**given)
         self._line("  ret void")
         self._line("}")
 
     def text(self, triple: str) -> str:
-        """The whole unit as LLVM's text form."""
+        """The whole unit as LLVM's text form.
+
+        Raises
+        ------
+        TypeError
+            If a function of this unit was called that it does not define, or with another signature.
+        """
+        for name, signature in self._called:
+            if self.functions.get(name) is not signature:
+                raise TypeError(f"{name} is called with {signature.__name__}, and takes {self.functions.get(name)}")
         head = [f'target triple = "{triple}"', *self._declared.values()]
         return "\n".join(head + self._lines) + "\n"
 
-    def call(self, target: str | Buffer, *arguments: Any) -> None:
+    def call(self, target: str | Buffer, arguments: Signature) -> None:
         """Call a function of this unit by name, or one whose address was loaded from memory.
 
         A buffer argument is passed from its offset on; in check mode as the whole of it with that offset,
         so that negative strides may step back.
+
+        Raises
+        ------
+        TypeError
+            If an argument is not what its signature says.
         """
+        signature = type(arguments)
         spelled = []
-        for argument in arguments:
-            if not isinstance(argument, Buffer):
-                spelled.append(f"i64 {self.spell(argument, INT)}")
+        for name, kind in arguments_of(signature).items():
+            value = getattr(arguments, name)
+            if kind is Int and (isinstance(value, int) or (isinstance(value, Value) and value.type == INT)):
+                spelled.append(f"i64 {self.spell(value, INT)}")
+            elif kind is Int or not isinstance(value, Buffer):
+                raise TypeError(f"argument {name} of {signature.__name__} is a {kind.__name__}, not {value!r}")
             elif self.check:
-                assert argument.extent is not None
-                spelled += [f"ptr {argument.base}", f"i64 {argument.extent.name}", f"i64 {argument.total().name}"]
+                assert value.extent is not None
+                spelled += [f"ptr {value.base}", f"i64 {value.extent.name}", f"i64 {value.total().name}"]
             else:
-                spelled.append(f"ptr {self._address(argument)}")
+                spelled.append(f"ptr {self._address(value)}")
         if self.check:
             spelled.append("ptr %cell")
+        if isinstance(target, str):
+            self._called.append((target, signature))
         name = f"@{target}" if isinstance(target, str) else self._address(target)
         self._line(f"  call void {name}({', '.join(spelled)})")
 

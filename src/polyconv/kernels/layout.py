@@ -9,22 +9,50 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES, narrow, saturate, widen
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
+from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
-    "BLOCK", "Apart", "Block", "Epilogue", "Given", "Listed", "Move", "beside", "converted", "ends", "load_in", "move",
-    "store_in", "store_out", "transposed", "woven", "zero_rows", "zero_words",
+    "Apart", "Block", "Epilogue", "Listed", "Move", "MoveBlock", "MoveIn", "MoveOut", "converted", "ends", "load_in",
+    "move", "store_in", "store_out", "transposed", "woven", "zero_rows", "zero_words",
 ]  # fmt: skip
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
 
-# source, its pixel and channel strides; target, its strides; numbers of pixels and channels
-BLOCK = ("buffer", "int", "int", "buffer", "int", "int", "int", "int")
+
+class MoveBlock(Signature):
+    """A block of pixels by channels: two buffers with their byte strides, and its size."""
+
+    source: Buffer
+    source_pixel: Int
+    source_channel: Int
+    target: Buffer
+    target_pixel: Int
+    target_channel: Int
+    pixels: Int
+    channels: Int
+
+
+class MoveIn(MoveBlock):
+    """A block on its way into a panel."""
+
+    zero_point: Int
+
+
+class MoveOut(MoveBlock):
+    """A block on its way out: constants are activation parameters, or the zero point of the result."""
+
+    bias: Buffer
+    scale: Buffer
+    residual: Buffer
+    residual_pixel: Int
+    residual_channel: Int
+    constants: Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,45 +144,26 @@ def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
         Accumulators per vector.
     f16c : bool
         Whether the target converts f16.
-
-    Notes
-    -----
-    Signature of a move in: the block and a zero point.  Of a move out: the block, bias, scale,
-    residual with its strides, constants (activation parameters, then the zero point of the result).
     """
-    with k.function(name, *BLOCK, *beside(spec)) as given:
-        g, rest = Given(*given[:8]), given[8:]
+    with k.function(name, MoveIn if spec.epilogue is None else MoveOut) as g:
         kind = Type(spec.element, lanes)
         if spec.along == "any":
             spread = Block(k, spec, kind, f16c, g.source_pixel, g.target_pixel)
             single = Block(k, spec, kind.scalar, f16c)
-            spread.each(g, ends(spread, rest), ends(single, rest))
+            spread.each(g, ends(spread, g), ends(single, g))
             return
         block = Block(k, spec, kind, f16c)
         if spec.together:
-            block.interleaved(g, *ends(block, rest))
+            block.interleaved(g, *ends(block, g))
             return
         if (spec.along[0] == "c") == (spec.along[1] == "c"):
-            block.rows(g, *ends(block, rest))
+            block.rows(g, *ends(block, g))
         else:
-            block.transposed(g, *ends(block, rest))
+            block.transposed(g, *ends(block, g))
 
 
 Load = Callable[[Buffer, Mask | None], Value]
 Store = Callable[[Value, Buffer, Value, Value, Mask | None], None]
-
-
-class Given(NamedTuple):
-    """The block's arguments: two buffers with their byte strides, and its size."""
-
-    source: Buffer
-    source_pixel: Value
-    source_channel: Value
-    target: Buffer
-    target_pixel: Value
-    target_channel: Value
-    pixels: Value
-    channels: Value
 
 
 class Apart(NamedTuple):
@@ -254,7 +263,7 @@ class Block:
             count = k.constant(_INT, half) if mask is None else k.minimum(mask.count - part * half, half)
             k.store_even(spread, place + part * n * value.type.element_bytes, count)
 
-    def each(self, g: Given, wide: tuple[Load, Store], single: tuple[Load, Store]) -> None:
+    def each(self, g: MoveBlock, wide: tuple[Load, Store], single: tuple[Load, Store]) -> None:
         """Pixel by pixel, a vector's worth at a time: for strides that leave nothing together."""
         k, lanes = self.k, self.kind.lanes
 
@@ -270,7 +279,7 @@ class Block:
             with k.loop(full, g.pixels) as p:
                 one(single, p.index, c.index)
 
-    def rows(self, g: Given, load: Load, store: Store) -> None:
+    def rows(self, g: MoveBlock, load: Load, store: Store) -> None:
         """Vectors along the axis that is contiguous on both sides."""
         k, lanes = self.k, self.kind.lanes
         by_channel = self.spec.along[0] == "c"
@@ -296,7 +305,7 @@ class Block:
             with k.loop(0, rows) as r:
                 one(r.index, full, mask)
 
-    def interleaved(self, g: Given, load: Load, store: Store) -> None:
+    def interleaved(self, g: MoveBlock, load: Load, store: Store) -> None:
         """Vectors of pixels of a few channels, merged into one run: pixel by pixel, all its channels."""
         k, lanes, count = self.k, self.kind.lanes, self.spec.together
         from_bytes, to_bytes = _sizes(self.spec)
@@ -315,7 +324,7 @@ class Block:
         with k.when(full < g.pixels):
             merge(full, k.mask(g.pixels - full, lanes))
 
-    def transposed(self, g: Given, load: Load, store: Store, apart: Apart | Listed | None = None) -> None:
+    def transposed(self, g: MoveBlock, load: Load, store: Store, apart: Apart | Listed | None = None) -> None:
         """Squares of vectors, loaded along one axis and stored along the other."""
         k, lanes = self.k, self.kind.lanes
         to_channel = self.spec.along[1] == "c"
@@ -436,16 +445,14 @@ def _sizes(spec: Move) -> tuple[int, int]:
     return from_bytes * apart[0], to_bytes * apart[1]
 
 
-def beside(spec: Move) -> tuple[str, ...]:
-    """Types of the arguments of a move that follow the block."""
-    return ("int",) if spec.epilogue is None else ("buffer", "buffer", "buffer", "int", "int", "buffer")
-
-
-def ends(block: Block, rest: Sequence[Any]) -> tuple[Load, Store]:
+def ends(block: Block, g: MoveBlock) -> tuple[Load, Store]:
     """How the elements of a move are read and written, by these arguments."""
-    if block.spec.epilogue is None:
-        return load_in(block, *rest), store_in(block)
-    return _load_out(block), store_out(block, *rest)
+    if isinstance(g, MoveIn):
+        return load_in(block, g.zero_point), store_in(block)
+    assert isinstance(g, MoveOut)
+    return _load_out(block), store_out(
+        block, g.bias, g.scale, g.residual, g.residual_pixel, g.residual_channel, g.constants
+    )
 
 
 def load_in(block: Block, zero_point: Value) -> Load:

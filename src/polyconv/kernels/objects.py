@@ -15,19 +15,25 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from polyconv.kernels.compile import link, llvm_version, object_code
 from polyconv.kernels.language import Module
+from polyconv.kernels.signature import Address, Signature
 from polyconv.target import Target
 
 __all__ = [
     "EVENTS", "Events", "cache_folder", "clear_cache", "generator", "has_folder", "kernel", "kernel_text",
-    "log_compiling", "use_folder",
+    "log_compiling", "texts_only", "use_folder",
 ]  # fmt: skip
+
+S = TypeVar("S", bound=Signature)
 
 _MAGIC = b"polyconv-object-1\n"
 _MOST_BYTES = 256 << 20
@@ -36,7 +42,7 @@ _LONGEST_WRITE_SECONDS = 3600.0
 _TRIM_BYTES = 16 << 20
 _log = logging.getLogger("polyconv")
 _lock = threading.RLock()
-_loaded: dict[str, dict[str, int]] = {}
+_loaded: dict[str, dict[str, Any]] = {}
 
 # A fork waits for a compilation under way: the child's LLVM is whole and its locks are free.
 if hasattr(os, "register_at_fork"):
@@ -101,32 +107,72 @@ def generator() -> str:
 generator()  # now: the files may change while this process lives, the code that it has read does not
 
 
-def kernel(name: str, functions: tuple[str, ...], build: Callable[[Module], None], target: Target,
-           *, check: bool = False) -> dict[str, int]:  # fmt: skip
+def kernel(name: str, functions: Mapping[str, type[S]], build: Callable[[Module], None], target: Target,
+           *, check: bool = False) -> dict[str, Address[S]]:  # fmt: skip
     """Addresses of a kernel's functions.
 
     Parameters
     ----------
     name : str
         Says all that shapes the code, with target, check mode and generator.
-    functions : tuple of str
-        What ``build`` defines.
+    functions : dict
+        Names of what ``build`` defines, and the signature of each.
     build : callable
         Adds the functions to a module.
+
+    Raises
+    ------
+    TypeError
+        If ``build`` defines other functions, or with other signatures.
     """
     level = f"{target.level} {'check' if check else ''} {name}"
+    take = _taker.get()
+    if take is not None:
+        take(level, _generated(level, functions, build, target, check, 1).text(target.triple))
+        return {function: Address(_stand_in(level, function), s) for function, s in functions.items()}
     with _lock:
         found = _loaded.get(level)
         if found is None:
-            found = _loaded[level] = link(_object(level, build, target, check), functions)
+            places = link(_object(level, functions, build, target, check), tuple(functions))
+            found = _loaded[level] = {function: Address(places[function], s) for function, s in functions.items()}
         return found
 
 
-def _object(level: str, build: Callable[[Module], None], target: Target, check: bool) -> bytes:
+_taker: ContextVar[Callable[[str, str], None] | None] = ContextVar("taker of texts", default=None)
+
+
+@contextmanager
+def texts_only(take: Callable[[str, str], None]) -> Iterator[None]:
+    """Hand the label and the text of every kernel that this thread asks for to ``take``, and compile none.
+
+    The addresses that ``kernel`` gives meanwhile tell functions apart, and stand for no code: a program made of them
+    can be looked at, not run.
+    """
+    before = _taker.set(take)
+    try:
+        yield
+    finally:
+        _taker.reset(before)
+
+
+def _stand_in(level: str, function: str) -> int:
+    """A number in the place of an address, the same in every process."""
+    return int.from_bytes(hashlib.sha256(f"{level} {function}".encode()).digest()[:5], "big") << 4
+
+
+def _generated(level: str, functions: Mapping[str, type[Signature]], build: Callable[[Module], None], target: Target,
+               check: bool, first_site: int) -> Module:  # fmt: skip
+    k = Module(check=check, fma=target.has_fma, wide=8 * target.vector_bytes, first_site=first_site)
+    build(k)
+    if k.functions != functions:
+        raise TypeError(f"kernel {level} is to define {dict(functions)}, and defines {k.functions}")
+    return k
+
+
+def _object(level: str, functions: Mapping[str, type[Signature]], build: Callable[[Module], None], target: Target,
+            check: bool) -> bytes:  # fmt: skip
     def make() -> bytes:
-        first = len(EVENTS.sites) + 1
-        k = Module(check=check, fma=target.has_fma, wide=8 * target.vector_bytes, first_site=first)
-        build(k)
+        k = _generated(level, functions, build, target, check, len(EVENTS.sites) + 1)
         EVENTS.sites += [f"{level}: {site}" for site in k.site_names]
         return object_code(k.text(target.triple), target)
 

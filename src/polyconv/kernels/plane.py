@@ -6,11 +6,33 @@ masked by bits that stand in the entries, so that padding costs no copy.
 
 from __future__ import annotations
 
-from polyconv.kernels.fused import SIGNATURE, FusedTile, Out
+from polyconv.kernels.fused import FusedTile, Out
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import Mask, Module, Type, Value, vector
+from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
+from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["entry_words", "plane_tile"]
+__all__ = ["PlaneTile", "entry_words", "plane_tile"]
+
+
+class PlaneTile(Signature):
+    """Outputs of some channels, from planes of the input ``plane`` bytes apart.
+
+    Rows of result and residual, ``y_row`` and ``r_row`` apart, are channels; ``last`` are the lanes of the last vector.
+    """
+
+    x: Buffer
+    plane: Int
+    entries: Buffer
+    count: Int
+    weights: Buffer
+    y: Buffer
+    y_row: Int
+    residual: Buffer
+    r_row: Int
+    last: Int
+    bias: Buffer
+    scale: Buffer
+    constants: Buffer
 
 
 def entry_words(vectors: int, stride: int) -> int:
@@ -22,20 +44,17 @@ def plane_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vec
                f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` output channels by ``vectors`` vectors of neighbouring outputs.
 
-    The contract is the fused pixel tile's, but ``step`` lies between planes of the input, and in place of the tiles to
-    walk stand the lanes of the last vector.  The word of a load holds the lanes there are: a bit for each, the first,
-    and the end.
+    The word of a load holds the lanes there are: a bit for each, the first, and the end.
     """
     kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
     even = [2 * lane for lane in range(lanes)]
-    with k.function(name, *SIGNATURE) as given:
-        x, plane, entries, n, weights, y, y_step, residual, r_step, last, _, bias, scale, constants = given
-        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
-        with k.loop(0, n, carry=[k.constant(kind, 0)] * (rows * vectors)) as entry:
-            place = entries + entry.index * (8 * entry_words(vectors, stride))
+    with k.function(name, PlaneTile) as given:
+        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "pp")
+        with k.loop(0, given.count, carry=[k.constant(kind, 0)] * (rows * vectors)) as entry:
+            place = given.entries + entry.index * (8 * entry_words(vectors, stride))
             there = [_mask(k, k.word(place, 3 + part), lanes) for part in range(vectors * stride)]
-            source = x + k.word(place)
-            stream = weights + k.word(place, 1) * (rows * kind.element_bytes)
+            source = given.x + k.word(place)
+            stream = given.weights + k.word(place, 1) * (rows * kind.element_bytes)
             with k.loop(0, k.word(place, 2), carry=[source, stream, *entry.values]) as channel:
                 pixels, b, *total = channel.values
                 loads = [k.load_first(kind, pixels + part * kind.bytes, mask) for part, mask in enumerate(there)]
@@ -45,9 +64,9 @@ def plane_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vec
                     weight = k.broadcast(kind, b + r * kind.element_bytes)
                     for j, value in enumerate(loads):
                         total[r * vectors + j] = k.fma(weight, value, total[r * vectors + j])
-                channel.next(pixels + plane, b + rows * kind.element_bytes, *total)
+                channel.next(pixels + given.plane, b + rows * kind.element_bytes, *total)
             entry.next(*channel.results[2:])
-        out.store(entry.results, vectors, y, y_step, residual, r_step)
+        out.store(entry.results, vectors, given.y, given.y_row, given.residual, given.r_row)
 
 
 def _mask(k: Module, word: Value, lanes: int) -> Mask:

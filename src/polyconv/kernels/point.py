@@ -3,11 +3,11 @@
 Four forms of one contract, all with the epilogue in registers:
 
 * ``channel_point_tile``: lanes are output channels.  Elements of ``rows`` pixels, ``x_pixel`` bytes apart, are
-  broadcast against streaming weight vectors; results of a pixel lie together, those of the next ``y_step`` bytes
+  broadcast against streaming weight vectors; results of a pixel lie together, those of the next ``y_row`` bytes
   further.  Any strides of x will do.
 * ``listed_point_tile``: the same where a pixel has the entries of a list, channels of the taps of its window.
 * ``pixel_point_tile``: lanes are pixels, which lie together in x and y.  Vectors of pixels are multiplied by
-  streaming weights of ``rows`` output channels, whose results lie ``y_step`` bytes apart.
+  streaming weights of ``rows`` output channels, whose results lie ``y_row`` bytes apart.
 * ``square_point_tile``: the same where the channels of a pixel lie together, for few outputs: squares of pixels by
   channels are transposed in registers.  Weights are there, and zeros, for a whole number of squares.
 
@@ -21,19 +21,55 @@ from polyconv.kernels.fused import LEAPS, FusedTile, Out, ask_for_results
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
 from polyconv.kernels.layout import transposed
+from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ask_early
 
-__all__ = ["channel_point_tile", "listed_point_tile", "pixel_point_tile", "square_point_tile"]
+__all__ = ["ListedPointTile", "PointTile", "channel_point_tile", "listed_point_tile", "pixel_point_tile",
+           "square_point_tile"]  # fmt: skip
 
-# input with its steps between pixels and channels, number of channels, weights, result and residual with their steps
-# between rows of the tile, lanes of the last vector that count, bias, scale, constants, bytes from the input to what
-# is asked for early and its step between channels
-_SIGNATURE = (
-    "buffer", "int", "int", "int", "buffer", "buffer", "int", "buffer", "int", "int", "buffer", "buffer", "buffer",
-    "int", "int",
-)  # fmt: skip
-_LISTED = (*_SIGNATURE[:2], "buffer", *_SIGNATURE[3:])
-"""Instead of the step between channels the list of entries: offset, and that of a line to ask for meanwhile."""
+
+class PointTile(Signature):
+    """Results of some pixels from ``count`` channels each.
+
+    Rows of results and residuals lie ``y_row`` and ``r_row`` bytes apart, so many lanes of the ``last`` vector count;
+    what is asked for early lies ``early`` bytes from the input, and ``early_step`` from channel to channel.
+    """
+
+    x: Buffer
+    x_pixel: Int
+    x_channel: Int
+    count: Int
+    weights: Buffer
+    y: Buffer
+    y_row: Int
+    residual: Buffer
+    r_row: Int
+    last: Int
+    bias: Buffer
+    scale: Buffer
+    constants: Buffer
+    early: Int
+    early_step: Int
+
+
+class ListedPointTile(Signature):
+    """The same by a list of ``entries``, instead of channels: offset, and that of a line to ask for meanwhile."""
+
+    x: Buffer
+    x_pixel: Int
+    entries: Buffer
+    count: Int
+    weights: Buffer
+    y: Buffer
+    y_row: Int
+    residual: Buffer
+    r_row: Int
+    last: Int
+    bias: Buffer
+    scale: Buffer
+    constants: Buffer
+    early: Int
+    early_step: Int
 
 
 def _ask(k: Module, place: Buffer, lines: int) -> None:
@@ -46,14 +82,14 @@ def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                        *, f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels to a module."""
     kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
-    with k.function(name, *_SIGNATURE) as given:
-        x, x_pixel, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *early = given
-        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+    with k.function(name, PointTile) as given:
+        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
+        y, y_row = given.y, given.y_row
         if spec.written:
-            ask_for_results(k, y + y_step * (rows * spec.written), y_step, rows, vectors, out.bytes)
-        pixels = [k.rebase(x + x_pixel * r) for r in range(rows)]
-        held = [k.constant(kind, 0)] * (rows * vectors)
-        with k.loop(0, n, carry=[x + early[0], k.constant(INT, 0), weights, *held], runs=True) as step:
+            ask_for_results(k, y + y_row * (rows * spec.written), y_row, rows, vectors, out.bytes)
+        pixels = [k.rebase(given.x + given.x_pixel * r) for r in range(rows)]
+        start = [given.x + given.early, k.constant(INT, 0), given.weights, *[k.constant(kind, 0)] * (rows * vectors)]
+        with k.loop(0, given.count, carry=start, runs=True) as step:
             soon, at, b, *total = step.values
             _ask(k, soon, spec.asked)
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
@@ -62,21 +98,22 @@ def channel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
             for r, pixel in enumerate(pixels):
                 word = k.broadcast(kind, pixel + at)
                 following += [k.fma(word, of_b[j], total[r * vectors + j]) for j in range(vectors)]
-            step.next(soon + early[1], at + x_channel, b + vectors * kind.bytes, *following)
-        out.store(step.results[3:], vectors, y, y_step, residual, r_step)
+            step.next(soon + given.early_step, at + given.x_channel, b + vectors * kind.bytes, *following)
+        out.store(step.results[3:], vectors, y, y_row, given.residual, given.r_row)
 
 
 def listed_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
                       *, f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels whose entries are listed."""
     kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
-    with k.function(name, *_LISTED) as given:
-        x, x_pixel, entries, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *_ = given
-        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "cc")
+    with k.function(name, ListedPointTile) as given:
+        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
+        x, x_pixel, y, y_row = given.x, given.x_pixel, given.y, given.y_row
         if spec.written:
-            ask_for_results(k, y + y_step * (rows * spec.written), y_step, rows, vectors, out.bytes)
+            ask_for_results(k, y + y_row * (rows * spec.written), y_row, rows, vectors, out.bytes)
         leads, leap = [x_pixel * r for r in range(LEAPS)], x_pixel * LEAPS
-        with k.loop(0, n, carry=[entries, weights, *[k.constant(kind, 0)] * (rows * vectors)], runs=True) as step:
+        start = [given.entries, given.weights, *[k.constant(kind, 0)] * (rows * vectors)]
+        with k.loop(0, given.count, carry=start, runs=True) as step:
             entry, b, *total = step.values
             k.prefetch(x + k.word(entry, 1))
             of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
@@ -89,7 +126,7 @@ def listed_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: i
                 for j in range(vectors):
                     total[r * vectors + j] = k.fma(word, of_b[j], total[r * vectors + j])
             step.next(entry + 16, b + vectors * kind.bytes, *total)
-        out.store(step.results[2:], vectors, y, y_step, residual, r_step)
+        out.store(step.results[2:], vectors, y, y_row, given.residual, given.r_row)
 
 
 def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
@@ -97,13 +134,13 @@ def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
     """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels to a module."""
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_SIGNATURE) as given:
-        x, _, x_channel, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *early = given
-        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
+    with k.function(name, PointTile) as given:
+        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "pp")
+        x, y, y_row = given.x, given.y, given.y_row
         if spec.written:
-            ask_for_results(k, y + vectors * spec.written * out.bytes, y_step, rows, vectors, out.bytes)
-        held = [k.constant(kind, 0)] * (rows * vectors)
-        with k.loop(0, n, carry=[x + early[0], x, weights, *held], runs=True) as step:
+            ask_for_results(k, y + vectors * spec.written * out.bytes, y_row, rows, vectors, out.bytes)
+        start = [x + given.early, x, given.weights, *[k.constant(kind, 0)] * (rows * vectors)]
+        with k.loop(0, given.count, carry=start, runs=True) as step:
             soon, a, b, *total = step.values
             _ask(k, soon, spec.asked)
             pixels = [k.load(kind, a + j * kind.bytes) for j in range(vectors - 1)]
@@ -113,8 +150,8 @@ def pixel_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
             for r in range(rows):
                 word = k.broadcast(kind, b + r * arithmetic.bytes)
                 following += [k.fma(word, pixels[j], total[r * vectors + j]) for j in range(vectors)]
-            step.next(soon + early[1], a + x_channel, b + rows * arithmetic.bytes, *following)
-        out.store(step.results[3:], vectors, y, y_step, residual, r_step)
+            step.next(soon + given.early_step, a + given.x_channel, b + rows * arithmetic.bytes, *following)
+        out.store(step.results[3:], vectors, y, y_row, given.residual, given.r_row)
 
 
 def square_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int,
@@ -122,9 +159,9 @@ def square_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: i
     """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels, whose channels lie together."""
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_SIGNATURE) as given:
-        x, x_pixel, _, n, weights, y, y_step, residual, r_step, last, bias, scale, constants, *_ = given
-        out = Out(k, spec, kind, f16c, bias, scale, constants, last, "pp")
+    with k.function(name, PointTile) as given:
+        n = given.count
+        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "pp")
 
         def add(at: Buffer, b: Buffer, sums: list[Value], mask: Mask | None) -> list[Value]:
             """Add the products of a square of channels; lanes beyond the last pixel take it once more."""
@@ -134,7 +171,7 @@ def square_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: i
                 for lane in range(lanes):
                     lines.append(k.load(kind, at) if mask is None else k.load_first(kind, at, mask))
                     beyond = spec.edge and j == vectors - 1
-                    at = at + (k.select(last > lane + 1, x_pixel, 0) if beyond else x_pixel)
+                    at = at + (k.select(given.last > lane + 1, given.x_pixel, 0) if beyond else given.x_pixel)
                 for c, pixels in enumerate(transposed(k, lines)):
                     for r in range(rows):
                         word = k.broadcast(kind, b + (c * rows + r) * arithmetic.bytes)
@@ -143,10 +180,11 @@ def square_point_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: i
 
         full = n - n % lanes
         step_bytes = lanes * rows * arithmetic.bytes
-        with k.loop(0, full, lanes, carry=[x, weights, *[k.constant(kind, 0)] * (rows * vectors)]) as step:
+        start = [given.x, given.weights, *[k.constant(kind, 0)] * (rows * vectors)]
+        with k.loop(0, full, lanes, carry=start) as step:
             a, b, *total = step.values
             step.next(a + kind.bytes, b + step_bytes, *add(a, b, total, None))
         a, b, *total = step.results
         with k.choice(full < n, carry=total) as rest:
             rest.next(*add(a, b, total, k.mask(n - full, lanes)))
-        out.store(rest.results, vectors, y, y_step, residual, r_step)
+        out.store(rest.results, vectors, given.y, given.y_row, given.residual, given.r_row)

@@ -9,21 +9,43 @@ from __future__ import annotations
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
-from polyconv.kernels.language import INT, Mask, Module, Value, vector
+from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
 from polyconv.kernels.layout import Block, Move, converted, store_out, transposed
+from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.transform import Scheme
 
-__all__ = ["ENTRY_WORDS", "rows_apart", "rows_in", "rows_multiply", "rows_out"]
+__all__ = [
+    "ENTRY_WORDS", "RowsApart", "RowsIn", "RowsMultiply", "RowsOut", "rows_apart", "rows_in", "rows_multiply",
+    "rows_out",
+]  # fmt: skip
 
 ENTRY_WORDS = 2
 """Words of an entry, a channel of a tap: its offset in the transformed inputs, and rows of weights before its own."""
 
 
-def rows_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool, asks: bool = False) -> None:
-    """Add ``name(x, line, channel, target, point, target_channel, channels, head, end, count, top, bottom)``.
+class RowsIn(Signature):
+    """A row of tiles, to be transformed: pixels head..end of lines top..bottom come from memory, others are zeros.
 
-    A row of tiles, transformed: pixels head..end of lines top..bottom come from memory, where pixel ``head`` of line 0
-    would lie at ``x``; others are zeros.  Targets are written by whole vectors, up to one more than ``count`` pixels.
+    Pixel ``head`` of line 0 would lie at ``x``.  Targets are written by whole vectors, up to one more than ``count``
+    pixels.
+    """
+
+    x: Buffer
+    x_line: Int
+    x_channel: Int
+    target: Buffer
+    target_point: Int
+    target_channel: Int
+    channels: Int
+    head: Int
+    end: Int
+    count: Int
+    top: Int
+    bottom: Int
+
+
+def rows_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool, asks: bool = False) -> None:
+    """Add the way in.
 
     Parameters
     ----------
@@ -33,18 +55,17 @@ def rows_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bo
     """
     block = Block(k, spec, vector(spec.target, lanes), f16c)
     kind = block.kind.of(LLVM_NAMES[spec.source])
-    arguments = ("buffer", "int", "int", "buffer", "int", "int", "int", "int", "int", "int", "int", "int")
-    with k.function(name, *arguments) as (x, line, channel, target, point, target_channel, channels, *sizes):
-        head, end, count, top, bottom = sizes
+    with k.function(name, RowsIn) as given:
+        line, channel, channels = given.x_line, given.x_channel, given.channels
         nothing, every = (k.constant(vector("i1", lanes), bit) for bit in (0, 1))
-        there = [(top <= i) & (bottom > i) for i in range(y.n)]
+        there = [(given.top <= i) & (given.bottom > i) for i in range(y.n)]
         rows = [k.select(here, every, nothing) for here in there]
-        with k.loop(0, channels, carry=[x + (0 - head * kind.element_bytes), target]) as c:
+        with k.loop(0, channels, carry=[given.x + (0 - given.head * kind.element_bytes), given.target]) as c:
             # to the same pixels of the next channel, or of the first one in the row of tiles below
             ahead = k.select(c.index + 1 < channels, channel, line * y.m - c.index * channel)
-            with k.loop(0, count, lanes, carry=c.values) as u:
+            with k.loop(0, given.count, lanes, carry=c.values) as u:
                 source, place = u.values
-                pixels = k.span(head - u.index, end - u.index, lanes)
+                pixels = k.span(given.head - u.index, given.end - u.index, lanes)
                 assert pixels.first is not None
                 values, at = [], source
                 for i, (here, row) in enumerate(zip(there, rows, strict=True)):
@@ -56,46 +77,75 @@ def rows_in(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bo
                 at = k.rebase(place)
                 for value in y.forward(k, values):
                     k.store(value, at)
-                    at = k.rebase(at + point)
+                    at = k.rebase(at + given.target_point)
                 u.next(source + lanes * kind.element_bytes, place + lanes * block.kind.element_bytes)
-            c.next(c.values[0] + channel, c.values[1] + target_channel)
+            c.next(c.values[0] + channel, c.values[1] + given.target_channel)
+
+
+class RowsMultiply(Signature):
+    """Products of ``count`` entries, summed, at all ``points`` of a tile."""
+
+    v: Buffer
+    v_point: Int
+    entries: Buffer
+    count: Int
+    weights: Buffer
+    w_point: Int
+    sums: Buffer
+    s_point: Int
+    s_row: Int
+    points: Int
 
 
 def rows_multiply(k: Module, name: str, element: str, lanes: int, rows: int, vectors: int) -> None:
-    """Add ``name(v, v_point, entries, n, weights, w_point, sums, s_point, s_row, points)``: all points of a tile.
-
-    A tile is ``rows`` output channels by ``vectors`` vectors; its chain of additions is the order of the entries.
-    """
+    """Add the tile of ``rows`` output channels by ``vectors`` vectors; sums add their entries in their order."""
     kind = vector(element, lanes)
-    arguments = ("buffer", "int", "buffer", "int", "buffer", "int", "buffer", "int", "int", "int")
-    with k.function(name, *arguments) as given:
-        v, v_point, entries, n, weights, w_point, sums, s_point, s_row, points = given
-        with k.loop(0, points) as point:
-            source = k.rebase(v + point.index * v_point)
-            stream = k.rebase(weights + point.index * w_point)
-            with k.loop(0, n, carry=[k.constant(kind, 0)] * (rows * vectors)) as entry:
-                place = entries + entry.index * (8 * ENTRY_WORDS)
-                tiles = k.rebase(source + k.word(place))
-                row = k.rebase(stream + k.word(place, 1) * (rows * kind.element_bytes))
-                held = [k.load(kind, tiles + j * kind.bytes) for j in range(vectors)]
-                total = list(entry.values)
-                for r in range(rows):
-                    weight = k.broadcast(kind, row + r * kind.element_bytes)
-                    for j, value in enumerate(held):
-                        total[r * vectors + j] = k.fma(weight, value, total[r * vectors + j])
-                entry.next(*total)
-            target = k.rebase(sums + point.index * s_point)
+    with k.function(name, RowsMultiply) as given, k.loop(0, given.points) as point:
+        source = k.rebase(given.v + point.index * given.v_point)
+        stream = k.rebase(given.weights + point.index * given.w_point)
+        with k.loop(0, given.count, carry=[k.constant(kind, 0)] * (rows * vectors)) as entry:
+            place = given.entries + entry.index * (8 * ENTRY_WORDS)
+            tiles = k.rebase(source + k.word(place))
+            row = k.rebase(stream + k.word(place, 1) * (rows * kind.element_bytes))
+            held = [k.load(kind, tiles + j * kind.bytes) for j in range(vectors)]
+            total = list(entry.values)
             for r in range(rows):
-                for j in range(vectors):
-                    k.store(entry.results[r * vectors + j], target + j * kind.bytes)
-                target = k.rebase(target + s_row)
+                weight = k.broadcast(kind, row + r * kind.element_bytes)
+                for j, value in enumerate(held):
+                    total[r * vectors + j] = k.fma(weight, value, total[r * vectors + j])
+            entry.next(*total)
+        target = k.rebase(given.sums + point.index * given.s_point)
+        for r in range(rows):
+            for j in range(vectors):
+                k.store(entry.results[r * vectors + j], target + j * kind.bytes)
+            target = k.rebase(target + given.s_row)
+
+
+class RowsOut(Signature):
+    """A row of tiles on its way back: its first ``lines`` and ``pixels``, with their epilogue.
+
+    Where an output is not finite ``flag`` becomes non-zero.
+    """
+
+    sums: Buffer
+    sums_point: Int
+    sums_channel: Int
+    target: Buffer
+    target_line: Int
+    target_channel: Int
+    channels: Int
+    pixels: Int
+    lines: Int
+    bias: Buffer
+    residual: Buffer
+    r_line: Int
+    r_channel: Int
+    constants: Buffer
+    flag: Buffer
 
 
 def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: bool, asks: bool = False) -> None:
-    """Add the way back of a row of tiles: its first lines and pixels, with their epilogue.
-
-    ``name(sums, point, channel, target, line, target_channel, channels, pixels, lines, bias, residual, r_line,
-    r_channel, constants, flag)``; where an output is not finite ``flag`` becomes non-zero.
+    """Add the way back.
 
     Parameters
     ----------
@@ -104,28 +154,26 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
     """
     block = Block(k, spec, vector(spec.source, lanes), f16c)
     kind, size = block.kind, DTYPES[spec.target].itemsize
-    arguments = (
-        "buffer", "int", "int", "buffer", "int", "int", "int", "int", "int", "buffer", "buffer", "int", "int", "buffer",
-        "buffer",
-    )  # fmt: skip
-    with k.function(name, *arguments) as (sums, point, channel, target, line, target_channel, *rest):
-        channels, pixels, lines, bias, residual, r_line, r_channel, constants, flag = rest
+    with k.function(name, RowsOut) as given:
+        line, target_channel, channels, lines = given.target_line, given.target_channel, given.channels, given.lines
+        bias, residual = given.bias, given.residual
         nothing, every = (k.constant(vector("i1", lanes), bit) for bit in (0, 1))
         pixel_bytes = k.constant(INT, size)
         stores = [
-            store_out(block, bias, bias, residual + r_line * i if i else residual, pixel_bytes, r_channel, constants)
+            store_out(block, bias, bias, residual + given.r_line * i if i else residual, pixel_bytes, given.r_channel,
+                      given.constants)
             for i in range(y.m)
-        ]
+        ]  # fmt: skip
         inside = [k.select(lines > i, every, nothing) for i in range(y.m)]
-        with k.loop(0, channels, carry=[sums, target, k.constant(kind, 0)]) as c:
+        with k.loop(0, channels, carry=[given.sums, given.target, k.constant(kind, 0)]) as c:
             ahead = k.select(c.index + 1 < channels, target_channel, line * y.m - c.index * target_channel)
-            with k.loop(0, pixels, lanes, carry=c.values) as u:
+            with k.loop(0, given.pixels, lanes, carry=c.values) as u:
                 source, place, seen = u.values
-                mask = k.mask(pixels - u.index, lanes)
+                mask = k.mask(given.pixels - u.index, lanes)
                 at, products = source, []
                 for _ in range(y.n):
                     products.append(k.load_first(kind, at, mask))
-                    at = at + point
+                    at = at + given.sums_point
                 outputs = y.back(k, products)
                 at = place
                 for i, (value, store) in enumerate(zip(outputs, stores, strict=True)):
@@ -141,32 +189,46 @@ def rows_out(k: Module, name: str, spec: Move, y: Scheme, lanes: int, *, f16c: b
                 u.next(
                     source + lanes * kind.element_bytes, place + lanes * size, k.fma(total, k.constant(kind, 0), seen)
                 )
-            c.next(c.values[0] + channel, c.values[1] + target_channel, u.results[2])
+            c.next(c.values[0] + given.sums_channel, c.values[1] + target_channel, u.results[2])
         found = k.any(c.results[2].is_nan())
         with k.when(found > 0):
-            k.store(found, flag)
+            k.store(found, given.flag)
+
+
+class RowsApart(Signature):
+    """A row into planes: pixels head..end, one at least, come from memory, others are zeros.
+
+    Pixel ``head`` lies at ``x``.  Targets are written by whole vectors, up to one more than ``count`` pixels.
+    """
+
+    x: Buffer
+    x_pixel: Int
+    x_channel: Int
+    target: Buffer
+    target_channel: Int
+    head: Int
+    end: Int
+    count: Int
+    channels: Int
 
 
 def rows_apart(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
-    """Add ``name(x, pixel, channel, target, target_channel, head, end, count, channels)``: a row into planes.
+    """Add the way of a row into planes.
 
     ``spec.along`` is ``cp`` where channels lie together, which come by whole vectors of them in the target, or ``any``.
-    Pixels head..end, one at least, come from memory, where pixel ``head`` lies at ``x``; others are zeros.  Targets are
-    written by whole vectors, up to one more than ``count`` pixels.
     """
     block = Block(k, spec, vector(spec.target, lanes), f16c)
     kind = block.kind.of(LLVM_NAMES[spec.source])
     zero = k.constant(INT, 0)
-    arguments = ("buffer", "int", "int", "buffer", "int", "int", "int", "int", "int")
-    with k.function(name, *arguments) as (x, pixel, channel, target, target_channel, head, end, count, channels):
-        by_vector = spec.along[0] == "c"
-        with k.loop(0, count, lanes) as u, k.loop(0, channels, lanes if by_vector else 1) as c:
-            low, high = head - u.index, end - u.index
+    with k.function(name, RowsApart) as given:
+        by_vector, x, pixel = spec.along[0] == "c", given.x, given.x_pixel
+        with k.loop(0, given.count, lanes) as u, k.loop(0, given.channels, lanes if by_vector else 1) as c:
+            low, high = given.head - u.index, given.end - u.index
             pixels = k.span(low, high, lanes)
             assert pixels.first is not None
-            place = target + (c.index * target_channel + u.index * block.kind.element_bytes)
+            place = given.target + (c.index * given.target_channel + u.index * block.kind.element_bytes)
             if by_vector:
-                mask = k.mask(channels - c.index, lanes)
+                mask = k.mask(given.channels - c.index, lanes)
                 source = x + (c.index * kind.element_bytes - low * pixel)
                 values = []
                 for lane in range(lanes):  # pixels that are not there have the place of one that is
@@ -174,9 +236,9 @@ def rows_apart(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> N
                     values.append(converted(block, k.load_first(kind, source + at, mask), zero))
                 for value in transposed(k, values):
                     k.store(k.select(pixels.bits, value, 0.0), place)
-                    place = place + target_channel
+                    place = place + given.target_channel
             else:
-                source = x + (c.index * channel - low * pixel)
+                source = x + (c.index * given.x_channel - low * pixel)
                 with k.choice(pixels.count > pixels.first, [k.constant(kind, 0)]) as found:
                     found.next(k.gather(kind, source, pixel, pixels))
                 k.store(converted(block, found.results[0], zero), place)

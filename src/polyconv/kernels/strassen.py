@@ -15,31 +15,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polyconv.kernels.language import Buffer, Mask, Module, Value, vector
+from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["PRODUCTS", "SINGLE", "input_sums", "result_sums", "weight_sums"]
+__all__ = [
+    "PRODUCTS", "SINGLE", "InputSums", "ResultSums", "WeightSums", "input_sums", "result_sums", "weight_sums",
+]  # fmt: skip
 
 PRODUCTS = 7
 
 
-def weight_sums(k: Module, name: str, element: str, lanes: int) -> None:
-    """Add ``name(rows, quarter, count, row, lower, upper, target, product)``: weights of the seven products.
+class WeightSums(Signature):
+    """Weights of the seven products.
 
     Rows of ``row`` bytes, those of A11, A12, A21 and A22 ``quarter`` bytes behind each other, are divided by the scales
     of their outputs, those of the first half at ``lower``, and summed; rows of a product go ``product`` bytes behind
     those of the one before it.
     """
+
+    rows: Buffer
+    quarter: Int
+    count: Int
+    row: Int
+    lower: Buffer
+    upper: Buffer
+    target: Buffer
+    product: Int
+
+
+def weight_sums(k: Module, name: str, element: str, lanes: int) -> None:
+    """Add the sums of weights."""
     kind = vector(element, lanes)
-    with k.function(name, "buffer", "int", "int", "int", "buffer", "buffer", "buffer", "int") as given:
-        rows, quarter, count, row, lower, upper, target, product = given
-        with k.loop(0, row, kind.bytes) as part:
-            scales = [k.load(kind, lower + part.index)] * 2 + [k.load(kind, upper + part.index)] * 2
-            with k.loop(0, count, carry=[rows + part.index, target + part.index]) as one:
-                source, place = one.values
-                loaded = [k.load(kind, source + quarter * i) / scale for i, scale in enumerate(scales)]
-                for value in _of_weights(*loaded):
-                    k.store(value, place)
-                    place = place + product
-                one.next(source + row, one.values[1] + row)
+    with k.function(name, WeightSums) as given, k.loop(0, given.row, kind.bytes) as part:
+        scales = [k.load(kind, given.lower + part.index)] * 2 + [k.load(kind, given.upper + part.index)] * 2
+        with k.loop(0, given.count, carry=[given.rows + part.index, given.target + part.index]) as one:
+            source, place = one.values
+            loaded = [k.load(kind, source + given.quarter * i) / scale for i, scale in enumerate(scales)]
+            for value in _of_weights(*loaded):
+                k.store(value, place)
+                place = place + given.product
+            one.next(source + given.row, one.values[1] + given.row)
 
 
 def _of_weights(a11: Value, a12: Value, a21: Value, a22: Value) -> list[Value]:
@@ -58,44 +72,59 @@ SINGLE = (1, 4)
 """Products that take a quarter of the inputs as it is: the first channels of the first pixels, the last of the last."""
 
 
-def input_sums(k: Module, name: str, element: str, lanes: int, *, single: bool) -> None:
-    """Add ``name(first, second, step, lower, rows, width, second_width, target, product, target_step)``.
+class InputSums(Signature):
+    """Inputs of the seven products.
 
     Rows of the first half of the pixels and of the second, ``step`` bytes apart; the second half of the channels lies
     ``lower`` bytes behind the first.  Rows go to ``target``, as many vectors as hold ``width`` elements, those of
-    each product ``product`` bytes behind those of the one before it; those of ``SINGLE`` only if wanted.  Of the
-    second half there may be less elements in a row; those that lack count as zeros.
+    each product ``product`` bytes behind those of the one before it.  Of the second half there may be less elements
+    in a row; those that lack count as zeros.
     """
+
+    first: Buffer
+    second: Buffer
+    step: Int
+    lower: Int
+    rows: Int
+    width: Int
+    second_width: Int
+    target: Buffer
+    product: Int
+    target_step: Int
+
+
+def input_sums(k: Module, name: str, element: str, lanes: int, *, single: bool) -> None:
+    """Add the sums of inputs, those of ``SINGLE`` only if wanted."""
     kind = vector(element, lanes)
-    arguments = ("buffer", "buffer", "int", "int", "int", "int", "int", "buffer", "int", "int")
-    with k.function(name, *arguments) as given:
-        first, second, step, lower, rows, width, second_width, target, product, target_step = given
+    with k.function(name, InputSums) as given:
+        second_width = given.second_width
 
         def add(a: Buffer, b: Buffer, place: Buffer, masks: tuple[Mask, Mask] | None) -> None:
             loaded = []
+            lower = given.lower
             for source, mask in zip((a, b, a + lower, b + lower), (masks or (None, None)) * 2, strict=True):
                 loaded.append(k.load(kind, source) if mask is None else k.load_first(kind, source, mask))
             for number, value in enumerate(_of_inputs(*loaded)):
                 if single or number not in SINGLE:
                     k.store(value, place)
-                place = place + product
+                place = place + given.product
 
         full = second_width - second_width % lanes
-        with k.loop(0, rows, carry=[first, second, target]) as row:
+        with k.loop(0, given.rows, carry=[given.first, given.second, given.target]) as row:
             a, b, place = row.values
             with k.loop(0, full, lanes) as i:
                 at = i.index * kind.element_bytes
                 add(a + at, b + at, place + at, None)
-            with k.loop(full, width, lanes) as i:
+            with k.loop(full, given.width, lanes) as i:
                 at = i.index * kind.element_bytes
                 rest = k.maximum(second_width - i.index, 0)
                 beyond = k.select(rest > 0, at, 0)  # a load of nothing, from where something is
-                add(a + at, b + beyond, place + at, (k.mask(width - i.index, lanes), k.mask(rest, lanes)))
-            row.next(a + step, b + step, place + target_step)
+                add(a + at, b + beyond, place + at, (k.mask(given.width - i.index, lanes), k.mask(rest, lanes)))
+            row.next(a + given.step, b + given.step, place + given.target_step)
 
 
-def result_sums(k: Module, name: str, element: str, lanes: int) -> None:
-    """Add ``name(sums, product, step, rows, width, scale, lower, notes)``: products of pairs of pixels become results.
+class ResultSums(Signature):
+    """Products of pairs of pixels, which become results.
 
     Rows of the seven products, ``step`` bytes apart and ``product`` bytes behind those of the one before it, become
     the four results in the places of the first four products: outputs of the first half for both halves of the
@@ -103,9 +132,22 @@ def result_sums(k: Module, name: str, element: str, lanes: int) -> None:
     further for the second half.  The first word of the notes says whether any result is not finite, the others which
     rows have one.
     """
+
+    sums: Buffer
+    product: Int
+    step: Int
+    rows: Int
+    width: Int
+    scale: Buffer
+    lower: Int
+    notes: Buffer
+
+
+def result_sums(k: Module, name: str, element: str, lanes: int) -> None:
+    """Add the sums of products."""
     kind = vector(element, lanes)
-    arguments = ("buffer", "int", "int", "int", "int", "buffer", "int", "buffer")
-    with k.function(name, *arguments) as (sums, product, step, rows, width, scale, lower, notes):
+    with k.function(name, ResultSums) as given:
+        width = given.width
 
         def add(at: Value, row: Buffer, seen: Value, mask: Mask | None) -> Value:
             def load(place: Buffer) -> Value:
@@ -114,25 +156,25 @@ def result_sums(k: Module, name: str, element: str, lanes: int) -> None:
             products, place = [], row + at
             for _ in range(PRODUCTS):
                 products.append(load(place))
-                place = place + product
-            scales = [load(scale + at), load(scale + at + lower)]
+                place = place + given.product
+            scales = [load(given.scale + at), load(given.scale + at + given.lower)]
             place = row + at
             for i, value in enumerate(_of_products(products)):
                 result = value * scales[i // 2]
                 k.store(result, place) if mask is None else k.store_first(result, place, mask)
                 seen = k.fma(result, k.constant(kind, 0), seen)  # 0 * Inf and 0 * NaN are NaN
-                place = place + product
+                place = place + given.product
             return seen
 
         nothing = k.constant(kind, 0)
         full = width - width % lanes
         mask = k.mask(width - full, lanes)
-        with k.loop(0, rows, carry=[sums, nothing]) as row:
+        with k.loop(0, given.rows, carry=[given.sums, nothing]) as row:
             here, all_seen = row.values
             with k.loop(0, full, lanes, carry=[nothing]) as i:
                 i.next(add(i.index * kind.element_bytes, here, i.values[0], None))
             with k.choice(full < width, carry=i.results) as rest:
                 rest.next(add(full * kind.element_bytes, here, i.results[0], mask))
-            k.store(k.any(rest.results[0].is_nan()), notes + (row.index * 8 + 8))
-            row.next(here + step, all_seen + rest.results[0])
-        k.store(k.any(row.results[1].is_nan()), notes)
+            k.store(k.any(rest.results[0].is_nan()), given.notes + (row.index * 8 + 8))
+            row.next(here + given.step, all_seen + rest.results[0])
+        k.store(k.any(row.results[1].is_nan()), given.notes)

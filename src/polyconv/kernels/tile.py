@@ -1,6 +1,6 @@
 """The micro-kernels: a register tile of sums, reduced over a list of offsets into a panel.
 
-Two orientations of one contract ``tile(panel, n, entries, weights, start, start_stride, sums, stride)``:
+Two orientations of one contract, ``PanelTile``:
 
 * ``channel_tile``: lanes are output channels.  MR rows of panel words, one word apart in pixels
   (``ROW_WORDS`` words), are broadcast against streaming weight vectors.  An entry is (offset, count, rows of
@@ -19,8 +19,11 @@ from typing import Any
 
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import Buffer, Module, Type, Value, vector
+from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["FIRST", "LAST", "ROW_WORDS", "ask_early", "channel_tile", "edge_tile", "pixel_tile"]
+__all__ = [
+    "FIRST", "LAST", "ROW_WORDS", "EdgeTile", "PanelTile", "ask_early", "channel_tile", "edge_tile", "pixel_tile",
+]  # fmt: skip
 
 _AHEAD = 16 << 10
 """Bytes by which streaming weights are asked for early.  Measured on Zen 5: 15-20 % off where weights come from
@@ -32,7 +35,30 @@ ROW_WORDS = 16
 FIRST, LAST = 1, 2
 """The pixel at an end of a line for which an entry meets only padding."""
 
-_SIGNATURE = ("buffer", "int", "buffer", "buffer", "buffer", "int", "buffer", "int")
+
+class PanelTile(Signature):
+    """Sums of a tile: those at ``start``, with the products of ``count`` entries, go to ``sums``."""
+
+    panel: Buffer
+    count: Int
+    entries: Buffer
+    weights: Buffer
+    start: Buffer
+    start_row: Int
+    sums: Buffer
+    sum_row: Int
+
+
+class EdgeTile(PanelTile):
+    """A tile that leaves out products with padding, and asks for what is read long after it.
+
+    ``edges`` has ``FIRST`` and ``LAST`` for the ends of a line that it meets; it asks from ``early`` on, ``pace`` bytes
+    further with a step.
+    """
+
+    edges: Int
+    early: Buffer
+    pace: Int
 
 
 def _multiply_add(k: Module, arithmetic: Arithmetic, word: Value, weights: Value, total: Value) -> Value:
@@ -70,42 +96,42 @@ def ask_early(k: Module, weights: Buffer, kind: Type, vectors: int) -> None:
 def channel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels to a module."""
     sum_type = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_SIGNATURE) as (panel, n, entries, weights, start, start_stride, sums, stride):
-        held = _start(k, sum_type, start, start_stride, rows, vectors)
-        with k.loop(0, n, carry=held) as entry:
-            row, count, streamed = _entry(k, panel, entries + entry.index * 24, weights, vectors * sum_type.bytes)
+    with k.function(name, PanelTile) as given:
+        held = _start(k, sum_type, given.start, given.start_row, rows, vectors)
+        with k.loop(0, given.count, carry=held) as entry:
+            row, count, streamed = _entry(k, given, entry.index, vectors * sum_type.bytes)
             entry.next(*_reduce(k, arithmetic, vectors, count, row, streamed, entry.values, range(rows)))
-        _finish(k, entry.results, sums, stride, vectors)
+        _finish(k, entry.results, given.sums, given.sum_row, vectors)
 
 
 def edge_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:
     """Add a tile that leaves out products with padding, and asks for what is read long after it.
 
     Above the 32 bits of its count an entry has the pixel of a line for which it meets only padding: ``FIRST`` or
-    ``LAST``.  More arguments: which of them the tile has, where what it asks for lies, and by how many bytes that goes
-    on with a step.
+    ``LAST``.
     """
     sum_type = vector(arithmetic.accumulator, lanes)
     kept = {0: range(rows), FIRST: range(1, rows), LAST: range(rows - 1)}
-    with k.function(name, *_SIGNATURE, "int", "buffer", "int") as given:
-        panel, n, entries, weights, start, start_stride, sums, stride, edges, early, pace = given
-        held = _start(k, sum_type, start, start_stride, rows, vectors)
-        with k.loop(0, n, carry=[early, *held]) as entry:
+    with k.function(name, EdgeTile) as given:
+        pace = given.pace
+        held = _start(k, sum_type, given.start, given.start_row, rows, vectors)
+        with k.loop(0, given.count, carry=[given.early, *held]) as entry:
             soon, *total = entry.values
-            row, word, streamed = _entry(k, panel, entries + entry.index * 24, weights, vectors * sum_type.bytes)
-            count, missed = word & 0xFFFFFFFF, (word >> 32) & edges
+            row, word, streamed = _entry(k, given, entry.index, vectors * sum_type.bytes)
+            count, missed = word & 0xFFFFFFFF, (word >> 32) & given.edges
             for kind, some in kept.items():
                 if some:
                     with k.choice(missed.equals(kind), total) as chosen:
                         chosen.next(*_reduce(k, arithmetic, vectors, count, row, streamed, total, some, (soon, pace)))
                     total = chosen.results
             entry.next(soon + count * pace, *total)
-        _finish(k, entry.results[1:], sums, stride, vectors)
+        _finish(k, entry.results[1:], given.sums, given.sum_row, vectors)
 
 
-def _entry(k: Module, panel: Buffer, place: Buffer, weights: Buffer, step: int) -> tuple[Buffer, Value, Buffer]:
+def _entry(k: Module, given: PanelTile, number: Value, step: int) -> tuple[Buffer, Value, Buffer]:
     """Where an entry's words lie, how many there are, and where their weights lie."""
-    return panel + k.word(place), k.word(place, 1), weights + k.word(place, 2) * step
+    place = given.entries + number * 24
+    return given.panel + k.word(place), k.word(place, 1), given.weights + k.word(place, 2) * step
 
 
 def _reduce(k: Module, arithmetic: Arithmetic, vectors: int, count: Value, row: Buffer, streamed: Buffer,
@@ -130,11 +156,11 @@ def _reduce(k: Module, arithmetic: Arithmetic, vectors: int, count: Value, row: 
 def pixel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: int, vectors: int) -> None:
     """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels to a module."""
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_SIGNATURE) as (panel, n, entries, weights, start, start_stride, sums, stride):
-        held = _start(k, kind, start, start_stride, rows, vectors)
-        with k.loop(0, n, carry=[weights, *held]) as entry:
+    with k.function(name, PanelTile) as given:
+        held = _start(k, kind, given.start, given.start_row, rows, vectors)
+        with k.loop(0, given.count, carry=[given.weights, *held]) as entry:
             b, *total = entry.values
-            place = panel + k.word(entries, entry.index)
+            place = given.panel + k.word(given.entries, entry.index)
             pixels = [k.load(kind, place + j * kind.bytes) for j in range(vectors)]
             following = []
             for r in range(rows):
@@ -143,4 +169,4 @@ def pixel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: i
                     _multiply_add(k, arithmetic, word, pixels[j], total[r * vectors + j]) for j in range(vectors)
                 ]
             entry.next(b + rows * arithmetic.bytes, *following)
-        _finish(k, entry.results[1:], sums, stride, vectors)
+        _finish(k, entry.results[1:], given.sums, given.sum_row, vectors)

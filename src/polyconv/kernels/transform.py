@@ -24,10 +24,14 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.kernels.language import Module, Value, vector
+from polyconv.kernels.language import Buffer, Module, Value, vector
+from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ROW_WORDS
 
-__all__ = ["Closed", "Scheme", "input_transform", "output_transform", "weight_transform"]
+__all__ = [
+    "Closed", "InputTransform", "OutputTransform", "Scheme", "WeightTransform", "input_transform", "output_transform",
+    "weight_transform",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,45 +197,68 @@ def _sum(k: Module, coefficients: Sequence[float], values: Sequence[Value]) -> V
     return total
 
 
+class InputTransform(Signature):
+    """A run of ``count`` tiles along a row, ``step`` bytes apart in the panel, one panel row apart in the target.
+
+    Lines and pixels of a tile lie ``line`` and ``pixel`` bytes apart, points of the target, row-major, ``point`` bytes.
+    """
+
+    panel: Buffer
+    line: Int
+    pixel: Int
+    target: Buffer
+    point: Int
+    count: Int
+    step: Int
+
+
 def input_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int,
                     full: tuple[bool, bool] = (True, True)) -> None:  # fmt: skip
-    """Add ``name(panel, line_bytes, pixel_bytes, target, point_bytes, count, step)``: a run of tiles along a row.
+    """Add the transform of inputs.
 
-    Lines and pixels of a tile lie ``line_bytes`` and ``pixel_bytes`` apart, tiles ``step`` bytes apart in the panel
-    and one panel row apart in the target, whose points lie ``point_bytes`` apart, row-major.  Along an axis that is
-    not ``full``, where weights have a tap less, the point at infinity is left out: its weights are zeros.
+    Along an axis that is not ``full``, where weights have a tap less, the point at infinity is left out: its weights
+    are zeros.
     """
     tall, wide = y.inputs - (not full[0]), x.inputs - (not full[1])
     kind = vector(element, lanes)
     row_bytes = ROW_WORDS * kind.element_bytes
-    arguments = ("buffer", "int", "int", "buffer", "int", "int", "int")
-    with k.function(name, *arguments) as given:
-        panel, line_bytes, pixel_bytes, target, point_bytes, count, step = given
-        with k.loop(0, count) as tile:
-            source, place = panel + tile.index * step, target + tile.index * row_bytes
-            for part in range(ROW_WORDS // lanes):
-                columns = []
-                for j in range(wide):
-                    at, column = source + (pixel_bytes * j + part * kind.bytes), []
-                    for _ in range(tall):
-                        column.append(k.load(kind, at))
-                        at = at + line_bytes
-                    columns.append(y.forward(k, column))
-                at = place + part * kind.bytes
-                for i in range(len(columns[0])):
-                    for value in x.forward(k, [column[i] for column in columns]):
-                        k.store(value, at)
-                        at = at + point_bytes
-                    if not full[1]:
-                        at = at + point_bytes
+    with k.function(name, InputTransform) as given, k.loop(0, given.count) as tile:
+        source, place = given.panel + tile.index * given.step, given.target + tile.index * row_bytes
+        for part in range(ROW_WORDS // lanes):
+            columns = []
+            for j in range(wide):
+                at, column = source + (given.pixel * j + part * kind.bytes), []
+                for _ in range(tall):
+                    column.append(k.load(kind, at))
+                    at = at + given.line
+                columns.append(y.forward(k, column))
+            at = place + part * kind.bytes
+            for i in range(len(columns[0])):
+                for value in x.forward(k, [column[i] for column in columns]):
+                    k.store(value, at)
+                    at = at + given.point
+                if not full[1]:
+                    at = at + given.point
+
+
+class WeightTransform(Signature):
+    """Rows of weights, by channel and the taps of two axes, to rows by point, row-major, and channel."""
+
+    rows: Buffer
+    channel: Int
+    y: Int
+    x: Int
+    target: Buffer
+    point: Int
+    channels: Int
+    row: Int
 
 
 def weight_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int,
                      taps: tuple[int, int]) -> None:  # fmt: skip
-    """Add ``name(rows, channel_bytes, y_bytes, x_bytes, target, point_bytes, channels, row_bytes)``.
+    """Add the transform of weights: computed in double, rounded once.
 
-    Rows of weights, by channel and the taps of two axes, become rows by point, row-major, and channel.  Along an axis
-    with less taps than the scheme's there is no point at infinity.  Computed in double, rounded once.
+    Along an axis with less taps than the scheme's there is no point at infinity.
 
     Parameters
     ----------
@@ -239,56 +266,68 @@ def weight_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, l
         Doubles per vector.
     """
     kind, wide = vector(element, lanes), vector("double", lanes)
-    arguments = ("buffer", "int", "int", "int", "buffer", "int", "int", "int")
-    with k.function(name, *arguments) as given:
-        rows, channel_bytes, y_bytes, x_bytes, target, point_bytes, channels, row = given
-        with k.loop(0, channels) as channel, k.loop(0, row, kind.bytes) as part:
-            source = rows + (channel.index * channel_bytes + part.index)
-            columns = []
-            for j in range(taps[1]):
-                column = [k.load(kind, source + (y_bytes * i + x_bytes * j)) for i in range(taps[0])]
-                columns.append(y.spread(k, column if kind == wide else [k.cast("fpext", v, wide) for v in column]))
-            at = target + (channel.index * row + part.index)
-            for i in range(len(columns[0])):
-                for value in x.spread(k, [column[i] for column in columns]):
-                    k.store(value if kind == wide else k.cast("fptrunc", value, kind), at)
-                    at = at + point_bytes
-                if taps[1] < x.r:
-                    at = at + point_bytes
+    with (
+        k.function(name, WeightTransform) as given,
+        k.loop(0, given.channels) as channel,
+        k.loop(0, given.row, kind.bytes) as part,
+    ):
+        source = given.rows + (channel.index * given.channel + part.index)
+        columns = []
+        for j in range(taps[1]):
+            column = [k.load(kind, source + (given.y * i + given.x * j)) for i in range(taps[0])]
+            columns.append(y.spread(k, column if kind == wide else [k.cast("fpext", v, wide) for v in column]))
+        at = given.target + (channel.index * given.row + part.index)
+        for i in range(len(columns[0])):
+            for value in x.spread(k, [column[i] for column in columns]):
+                k.store(value if kind == wide else k.cast("fptrunc", value, kind), at)
+                at = at + given.point
+            if taps[1] < x.r:
+                at = at + given.point
+
+
+class OutputTransform(Signature):
+    """A run of ``count`` tiles along a row, one row of sums apart there, ``step`` bytes apart in the target.
+
+    Lines and pixels of a tile lie ``line`` and ``pixel`` bytes apart.  Where an output, or the sum of a line, is not
+    finite the word ``flag`` becomes non-zero.
+    """
+
+    sums: Buffer
+    point: Int
+    target: Buffer
+    line: Int
+    pixel: Int
+    count: Int
+    step: Int
+    flag: Buffer
 
 
 def output_transform(k: Module, name: str, y: Scheme, x: Scheme, element: str, lanes: int, vectors: int) -> None:
-    """Add ``name(sums, point_bytes, target, line_bytes, pixel_bytes, count, step, flag)``: a run of tiles along a row.
-
-    Tiles are one row of ``vectors`` vectors apart in the sums, ``step`` bytes apart in the target; their lines and
-    pixels lie ``line_bytes`` and ``pixel_bytes`` apart.  Where an output, or the sum of a line, is not finite the word
-    ``flag`` becomes non-zero.
-    """
+    """Add the transform of sums back to outputs, whose rows are so many ``vectors`` wide."""
     kind = vector(element, lanes)
     row_bytes = vectors * kind.bytes
-    arguments = ("buffer", "int", "buffer", "int", "int", "int", "int", "buffer")
-    with k.function(name, *arguments) as (sums, point_bytes, target, line_bytes, pixel_bytes, count, step, flag):
-        with k.loop(0, count, carry=[k.constant(kind, 0)]) as tile:
+    with k.function(name, OutputTransform) as given:
+        with k.loop(0, given.count, carry=[k.constant(kind, 0)]) as tile:
             (seen,) = tile.values
             for part in range(vectors):
-                at = sums + tile.index * row_bytes + part * kind.bytes
+                at = given.sums + tile.index * row_bytes + part * kind.bytes
                 rows: list[list[Value]] = []
                 for _ in range(y.n):
                     line = []
                     for _ in range(x.n):
                         line.append(k.load(kind, at))
-                        at = at + point_bytes
+                        at = at + given.point
                     rows.append(x.back(k, line))
-                place = target + tile.index * step + part * kind.bytes
+                place = given.target + tile.index * given.step + part * kind.bytes
                 outputs = [y.back(k, [row[j] for row in rows]) for j in range(x.m)]
                 for i in range(y.m):
                     for j in range(x.m):
-                        k.store(outputs[j][i], place + pixel_bytes * j)
+                        k.store(outputs[j][i], place + given.pixel * j)
                     # 0 * Inf and 0 * NaN are NaN; a sum that overflows costs no more than computing the tile again
                     total = reduce(operator.add, [column[i] for column in outputs])
                     seen = k.fma(total, k.constant(kind, 0), seen)
-                    place = place + line_bytes
+                    place = place + given.line
             tile.next(seen)
         found = k.any(tile.results[0].is_nan())
         with k.when(found > 0):
-            k.store(found, flag)
+            k.store(found, given.flag)

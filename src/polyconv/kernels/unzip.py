@@ -8,34 +8,50 @@ from __future__ import annotations
 
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
-from polyconv.kernels.layout import BLOCK, Apart, Block, Given, Listed, Move, beside, converted, ends, load_in, store_in
+from polyconv.kernels.layout import Apart, Block, Listed, Move, MoveIn, MoveOut, converted, ends, load_in, store_in
+from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["STEPS", "move_apart", "move_listed", "unzip"]
+__all__ = [
+    "STEPS", "ListedMoveIn", "ListedMoveOut", "MoveApart", "Unzip", "move_apart", "move_listed", "unzip",
+]  # fmt: skip
 
 STEPS = (1, 2, 3, 4, 8, 16)
 """Strides there are kernels for."""
 
-# source with its steps between channels, rows and lines of a row; target with these and the step between taps;
-# numbers of channels, rows, lines and pixels; zero point
-_SIGNATURE = ("buffer", *("int",) * 3, "buffer", *("int",) * 9)
+
+class Unzip(Signature):
+    """Rows of planes, and lines of a row, to taps of a panel."""
+
+    source: Buffer
+    source_channel: Int
+    source_row: Int
+    source_line: Int
+    target: Buffer
+    target_channel: Int
+    target_row: Int
+    target_line: Int
+    target_tap: Int
+    channels: Int
+    rows: Int
+    lines: Int
+    pixels: Int
+    zero_point: Int
 
 
 def unzip(k: Module, name: str, spec: Move, lanes: int, step: int, taps: int, *, f16c: bool) -> None:
     """Add the copy that stores element ``i * step + t`` of a row as pixel ``i`` of tap ``t``, for the first taps."""
     block = Block(k, spec, Type(spec.target, lanes), f16c)
     source_type = block.kind.of(LLVM_NAMES[spec.source])
-    with k.function(name, *_SIGNATURE) as given:
-        x, x_channel, x_row, x_line, y, y_channel, y_row, y_line, y_tap, channels, rows, *sizes = given
-        lines, pixels, zero_point = sizes
-        left = pixels % lanes
-        full = pixels - left
+    with k.function(name, Unzip) as given:
+        left = given.pixels % lanes
+        full = given.pixels - left
         stored = k.mask(left, lanes)
         needed = [k.mask((left - 1) * step + taps - number * lanes, lanes) for number in range(step)]
 
         def ask_early(here: Buffer) -> None:
             """Ask for the same of the next channel: the hardware foresees no rows of which some are left out."""
             for number in range(step):
-                k.prefetch(here + (x_channel + number * source_type.bytes))
+                k.prefetch(here + (given.source_channel + number * source_type.bytes))
 
         def part(here: Buffer, number: int) -> Value:
             """A vector of whole pixels; nothing behind the last tap of the last one is touched."""
@@ -46,14 +62,18 @@ def unzip(k: Module, name: str, spec: Move, lanes: int, step: int, taps: int, *,
                 return k.constant(source_type, 0)
             return k.load_first(source_type, place, k.mask(k.constant(INT, there), lanes))
 
-        with k.loop(0, channels) as c, k.loop(0, rows) as row, k.loop(0, lines) as line:
-            source = x + (c.index * x_channel + row.index * x_row + line.index * x_line)
-            target = y + (c.index * y_channel + row.index * y_row + line.index * y_line)
+        with k.loop(0, given.channels) as c, k.loop(0, given.rows) as row, k.loop(0, given.lines) as line:
+            source = given.source + (
+                c.index * given.source_channel + row.index * given.source_row + line.index * given.source_line
+            )
+            target = given.target + (
+                c.index * given.target_channel + row.index * given.target_row + line.index * given.target_line
+            )
 
             def put(parts: list[Value], first: Value, masked: bool, target: Buffer = target) -> None:
                 for t, value in enumerate(_residues(k, parts)[:taps]):
-                    place = target + (first * block.kind.element_bytes + y_tap * t)
-                    value = converted(block, value, zero_point)
+                    place = target + (first * block.kind.element_bytes + given.target_tap * t)
+                    value = converted(block, value, given.zero_point)
                     if masked:
                         k.store_first(value, place, stored)
                     else:
@@ -72,16 +92,21 @@ def unzip(k: Module, name: str, spec: Move, lanes: int, step: int, taps: int, *,
                 ], full, masked=True)  # fmt: skip
 
 
+class MoveApart(MoveIn):
+    """A move in whose pixels go to the places that ``Apart`` has for them."""
+
+    table: Buffer
+    first: Int
+
+
 def move_apart(k: Module, name: str, spec: Move, lanes: int, step: int, *, f16c: bool) -> None:
     """Add the move in of rows of planes whose residues lie apart in the panel, by pixels (``pp``) or channels (``pc``).
 
-    Signature of a move in, then the table of places and the first pixel of ``Apart``.  Where channels lie together
-    ``step`` divides the number of lanes.
+    Where channels lie together ``step`` divides the number of lanes.
     """
-    with k.function(name, *BLOCK, "int", "buffer", "int") as arguments:
-        g, (zero_point, table, first) = Given(*arguments[:8]), arguments[8:]
-        block, apart = Block(k, spec, Type(spec.target, lanes), f16c), Apart(table, first, step)
-        load, store = load_in(block, zero_point), store_in(block)
+    with k.function(name, MoveApart) as g:
+        block, apart = Block(k, spec, Type(spec.target, lanes), f16c), Apart(g.table, g.first, step)
+        load, store = load_in(block, g.zero_point), store_in(block)
         if spec.along == "pc":
             block.transposed(g, load, store, apart)
             return
@@ -106,14 +131,24 @@ def move_apart(k: Module, name: str, spec: Move, lanes: int, step: int, *, f16c:
                     store(value, target + rounds * block.kind.element_bytes, rounds, c.index, mask)
 
 
-def move_listed(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
-    """Add the move in, or out, of pixels that lie together in planes, not in the panel: rows with padding between them.
+class ListedMoveIn(MoveIn):
+    """A move in with the table of ``Listed``."""
 
-    Signature of the move, then the table of ``Listed``.
-    """
-    with k.function(name, *BLOCK, *beside(spec), "buffer") as arguments:
-        block = Block(k, spec, Type(spec.element, lanes), f16c)
-        block.transposed(Given(*arguments[:8]), *ends(block, arguments[8:-1]), Listed(arguments[-1], lanes))
+    places: Buffer
+
+
+class ListedMoveOut(MoveOut):
+    """A move out with the table of ``Listed``."""
+
+    places: Buffer
+
+
+def move_listed(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
+    """Add the move in, or out, of pixels that lie together in planes, not in the panel: rows with padding between."""
+    block = Block(k, spec, Type(spec.element, lanes), f16c)
+    with k.function(name, ListedMoveIn if spec.epilogue is None else ListedMoveOut) as g:
+        assert isinstance(g, ListedMoveIn | ListedMoveOut)
+        block.transposed(g, *ends(block, g), Listed(g.places, lanes))
 
 
 def _residues(k: Module, parts: list[Value]) -> list[Value]:

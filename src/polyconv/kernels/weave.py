@@ -18,16 +18,34 @@ from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Block, Move, store_out, woven
+from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["weave_tile"]
+__all__ = ["WeaveTile", "weave_tile"]
 
-# panel; place from which to ask for what comes next, and -1 to ask, 0 not to; entries, their number and taps, weights;
-# result and residual with their steps between channels, the first of the tile's results in a row that is there and the
-# one after the last, bias, scale, constants
-_SIGNATURE = (
-    "buffer", "buffer", "int", "buffer", "int", "int", "buffer", "buffer", "int", "buffer", "int", "int", "int",
-    "buffer", "buffer", "buffer",
-)  # fmt: skip
+
+class WeaveTile(Signature):
+    """Outputs of some channels in all phases, from ``count`` entries of so many ``taps``.
+
+    Tiles ask from ``ahead`` on for what comes next where ``asks`` is -1, not where it is 0.  Steps of result and
+    residual are those between channels; in a row the tile's results from ``head`` to ``end`` are there.
+    """
+
+    panel: Buffer
+    ahead: Buffer
+    asks: Int
+    entries: Buffer
+    count: Int
+    taps: Int
+    weights: Buffer
+    y: Buffer
+    y_channel: Int
+    residual: Buffer
+    r_channel: Int
+    head: Int
+    end: Int
+    bias: Buffer
+    scale: Buffer
+    constants: Buffer
 
 
 def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, phases: int, longer: int, vectors: int,
@@ -46,9 +64,8 @@ def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, pha
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, *_SIGNATURE) as given:
-        panel, ahead, asks, entries, n, taps, weights, y, y_step, residual, r_step, *rest = given
-        head, end, bias, scale, constants = rest
+    with k.function(name, WeaveTile) as given:
+        y, residual, head, end = given.y, given.residual, given.head, given.end
         result_bytes = DTYPES[spec.target].itemsize
         masks = []
         if spec.edge:
@@ -56,7 +73,7 @@ def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, pha
 
         for r in range(rows):  # else stores wait for memory
             for line in range(0, phases * vectors * lanes * result_bytes, 64):
-                k.prefetch(y + (y_step * r if r else 0) + line, writing=True)
+                k.prefetch(y + (given.y_channel * r if r else 0) + line, writing=True)
 
         def multiplied(pixels: Buffer, b: Buffer, held: Sequence[Value], of: int) -> list[Any]:
             """The weights that follow, and sums with a tap's products for the first phases."""
@@ -68,11 +85,12 @@ def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, pha
                     total[j] = k.fma(weight, value, total[j])
             return [b + rows * of * arithmetic.bytes, *total]
 
-        with k.loop(0, n, carry=[weights, *[k.constant(kind, 0)] * (rows * phases * vectors)], runs=True) as entry:
-            here = entries + entry.index * 16
-            place = k.rebase(panel + k.word(here))
-            k.prefetch(ahead + (k.word(here, 1) & asks))
-            with k.loop(0, taps, carry=[place, *entry.values], runs=True) as tap:
+        start = [given.weights, *[k.constant(kind, 0)] * (rows * phases * vectors)]
+        with k.loop(0, given.count, carry=start, runs=True) as entry:
+            here = given.entries + entry.index * 16
+            place = k.rebase(given.panel + k.word(here))
+            k.prefetch(given.ahead + (k.word(here, 1) & given.asks))
+            with k.loop(0, given.taps, carry=[place, *entry.values], runs=True) as tap:
                 pixels, b, *held = tap.values
                 tap.next(pixels + arithmetic.bytes, *multiplied(k.rebase(pixels), b, held, phases))
             b, *held = tap.results[1:]
@@ -85,6 +103,6 @@ def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, pha
                     for j in range(vectors)]  # fmt: skip
             for i, value in enumerate(value for run in runs for value in run):
                 at = i * lanes * result_bytes
-                store = store_out(block, bias, scale, residual + at, zero, zero, constants)
+                store = store_out(block, given.bias, given.scale, residual + at, zero, zero, given.constants)
                 store(value, y + at, zero, k.constant(INT, r), masks[i] if masks else None)
-            y, residual = y + y_step, residual + r_step
+            y, residual = y + given.y_channel, residual + given.r_channel
