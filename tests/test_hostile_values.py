@@ -11,6 +11,7 @@ import pytest
 
 import polyconv
 from polyconv import ArgumentError, Problem
+from polyconv.layer import compute
 
 GOOD = Problem.parse("conv f32 NCHW n1 c4 i8x8 m6 k3x3")
 X, W = np.ones((1, 4, 8, 8), np.float32), np.ones((6, 4, 3, 3), np.float32)
@@ -93,3 +94,16 @@ def test_parameters_of_activations(given: Any) -> None:
             polyconv.conv(X, W, activation=name, activation_params=given)
 
 
+TYPES = "conv f32>i32, conv i8>f32, conv f32*i8, conv i8*f32, conv f64>f32, conv f64*f32>f16, deform_conv i32"
+
+
+@pytest.mark.parametrize("text", TYPES.split(", "))
+def test_types_that_no_sum_is_defined_for(text: str) -> None:
+    with pytest.raises(polyconv.DtypeError, match="the types"):
+        Problem.parse(f"{text} NCHW n1 c4 i8x8 m6 k3x3")
+
+
+@pytest.mark.parametrize("bias", [np.ones(6, int), np.ones(6, complex), np.ones(6, object), np.full(6, "a")], ids=repr)
+def test_a_bias_of_another_kind(bias: np.ndarray) -> None:
+    with pytest.raises(polyconv.DtypeError, match=r"^b "):
+        compute(replace(GOOD, bias=True), X, W, bias)

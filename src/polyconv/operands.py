@@ -110,6 +110,8 @@ def check_weights(p: Problem, w: Array, bias: Array | None) -> None:
         raise ArgumentError(f"w has shape {w.shape}, the problem needs {p.w_shape}")
     if (bias is not None) != p.bias:
         raise ArgumentError(f"the problem has bias={p.bias}, but b is {'missing' if bias is None else 'given'}")
+    if bias is not None and of_array(bias.dtype, "b").is_float != p.y_dtype.is_float:
+        raise DtypeError(f"b has type {bias.dtype}, the result {p.y}; one is of floats, the other of integers")
     if bias is not None and bias.shape != (p.m,):
         raise ArgumentError(f"b has shape {bias.shape}, the {p.m} output channels need ({p.m},)")
 

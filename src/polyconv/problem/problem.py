@@ -354,6 +354,7 @@ def _validate(p: Problem) -> None:
     for role in (p.x, p.w, p.y):
         if role not in DTYPES:
             raise DtypeError(f"dtype {role!r} is not one of {', '.join(DTYPES)}")
+    _check_types(p)
     if p.layout not in ("NCHW", "NHWC"):
         raise ArgumentError(f"layout {p.layout!r} is not NCHW or NHWC")
     if rank < 1:
@@ -395,6 +396,18 @@ def _validate(p: Problem) -> None:
                 f"larger than the input {p.i} with pads {p.pads}; enlarge the input or the pads"
             )
         _check_size(p)
+
+
+def _check_types(p: Problem) -> None:
+    """Refuse types whose sums are defined nowhere."""
+    given = f"the types {p.x} of x, {p.w} of w and {p.y} of the result"
+    floats = {p.x_dtype.is_float, p.w_dtype.is_float, p.y_dtype.is_float}
+    if len(floats) == 2:
+        raise DtypeError(f"{given} mix floats and integers; make them all of one kind")
+    if p.x == "f64" and p.y != "f64":
+        raise DtypeError(f"{given} would round sums of f64 down; take f64 for the result, too")
+    if p.op == "deform_conv" and floats == {False}:
+        raise DtypeError(f"{given} are integers, and a deform_conv reads between its inputs; take floats")
 
 
 def _check_size(p: Problem) -> None:
