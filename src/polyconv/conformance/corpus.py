@@ -109,7 +109,7 @@ def _axes(rng: np.random.Generator, rank: int) -> dict[str, Any]:
 
 def _edgy_axis(rng: np.random.Generator) -> tuple[int, int, int, int, tuple[int, int]]:
     """One axis of the sort that is easy to get wrong: its input, kernel, stride, dilation and pads."""
-    kind = int(rng.integers(6))
+    kind = int(rng.integers(7))
     begin, end = int(rng.integers(4)), int(rng.integers(4))
     s, d, k = int(rng.integers(1, 4)), int(rng.integers(1, 4)), _pick(rng, (1, 1, 2, 3, 5))
     i = _pick(rng, _EXTENTS[:12])
@@ -124,8 +124,10 @@ def _edgy_axis(rng: np.random.Generator) -> tuple[int, int, int, int, tuple[int,
     if kind == 4:  # a single output
         reach = effective_kernel(k, d)
         return reach, k, s, d, (0, 0)
-    reach = effective_kernel(k, d)  # outputs far beyond the input on both sides
-    return i, k, s, d, (reach + begin, reach + end)
+    reach = effective_kernel(k, d)
+    if kind == 5:  # a single output that meets only padding
+        return i, k, i + 1, d, (reach, 0)
+    return i, k, s, d, (reach + begin, reach + end)  # outputs far beyond the input on both sides
 
 
 def _edgy(rng: np.random.Generator) -> tuple[tuple[int, int, int], tuple[int, ...], dict[str, Any]]:

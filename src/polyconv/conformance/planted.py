@@ -220,9 +220,8 @@ FAULTS: dict[str, Fault] = {
             seen_in_check_mode=False,
         ),
         Fault(
-            "line end", "a tile whose taps reach beyond the line reads it in place",
-            _ALGORITHMS + "depthwise_line", "(at + count * lane + p.extra <= last.inp)",
-            "(at + count * lane <= last.inp)", "depthwise_line",
+            "line begin", "a tile that begins one element before the line reads it in place",
+            _ALGORITHMS + "depthwise_line", "inside = (at >= 0)", "inside = (at >= -1)", "depthwise_line",
         ),
         Fault(
             "copied column", "a column beyond the input is copied instead of zeros",
