@@ -18,8 +18,8 @@ from polyconv.dtypes import Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.operands import as_array
 from polyconv.problem.epilogue import Activation, activation
-from polyconv.problem.padding import AUTO_PADS, forward_axes, transposed_axes
-from polyconv.problem.problem import Problem
+from polyconv.problem.padding import AUTO_PADS, forward_axes, natural_extent, transposed_axes
+from polyconv.problem.problem import Problem, effective_kernel
 
 __all__ = ["Description", "Ints", "Pads", "bias_of", "describe"]
 
@@ -66,11 +66,34 @@ class Description:
                 )
             else:
                 pads = forward_axes(self.auto_pad, known, self.k, self.s, self.d, self.pads)
+            self._refuse_nothing(known, pads)
         return Problem(
             op=self.op, x=self.x, w=self.w, y=self.y, layout=self.layout, n=n, c=self.c, i=i, m=self.m, k=self.k,
             s=self.s, d=self.d, pads=pads, groups=self.groups, output_padding=self.output_padding, bias=self.bias,
             activation=self.activation, overflow=self.overflow,
         )  # fmt: skip
+
+
+    def _refuse_nothing(self, i: Sequence[int], pads: Sequence[tuple[int, int]]) -> None:
+        """Refuse extents that leave no result: one is empty only where an operand is (no batch, no pixels, no m).
+
+        An operator of a specification may leave none, so a Problem may; who calls the facade meant something else.
+        """
+        for axis, (extent, (begin, end)) in enumerate(zip(i, pads, strict=True)):
+            k, s, d = self.k[axis], self.s[axis], self.d[axis]
+            reach = effective_kernel(k, d)
+            if self.op == "conv" and 0 < extent < reach - begin - end:
+                raise ArgumentError(
+                    f"the kernel of w covers {reach} elements of spatial axis {axis} (extent {k}, dilations {d}), but "
+                    f"x has {extent} there and pads add {begin} + {end}: enlarge x or give pads (auto_pad='SAME_UPPER')"
+                )
+            if self.op == "conv_transpose" and extent > 0:
+                natural = natural_extent(extent, k, s, d, self.output_padding[axis])
+                if natural <= begin + end:
+                    raise ArgumentError(
+                        f"pads {begin} + {end} crop all {natural} elements of the result along spatial axis {axis}: "
+                        f"give smaller pads or a larger x"
+                    )
 
 
 def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | None, strides: Ints, pads: Pads,

@@ -73,7 +73,8 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     Raises
     ------
     ArgumentError, DtypeError
-        Naming the argument, the values that disagree and the way out.
+        Naming the argument, the values that disagree and the way out; for a kernel larger than the padded
+        image too.  A result is empty only where an operand is: a batch, image or w without elements.
     Unsupported
         If nothing fits into ``workspace_limit``.
 
