@@ -10,7 +10,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from polyconv.errors import ArgumentError, DtypeError, Error, ModelError, OutOfMemory, Unsupported
+from polyconv.errors import (
+    ArgumentError,
+    DtypeError,
+    Error,
+    ModelError,
+    OutOfMemory,
+    OverflowWarning,
+    Unsupported,
+)
 from polyconv.settings import settings
 
 if TYPE_CHECKING:
@@ -25,7 +33,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "Conv", "ConvTranspose", "DtypeError", "Error", "InferenceSession", "ModelError",
-    "OutOfMemory", "Plan", "Problem", "Unsupported", "conv", "conv_transpose", "dialects", "plan", "settings", "wisdom",
+    "OutOfMemory", "OverflowWarning", "Plan", "Problem", "Unsupported", "conv", "conv_transpose", "dialects", "plan",
+    "settings", "wisdom",
 ]  # fmt: skip
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from polyconv.dtypes import Dtype, of_array
-from polyconv.errors import ArgumentError, DtypeError
+from polyconv.errors import ArgumentError, DtypeError, OverflowWarning, warn
 from polyconv.operands import as_array
 from polyconv.problem.epilogue import Activation, activation
 from polyconv.problem.padding import AUTO_PADS, forward_axes, natural_extent, transposed_axes
@@ -98,7 +98,7 @@ class Description:
 
 def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | None, strides: Ints, pads: Pads,
              auto_pad: str, dilations: Ints, groups: int, layout: str, activation: str | None,
-             activation_params: Sequence[float] | None, out_dtype: DTypeLike | None, overflow: str,
+             activation_params: Sequence[float] | None, out_dtype: DTypeLike | None, overflow: str | None,
              output_padding: Ints = 0, output_shape: Sequence[int] | None = None,
              x_dtype: DTypeLike | None = None) -> Description:  # fmt: skip
     rank = w.ndim - 2
@@ -130,6 +130,10 @@ def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | No
     pairs = _pad_pairs(pads, rank)
     if auto_pad != "NOTSET" and any(v for pair in pairs for v in pair):
         raise ArgumentError(f"pads={pads} cannot be given together with auto_pad={auto_pad!r}; leave one of them out")
+    if overflow is None:
+        if out_dtype is None and y_type.name in ("u8", "i8"):
+            _warn_of_wrapping(y_type)
+        overflow = "wrap"
     if overflow not in ("wrap", "saturate"):
         raise ArgumentError(f"overflow={overflow!r} is not 'wrap' or 'saturate'")
     if overflow == "saturate" and y_type.is_float:
@@ -149,6 +153,15 @@ def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | No
         activation=_activation(activation, activation_params, y_type), overflow=overflow,
         output_padding=extra, output_shape=shape,
     )  # fmt: skip
+
+
+def _warn_of_wrapping(y: Dtype) -> None:
+    low, high = y.limits
+    warn(
+        f"sums of {y.name} are kept as {y.name}, x's type, and wrap beyond {low} to {high}: give out_dtype=numpy.int32 "
+        f"for the whole sums, overflow='saturate' to clip them, or overflow='wrap' if wrapping is meant",
+        OverflowWarning,
+    )
 
 
 def _activation(name: str | None, parameters: Sequence[float] | None, y: Dtype) -> Activation | None:

@@ -1,11 +1,16 @@
-"""The exception family: every error polyconv raises on purpose is one of these six.
+"""The exception family: every error polyconv raises on purpose is one of these six; and its warnings.
 
 Each message names the argument (or the node of a model), the values that disagree and the way out.
 """
 
 from __future__ import annotations
 
-__all__ = ["ArgumentError", "DtypeError", "Error", "ModelError", "OutOfMemory", "Unsupported"]
+import sys
+import warnings
+
+__all__ = [
+    "ArgumentError", "DtypeError", "Error", "ModelError", "OutOfMemory", "OverflowWarning", "Unsupported", "warn",
+]  # fmt: skip
 
 
 class Error(Exception):
@@ -30,3 +35,18 @@ class OutOfMemory(Error, MemoryError):
 
 class Unsupported(Error, NotImplementedError):
     """The request is valid but outside what polyconv computes."""
+
+
+class OverflowWarning(UserWarning):
+    """Sums of 8-bit numbers go into 8 bits, and nobody said whether they shall wrap."""
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the line outside polyconv that made the call; Python's filters show each such line once.
+
+    The message must be the same for every call of that line, whatever the arrays.
+    """
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "polyconv":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -26,7 +26,7 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
          auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, layout: str = "NCHW",
          activation: str | None = None, activation_params: Sequence[float] | None = None,
          residual: ArrayLike | None = None, out: Any = None, out_dtype: DTypeLike | None = None,
-         overflow: str = "wrap", accuracy: str | None = None, threads: int | None = None,
+         overflow: str | None = None, accuracy: str | None = None, threads: int | None = None,
          workspace_limit: int | None = None) -> Any:  # fmt: skip
     """Convolve (cross-correlate, as neural networks do) an array of any rank.
 
@@ -56,8 +56,8 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
         Takes the result and is returned; it may be exactly the residual's memory.
     out_dtype : dtype, optional
         x's by default; float32 for float16 and bfloat16, or a wider integer.
-    overflow : str
-        ``wrap`` or ``saturate``, for integers.
+    overflow : str, optional
+        ``wrap`` (the default) or ``saturate``, for integers whose sums leave the range of the result.
     accuracy : str
         ``fast`` or ``strict`` (own error bounds only, subnormals kept).
     threads : int
@@ -78,11 +78,24 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     Unsupported
         If nothing fits into ``workspace_limit``.
 
+    Warns
+    -----
+    OverflowWarning
+        If sums of 8-bit numbers stay in 8 bits and neither ``out_dtype`` nor ``overflow`` says that this is meant.
+
     Examples
     --------
     >>> import numpy as np, polyconv
     >>> polyconv.conv(np.ones((1, 1, 3)), np.ones((1, 1, 2)))
     array([[[2., 2.]]])
+
+    Sums of pixels need more than 8 bits, or an upper end:
+
+    >>> pixels, box = np.full((1, 1, 3), 200, np.uint8), np.ones((1, 1, 2), np.uint8)
+    >>> polyconv.conv(pixels, box, out_dtype=np.int32)
+    array([[[400, 400]]], dtype=int32)
+    >>> polyconv.conv(pixels, box, overflow="saturate")
+    array([[[255, 255]]], dtype=uint8)
     """
     x, w = as_array(x, "x"), as_array(w, "w")
     d = describe("conv", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation, activation_params,
@@ -94,7 +107,7 @@ def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, st
                    auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, output_padding: Ints = 0,
                    output_shape: Sequence[int] | None = None, layout: str = "NCHW", activation: str | None = None,
                    activation_params: Sequence[float] | None = None, residual: ArrayLike | None = None,
-                   out: Any = None, out_dtype: DTypeLike | None = None, overflow: str = "wrap",
+                   out: Any = None, out_dtype: DTypeLike | None = None, overflow: str | None = None,
                    accuracy: str | None = None, threads: int | None = None,
                    workspace_limit: int | None = None) -> Any:  # fmt: skip
     """Transposed convolution, the adjoint of ``conv``; pads crop the result, as in ONNX ConvTranspose.
@@ -127,7 +140,7 @@ class _Prepared:
         d = describe(self._op, None, w, b, **keywords)
         self._description = d
         self._layer = Layer(d.problem, w, bias_of(b, d, w), layout=d.layout, **options)
-        self._arguments = (self._layer._w, self._layer._bias, {**keywords, **options})
+        self._arguments = (self._layer._w, self._layer._bias, {**keywords, **options, "overflow": d.overflow})
 
     def __call__(self, x: ArrayLike, *, residual: ArrayLike | None = None, out: Any = None) -> Any:
         """Convolve x; see ``conv`` for x, residual, out and errors."""
@@ -186,7 +199,7 @@ class Conv(_Prepared):
     def __init__(self, w: ArrayLike, b: ArrayLike | None = None, *, strides: Ints = 1, pads: Pads = 0,
                  auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, layout: str = "NCHW",
                  activation: str | None = None, activation_params: Sequence[float] | None = None,
-                 out_dtype: DTypeLike | None = None, x_dtype: DTypeLike | None = None, overflow: str = "wrap",
+                 out_dtype: DTypeLike | None = None, x_dtype: DTypeLike | None = None, overflow: str | None = None,
                  accuracy: str | None = None, threads: int | None = None, workspace_limit: int | None = None,
                  rigor: str | None = None) -> None:  # fmt: skip
         options = {"accuracy": accuracy, "threads": threads, "workspace_limit": workspace_limit, "rigor": rigor}
@@ -205,7 +218,7 @@ class ConvTranspose(_Prepared):
                  auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, output_padding: Ints = 0,
                  output_shape: Sequence[int] | None = None, layout: str = "NCHW", activation: str | None = None,
                  activation_params: Sequence[float] | None = None, out_dtype: DTypeLike | None = None,
-                 x_dtype: DTypeLike | None = None, overflow: str = "wrap", accuracy: str | None = None,
+                 x_dtype: DTypeLike | None = None, overflow: str | None = None, accuracy: str | None = None,
                  threads: int | None = None, workspace_limit: int | None = None,
                  rigor: str | None = None) -> None:  # fmt: skip
         options = {"accuracy": accuracy, "threads": threads, "workspace_limit": workspace_limit, "rigor": rigor}
