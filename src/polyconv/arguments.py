@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from polyconv.dtypes import Dtype, of_array
+from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError, OverflowWarning, warn
+from polyconv.names import advice
 from polyconv.operands import as_array
 from polyconv.problem.epilogue import Activation, activation
 from polyconv.problem.padding import AUTO_PADS, forward_axes, natural_extent, transposed_axes
@@ -104,7 +105,10 @@ def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | No
     rank = w.ndim - 2
     if rank < 1:
         given = "" if x is None else f" (x has shape {x.shape})"
-        raise ArgumentError(f"w has shape {w.shape}{given}; it needs two channel axes and at least one spatial axis")
+        raise ArgumentError(
+            f"w has shape {w.shape}{given}; it needs two channel axes and at least one spatial axis"
+            + ("" if w.ndim else ": give the weights themselves, not their sizes")
+        )
     if any(e == 0 for e in w.shape[2:]):
         raise ArgumentError(f"w has shape {w.shape}: a kernel extent of 0 has no meaning; every one must be at least 1")
     groups = _int(groups, "groups", least=1)
@@ -125,8 +129,7 @@ def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | No
         m, c = w.shape[1] * groups, w.shape[0]
         if c % groups:
             raise ArgumentError(f"groups={groups} does not divide the {c} input channels of w {w.shape}")
-    if auto_pad not in AUTO_PADS:
-        raise ArgumentError(f"auto_pad={auto_pad!r} is not one of {', '.join(AUTO_PADS)} (case counts)")
+    auto_pad = _auto_pad(auto_pad)
     pairs = _pad_pairs(pads, rank)
     if auto_pad != "NOTSET" and any(v for pair in pairs for v in pair):
         raise ArgumentError(f"pads={pads} cannot be given together with auto_pad={auto_pad!r}; leave one of them out")
@@ -135,7 +138,7 @@ def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | No
             _warn_of_wrapping(y_type)
         overflow = "wrap"
     if overflow not in ("wrap", "saturate"):
-        raise ArgumentError(f"overflow={overflow!r} is not 'wrap' or 'saturate'")
+        raise ArgumentError(f"overflow={overflow!r} is not 'wrap' or 'saturate'{advice('overflow', overflow)}")
     if overflow == "saturate" and y_type.is_float:
         raise ArgumentError(f"overflow='saturate' is for integers; the result is {y_type.name}: leave it out")
     shape = None if output_shape is None else _ints(output_shape, rank, "output_shape", least=1)
@@ -192,7 +195,9 @@ def _dtype(given: DTypeLike) -> np.dtype[Any]:
     try:
         return np.dtype(given)
     except TypeError:
-        raise DtypeError(f"out_dtype={given!r} is not a dtype; pass one such as numpy.float32") from None
+        word = str(given).removeprefix("torch.")
+        meant = next((row.numpy.name for row in DTYPES.values() if word in (row.name, row.numpy.name)), "float32")
+        raise DtypeError(f"out_dtype={given!r} is not a dtype; pass one such as numpy.{meant}") from None
 
 
 def bias_of(b: ArrayLike | None, d: Description, w: NDArray[Any]) -> NDArray[Any] | None:
@@ -213,13 +218,24 @@ def bias_of(b: ArrayLike | None, d: Description, w: NDArray[Any]) -> NDArray[Any
     return array
 
 
+def _auto_pad(given: str) -> str:
+    word = given.upper() if isinstance(given, str) else None
+    if word not in AUTO_PADS:
+        meant = advice("auto_pad", given, AUTO_PADS)
+        raise ArgumentError(f"auto_pad={given!r} is not one of {', '.join(AUTO_PADS)}{meant}")
+    return word
+
+
 def _layout(given: str, rank: int) -> str:
-    if given in ("NCHW", _FIRST.get(rank)):
+    word = given.upper() if isinstance(given, str) else None
+    if word in ("NCHW", _FIRST.get(rank, "NCHW")):
         return "NCHW"
-    if given in ("NHWC", _LAST.get(rank)):
+    if word in ("NHWC", _LAST.get(rank, "NHWC")):
         return "NHWC"
-    own = f" (or {_FIRST[rank]} and {_LAST[rank]})" if rank in _FIRST else ""
-    raise ArgumentError(f"layout={given!r} does not fit {rank} spatial axes; use NCHW or NHWC{own}")
+    own = f" (or {_FIRST[rank]} and {_LAST[rank]})" if rank in (1, 3) else ""
+    raise ArgumentError(
+        f"layout={given!r} does not fit {rank} spatial axes; use NCHW or NHWC{own}{advice('layout', given)}"
+    )
 
 
 def _int(value: Any, name: str, least: int) -> int:
@@ -246,7 +262,11 @@ def _ints(given: Ints, rank: int, name: str, least: int) -> tuple[int, ...]:
 
 def _pad_pairs(given: Pads, rank: int) -> tuple[tuple[int, int], ...]:
     """Pads in any of the four spellings, as pairs."""
-    if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
+    if isinstance(given, str):
+        raise ArgumentError(
+            f"pads={given!r} must be a whole number, or a list of them; words are for auto_pad{advice('pads', given)}"
+        )
+    if not isinstance(given, Sequence | np.ndarray):
         one = _int(given, "pads", 0)
         return ((one, one),) * rank
     nested = [isinstance(v, Sequence | np.ndarray) and not isinstance(v, str) for v in given[: 2 * rank + 1]]

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from polyconv.arguments import Description, Ints, Pads, bias_of, describe
 from polyconv.errors import ArgumentError
+from polyconv.names import checked
 from polyconv.operands import as_array
 from polyconv.prepared import Layer, compute, plan
 from polyconv.problem.plan import Plan
@@ -22,6 +23,7 @@ from polyconv.problem.problem import Problem
 __all__ = ["Conv", "ConvTranspose", "Layer", "compute", "conv", "conv_transpose", "plan"]
 
 
+@checked
 def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Ints = 1, pads: Pads = 0,
          auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, layout: str = "NCHW",
          activation: str | None = None, activation_params: Sequence[float] | None = None,
@@ -103,6 +105,7 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     return _once(d, x, w, b, residual, out, accuracy, threads, workspace_limit)
 
 
+@checked
 def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Ints = 1, pads: Pads = 0,
                    auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, output_padding: Ints = 0,
                    output_shape: Sequence[int] | None = None, layout: str = "NCHW", activation: str | None = None,
@@ -196,6 +199,7 @@ class Conv(_Prepared):
     _op = "conv"
     __slots__ = ()
 
+    @checked
     def __init__(self, w: ArrayLike, b: ArrayLike | None = None, *, strides: Ints = 1, pads: Pads = 0,
                  auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, layout: str = "NCHW",
                  activation: str | None = None, activation_params: Sequence[float] | None = None,
@@ -214,6 +218,7 @@ class ConvTranspose(_Prepared):
     _op = "conv_transpose"
     __slots__ = ()
 
+    @checked
     def __init__(self, w: ArrayLike, b: ArrayLike | None = None, *, strides: Ints = 1, pads: Pads = 0,
                  auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, output_padding: Ints = 0,
                  output_shape: Sequence[int] | None = None, layout: str = "NCHW", activation: str | None = None,

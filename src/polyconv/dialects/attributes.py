@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from polyconv.errors import ArgumentError
+from polyconv.names import advice, nearest
 
 __all__ = ["Attribute", "boolean", "choice", "floats", "integer", "integers", "read", "text"]
 
@@ -51,8 +52,10 @@ def read(operator_name: str, rows: Mapping[str, Attribute], given: Mapping[str, 
     """
     for name in given:
         if name not in rows:
+            meant = nearest(name, rows)
             raise ArgumentError(
                 f"{name!r} is not an attribute of {operator_name}; its attributes are {', '.join(rows)}"
+                + (f"; did you mean {meant}?" if meant else "")
             )
     return {
         name: row.default if given.get(name) is None else row.check(name, given[name])
@@ -93,7 +96,9 @@ def choice(*words: str, fold: Callable[[str], str] = str) -> Attribute:
 
     def check(name: str, value: Any) -> str:
         if not isinstance(value, str) or fold(value) not in words:
-            raise ArgumentError(f"{name}={shown(value)} is not known; choose one of {', '.join(words)}")
+            raise ArgumentError(
+                f"{name}={shown(value)} is not known; choose one of {', '.join(words)}{advice(name, value, words)}"
+            )
         return fold(value)
 
     return Attribute(check, words[0])
