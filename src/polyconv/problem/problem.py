@@ -139,7 +139,27 @@ class Problem:
 
     @staticmethod
     def parse(text: str) -> Problem:
-        """Read a problem from its line of text; ``parse(str(p)) == p``."""
+        """Read a problem from its line of text; ``parse(str(p)) == p``.
+
+        ``op types layout fields``, as in ``conv f32 NCHW n1 c64 i56x56 m64 k3x3 s2 p1 b1 act=Relu``:
+
+        - op: conv, conv_transpose, deform_conv or causal_conv;
+        - types of input, weights and result: ``f32``, ``f16>f32``, ``u8*i8>i32``;
+        - layout: NCHW or NHWC, for any number of spatial axes;
+        - needed: ``n`` batch, ``c`` input channels, ``i`` input extents, ``m`` output channels, ``k`` kernel extents;
+        - by axis, or one for all: ``s`` strides, ``p`` pads (``begin:end`` where they differ), ``d`` dilations,
+          ``op`` output padding, ``y`` output extents where they do not follow;
+        - ``g`` groups, ``b1`` a bias, ``r1`` a residual, ``act=Name(a,b)`` an activation, ``overflow=saturate``;
+        - quantised: zero points ``zx zw zy`` and scales ``sx sw sy``, as in ``zx=t sw=c sy=0.5``;
+        - deformable: ``og`` offset groups, ``mask``.
+
+        docs/problem-text.md has the table, the grammar and examples.
+
+        Raises
+        ------
+        ArgumentError, DtypeError
+            Naming the word that is not understood, or the values that disagree.
+        """
         from polyconv.problem.text import parse
 
         return parse(text)
