@@ -81,7 +81,7 @@ class Problem:
     k, s, d : tuple of int
         Kernel extents, strides, dilations per spatial axis.
     pads : tuple of (int, int)
-        Begin and end padding per spatial axis; negative values crop.
+        Begin and end padding per spatial axis; negative values crop.  Of a causal convolution: the past.
     output_padding : tuple of int
         Extra elements at the high end of a transposed convolution.
     o : tuple of int or None
@@ -131,7 +131,8 @@ class Problem:
         fill = object.__setattr__
         fill(self, "s", self.s or (1,) * rank)
         fill(self, "d", self.d or (1,) * rank)
-        fill(self, "pads", self.pads or ((0, 0),) * rank)
+        past = self.op == "causal_conv" and len(self.k) == rank == 1
+        fill(self, "pads", self.pads or (((self.k[0] - 1, 0),) if past else ((0, 0),) * rank))
         fill(self, "output_padding", self.output_padding or (0,) * rank)
         if self.quantisation == Quantisation():
             fill(self, "quantisation", None)
@@ -408,6 +409,7 @@ def _validate(p: Problem) -> None:
         raise ArgumentError(f"activation {p.activation!r} must be an Activation, with its parameters, or None")
     if not isinstance(p.quantisation, Quantisation | None):
         raise ArgumentError(f"quantisation {p.quantisation!r} must be a Quantisation or None")
+    _check_operator(p)
     if p.is_known:
         if any(e is not None and e < 0 for e in p.out):
             raise ArgumentError(
@@ -415,6 +417,28 @@ def _validate(p: Problem) -> None:
                 f"larger than the input {p.i} with pads {p.pads}; enlarge the input or the pads"
             )
         _check_size(p)
+
+
+def _check_operator(p: Problem) -> None:
+    """Refuse what an operator does not have, which nobody would read."""
+    if p.op != "conv_transpose" and any(p.output_padding):
+        raise ArgumentError(f"output_padding {p.output_padding} is for conv_transpose, not for {p.op}; leave it out")
+    if p.op == "deform_conv":
+        if p.offset_groups < 1 or p.c % p.offset_groups:
+            raise ArgumentError(
+                f"offset_groups={p.offset_groups} must be at least 1 and divide c={p.c} in a deform_conv"
+            )
+    elif p.offset_groups or p.mask:
+        raise ArgumentError(f"offset_groups={p.offset_groups} and mask={p.mask} are for deform_conv, not for {p.op}")
+    if p.op == "causal_conv" and (
+        len(p.i) != 1 or (p.layout, p.s, p.d, p.pads) != ("NCHW", (1,), (1,), ((p.k[0] - 1, 0),))
+    ):
+        raise ArgumentError(
+            f"a causal_conv has one axis, channels first, strides and dilations of 1 and k - 1 pads before the input; "
+            f"this one has layout {p.layout}, k={p.k} s={p.s} d={p.d} pads={p.pads}: leave them out"
+        )
+    if p.quantisation is not None and any(role.is_float for role in (p.x_dtype, p.w_dtype, p.y_dtype)):
+        raise ArgumentError(f"zero points and scales are for integers, the types are {p.x}, {p.w} and {p.y}")
 
 
 def _check_size(p: Problem) -> None:

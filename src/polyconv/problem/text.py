@@ -26,7 +26,7 @@ OPERATORS = {
     "conv": "convolution (cross-correlation, as in neural networks)",
     "conv_transpose": "transposed convolution, the adjoint of conv; pads crop its result",
     "deform_conv": "deformable convolution: every tap is moved by an offset that comes with the call",
-    "causal_conv": "causal convolution along one axis, with the past as state; pads are not given",
+    "causal_conv": "causal convolution along one axis: k - 1 values of the past, a state, stand before the input",
 }
 """First word to what it stands for."""
 
@@ -179,7 +179,8 @@ FIELDS: Mapping[str, Field] = {row.key: row for row in (
     Field("k", "kernel_size", "kernel extents; one number for all axes", "", "k3x3", "k",
           lambda p: _extents(p.k), _ints),
     Field("s", "strides", "strides; one number for all axes", "1", "s2", "s", lambda p: _unless(p.s, 1), _ints),
-    Field("p", "pads", "padding; one for all axes, `begin:end` where they differ; negative crops", "0", "p0:1x2",
+    Field("p", "pads", "padding; one for all axes, `begin:end` where they differ; negative crops",
+          "0; the past of a causal_conv", "p0:1x2",
           "pads", lambda p: _spelled_pads(p.pads), _pads),
     Field("d", "dilations", "dilations; one number for all axes", "1", "d2", "d", lambda p: _unless(p.d, 1), _ints),
     Field("g", "groups", "groups; divides `c` and `m`", "1", "g64", "groups",
@@ -204,7 +205,7 @@ FIELDS: Mapping[str, Field] = {row.key: row for row in (
     _quantity_field("sx", "scale of the input", "sx=0.02"),
     _quantity_field("sw", "scale of the weights", "sw=c"),
     _quantity_field("sy", "scale of the result", "sy=t"),
-    Field("og", "offset_groups", "offset groups of a deformable convolution; divides `c`", "0, for other operators",
+    Field("og", "offset_groups", "offset groups of a deformable convolution; divides `c`", "0; a deform_conv needs it",
           "og1", "offset_groups", lambda p: str(p.offset_groups) if p.offset_groups else None, _int),
     Field("mask", "mask", "a deformable convolution with a modulation mask", "no mask", "mask", "mask",
           lambda p: "" if p.mask else None, lambda text, rank: True, bare=True),
