@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError, OverflowWarning, warn
 from polyconv.names import advice
-from polyconv.operands import as_array
 from polyconv.problem.epilogue import Activation, activation
 from polyconv.problem.padding import AUTO_PADS, forward_axes, natural_extent, transposed_axes
 from polyconv.problem.problem import Problem, effective_kernel
+from polyconv.runtime.guests import as_array
 
-__all__ = ["Description", "Ints", "Pads", "bias_of", "describe"]
+__all__ = ["Description", "Ints", "Pads", "axes_disagree", "bias_of", "describe"]
 
 Ints = int | Sequence[int]
 Pads = int | Sequence[int] | Sequence[tuple[int, int]]
@@ -59,7 +59,7 @@ class Description:
         pads = self.pads
         known = [e for e in i if e is not None]
         if len(i) != len(self.k):
-            raise ArgumentError(f"x has {len(i)} spatial axes, w has {len(self.k)}; they must agree")
+            raise ArgumentError(axes_disagree(len(i), len(self.k), self.layout))
         if len(known) == len(i):
             if self.op == "conv_transpose":
                 pads = transposed_axes(
@@ -158,6 +158,17 @@ def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | No
     )  # fmt: skip
 
 
+def axes_disagree(of_x: int, of_w: int, layout: str) -> str:
+    """Message about numbers of spatial axes; an array without a batch, as pictures are, is the usual case."""
+    text = f"x has {of_x + 2} axes, {of_x} of them spatial, w has {of_w} spatial axes; they must agree"
+    if of_x == of_w - 1:
+        picture = "" if layout == "NHWC" else " (a picture has its channels last: layout='NHWC')"
+        return f"{text}: does x lack the axis of the batch? numpy.asarray(x)[None] has it{picture}"
+    if of_x == of_w - 2:
+        return f"{text}: does x lack those of batch and channels? numpy.asarray(x)[None, None] has them"
+    return text
+
+
 def _warn_of_wrapping(y: Dtype) -> None:
     low, high = y.limits
     warn(
@@ -201,9 +212,11 @@ def _dtype(given: DTypeLike) -> np.dtype[Any]:
 
 
 def bias_of(b: ArrayLike | None, d: Description, w: NDArray[Any]) -> NDArray[Any] | None:
+    """The bias, whose type must be one that a sum of such products can take."""
     if b is None:
         return None
-    array = as_array(b, "b")
+    y = DTYPES[d.y]
+    array = as_array(b, "b", y.numpy if y.is_float else np.dtype(np.int64))
     given = of_array(array.dtype, "b")
     accumulator = "f64" if d.x == "f64" else "f32" if of_array(w.dtype, "w").is_float else None
     allowed = {d.w, d.y, accumulator} if accumulator else {d.w, d.y, "i32", "i64"}

@@ -12,13 +12,13 @@ from typing import Any
 
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from polyconv.arguments import Description, Ints, Pads, bias_of, describe
+from polyconv.arguments import Description, Ints, Pads, axes_disagree, bias_of, describe
 from polyconv.errors import ArgumentError
 from polyconv.names import checked
-from polyconv.operands import as_array
 from polyconv.prepared import Layer, compute, plan
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
+from polyconv.runtime.guests import as_array, together
 
 __all__ = ["Conv", "ConvTranspose", "Layer", "compute", "conv", "conv_transpose", "plan"]
 
@@ -35,7 +35,8 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     Parameters
     ----------
     x : array_like, shape (n, c, *spatial) or, with layout NHWC, (n, *spatial, c)
-        Input; any strides, read-only too.  It is not copied and never written.
+        Input; any strides, read-only too.  It is not copied and never written.  Tensors of other libraries do too, as
+        long as their memory is the CPU's; lists take the type of w.
     w : array_like, shape (m, c / groups, *kernel)
         Weights, in this order for both layouts.
     b : array_like, shape (m,), optional
@@ -70,7 +71,7 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     Returns
     -------
     ndarray
-        C-contiguous in the axis order of ``layout``; ``out`` if that was given.
+        C-contiguous in the axis order of ``layout``, whatever x is; ``out`` if that was given.
 
     Raises
     ------
@@ -99,7 +100,7 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     >>> polyconv.conv(pixels, box, overflow="saturate")
     array([[[255, 255]]], dtype=uint8)
     """
-    x, w = as_array(x, "x"), as_array(w, "w")
+    x, w = together(x, w)
     d = describe("conv", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation, activation_params,
                  out_dtype, overflow)  # fmt: skip
     return _once(d, x, w, b, residual, out, accuracy, threads, workspace_limit)
@@ -126,7 +127,7 @@ def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, st
     others
         As for ``conv``.
     """
-    x, w = as_array(x, "x"), as_array(w, "w")
+    x, w = together(x, w)
     d = describe("conv_transpose", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation,
                  activation_params, out_dtype, overflow, output_padding, output_shape)  # fmt: skip
     return _once(d, x, w, b, residual, out, accuracy, threads, workspace_limit)
@@ -240,10 +241,7 @@ def _remake(kind: Callable[..., Any], w: Any, b: Any, keywords: dict[str, Any]) 
 def _once(d: Description, x: NDArray[Any], w: NDArray[Any], b: ArrayLike | None, residual: ArrayLike | None, out: Any,
           accuracy: str | None, threads: int | None, workspace_limit: int | None) -> Any:  # fmt: skip
     if x.ndim != len(d.k) + 2:
-        raise ArgumentError(
-            f"x has shape {x.shape} ({x.ndim} axes), w {w.shape} ({w.ndim} axes); "
-            f"both need two axes and the spatial ones"
-        )
+        raise ArgumentError(f"{axes_disagree(x.ndim - 2, len(d.k), d.layout)} (x has shape {x.shape}, w {w.shape})")
     n, *rest = x.shape
     c, i = (rest[-1], rest[:-1]) if d.layout == "NHWC" else (rest[0], rest[1:])
     if c != d.c:

@@ -31,7 +31,6 @@ from polyconv.errors import ArgumentError, Error
 from polyconv.kernels import objects
 from polyconv.operands import (
     Lying,
-    as_array,
     check_weights,
     deformation,
     fused,
@@ -50,6 +49,7 @@ from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import MARKS, aligned, mark, marked, may_overlap, words
 from polyconv.runtime.call import make_entry
 from polyconv.runtime.clock import cycles_a_second
+from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
@@ -219,13 +219,13 @@ class Layer:
         x = as_array(x_given, "x")
         problem = self.problem_for(x.shape)
         copied = x.dtype.isnative is False
-        x = operand(x, "x", problem.x_dtype, problem.x_shape)
+        x = operand(x_given if is_plain(x_given) else x, "x", problem.x_dtype, problem.x_shape)
         check_weights(problem, self._w, self._bias)
         if problem.residual != (residual_given is not None):
             problem = replace(problem, residual=residual_given is not None)
         residual = None
         if residual_given is not None:
-            residual = operand(as_array(residual_given, "residual"), "residual", problem.y_dtype, problem.y_shape)
+            residual = operand(residual_given, "residual", problem.y_dtype, problem.y_shape)
         offset, mask = deformation(problem, offset_given, mask_given)
         result, target_array = result_of(problem, out)
         for name, other in (
@@ -574,7 +574,7 @@ def _causal(p: Problem, x: Array, w: Array, bias: ArrayLike | None, past: ArrayL
         with allocating(sized("a past_state of zeros", history_shape, x.dtype), _PARTS):
             history = np.zeros(history_shape, x.dtype)
     else:
-        history = operand(as_array(past, "past_state"), "past_state", p.x_dtype, history_shape)
+        history = operand(past, "past_state", p.x_dtype, history_shape)
     result, y = result_of(p, out)
     for name, other in (("input", x), ("past_state", history)):
         if may_overlap(other, y):

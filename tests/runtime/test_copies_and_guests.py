@@ -120,8 +120,10 @@ def test_torch_tensors_that_want_gradients_are_refused() -> None:
     torch = pytest.importorskip("torch")
     layer = polyconv.Conv(whole((7, 5, 3, 3)))
     for dtype in (torch.float32, torch.bfloat16):
-        with pytest.raises(polyconv.ArgumentError, match="x cannot be read"):
+        with pytest.raises(polyconv.ArgumentError, match=r"x requires a gradient.*x\.detach\(\)"):
             layer(torch.ones((1, 5, 8, 8), dtype=dtype, requires_grad=True))
+    with pytest.raises(polyconv.ArgumentError, match=r"w requires a gradient.*w\.detach\(\)"):
+        polyconv.Conv(torch.nn.Conv2d(5, 7, 3).weight)
 
 
 def test_a_torch_tensor_is_not_freed_while_its_result_is_computed() -> None:
