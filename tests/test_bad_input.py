@@ -390,11 +390,12 @@ def test_masked_arrays_are_refused(name: str) -> None:
 
 
 def test_a_plan_wants_a_problem_with_all_its_extents() -> None:
-    text = "conv f32 NCHW n1 c3 i9x9 m4 k3x3"
-    problem = polyconv.Problem.parse(text)
+    problem = polyconv.Problem.parse("conv f32 NCHW n1 c3 i9x9 m4 k3x3")
     assert polyconv.plan(problem).algorithm
-    refused(ArgumentError, lambda: polyconv.plan(text), "problem", "str", "Problem.parse")  # type: ignore[arg-type]
+    refused(ArgumentError, lambda: polyconv.plan(5), "problem", "int", "Problem.parse")  # type: ignore[arg-type]
+    refused(ArgumentError, lambda: polyconv.plan("conv f32"), "problem text", "docs/problem-text.md")
     refused(ArgumentError, lambda: polyconv.plan(replace(problem, n=None)), "unknown", "n and i")
+    refused(ArgumentError, lambda: polyconv.plan(str(replace(problem, n=None))), "unknown", "n and i")
 
 
 def test_a_subclass_of_error_catches_everything() -> None:

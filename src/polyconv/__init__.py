@@ -23,10 +23,9 @@ from polyconv.settings import settings
 
 if TYPE_CHECKING:
     from polyconv import dialects
-    from polyconv.layer import Conv, ConvTranspose, conv, conv_transpose, plan
+    from polyconv.layer import Conv, ConvTranspose, Plan, conv, conv_transpose, plan
     from polyconv.models.session import InferenceSession
     from polyconv.planning import wisdom
-    from polyconv.problem.plan import Plan
     from polyconv.problem.problem import Problem
 
 __version__ = "0.1.0"
@@ -41,8 +40,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # What pulls in NumPy, LLVM or a reader is imported when it is first named, so that importing costs little.
 _LATER = {
-    "Plan": "polyconv.problem.plan", "Problem": "polyconv.problem.problem",
-    "Conv": "polyconv.layer", "ConvTranspose": "polyconv.layer", "conv": "polyconv.layer",
+    "Problem": "polyconv.problem.problem",
+    "Conv": "polyconv.layer", "ConvTranspose": "polyconv.layer", "Plan": "polyconv.layer", "conv": "polyconv.layer",
     "conv_transpose": "polyconv.layer", "plan": "polyconv.layer", "InferenceSession": "polyconv.models.session",
 }  # fmt: skip
 
@@ -63,4 +62,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

@@ -211,7 +211,7 @@ def _dtype(given: DTypeLike) -> np.dtype[Any]:
         raise DtypeError(f"out_dtype={given!r} is not a dtype; pass one such as numpy.{meant}") from None
 
 
-def bias_of(b: ArrayLike | None, d: Description, w: NDArray[Any]) -> NDArray[Any] | None:
+def bias_of(b: ArrayLike | None, d: Description | Problem, w: NDArray[Any]) -> NDArray[Any] | None:
     """The bias, whose type must be one that a sum of such products can take."""
     if b is None:
         return None

@@ -15,12 +15,13 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from polyconv.arguments import Description, Ints, Pads, axes_disagree, bias_of, describe
 from polyconv.errors import ArgumentError
 from polyconv.names import checked
-from polyconv.prepared import Layer, compute, plan
-from polyconv.problem.plan import Plan
+from polyconv.planned import Plan, plan
+from polyconv.prepared import Layer, compute
 from polyconv.problem.problem import Problem
 from polyconv.runtime.guests import as_array, together
+from polyconv.shown import Shown
 
-__all__ = ["Conv", "ConvTranspose", "Layer", "compute", "conv", "conv_transpose", "plan"]
+__all__ = ["Conv", "ConvTranspose", "Layer", "Plan", "compute", "conv", "conv_transpose", "plan"]
 
 
 @checked
@@ -133,11 +134,11 @@ def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, st
     return _once(d, x, w, b, residual, out, accuracy, threads, workspace_limit)
 
 
-class _Prepared:
-    """What ``Conv`` and ``ConvTranspose`` share: a description and a layer."""
+class _Described(Shown):
+    """What ``Conv`` and ``ConvTranspose`` share: a description, which fits any extents, and a layer."""
 
     _op = ""
-    __slots__ = ("_arguments", "_description", "_layer")
+    __slots__ = ("_arguments", "_description")
 
     def _make(self, w: ArrayLike, b: ArrayLike | None, options: dict[str, Any], **keywords: Any) -> None:
         w = as_array(w, "w")
@@ -156,25 +157,23 @@ class _Prepared:
         return self._description.problem(None, (None,) * len(self._description.k))
 
     @property
-    def packed_bytes(self) -> int:
-        """Bytes of the weights this layer owns, in all forms made so far."""
-        return self._layer.packed_bytes
+    def auto_pad(self) -> str:
+        """``NOTSET``, or what makes the pads of each input."""
+        return self._description.auto_pad
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps that choice."""
-        return self._layer.plan(shape, rigor=rigor)
+        return Plan.of(self._layer.plan(shape, rigor=rigor))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remake, (type(self), *self._arguments)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}('{self.problem}')"
 
-
-class Conv(_Prepared):
+class Conv(_Described):
     """``conv`` with its weights fixed: they are copied and packed once, for inputs of any extents.
 
-    Safe to call from any thread.
+    Weights and geometry are attributes: ``weight``, ``bias``, ``strides``, ``pads``, ``problem`` and so on.  Safe to
+    call from any thread.
 
     Parameters
     ----------
@@ -213,7 +212,7 @@ class Conv(_Prepared):
                    overflow=overflow, x_dtype=x_dtype)  # fmt: skip
 
 
-class ConvTranspose(_Prepared):
+class ConvTranspose(_Described):
     """``conv_transpose`` with its weights fixed; see ``Conv``."""
 
     _op = "conv_transpose"
@@ -232,6 +231,17 @@ class ConvTranspose(_Prepared):
                    layout=layout, activation=activation, activation_params=activation_params, out_dtype=out_dtype,
                    overflow=overflow, output_padding=output_padding, output_shape=output_shape,
                    x_dtype=x_dtype)  # fmt: skip
+
+
+    @property
+    def output_padding(self) -> tuple[int, ...]:
+        """Extra elements at the high end, by axis."""
+        return self._description.output_padding
+
+    @property
+    def output_shape(self) -> tuple[int, ...] | None:
+        """Spatial extents of every result, if they were given."""
+        return self._description.output_shape
 
 
 def _remake(kind: Callable[..., Any], w: Any, b: Any, keywords: dict[str, Any]) -> Any:

@@ -44,9 +44,10 @@ def test_layers_travel_as_what_they_were_made_from() -> None:
         y = layer(given)
         for other in _copies(layer):
             assert type(other) is type(layer)
-            assert repr(other) == repr(layer)
+            assert other.problem == layer.problem
             assert other(given).tobytes() == y.tobytes()
             assert other.plan(given.shape) == layer.plan(given.shape)
+            assert repr(other) == repr(layer)  # both have been called
 
 
 def test_a_copy_has_the_weights_of_the_layer_not_of_the_array() -> None:

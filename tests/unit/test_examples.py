@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ["polyconv.layer", "polyconv.settings"]
+MODULES = ["polyconv.layer", "polyconv.planned", "polyconv.settings"]
 
 
 @pytest.mark.parametrize("name", MODULES)
