@@ -14,6 +14,7 @@ from polyconv.errors import (
     ArgumentError,
     DtypeError,
     Error,
+    IgnoredWarning,
     ModelError,
     OutOfMemory,
     OverflowWarning,
@@ -24,15 +25,25 @@ from polyconv.settings import settings
 if TYPE_CHECKING:
     from polyconv import dialects
     from polyconv.layer import Conv, ConvTranspose, Plan, conv, conv_transpose, plan
+    from polyconv.models.ort_value import OrtValue
     from polyconv.models.session import InferenceSession
+    from polyconv.models.session_options import (
+        ExecutionMode,
+        GraphOptimizationLevel,
+        RunOptions,
+        SessionOptions,
+        get_available_providers,
+    )
     from polyconv.planning import wisdom
     from polyconv.problem.problem import Problem
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "Conv", "ConvTranspose", "DtypeError", "Error", "InferenceSession", "ModelError",
-    "OutOfMemory", "OverflowWarning", "Plan", "Problem", "Unsupported", "conv", "conv_transpose", "dialects", "plan",
+    "ArgumentError", "Conv", "ConvTranspose", "DtypeError", "Error", "ExecutionMode", "GraphOptimizationLevel",
+    "IgnoredWarning", "InferenceSession", "ModelError", "OrtValue", "OutOfMemory", "OverflowWarning", "Plan", "Problem",
+    "RunOptions", "SessionOptions", "Unsupported", "conv", "conv_transpose", "dialects", "get_available_providers",
+    "plan",
     "settings", "wisdom",
 ]  # fmt: skip
 
@@ -40,9 +51,17 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # What pulls in NumPy, LLVM or a reader is imported when it is first named, so that importing costs little.
 _LATER = {
-    "Problem": "polyconv.problem.problem",
-    "Conv": "polyconv.layer", "ConvTranspose": "polyconv.layer", "Plan": "polyconv.layer", "conv": "polyconv.layer",
-    "conv_transpose": "polyconv.layer", "plan": "polyconv.layer", "InferenceSession": "polyconv.models.session",
+    name: module
+    for module, names in {
+        "polyconv.problem.problem": ("Problem",),
+        "polyconv.layer": ("Conv", "ConvTranspose", "Plan", "conv", "conv_transpose", "plan"),
+        "polyconv.models.session": ("InferenceSession",),
+        "polyconv.models.ort_value": ("OrtValue",),
+        "polyconv.models.session_options": (
+            "ExecutionMode", "GraphOptimizationLevel", "RunOptions", "SessionOptions", "get_available_providers",
+        ),
+    }.items()
+    for name in names
 }  # fmt: skip
 
 _MODULES = {"dialects": "polyconv.dialects", "wisdom": "polyconv.planning.wisdom"}

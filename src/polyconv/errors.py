@@ -9,7 +9,8 @@ import sys
 import warnings
 
 __all__ = [
-    "ArgumentError", "DtypeError", "Error", "ModelError", "OutOfMemory", "OverflowWarning", "Unsupported", "warn",
+    "ArgumentError", "DtypeError", "Error", "IgnoredWarning", "ModelError", "OutOfMemory", "OverflowWarning",
+    "Unsupported", "warn",
 ]  # fmt: skip
 
 
@@ -35,6 +36,10 @@ class OutOfMemory(Error, MemoryError):
 
 class Unsupported(Error, NotImplementedError):
     """The request is valid but outside what polyconv computes."""
+
+
+class IgnoredWarning(UserWarning):
+    """Something was asked for that has no effect here; the message names it."""
 
 
 class OverflowWarning(UserWarning):

@@ -28,8 +28,8 @@ def test_output_names(made: InferenceSession, given: Any) -> None:
         made.run(given, {"x": X})
 
 
-def test_no_outputs_and_any_list_of_names(made: InferenceSession) -> None:
-    assert made.run([], {"x": X}) == []
+def test_no_names_and_any_list_of_names(made: InferenceSession) -> None:
+    assert len(made.run([], {"x": X})) == 2  # as onnxruntime has it
     for names in (("abs", "conv"), (name for name in ("abs", "conv")), np.array(["abs", "conv"])):
         first, second = made.run(names, {"x": X})
         np.testing.assert_array_equal(first, np.abs(second))

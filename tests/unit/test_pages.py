@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ["arrays.md", "problem-text.md"]
+PAGES = ["arrays.md", "problem-text.md", "sessions.md"]
 
 
 @pytest.mark.parametrize("name", PAGES)

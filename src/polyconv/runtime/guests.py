@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.runtime.dlpack import device_name, device_of, is_readable, read_bfloat16
 
 __all__ = ["as_array", "is_plain", "together"]
 
 Array = NDArray[Any]
+
+_TYPES = frozenset(row.numpy for row in DTYPES.values())
+"""What numbers can become."""
 
 
 def is_plain(value: object) -> bool:
@@ -77,7 +81,7 @@ def together(x: ArrayLike, w: ArrayLike) -> tuple[Array, Array]:
 
 def _typed(value: Any, name: str, like: np.dtype[Any] | None) -> Array:
     array = _numpy(value, name)
-    if like is None or array.dtype == like or array.dtype.kind not in "iuf":
+    if like is None or like not in _TYPES or array.dtype == like or array.dtype.kind not in "iuf":
         return array
     if like.kind in "iu":
         if array.dtype.kind == "f" and array.size:
