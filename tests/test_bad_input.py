@@ -187,6 +187,8 @@ ATTRIBUTES = {
     "strides count": ({"strides": [1, 1, 1]}, "strides", "3|1, 1, 1"),
     "strides none": ({"strides": []}, "strides"),
     "strides fraction": ({"strides": 1.5}, "strides", r"1\.5"),
+    "strides beyond all": ({"strides": 10**5000}, "strides", "integer of 16610 bits"),
+    "strides too many": ({"strides": [1] * 10**6}, "strides", "1000000 entries"),
     "strides text": ({"strides": "2"}, "strides", "2"),
     "dilations 0": ({"dilations": [0, 1]}, "dilations", "0"),
     "dilations negative": ({"dilations": -1}, "dilations", "-1"),

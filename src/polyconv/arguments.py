@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from polyconv.dtypes import DTYPES, Dtype, of_array
-from polyconv.errors import ArgumentError, DtypeError, OverflowWarning, warn
+from polyconv.errors import ArgumentError, DtypeError, OverflowWarning, shown, warn
 from polyconv.names import advice
 from polyconv.problem.epilogue import Activation, activation
 from polyconv.problem.padding import AUTO_PADS, forward_axes, natural_extent, transposed_axes
@@ -132,13 +132,13 @@ def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | No
     auto_pad = _auto_pad(auto_pad)
     pairs = _pad_pairs(pads, rank)
     if auto_pad != "NOTSET" and any(v for pair in pairs for v in pair):
-        raise ArgumentError(f"pads={pads} cannot be given together with auto_pad={auto_pad!r}; leave one of them out")
+        raise ArgumentError(f"pads={shown(pads)} cannot be given together with auto_pad={auto_pad!r}; leave one out")
     if overflow is None:
         if out_dtype is None and y_type.name in ("u8", "i8"):
             _warn_of_wrapping(y_type)
         overflow = "wrap"
     if overflow not in ("wrap", "saturate"):
-        raise ArgumentError(f"overflow={overflow!r} is not 'wrap' or 'saturate'{advice('overflow', overflow)}")
+        raise ArgumentError(f"overflow={shown(overflow)} is not 'wrap' or 'saturate'{advice('overflow', overflow)}")
     if overflow == "saturate" and y_type.is_float:
         raise ArgumentError(f"overflow='saturate' is for integers; the result is {y_type.name}: leave it out")
     shape = None if output_shape is None else _ints(output_shape, rank, "output_shape", least=1)
@@ -147,7 +147,7 @@ def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | No
     extra = _ints(output_padding, rank, "output_padding", least=0)
     if any(e and e >= max(step, gap) for e, step, gap in zip(extra, s, d, strict=True)):
         raise ArgumentError(
-            f"output_padding={_short(extra)} must be less than stride {s} or dilation {d} along every axis"
+            f"output_padding={shown(list(extra))} must be less than stride {s} or dilation {d} along every axis"
         )
     return Description(
         op=op, x=x_type.name, w=w_type.name, y=y_type.name, layout=_layout(layout, rank), c=c, m=m, groups=groups,
@@ -208,7 +208,7 @@ def _dtype(given: DTypeLike) -> np.dtype[Any]:
     except TypeError:
         word = str(given).removeprefix("torch.")
         meant = next((row.numpy.name for row in DTYPES.values() if word in (row.name, row.numpy.name)), "float32")
-        raise DtypeError(f"out_dtype={given!r} is not a dtype; pass one such as numpy.{meant}") from None
+        raise DtypeError(f"out_dtype={shown(given)} is not a dtype; pass one such as numpy.{meant}") from None
 
 
 def bias_of(b: ArrayLike | None, d: Description | Problem, w: NDArray[Any]) -> NDArray[Any] | None:
@@ -235,7 +235,7 @@ def _auto_pad(given: str) -> str:
     word = given.upper() if isinstance(given, str) else None
     if word not in AUTO_PADS:
         meant = advice("auto_pad", given, AUTO_PADS)
-        raise ArgumentError(f"auto_pad={given!r} is not one of {', '.join(AUTO_PADS)}{meant}")
+        raise ArgumentError(f"auto_pad={shown(given)} is not one of {', '.join(AUTO_PADS)}{meant}")
     return word
 
 
@@ -247,7 +247,7 @@ def _layout(given: str, rank: int) -> str:
         return "NHWC"
     own = f" (or {_FIRST[rank]} and {_LAST[rank]})" if rank in (1, 3) else ""
     raise ArgumentError(
-        f"layout={given!r} does not fit {rank} spatial axes; use NCHW or NHWC{own}{advice('layout', given)}"
+        f"layout={shown(given)} does not fit {rank} spatial axes; use NCHW or NHWC{own}{advice('layout', given)}"
     )
 
 
@@ -255,11 +255,11 @@ def _int(value: Any, name: str, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ArgumentError(f"{name}={value!r} must be a whole number") from None
+        raise ArgumentError(f"{name}={shown(value)} must be a whole number") from None
     if number < least or isinstance(value, bool):
-        raise ArgumentError(f"{name}={value!r} must be a whole number, at least {least}")
+        raise ArgumentError(f"{name}={shown(value)} must be a whole number, at least {least}")
     if number >= 1 << 62:
-        raise ArgumentError(f"{name}={value!r} is beyond 64-bit arithmetic; choose a smaller one")
+        raise ArgumentError(f"{name}={shown(value)} is beyond 64-bit arithmetic; choose a smaller one")
     return number
 
 
@@ -268,7 +268,7 @@ def _ints(given: Ints, rank: int, name: str, least: int) -> tuple[int, ...]:
         return (_int(given, name, least),) * rank
     if len(given) != rank:
         raise ArgumentError(
-            f"{name}={_short(given)} has {len(given)} entries, w has {rank} spatial axes; give one per axis"
+            f"{name}={shown(list(given))} has {len(given)} entries, w has {rank} spatial axes; give one per axis"
         )
     return tuple(_int(v, name, least) for v in given)
 
@@ -277,7 +277,8 @@ def _pad_pairs(given: Pads, rank: int) -> tuple[tuple[int, int], ...]:
     """Pads in any of the four spellings, as pairs."""
     if isinstance(given, str):
         raise ArgumentError(
-            f"pads={given!r} must be a whole number, or a list of them; words are for auto_pad{advice('pads', given)}"
+            f"pads={shown(given)} must be a whole number or a list of them; words are for auto_pad"
+            f"{advice('pads', given)}"
         )
     if not isinstance(given, Sequence | np.ndarray):
         one = _int(given, "pads", 0)
@@ -292,11 +293,6 @@ def _pad_pairs(given: Pads, rank: int) -> tuple[tuple[int, int], ...]:
         flat = [_int(v, "pads", 0) for v in given]
         return tuple(zip(flat[:rank], flat[rank:], strict=True))
     raise ArgumentError(
-        f"pads={_short(given)} does not fit {rank} spatial axes; give an int, {rank} ints, {rank} (begin, end) pairs, "
-        f"or {2 * rank} ints with all begins first"
+        f"pads={shown(list(given))} does not fit {rank} spatial axes; give an int, {rank} ints, {rank} (begin, end) "
+        f"pairs, or {2 * rank} ints with all begins first"
     )
-
-
-def _short(values: Any) -> str:
-    text = str(list(values[:8]))
-    return text if len(values) <= 8 else f"{text[:-1]}, ...]"

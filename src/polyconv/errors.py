@@ -1,16 +1,18 @@
-"""The exception family: every error polyconv raises on purpose is one of these six; and its warnings.
+"""The exception family: every error polyconv raises on purpose is one of these six.  Its warnings are here too.
 
 Each message names the argument (or the node of a model), the values that disagree and the way out.
 """
 
 from __future__ import annotations
 
+import reprlib
 import sys
 import warnings
+from typing import Any
 
 __all__ = [
     "ArgumentError", "DtypeError", "Error", "IgnoredWarning", "ModelError", "OutOfMemory", "OverflowWarning",
-    "Unsupported", "warn",
+    "Unsupported", "shown", "warn",
 ]  # fmt: skip
 
 
@@ -55,3 +57,21 @@ def warn(message: str, category: type[Warning]) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "polyconv":
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+class _Brief(reprlib.Repr):
+    """``reprlib`` with our limits, and without the integers that ``repr`` refuses for their length."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= 128 else f"an integer of {x.bit_length()} bits"
+
+
+_BRIEF = _Brief()
+_BRIEF.maxlist = _BRIEF.maxtuple = 16
+_BRIEF.maxstring = _BRIEF.maxother = 80
+_BRIEF.maxlevel = 3
+
+
+def shown(value: Any) -> str:
+    """How a value stands in a message: briefly and soon, whatever it is."""
+    return _BRIEF.repr(value)

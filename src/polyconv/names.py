@@ -7,9 +7,10 @@ by every dialect that has it.  It must not know what any word does.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
+
+from polyconv.errors import shown
 
 __all__ = ["advice", "checked", "nearest", "unknown"]
 
@@ -89,6 +90,8 @@ def nearest(word: str, known: Collection[str]) -> str | None:
             found = next((name for name in same if name in known), None)
             if found is not None:
                 return found
+    from difflib import get_close_matches  # here, as only errors need it
+
     lower = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), list(lower), 1, 0.6)
     return lower[close[0]] if close else None
@@ -104,6 +107,8 @@ def advice(keyword: str, value: Any, known: Collection[str] = ()) -> str:
     """
     if not isinstance(value, str):
         return ""
+    from difflib import get_close_matches  # here, as only errors need it
+
     table = _VALUES.get(keyword, {})
     said = table.get(value.lower()) or table.get(value.lower().replace("_", ""))
     if said is None:
@@ -146,9 +151,10 @@ def _keyword(name: str, value: Any) -> str:
     """A keyword with its value, where that is short; a word given for pads is one for auto_pad."""
     if name == "pads" and isinstance(value, str):
         return _VALUES["pads"].get(value.lower(), f"auto_pad={value!r}")
-    if isinstance(value, bool) or not isinstance(value, int | float | str | list | tuple) or len(repr(value)) > 40:
+    if isinstance(value, bool) or not isinstance(value, int | float | str | list | tuple):
         return name
-    return f"{name}={value!r}"
+    text = shown(value)
+    return f"{name}={text}" if len(text) <= 40 else name
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

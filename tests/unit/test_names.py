@@ -32,6 +32,8 @@ KEYWORDS: dict[str, tuple[dict[str, Any], str]] = {
     "threads": ({"n_jobs": 2}, "threads=2"),
     "misspelled": ({"dilatoins": 2}, "dilations=2"),
     "case": ({"Strides": 2}, "strides=2"),
+    "beyond all": ({"stride": 10**5000}, "strides=an integer of 16610 bits"),
+    "a long value": ({"padding": [10**9] * 30}, r"did you mean pads\?"),
     "device": ({"device": "cuda"}, "run on the CPU"),
     "nothing like it": ({"colour": 1}, "'colour'; it takes .*strides, pads"),
 }

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyconv import dtypes
-from polyconv.dialects.attributes import Attribute, integers, shown
+from polyconv.dialects.attributes import Attribute, integers
 from polyconv.dialects.node import Dim, Shape
-from polyconv.errors import ArgumentError, DtypeError
+from polyconv.errors import ArgumentError, DtypeError, shown
 from polyconv.runtime.guests import as_array
 from polyconv.runtime.memory import native_order
 
