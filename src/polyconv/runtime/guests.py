@@ -107,12 +107,12 @@ def _guest(value: Any, name: str) -> Array | None:
         raise ArgumentError(f"{name} requires a gradient, and polyconv computes none; pass {name}.detach()")
     if not hasattr(value, "__dlpack__"):
         return None
-    device = device_of(value)
     try:
         if hasattr(value, "__array__") and "bfloat16" not in str(getattr(value, "dtype", "")):
             return np.asarray(value)
         return _over_dlpack(value)
     except Exception as error:  # each library raises its own
+        device = device_of(value)
         if device is not None and not is_readable(device):
             raise ArgumentError(
                 f"{name} lies in the memory of {device_name(device)}, and polyconv computes on the CPU; copy it there "
