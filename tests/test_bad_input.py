@@ -77,6 +77,7 @@ TYPES = {
     ),
     "i32 into f32": (lambda: polyconv.conv(X.astype("i4"), W.astype("i4"), out_dtype="float32"), "out_dtype"),
     "no type at all": (lambda: polyconv.conv(X, W, out_dtype="float33"), "out_dtype", "float33"),
+    "no type of inputs": (lambda: polyconv.Conv(W, x_dtype="float33"), "x_dtype", "float33", r"numpy\.float32"),
     "type of a problem": (lambda: polyconv.conv(X, W, out_dtype="f32"), "out_dtype", "f32", r"numpy\.float32"),
     "integer bias": (lambda: polyconv.conv(X, W, B.astype(np.int32)), "b", "32"),
     "bias of another float": (lambda: polyconv.conv(X, W, B.astype(np.float64)), "b", "64"),

@@ -74,7 +74,6 @@ class Description:
             activation=self.activation, overflow=self.overflow,
         )  # fmt: skip
 
-
     def _refuse_nothing(self, i: Sequence[int], pads: Sequence[tuple[int, int]]) -> None:
         """Refuse extents that leave no result: one is empty only where an operand is (no batch, no pixels, no m).
 
@@ -112,35 +111,17 @@ def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | No
     if any(e == 0 for e in w.shape[2:]):
         raise ArgumentError(f"w has shape {w.shape}: a kernel extent of 0 has no meaning; every one must be at least 1")
     groups = _int(groups, "groups", least=1)
-    w_type = of_array(w.dtype, "w")
-    x_type = (
-        of_array(x.dtype, "x")
-        if x is not None
-        else w_type
-        if x_dtype is None
-        else of_array(np.dtype(x_dtype), "x_dtype")
-    )
+    x_type = w_type = of_array(w.dtype, "w")
+    if x is not None:
+        x_type = of_array(x.dtype, "x")
+    elif x_dtype is not None:
+        x_type = of_array(_dtype(x_dtype, "x_dtype"), "x_dtype")
     y_type = _result_type(x_type, w_type, out_dtype)
-    if op == "conv":
-        m, c = w.shape[0], w.shape[1] * groups
-        if m % groups:
-            raise ArgumentError(f"groups={groups} does not divide the {m} output channels of w {w.shape}")
-    else:
-        m, c = w.shape[1] * groups, w.shape[0]
-        if c % groups:
-            raise ArgumentError(f"groups={groups} does not divide the {c} input channels of w {w.shape}")
+    c, m = _channels(op, w.shape, groups)
     auto_pad = _auto_pad(auto_pad)
     pairs = _pad_pairs(pads, rank)
     if auto_pad != "NOTSET" and any(v for pair in pairs for v in pair):
         raise ArgumentError(f"pads={shown(pads)} cannot be given together with auto_pad={auto_pad!r}; leave one out")
-    if overflow is None:
-        if out_dtype is None and y_type.name in ("u8", "i8"):
-            _warn_of_wrapping(y_type)
-        overflow = "wrap"
-    if overflow not in ("wrap", "saturate"):
-        raise ArgumentError(f"overflow={shown(overflow)} is not 'wrap' or 'saturate'{advice('overflow', overflow)}")
-    if overflow == "saturate" and y_type.is_float:
-        raise ArgumentError(f"overflow='saturate' is for integers; the result is {y_type.name}: leave it out")
     shape = None if output_shape is None else _ints(output_shape, rank, "output_shape", least=1)
     s = _ints(strides, rank, "strides", least=1)
     d = _ints(dilations, rank, "dilations", least=1)
@@ -153,8 +134,8 @@ def describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | No
         op=op, x=x_type.name, w=w_type.name, y=y_type.name, layout=_layout(layout, rank), c=c, m=m, groups=groups,
         k=tuple(w.shape[2:]), s=s, d=d,
         pads=pairs, auto_pad=auto_pad, bias=b is not None,
-        activation=_activation(activation, activation_params, y_type), overflow=overflow,
-        output_padding=extra, output_shape=shape,
+        activation=_activation(activation, activation_params, y_type),
+        overflow=_overflow(overflow, y_type, is_chosen=out_dtype is not None), output_padding=extra, output_shape=shape,
     )  # fmt: skip
 
 
@@ -167,6 +148,32 @@ def axes_disagree(of_x: int, of_w: int, layout: str) -> str:
     if of_x == of_w - 2:
         return f"{text}: does x lack those of batch and channels? numpy.asarray(x)[None, None] has them"
     return text
+
+
+def _channels(op: str, shape: tuple[int, ...], groups: int) -> tuple[int, int]:
+    """Input and output channels that weights of a shape connect."""
+    if op == "conv":
+        c, m = shape[1] * groups, shape[0]
+        if m % groups:
+            raise ArgumentError(f"groups={groups} does not divide the {m} output channels of w {shape}")
+    else:
+        c, m = shape[0], shape[1] * groups
+        if c % groups:
+            raise ArgumentError(f"groups={groups} does not divide the {c} input channels of w {shape}")
+    return c, m
+
+
+def _overflow(given: str | None, y: Dtype, *, is_chosen: bool) -> str:
+    """What integers do that leave the range of the result; ``is_chosen`` tells whether the caller named its type."""
+    if given is None:
+        if y.name in ("u8", "i8") and not is_chosen:
+            _warn_of_wrapping(y)
+        return "wrap"
+    if given not in ("wrap", "saturate"):
+        raise ArgumentError(f"overflow={shown(given)} is not 'wrap' or 'saturate'{advice('overflow', given)}")
+    if given == "saturate" and y.is_float:
+        raise ArgumentError(f"overflow='saturate' is for integers; the result is {y.name}: leave it out")
+    return given
 
 
 def _warn_of_wrapping(y: Dtype) -> None:
@@ -183,7 +190,7 @@ def _activation(name: str | None, parameters: Sequence[float] | None, y: Dtype) 
 
 
 def _result_type(x: Dtype, w: Dtype, out_dtype: DTypeLike | None) -> Dtype:
-    y = x if out_dtype is None else of_array(_dtype(out_dtype), "out_dtype")
+    y = x if out_dtype is None else of_array(_dtype(out_dtype, "out_dtype"), "out_dtype")
     if x is not w:
         if not {x.name, w.name} <= {"u8", "i8"}:
             raise DtypeError(
@@ -202,13 +209,13 @@ def _result_type(x: Dtype, w: Dtype, out_dtype: DTypeLike | None) -> Dtype:
     )
 
 
-def _dtype(given: DTypeLike) -> np.dtype[Any]:
+def _dtype(given: DTypeLike, name: str) -> np.dtype[Any]:
     try:
         return np.dtype(given)
     except TypeError:
         word = str(given).removeprefix("torch.")
         meant = next((row.numpy.name for row in DTYPES.values() if word in (row.name, row.numpy.name)), "float32")
-        raise DtypeError(f"out_dtype={shown(given)} is not a dtype; pass one such as numpy.{meant}") from None
+        raise DtypeError(f"{name}={shown(given)} is not a dtype; pass one such as numpy.{meant}") from None
 
 
 def bias_of(b: ArrayLike | None, d: Description | Problem, w: NDArray[Any]) -> NDArray[Any] | None:
