@@ -77,6 +77,8 @@ TYPES = {
     ),
     "i32 into f32": (lambda: polyconv.conv(X.astype("i4"), W.astype("i4"), out_dtype="float32"), "out_dtype"),
     "no type at all": (lambda: polyconv.conv(X, W, out_dtype="float33"), "out_dtype", "float33"),
+    "no type of inputs": (lambda: polyconv.Conv(W, x_dtype="float33"), "x_dtype", "float33", r"numpy\.float32"),
+    "type of a problem": (lambda: polyconv.conv(X, W, out_dtype="f32"), "out_dtype", "f32", r"numpy\.float32"),
     "integer bias": (lambda: polyconv.conv(X, W, B.astype(np.int32)), "b", "32"),
     "bias of another float": (lambda: polyconv.conv(X, W, B.astype(np.float64)), "b", "64"),
     "residual of another type": (
@@ -132,8 +134,32 @@ SHAPES = {
     ),
     "kernel of extent 0": (lambda: polyconv.conv(X, ones(6, 4, 0, 3)), "kernel|w", "0"),
     "kernel beyond the input": (lambda: polyconv.conv(ones(1, 4, 1, 8), W), "kernel|w", "3", "1"),
+    "kernel one larger than the input": (lambda: polyconv.conv(ones(1, 4, 2, 2), W), "w", "covers 3", "has 2"),
+    "kernel beyond the padded input": (
+        lambda: polyconv.conv(ones(1, 4, 3, 3), ones(6, 4, 7, 3), pads=[(1, 2), (0, 0)]),
+        "axis 0",
+        "covers 7",
+        "has 3",
+        r"1 \+ 2",
+    ),
+    "kernel beyond the input, strides": (
+        lambda: polyconv.conv(ones(1, 4, 8, 2), ones(6, 4, 3, 4), strides=3),
+        "axis 1",
+        "covers 4",
+    ),
+    "kernel beyond the input, no images": (lambda: polyconv.conv(ones(0, 4, 2, 2), W), "w", "covers 3"),
+    "kernel beyond the input, layer": (lambda: polyconv.Conv(W)(ones(1, 4, 2, 2)), "w", "covers 3"),
+    "kernel beyond the input, plan": (lambda: polyconv.Conv(W).plan((1, 4, 2, 2)), "w", "covers 3"),
+    "kernel beyond an input of nothing": (lambda: polyconv.conv(ones(1, 4, 0, 8), W), "kernel", "3", "0"),
     "dilated beyond the input": (lambda: polyconv.conv(X, W, dilations=9), "dilations", "9"),
     "transposed, all cropped": (lambda: polyconv.conv_transpose(X, WT, pads=9), "pads", "9"),
+    "transposed, just all cropped": (
+        lambda: polyconv.conv_transpose(ones(1, 4, 1, 8), WT, pads=[(1, 2), (0, 0)]),
+        "pads",
+        r"1 \+ 2",
+        "all 3",
+        "axis 0",
+    ),
     "out of another shape": (
         lambda: polyconv.conv(X, W, out=ones(1, 6, 6, 7)),
         "out",
@@ -162,6 +188,8 @@ ATTRIBUTES = {
     "strides count": ({"strides": [1, 1, 1]}, "strides", "3|1, 1, 1"),
     "strides none": ({"strides": []}, "strides"),
     "strides fraction": ({"strides": 1.5}, "strides", r"1\.5"),
+    "strides beyond all": ({"strides": 10**5000}, "strides", "integer of 16610 bits"),
+    "strides too many": ({"strides": [1] * 10**6}, "strides", "1000000 entries"),
     "strides text": ({"strides": "2"}, "strides", "2"),
     "dilations 0": ({"dilations": [0, 1]}, "dilations", "0"),
     "dilations negative": ({"dilations": -1}, "dilations", "-1"),
@@ -178,17 +206,26 @@ ATTRIBUTES = {
     "pads one pair": ({"pads": [(1, 1)]}, "pads"),
     "pads triples": ({"pads": [(1, 1, 1), (1, 1, 1)]}, "pads"),
     "pads fraction": ({"pads": [0.5, 0.5]}, "pads", r"0\.5"),
-    "pads text": ({"pads": "SAME_UPPER"}, "pads", "SAME_UPPER"),
+    "pads text": ({"pads": "SAME_UPPER"}, "pads", "did you mean auto_pad='SAME_UPPER'"),
+    "pads same": ({"pads": "same"}, "pads", "auto_pad='SAME_UPPER'", "SAME_LOWER"),
+    "pads valid": ({"pads": "valid"}, "pads", "pads=0", "auto_pad='VALID'"),
+    "pads in words": ({"pads": "1"}, "pads", "'1'", "whole number"),
     "pads beside SAME": ({"pads": 1, "auto_pad": "SAME_UPPER"}, "pads", "auto_pad", "SAME_UPPER"),
     "pads beside VALID": ({"pads": [0, 0, 0, 1], "auto_pad": "VALID"}, "pads", "auto_pad", "VALID"),
     "auto_pad unknown": ({"auto_pad": "SAME"}, "auto_pad", "SAME", "SAME_UPPER"),
-    "auto_pad in lower case": ({"auto_pad": "same_upper"}, "auto_pad", "same_upper", "SAME_UPPER"),
+    "auto_pad ambiguous": ({"auto_pad": "same"}, "auto_pad", "'same'", "SAME_UPPER", "end", "SAME_LOWER", "first"),
+    "auto_pad of OpenVINO": ({"auto_pad": "explicit"}, "auto_pad", "explicit", "NOTSET"),
+    "auto_pad misspelled": ({"auto_pad": "SAMEUPPER"}, "auto_pad", "did you mean 'SAME_UPPER'"),
     "auto_pad number": ({"auto_pad": 1}, "auto_pad", "1"),
     "layout unknown": ({"layout": "HWCN"}, "layout", "HWCN", "NCHW"),
     "layout of another rank": ({"layout": "NCDHW"}, "layout", "NCDHW"),
+    "layout of torch": ({"layout": "channels_last"}, "layout", "did you mean 'NHWC'"),
+    "layout without batch": ({"layout": "HWC"}, "layout", "NHWC", "x\\[None\\]"),
     "layout number": ({"layout": 4}, "layout", "4"),
-    "activation unknown": ({"activation": "Swish"}, "activation", "Swish", "Silu"),
-    "activation in lower case": ({"activation": "relu"}, "activation", "relu", "Relu"),
+    "activation unknown": ({"activation": "Swish"}, "activation", "Swish", "did you mean 'Silu'"),
+    "activation in lower case": ({"activation": "relu"}, "activation", "relu", "did you mean 'Relu'"),
+    "activation of torch": ({"activation": "hard_swish"}, "activation", "did you mean 'HardSwish'"),
+    "activation relu6": ({"activation": "relu6"}, "activation", "did you mean 'Clip' with activation_params=.0, 6."),
     "activation empty": ({"activation": ""}, "activation"),
     "Relu with parameters": ({"activation": "Relu", "activation_params": [1.0]}, "activation_params", "Relu"),
     "LeakyRelu with two": (
@@ -206,7 +243,7 @@ ATTRIBUTES = {
     ),
     "parameters of text": ({"activation": "Elu", "activation_params": ["a"]}, "activation_params", "a"),
     "parameters alone": ({"activation_params": [0.1]}, "activation_params", "activation"),
-    "overflow unknown": ({"overflow": "clip"}, "overflow", "clip", "saturate"),
+    "overflow unknown": ({"overflow": "clip"}, "overflow", "clip", "did you mean 'saturate'"),
     "saturating floats": ({"overflow": "saturate"}, "overflow", "saturate"),
     "accuracy unknown": ({"accuracy": "exact"}, "accuracy", "exact", "strict"),
     "threads 0": ({"threads": 0}, "threads", "0"),
@@ -356,11 +393,12 @@ def test_masked_arrays_are_refused(name: str) -> None:
 
 
 def test_a_plan_wants_a_problem_with_all_its_extents() -> None:
-    text = "conv f32 NCHW n1 c3 i9x9 m4 k3x3"
-    problem = polyconv.Problem.parse(text)
+    problem = polyconv.Problem.parse("conv f32 NCHW n1 c3 i9x9 m4 k3x3")
     assert polyconv.plan(problem).algorithm
-    refused(ArgumentError, lambda: polyconv.plan(text), "problem", "str", "Problem.parse")  # type: ignore[arg-type]
+    refused(ArgumentError, lambda: polyconv.plan(5), "problem", "int", "Problem.parse")  # type: ignore[arg-type]
+    refused(ArgumentError, lambda: polyconv.plan("conv f32"), "problem text", "docs/problem-text.md")
     refused(ArgumentError, lambda: polyconv.plan(replace(problem, n=None)), "unknown", "n and i")
+    refused(ArgumentError, lambda: polyconv.plan(str(replace(problem, n=None))), "unknown", "n and i")
 
 
 def test_a_subclass_of_error_catches_everything() -> None:

@@ -87,7 +87,10 @@ def test_bounds_of_integers(dtype: str) -> None:
             polyconv.conv(x, w, activation="Clip", activation_params=bounds)
 
 
-@pytest.mark.parametrize("given", [3, 1.5, np.float32(2), object(), 10**400, [10**400], [None], "ab"], ids=repr)
+@pytest.mark.parametrize(
+    "given", [3, 1.5, np.float32(2), object(), 10**400, [10**400], [None], "ab"],
+    ids=["int", "float", "float32", "object", "huge", "list of huge", "list of None", "letters"],
+)
 def test_parameters_of_activations(given: Any) -> None:
     for name in (None, "LeakyRelu"):
         with pytest.raises(ArgumentError, match="activation_params"):

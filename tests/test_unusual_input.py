@@ -55,8 +55,21 @@ def test_zero_sizes(layout: str) -> None:
         assert shape(y) == (2, 6, 6, 6)
         channels = y if layout == "NCHW" else np.moveaxis(y, -1, 1)
         assert (channels == bias.reshape(1, 6, 1, 1)).all()
-    # a kernel one larger than its image leaves an empty result
-    assert shape(polyconv.conv(image(1, 4, 2, 8), W, layout=layout)) == (1, 6, 0, 6)
+    # nothing in, nothing out
+    assert shape(polyconv.conv(image(1, 4, 0, 8), W, pads=1, layout=layout)) == (1, 6, 0, 8)
+    assert shape(polyconv.conv(image(1, 4, 0, 8), W, auto_pad="SAME_UPPER", layout=layout)) == (1, 6, 0, 8)
+    assert shape(polyconv.conv(image(1, 4, 0, 8), ones(6, 4, 1, 1), layout=layout)) == (1, 6, 0, 8)
+    assert shape(polyconv.conv_transpose(image(1, 4, 0, 8), ones(4, 6, 1, 1), layout=layout)) == (1, 6, 0, 8)
+
+
+def test_an_operator_of_a_specification_may_leave_no_output() -> None:
+    """The facade refuses a kernel larger than the padded image (test_bad_input); ONNX and OpenVINO name a size of 0."""
+    small = ones(1, 4, 2, 8)
+    assert polyconv.dialects.onnx.Conv()(small, W).shape == (1, 6, 0, 6)
+    nhwc = polyconv.dialects.ort.Conv()(np.moveaxis(small, 1, -1), W)
+    assert nhwc.shape == (1, 0, 6, 6)
+    attributes = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
+    assert polyconv.dialects.openvino.Convolution(**attributes)(small, W).shape == (1, 6, 0, 6)
 
 
 def test_non_finite_weights_spread_no_further_than_products_carry_them() -> None:

@@ -10,31 +10,58 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from polyconv.errors import ArgumentError, DtypeError, Error, ModelError, OutOfMemory, Unsupported
+from polyconv.errors import (
+    ArgumentError,
+    DtypeError,
+    Error,
+    IgnoredWarning,
+    ModelError,
+    OutOfMemory,
+    OverflowWarning,
+    Unsupported,
+)
 from polyconv.settings import settings
 
 if TYPE_CHECKING:
     from polyconv import dialects
-    from polyconv.layer import Conv, ConvTranspose, conv, conv_transpose, plan
+    from polyconv.layer import Conv, ConvTranspose, Plan, conv, conv_transpose, plan
+    from polyconv.models.ort_value import OrtValue
     from polyconv.models.session import InferenceSession
+    from polyconv.models.session_options import (
+        ExecutionMode,
+        GraphOptimizationLevel,
+        RunOptions,
+        SessionOptions,
+        get_available_providers,
+    )
     from polyconv.planning import wisdom
-    from polyconv.problem.plan import Plan
     from polyconv.problem.problem import Problem
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "Conv", "ConvTranspose", "DtypeError", "Error", "InferenceSession", "ModelError",
-    "OutOfMemory", "Plan", "Problem", "Unsupported", "conv", "conv_transpose", "dialects", "plan", "settings", "wisdom",
+    "ArgumentError", "Conv", "ConvTranspose", "DtypeError", "Error", "ExecutionMode", "GraphOptimizationLevel",
+    "IgnoredWarning", "InferenceSession", "ModelError", "OrtValue", "OutOfMemory", "OverflowWarning", "Plan", "Problem",
+    "RunOptions", "SessionOptions", "Unsupported", "conv", "conv_transpose", "dialects", "get_available_providers",
+    "plan",
+    "settings", "wisdom",
 ]  # fmt: skip
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # What pulls in NumPy, LLVM or a reader is imported when it is first named, so that importing costs little.
 _LATER = {
-    "Plan": "polyconv.problem.plan", "Problem": "polyconv.problem.problem",
-    "Conv": "polyconv.layer", "ConvTranspose": "polyconv.layer", "conv": "polyconv.layer",
-    "conv_transpose": "polyconv.layer", "plan": "polyconv.layer", "InferenceSession": "polyconv.models.session",
+    name: module
+    for module, names in {
+        "polyconv.problem.problem": ("Problem",),
+        "polyconv.layer": ("Conv", "ConvTranspose", "Plan", "conv", "conv_transpose", "plan"),
+        "polyconv.models.session": ("InferenceSession",),
+        "polyconv.models.ort_value": ("OrtValue",),
+        "polyconv.models.session_options": (
+            "ExecutionMode", "GraphOptimizationLevel", "RunOptions", "SessionOptions", "get_available_providers",
+        ),
+    }.items()
+    for name in names
 }  # fmt: skip
 
 _MODULES = {"dialects": "polyconv.dialects", "wisdom": "polyconv.planning.wisdom"}
@@ -54,4 +81,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

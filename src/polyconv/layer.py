@@ -6,88 +6,38 @@ the extents that arrive.  What runs it, and how, is decided below.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from polyconv.dtypes import Dtype, of_array
-from polyconv.errors import ArgumentError, DtypeError
-from polyconv.operands import as_array
-from polyconv.prepared import Layer, compute, plan
-from polyconv.problem.epilogue import Activation, activation
-from polyconv.problem.padding import AUTO_PADS, forward_axes, transposed_axes
-from polyconv.problem.plan import Plan
+from polyconv.arguments import Description, Ints, Pads, axes_disagree, bias_of, describe
+from polyconv.errors import ArgumentError
+from polyconv.names import checked
+from polyconv.planned import Plan, plan
+from polyconv.prepared import Layer, compute
 from polyconv.problem.problem import Problem
+from polyconv.runtime.guests import as_array, together
+from polyconv.shown import Shown
 
-__all__ = ["Conv", "ConvTranspose", "Layer", "compute", "conv", "conv_transpose", "plan"]
-
-Ints = int | Sequence[int]
-Pads = int | Sequence[int] | Sequence[tuple[int, int]]
-
-_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
+__all__ = ["Conv", "ConvTranspose", "Layer", "Plan", "compute", "conv", "conv_transpose", "plan"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Description:
-    """A convolution as the facade was told it; ``problem`` fits it to extents."""
-
-    op: str
-    x: str
-    w: str
-    y: str
-    layout: str
-    c: int
-    m: int
-    groups: int
-    k: tuple[int, ...]
-    s: tuple[int, ...]
-    d: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
-    auto_pad: str
-    bias: bool
-    activation: Activation | None
-    overflow: str
-    output_padding: tuple[int, ...] = ()
-    output_shape: tuple[int, ...] | None = None
-    residual: bool = field(default=False)
-
-    def problem(self, n: int | None, i: tuple[int | None, ...]) -> Problem:
-        """The problem for a batch and spatial extents; unknown ones need pads that do not follow from them."""
-        pads = self.pads
-        known = [e for e in i if e is not None]
-        if len(i) != len(self.k):
-            raise ArgumentError(f"x has {len(i)} spatial axes, w has {len(self.k)}; they must agree")
-        if len(known) == len(i):
-            if self.op == "conv_transpose":
-                pads = transposed_axes(
-                    self.auto_pad, known, self.k, self.s, self.d, self.output_padding, self.pads, self.output_shape
-                )
-            else:
-                pads = forward_axes(self.auto_pad, known, self.k, self.s, self.d, self.pads)
-        return Problem(
-            op=self.op, x=self.x, w=self.w, y=self.y, layout=self.layout, n=n, c=self.c, i=i, m=self.m, k=self.k,
-            s=self.s, d=self.d, pads=pads, groups=self.groups, output_padding=self.output_padding, bias=self.bias,
-            residual=self.residual, activation=self.activation, overflow=self.overflow,
-        )  # fmt: skip
-
-
+@checked
 def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Ints = 1, pads: Pads = 0,
          auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, layout: str = "NCHW",
          activation: str | None = None, activation_params: Sequence[float] | None = None,
          residual: ArrayLike | None = None, out: Any = None, out_dtype: DTypeLike | None = None,
-         overflow: str = "wrap", accuracy: str | None = None, threads: int | None = None,
+         overflow: str | None = None, accuracy: str | None = None, threads: int | None = None,
          workspace_limit: int | None = None) -> Any:  # fmt: skip
     """Convolve (cross-correlate, as neural networks do) an array of any rank.
 
     Parameters
     ----------
     x : array_like, shape (n, c, *spatial) or, with layout NHWC, (n, *spatial, c)
-        Input; any strides, read-only too.  It is not copied and never written.
+        Input; any strides, read-only too.  It is not copied and never written.  Tensors of other libraries do too, as
+        long as their memory is the CPU's; lists take the type of w.
     w : array_like, shape (m, c / groups, *kernel)
         Weights, in this order for both layouts.
     b : array_like, shape (m,), optional
@@ -110,8 +60,8 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
         Takes the result and is returned; it may be exactly the residual's memory.
     out_dtype : dtype, optional
         x's by default; float32 for float16 and bfloat16, or a wider integer.
-    overflow : str
-        ``wrap`` or ``saturate``, for integers.
+    overflow : str, optional
+        ``wrap`` (the default) or ``saturate``, for integers whose sums leave the range of the result.
     accuracy : str
         ``fast`` or ``strict`` (own error bounds only, subnormals kept).
     threads : int
@@ -122,32 +72,47 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     Returns
     -------
     ndarray
-        C-contiguous in the axis order of ``layout``; ``out`` if that was given.
+        C-contiguous in the axis order of ``layout``, whatever x is; ``out`` if that was given.
 
     Raises
     ------
     ArgumentError, DtypeError
-        Naming the argument, the values that disagree and the way out.
+        Naming the argument, the values that disagree and the way out; for a kernel larger than the padded
+        image too.  A result is empty only where an operand is: a batch, image or w without elements.
     Unsupported
         If nothing fits into ``workspace_limit``.
+
+    Warns
+    -----
+    OverflowWarning
+        If sums of 8-bit numbers stay in 8 bits and neither ``out_dtype`` nor ``overflow`` says that this is meant.
 
     Examples
     --------
     >>> import numpy as np, polyconv
     >>> polyconv.conv(np.ones((1, 1, 3)), np.ones((1, 1, 2)))
     array([[[2., 2.]]])
+
+    Sums of pixels need more than 8 bits, or an upper end:
+
+    >>> pixels, box = np.full((1, 1, 3), 200, np.uint8), np.ones((1, 1, 2), np.uint8)
+    >>> polyconv.conv(pixels, box, out_dtype=np.int32)
+    array([[[400, 400]]], dtype=int32)
+    >>> polyconv.conv(pixels, box, overflow="saturate")
+    array([[[255, 255]]], dtype=uint8)
     """
-    x, w = as_array(x, "x"), as_array(w, "w")
-    d = _describe("conv", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation, activation_params,
-                  out_dtype, overflow)  # fmt: skip
+    x, w = together(x, w)
+    d = describe("conv", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation, activation_params,
+                 out_dtype, overflow)  # fmt: skip
     return _once(d, x, w, b, residual, out, accuracy, threads, workspace_limit)
 
 
+@checked
 def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Ints = 1, pads: Pads = 0,
                    auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, output_padding: Ints = 0,
                    output_shape: Sequence[int] | None = None, layout: str = "NCHW", activation: str | None = None,
                    activation_params: Sequence[float] | None = None, residual: ArrayLike | None = None,
-                   out: Any = None, out_dtype: DTypeLike | None = None, overflow: str = "wrap",
+                   out: Any = None, out_dtype: DTypeLike | None = None, overflow: str | None = None,
                    accuracy: str | None = None, threads: int | None = None,
                    workspace_limit: int | None = None) -> Any:  # fmt: skip
     """Transposed convolution, the adjoint of ``conv``; pads crop the result, as in ONNX ConvTranspose.
@@ -163,24 +128,24 @@ def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, st
     others
         As for ``conv``.
     """
-    x, w = as_array(x, "x"), as_array(w, "w")
-    d = _describe("conv_transpose", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation,
-                  activation_params, out_dtype, overflow, output_padding, output_shape)  # fmt: skip
+    x, w = together(x, w)
+    d = describe("conv_transpose", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation,
+                 activation_params, out_dtype, overflow, output_padding, output_shape)  # fmt: skip
     return _once(d, x, w, b, residual, out, accuracy, threads, workspace_limit)
 
 
-class _Prepared:
-    """What ``Conv`` and ``ConvTranspose`` share: a description and a layer."""
+class _Described(Shown):
+    """What ``Conv`` and ``ConvTranspose`` share: a description, which fits any extents, and a layer."""
 
     _op = ""
-    __slots__ = ("_arguments", "_description", "_layer")
+    __slots__ = ("_arguments", "_description")
 
     def _make(self, w: ArrayLike, b: ArrayLike | None, options: dict[str, Any], **keywords: Any) -> None:
         w = as_array(w, "w")
-        d = _describe(self._op, None, w, b, **keywords)
+        d = describe(self._op, None, w, b, **keywords)
         self._description = d
-        self._layer = Layer(d.problem, w, _bias(b, d, w), layout=d.layout, **options)
-        self._arguments = (self._layer._w, self._layer._bias, {**keywords, **options})
+        self._layer = Layer(d.problem, w, bias_of(b, d, w), layout=d.layout, **options)
+        self._arguments = (self._layer._w, self._layer._bias, {**keywords, **options, "overflow": d.overflow})
 
     def __call__(self, x: ArrayLike, *, residual: ArrayLike | None = None, out: Any = None) -> Any:
         """Convolve x; see ``conv`` for x, residual, out and errors."""
@@ -192,25 +157,23 @@ class _Prepared:
         return self._description.problem(None, (None,) * len(self._description.k))
 
     @property
-    def packed_bytes(self) -> int:
-        """Bytes of the weights this layer owns, in all forms made so far."""
-        return self._layer.packed_bytes
+    def auto_pad(self) -> str:
+        """``NOTSET``, or what makes the pads of each input."""
+        return self._description.auto_pad
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps that choice."""
-        return self._layer.plan(shape, rigor=rigor)
+        return Plan.of(self._layer.plan(shape, rigor=rigor))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remake, (type(self), *self._arguments)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}('{self.problem}')"
 
-
-class Conv(_Prepared):
+class Conv(_Described):
     """``conv`` with its weights fixed: they are copied and packed once, for inputs of any extents.
 
-    Safe to call from any thread.
+    Weights and geometry are attributes: ``weight``, ``bias``, ``strides``, ``pads``, ``problem`` and so on.  Safe to
+    call from any thread.
 
     Parameters
     ----------
@@ -236,10 +199,11 @@ class Conv(_Prepared):
     _op = "conv"
     __slots__ = ()
 
+    @checked
     def __init__(self, w: ArrayLike, b: ArrayLike | None = None, *, strides: Ints = 1, pads: Pads = 0,
                  auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, layout: str = "NCHW",
                  activation: str | None = None, activation_params: Sequence[float] | None = None,
-                 out_dtype: DTypeLike | None = None, x_dtype: DTypeLike | None = None, overflow: str = "wrap",
+                 out_dtype: DTypeLike | None = None, x_dtype: DTypeLike | None = None, overflow: str | None = None,
                  accuracy: str | None = None, threads: int | None = None, workspace_limit: int | None = None,
                  rigor: str | None = None) -> None:  # fmt: skip
         options = {"accuracy": accuracy, "threads": threads, "workspace_limit": workspace_limit, "rigor": rigor}
@@ -248,17 +212,18 @@ class Conv(_Prepared):
                    overflow=overflow, x_dtype=x_dtype)  # fmt: skip
 
 
-class ConvTranspose(_Prepared):
+class ConvTranspose(_Described):
     """``conv_transpose`` with its weights fixed; see ``Conv``."""
 
     _op = "conv_transpose"
     __slots__ = ()
 
+    @checked
     def __init__(self, w: ArrayLike, b: ArrayLike | None = None, *, strides: Ints = 1, pads: Pads = 0,
                  auto_pad: str = "NOTSET", dilations: Ints = 1, groups: int = 1, output_padding: Ints = 0,
                  output_shape: Sequence[int] | None = None, layout: str = "NCHW", activation: str | None = None,
                  activation_params: Sequence[float] | None = None, out_dtype: DTypeLike | None = None,
-                 x_dtype: DTypeLike | None = None, overflow: str = "wrap", accuracy: str | None = None,
+                 x_dtype: DTypeLike | None = None, overflow: str | None = None, accuracy: str | None = None,
                  threads: int | None = None, workspace_limit: int | None = None,
                  rigor: str | None = None) -> None:  # fmt: skip
         options = {"accuracy": accuracy, "threads": threads, "workspace_limit": workspace_limit, "rigor": rigor}
@@ -268,17 +233,25 @@ class ConvTranspose(_Prepared):
                    x_dtype=x_dtype)  # fmt: skip
 
 
+    @property
+    def output_padding(self) -> tuple[int, ...]:
+        """Extra elements at the high end, by axis."""
+        return self._description.output_padding
+
+    @property
+    def output_shape(self) -> tuple[int, ...] | None:
+        """Spatial extents of every result, if they were given."""
+        return self._description.output_shape
+
+
 def _remake(kind: Callable[..., Any], w: Any, b: Any, keywords: dict[str, Any]) -> Any:
     return kind(w, b, **keywords)
 
 
-def _once(d: _Description, x: NDArray[Any], w: NDArray[Any], b: ArrayLike | None, residual: ArrayLike | None, out: Any,
+def _once(d: Description, x: NDArray[Any], w: NDArray[Any], b: ArrayLike | None, residual: ArrayLike | None, out: Any,
           accuracy: str | None, threads: int | None, workspace_limit: int | None) -> Any:  # fmt: skip
     if x.ndim != len(d.k) + 2:
-        raise ArgumentError(
-            f"x has shape {x.shape} ({x.ndim} axes), w {w.shape} ({w.ndim} axes); "
-            f"both need two axes and the spatial ones"
-        )
+        raise ArgumentError(f"{axes_disagree(x.ndim - 2, len(d.k), d.layout)} (x has shape {x.shape}, w {w.shape})")
     n, *rest = x.shape
     c, i = (rest[-1], rest[:-1]) if d.layout == "NHWC" else (rest[0], rest[1:])
     if c != d.c:
@@ -287,165 +260,7 @@ def _once(d: _Description, x: NDArray[Any], w: NDArray[Any], b: ArrayLike | None
             f"takes {d.c}; check layout, groups or the weights' axis order"
         )
     problem = replace(d.problem(n, tuple(i)), residual=residual is not None)
-    return compute(problem, x, w, _bias(b, d, w), residual, out=out, accuracy=accuracy, threads=threads,
+    return compute(problem, x, w, bias_of(b, d, w), residual, out=out, accuracy=accuracy, threads=threads,
                    workspace_limit=workspace_limit)  # fmt: skip
 
 
-def _describe(op: str, x: NDArray[Any] | None, w: NDArray[Any], b: ArrayLike | None, strides: Ints, pads: Pads,
-              auto_pad: str, dilations: Ints, groups: int, layout: str, activation: str | None,
-              activation_params: Sequence[float] | None, out_dtype: DTypeLike | None, overflow: str,
-              output_padding: Ints = 0, output_shape: Sequence[int] | None = None,
-              x_dtype: DTypeLike | None = None) -> _Description:  # fmt: skip
-    rank = w.ndim - 2
-    if rank < 1:
-        given = "" if x is None else f" (x has shape {x.shape})"
-        raise ArgumentError(f"w has shape {w.shape}{given}; it needs two channel axes and at least one spatial axis")
-    if any(e == 0 for e in w.shape[2:]):
-        raise ArgumentError(f"w has shape {w.shape}: a kernel extent of 0 has no meaning; every one must be at least 1")
-    groups = _int(groups, "groups", least=1)
-    w_type = of_array(w.dtype, "w")
-    x_type = (
-        of_array(x.dtype, "x")
-        if x is not None
-        else w_type
-        if x_dtype is None
-        else of_array(np.dtype(x_dtype), "x_dtype")
-    )
-    y_type = _result_type(x_type, w_type, out_dtype)
-    if op == "conv":
-        m, c = w.shape[0], w.shape[1] * groups
-        if m % groups:
-            raise ArgumentError(f"groups={groups} does not divide the {m} output channels of w {w.shape}")
-    else:
-        m, c = w.shape[1] * groups, w.shape[0]
-        if c % groups:
-            raise ArgumentError(f"groups={groups} does not divide the {c} input channels of w {w.shape}")
-    if auto_pad not in AUTO_PADS:
-        raise ArgumentError(f"auto_pad={auto_pad!r} is not one of {', '.join(AUTO_PADS)} (case counts)")
-    pairs = _pad_pairs(pads, rank)
-    if auto_pad != "NOTSET" and any(v for pair in pairs for v in pair):
-        raise ArgumentError(f"pads={pads} cannot be given together with auto_pad={auto_pad!r}; leave one of them out")
-    if overflow not in ("wrap", "saturate"):
-        raise ArgumentError(f"overflow={overflow!r} is not 'wrap' or 'saturate'")
-    if overflow == "saturate" and y_type.is_float:
-        raise ArgumentError(f"overflow='saturate' is for integers; the result is {y_type.name}: leave it out")
-    shape = None if output_shape is None else _ints(output_shape, rank, "output_shape", least=1)
-    s = _ints(strides, rank, "strides", least=1)
-    d = _ints(dilations, rank, "dilations", least=1)
-    extra = _ints(output_padding, rank, "output_padding", least=0)
-    if any(e and e >= max(step, gap) for e, step, gap in zip(extra, s, d, strict=True)):
-        raise ArgumentError(
-            f"output_padding={_short(extra)} must be less than stride {s} or dilation {d} along every axis"
-        )
-    return _Description(
-        op=op, x=x_type.name, w=w_type.name, y=y_type.name, layout=_layout(layout, rank), c=c, m=m, groups=groups,
-        k=tuple(w.shape[2:]), s=s, d=d,
-        pads=pairs, auto_pad=auto_pad, bias=b is not None,
-        activation=_activation(activation, activation_params, y_type), overflow=overflow,
-        output_padding=extra, output_shape=shape,
-    )  # fmt: skip
-
-
-def _activation(name: str | None, parameters: Sequence[float] | None, y: Dtype) -> Activation | None:
-    return activation(name, parameters, is_float=y.is_float)
-
-
-def _result_type(x: Dtype, w: Dtype, out_dtype: DTypeLike | None) -> Dtype:
-    y = x if out_dtype is None else of_array(_dtype(out_dtype), "out_dtype")
-    if x is not w:
-        if not {x.name, w.name} <= {"u8", "i8"}:
-            raise DtypeError(
-                f"x has type {x.name}, w has type {w.name}; convert one of them (only u8 and i8 may be mixed)"
-            )
-        if y.name not in ("i32", "i64"):
-            raise DtypeError(f"x of {x.name} with w of {w.name} needs out_dtype int32 or int64, not {y.name}")
-        return y
-    wider_float = x.name in ("f16", "bf16") and y.name == "f32"
-    wider_integer = not x.is_float and not y.is_float and (y.bits > x.bits)
-    if y is x or wider_float or wider_integer:
-        return y
-    raise DtypeError(
-        f"out_dtype {y.name} does not fit inputs of type {x.name}; choose {x.name}"
-        + (" or f32" if x.name in ("f16", "bf16") else "" if x.is_float else " or a wider integer")
-    )
-
-
-def _dtype(given: DTypeLike) -> np.dtype[Any]:
-    try:
-        return np.dtype(given)
-    except TypeError:
-        raise DtypeError(f"out_dtype={given!r} is not a dtype; pass one such as numpy.float32") from None
-
-
-def _bias(b: ArrayLike | None, d: _Description, w: NDArray[Any]) -> NDArray[Any] | None:
-    if b is None:
-        return None
-    array = as_array(b, "b")
-    given = of_array(array.dtype, "b")
-    accumulator = "f64" if d.x == "f64" else "f32" if of_array(w.dtype, "w").is_float else None
-    allowed = {d.w, d.y, accumulator} if accumulator else {d.w, d.y, "i32", "i64"}
-    if given.name not in allowed:
-        names = ", ".join(sorted(a for a in allowed if a))
-        raise DtypeError(
-            f"b has type {given.name}; with weights of {d.w} and a result of {d.y} it may be "
-            f"{names}: convert it with b.astype"
-        )
-    if array.shape != (d.m,):
-        raise ArgumentError(f"b has shape {array.shape}, the {d.m} output channels need ({d.m},)")
-    return array
-
-
-def _layout(given: str, rank: int) -> str:
-    if given in ("NCHW", _FIRST.get(rank)):
-        return "NCHW"
-    if given in ("NHWC", _LAST.get(rank)):
-        return "NHWC"
-    own = f" (or {_FIRST[rank]} and {_LAST[rank]})" if rank in _FIRST else ""
-    raise ArgumentError(f"layout={given!r} does not fit {rank} spatial axes; use NCHW or NHWC{own}")
-
-
-def _int(value: Any, name: str, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ArgumentError(f"{name}={value!r} must be a whole number") from None
-    if number < least or isinstance(value, bool):
-        raise ArgumentError(f"{name}={value!r} must be a whole number, at least {least}")
-    if number >= 1 << 62:
-        raise ArgumentError(f"{name}={value!r} is beyond 64-bit arithmetic; choose a smaller one")
-    return number
-
-
-def _ints(given: Ints, rank: int, name: str, least: int) -> tuple[int, ...]:
-    if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
-        return (_int(given, name, least),) * rank
-    if len(given) != rank:
-        raise ArgumentError(
-            f"{name}={_short(given)} has {len(given)} entries, w has {rank} spatial axes; give one per axis"
-        )
-    return tuple(_int(v, name, least) for v in given)
-
-
-def _pad_pairs(given: Pads, rank: int) -> tuple[tuple[int, int], ...]:
-    """Pads in any of the four spellings, as pairs."""
-    if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str):
-        one = _int(given, "pads", 0)
-        return ((one, one),) * rank
-    nested = [isinstance(v, Sequence | np.ndarray) and not isinstance(v, str) for v in given[: 2 * rank + 1]]
-    if any(nested):
-        if len(given) == rank and all(nested) and all(len(pair) == 2 for pair in given):  # type: ignore[arg-type]
-            return tuple((_int(b, "pads", 0), _int(e, "pads", 0)) for b, e in given)  # type: ignore[misc]
-    elif len(given) == rank:
-        return tuple((one, one) for one in (_int(v, "pads", 0) for v in given))
-    elif len(given) == 2 * rank:
-        flat = [_int(v, "pads", 0) for v in given]
-        return tuple(zip(flat[:rank], flat[rank:], strict=True))
-    raise ArgumentError(
-        f"pads={_short(given)} does not fit {rank} spatial axes; give an int, {rank} ints, {rank} (begin, end) pairs, "
-        f"or {2 * rank} ints with all begins first"
-    )
-
-
-def _short(values: Any) -> str:
-    text = str(list(values[:8]))
-    return text if len(values) <= 8 else f"{text[:-1]}, ...]"

@@ -1,7 +1,7 @@
-"""Operands of a call: what holds an array becomes one, and is checked against the problem.
+"""Operands of a call, checked against the problem before the first store.
 
-Nothing is copied but byte-swapped elements.  Each function looks at one operand; what they may share with each
-other, their caller compares.  It must not know how anything is computed.
+Nothing is copied but lists and byte-swapped elements.  Each function looks at one operand; what they may share with
+each other, their caller compares.  It must not know how anything is computed.
 """
 
 from __future__ import annotations
@@ -17,46 +17,17 @@ from polyconv.dtypes import Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import mark, place
-from polyconv.runtime.dlpack import read_bfloat16
+from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = [
-    "Lying", "as_array", "check_weights", "deformation", "fused", "operand", "result_of",
-    "same_memory", "span", "strides",
+    "Lying", "check_weights", "deformation", "fused", "operand", "result_of", "same_memory", "span", "strides",
 ]  # fmt: skip
 
 Array = NDArray[Any]
 
 Lying = tuple[Operand, Operand, Operand | None]
 """How input, result and residual lie."""
-
-
-def as_array(value: ArrayLike, name: str) -> Array:
-    """Whatever holds an array, as a NumPy array over the same memory where that is possible.
-
-    Raises
-    ------
-    ArgumentError
-        For masked arrays, whose mask NumPy would drop, and for what holds no numbers.
-    """
-    if type(value) is np.ndarray:
-        return value
-    if isinstance(value, np.ma.MaskedArray):
-        raise ArgumentError(f"{name} is a masked array; its mask would be lost: pass {name}.filled(...) instead")
-    if not isinstance(value, np.ndarray | np.generic | list | tuple | float | int):
-        try:
-            found = read_bfloat16(value) if "bfloat16" in str(getattr(value, "dtype", "")) else None
-        except BufferError as error:
-            raise ArgumentError(f"{name} cannot be read as an array ({error}); pass a NumPy array") from None
-        if found is not None:
-            return found
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(f"{name} cannot be read as an array ({error}); pass a NumPy array") from None
-    if array.dtype == object:
-        raise DtypeError(f"{name} holds Python objects, not numbers of one type; convert it with numpy.asarray")
-    return array
 
 
 def span(a: Array) -> tuple[int, int]:
@@ -92,9 +63,9 @@ def fused(p: Problem, lying: Lying) -> tuple[Problem, Lying]:
     return p.fused(), (of(x), of(y), None if residual is None else of(residual))
 
 
-def operand(a: Array, name: str, dtype: Dtype, shape: tuple[int | None, ...]) -> Array:
-    if isinstance(a, np.ma.MaskedArray):
-        raise ArgumentError(f"{name} is a masked array; its mask would be lost: pass {name}.filled(...) instead")
+def operand(value: ArrayLike, name: str, dtype: Dtype, shape: tuple[int | None, ...]) -> Array:
+    """An array of a type and shape, in native byte order."""
+    a = as_array(value, name, dtype.numpy)
     given = of_array(a.dtype, name)
     if given is not dtype:
         raise DtypeError(f"{name} has type {given.name} where {dtype.name} is needed; convert it with {name}.astype")
@@ -124,11 +95,11 @@ def deformation(p: Problem, offset: Any, mask: Any) -> tuple[Array | None, Array
     taps = int(np.prod(p.k))
     out = tuple(p.out)
     shape = (p.n, 2 * p.offset_groups * taps, *out)
-    offset = operand(as_array(offset, "offset"), "offset", p.x_dtype, shape)
+    offset = operand(offset, "offset", p.x_dtype, shape)
     if p.mask != (mask is not None):
         raise ArgumentError(f"the problem has mask={p.mask}, but mask is {'given' if mask is not None else 'missing'}")
     if mask is not None:
-        mask = operand(as_array(mask, "mask"), "mask", p.x_dtype, (p.n, p.offset_groups * taps, *out))
+        mask = operand(mask, "mask", p.x_dtype, (p.n, p.offset_groups * taps, *out))
     return offset, mask
 
 
@@ -143,6 +114,8 @@ def result_of(p: Problem, out: Any) -> tuple[Any, Array]:
             fresh = mark(np.empty(shape, p.y_dtype.numpy))
         return fresh, fresh
     array = as_array(out, "out")
+    if array is not out and (is_plain(out) or place(array) != place(as_array(out, "out"))):
+        raise ArgumentError(f"out is of type {type(out).__name__}, whose memory cannot be written; pass an array")
     if array.dtype != p.y_dtype.numpy:
         raise DtypeError(
             f"out has type {array.dtype} where the result is {p.y_dtype.numpy}; pass an array of that type"

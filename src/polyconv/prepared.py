@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -31,7 +31,6 @@ from polyconv.errors import ArgumentError, Error
 from polyconv.kernels import objects
 from polyconv.operands import (
     Lying,
-    as_array,
     check_weights,
     deformation,
     fused,
@@ -50,13 +49,14 @@ from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import MARKS, aligned, mark, marked, may_overlap, words
 from polyconv.runtime.call import make_entry
 from polyconv.runtime.clock import cycles_a_second
+from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
 from polyconv.settings import spelled_bytes
 from polyconv.target import Target, target
 
-__all__ = ["Layer", "compute", "plan"]
+__all__ = ["Layer", "causal", "compute", "plan"]
 
 Array = NDArray[Any]
 
@@ -90,6 +90,7 @@ class _Call:
     """A program bound to arrays of given shapes and strides."""
 
     key: Any
+    algorithm: str
     plan_threads: int
     program: Program
     steps: NDArray[np.int64]
@@ -219,13 +220,13 @@ class Layer:
         x = as_array(x_given, "x")
         problem = self.problem_for(x.shape)
         copied = x.dtype.isnative is False
-        x = operand(x, "x", problem.x_dtype, problem.x_shape)
+        x = operand(x_given if is_plain(x_given) else x, "x", problem.x_dtype, problem.x_shape)
         check_weights(problem, self._w, self._bias)
         if problem.residual != (residual_given is not None):
             problem = replace(problem, residual=residual_given is not None)
         residual = None
         if residual_given is not None:
-            residual = operand(as_array(residual_given, "residual"), "residual", problem.y_dtype, problem.y_shape)
+            residual = operand(residual_given, "residual", problem.y_dtype, problem.y_shape)
         offset, mask = deformation(problem, offset_given, mask_given)
         result, target_array = result_of(problem, out)
         for name, other in (
@@ -338,6 +339,12 @@ class Layer:
         with _lock:
             return self._w.nbytes + self._formed()
 
+    @property
+    def algorithms(self) -> dict[tuple[int, ...], str]:
+        """Input shapes of the calls that are kept, the last one last, and the algorithm that computes each."""
+        with _lock:
+            return {key[0][0][0]: call.algorithm for key, call in self._calls.items()}
+
     # -- programs ----------------------------------------------------------------------------------
 
     def _call_for(self, problem: Problem, x: Array, y: Array, residual: Array | None, offset: Array | None,
@@ -383,7 +390,8 @@ class Layer:
         if self._own and not self._check and offset is None and x.size and items < pool.MOST_ITEMS:
             entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,
                                seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
-        call = _Call(key, threads, program, table, environment, wake, self._check, entry, y.shape, y.dtype)
+        call = _Call(key, algorithm.name, threads, program, table, environment, wake, self._check, entry, y.shape,
+                     y.dtype)  # fmt: skip
         _make_ready(call)
         most = max(_MOST_PACKED, 8 * self._w.nbytes)
         with _lock:
@@ -562,7 +570,12 @@ def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None
         "chance": chance,
     }  # fmt: skip
     if problem.op == "causal_conv":
-        return _causal(problem, as_array(x, "x"), as_array(w, "w"), bias, past, out, keywords)
+
+        def run(part: Array, y: Array, *, is_head: bool) -> None:
+            plain = replace(problem, op="conv", pads=((0, 0),), i=part.shape[2:])
+            compute(plain, part, w, bias, out=y, **keywords)
+
+        return causal(problem, x, past, out, run)
     layer = Layer(lambda n, i: problem, w, bias, layout=problem.layout, own=False, quantities=quantities, **keywords)
     return layer._run(x, residual, out, offset, mask)
 
@@ -570,21 +583,27 @@ def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None
 _PARTS = "compute parts of the batch"
 
 
-def _causal(p: Problem, x: Array, w: Array, bias: ArrayLike | None, past: ArrayLike | None, out: Any,
-            keywords: dict[str, Any]) -> tuple[Array, Array]:  # fmt: skip
+class Part(Protocol):
+    """What computes a part of a causal convolution as a plain one without pads, into ``y``."""
+
+    def __call__(self, part: Array, y: Array, *, is_head: bool) -> object:
+        """Compute; ``is_head`` tells the first k - 1 outputs, which reach into the past."""
+
+
+def causal(p: Problem, x_given: ArrayLike, past: ArrayLike | None, out: Any, run: Part) -> tuple[Any, Array]:
     """Causal convolution with state, as one or two plain ones (ONNX CausalConvWithState-27).
 
     Outputs from k - 1 on need no history and read x in place; only the first k - 1, which reach into the
     past, read a copy of 2 (k - 1) positions.
     """
-    x = operand(x, "input", p.x_dtype, p.x_shape)
+    x = operand(x_given, "input", p.x_dtype, p.x_shape)
     (k,), (length,) = p.k, x.shape[2:]
     history_shape = (x.shape[0], x.shape[1], k - 1)
     if past is None:
         with allocating(sized("a past_state of zeros", history_shape, x.dtype), _PARTS):
             history = np.zeros(history_shape, x.dtype)
     else:
-        history = operand(as_array(past, "past_state"), "past_state", p.x_dtype, history_shape)
+        history = operand(past, "past_state", p.x_dtype, history_shape)
     result, y = result_of(p, out)
     for name, other in (("input", x), ("past_state", history)):
         if may_overlap(other, y):
@@ -594,11 +613,9 @@ def _causal(p: Problem, x: Array, w: Array, bias: ArrayLike | None, past: ArrayL
         head_shape = (*x.shape[:2], k - 1 + reach)
         with allocating(sized("a copy of the first inputs with their past", head_shape, x.dtype), _PARTS):
             head = np.concatenate([history, x[:, :, :reach]], axis=2)
-        compute(
-            replace(p, op="conv", pads=((0, 0),), i=(k - 1 + reach,)), head, w, bias, out=y[:, :, :reach], **keywords
-        )
+        run(head, y[:, :, :reach], is_head=True)
     if length > reach:
-        compute(replace(p, op="conv", pads=((0, 0),), i=(length,)), x, w, bias, out=y[:, :, reach:], **keywords)
+        run(x, y[:, :, reach:], is_head=False)
     with allocating(sized("present_state", history_shape, x.dtype), _PARTS):
         if length >= k - 1:
             present = x[:, :, length - (k - 1) :].copy()
@@ -668,9 +685,8 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
         raise ArgumentError(f"problem is of type {type(problem).__name__}; give a Problem, as Problem.parse makes")
     if not problem.is_known:
         raise ArgumentError(f"'{problem}' has unknown extents; a plan needs all of them: give n and i")
-    if problem.op == "causal_conv":
-        problem = replace(problem, op="conv", pads=((problem.k[0] - 1, 0),))
-    s = Situation(problem.fused(), _target(), setting("workspace_limit", workspace_limit),
+    plain = replace(problem, op="conv") if problem.op == "causal_conv" else problem  # the past is as good as padding
+    s = Situation(plain.fused(), _target(), setting("workspace_limit", workspace_limit),
                   setting("threads", threads), setting("accuracy", accuracy) == "strict", once=once)  # fmt: skip
     return replace(describe(s, _decided(s, setting("rigor", rigor))), problem=problem)
 

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from polyconv.errors import ArgumentError
+from polyconv.names import unknown
 
 __all__ = [
     "SETTINGS", "Setting", "affinity", "cgroup_quota", "context", "default_threads", "resolve", "settings",
@@ -298,7 +299,7 @@ def settings(**values: Any) -> Iterator[None]:
     """
     allowed = [row.name for row in SETTINGS.values() if row.per_call]
     if strangers := set(values) - set(allowed):
-        raise TypeError(f"settings() got {', '.join(sorted(strangers))}; it takes {', '.join(allowed)}")
+        raise TypeError(unknown("settings()", {name: values[name] for name in sorted(strangers)}, allowed))
     read = {name: _read(SETTINGS[name], value, name) for name, value in values.items() if value is not None}
     token = _context.set({**_context.get(), **read})
     try:

@@ -35,7 +35,7 @@ def made(shape: tuple[int, ...] = (1, 4, 9, 11), dtype: Any = np.float32, **opti
     channels = shape[-1] if options.get("layout") == "NHWC" else shape[1]
     with polyconv.settings(check=False):
         w = whole((5, channels) + (3,) * (len(shape) - 2), dtype)
-        layer = polyconv.Conv(w, pads=1, accuracy="strict", **options)
+        layer = polyconv.Conv(w, pads=1, accuracy="strict", overflow="wrap", **options)
     x = whole(shape, dtype)
     return layer, x, layer(x)
 
@@ -138,7 +138,7 @@ def test_other_inputs_are_refused_and_nothing_is_written(kind: str) -> None:
 
 
 RIGHT_ANYWAY = ("byte-swapped", "a subclass", "strided", "transposed", "reversed", "broadcast", "a larger batch",
-                "shorter", "empty", "a view of bytes")  # fmt: skip
+                "shorter", "empty", "a list", "a view of bytes")  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", STRANGE_X)

@@ -44,9 +44,10 @@ def test_layers_travel_as_what_they_were_made_from() -> None:
         y = layer(given)
         for other in _copies(layer):
             assert type(other) is type(layer)
-            assert repr(other) == repr(layer)
+            assert other.problem == layer.problem
             assert other(given).tobytes() == y.tobytes()
             assert other.plan(given.shape) == layer.plan(given.shape)
+            assert repr(other) == repr(layer)  # both have been called
 
 
 def test_a_copy_has_the_weights_of_the_layer_not_of_the_array() -> None:
@@ -120,8 +121,10 @@ def test_torch_tensors_that_want_gradients_are_refused() -> None:
     torch = pytest.importorskip("torch")
     layer = polyconv.Conv(whole((7, 5, 3, 3)))
     for dtype in (torch.float32, torch.bfloat16):
-        with pytest.raises(polyconv.ArgumentError, match="x cannot be read"):
+        with pytest.raises(polyconv.ArgumentError, match=r"x requires a gradient.*x\.detach\(\)"):
             layer(torch.ones((1, 5, 8, 8), dtype=dtype, requires_grad=True))
+    with pytest.raises(polyconv.ArgumentError, match=r"w requires a gradient.*w\.detach\(\)"):
+        polyconv.Conv(torch.nn.Conv2d(5, 7, 3).weight)
 
 
 def test_a_torch_tensor_is_not_freed_while_its_result_is_computed() -> None:

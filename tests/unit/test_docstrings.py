@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ PUBLIC = {name: getattr(polyconv, name) for name in polyconv.__all__}
 CALLABLES = [
     name
     for name, made in PUBLIC.items()
-    if callable(made) and not (isinstance(made, type) and issubclass(made, Exception))
+    if callable(made) and not (isinstance(made, type) and issubclass(made, Exception | Enum))
 ]
 
 

@@ -27,6 +27,8 @@ BUDGET = 3_000_000
 
 # One below, at and one above: vectors of 4, 8, 16, 32 elements, tiles of 6, 14 and 28 rows.
 _EXTENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 16, 17, 27, 28, 29, 31, 32, 33, 47, 56, 65)
+_LONG = (95, 129, 191, 193, 257, 385, 513)
+"""Lines of several tiles, of which the inner ones meet no padding."""
 _CHANNELS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96)
 _DEEP = (127, 128, 129, 255, 257, 384, 512, 513)
 _GROUP_CHANNELS = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32)
@@ -160,6 +162,8 @@ def _layer_like(rng: np.random.Generator) -> tuple[tuple[int, int, int], tuple[i
     dilation = _pick(rng, (1, 1, 1, 1, 2, 3)) if stride == 1 else 1
     pad = 0 if kind == "pairs" else _pick(rng, (0, 1, 1)) * (effective_kernel(taps, dilation) // 2)
     extents = tuple(max(_pick(rng, _EXTENTS[3:]), effective_kernel(taps, dilation) - 2 * pad) for _ in range(rank))
+    if rank < 3 and _chance(rng, 0.2):
+        extents = (*(min(e, 9) for e in extents[:-1]), _pick(rng, _LONG))
     k = (*(1,) * (rank - 1), taps) if _chance(rng, 0.15) else (taps,) * rank
     pads = tuple((pad, pad) if n > 1 else (0, 0) for n in k)
     return groups, extents, {"k": k, "s": (stride,) * rank, "d": (dilation,) * rank, "pads": pads}

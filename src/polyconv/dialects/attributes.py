@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import operator
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -16,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from polyconv.errors import ArgumentError
+from polyconv.errors import ArgumentError, shown
+from polyconv.names import advice, nearest
 
 __all__ = ["Attribute", "boolean", "choice", "floats", "integer", "integers", "read", "text"]
 
@@ -51,8 +51,10 @@ def read(operator_name: str, rows: Mapping[str, Attribute], given: Mapping[str, 
     """
     for name in given:
         if name not in rows:
+            meant = nearest(name, rows)
             raise ArgumentError(
                 f"{name!r} is not an attribute of {operator_name}; its attributes are {', '.join(rows)}"
+                + (f"; did you mean {meant}?" if meant else "")
             )
     return {
         name: row.default if given.get(name) is None else row.check(name, given[name])
@@ -93,7 +95,9 @@ def choice(*words: str, fold: Callable[[str], str] = str) -> Attribute:
 
     def check(name: str, value: Any) -> str:
         if not isinstance(value, str) or fold(value) not in words:
-            raise ArgumentError(f"{name}={shown(value)} is not known; choose one of {', '.join(words)}")
+            raise ArgumentError(
+                f"{name}={shown(value)} is not known; choose one of {', '.join(words)}{advice(name, value, words)}"
+            )
         return fold(value)
 
     return Attribute(check, words[0])
@@ -119,24 +123,6 @@ def boolean(default: bool) -> Attribute:
         return bool(value)
 
     return Attribute(check, default)
-
-
-class _Brief(reprlib.Repr):
-    """``reprlib`` with our limits, and without the integers that ``repr`` refuses for their length."""
-
-    def repr_int(self, x: int, level: int) -> str:
-        return repr(x) if x.bit_length() <= 128 else f"an integer of {x.bit_length()} bits"
-
-
-_BRIEF = _Brief()
-_BRIEF.maxlist = _BRIEF.maxtuple = 16
-_BRIEF.maxstring = _BRIEF.maxother = 80
-_BRIEF.maxlevel = 3
-
-
-def shown(value: Any) -> str:
-    """How a value stands in a message: briefly and soon, whatever it is."""
-    return _BRIEF.repr(value)
 
 
 def _listed(name: str, value: Any, of: str) -> Sequence[Any]:

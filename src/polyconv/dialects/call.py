@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyconv import dtypes as element_types
 from polyconv.dialects import inputs as given
-from polyconv.dialects.attributes import shown
 from polyconv.dialects.node import Lowering, Node, Shape, Value, join, split
-from polyconv.errors import ArgumentError, DtypeError
+from polyconv.errors import ArgumentError, DtypeError, shown
 from polyconv.problem.problem import Problem
 
 if TYPE_CHECKING:

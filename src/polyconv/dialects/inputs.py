@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyconv import dtypes
-from polyconv.dialects.attributes import Attribute, integers, shown
+from polyconv.dialects.attributes import Attribute, integers
 from polyconv.dialects.node import Dim, Shape
-from polyconv.errors import ArgumentError, DtypeError
+from polyconv.errors import ArgumentError, DtypeError, shown
+from polyconv.runtime.guests import as_array
 from polyconv.runtime.memory import native_order
 
 __all__ = ["array", "checked_shape", "sizes", "type_name", "whole"]
@@ -39,12 +40,10 @@ def array(value: ArrayLike, name: str) -> Array:
 
     Raises
     ------
-    ArgumentError
-        If it is a masked array.
+    ArgumentError, DtypeError
+        If it is a masked array, lies on another device, wants a gradient, or holds no numbers.
     """
-    if isinstance(value, np.ma.MaskedArray):
-        raise ArgumentError(f"{name} is a masked array, whose mask would be lost: give {name}.filled(...)")
-    return native_order(np.asarray(value), name)
+    return native_order(as_array(value, name), name)
 
 
 def sizes(given: Array, name: str) -> tuple[int, ...]:

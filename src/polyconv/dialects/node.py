@@ -13,8 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyconv.dialects.attributes import shown
-from polyconv.errors import ArgumentError
+from polyconv.errors import ArgumentError, shown
 from polyconv.problem.problem import Problem
 
 __all__ = [

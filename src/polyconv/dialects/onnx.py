@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyconv.dialects.attributes import Attribute, choice, integer, integers, shown
+from polyconv.dialects.attributes import Attribute, choice, integer, integers
 from polyconv.dialects.lowering import forward, transposed
 from polyconv.dialects.node import (
     Dim,
@@ -29,7 +29,7 @@ from polyconv.dialects.node import (
     split,
 )
 from polyconv.dialects.rows import Factory, Input, Row, factories, named, newest
-from polyconv.errors import ArgumentError, Unsupported
+from polyconv.errors import ArgumentError, Unsupported, shown
 from polyconv.problem.epilogue import Activation
 from polyconv.problem.padding import AUTO_PADS, Pair, same_pads, same_pads_onnxruntime
 from polyconv.problem.problem import Problem, Quantisation

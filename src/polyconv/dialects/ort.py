@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from polyconv.dialects import onnx
-from polyconv.dialects.attributes import boolean, floats, shown, text
+from polyconv.dialects.attributes import boolean, floats, text
 from polyconv.dialects.node import Lowering, Node
 from polyconv.dialects.rows import Factory, Input, Row, factories, named, newest
-from polyconv.errors import ArgumentError
+from polyconv.errors import ArgumentError, shown
 from polyconv.problem.epilogue import ACTIVATIONS, Activation
 
 __all__ = ["CONTRIB", "NHWC", "OPERATORS", "lookup"]

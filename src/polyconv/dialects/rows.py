@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyconv.dialects import inputs as given
-from polyconv.dialects.attributes import Attribute, read, shown
+from polyconv.dialects.attributes import Attribute, read
 from polyconv.dialects.call import SIZES, Operator
 from polyconv.dialects.node import Lowering, Node
-from polyconv.errors import ArgumentError, Unsupported
+from polyconv.errors import ArgumentError, Unsupported, shown
 
 __all__ = ["SIZES", "Factory", "Input", "Row", "factories", "named", "newest"]
 

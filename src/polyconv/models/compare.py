@@ -22,8 +22,8 @@ from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Graph, Node, Value
 from polyconv.models.operators import Options
 from polyconv.models.program import Step
+from polyconv.models.reading import compiled, host_of, read_model
 from polyconv.models.segment import Segment
-from polyconv.models.session import compiled, host_of, read_model
 from polyconv.settings import resolve
 
 __all__ = ["Compared", "Difference", "compared", "difference"]

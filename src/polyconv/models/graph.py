@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyconv.errors import ModelError
 from polyconv.models.limits import MOST_NODES, shorten
 
-__all__ = ["Array", "Dims", "Graph", "Node", "Value", "consumers", "cut", "fixed", "live", "order"]
+__all__ = ["Array", "Dims", "Graph", "ModelMetadata", "Node", "Value", "consumers", "cut", "fixed", "live", "order"]
 
 Array = NDArray[Any]
 Dims = tuple[int | str | None, ...]
@@ -100,6 +100,31 @@ class Node:
         return tuple(name for name in self.outputs if name)
 
 
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """What a file says of itself, with the names of onnxruntime's ``ModelMetadata``.
+
+    Parameters
+    ----------
+    custom_metadata_map : mapping
+        Its own keys and values.
+    description, domain, producer_name : str
+        Of the model; empty where it does not say.
+    graph_description, graph_name : str
+        Of its graph.
+    version : int
+        Of the model; 2^63 - 1 where it does not say.
+    """
+
+    custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
+    domain: str = ""
+    graph_description: str = ""
+    graph_name: str = ""
+    producer_name: str = ""
+    version: int = (1 << 63) - 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """A model.
@@ -126,6 +151,8 @@ class Graph:
         Types and extents of values in between: proven (ONNX) or claimed by the file (OpenVINO).
     origin : object
         What the format's host needs beside the nodes.
+    about : ModelMetadata
+        What the file says of itself.
     """
 
     format: str
@@ -138,6 +165,7 @@ class Graph:
     aliases: Mapping[str, str] = field(default_factory=dict)
     stated: Mapping[str, Value] = field(default_factory=dict)
     origin: Any = None
+    about: ModelMetadata = field(default_factory=ModelMetadata)
 
 
 def order(nodes: Sequence[Node], given: Collection[str], results: Iterable[str]) -> tuple[Node, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from polyconv.errors import ModelError, Unsupported
 from polyconv.models.elements import BY_ONNX
-from polyconv.models.graph import Array, Dims, Graph, Node, Value, order
+from polyconv.models.graph import Array, Dims, Graph, ModelMetadata, Node, Value, order
 from polyconv.models.limits import shorten
 from polyconv.models.onnx_shapes import stated
 from polyconv.models.onnx_tensor import EXTERNAL, tensor_array
@@ -72,6 +72,7 @@ def read_onnx(data: bytes, folder: Path | None) -> Graph:
         If the onnx package is missing, or older than the file.
     """
     model = _parse(data)
+    about = _about(model)
     opsets = _opsets(model)
     if model.functions:
         model = written_out(model)
@@ -110,7 +111,22 @@ def read_onnx(data: bytes, folder: Path | None) -> Graph:
         defaults=frozenset(given & {tensor.name for tensor in graph.initializer}),
         stated=stated(ordered, inputs, constants, opsets),
         origin=OnnxOrigin(opsets),
+        about=about,
     )
+
+
+def _about(model: ModelProto) -> ModelMetadata:
+    about = ModelMetadata(
+        custom_metadata_map={_text(row.key): _text(row.value) for row in model.metadata_props},
+        description=_text(model.doc_string), domain=_text(model.domain), producer_name=_text(model.producer_name),
+        graph_description=_text(model.graph.doc_string), graph_name=_text(model.graph.name),
+    )  # fmt: skip
+    return replace(about, version=model.model_version) if model.HasField("model_version") else about
+
+
+def _text(value: str | bytes) -> str:
+    """A text of no consequence, which need not be UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _parse(data: bytes) -> ModelProto:

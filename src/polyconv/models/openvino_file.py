@@ -18,7 +18,7 @@ import numpy as np
 
 from polyconv.errors import ModelError, Unsupported
 from polyconv.models.elements import BY_OPENVINO
-from polyconv.models.graph import Array, Dims, Graph, Node, Value, order
+from polyconv.models.graph import Array, Dims, Graph, ModelMetadata, Node, Value, order
 from polyconv.models.limits import check_bytes, shorten
 from polyconv.models.openvino_xml import Layer, Port, read_layers
 from polyconv.models.operators import OPENVINO, is_convolution
@@ -85,7 +85,7 @@ def read_openvino(data: bytes, weights: bytes | None, path: Path | None) -> Grap
     Unsupported
         If defusedxml is missing, or a layer keeps state or has a type of less than a byte.
     """
-    version, layers, sources = read_layers(data)
+    net, layers, sources = read_layers(data)
     layers = [replace(layer, type=_TYPES.get(layer.type.lower(), layer.type)) for layer in layers]
     buffer = _weights(layers, weights, path)
     names = _value_names(layers)
@@ -118,7 +118,8 @@ def read_openvino(data: bytes, weights: bytes | None, path: Path | None) -> Grap
         constants=constants,
         aliases=aliases,
         stated={value.name: _with_own_symbols(value) for value in inputs},
-        origin=OpenvinoOrigin(version, buffer, const_layers),
+        origin=OpenvinoOrigin(net["version"], buffer, const_layers),
+        about=ModelMetadata(graph_name=net.get("name", "")),
     )
 
 

@@ -63,7 +63,7 @@ class Layer:
         return f"{shorten(self.type, 80)} layer {shorten(self.name, 120)!r}"
 
 
-def read_layers(data: bytes) -> tuple[str, list[Layer], dict[tuple[str, str], Port]]:
+def read_layers(data: bytes) -> tuple[Mapping[str, str], list[Layer], dict[tuple[str, str], Port]]:
     """Layers of an IR, and where every input comes from.
 
     Parameters
@@ -73,8 +73,8 @@ def read_layers(data: bytes) -> tuple[str, list[Layer], dict[tuple[str, str], Po
 
     Returns
     -------
-    str, list of Layer, dict
-        The IR's version; the layers; layer id and input port -> the output it is fed from.
+    mapping, list of Layer, dict
+        Attributes of the ``<net>``, version and name; the layers; layer id and input port -> the output it is fed from.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def read_layers(data: bytes) -> tuple[str, list[Layer], dict[tuple[str, str], Po
     by_id = {layer.id: layer for layer in layers}
     if len(by_id) < len(layers):
         raise ModelError("two layers of the IR have one id")
-    return version, layers, _edges(net, by_id)
+    return dict(net.attrib), layers, _edges(net, by_id)
 
 
 def _parse(data: bytes) -> Element:

@@ -7,14 +7,14 @@ engines that make it.  It knows no file format and no engine by name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from polyconv.errors import Unsupported
+from polyconv.errors import Error, Unsupported
 from polyconv.models.convolution import convolution
 from polyconv.models.elements import type_of
 from polyconv.models.fold import Views, fold
@@ -74,7 +74,7 @@ class Program:
     _schedules: dict[tuple[str, ...], list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
 
     def run(
-        self, feeds: Mapping[str, Array], results: Sequence[str]
+        self, feeds: Mapping[str, Array], results: Sequence[str], is_halted: Callable[[], bool] = lambda: False
     ) -> tuple[list[Array], list[float | None]]:
         """Run the steps that some results need.
 
@@ -84,6 +84,8 @@ class Program:
             Graph inputs.
         results : sequence of str
             Values to return, in this order.
+        is_halted : callable
+            Asked before each step; once it is true, the run ends with an ``Error``.
 
         Returns
         -------
@@ -95,6 +97,8 @@ class Program:
         fresh: set[str] = set()  # nobody else holds their memory
         for index, last in self._schedule(tuple(results)):
             step = self.steps[index]
+            if is_halted():
+                raise Error(f"the run was asked to end, before its step {index} of {len(self.steps)}")
             start = perf_counter()
             made = step.segment.run([values[name] for name in step.reads])
             seconds[index] = perf_counter() - start

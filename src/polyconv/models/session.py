@@ -7,34 +7,31 @@ It must not know what a node means.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
+from threading import Thread
+from time import monotonic_ns
 from typing import Any
 
-import numpy as np
-
-from polyconv.errors import ArgumentError, DtypeError
-from polyconv.models.elements import BY_TYPE
-from polyconv.models.fold import Views
-from polyconv.models.graph import Array, Graph, Value
+from polyconv.errors import ArgumentError
+from polyconv.models.feeding import fed
+from polyconv.models.graph import Array, ModelMetadata, Value
+from polyconv.models.io_binding import IOBinding
 from polyconv.models.limits import shorten
-from polyconv.models.onnx_file import read_onnx
-from polyconv.models.onnx_host import onnx_host, onnx_views
-from polyconv.models.openvino_file import read_openvino
-from polyconv.models.openvino_host import openvino_host
 from polyconv.models.operators import Options
-from polyconv.models.program import Program, compile_graph
-from polyconv.models.segment import Host
-from polyconv.runtime.memory import native_order
+from polyconv.models.ort_value import OrtValue
+from polyconv.models.program import Program
+from polyconv.models.reading import compiled, read_model, source_of, with_dimensions
+from polyconv.models.session_options import PROVIDER, SessionOptions, provider_options_of, warn_of_ignored
+from polyconv.models.trace import Trace
+from polyconv.names import checked
 from polyconv.settings import resolve
 
-__all__ = ["InferenceSession", "NodeRecord", "compiled", "host_of", "read_model"]
+__all__ = ["InferenceSession", "NodeRecord"]
 
-PROVIDER = "PolyconvExecutionProvider"
-
-_HOSTS: Mapping[str, tuple[Host, Views]] = {"onnx": (onnx_host, onnx_views), "openvino": (openvino_host, {})}
 _HOST_PROVIDERS: Mapping[str, str] = {
     "onnxruntime": "CPUExecutionProvider",
     "onnx.reference": "ReferenceEvaluator",
@@ -76,15 +73,15 @@ class NodeRecord:
 
 
 class InferenceSession:
-    """A model, ready to run.
+    """A model, ready to run; docs/sessions.md says what of onnxruntime's interface it has.
 
     Parameters
     ----------
-    path_or_bytes : str, PathLike or bytes
+    path_or_bytes : str, PathLike, bytes or onnx.ModelProto
         An ONNX file (with its external data beside it) or an OpenVINO IR (``model.xml`` finds
         ``model.bin`` beside it), or the content of one.
-    sess_options : object, optional
-        onnxruntime's SessionOptions; its ``intra_op_num_threads`` counts as ``threads``.
+    sess_options : SessionOptions, optional
+        polyconv's or onnxruntime's; ``intra_op_num_threads`` counts as ``threads``.
     providers, provider_options : sequence, optional
         Accepted and kept, as convolutions run here and all else on what is installed.
     weights : bytes, optional
@@ -93,6 +90,15 @@ class InferenceSession:
         ``onnx``, or ``onnxruntime`` where that deviates.
     accuracy, threads, workspace_limit : optional
         As for ``polyconv.conv``; None is the setting.
+
+    Notes
+    -----
+    A session pickles as what it was made from: a path, or the file's bytes, which it then keeps.
+
+    Warns
+    -----
+    IgnoredWarning
+        For each option and provider that has no effect here, by name.
 
     Raises
     ------
@@ -104,9 +110,10 @@ class InferenceSession:
         If the file cannot be read.
     """
 
+    @checked
     def __init__(
         self,
-        path_or_bytes: str | PathLike[str] | bytes,
+        path_or_bytes: str | PathLike[str] | bytes | Any,
         sess_options: Any = None,
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Any] | None = None,
@@ -119,8 +126,10 @@ class InferenceSession:
     ) -> None:
         if semantics not in _SEMANTICS:
             raise ArgumentError(f"semantics={shorten(semantics)!r} is not known; choose onnx or onnxruntime")
+        options = SessionOptions.of(sess_options)
+        warn_of_ignored(options)
         if threads is None:
-            threads = getattr(sess_options, "intra_op_num_threads", 0) or None
+            threads = options.intra_op_num_threads or None
         for name, value in (
             ("accuracy", accuracy),
             ("threads", threads),
@@ -128,9 +137,14 @@ class InferenceSession:
         ):
             resolve(name, value)  # refuses what is invalid, before the file is read
         self.sess_options, self.providers, self.provider_options = sess_options, providers, provider_options
-        self._options = Options(semantics, accuracy, threads, workspace_limit)
-        graph = read_model(path_or_bytes, weights)
+        self._session_options, self._options = options, Options(semantics, accuracy, threads, workspace_limit)
+        self._provider_options = options.providers | provider_options_of(providers, provider_options)
+        source = source_of(path_or_bytes)
+        graph = with_dimensions(read_model(source, weights), options.free_dimensions)
+        self._source, self._weights = source.absolute() if isinstance(source, Path) else source, weights
+        self._about = graph.about
         self._inputs, self._defaults, self._aliases = graph.inputs, graph.defaults, graph.aliases
+        self._by_name = {value.name: value for value in graph.inputs}
         self._program = compiled(graph, frozenset(), self._options)
         self._outputs = tuple(
             _described(v, n, self._program) for v, n in zip(graph.outputs, graph.results, strict=True)
@@ -140,6 +154,9 @@ class InferenceSession:
         self._graph = graph if graph.defaults else None
         self._programs: dict[frozenset[str], Program] = {frozenset(): self._program}
         self._last: tuple[Program, list[float | None]] | None = None
+        self._trace = Trace() if options.enable_profiling else None
+
+    # -- what the model and the session are --------------------------------------------------------
 
     def get_inputs(self) -> list[Value]:
         """What a run must be fed: objects with name, shape and type."""
@@ -153,10 +170,53 @@ class InferenceSession:
         """What a run returns: objects with name, shape and type."""
         return list(self._outputs)
 
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the file says of itself: producer, version, descriptions, its own keys."""
+        return self._about
+
     def get_providers(self) -> list[str]:
         """Who runs the nodes, ours first."""
         engines = dict.fromkeys(step.segment.engine for step in self._program.steps)
         return [PROVIDER, *dict.fromkeys(_HOST_PROVIDERS[e] for e in engines if e in _HOST_PROVIDERS)]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Who runs the nodes, with the options that were given; none has an effect."""
+        return {name: self._provider_options.get(name, {}) for name in self.get_providers()}
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None
+    ) -> None:
+        """Keep other providers, as the ones given when the session was made."""
+        self._provider_options = provider_options_of(providers, provider_options)
+        self.providers, self.provider_options = providers, provider_options
+
+    def get_session_options(self) -> SessionOptions:
+        """The options that the session was made with; changing them changes nothing here."""
+        return self._session_options.copy()
+
+    def disable_fallback(self) -> None:
+        """Do nothing: there is no provider to fall back from."""
+
+    def enable_fallback(self) -> None:
+        """Do nothing: there is no provider to fall back from."""
+
+    def __repr__(self) -> str:
+        """``InferenceSession('model.onnx': x[1, 3, h, w] -> y[1, 10]; nodes: 20 polyconv, 4 onnxruntime)``."""
+        where = repr(str(self._source)) if isinstance(self._source, Path) else f"{len(self._source)} bytes"
+        ends = (", ".join(f"{shorten(v.name, 40)}{v.shape}" for v in e) for e in (self.get_inputs(), self._outputs))
+        engines = Counter(record.engine for record in self.nodes)
+        ran = ", ".join(f"{count} {engine}" for engine, count in engines.most_common())
+        return f"InferenceSession({where}: {shorten(' -> '.join(ends), 400)}; nodes: {ran or 'none'})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        o = self._options
+        keywords = {
+            "weights": self._weights, "semantics": o.semantics, "accuracy": o.accuracy, "threads": o.threads,
+            "workspace_limit": o.workspace_limit,
+        }  # fmt: skip
+        return _opened, (self._source, self._session_options, self.providers, self.provider_options, keywords)
+
+    # -- running -----------------------------------------------------------------------------------
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
@@ -166,11 +226,11 @@ class InferenceSession:
         Parameters
         ----------
         output_names : sequence of str or None
-            Which; None is all.
+            Which; None, or none, is all.
         input_feed : mapping
-            Input names to arrays of their types and shapes.
-        run_options : object, optional
-            Accepted for onnxruntime's sake.
+            Input names to arrays of their types and shapes; tensors, lists and OrtValues will do.
+        run_options : RunOptions, optional
+            polyconv's or onnxruntime's; ``terminate`` ends the run before its next step.
 
         Returns
         -------
@@ -188,25 +248,71 @@ class InferenceSession:
         OutOfMemory
             If the system does not give the memory for a result.
         """
-        feeds = self._checked(input_feed)
-        if isinstance(output_names, str | bytes) or not isinstance(output_names, Iterable | None):
-            raise ArgumentError(
-                f"output_names={shorten(output_names)!r} is no list of names; the model's outputs are "
-                f"{shorten(list(self._results))}"
-            )
-        wanted = (
-            [v.name for v in self._outputs]
-            if output_names is None
-            else [self._output(n) for n in output_names]
-        )
-        overridden = self._defaults.intersection(feeds)
-        program = self._programs.get(overridden)
-        if program is None:
-            assert self._graph is not None  # kept wherever there are defaults
-            program = self._programs.setdefault(overridden, compiled(self._graph, overridden, self._options))
-        results, seconds = program.run(feeds, [self._results[name] for name in wanted])
-        self._last = program, seconds
-        return results
+        return self._run(self._wanted(output_names), self._checked(input_feed), run_options)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Array], Any, str], object],
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
+        """Compute outputs in a thread of its own, as ``run`` does.
+
+        Parameters
+        ----------
+        callback : callable
+            ``callback(results, user_data, error)`` in that thread: the outputs and an empty str, or no outputs and
+            what went wrong.
+        """
+        wanted, feeds = self._wanted(output_names), self._checked(input_feed)
+
+        def compute() -> None:
+            results: list[Array] = []
+            said = ""
+            try:
+                results = self._run(wanted, feeds, run_options)
+            except Exception as error:  # whatever it is, the caller hears of it
+                said = str(error) or repr(error)
+            callback(results, user_data, said)
+
+        Thread(target=compute, name="polyconv run_async").start()
+
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
+    ) -> list[OrtValue]:
+        """Compute outputs as ``run`` does, from OrtValues of polyconv or onnxruntime to polyconv's."""
+        return [OrtValue(a) for a in self.run(output_names, input_dict_ort_values, run_options)]
+
+    def io_binding(self) -> IOBinding:
+        """What binds inputs and outputs to memory, for ``run_with_iobinding``."""
+        return IOBinding(self, self._fed, [value.name for value in self._outputs])
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """Compute the bound outputs from the bound inputs.
+
+        Raises
+        ------
+        ArgumentError
+            If the binding is another session's, no output is bound, an input is missing, or the memory bound to an
+            output has not its shape and type.
+        """
+        if getattr(iobinding, "session", None) is not self:
+            raise ArgumentError("iobinding is of another session; make one with this session's io_binding()")
+        if not iobinding.outputs:
+            raise ArgumentError("iobinding has no output; bind one with bind_output(name)")
+        feeds = self._checked(iobinding.inputs)
+        iobinding.filled(self._run(self._wanted(list(iobinding.outputs)), feeds, run_options))
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, by ``time.monotonic_ns``; 0 where it did not."""
+        return 0 if self._trace is None else self._trace.start_ns
+
+    def end_profiling(self) -> str:
+        """Write what ran, and when, to a file that trace viewers open; its name, or nothing if nothing is recorded."""
+        trace, self._trace = self._trace, None
+        return "" if trace is None else trace.written(self._session_options.profile_file_prefix)
 
     @property
     def nodes(self) -> tuple[NodeRecord, ...]:
@@ -228,70 +334,80 @@ class InferenceSession:
                 totals[step.segment.engine] = totals.get(step.segment.engine, 0.0) + (time or 0.0)
         return totals
 
+    def _run(self, wanted: Sequence[str], feeds: Mapping[str, Array], run_options: Any) -> list[Array]:
+        """Outputs by name, of inputs that are checked."""
+        overridden = self._defaults.intersection(feeds)
+        program = self._programs.get(overridden)
+        if program is None:
+            assert self._graph is not None  # kept wherever there are defaults
+            program = self._programs.setdefault(overridden, compiled(self._graph, overridden, self._options))
+        began, trace = monotonic_ns(), self._trace
+        results, seconds = program.run(
+            feeds, [self._results[name] for name in wanted], lambda: bool(getattr(run_options, "terminate", False))
+        )
+        if trace is not None:
+            trace.add_run(program, seconds, began)
+        self._last = program, seconds
+        return results
+
+    def _wanted(self, output_names: Sequence[str] | None) -> list[str]:
+        if isinstance(output_names, str | bytes) or not isinstance(output_names, Iterable | None):
+            raise ArgumentError(
+                f"output_names={shorten(output_names)!r} is no list of names; the model's outputs are "
+                f"{shorten(list(self._results))}"
+            )
+        names = [] if output_names is None else [self._output(name) for name in output_names]
+        return names or [value.name for value in self._outputs]
+
     def _output(self, name: str) -> str:
-        known = isinstance(name, str)
-        found = name if known and name in self._results else self._aliases.get(name, "") if known else ""
-        if found not in self._results:
+        found = _known(name, self._results, self._aliases)
+        if found is None:
             raise ArgumentError(
                 f"output_names has {shorten(name)!r}; the model's outputs are {shorten(list(self._results))}"
             )
         return found
 
+    def _input(self, name: str) -> str:
+        found = _known(name, self._by_name, self._aliases)
+        if found is None:
+            known = shorten(list(self._by_name))
+            raise ArgumentError(f"input_feed has {shorten(name)!r}; the model's inputs are {known}")
+        return found
+
+    def _fed(self, name: str, given: Any) -> Array:
+        return fed(self._by_name[self._input(name)], given)
+
     def _checked(self, input_feed: Mapping[str, Any]) -> dict[str, Array]:
-        by_name = {value.name: value for value in self._inputs}
         if not isinstance(input_feed, Mapping):
             raise ArgumentError(
                 f"input_feed is of type {type(input_feed).__name__}; give a dict from the model's inputs, "
-                f"{shorten(list(by_name))}, to arrays"
+                f"{shorten(list(self._by_name))}, to arrays"
             )
         feeds: dict[str, Array] = {}
         for given, array in input_feed.items():
-            name = given if given in by_name else self._aliases.get(given, "")
-            if name not in by_name:
-                raise ArgumentError(
-                    f"input_feed has {shorten(given)!r}; the model's inputs are {shorten(list(by_name))}"
-                )
+            name = self._input(given)
             if name in feeds:
                 raise ArgumentError(f"input_feed has {shorten(name)!r} twice, once as {shorten(given)!r}")
-            feeds[name] = _fed(by_name[name], array)
-        for name in by_name:
+            feeds[name] = fed(self._by_name[name], array)
+        for name in self._by_name:
             if name not in feeds and name not in self._defaults:
                 raise ArgumentError(
-                    f"input_feed lacks {name!r}; the model's inputs are {shorten(list(by_name))}"
+                    f"input_feed lacks {name!r}; the model's inputs are {shorten(list(self._by_name))}"
                 )
         return feeds
 
 
-def read_model(path_or_bytes: str | PathLike[str] | bytes, weights: bytes | None = None) -> Graph:
-    """Read a model file, or the content of one; see ``InferenceSession``."""
-    path: Path | None = None
-    if isinstance(path_or_bytes, bytes | bytearray | memoryview):
-        data = bytes(path_or_bytes)
-    elif isinstance(path_or_bytes, str | PathLike):
-        path = Path(fspath(path_or_bytes))
-        if "\0" in str(path) or path.is_char_device() or path.is_block_device():  # of a device there is no end
-            raise ArgumentError(f"path_or_bytes={shorten(str(path))!r} is no model file; give the path of one")
-        data = path.read_bytes()
-    else:
-        raise ArgumentError(
-            f"path_or_bytes is of type {type(path_or_bytes).__name__}; give a path or a file's bytes"
-        )
-    if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        return read_openvino(data, weights, path)
-    if weights is not None:
-        raise ArgumentError("weights= is the .bin of an OpenVINO IR; an ONNX model takes none")
-    return read_onnx(data, None if path is None else path.parent)
+def _opened(source: Path | bytes, options: SessionOptions, providers: Any, provider_options: Any,
+            keywords: dict[str, Any]) -> InferenceSession:  # fmt: skip
+    return InferenceSession(source, options, providers, provider_options, **keywords)
 
 
-def host_of(graph: Graph) -> Host:
-    """Who runs a graph's other nodes."""
-    return _HOSTS[graph.format][0]
-
-
-def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
-    """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
-    host, views = _HOSTS[graph.format]
-    return compile_graph(graph, overridden, options, host, views)
+def _known(name: Any, known: Container[str], aliases: Mapping[str, str]) -> str | None:
+    """The name that a model's values are kept under; None where it has none such."""
+    if not isinstance(name, str):
+        return None
+    found = name if name in known else aliases.get(name, "")
+    return found if found in known else None
 
 
 def _described(declared: Value, result: str, program: Program) -> Value:
@@ -300,40 +416,3 @@ def _described(declared: Value, result: str, program: Program) -> Value:
     return Value(
         declared.name, declared.type or known.type, declared.dims if declared.dims is not None else known.dims
     )
-
-
-def _fed(value: Value, given: Any) -> Array:
-    """An input as an array of the model's type; its shape fits what the model declares."""
-    element = BY_TYPE.get(value.type)
-    if element is None:  # a sequence or a type the file does not tell: its host looks at it
-        return given  # type: ignore[no-any-return]
-    if isinstance(given, np.ma.MaskedArray):
-        raise ArgumentError(
-            f"the input {value.name!r} is a masked array, whose mask would be lost; give .filled(...)"
-        )
-    try:
-        array = np.asarray(given)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(
-            f"the input {value.name!r} cannot be read as an array ({shorten(str(error))}); give a NumPy array"
-        ) from None
-    if element.type == "tensor(string)":
-        fits = array.dtype.kind in "OUST"
-    else:
-        fits = array.dtype == element.numpy or array.dtype.newbyteorder("=") == element.numpy
-    if not fits:
-        raise DtypeError(
-            f"the input {value.name!r} has dtype {array.dtype}, the model wants {element.numpy} "
-            f"({value.type}): convert it with .astype(...)"
-        )
-    if value.dims is not None:
-        agrees = len(array.shape) == len(value.dims) and all(
-            not isinstance(wanted, int) or wanted == got
-            for wanted, got in zip(value.dims, array.shape, strict=True)
-        )
-        if not agrees:
-            raise ArgumentError(
-                f"the input {value.name!r} has shape {array.shape}, the model wants {list(value.dims)}: "
-                f"reshape it"
-            )
-    return native_order(array, f"the input {value.name!r}")

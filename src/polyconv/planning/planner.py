@@ -120,6 +120,9 @@ def _estimated(one: Situation, only: str | None) -> Choice:
                 preparing[name] = row.preparing(ready)
         else:
             refused.append((name, reason))
+    if not costs and only is not None:
+        reason = dict(refused).get(only, "there is no such algorithm")
+        raise Unsupported(f"{only}, the algorithm asked for, cannot compute '{one.problem}': {reason}")
     if not costs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
         raise Unsupported(f"no algorithm can compute '{one.problem}': {reasons}")
@@ -209,4 +212,6 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
             Candidate(name, choice.cycles(name, n) / clock, measured.get(name)) for name in choice.costs
         ),
         conditions="" if decision is None or not measured else f"{decision.conditions}, rigor {decision.rigor}",
+        accuracy="strict" if s.strict else "fast",
+        workspace_limit=s.limit,
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.errors import ArgumentError
+from polyconv.names import advice
 
 __all__ = ["ACTIVATIONS", "Activation", "ActivationRow", "activation"]
 
@@ -157,7 +158,10 @@ def activation(name: str | None, parameters: Sequence[float] | None, *, is_float
         return None
     row = ACTIVATIONS.get(name) if isinstance(name, str) else None
     if row is None:
-        raise ArgumentError(f"activation={name!r} is not known (case counts); choose one of {', '.join(ACTIVATIONS)}")
+        raise ArgumentError(
+            f"activation={name!r} is not known (case counts); choose one of {', '.join(ACTIVATIONS)}"
+            f"{advice('activation', name, ACTIVATIONS)}"
+        )
     if not is_float and not row.integers:
         raise ArgumentError(f"activation={name!r} is not defined on integers; integer results take Relu and Clip")
     if parameters is None:

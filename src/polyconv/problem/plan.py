@@ -6,7 +6,9 @@ It must not know how it was chosen.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 
 from polyconv.problem.problem import Problem
 from polyconv.settings import spelled_bytes
@@ -75,6 +77,10 @@ class Plan:
         All algorithms that were considered, the chosen one among them.
     conditions : str
         Batch, threads and rigor with which times were measured; empty where none were.
+    accuracy : str
+        ``fast`` or ``strict``: the error bounds that were admitted.
+    workspace_limit : int or None
+        Most bytes of workspace that were admitted.
     """
 
     problem: Problem
@@ -93,6 +99,8 @@ class Plan:
     source: str = "estimate"
     candidates: tuple[Candidate, ...] = ()
     conditions: str = ""
+    accuracy: str = "fast"
+    workspace_limit: int | None = None
 
     @property
     def measured(self) -> float | None:
@@ -100,22 +108,41 @@ class Plan:
         return next((c.measured for c in self.candidates if c.algorithm == self.algorithm), None)
 
     def __str__(self) -> str:
-        rows = [
-            ("problem", str(self.problem)),
-            ("algorithm", f"{self.algorithm} for {self.target}, up to {self.threads} thread(s)"),
-            ("chosen", _SOURCES[self.source].format(count=len(self.candidates))),
-            ("arithmetic", self.arithmetic),
-            ("predicted", f"{spelled(self.seconds)} one thread; cycles: "
-             + ", ".join(f"{name} {count:,.0f}" for name, count in self.cycles)),
-            *(() if self.measured is None else (("measured", f"{spelled(self.measured)} {self.conditions}"),)),
-            ("memory", f"workspace {spelled_bytes(self.workspace_bytes)} (+ 64 KiB a thread), "
-             f"packed weights {spelled_bytes(self.packed_bytes)}"),
-            ("error", "exact" if self.error_bound == 0
-             else f"at most {self.error_bound:.2g} x {_SIZES[self.bound_kind]}, plus one rounding"),
-            *(("refused", f"{name}: {reason}") for name, reason in self.refused),
-            *(("note", note) for note in self.notes),
-        ]  # fmt: skip
-        return "\n".join(f"{name:<10}  {text}" for name, text in rows)
+        return "\n".join(f"{name:<10}  {text}" for name, text in self._rows())
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks; what was refused stands folded."""
+        rows = list(self._rows())
+        html = [_row(name, text) for name, text in rows if name != "refused"]
+        refused = "".join(_row("", text) for name, text in rows if name == "refused")
+        more = f"<details><summary>refused: {len(self.refused)}</summary><table>{refused}</table></details>"
+        return f"<table>{''.join(html)}</table>{more if refused else ''}"
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        yield "problem", str(self.problem)
+        yield "algorithm", f"{self.algorithm} for {self.target}, up to {self.threads} thread(s)"
+        yield "chosen", _SOURCES[self.source].format(count=len(self.candidates))
+        limit = "" if self.workspace_limit is None else f", workspace at most {spelled_bytes(self.workspace_limit)}"
+        if limit or self.accuracy != "fast":
+            yield "asked for", f"accuracy {self.accuracy}{limit}"
+        yield "arithmetic", self.arithmetic
+        cycles = ", ".join(f"{name} {count:,.0f}" for name, count in self.cycles)
+        yield "predicted", f"{spelled(self.seconds)} one thread; cycles: {cycles}"
+        if self.measured is not None:
+            yield "measured", f"{spelled(self.measured)} {self.conditions}"
+        workspace, packed = spelled_bytes(self.workspace_bytes), spelled_bytes(self.packed_bytes)
+        yield "memory", f"workspace {workspace} (+ 64 KiB a thread), packed weights {packed}"
+        bound = f"at most {self.error_bound:.2g} x {_SIZES[self.bound_kind]}, plus one rounding"
+        yield "error", "exact" if self.error_bound == 0 else bound
+        for name, reason in self.refused:
+            yield "refused", f"{name}: {reason}"
+        for note in self.notes:
+            yield "note", note
+
+
+def _row(name: str, text: str) -> str:
+    head = f'<th style="text-align: left">{escape(name)}</th>' if name else ""
+    return f'<tr>{head}<td style="text-align: left">{escape(text)}</td></tr>'
 
 
 _SOURCES = {

@@ -81,7 +81,7 @@ class Problem:
     k, s, d : tuple of int
         Kernel extents, strides, dilations per spatial axis.
     pads : tuple of (int, int)
-        Begin and end padding per spatial axis; negative values crop.
+        Begin and end padding per spatial axis; negative values crop.  Of a causal convolution: the past.
     output_padding : tuple of int
         Extra elements at the high end of a transposed convolution.
     o : tuple of int or None
@@ -131,7 +131,8 @@ class Problem:
         fill = object.__setattr__
         fill(self, "s", self.s or (1,) * rank)
         fill(self, "d", self.d or (1,) * rank)
-        fill(self, "pads", self.pads or ((0, 0),) * rank)
+        past = self.op == "causal_conv" and len(self.k) == rank == 1
+        fill(self, "pads", self.pads or (((self.k[0] - 1, 0),) if past else ((0, 0),) * rank))
         fill(self, "output_padding", self.output_padding or (0,) * rank)
         if self.quantisation == Quantisation():
             fill(self, "quantisation", None)
@@ -139,7 +140,27 @@ class Problem:
 
     @staticmethod
     def parse(text: str) -> Problem:
-        """Read a problem from its line of text; ``parse(str(p)) == p``."""
+        """Read a problem from its line of text; ``parse(str(p)) == p``.
+
+        ``op types layout fields``, as in ``conv f32 NCHW n1 c64 i56x56 m64 k3x3 s2 p1 b1 act=Relu``:
+
+        - op: conv, conv_transpose, deform_conv or causal_conv;
+        - types of input, weights and result: ``f32``, ``f16>f32``, ``u8*i8>i32``;
+        - layout: NCHW or NHWC, for any number of spatial axes;
+        - needed: ``n`` batch, ``c`` input channels, ``i`` input extents, ``m`` output channels, ``k`` kernel extents;
+        - by axis, or one for all: ``s`` strides, ``p`` pads (``begin:end`` where they differ), ``d`` dilations,
+          ``op`` output padding, ``y`` output extents where they do not follow;
+        - ``g`` groups, ``b1`` a bias, ``r1`` a residual, ``act=Name(a,b)`` an activation, ``overflow=saturate``;
+        - quantised: zero points ``zx zw zy`` and scales ``sx sw sy``, as in ``zx=t sw=c sy=0.5``;
+        - deformable: ``og`` offset groups, ``mask``.
+
+        docs/problem-text.md has the table, the grammar and examples.
+
+        Raises
+        ------
+        ArgumentError, DtypeError
+            Naming the word that is not understood, or the values that disagree.
+        """
         from polyconv.problem.text import parse
 
         return parse(text)
@@ -389,6 +410,7 @@ def _validate(p: Problem) -> None:
         raise ArgumentError(f"activation {p.activation!r} must be an Activation, with its parameters, or None")
     if not isinstance(p.quantisation, Quantisation | None):
         raise ArgumentError(f"quantisation {p.quantisation!r} must be a Quantisation or None")
+    _check_operator(p)
     if p.is_known:
         if any(e is not None and e < 0 for e in p.out):
             raise ArgumentError(
@@ -408,6 +430,28 @@ def _check_types(p: Problem) -> None:
         raise DtypeError(f"{given} would round sums of f64 down; take f64 for the result, too")
     if p.op == "deform_conv" and floats == {False}:
         raise DtypeError(f"{given} are integers, and a deform_conv reads between its inputs; take floats")
+
+
+def _check_operator(p: Problem) -> None:
+    """Refuse what an operator does not have, which nobody would read."""
+    if p.op != "conv_transpose" and any(p.output_padding):
+        raise ArgumentError(f"output_padding {p.output_padding} is for conv_transpose, not for {p.op}; leave it out")
+    if p.op == "deform_conv":
+        if p.offset_groups < 1 or p.c % p.offset_groups:
+            raise ArgumentError(
+                f"offset_groups={p.offset_groups} must be at least 1 and divide c={p.c} in a deform_conv"
+            )
+    elif p.offset_groups or p.mask:
+        raise ArgumentError(f"offset_groups={p.offset_groups} and mask={p.mask} are for deform_conv, not for {p.op}")
+    if p.op == "causal_conv" and (
+        len(p.i) != 1 or (p.layout, p.s, p.d, p.pads) != ("NCHW", (1,), (1,), ((p.k[0] - 1, 0),))
+    ):
+        raise ArgumentError(
+            f"a causal_conv has one axis, channels first, strides and dilations of 1 and k - 1 pads before the input; "
+            f"this one has layout {p.layout}, k={p.k} s={p.s} d={p.d} pads={p.pads}: leave them out"
+        )
+    if p.quantisation is not None and any(role.is_float for role in (p.x_dtype, p.w_dtype, p.y_dtype)):
+        raise ArgumentError(f"zero points and scales are for integers, the types are {p.x}, {p.w} and {p.y}")
 
 
 def _check_size(p: Problem) -> None:

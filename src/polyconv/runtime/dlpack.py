@@ -1,6 +1,6 @@
-"""A small reader of DLPack capsules, for the one CPU type that NumPy does not read: bfloat16.
+"""What NumPy leaves out of DLPack: the devices by name, and a reader of capsules for bfloat16.
 
-Struct layouts are those of dlpack.h (versions 0 and 1); the memory stays the producer's.
+Struct layouts and numbers are those of dlpack.h (versions 0 and 1); the memory stays the producer's.
 """
 
 from __future__ import annotations
@@ -12,9 +12,36 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["read_bfloat16"]
+__all__ = ["device_name", "device_of", "is_readable", "read_bfloat16"]
 
 _CPU, _BFLOAT = 1, 4
+
+_DEVICES = {
+    1: "CPU", 2: "CUDA", 3: "CUDA host", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 9: "VPI", 10: "ROCm", 11: "ROCm host",
+    12: "extension", 13: "CUDA managed", 14: "oneAPI", 15: "WebGPU", 16: "Hexagon", 17: "MAIA",
+}  # fmt: skip
+_READABLE = (1, 3, 11, 13)
+"""Kinds of devices (DLDeviceType), and those whose memory the CPU reads."""
+
+
+def device_of(guest: Any) -> tuple[int, int] | None:
+    """Kind and number of the device that a guest's memory belongs to; None if it does not say."""
+    try:
+        kind, number = guest.__dlpack_device__()
+        return int(kind), int(number)
+    except Exception:  # each library raises its own for what has no memory
+        return None
+
+
+def is_readable(device: tuple[int, int]) -> bool:
+    """Whether the CPU can read a device's memory."""
+    return device[0] in _READABLE
+
+
+def device_name(device: tuple[int, int]) -> str:
+    """A device as people call it: ``CUDA device 0``."""
+    kind, number = device
+    return f"{_DEVICES.get(kind, f'DLPack kind {kind}')} device {number}"
 
 
 class _Tensor(ctypes.Structure):
@@ -28,7 +55,8 @@ class _Tensor(ctypes.Structure):
 
 def read_bfloat16(guest: Any) -> NDArray[Any] | None:
     """A view of a guest's bfloat16 tensor in CPU memory, or None if it is no such thing."""
-    if not hasattr(guest, "__dlpack__") or int(guest.__dlpack_device__()[0]) != _CPU:
+    device = device_of(guest)
+    if device is None or device[0] != _CPU:
         return None
     capsule = guest.__dlpack__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer

@@ -1,0 +1,76 @@
+"""What a run is fed: anything that holds an array, as an array of the type and shape that the model declares.
+
+It must not know what the model does with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polyconv.errors import ArgumentError, DtypeError
+from polyconv.models.elements import BY_TYPE
+from polyconv.models.graph import Array, Value
+from polyconv.models.limits import shorten
+from polyconv.models.ort_value import OrtValue
+from polyconv.runtime.guests import as_array
+from polyconv.runtime.memory import native_order
+
+__all__ = ["fed"]
+
+
+def fed(value: Value, given: Any) -> Array:
+    """An input as an array of the model's type; its shape fits what the model declares.
+
+    Parameters
+    ----------
+    value : Value
+        What the model declares.
+    given : array_like or OrtValue
+        Lists of numbers take the declared type.
+
+    Raises
+    ------
+    ArgumentError, DtypeError
+        Naming the input and what differs.
+    """
+    if isinstance(given, OrtValue):
+        given = given._value
+    element = BY_TYPE.get(value.type)
+    if element is None:  # a sequence or a type the file does not tell: its host looks at it
+        return given  # type: ignore[no-any-return]
+    name = f"the input {shorten(value.name)!r}"
+    if element.type == "tensor(string)":
+        array = _texts(given, name)
+        fits = array.dtype.kind in "OUST"
+    else:
+        array = _numbers(given, value, element.numpy)
+        fits = array.dtype == element.numpy or array.dtype.newbyteorder("=") == element.numpy
+    if not fits:
+        raise DtypeError(
+            f"{name} has dtype {array.dtype}, the model wants {element.numpy} ({value.type}): convert it with "
+            f".astype(...)"
+        )
+    if value.dims is not None:
+        agrees = len(array.shape) == len(value.dims) and all(
+            not isinstance(wanted, int) or wanted == got
+            for wanted, got in zip(value.dims, array.shape, strict=True)
+        )
+        if not agrees:
+            raise ArgumentError(f"{name} has shape {array.shape}, the model wants {list(value.dims)}: reshape it")
+    return native_order(array, name)
+
+
+def _numbers(given: Any, value: Value, like: np.dtype[Any]) -> Array:
+    try:
+        return as_array(given, shorten(value.name), like)
+    except (ArgumentError, DtypeError) as error:
+        raise type(error)(f"the input {shorten(value.name)!r}: {error}") from None
+
+
+def _texts(given: Any, name: str) -> Array:
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"{name} cannot be read as an array ({shorten(str(error))}); give a NumPy array") from None

@@ -1,0 +1,98 @@
+"""A model in whatever form it is given, as a graph; and a graph made ready to run on the host of its format.
+
+A file's first bytes say what it is, not its name.  It must not know what a node means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from polyconv.errors import ArgumentError
+from polyconv.models.fold import Views
+from polyconv.models.graph import Graph, Value
+from polyconv.models.limits import shorten
+from polyconv.models.onnx_file import read_onnx
+from polyconv.models.onnx_host import onnx_host, onnx_views
+from polyconv.models.openvino_file import read_openvino
+from polyconv.models.openvino_host import openvino_host
+from polyconv.models.operators import Options
+from polyconv.models.program import Program, compile_graph
+from polyconv.models.segment import Host
+
+__all__ = ["Source", "compiled", "host_of", "read_model", "source_of", "with_dimensions"]
+
+Source = Path | bytes
+"""Where a model comes from: a file, or the content of one."""
+
+_HOSTS: Mapping[str, tuple[Host, Views]] = {"onnx": (onnx_host, onnx_views), "openvino": (openvino_host, {})}
+
+
+def source_of(model: Any) -> Source:
+    """A model as a caller gives it: a path, a file's bytes or an ``onnx.ModelProto``.
+
+    Raises
+    ------
+    ArgumentError
+        If it is none of these, a device, or a ModelProto beyond the 2 GiB that can be serialised.
+    """
+    if isinstance(model, str | PathLike):
+        path = Path(fspath(model))
+        if "\0" in str(path) or path.is_char_device() or path.is_block_device():  # of a device there is no end
+            raise ArgumentError(f"path_or_bytes={shorten(str(path))!r} is no model file; give the path of one")
+        return path
+    if isinstance(model, bytes | bytearray | memoryview):
+        return bytes(model)
+    if hasattr(model, "SerializeToString"):
+        try:
+            return bytes(model.SerializeToString())
+        except Exception as error:  # protobuf's own, for more than 2 GiB
+            raise ArgumentError(f"the model cannot be serialised ({error}); save it and give its path") from None
+    raise ArgumentError(
+        f"path_or_bytes is of type {type(model).__name__}; give a path, a file's bytes or an onnx.ModelProto "
+        f"(openvino.save_model writes other models to a file)"
+    )
+
+
+def read_model(model: Any, weights: bytes | None = None) -> Graph:
+    """Read a model; see ``InferenceSession``."""
+    source = source_of(model)
+    path = source if isinstance(source, Path) else None
+    data = source.read_bytes() if isinstance(source, Path) else source
+    if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        return read_openvino(data, weights, path)
+    if weights is not None:
+        raise ArgumentError("weights= is the .bin of an OpenVINO IR; an ONNX model takes none")
+    return read_onnx(data, None if path is None else path.parent)
+
+
+def with_dimensions(graph: Graph, known: Mapping[str, int]) -> Graph:
+    """The graph with dimensions that it leaves open under a name fixed to numbers."""
+    if not known:
+        return graph
+
+    def fixed(value: Value) -> Value:
+        if value.dims is None:
+            return value
+        return replace(value, dims=tuple(known.get(d, d) if isinstance(d, str) else d for d in value.dims))
+
+    return replace(
+        graph,
+        inputs=tuple(map(fixed, graph.inputs)),
+        outputs=tuple(map(fixed, graph.outputs)),
+        stated={name: fixed(value) for name, value in graph.stated.items()},
+    )
+
+
+def host_of(graph: Graph) -> Host:
+    """Who runs a graph's other nodes."""
+    return _HOSTS[graph.format][0]
+
+
+def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
+    """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
+    host, views = _HOSTS[graph.format]
+    return compile_graph(graph, overridden, options, host, views)

@@ -1,0 +1,278 @@
+"""Options of sessions and runs, in onnxruntime's words: what is honoured, and a warning for what is not.
+
+The attributes are onnxruntime's, so that its code sets ours and its objects are taken in their place.  A row of
+``_IGNORED`` says what has no effect here and why; whoever asks for it is told, once a line of code.  It must not
+know models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from enum import IntEnum
+from importlib.util import find_spec
+from typing import Any
+
+from polyconv.errors import ArgumentError, IgnoredWarning, warn
+
+__all__ = [
+    "PROVIDER", "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions",
+    "get_available_providers", "provider_options_of", "warn_of_ignored",
+]  # fmt: skip
+
+PROVIDER = "PolyconvExecutionProvider"
+
+_HOSTS = {"onnxruntime": "CPUExecutionProvider", "openvino": "OpenVINOExecutionProvider"}
+"""Packages that run the nodes which are no convolutions, and what they are called among the providers."""
+
+
+class GraphOptimizationLevel(IntEnum):
+    """How far onnxruntime rewrites a graph; polyconv always fuses and folds all it can."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(IntEnum):
+    """Whether nodes run one after another or side by side; polyconv runs them one after another."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(IntEnum):
+    """In which order nodes run; polyconv takes the file's."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+@dataclass(slots=True)
+class SessionOptions:
+    """Options of a session, with onnxruntime's names.
+
+    Honoured are ``intra_op_num_threads``, ``enable_profiling`` with ``profile_file_prefix``, and free dimensions;
+    results are always deterministic, and memory is neither pooled nor planned ahead.  For what else is set and has
+    no effect a session warns by name.
+
+    Parameters
+    ----------
+    intra_op_num_threads : int
+        Most threads of one node; 0 leaves it to the settings.
+    enable_profiling : bool
+        Record what runs, for ``InferenceSession.end_profiling``.
+    profile_file_prefix : str
+        Path of the file that it writes, to which the time and .json are added.
+    enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse : bool
+        There is no arena here; accepted.
+    execution_mode, execution_order, graph_optimization_level, inter_op_num_threads, optimized_model_filepath
+        Without effect; a session warns where they are not the default.
+    log_severity_level, log_verbosity_level, logid
+        Accepted; polyconv logs to the logger named polyconv.
+    use_deterministic_compute, use_per_session_threads : bool
+        Accepted; results are deterministic in either case.
+    """
+
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_profiling: bool = False
+    execution_mode: Any = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: Any = ExecutionOrder.DEFAULT
+    graph_optimization_level: Any = GraphOptimizationLevel.ORT_ENABLE_ALL
+    inter_op_num_threads: int = 0
+    intra_op_num_threads: int = 0
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    optimized_model_filepath: str = ""
+    profile_file_prefix: str = "polyconv_profile"
+    use_deterministic_compute: bool = False
+    use_per_session_threads: bool = True
+    _entries: dict[str, str] = field(default_factory=dict, init=False)
+    _dimensions: dict[str, int] = field(default_factory=dict, init=False)
+    _providers: dict[str, dict[str, str]] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def of(cls, given: Any) -> SessionOptions:
+        """A copy of options that someone may change later: ours, or any object that has some of the attributes."""
+        made = cls()
+        if given is None:
+            return made
+        if isinstance(given, SessionOptions):
+            return given.copy()
+        known = [row for row in fields(cls) if row.init and hasattr(given, row.name)]
+        if not known:
+            raise ArgumentError(
+                f"sess_options is of type {type(given).__name__}; give a SessionOptions of polyconv or onnxruntime"
+            )
+        for row in known:
+            setattr(made, row.name, _own(row, getattr(given, row.name)))
+        return made
+
+    def copy(self) -> SessionOptions:
+        """The same options, which later changes do not reach."""
+        own = {row.name: _own(row, getattr(self, row.name)) for row in fields(self) if row.init}
+        made = SessionOptions(**own)
+        made._entries, made._dimensions = dict(self._entries), dict(self._dimensions)
+        made._providers = {name: dict(options) for name, options in self._providers.items()}
+        return made
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Keep an entry of onnxruntime's configuration; none has an effect here."""
+        self._entries[str(key)] = str(value)
+
+    def get_session_config_entry(self, key: str) -> str:
+        """Value of a kept entry."""
+        return _entry(self._entries, key, "SessionOptions")
+
+    def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
+        """Fix a dimension that the model leaves open under a name."""
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ArgumentError(f"the dimension {name!r} is overridden by {value!r}; give a whole number, at least 0")
+        self._dimensions[str(name)] = value
+
+    def add_provider(self, name: str, options: Mapping[str, Any] | None = None) -> None:
+        """Ask for a provider, as the session's ``providers`` does."""
+        self._providers[name] = {str(k): str(v) for k, v in (options or {}).items()}
+
+    def has_providers(self) -> bool:
+        """Whether ``add_provider`` was called."""
+        return bool(self._providers)
+
+    @property
+    def providers(self) -> dict[str, dict[str, str]]:
+        """Providers that were added, with their options."""
+        return provider_options_of(list(self._providers.items()), None)
+
+    @property
+    def free_dimensions(self) -> Mapping[str, int]:
+        """Dimensions that were overridden."""
+        return self._dimensions
+
+
+@dataclass(slots=True)
+class RunOptions:
+    """Options of one run, with onnxruntime's names.
+
+    Parameters
+    ----------
+    terminate : bool
+        Set while a run is under way, it ends before its next step with an ``Error``.
+    log_severity_level, log_verbosity_level, logid, only_execute_path_to_fetches
+        Accepted; only what the wanted outputs need is ever computed.
+    """
+
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    only_execute_path_to_fetches: bool = False
+    terminate: bool = False
+    _entries: dict[str, str] = field(default_factory=dict, init=False)
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Keep an entry of onnxruntime's configuration; none has an effect here."""
+        self._entries[str(key)] = str(value)
+
+    def get_run_config_entry(self, key: str) -> str:
+        """Value of a kept entry."""
+        return _entry(self._entries, key, "RunOptions")
+
+
+def _entry(entries: Mapping[str, str], key: str, owner: str) -> str:
+    if key not in entries:
+        raise ArgumentError(f"{owner} has no entry {key!r}; it has {', '.join(entries) or 'none'}")
+    return entries[key]
+
+
+def _own(row: Field[Any], value: Any) -> Any:
+    """The value of an option; one of onnxruntime's enumerations becomes ours."""
+    if not isinstance(row.default, IntEnum):
+        return value
+    kind = type(row.default)
+    try:
+        return kind(int(value))
+    except (TypeError, ValueError):
+        names = ", ".join(kind.__members__)
+        raise ArgumentError(f"sess_options.{row.name}={value!r} is none of {names}; give one of them") from None
+
+
+_IGNORED = {
+    "optimized_model_filepath": "no optimised model is written",
+    "graph_optimization_level": "graphs are always fused and folded in the same way",
+    "execution_mode": "nodes run one after another, each on all threads",
+    "execution_order": "nodes run in the order of the file",
+    "inter_op_num_threads": "nodes run one after another, each on all threads",
+}
+"""Options without effect, and why."""
+
+
+def warn_of_ignored(options: SessionOptions) -> None:
+    """Name what was asked for and cannot be honoured."""
+    for row in fields(SessionOptions):
+        if row.name in _IGNORED:
+            value = getattr(options, row.name)
+            if value != row.default:
+                shown = value.name if isinstance(value, IntEnum) else repr(value)
+                warn(f"sess_options.{row.name}={shown} has no effect: {_IGNORED[row.name]}", IgnoredWarning)
+    for key, entry in options._entries.items():
+        warn(f"the session option {key!r}={entry!r} is onnxruntime's and has no effect", IgnoredWarning)
+
+
+def get_available_providers() -> list[str]:
+    """Who can run nodes here, as sessions name them: polyconv, and what is installed for the other nodes."""
+    return [PROVIDER, *(name for package, name in _HOSTS.items() if find_spec(package) is not None)]
+
+
+def provider_options_of(providers: Sequence[Any] | None, options: Sequence[Any] | None) -> dict[str, dict[str, str]]:
+    """Providers that a caller names, with their options; convolutions run on polyconv all the same.
+
+    Parameters
+    ----------
+    providers : sequence of str or of (str, dict), optional
+    options : sequence of dict, optional
+        One for each of ``providers``, which are names then.
+
+    Raises
+    ------
+    ArgumentError
+        If they are no such sequences.
+    """
+    if providers is None:
+        return {}
+    if isinstance(providers, str) or not isinstance(providers, Sequence):
+        raise ArgumentError(f"providers={providers!r} must be a list, of names or (name, options) pairs")
+    if options is not None:
+        if not isinstance(options, Sequence) or len(options) != len(providers):
+            raise ArgumentError(f"provider_options={options!r} must be a list, a dict for each of {list(providers)}")
+        if not all(isinstance(name, str) for name in providers):
+            raise ArgumentError(f"providers={list(providers)} must be names where provider_options are given")
+        pairs = list(zip(providers, options, strict=True))
+    else:
+        pairs = [(row, {}) if isinstance(row, str) else row for row in providers]
+    found: dict[str, dict[str, str]] = {}
+    for pair in pairs:
+        match pair:
+            case (str(name), dict(given)) if name not in found:
+                found[name] = {str(key): str(value) for key, value in given.items()}
+            case (str(name), dict()):
+                warn(f"the provider {name!r} is named twice; the first one counts", IgnoredWarning)
+            case _:
+                raise ArgumentError(f"providers={list(providers)} has {pair!r}; give names or (name, options) pairs")
+    _warn_of_unknown(found)
+    return found
+
+
+def _warn_of_unknown(found: Mapping[str, object]) -> None:
+    available = get_available_providers()
+    for name in found:
+        if name not in available and name != "CPUExecutionProvider":  # everything runs on the CPU
+            warn(
+                f"the provider {name!r} is not available and has no effect: convolutions run on {PROVIDER}, other "
+                f"nodes on {', '.join(available[1:]) or 'NumPy'}",
+                IgnoredWarning,
+            )
