@@ -50,8 +50,10 @@ PLATFORMS = [*(f"manylinux_2_{minor}_aarch64" for minor in range(35, 16, -1)), "
 TESTS = (
     "tests/kernels/test_moves.py", "tests/kernels/test_mathfn.py", "tests/runtime/test_float_environment.py",
     "tests/runtime/test_call_entry.py", "tests/runtime/test_pool.py",
+    "--deselect", "tests/runtime/test_call_entry.py::test_calls_and_layers_leave_no_memory_behind",
 )  # fmt: skip
-"""Kernels and the runner at work; what the other tests of kernels compile comes out the same on any machine."""
+"""Kernels, the call entry and the pool at work; what the other tests of kernels compile comes out the same on any
+machine, and the test left out measures the memory of the process, most of which is the emulator's."""
 
 
 def main(arguments: Sequence[str]) -> int:
