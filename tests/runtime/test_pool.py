@@ -149,7 +149,8 @@ forever(lambda: busy(big))
 """
 
 LONG = """
-long, big, out = layer(c=256, m=256), image(n=3, c=256, size=96), np.empty((3, 256, 96, 96), np.float32)
+long, big = layer(c=256, m=256), image(n=3, c=256, size=round(96 / patience))
+out = np.empty_like(big)
 long(big, out=out)
 forever(lambda: long(big, out=out))  # from the first turn's end on, through the native entry
 """
@@ -209,7 +210,8 @@ def test_an_interrupt_takes_effect_when_the_call_ends(threads: int, calls_before
 import ctypes
 from polyconv.runtime.threads import CONTROL
 
-big, out = image(n=3, c=256, size=96), np.empty((3, 256, 96, 96), np.float32)
+big = image(n=3, c=256, size=round(96 / patience))
+out = np.empty_like(big)
 long = layer(c=256, m=256, threads={threads})
 expected = layer(c=256, m=256, threads=2)(big)
 for _ in range({calls_before}):
