@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyconv import prepared
 from polyconv.arguments import bias_of
-from polyconv.errors import ArgumentError, DtypeError, Unsupported
+from polyconv.errors import ArgumentError, DtypeError, Unsupported, shown
 from polyconv.names import checked
 from polyconv.operands import check_weights
 from polyconv.problem import plan as described
@@ -146,8 +146,8 @@ class Prepared(Shown):
 
     def plan(self, shape: Sequence[int] | None = None) -> Plan:
         """The plan; the only input shape it has may be given."""
-        if shape is not None and tuple(shape) != self.problem.x_shape:
-            raise ArgumentError(_other_shape(self.problem, tuple(shape)))
+        if shape is not None and (not isinstance(shape, Sequence) or tuple(shape) != self.problem.x_shape):
+            raise ArgumentError(_other_shape(self.problem, shape))
         return replace(self._plan, packed_bytes=self.packed_bytes)
 
     def _part(self, part: Array, y: Array, *, is_head: bool) -> object:
@@ -198,9 +198,9 @@ def _unlike(p: Problem, name: str, is_given: bool, field: str) -> str:
     return f"{name} is missing; the plan's problem '{p}' has {field}: give it"
 
 
-def _other_shape(p: Problem, shape: tuple[int, ...]) -> str:
+def _other_shape(p: Problem, shape: Any) -> str:
     return (
-        f"x has shape {shape}, the plan's problem '{p}' takes {p.x_shape}; make a plan for that shape, or a "
+        f"x has shape {shown(shape)}, the plan's problem '{p}' takes {p.x_shape}; make a plan for that shape, or a "
         f"polyconv.Conv, which takes any"
     )
 

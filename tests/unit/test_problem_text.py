@@ -38,35 +38,46 @@ def test_examples_show_every_operator_and_field() -> None:
         assert any(w.startswith(row.key + row.join) for w in words), row.key
 
 
-@pytest.mark.parametrize("key", [key for key in FIELDS if key != "og"])
+QUANTISED = "conv u8*i8 NCHW n1 c64 i56x56 m64 k3x3"
+PLAIN = {
+    "op": "conv_transpose f32 NCHW n1 c64 i56x56 m64 k3x3 s2",
+    "mask": "deform_conv f32 NCHW n1 c64 i56x56 m64 k3x3 og1",
+    "overflow": "conv u8 NCHW n1 c64 i56x56 m64 k3x3",
+    "zx": QUANTISED, "zw": QUANTISED, "zy": f"{QUANTISED} sx=1.0 sw=1.0 sy=1.0",
+}  # fmt: skip
+"""By field, a text that may have it; others go with ``BASE``."""
+
+TOGETHER = {
+    "og": ("deform_conv f32 NCHW n1 c64 i56x56 m64 k3x3", "offset_groups=0 must be at least 1"),
+    "sx": (f"{QUANTISED} sw=1.0 sy=1.0", "only sw and sy"),
+    "sw": (f"{QUANTISED} sx=1.0 sy=1.0", "only sx and sy"),
+    "sy": (f"{QUANTISED} sx=1.0 sw=1.0", "only sx and sw"),
+}
+"""By field, a text that needs it, and what is said of that without it."""
+
+
+@pytest.mark.parametrize("key", [key for key in FIELDS if key not in TOGETHER])
 def test_each_row_of_the_table_is_what_the_parser_reads(key: str) -> None:
     """The row's example changes the problem, and only its argument; without it holds what the row says."""
     row = FIELDS[key]
-    base = {
-        "op": "conv_transpose f32 NCHW n1 c64 i56x56 m64 k3x3 s2",
-        "mask": "deform_conv f32 NCHW n1 c64 i56x56 m64 k3x3 og1",
-        "overflow": "conv u8 NCHW n1 c64 i56x56 m64 k3x3",
-    }
-    is_quantity = key in ("zx", "zw", "zy", "sx", "sw", "sy")
-    plain = "conv u8*i8 NCHW n1 c64 i56x56 m64 k3x3" if is_quantity else base.get(key, BASE)
-    without = " ".join(w for w in plain.split() if row.absent or w != row.example)
+    without = " ".join(w for w in PLAIN.get(key, BASE).split() if row.absent or w != row.example)
     if not row.absent:
         with pytest.raises(polyconv.ArgumentError, match=f"lacks '{key}'"):
             polyconv.Problem.parse(without)
     problem = polyconv.Problem.parse(f"{without} {row.example}")
     assert row.example in str(problem).split()
-    argument = "quantisation" if is_quantity else row.argument
     if row.absent:
         other = polyconv.Problem.parse(without)
         differing = {f for f in problem.__slots__ if getattr(problem, f) != getattr(other, f)}
-        assert differing == {argument}
+        assert differing == {row.argument if row.argument in problem.__slots__ else "quantisation"}
 
 
-def test_offset_groups_and_nothing_else_make_a_deformable_convolution_whole() -> None:
-    text = "deform_conv f32 NCHW n1 c64 i56x56 m64 k3x3"
-    assert polyconv.Problem.parse(f"{text} {FIELDS['og'].example}").offset_groups == 1
-    with pytest.raises(polyconv.ArgumentError, match="offset_groups=0 must be at least 1"):
+@pytest.mark.parametrize("key", TOGETHER)
+def test_what_an_operator_needs_is_asked_for(key: str) -> None:
+    text, words = TOGETHER[key]
+    with pytest.raises(polyconv.ArgumentError, match=words):
         polyconv.Problem.parse(text)
+    assert FIELDS[key].example in str(polyconv.Problem.parse(f"{text} {FIELDS[key].example}")).split()
 
 
 def test_the_past_of_a_causal_convolution_need_not_be_written() -> None:
@@ -133,7 +144,17 @@ WRONG = [
     f"{BASE} og1",
     f"{BASE} mask",
     f"{BASE} zx=1",
+    f"{BASE} overflow=saturate",
+    "conv u8*i8 NCHW n1 c64 i56x56 m64 k3x3 zy=1.0",
+    "conv f32>i32 NCHW n1 c64 i56x56 m64 k3x3",
+    "conv f32>f64 NCHW n1 c64 i56x56 m64 k3x3",
+    "conv i32>f32 NCHW n1 c64 i56x56 m64 k3x3",
+    "conv f32*f64 NCHW n1 c64 i56x56 m64 k3x3",
+    "conv i16*i8 NCHW n1 c64 i56x56 m64 k3x3",
+    "deform_conv u8 NCHW n1 c64 i56x56 m64 k3x3 og1",
     "deform_conv f32 NCHW n1 c64 i56x56 m64 k3x3 og5",
+    "causal_conv f32 NCHW n1 c4 i9 m4 k4 r1",
+    "causal_conv f32 NCHW n1 c4 i9 m4 k4 y9",
     "causal_conv f32 NCHW n1 c4 i9 m4 k4 p3",
     "causal_conv f32 NCHW n1 c4 i9 m4 k4 s2",
     "causal_conv f32 NCHW n1 c4 i9x9 m4 k4x4",

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from polyconv.errors import ArgumentError
+from polyconv.errors import ArgumentError, shown
 from polyconv.models.elements import BY_NUMPY, BY_ONNX, Element
 from polyconv.models.graph import Array
 from polyconv.runtime.guests import as_array
+from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = ["OrtValue", "at_address", "check_cpu", "check_target"]
 
+_MOST_AXES = 64
 _NOT_AS_NUMPY = (8, 21, 22, 23, 25, 26)
 """Strings, and types of less than a byte, which lie packed elsewhere."""
 
@@ -36,7 +38,7 @@ class OrtValue:
     __slots__ = ("_value",)
 
     def __init__(self, value: Any) -> None:
-        self._value = value if isinstance(value, list | dict) else as_array(value, "value")
+        self._value = value if isinstance(value, list | dict) else native_order(as_array(value, "value"), "value")
 
     @classmethod
     def ortvalue_from_numpy(
@@ -49,7 +51,7 @@ class OrtValue:
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Any, /, onnx_element_type: int) -> OrtValue:
         """Hold the bits of an array as another type of the same size, by its number in ``onnx.TensorProto``."""
-        array, wanted = np.ascontiguousarray(as_array(data, "data")), element_of(onnx_element_type).numpy
+        array, wanted = cls.ortvalue_from_numpy(data).numpy(), element_of(onnx_element_type).numpy
         if array.itemsize != wanted.itemsize:
             raise ArgumentError(f"data has elements of {array.itemsize} bytes, {wanted} has {wanted.itemsize}: cast it")
         return cls(array.view(wanted))
@@ -68,7 +70,9 @@ class OrtValue:
         check_cpu(device_type, device_id)
         if memory_info is not None:
             raise ArgumentError("memory_info chooses an allocator of onnxruntime's; leave it out")
-        return cls(np.zeros(_extents(shape), element_of(element_type).numpy))
+        extents, kind = _extents(shape), element_of(element_type).numpy
+        with allocating(sized("an OrtValue", extents, kind), "ask for less"):
+            return cls(np.zeros(extents, kind))
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
@@ -180,9 +184,14 @@ def element_of(given: Any) -> Element:
 
 
 def _extents(shape: Sequence[int]) -> tuple[int, ...]:
-    if not all(isinstance(e, int | np.integer) and e >= 0 for e in shape):
-        raise ArgumentError(f"shape={list(shape)} must be whole numbers, none of them negative")
-    return tuple(int(e) for e in shape)
+    if not isinstance(shape, Sequence | np.ndarray) or len(shape) > _MOST_AXES:
+        raise ArgumentError(f"shape={shown(shape)} must be a list with a size for each axis, at most {_MOST_AXES}")
+    if not all(isinstance(e, int | np.integer) and 0 <= e < 1 << 62 for e in shape):
+        raise ArgumentError(f"shape={shown(list(shape))} must be whole numbers, none of them negative or beyond 2^62")
+    extents = tuple(int(e) for e in shape)
+    if math.prod(max(1, e) for e in extents) >= 1 << 58:
+        raise ArgumentError(f"shape={shown(list(shape))} is beyond the memory that there can be; ask for less")
+    return extents
 
 
 def at_address(pointer: int, element_type: Any, shape: Sequence[int]) -> Array:

@@ -15,6 +15,7 @@ from typing import Any
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.problem.epilogue import Activation
+from polyconv.problem.operators import check_operator, check_types
 
 __all__ = ["Extent", "Problem", "Quantisation", "effective_kernel", "output_extent"]
 
@@ -375,7 +376,6 @@ def _validate(p: Problem) -> None:
     for role in (p.x, p.w, p.y):
         if role not in DTYPES:
             raise DtypeError(f"dtype {role!r} is not one of {', '.join(DTYPES)}")
-    _check_types(p)
     if p.layout not in ("NCHW", "NHWC"):
         raise ArgumentError(f"layout {p.layout!r} is not NCHW or NHWC")
     if rank < 1:
@@ -410,7 +410,8 @@ def _validate(p: Problem) -> None:
         raise ArgumentError(f"activation {p.activation!r} must be an Activation, with its parameters, or None")
     if not isinstance(p.quantisation, Quantisation | None):
         raise ArgumentError(f"quantisation {p.quantisation!r} must be a Quantisation or None")
-    _check_operator(p)
+    check_operator(p)
+    check_types(p)
     if p.is_known:
         if any(e is not None and e < 0 for e in p.out):
             raise ArgumentError(
@@ -418,40 +419,6 @@ def _validate(p: Problem) -> None:
                 f"larger than the input {p.i} with pads {p.pads}; enlarge the input or the pads"
             )
         _check_size(p)
-
-
-def _check_types(p: Problem) -> None:
-    """Refuse types whose sums are defined nowhere."""
-    given = f"the types {p.x} of x, {p.w} of w and {p.y} of the result"
-    floats = {p.x_dtype.is_float, p.w_dtype.is_float, p.y_dtype.is_float}
-    if len(floats) == 2:
-        raise DtypeError(f"{given} mix floats and integers; make them all of one kind")
-    if p.x == "f64" and p.y != "f64":
-        raise DtypeError(f"{given} would round sums of f64 down; take f64 for the result, too")
-    if p.op == "deform_conv" and floats == {False}:
-        raise DtypeError(f"{given} are integers, and a deform_conv reads between its inputs; take floats")
-
-
-def _check_operator(p: Problem) -> None:
-    """Refuse what an operator does not have, which nobody would read."""
-    if p.op != "conv_transpose" and any(p.output_padding):
-        raise ArgumentError(f"output_padding {p.output_padding} is for conv_transpose, not for {p.op}; leave it out")
-    if p.op == "deform_conv":
-        if p.offset_groups < 1 or p.c % p.offset_groups:
-            raise ArgumentError(
-                f"offset_groups={p.offset_groups} must be at least 1 and divide c={p.c} in a deform_conv"
-            )
-    elif p.offset_groups or p.mask:
-        raise ArgumentError(f"offset_groups={p.offset_groups} and mask={p.mask} are for deform_conv, not for {p.op}")
-    if p.op == "causal_conv" and (
-        len(p.i) != 1 or (p.layout, p.s, p.d, p.pads) != ("NCHW", (1,), (1,), ((p.k[0] - 1, 0),))
-    ):
-        raise ArgumentError(
-            f"a causal_conv has one axis, channels first, strides and dilations of 1 and k - 1 pads before the input; "
-            f"this one has layout {p.layout}, k={p.k} s={p.s} d={p.d} pads={p.pads}: leave them out"
-        )
-    if p.quantisation is not None and any(role.is_float for role in (p.x_dtype, p.w_dtype, p.y_dtype)):
-        raise ArgumentError(f"zero points and scales are for integers, the types are {p.x}, {p.w} and {p.y}")
 
 
 def _check_size(p: Problem) -> None:
