@@ -19,6 +19,8 @@ PROBLEM = "conv f32 NCHW n1 c3 i8x8 m4 k3x3"
 HOOK = """
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it from the start
+
 class Interrupting:
     # sends SIGINT to this process when a module is about to be imported
     def find_spec(self, name, path=None, target=None):

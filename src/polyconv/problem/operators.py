@@ -59,8 +59,8 @@ def check_types(p: Problem) -> None:
     x, w, y = p.x_dtype, p.w_dtype, p.y_dtype
     if x is not w and not {x.name, w.name} <= _BYTES:
         raise DtypeError(f"x is {x.name}, w is {w.name}; give both one type (only u8 and i8 may be mixed)")
-    wider = x.name in ("f16", "bf16") and y.name == "f32"
-    if (x.is_float and y is not x and not wider) or (not x.is_float and y.is_float):
+    summed = {"f16", "bf16", "f32"}  # all of these are summed in f32, which is rounded once
+    if (x.is_float and y is not x and not {x.name, y.name} <= summed) or (not x.is_float and y.is_float):
         raise DtypeError(
             f"a result of {y.name} does not fit inputs of {x.name}; choose {x.name}"
             + (" or f32" if x.name in ("f16", "bf16") else "" if x.is_float else " or another integer")
