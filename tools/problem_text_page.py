@@ -62,7 +62,8 @@ $operators
 
 Types: $types.
 One word is that of input, weights and result; `f16>f32` has a wider result, `u8*i8>i32` other weights too.
-Only u8 and i8 may be mixed. The result of f16 and bf16 may be f32, that of integers any integer.
+Only u8 and i8 may be mixed. The result of floats may be any float type, but that of f64 only f64; that of integers any
+integer type.
 
 Layouts, of input, result and residual: $layouts, whatever the number of spatial axes. The axes
 of the weights are output channels, input channels of a group, kernel in both; of `conv_transpose` input channels,

@@ -33,13 +33,13 @@ def layer() -> polyconv.Conv:
 def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """How often a program was made for an input of some width."""
     count: Counter[int] = Counter()
-    build = prepared.Layer._program
+    build = prepared.Layer.program
 
     def counted(self: Any, s: Any, *more: Any) -> Any:
         count[s.problem.i[-1]] += 1
         return build(self, s, *more)
 
-    monkeypatch.setattr(prepared.Layer, "_program", counted)
+    monkeypatch.setattr(prepared.Layer, "program", counted)
     return count
 
 

@@ -147,7 +147,7 @@ WRONG = [
     f"{BASE} overflow=saturate",
     "conv u8*i8 NCHW n1 c64 i56x56 m64 k3x3 zy=1.0",
     "conv f32>i32 NCHW n1 c64 i56x56 m64 k3x3",
-    "conv f32>f64 NCHW n1 c64 i56x56 m64 k3x3",
+    "conv f64>f32 NCHW n1 c64 i56x56 m64 k3x3",
     "conv i32>f32 NCHW n1 c64 i56x56 m64 k3x3",
     "conv f32*f64 NCHW n1 c64 i56x56 m64 k3x3",
     "conv i16*i8 NCHW n1 c64 i56x56 m64 k3x3",

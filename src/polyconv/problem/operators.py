@@ -59,12 +59,9 @@ def check_types(p: Problem) -> None:
     x, w, y = p.x_dtype, p.w_dtype, p.y_dtype
     if x is not w and not {x.name, w.name} <= _BYTES:
         raise DtypeError(f"x is {x.name}, w is {w.name}; give both one type (only u8 and i8 may be mixed)")
-    summed = {"f16", "bf16", "f32"}  # all of these are summed in f32, which is rounded once
-    if (x.is_float and y is not x and not {x.name, y.name} <= summed) or (not x.is_float and y.is_float):
-        raise DtypeError(
-            f"a result of {y.name} does not fit inputs of {x.name}; choose {x.name}"
-            + (" or f32" if x.name in ("f16", "bf16") else "" if x.is_float else " or another integer")
-        )
+    if x.is_float != y.is_float or (x.name == "f64" and y is not x):
+        fitting = "f64" if x.name == "f64" else "f16, bf16, f32 or f64" if x.is_float else "an integer type"
+        raise DtypeError(f"a result of {y.name} does not fit inputs of {x.name}; choose {fitting}")
     if p.op == "deform_conv" and not x.is_float:
         raise DtypeError(f"a deform_conv computes floats, x is {x.name}; choose f16, bf16, f32 or f64")
     if p.overflow == "saturate" and y.is_float:
