@@ -189,9 +189,10 @@ class _Layout:
     bases: tuple[int, ...]
     workspace: int
 
-    def offset(self, tap: Sequence[int]) -> int:
-        """Bytes from a window's first position to a tap."""
-        return sum(int(t) * step for t, step in zip(tap, self.steps, strict=True))
+    def offsets(self, taps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes from a window's first position to taps, whose positions lie along the last axis."""
+        found: NDArray[np.int64] = taps @ np.array(self.steps)
+        return found
 
 
 def build(f: Field, target: Target, *, threads: int, limit: int | None, check: bool) -> Program:
@@ -397,7 +398,8 @@ def _stage(f: Field, number: int, layout: _Layout, target: Target, keep: list[An
     *outer, down, along = stage.weights.shape if is_dense else (1,) * len(f.axes)
     rows = min(rows, down if is_dense else _LISTED_ROWS)
     vectors = vectors // 2 if stage.tile.blocked else vectors
-    places = [layout.offset((*at, 0, 0)) for at in np.ndindex(*outer)]
+    beside = np.moveaxis(np.indices((*outer, 1, 1)), 0, -1).reshape(-1, len(f.axes))
+    places = layout.offsets(beside).tolist()
     spread = is_last and f.axes[-1].y_stride != f.itemsize[1]
     spec = replace(stage.tile, spread=spread, inside=not is_last, asks=asks and is_last and not spread)
     again = stage.again or Again(stage.weights[:0], np.zeros((0, len(f.axes)), np.int64), stage.source)
@@ -416,7 +418,7 @@ def _stage(f: Field, number: int, layout: _Layout, target: Target, keep: list[An
         "down": down, "along": along, "tap": layout.steps[-1] * (stage.reach[-1] // max(1, along - 1)),
         "places": words(places), "outer": len(places), "constants": _constants(f, stage), "again_surface": again.source,
         "again_count": len(again.weights), "again_down": again_down, "again_along": again_along,
-        "again": _listed(again.weights, [[layout.offset(tap)] for tap in again.taps], np.dtype(np.float64)),
+        "again": _listed(again.weights, layout.offsets(again.taps)[:, None], np.dtype(np.float64)),
     }  # fmt: skip
     return [int(v) for v in fill_words(STAGE, values, keep)]
 
@@ -428,20 +430,14 @@ def _kind(f: Field) -> np.dtype[Any]:
 def _entries(stage: Stage, layout: _Layout, kind: np.dtype[Any]) -> NDArray[np.int64]:
     """Entries of a list of taps, or of pairs of them."""
     sources = stage.sources or (stage.source,) * len(stage.weights)
-    starts = [layout.bases[source] - layout.bases[stage.source] for source in sources]
-    if ENTRY_WORDS[stage.tile.form] == 2:
-        offsets = [[start + layout.offset(tap)] for start, tap in zip(starts, stage.taps, strict=True)]
-    else:
-        offsets = [
-            [start + layout.offset(tap) for tap in pair] for start, pair in zip(starts, stage.taps, strict=True)
-        ]  # fmt: skip
-    return _listed(stage.weights, offsets, kind)
+    starts = np.array(layout.bases)[list(sources)] - layout.bases[stage.source]
+    offsets = layout.offsets(stage.taps).reshape(len(stage.weights), ENTRY_WORDS[stage.tile.form] - 1)
+    return _listed(stage.weights, offsets + starts[:, None], kind)
 
 
-def _listed(weights: NDArray[np.float64], offsets: Sequence[Sequence[int]], kind: np.dtype[Any]) -> NDArray[np.int64]:
+def _listed(weights: NDArray[np.float64], offsets: NDArray[np.int64], kind: np.dtype[Any]) -> NDArray[np.int64]:
     """Entries: offsets, then the weight."""
-    width = len(offsets[0]) + 1 if len(offsets) else 2
-    table = aligned((max(1, len(weights)), width), np.int64)
+    table = aligned((max(1, len(weights)), offsets.shape[1] + 1), np.int64)
     if len(weights):
         table[:, :-1] = offsets
         table[:, -1:].view(kind)[:, :1] = weights[:, None]

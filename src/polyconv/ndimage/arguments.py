@@ -91,9 +91,13 @@ def weights_of(given: Any, *, ndim: int | None = None) -> Array:
 
 def axis_of(given: Any, ndim: int) -> int:
     """An axis, counted from the first."""
-    axis = integer(given, "axis")
+    return _existing(integer(given, "axis"), ndim, f"axis={given}")
+
+
+def _existing(axis: int, ndim: int, spelled: str) -> int:
     if not -ndim <= axis < ndim:
-        raise ArgumentError(f"axis={given} does not exist: input has {ndim} axes, {-ndim} to {ndim - 1}")
+        there = f"{ndim} axes, {-ndim} to {ndim - 1}" if ndim else "no axes"
+        raise ArgumentError(f"{spelled} names axis {axis}, but input has {there}")
     return axis % ndim
 
 
@@ -102,12 +106,7 @@ def axes_of(given: Any, ndim: int) -> tuple[int, ...]:
     if given is None:
         return tuple(range(ndim))
     wanted = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-    axes = []
-    for one in wanted:
-        axis = integer(one, "axes")
-        if not -ndim <= axis < ndim:
-            raise ArgumentError(f"axes={given} names axis {axis}: input has {ndim} axes, {-ndim} to {ndim - 1}")
-        axes.append(axis % ndim)
+    axes = [_existing(integer(one, "axes"), ndim, f"axes={given}") for one in wanted]
     if len(set(axes)) < len(axes):
         raise ArgumentError(f"axes={given} names an axis twice; name each once")
     return tuple(axes)

@@ -92,7 +92,7 @@ def convolve(input: ArrayLike, weights: ArrayLike, output: Any = None, mode: str
     array([[5, 2, 0, 0],
            [3, 5, 2, 0],
            [0, 3, 5, 2],
-           [0, 0, 3, 1]], dtype=uint8)
+           [0, 0, 3, 4]], dtype=uint8)
     """
     return apply(_window, input, output, cval, accuracy, threads, weights, mode, origin, axes, True)
 

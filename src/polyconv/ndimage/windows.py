@@ -56,8 +56,8 @@ def factors(weights: Weights, tolerance: float) -> tuple[Weights, ...] | None:
 
     Examples
     --------
-    >>> [f.tolist() for f in factors(np.outer([1.0, 2, 1], [-2.0, 0, 2]), 0.0)]
-    [[1.0, 2.0, 1.0], [-2.0, 0.0, 2.0]]
+    >>> [f.tolist() for f in factors(np.outer([1.0, 2, 1], [4.0, -2, 2]), 0.0)]
+    [[1.0, 2.0, 1.0], [4.0, -2.0, 2.0]]
     """
     if weights.ndim < 2 or not np.isfinite(weights).all() or not weights.any():
         return None
