@@ -2,7 +2,8 @@
 
 ``conv`` and ``conv_transpose`` take arrays, ``Conv`` and ``ConvTranspose`` hold packed weights, ``plan``
 explains a ``Problem``, ``InferenceSession`` runs a model file, ``dialects`` has one callable per
-operator of ONNX, ONNX Runtime and OpenVINO, and ``wisdom`` keeps what measuring found out.
+operator of ONNX, ONNX Runtime and OpenVINO, ``ndimage`` filters pictures and fields, and ``wisdom`` keeps what
+measuring found out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from polyconv.errors import (
 from polyconv.settings import settings
 
 if TYPE_CHECKING:
-    from polyconv import dialects
+    from polyconv import dialects, ndimage
     from polyconv.layer import Conv, ConvTranspose, Plan, conv, conv_transpose, plan
     from polyconv.models.ort_value import OrtValue
     from polyconv.models.session import InferenceSession
@@ -43,8 +44,7 @@ __all__ = [
     "ArgumentError", "Conv", "ConvTranspose", "DtypeError", "Error", "ExecutionMode", "GraphOptimizationLevel",
     "IgnoredWarning", "InferenceSession", "ModelError", "OrtValue", "OutOfMemory", "OverflowWarning", "Plan", "Problem",
     "RunOptions", "SessionOptions", "Unsupported", "conv", "conv_transpose", "dialects", "get_available_providers",
-    "plan",
-    "settings", "wisdom",
+    "ndimage", "plan", "settings", "wisdom",
 ]  # fmt: skip
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -64,7 +64,9 @@ _LATER = {
     for name in names
 }  # fmt: skip
 
-_MODULES = {"dialects": "polyconv.dialects", "wisdom": "polyconv.planning.wisdom"}
+_MODULES = {
+    "dialects": "polyconv.dialects", "ndimage": "polyconv.ndimage", "wisdom": "polyconv.planning.wisdom",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,8 @@ from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = [
-    "Lying", "check_weights", "deformation", "fused", "operand", "result_of", "same_memory", "span", "strides",
+    "Lying", "check_weights", "check_writable", "deformation", "fused", "operand", "result_of", "same_memory",
+    "span", "strides",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -120,15 +121,20 @@ def result_of(p: Problem, out: Any) -> tuple[Any, Array]:
         raise DtypeError(
             f"out has type {array.dtype} where the result is {p.y_dtype.numpy}; pass an array of that type"
         )
+    check_writable(array, "out", shape)
+    return out, array
+
+
+def check_writable(array: Array, name: str, shape: tuple[int, ...]) -> None:
+    """Raise if a result of a shape cannot be written into an array."""
     if array.shape != shape:
-        raise ArgumentError(f"out has shape {array.shape}, the result has {shape}; pass an array of that shape")
+        raise ArgumentError(f"{name} has shape {array.shape}, the result has {shape}; pass an array of that shape")
     if not array.flags.writeable:
-        raise ArgumentError("out is read-only; pass a writable array")
+        raise ArgumentError(f"{name} is read-only; pass a writable array")
     if _overlaps_itself(array):
         raise ArgumentError(
-            f"out has strides {array.strides} for shape {shape}: elements overlap each other; pass a plain array"
+            f"{name} has strides {array.strides} for shape {shape}: elements overlap each other; pass a plain array"
         )
-    return out, array
 
 
 def _overlaps_itself(a: Array) -> bool:

@@ -56,7 +56,7 @@ from polyconv.settings import resolve as setting
 from polyconv.settings import spelled_bytes
 from polyconv.target import Target, target
 
-__all__ = ["Layer", "causal", "compute", "plan"]
+__all__ = ["Layer", "causal", "compute", "plan", "target_in_force"]
 
 Array = NDArray[Any]
 
@@ -79,7 +79,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-def _target() -> Target:
+def target_in_force() -> Target:
+    """What code is made for now; its kernels are kept where settings say."""
     if not objects.has_folder():
         objects.use_folder(setting("cache_dir"))
     return target(setting("target"))
@@ -286,7 +287,8 @@ class Layer:
         """All that the choice of an algorithm depends on."""
         threads = setting("threads") if self._threads is None else self._threads
         strict = self._accuracy == "strict"
-        return Situation(problem, _target(), self._limit, threads, strict, self._finite, not self._own, self._chance)
+        here = target_in_force()
+        return Situation(problem, here, self._limit, threads, strict, self._finite, not self._own, self._chance)
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
@@ -686,7 +688,7 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
     if not problem.is_known:
         raise ArgumentError(f"'{problem}' has unknown extents; a plan needs all of them: give n and i")
     plain = replace(problem, op="conv") if problem.op == "causal_conv" else problem  # the past is as good as padding
-    s = Situation(plain.fused(), _target(), setting("workspace_limit", workspace_limit),
+    s = Situation(plain.fused(), target_in_force(), setting("workspace_limit", workspace_limit),
                   setting("threads", threads), setting("accuracy", accuracy) == "strict", once=once)  # fmt: skip
     return replace(describe(s, _decided(s, setting("rigor", rigor))), problem=problem)
 

@@ -1,4 +1,4 @@
-"""``polyconv bench``: convolutions measured against every other engine that is installed, or ``--smoke``.
+"""``polyconv bench``: convolutions measured against every other engine that is installed, ``--ndimage`` or ``--smoke``.
 
 What to measure comes from problem lines, files of them, layer sets that come with the package, or a model;
 tables, a JSON document and a report page come out.  How it is measured is the package ``benchmark``'s.
@@ -15,7 +15,7 @@ from polyconv.benchmark import compare, record, sets
 from polyconv.benchmark.record import Document, Row
 from polyconv.benchmark.run import Options, resumed, run
 from polyconv.benchmark.summary import published
-from polyconv.cli import bench_tables, info, render, smoke
+from polyconv.cli import bench_tables, info, pictures, render, smoke
 from polyconv.cli.options import Accuracy, Dim, Files, Semantics, usage
 from polyconv.cli.targets import Level, Match, Sets, Targets, cases_of
 from polyconv.settings import resolve
@@ -48,6 +48,9 @@ FailOver = Annotated[
 Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML page with plots.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of operands, orders and random problems.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Instead: a minute's look at this installation alone.")]
+Ndimage = Annotated[
+    bool, typer.Option("--ndimage", help="Instead: filters of pictures against SciPy's and OpenCV's.")
+]
 Problems = Annotated[int, typer.Option("--problems", min=1, help="With --smoke: random problems for the floor.")]
 Algorithm = Annotated[str, typer.Option("--algorithm", help="With --smoke: algorithm whose floor is measured.")]
 
@@ -73,6 +76,7 @@ def command(
     semantics: Semantics = "onnx",
     seed: Seed = 0,
     smoke_: Smoke = False,
+    ndimage: Ndimage = False,
     problems: Problems = 300,
     algorithm: Algorithm = "generic",
 ) -> None:
@@ -80,10 +84,15 @@ def command(
     if smoke_:
         smoke.show(problems, seed, algorithm, as_json=json_ == "-")
         return
-    if not targets and not set_:
-        raise typer.BadParameter("name what to measure: problems, files of problems, models, --set NAME, or --smoke")
-    cases = usage(sets.select, cases_of(targets or (), set_ or (), inputs, dim, semantics, seed), match)
     file = None if json_ in (None, "-") else Path(str(json_))
+    if ndimage:
+        pictures.show(match, threads, seconds, rounds, seed, as_json=json_ == "-", file=file)
+        return
+    if not targets and not set_:
+        raise typer.BadParameter(
+            "name what to measure: problems, files of problems, models, --set NAME, --ndimage or --smoke"
+        )
+    cases = usage(sets.select, cases_of(targets or (), set_ or (), inputs, dim, semantics, seed), match)
     names = None if peers is None else tuple(word.strip() for word in peers.split(",") if word.strip())
     options = Options(threads, resolve("accuracy", accuracy), target, names, seconds, rounds, seed)
     earlier = usage(resumed, record.load(file), options) if resume and file is not None and file.exists() else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from polyconv.target import Target
 
-__all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "lanes", "pixel_tiles", "run_tiles", "square_tile"]
+__all__ = ["ARITHMETIC", "Arithmetic", "channel_tile", "field_tile", "lanes", "pixel_tiles", "run_tiles", "square_tile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,9 @@ _PIXEL_TILES: dict[str, dict[int, int]] = {
 # Most output channels of the tile that transposes squares of pixels by channels in registers; two such vectors spill.
 _SQUARE_TILES: dict[str, int] = {"avx512": 8, "avx2": 4, "baseline": 4, "neon": 8}
 
+# Rows of outputs, and vectors of each, of the tile of a field: with every line that it reads rows share its vectors.
+_FIELD_TILES: dict[str, tuple[int, int]] = {"avx512": (4, 4), "avx2": (2, 4), "baseline": (2, 3), "neon": (4, 4)}
+
 
 def lanes(target: Target, arithmetic: Arithmetic) -> int:
     """Accumulators in one vector register."""
@@ -97,6 +100,11 @@ def run_tiles(target: Target) -> dict[int, int]:
 def pixel_tiles(target: Target) -> dict[int, int]:
     """Output channels -> most pixel vectors, for the tile whose lanes are pixels."""
     return _PIXEL_TILES[target.level]
+
+
+def field_tile(target: Target) -> tuple[int, int]:
+    """Rows of outputs and vectors of each, of the tile that sums over windows of a field."""
+    return _FIELD_TILES[target.level]
 
 
 def square_tile(target: Target) -> int:

@@ -7,6 +7,7 @@ no algorithm by name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -19,7 +20,8 @@ from polyconv.runtime.clock import cycles_a_second
 from polyconv.runtime.threads import MOST_WORKERS
 
 __all__ = [
-    "Choice", "Decision", "arithmetic_name", "choose", "describe", "of_one_image", "reasons", "threads_for", "waking",
+    "Choice", "Decision", "arithmetic_name", "choose", "describe", "of_one_image", "reasons", "threads_for",
+    "threads_of", "waking",
 ]  # fmt: skip
 
 # Below this a second thread costs more than it brings; below the next, waking one that sleeps does, though it pays for
@@ -161,11 +163,15 @@ def _compared(time: float, other: float) -> str:
 
 
 def threads_for(s: Situation, seconds: float, workspace: int) -> int:
-    """Threads a call will use: fewer for short calls, and as many as the pool has and the workspace limit allows."""
-    alone = seconds < _SHARED_SECONDS and s.chance is None
-    threads = 1 if alone else min(s.threads, MOST_WORKERS + 1)
-    if s.limit is not None and workspace > FREE_BYTES:
-        threads = min(threads, max(1, s.limit // (workspace - FREE_BYTES)))
+    """Threads a call will use; one whose forms are taken by chance is shared, however short it is."""
+    return threads_of(s.threads, s.limit, math.inf if s.chance is not None else seconds, workspace)
+
+
+def threads_of(most: int, limit: int | None, seconds: float, workspace: int) -> int:
+    """Threads for a call: fewer for short calls, and as many as the pool has and the workspace limit allows."""
+    threads = 1 if seconds < _SHARED_SECONDS else min(most, MOST_WORKERS + 1)
+    if limit is not None and workspace > FREE_BYTES:
+        threads = min(threads, max(1, limit // (workspace - FREE_BYTES)))
     return threads
 
 
