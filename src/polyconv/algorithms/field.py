@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.field_driver import STAGE, TILES, WORDS, driver
-from polyconv.algorithms.panel import AXIS
+from polyconv.algorithms.panel import AXIS, Driver
 from polyconv.algorithms.program import FREE_BYTES, Program, fill_words, one_step
 from polyconv.errors import Unsupported
 from polyconv.kernels.field import (
@@ -27,6 +27,9 @@ from polyconv.kernels.field import (
     FILLING,
     FieldLine,
     FieldTile,
+    LineIn,
+    SumAgain,
+    TileOfField,
     field_line,
     field_tiles,
 )
@@ -217,10 +220,11 @@ def build(f: Field, target: Target, *, threads: int, limit: int | None, check: b
     far = math.prod(axis.extent for axis in f.axes) * sum(f.itemsize) > _NEAR_BYTES
     line = FieldLine(f.source, f.panel, f.axes[-1].x_stride != f.itemsize[0], far)
     bring = kernel(
-        f"{line} {lanes}", ("line",), lambda k: field_line(k, "line", line, lanes, f16c=f16c), target, check=check
+        f"{line} {lanes}", {"line": LineIn}, lambda k: field_line(k, "line", line, lanes, f16c=f16c), target,
+        check=check,
     )["line"]  # fmt: skip
     name, wide = f"field {f.panel}", target.vector_bytes
-    address = kernel(name, ("field",), lambda k: driver(k, "field", f.panel, wide), target, check=check)["field"]
+    address = kernel(name, {"field": Driver}, lambda k: driver(k, "field", f.panel, wide), target, check=check)["field"]
     stages: list[int] = []
     for number in range(len(f.stages)):
         stages += _stage(f, number, layout, target, keep, asks=far, check=check)
@@ -404,9 +408,12 @@ def _stage(f: Field, number: int, layout: _Layout, target: Target, keep: list[An
     spec = replace(stage.tile, spread=spread, inside=not is_last, asks=asks and is_last and not spread)
     again = stage.again or Again(stage.weights[:0], np.zeros((0, len(f.axes)), np.int64), stage.source)
     again_down, again_along = again.beyond()
+    defined: dict[str, type[TileOfField] | type[SumAgain]] = dict.fromkeys(TILES, TileOfField)
+    if spec.doubt:
+        defined = {"again": SumAgain, **defined}
     found = kernel(
-        f"{spec} {lanes} {rows}x{vectors}", TILES, lambda k: field_tiles(k, spec, lanes, rows, vectors, f16c=f16c),
-        target, check=check,
+        f"{spec} {lanes} {rows}x{vectors}", defined,
+        lambda k: field_tiles(k, spec, lanes, rows, vectors, f16c=f16c), target, check=check,
     )  # fmt: skip
     values = {
         "source": stage.source, "target": number + 1, "is_last": is_last, "is_blanked": stage.is_blanked,

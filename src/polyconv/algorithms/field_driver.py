@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polyconv.algorithms.panel import Item, Words, axis_record, decode
-from polyconv.kernels.field import FILLING
+from polyconv.algorithms.panel import Driver, Item, Words, axis_record, decode
+from polyconv.kernels.field import FILLING, LineIn, TileOfField
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 
 __all__ = ["STAGE", "SURFACE", "TILES", "WORDS", "driver"]
@@ -87,7 +87,8 @@ def driver(k: Module, name: str, panel: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module; ``panel`` is the element of the panels."""
     kind = Type(panel)
     lanes = vector_bytes // kind.element_bytes
-    with k.function(name, "buffer", "buffer", "int", "buffer") as (frame, table, number, workspace):
+    with k.function(name, Driver) as given:
+        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
         p = Words(k, table, WORDS)
         item = decode(k, p, number, workspace)
         filling = k.load(kind, p.buffer("constants") + FILLING)
@@ -124,10 +125,10 @@ class _Lines:
             offset, target, there = self._further(self.rows, row.index, start)
             place = self.workspace + target
             with k.when(there > 0):
-                k.call(
-                    p.buffer("line"), self.x + offset, record.x_stride, p.buffer("positions"), record.positions,
+                k.call(p.buffer("line"), LineIn(
+                    self.x + offset, record.x_stride, p.buffer("positions"), record.positions,
                     self.item.origin(self.columns), record.inp, place, p.buffer("constants"), p.ahead, self.count,
-                )  # fmt: skip
+                ))  # fmt: skip
             with k.when(there > 0, otherwise=True):
                 _fill(k, place, self.count, self.filling)
 
@@ -198,14 +199,14 @@ class _Tiles:
         skipped = self.wide * stage.columns
         for end, times, begin in ((0, self.wide, k.constant(INT, 0)), (1, self.ends, skipped)):
             with k.when(times > 0):
-                k.call(
-                    k.buffer(stage.buffer("tiles"), (number + end) * 2), panel + begin * column_in, row_in,
+                k.call(k.buffer(stage.buffer("tiles"), (number + end) * 2), TileOfField(
+                    panel + begin * column_in, row_in,
                     stage.buffer("entries"), stage.entry_count, stage.buffer("weights"), stage.down, stage.along,
                     stage.tap, stage.buffer("places"), stage.outer, result + begin * column_out, row_out, column_out,
                     times, self.last, stage.buffer("constants"), again + begin * column_in, row_again,
                     stage.buffer("again"), stage.again_count, stage.again_down, stage.again_along,
                     workspace + self.p.room,
-                )  # fmt: skip
+                ))  # fmt: skip
 
 
 def _blank(k: Module, p: Words, panel: _Surface, workspace: Buffer, filling: Value, wide: Value) -> None:

@@ -15,9 +15,11 @@ from functools import partial
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, narrow, widen
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
+from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
-    "DIVISOR", "DOUBT", "ENTRY_WORDS", "FILLING", "LINE", "TILE", "FieldLine", "FieldTile", "field_line", "field_tiles",
+    "DIVISOR", "DOUBT", "ENTRY_WORDS", "FILLING", "FieldLine", "FieldTile", "LineIn", "SumAgain", "TileOfField",
+    "field_line", "field_tiles",
 ]  # fmt: skip
 
 ENTRY_WORDS = {"dense": 0, "listed": 2, "even": 3, "odd": 3}
@@ -27,20 +29,69 @@ DIVISOR, DOUBT, FILLING = 0, 8, 16
 """Where constants lie: what sums are divided by, how far from a whole number one is in no doubt, and what lies beyond
 a border of constants."""
 
-LINE = ("buffer", "int", "buffer", "int", "int", "int", "buffer", "buffer", "int")
-"""Source at column 0, bytes between its columns, table of the columns that stand for those beyond the ends, place in it
-of the first one after the field (those before it end there), first column, columns of the field; target, constants,
-bytes to what is asked for ahead.  The number of columns to write follows."""
+class LineIn(Signature):
+    """Arguments of a line: where it comes from and goes to.
 
-TILE = (
-    "buffer", "int", "buffer", "int", "buffer", "int", "int", "int", "buffer", "int", "buffer", "int", "int", "int",
-    "int", "buffer", "buffer", "int", "buffer", "int", "int", "int", "buffer",
-)  # fmt: skip
-"""Panel at the first output's first tap, bytes between its rows; entries and their number; dense weights, their rows,
-columns, bytes between columns; places of the outer taps and their number; result, bytes between its rows and columns;
-tiles to walk along the line, lanes of the last one; constants; for sums done again: panel, bytes between its rows,
-entries, their number, rows and columns that a window is longer than 1 (rows -1 if not these alone), and room for a
-vector, then for a number whose level window was summed last, and the sum."""
+    Source at column 0, bytes between its columns; a table of the columns that stand for those beyond the ends, and the
+    place in it of the first one after the field (those before it end there); the first column and the columns of the
+    field; target, constants, bytes to what is asked for ahead, and how many columns to write.
+    """
+
+    source: Buffer
+    step: Int
+    table: Buffer
+    place: Int
+    first: Int
+    columns: Int
+    target: Buffer
+    constants: Buffer
+    ahead: Int
+    count: Int
+
+
+class TileOfField(Signature):
+    """Arguments of a tile: what it sums, and where results go.
+
+    Panel at the first output's first tap, bytes between its rows; entries and their number; dense weights, their
+    rows, columns, bytes between columns; places of the outer taps and their number; result, bytes between its rows and
+    columns; tiles to walk along the line, lanes of the last one; constants; for sums done again: panel, bytes between
+    its rows, entries, their number, rows and columns that a window is longer than 1 (rows -1 if not these alone), and
+    room for a vector, then for a number whose level window was summed last, and the sum.
+    """
+
+    panel: Buffer
+    row: Int
+    entries: Buffer
+    n: Int
+    weights: Buffer
+    down: Int
+    along: Int
+    tap: Int
+    places: Buffer
+    outer: Int
+    y: Buffer
+    y_row: Int
+    y_column: Int
+    times: Int
+    last: Int
+    constants: Buffer
+    panel_again: Buffer
+    row_again: Int
+    entries_again: Buffer
+    n_again: Int
+    down_again: Int
+    along_again: Int
+    room: Buffer
+
+
+class SumAgain(Signature):
+    """Panel at a vector's first tap, entries and their number, constants, and room for the vector."""
+
+    panel: Buffer
+    entries: Buffer
+    n: Int
+    constants: Buffer
+    room: Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +168,7 @@ class FieldTile:
 
 
 def field_line(k: Module, name: str, spec: FieldLine, lanes: int, *, f16c: bool) -> None:
-    """Add ``name(*LINE, count)``: columns ``first`` to ``first + count`` of a line, from beyond its ends if need be.
+    """Add ``name``, a ``LineIn``: columns ``first`` to ``first + count`` of a line, also from beyond its ends.
 
     The table has columns of the field; -1 stands for the constant of the border.
     """
@@ -125,8 +176,9 @@ def field_line(k: Module, name: str, spec: FieldLine, lanes: int, *, f16c: bool)
     kind = vector(spec.panel, lanes)
     memory = kind.of(LLVM_NAMES[spec.source])
     convert = partial(widen, k, dtype=dtype, to=spec.panel, f16c=f16c)
-    with k.function(name, *LINE, "int") as given:
-        source, step, table, place, first, columns, target, constants, ahead, count = given
+    with k.function(name, LineIn) as g:
+        source, step, table, place, first, columns = g.source, g.step, g.table, g.place, g.first, g.columns
+        target, constants, ahead, count = g.target, g.constants, g.ahead, g.count
         filling = k.load(kind.scalar, constants + FILLING)
         head = k.minimum(k.maximum(0 - first, 0), count)
         tail = k.minimum(k.maximum(columns - first, head), count)
@@ -176,23 +228,25 @@ def field_tiles(k: Module, spec: FieldTile, lanes: int, rows: int, vectors: int,
 def _tile(k: Module, name: str, spec: FieldTile, again: _Again | None, lanes: int, rows: int, vectors: int, *,
           ends: bool, f16c: bool) -> None:  # fmt: skip
     kind = vector(spec.panel, lanes)
-    with k.function(name, *TILE) as given:
-        panel, row, entries, n, weights, down, along, tap, places, outer, y, y_row, y_column, times, last, *rest = given
-        constants, panel_again, row_again, *others_again = rest
+    with k.function(name, TileOfField) as g:
+        y_row, y_column, constants = g.y_row, g.y_column, g.constants
         sum_up = _Sums(k, spec, kind, rows, vectors)
         out = _Out(k, spec, kind, y_column, constants, f16c=f16c)
-        with k.loop(0, times, carry=[panel, y, panel_again]) as group:
+        with k.loop(0, g.times, carry=[g.panel, g.y, g.panel_again]) as group:
             at, to, at_again = group.values
             if spec.asks:
                 out.ask(to + y_row * rows, y_row, rows, vectors)
             if spec.form == "dense":
-                sums = sum_up.dense(at, row, weights, down, along, tap, places, outer)
+                sums = sum_up.dense(at, g.row, g.weights, g.down, g.along, g.tap, g.places, g.outer)
             else:
-                sums = sum_up.listed(at, row, entries, n)
-            mask = k.mask(k.select((group.index + 1).equals(times), last, lanes), lanes) if ends else None
+                sums = sum_up.listed(at, g.row, g.entries, g.n)
+            mask = k.mask(k.select((group.index + 1).equals(g.times), g.last, lanes), lanes) if ends else None
             sums = [out.divided(value) for value in sums]
             if again is not None:
-                sums = again.settled(sums, vectors, at_again, row_again, constants, *others_again)
+                sums = again.settled(
+                    sums, vectors, at_again, g.row_again, constants, g.entries_again, g.n_again, g.down_again,
+                    g.along_again, g.room,
+                )  # fmt: skip
             for r in range(rows):
                 for v in range(vectors):
                     out.store(sums[r * vectors + v], to + y_row * r + y_column * (v * lanes), mask)
@@ -389,7 +443,8 @@ class _Again:
         """Add ``name(panel, entries, n, constants, room)``: one vector of sums, stored in the room."""
         k, spec = self.k, self.spec
         slow = FieldTile(spec.panel, False, "listed", "")
-        with k.function(name, "buffer", "buffer", "int", "buffer", "buffer") as (panel, entries, n, constants, room):
+        with k.function(name, SumAgain) as g:
+            panel, entries, n, constants, room = g.panel, g.entries, g.n, g.constants, g.room
             kind = vector("double", self.lanes)
             [value] = _Sums(k, slow, kind, 1, 1).listed(panel, k.constant(INT, 0), entries, n)
             if spec.divided:
@@ -412,7 +467,7 @@ class _Again:
         def again(value: Value, doubt: Value, r: int, v: int) -> Value:
             with k.choice(k.any(doubt) > 0, [value]) as done:
                 place = panel + row * r if r else panel
-                k.call("again", place + v * kind.bytes, entries, n, constants, room)
+                k.call("again", SumAgain(place + v * kind.bytes, entries, n, constants, room))
                 done.next(k.select(doubt, k.load(kind, room), value))
             found: Value = done.results[0]
             return found
@@ -451,7 +506,7 @@ class _Again:
         k, kind = self.k, vector(self.spec.panel, self.lanes)
         number, place = k.load(kind.scalar, panel), room + kind.bytes
         with k.when(k.load(kind.scalar, place).equals(number), otherwise=True):
-            k.call("again", panel, entries, n, constants, room)
+            k.call("again", SumAgain(panel, entries, n, constants, room))
             k.store(number, place)
             k.store(k.load(kind.scalar, room), place + 8)
         return k.broadcast(kind, place + 8)
