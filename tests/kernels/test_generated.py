@@ -18,9 +18,10 @@ from polyconv.kernels import isa
 from polyconv.kernels.convert import LLVM_NAMES, narrow, widen
 from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, lanes
-from polyconv.kernels.language import Module, Type
+from polyconv.kernels.language import Buffer, Module, Type
 from polyconv.kernels.layout import Epilogue
 from polyconv.kernels.point import channel_point_tile, listed_point_tile, pixel_point_tile, square_point_tile
+from polyconv.kernels.signature import Signature
 from polyconv.kernels.tile import channel_tile, pixel_tile
 from polyconv.problem.problem import Problem
 from polyconv.runtime import call, threads
@@ -188,14 +189,19 @@ def test_neon_tiles_with_their_way_out(dtype: str) -> None:
             assert not [line for line in loop.splitlines() if STACK["arm"].search(line)], (make.__name__, rows, vectors)
 
 
+class Doubled(Signature):
+    x: Buffer
+    y: Buffer
+
+
 def test_neon_converts_halves_itself() -> None:
     """Four at a time, in one instruction; bf16 in whole numbers, for few CPUs have more."""
     kind, to = Type("float", 4), TARGETS["neon"]
     for dtype, instructions in (("f16", {"fcvtl", "fcvtn"}), ("bf16", set())):
         k = Module(fma=True, wide=128)
-        with k.function("doubled", "buffer", "buffer") as (x, y):
-            value = widen(k, k.load(kind.of(LLVM_NAMES[dtype]), x), DTYPES[dtype], "float", f16c=to.converts_f16)
-            k.store(narrow(k, value + value, DTYPES[dtype], f16c=to.converts_f16), y)
+        with k.function("doubled", Doubled) as given:
+            value = widen(k, k.load(kind.of(LLVM_NAMES[dtype]), given.x), DTYPES[dtype], "float", f16c=to.converts_f16)
+            k.store(narrow(k, value + value, DTYPES[dtype], f16c=to.converts_f16), given.y)
         code = assembly(k.text(to.triple), to)
         assert set(re.findall(r"\b(b?fcvt\w*)", code)) == instructions
         assert not undefined_symbols(object_code(k.text(to.triple), to))
