@@ -38,7 +38,7 @@ from polyconv.algorithms.program import (
     tile_cycles,
     zeros,
 )
-from polyconv.algorithms.sweep import Sweep, bands, sweeps
+from polyconv.algorithms.sweep import Kinds, Sweep, bands, sweeps
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import Module
@@ -217,12 +217,13 @@ class _Box:
     taps: int
 
 
-def runs(of_output: tuple[int, ...]) -> list[tuple[int, int, int]]:
+def runs(of_output: Kinds) -> list[tuple[int, int, int]]:
     """Neighbours of the same kind: first, number, kind."""
     found, first = [], 0
-    for kind, run in itertools.groupby(of_output):
-        count = len(list(run))
-        found.append((first, count, kind))
+    for kind, run in itertools.groupby(of_output.runs, key=lambda run: run[0]):
+        count = sum(outputs for _, outputs in run)
+        if count:
+            found.append((first, count, kind))
         first += count
     return found
 

@@ -343,7 +343,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     last_vectors = total - (blocks - 1) * vectors
     block_outputs = vectors * lane
     span = (box[-1] - 1) * last.stride + (last.taps - 1) * last.dilation + 1 if last.taps and box[-1] else 0
-    run = Lines(tuple(range(span)), ((0, span, 0),), tuple(t * last.dilation for t in range(last.taps)))
+    run = Lines(range(span), ((0, span, 0),), tuple(t * last.dilation for t in range(last.taps)))
     held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
     pixel = group_in * arith.bytes
     line_bytes = (-(-span * pixel // 64) | 1) * 64  # odd: lines do not share all their sets

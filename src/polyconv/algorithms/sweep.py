@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
+from polyconv.errors import Unsupported
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "Axis", "Bands", "Family", "Lines", "Sweep", "bands", "bands_table", "families", "lines", "mean_taps", "pieces",
-    "residue_lines", "share_met", "sweeps", "whole_bands",
+    "Axis", "Bands", "Family", "Kinds", "Lines", "Sweep", "bands", "bands_table", "families", "lines", "mean_taps",
+    "pieces", "residue_lines", "share_met", "sweeps", "whole_bands",
 ]  # fmt: skip
 
 
@@ -52,7 +54,17 @@ class Axis:
 Sweep = tuple[Axis, ...]
 
 
-Bands = tuple[tuple[range, ...], tuple[int, ...]]
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """A number for every output of an axis, as runs of equal ones: (number, outputs).  There may be 2^33 outputs."""
+
+    runs: tuple[tuple[int, int], ...]
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain.from_iterable(itertools.repeat(kind, count) for kind, count in self.runs)
+
+
+Bands = tuple[tuple[range, ...], Kinds]
 """Ranges of taps of an axis, and for every output which of them it has."""
 
 
@@ -70,13 +82,13 @@ def bands(axes: Sweep, most: int) -> list[Bands]:
 
 def whole_bands(axes: Sweep) -> list[Bands]:
     """All taps for all outputs."""
-    return [((range(axis.taps),), (0,) * axis.out) for axis in axes]
+    return [((range(axis.taps),), Kinds(((0, axis.out),))) for axis in axes]
 
 
 def share_met(axes: Sweep, found: Sequence[Bands]) -> float:
     """Share of the taps of all outputs that bands leave."""
     shares = [
-        sum(len(kinds[kind]) for kind in of_output) / max(1, axis.out * axis.taps)
+        sum(count * len(kinds[kind]) for kind, count in of_output.runs) / max(1, axis.out * axis.taps)
         for axis, (kinds, of_output) in zip(axes, found, strict=False)
     ]
     return math.prod(shares)
@@ -103,14 +115,18 @@ def _met(axis: Axis) -> Bands:
         end = max(first, min(axis.taps, (axis.inp - 1 - at) // axis.dilation + 1))
         return found.setdefault(range(first, end), len(found))
 
-    # all outputs between the edges have all taps
-    last = axis.inp - 1 + axis.pad - (axis.taps - 1) * axis.dilation
-    low = min(axis.out, max(0, -(-axis.pad // axis.stride)))
-    high = max(low, min(axis.out, last // axis.stride + 1))
-    before = [kind(o) for o in range(low)]
-    between = [kind(low)] * (high - low) if low < high else []
-    of_output = (*before, *between, *(kind(o) for o in range(high, axis.out)))
-    return tuple(found), of_output
+    runs = tuple((kind(low), high - low) for low, high in itertools.pairwise(_cuts(axis)))
+    return tuple(found), Kinds(runs)
+
+
+def _cuts(axis: Axis) -> Sequence[int]:
+    """Outputs at which a tap begins or ceases to meet the input, the first output and the end among them."""
+    if axis.out <= 2 * axis.taps:
+        return range(axis.out + 1)
+    shifts = [axis.pad - t * axis.dilation for t in range(axis.taps)]  # output o reads o * stride - shift
+    begins = (-(-shift // axis.stride) for shift in shifts)
+    ends = ((axis.inp - 1 + shift) // axis.stride + 1 for shift in shifts)
+    return sorted({min(max(o, 0), axis.out) for o in (0, axis.out, *begins, *ends)})
 
 
 def mean_taps(axis: Axis) -> float:
@@ -134,8 +150,19 @@ def sweeps(p: Problem) -> tuple[Sweep, ...]:
     return tuple(itertools.product(*_axes(p)))
 
 
+_MOST_SWEEPS = 1 << 16
+"""Each takes about a millisecond to plan, and a place in every table."""
+
+
 def _axes(p: Problem) -> list[list[Axis]]:
     """Phases of every spatial axis."""
+    if p.op == "conv_transpose":
+        count = math.prod(min(s, o or 0) for s, o in zip(p.s, p.out, strict=True))
+        if count > _MOST_SWEEPS:
+            raise Unsupported(
+                f"strides {p.s} make {count} convolutions of this one, each for outputs a stride apart; at most "
+                f"{_MOST_SWEEPS} are computed: lower the strides, and place results with few neighbours yourself"
+            )
     per_axis: list[list[Axis]] = []
     for a, i in enumerate(p.i):
         o = p.out[a]
@@ -185,16 +212,19 @@ def families(p: Problem) -> tuple[Family, ...]:
 def _joined(phases: list[Axis]) -> list[tuple[Axis, list[tuple[Axis, int]]]]:
     """Phases of an axis in groups of equal taps: the axis of a group, and its members with their shifts."""
     groups: list[list[Axis]] = []
+    alike: dict[tuple[int, int, int], list[tuple[list[Axis], int, int]]] = {}  # groups with their least and largest pad
     for axis in phases:
-        for group in groups:
-            one = group[0]
-            pads = [axis.pad, *(m.pad for m in group)]
-            few = 8 * (max(pads) - min(pads)) <= axis.out
-            if axis.taps and (axis.taps, axis.dilation, axis.stride) == (one.taps, one.dilation, one.stride) and few:
+        same = alike.setdefault((axis.taps, axis.dilation, axis.stride), [])
+        for at, (group, least, most) in enumerate(same):
+            least, most = min(least, axis.pad), max(most, axis.pad)
+            if axis.taps and 8 * (most - least) <= axis.out:
                 group.append(axis)
+                same[at] = group, least, most
                 break
         else:
             groups.append([axis])
+            if axis.taps:
+                same.append((groups[-1], axis.pad, axis.pad))
     result = []
     for group in groups:
         pad = max(m.pad for m in group)
@@ -273,6 +303,25 @@ def _phases(out: int, inp: int, k: int, s: int, d: int, begin: int) -> list[Axis
 
 
 @dataclass(frozen=True, slots=True)
+class Positions(Sequence[int]):
+    """The positions that runs of lines (see ``Lines``) stand for, ``stride`` apart within a run; never listed here."""
+
+    runs: tuple[tuple[int, int, int], ...]
+    stride: int
+
+    def __len__(self) -> int:
+        return sum(count for _, count, _ in self.runs)
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain.from_iterable(
+            range(first, first + count * self.stride, self.stride) for _, count, first in self.runs
+        )
+
+    def __getitem__(self, at: Any) -> Any:
+        return tuple(self)[at]
+
+
+@dataclass(frozen=True, slots=True)
 class Lines:
     """The input positions along one axis that a block of outputs needs, each stored once.
 
@@ -281,7 +330,7 @@ class Lines:
 
     Parameters
     ----------
-    positions : tuple of int
+    positions : sequence of int
         Relative input position of every line.
     runs : tuple of (int, int, int)
         First line, number of lines, relative position of the first; lines of a run are one stride apart.
@@ -289,7 +338,7 @@ class Lines:
         Line of each tap for the block's first output.
     """
 
-    positions: tuple[int, ...]
+    positions: Sequence[int]
     runs: tuple[tuple[int, int, int], ...]
     start: tuple[int, ...]
 
@@ -308,7 +357,7 @@ def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
     """
     taps = range(axis.taps) if taps is None else taps
     offsets = {t: divmod(t * axis.dilation, axis.stride) for t in taps}
-    positions: list[int] = []
+    found = 0
     runs: list[tuple[int, int, int]] = []
     start: dict[int, int] = {}
     for residue in sorted({r for _, r in offsets.values()}):
@@ -318,13 +367,13 @@ def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
             if end < len(members) and members[end][0] - members[end - 1][0] <= block:
                 continue
             low, high = members[first][0], members[end - 1][0]
-            base, count = len(positions), high - low + block
-            runs.append((base, count, low * axis.stride + residue))
-            positions += [(low + n) * axis.stride + residue for n in range(count)]
+            count = high - low + block
+            runs.append((found, count, low * axis.stride + residue))
             for q, t in members[first:end]:
-                start[t] = base + q - low
+                start[t] = found + q - low
+            found += count
             first = end
-    return Lines(tuple(positions), tuple(runs), tuple(start[t] for t in taps))
+    return Lines(Positions(tuple(runs), axis.stride), tuple(runs), tuple(start[t] for t in taps))
 
 
 def residue_lines(axis: Axis, residues: int, block: int, left_out: int = 0) -> Lines:
@@ -335,8 +384,8 @@ def residue_lines(axis: Axis, residues: int, block: int, left_out: int = 0) -> L
     inputs of a residue may be left out.
     """
     steps = range(left_out, block + axis.taps - 1 - left_out)
-    positions = tuple(step * axis.dilation + r for step in steps for r in range(residues))
-    runs = tuple((number * residues, residues, step * axis.dilation) for number, step in enumerate(steps))
     if residues == axis.dilation:  # no gaps
-        runs = ((0, len(positions), left_out * axis.dilation),)
-    return Lines(positions, runs, tuple(t * residues for t in range(axis.taps)))
+        runs: tuple[tuple[int, int, int], ...] = ((0, len(steps) * residues, left_out * axis.dilation),)
+    else:
+        runs = tuple((number * residues, residues, step * axis.dilation) for number, step in enumerate(steps))
+    return Lines(Positions(runs, 1), runs, tuple(t * residues for t in range(axis.taps)))

@@ -642,6 +642,9 @@ def turned(s: Situation) -> Situation:
     ))  # fmt: skip
 
 
+_MOST_OUTPUTS = 1 << 22
+
+
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
     p, reason = s.problem, transform_refusal(s)
@@ -649,6 +652,8 @@ def applicable(s: Situation) -> str | None:
         return reason
     if p.c // p.groups < 8 or p.m // p.groups < 8:
         return f"needs 8 channels a group on both sides, this has {p.c // p.groups} and {p.m // p.groups}"
+    if max(e or 0 for e in p.out) > _MOST_OUTPUTS:
+        return f"lists the tiles of an axis, of at most {_MOST_OUTPUTS} outputs"
     if all(plan is None for _, plan in parts(s)):
         return "needs 2 to 5 taps a stride (12 at stride 1) along its last axis with taps, s or d 1, and room"
     return None
