@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -115,6 +116,10 @@ def test_windows_larger_than_the_field(mode: str, extents: tuple[int, ...]) -> N
 def test_a_mode_and_an_origin_for_every_axis() -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((9, 8, 7))
+    for modes in itertools.permutations(("constant", "wrap", "constant", "mirror"), 3):
+        for name, arguments in (("gaussian_filter", [1.5]), ("sobel", [0]), ("prewitt", [1]), ("laplace", [])):
+            call = Call(name, x, arguments, {"mode": modes, "cval": 1.25})
+            np.testing.assert_array_equal(ours(call), scipys(call), err_msg=f"{name} {modes}")
     modes = ("reflect", "wrap", "nearest")
     for name, arguments in (("gaussian_filter", [1.5]), ("sobel", []), ("laplace", []), ("gaussian_laplace", [1.0])):
         call = Call(name, x, arguments, {"mode": modes})

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polyconv.algorithms.panel import Driver, Item, Words, axis_record, decode
-from polyconv.kernels.field import FILLING, LineIn, TileOfField
+from polyconv.kernels.field import FILLING, LineOfField
+from polyconv.kernels.field_sums import TilesOfField
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 
 __all__ = ["STAGE", "SURFACE", "TILES", "WORDS", "driver"]
@@ -88,15 +89,14 @@ def driver(k: Module, name: str, panel: str, vector_bytes: int) -> None:
     kind = Type(panel)
     lanes = vector_bytes // kind.element_bytes
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
+        frame, workspace = given.frame, given.workspace
+        p = Words(k, given.words, WORDS)
+        item = decode(k, p, given.item, workspace)
         filling = k.load(kind, p.buffer("constants") + FILLING)
         wide = k.splat(filling, lanes)
         k.store(k.constant(kind, math.nan), workspace + p.room + vector_bytes)  # no number's window is summed yet
         y, lines = k.buffer(frame, 2), _Lines(k, p, item, k.buffer(frame, 0), workspace, wide)
         stage_words = sum(2 if word.startswith("*") else 1 for word in STAGE)
-
         with k.loop(0, lines.panel.bundles()) as bundle:
             lines.bring(bundle.index)
         with k.loop(0, p.stages) as s:
@@ -125,7 +125,7 @@ class _Lines:
             offset, target, there = self._further(self.rows, row.index, start)
             place = self.workspace + target
             with k.when(there > 0):
-                k.call(p.buffer("line"), LineIn(
+                k.call(p.buffer("line"), LineOfField(
                     self.x + offset, record.x_stride, p.buffer("positions"), record.positions,
                     self.item.origin(self.columns), record.inp, place, p.buffer("constants"), p.ahead, self.count,
                 ))  # fmt: skip
@@ -134,15 +134,21 @@ class _Lines:
 
     def _further(self, axis: Value, place: Value, values: list[Value]) -> list[Value]:
         """Offsets in the field and in the panel along an axis, and whether there is such a line."""
-        k, p = self.k, self.p
-        offset, target, there = values
-        of_axis, at = axis_record(k, p, axis), self.item.origin(axis) + place
-        beyond = k.select(at < 0, at, at - of_axis.inp)
-        with k.choice(at.below(of_axis.inp).equals(0), [at]) as outside:
-            outside.next(k.word(p.buffer("positions"), of_axis.positions + beyond))
-        position = outside.results[0]
+        k, (offset, target, there) = self.k, values
+        position = _position(k, self.p, axis, self.item.origin(axis) + place)
         exists = k.select(position >= 0, there, 0)
-        return [offset + k.maximum(position, 0) * of_axis.x_stride, target + place * self.panel.step(axis), exists]
+        stride = axis_record(k, self.p, axis).x_stride
+        return [offset + k.maximum(position, 0) * stride, target + place * self.panel.step(axis), exists]
+
+
+def _position(k: Module, p: Words, axis: Value, at: Value) -> Value:
+    """Which position of the field stands for one that may lie beyond it; -1 for the border's constant."""
+    record = axis_record(k, p, axis)
+    with k.choice(at.below(record.inp).equals(0), [at]) as outside:
+        beyond = k.select(at < 0, at, at - record.inp)
+        outside.next(k.word(p.buffer("positions"), record.positions + beyond))
+    found: Value = outside.results[0]
+    return found
 
 
 def _fill(k: Module, target: Buffer, count: Value, filling: Value) -> None:
@@ -199,29 +205,32 @@ class _Tiles:
         skipped = self.wide * stage.columns
         for end, times, begin in ((0, self.wide, k.constant(INT, 0)), (1, self.ends, skipped)):
             with k.when(times > 0):
-                k.call(k.buffer(stage.buffer("tiles"), (number + end) * 2), TileOfField(
-                    panel + begin * column_in, row_in,
-                    stage.buffer("entries"), stage.entry_count, stage.buffer("weights"), stage.down, stage.along,
-                    stage.tap, stage.buffer("places"), stage.outer, result + begin * column_out, row_out, column_out,
-                    times, self.last, stage.buffer("constants"), again + begin * column_in, row_again,
-                    stage.buffer("again"), stage.again_count, stage.again_down, stage.again_along,
-                    workspace + self.p.room,
+                k.call(k.buffer(stage.buffer("tiles"), (number + end) * 2), TilesOfField(
+                    panel + begin * column_in, row_in, stage.buffer("entries"), stage.entry_count,
+                    stage.buffer("weights"), stage.down, stage.along, stage.tap, stage.buffer("places"), stage.outer,
+                    result + begin * column_out, row_out, column_out, times, self.last, stage.buffer("constants"),
+                    again + begin * column_in, row_again, stage.buffer("again"), stage.again_count, stage.again_down,
+                    stage.again_along, workspace + self.p.room,
                 ))  # fmt: skip
 
 
 def _blank(k: Module, p: Words, panel: _Surface, workspace: Buffer, filling: Value, wide: Value) -> None:
-    """Put the border's constant where the next stage looks beyond the field."""
+    """Put the border's constant where the next stages look beyond the field and it stands there."""
     rows, columns, item = p.axes - 2, p.axes - 1, panel.item
+
+    def is_there(axis: Value, place: Value) -> Value:
+        with k.choice(panel.left(axis) > 0, [k.constant(INT, 0)]) as needed:
+            needed.next(_position(k, p, axis, item.origin(axis) + place))
+        position: Value = needed.results[0]
+        return position >= 0
 
     def found(axis: Value, place: Value, values: list[Value]) -> list[Value]:
         target, there = values
-        outside = (item.origin(axis) + place).below(axis_record(k, p, axis).inp).equals(0) & (panel.left(axis) > 0)
-        return [target + place * panel.step(axis), k.select(outside, 0, there)]
+        return [target + place * panel.step(axis), k.select(is_there(axis, place), there, 0)]
 
-    record, count = axis_record(k, p, columns), panel.extent(columns)
-    begin = item.origin(columns)
-    head = k.minimum(k.maximum(0 - begin, 0), count)
-    tail = k.minimum(k.maximum(record.inp - begin, head), count)
+    inp, count = axis_record(k, p, columns).inp, panel.extent(columns)
+    head = k.minimum(k.maximum(0 - item.origin(columns), 0), count)
+    tail = k.minimum(k.maximum(inp - item.origin(columns), head), count)
     with k.loop(0, panel.bundles()) as bundle:
         start = panel.split(bundle.index, [panel.base, k.constant(INT, 1)], found)
         with k.loop(0, panel.extent(rows)) as row:
@@ -229,7 +238,6 @@ def _blank(k: Module, p: Words, panel: _Surface, workspace: Buffer, filling: Val
             place = workspace + target
             with k.when(there.equals(0)):
                 _fill(k, place, count, wide)
-            with k.when((there > 0) & (panel.left(columns) > 0)):
-                for low, high in ((k.constant(INT, 0), head), (tail, count)):
-                    with k.loop(low, high) as i:
-                        k.store(filling, place + i.index * filling.type.element_bytes)
+            for low, high in ((k.constant(INT, 0), head), (tail, count)):
+                with k.loop(low, high) as i, k.when(is_there(columns, i.index), otherwise=True):
+                    k.store(filling, place + i.index * filling.type.element_bytes)

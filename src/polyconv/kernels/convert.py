@@ -10,7 +10,7 @@ from __future__ import annotations
 from polyconv.dtypes import Dtype
 from polyconv.kernels.language import Module, Value
 
-__all__ = ["LLVM_NAMES", "narrow", "saturate", "widen"]
+__all__ = ["LLVM_NAMES", "cut", "cut_unsigned", "narrow", "saturate", "widen"]
 
 LLVM_NAMES = {
     "f16": "half", "bf16": "i16", "f32": "float", "f64": "double",
@@ -64,6 +64,23 @@ def saturate(k: Module, value: Value, dtype: Dtype) -> Value:
     high = min(high, 2 ** (bits - 1) - 1)
     value = k.select(value < low, low, value)
     return k.select(value > high, high, value)
+
+
+def cut(k: Module, value: Value, to: str) -> Value:
+    """Cut a float towards zero; beyond the range of ``to``, and for NaN, the least number, as x86 has it."""
+    kind = value.type.of(to)
+    bits = 8 * kind.element_bytes
+    beyond, least = 2.0 ** (bits - 1), -(2 ** (bits - 1))
+    # what is cut may reach below the least number by less than 1, if the float has a fraction there
+    fits = (value > -beyond - 1 if bits == 32 else value >= -beyond) & (value < beyond)
+    return k.select(fits, k.cast("fptosi", k.select(fits, value, 0.0), kind), least)
+
+
+def cut_unsigned(k: Module, value: Value) -> Value:
+    """Cut a float to 64 bits that have no sign: the upper half of the range by what it is more than the lower."""
+    high = value >= 2.0**63
+    found = cut(k, k.select(high, value - 2.0**63, value), "i64")
+    return k.select(high, found ^ -(2**63), found)
 
 
 def _half_to_float(k: Module, value: Value) -> Value:

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.field import Field, build
+from polyconv.algorithms.field import build
+from polyconv.algorithms.field_plan import Field
 from polyconv.algorithms.program import Program
 from polyconv.operands import span
 from polyconv.planning.planner import threads_of, waking

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.field import PANEL_BYTES
+from polyconv.algorithms.field_plan import PANEL_BYTES
 from polyconv.dtypes import of_array
 from polyconv.ndimage.calls import Conditions, Ready, bound
 from polyconv.ndimage.fields import field

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.field import Again, Stage
+from polyconv.algorithms.field_plan import Again, Stage
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.field import FieldTile
+from polyconv.kernels.field_sums import FieldTile
 from polyconv.ndimage.borders import MODES
 from polyconv.ndimage.passes import Pass
 from polyconv.ndimage.windows import Weights, factors, whole_bits
