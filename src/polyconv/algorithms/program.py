@@ -524,10 +524,11 @@ def plane_words(r: Request, sweep: Sweep, held: Sequence[Lines], line_bytes: int
     last, count = sweep[-1], lanes(r.target, r.arith)
     if len(sweep) < 2 or r.x.c == r.x.itemsize or count * r.arith.bytes != row_bytes:
         return {}
-    rows, columns = (Lines(tuple(range(h.count)), ((0, h.count, 0),), h.start) for h in held[-2:])
+    rows, columns = held[-2:]
+    gapless = all(h.runs == ((0, h.count, 0),) for h in held[-2:])
     follow = r.x.spatial[-1] == r.x.itemsize and r.x.spatial[-2] == last.inp * r.x.itemsize
     padded = 0 <= last.pad <= columns.count - last.inp and 0 < rows.count * last.inp <= MOST_LISTED
-    if not (follow and padded and last.stride == sweep[-2].stride == 1 and (rows, columns) == tuple(held[-2:])):
+    if not (follow and padded and last.stride == sweep[-2].stride == 1 and gapless):
         return {}
     spec, lines = Move(r.problem.x, r.arith.accumulator, "pc"), min(rows.count, sweep[-2].inp)
     places = [line * line_bytes + (last.pad + i) * row_bytes for line in range(lines) for i in range(last.inp)]
