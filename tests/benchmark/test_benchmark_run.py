@@ -140,7 +140,7 @@ def _json(path: Path) -> Any:
 
 def test_the_command_writes_tables_and_a_document(bench: Callable[..., Done], tmp_path: Path) -> None:
     file = tmp_path / "run.json"
-    done = bench(*LAYERS, "--peers", "polyconv", *QUICK, "--json", file)
+    done = bench(*LAYERS, "--peers", "polyconv", *QUICK, "--save", file)
     assert done.code == 0, done.err
     assert "tiny grouped" in done.out and "NHWC" in done.out
     content = _json(file)
@@ -151,13 +151,13 @@ def test_the_command_writes_tables_and_a_document(bench: Callable[..., Done], tm
 
 def test_a_regression_ends_with_code_5(bench: Callable[..., Done], tmp_path: Path) -> None:
     file, fast, slow = tmp_path / "run.json", tmp_path / "fast.json", tmp_path / "slow.json"
-    assert bench(LAYERS[0], "--peers", "polyconv", *QUICK, "--json", file).code == 0
+    assert bench(LAYERS[0], "--peers", "polyconv", *QUICK, "--save", file).code == 0
     for path, factor in ((fast, 1e-3), (slow, 1e3)):
         content = _json(file)
         for measure in content["rows"][0]["measures"].values():
             measure |= {key: measure[key] * factor for key in ("seconds", "low", "high")}
         path.write_text(json.dumps(content))
-    again = (LAYERS[0], "--peers", "polyconv", *QUICK, "--json", file, "--resume")
+    again = (LAYERS[0], "--peers", "polyconv", *QUICK, "--save", file, "--resume")
     assert bench(*again, "--compare", fast, "--fail-over", 50).code == 5
     assert bench(*again, "--compare", fast).code == 0
     done = bench(*again, "--compare", slow, "--fail-over", 50)

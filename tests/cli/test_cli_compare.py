@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from polyconv.cli import compare as verb
-from polyconv.models import compare
+from polyconv.models import compare, openvino_host
 from polyconv.models.compare import difference
 from polyconv.models.convolution import ENGINE
 
@@ -120,6 +120,21 @@ def test_a_planted_wrong_node_is_named_and_saved(
         assert any(name.startswith("input ") for name in saved.files)
     said = polyconv("compare", bank / "filter_bank.onnx", *SIZES)
     assert said.code == 4 and f"the first is {planted[0]}" in said.out
+
+
+def test_nothing_compared_is_a_failure(
+    polyconv: Callable[..., Any], bank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks(name: str, package: str | None = None) -> Any:
+        return None if name == "openvino" else find_spec(name, package)
+
+    monkeypatch.setattr(openvino_host, "find_spec", lacks)
+    done = polyconv("compare", bank / "filter_bank.xml")
+    assert done.code == 3
+    assert "none was compared" in done.err and "pip install openvino" in done.err
+    assert "neither a convolution" not in done.err + done.out
+    document = polyconv("compare", bank / "filter_bank.xml", "--json")
+    assert (document.code, document.json["compared"], document.json["differ"]) == (3, 0, 0)
 
 
 def test_differences() -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from polyconv.cli import EXIT_CODES, VERBS, application, check
+from polyconv.cli import EXIT_CODES, VERBS, application, bench, check
 from polyconv.errors import ArgumentError, DtypeError, Error, ModelError, Unsupported
+
+EXAMPLE = "conv f32 NCHW n1 c64 i56x56 m64 k3x3 p1"
 
 
 def test_importing_the_command_line_imports_no_typer() -> None:
@@ -152,3 +154,49 @@ def test_json_is_one_document_without_nan() -> None:
     content = {"a": float("nan"), "b": [float("inf"), 1.5], "c": (Path("x/y"), None, True)}
     spelled = json.dumps(_plain(content), allow_nan=False)
     assert spelled == '{"a": null, "b": [null, 1.5], "c": ["x/y", null, true]}'
+
+
+@pytest.mark.parametrize("words", [["explain", EXAMPLE], ["info"], ["bench", "--help"], ["info", "--json"]])
+def test_a_reader_that_has_enough_is_no_error(words: list[str]) -> None:
+    command = [sys.executable, "-m", "polyconv", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert b"Traceback" not in (said := process.stderr.read()) and b"BrokenPipe" not in said
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("words", [["explain", EXAMPLE], ["check"], ["info"]])
+@pytest.mark.parametrize("columns", [80, 60])
+def test_tables_fit_the_terminal_and_are_not_padded(
+    polyconv: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, words: list[str], columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = polyconv(*words).out
+    assert all(line == line.rstrip() for line in shown.splitlines())
+    monkeypatch.delenv("COLUMNS")
+    piped = polyconv(*words).out
+    assert all(line == line.rstrip() for line in piped.splitlines())
+    if words == ["check"]:
+        assert max(map(len, shown.splitlines())) <= columns < max(map(len, piped.splitlines()))
+
+
+def test_bench_names_the_sets_and_takes_json_like_all(polyconv: Callable[..., Any]) -> None:
+    said = polyconv("bench", "--help").out
+    assert all(name in said for name in ("resnet50", "mobilenet_v2", "unet3d"))
+    done = polyconv("bench", "--set", "resnet50", "--json", "all.json")
+    assert done.code == 2 and "--save all.json" in done.json["error"]["message"]
+
+
+def test_bench_checks_its_files_before_it_measures(
+    polyconv: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for option in ("--save", "--report"):
+        for file, why in ((tmp_path, "is a folder"), (tmp_path / "none" / "x", "no folder")):
+            done = polyconv("bench", "--set", "all", option, file)
+            assert done.code == 2 and option in done.err and why in done.err
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    done = polyconv("bench", "--set", "all", "--report", tmp_path / "all.html")
+    assert done.code == 2 and "matplotlib" in done.err and "polyconv[bench]" in done.err
+    done = polyconv("bench", "--set", "all", "--resume")
+    assert done.code == 2 and "--save" in done.err

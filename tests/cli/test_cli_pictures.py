@@ -24,10 +24,10 @@ def test_a_table_with_ratios(polyconv: Callable[..., Done]) -> None:
 
 def test_the_same_as_a_document(polyconv: Callable[..., Done], tmp_path: Path) -> None:
     file = tmp_path / "filters.json"
-    done = polyconv(*FEW, "--json", file)
+    done = polyconv(*FEW, "--save", file)
     assert done.code == 0
     kept = json.loads(file.read_text())
-    shown = polyconv(*FEW, "--json", "-").json
+    shown = polyconv(*FEW, "--json").json
     for found in (kept, shown):
         assert found["schema_version"] == 1 and found["threads"] == 1
         of_bytes, of_floats = found["filters"]

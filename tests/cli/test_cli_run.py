@@ -14,6 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 from PIL import Image
 
+from polyconv import conv
 from polyconv import plan as plan_of
 from polyconv.cli import saving
 from polyconv.problem.problem import Problem
@@ -189,8 +190,12 @@ def test_explain_a_problem(polyconv: Callable[..., Any]) -> None:
 
     plan = package.plan(Problem.parse(PROBLEM))
     shown = polyconv("explain", PROBLEM)
-    assert (shown.code, shown.err) == (0, "")
-    assert shown.out == f"{plan}\n"
+    assert shown.code == 0 and "made for other problems" in shown.err
+    lines = str(plan).splitlines()
+    assert [line for line in lines if not line.startswith("refused")] == [
+        line for line in shown.out.splitlines() if not line.startswith("refused")
+    ]
+    assert set(shown.out.splitlines()) < set(lines)
     [row] = polyconv("explain", PROBLEM, "--json").json["plans"]
     assert row["problem"] == PROBLEM
     assert row["algorithm"] == plan.algorithm
@@ -282,3 +287,102 @@ def test_an_empty_or_missing_cache_is_no_error(
     assert polyconv("cache", "info", "--json").json["kernels"] == 0
     assert polyconv("cache", "clear").code == 0
     assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--dim", "heigth=8"], ("'heigth'", "did you mean height=8?")),
+        (["--dim", "planes=8"], ("'planes'", "there are height, width")),
+        (["--dim", "height=8", "--dim", "height=9"], ("height=8", "height=9", "disagree")),
+        (["--dim", "height=8", "--input", "photo.png"], ("height=8", "photo.png", "(1, 3, 96, 128)")),
+    ],
+)
+@pytest.mark.parametrize("verb", ["run", "explain", "compare", "tune"])
+def test_dimensions_that_no_input_has_are_refused(
+    polyconv: Callable[..., Any], bank: Path, words: list[str], said: tuple[str, ...], verb: str
+) -> None:
+    words = [str(bank / word) if word == "photo.png" else word for word in words]
+    done = polyconv(verb, bank / "filter_bank.onnx", *words)
+    assert (done.code, done.out) == (2, "")
+    assert all(word in done.err for word in said), done.err
+
+
+def test_dimensions_of_a_fixed_model_are_refused(polyconv: Callable[..., Any], bank: Path) -> None:
+    done = polyconv("explain", bank / "filter_bank.xml", "--dim", "height=480")
+    assert done.code == 2 and "all sizes of this model are fixed" in done.err and "[1, 3, 96, 128]" in done.err
+
+
+@pytest.mark.parametrize("verb", ["run", "explain", "bench", "compare", "tune"])
+def test_a_picture_given_as_a_model_is_called_one(polyconv: Callable[..., Any], bank: Path, verb: str) -> None:
+    done = polyconv(verb, bank / "photo.png")
+    assert done.code == 2 and "is a picture" in done.err and "--input NAME=" in done.err
+
+
+def test_files_that_are_no_models_are_called_what_they_are(polyconv: Callable[..., Any], tmp_path: Path) -> None:
+    arrays = tmp_path / "arrays.npz"
+    np.savez(arrays, a=np.ones(3))
+    content = {
+        "a PNG picture": b"\x89PNG\r\n\x1a\n1234",
+        "a zip archive": arrays.read_bytes(),
+        "a TensorFlow Lite model": b"\x1c\0\0\0TFL3\0\0\0\0",
+        "an HTML page": b"<!DOCTYPE html>\n<html></html>",
+        "a pointer of Git LFS": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+        "no ONNX model": b"nothing like it" * 9,
+    }
+    for what, data in content.items():
+        (tmp_path / "model.onnx").write_bytes(data)
+        done = polyconv("run", tmp_path / "model.onnx")
+        assert done.code == 1 and what in done.err and "model.onnx" in done.err, done.err
+
+
+def test_explain_a_model_has_a_row_a_layer_first(polyconv: Callable[..., Any], bank: Path) -> None:
+    words = ["explain", bank / "filter_bank.onnx", "--dim", "height=16", "--dim", "width=16"]
+    short, long = polyconv(*words), polyconv(*words, "--candidates")
+    problems = {row["problem"] for row in polyconv(*words, "--json").json["plans"]}
+    assert short.out.count("conv") >= len(problems) and "refused" not in short.out
+    assert "16 convolutions, 13 plans" in short.out and "predicted on one thread" in short.out
+    assert long.out.startswith(short.out[: short.out.index("together")])
+    assert long.out.count("chosen      ") == len(problems)
+    assert "computes deform_conv, not conv" not in long.out, "made for other problems"
+
+
+def test_explain_leaves_out_what_could_never_apply(polyconv: Callable[..., Any]) -> None:
+    text = "conv f32 NCHW n1 c64 i56x56 m64 k3x3 p1"
+    done = polyconv("explain", text, "--workspace-limit", "0")
+    named = [line.split()[1].rstrip(":") for line in done.out.splitlines() if line.startswith(("refused", "algorithm"))]
+    assert set(named) == {c.algorithm for c in plan_of(Problem.parse(text)).candidates}
+    assert "bytes of workspace, the limit is 0" in done.out
+
+
+def test_many_files_run_in_batches(polyconv: Callable[..., Any], tmp_path: Path) -> None:
+    info = partial(helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
+    w = numpy_helper.from_array(np.full((2, 3, 3, 3), 0.25, np.float32), "w")
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "one", pads=[1] * 4)
+    pictures = [np.random.default_rng(n).integers(0, 255, (8 + 2 * (n == 3), 9, 3), np.uint8) for n in range(5)]
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture).save(tmp_path / f"p{number}.png")
+    for batch in ("N", 1, 2):
+        graph = helper.make_graph([node], "g", [info("x", shape=[batch, 3, "h", "w"])], [info("y", shape=None)], [w])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        onnx.save(model, tmp_path / "m.onnx")
+        out = tmp_path / f"out{batch}"
+        words = ["run", tmp_path / "m.onnx", "--input", f"x={tmp_path}/p*.png", "--save", out]
+        done = polyconv(*words, "--json")
+        assert done.code == 0, done.err
+        assert [Path(row["files"][0]).name for row in done.json["files"]] == [f"p{n}.png" for n in range(5)]
+        assert "5 files" in polyconv(*words).out
+        for number, picture in enumerate(pictures):
+            x = np.moveaxis(picture.astype(np.float32) / 255, 2, 0)[None]
+            right = conv(x, np.full((2, 3, 3, 3), 0.25, np.float32), pads=1)
+            np.testing.assert_allclose(np.load(out / f"p{number}" / "y.npy"), right, atol=1e-5)
+
+
+def test_patterns_that_make_no_sense(polyconv: Callable[..., Any], bank: Path) -> None:
+    model = bank / "filter_bank.onnx"
+    none = polyconv("run", model, "--input", f"image={bank}/*.gif")
+    assert none.code == 2 and "no file" in none.err
+    alone = polyconv("run", model, "--input", f"image={bank}/photo.png", "--batch", "3")
+    assert alone.code == 2 and "--batch" in alone.err
+    wrong = polyconv("run", bank / "filter_bank.xml", "--input", f"image={bank}/*.png", "--batch", "3")
+    assert wrong.code == 1 and "--batch" in wrong.err

@@ -136,9 +136,9 @@ def test_wisdom_there_and_back(polyconv: Callable[..., Any], own: Path, tmp_path
     assert "2 entries, 2 of use here" in shown.out
     assert polyconv("wisdom", "export", tmp_path / "out.json").code == 0
     assert (tmp_path / "out.json").read_bytes() == own.read_bytes()
-    assert "forgot 1 of 2" in polyconv("wisdom", "forget", "--match", "NHWC").out
+    assert "forgot 1 of 2" in polyconv("wisdom", "forget", "--match", "NHWC", "--yes").out
     assert len(wisdom.read(own)) == 1
-    assert polyconv("wisdom", "forget").code == 0
+    assert polyconv("wisdom", "forget", "-y").code == 0
     assert not own.exists()
     _restart()
     done = polyconv("wisdom", "import", tmp_path / "out.json", "--json").json
@@ -172,7 +172,7 @@ def test_a_bad_file_is_an_error_here_and_a_warning_elsewhere(polyconv: Callable[
     assert polyconv("wisdom", "import", own.parent / "none.json", "--json").json["error"]["code"] == "file"
     _restart()
     assert polyconv("explain", ONE).code == 0
-    assert polyconv("wisdom", "forget").code == 0
+    assert polyconv("wisdom", "forget", "-y").code == 0
     assert not own.exists()
 
 

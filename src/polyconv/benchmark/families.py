@@ -1,4 +1,4 @@
-"""A problem to the family of convolutions it belongs to, and each family's goal.
+"""A problem to the family of convolutions it belongs to.
 
 The table is read from top to bottom and its last row fits everything, so every problem has one family.
 It must not know any measured time.
@@ -26,14 +26,11 @@ class Family:
     ----------
     name : str
         How tables call it.
-    goal : float
-        Geometric mean of the ratio to the best other engine that polyconv aims at.
     holds : callable
         Whether a problem, in its canonical form, is of this kind, if no row above claimed it.
     """
 
     name: str
-    goal: float
     holds: Callable[[Problem], bool]
 
 
@@ -84,22 +81,22 @@ def _is_plain_work(p: Problem) -> bool:
 
 
 FAMILIES: tuple[Family, ...] = (
-    Family("deformable", 1.0, lambda p: p.op == "deform_conv"),
-    Family("int8: dense u8s8", 1.0, lambda p: _has_eight_bits(p) and (p.x, p.w, p.groups) == ("u8", "i8", 1)),
-    Family("int8: s8s8, groups, depthwise", 3.0, _has_eight_bits),
-    Family("f64, f16, integers", 1.5, lambda p: not p.x == p.w == p.y == "f32"),
-    Family("large kernels", 2.0, lambda p: p.op == "conv" and max(p.k) >= _LARGE_KERNEL and not _is_strided(p)),
-    Family("depthwise 3x3, maps above 28", 1.4, lambda p: _is_plain_depthwise(p) and p.k == (3, 3) and _map(p) > 28),
-    Family("depthwise 3x3, maps up to 28", 2.0, lambda p: _is_plain_depthwise(p) and p.k == (3, 3)),
-    Family("depthwise 5x5, 7x7", 1.3, lambda p: _is_plain_depthwise(p) and p.k in ((5, 5), (7, 7))),
-    Family("depthwise 1-D, 3-D, dilated, strided, multiplied", 2.0, _is_depthwise),
-    Family("small groups", 2.5, lambda p: p.groups > 1 and max(p.c, p.m) // p.groups <= _SMALL_GROUP),
-    Family("1-D, 3-D, 5x5, transposed k4s2", 1.7,
+    Family("deformable", lambda p: p.op == "deform_conv"),
+    Family("int8: dense u8s8", lambda p: _has_eight_bits(p) and (p.x, p.w, p.groups) == ("u8", "i8", 1)),
+    Family("int8: s8s8, groups, depthwise", _has_eight_bits),
+    Family("f64, f16, integers", lambda p: not p.x == p.w == p.y == "f32"),
+    Family("large kernels", lambda p: p.op == "conv" and max(p.k) >= _LARGE_KERNEL and not _is_strided(p)),
+    Family("depthwise 3x3, maps above 28", lambda p: _is_plain_depthwise(p) and p.k == (3, 3) and _map(p) > 28),
+    Family("depthwise 3x3, maps up to 28", lambda p: _is_plain_depthwise(p) and p.k == (3, 3)),
+    Family("depthwise 5x5, 7x7", lambda p: _is_plain_depthwise(p) and p.k in ((5, 5), (7, 7))),
+    Family("depthwise 1-D, 3-D, dilated, strided, multiplied", _is_depthwise),
+    Family("small groups", lambda p: p.groups > 1 and max(p.c, p.m) // p.groups <= _SMALL_GROUP),
+    Family("1-D, 3-D, 5x5, transposed k4s2",
            lambda p: _is_small_axes(p) and (p.op == "conv_transpose" or p.c > _FEW_CHANNELS)),
-    Family("1x1, strided, first layers, transposed", 1.05, _is_plain_work),
-    Family("dense 3x3, maps up to 7", 1.45, lambda p: _is_dense_3x3(p) and _map(p) <= 7),
-    Family("dense 3x3", 2.8, _is_dense_3x3),
-    Family("other", 1.0, lambda p: True),
+    Family("1x1, strided, first layers, transposed", _is_plain_work),
+    Family("dense 3x3, maps up to 7", lambda p: _is_dense_3x3(p) and _map(p) <= 7),
+    Family("dense 3x3", _is_dense_3x3),
+    Family("other", lambda p: True),
 )  # fmt: skip
 """All families; the first that holds is a problem's."""
 

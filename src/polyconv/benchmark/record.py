@@ -202,7 +202,7 @@ def load(path: Path) -> Document:
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise ArgumentError(
-            f"{path} is no document of 'polyconv bench --json', version {SCHEMA_VERSION} ({error}); measure anew"
+            f"{path} is no document of 'polyconv bench --save', version {SCHEMA_VERSION} ({error}); measure anew"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""A document to one HTML page that needs nothing else: card, method, summaries, pictures, every layer.
+"""A document to one HTML page that needs nothing else: conditions, summaries, pictures, every layer, method.
 
 Written for a reader who knows the other engines better than we do, so it says what each was asked to do.
 """
@@ -6,11 +6,12 @@ Written for a reader who knows the other engines better than we do, so it says w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
 from polyconv.benchmark.engines import OURS
-from polyconv.benchmark.judge import best_peer, ratio, speed
+from polyconv.benchmark.judge import NOISE, best_peer, ratio, speed
 from polyconv.benchmark.plots import ratio_plot, roofline_plot
 from polyconv.benchmark.record import Document, Measure, Row
 from polyconv.benchmark.summary import Group, summary
@@ -18,12 +19,42 @@ from polyconv.benchmark.summary import Group, summary
 __all__ = ["report"]
 
 _STYLE = """
-body { font: 14px/1.45 sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #222 }
-table { border-collapse: collapse; margin: 1em 0; font-size: 12px }
-th, td { padding: .15em .6em; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top }
+body { font: 14px/1.45 sans-serif; max-width: 78em; margin: 1.5em auto; padding: 0 1em; color: #222 }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; margin: 1em 0; font-size: 12px; font-variant-numeric: tabular-nums }
+th, td { padding: .15em .5em; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top }
 th:first-child, td:first-child, td.text, th.text { text-align: left }
+td:first-child, td.text { overflow-wrap: anywhere }
+.facts td:first-child { white-space: nowrap; overflow-wrap: normal }
+th button { all: unset; cursor: pointer; font-weight: bold } th button:focus-visible { outline: 2px solid #0072b2 }
+th[aria-sort=ascending] button::after { content: " \\2191" }
+th[aria-sort=descending] button::after { content: " \\2193" }
 td.lost { background: #fbe3d6 } td.won { background: #ddeedd }
-svg { max-width: 100%; height: auto } code { font-size: 12px }
+.banner { background: #fff3cd; border-left: .4em solid #d29e00; padding: .5em 1em }
+details { margin: 0 } details p { margin: .2em 0; color: #444 } summary { cursor: pointer }
+svg { max-width: 100%; height: auto } .plot { overflow-x: auto } .plot svg { min-width: 44em } code { font-size: 12px }
+@media (max-width: 60em) { .more { display: none } }
+"""
+
+_SORT = """
+for (const head of document.querySelectorAll("table.sortable th")) {
+  const words = head.textContent, button = document.createElement("button");
+  button.textContent = words; head.textContent = ""; head.append(button);
+  button.onclick = () => {
+    const table = head.closest("table"), at = [...head.parentNode.children].indexOf(head);
+    const down = head.getAttribute("aria-sort") === "ascending";
+    for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const key = row => { const cell = row.children[at]; return cell.dataset.value ?? cell.textContent; };
+    const order = (a, b) => {
+      const [x, y] = [key(a), key(b)], [p, q] = [parseFloat(x), parseFloat(y)];
+      if (isNaN(p) || isNaN(q)) return isNaN(p) && isNaN(q) ? x.localeCompare(y) : isNaN(p) ? 1 : -1;
+      return p - q;
+    };
+    const rows = [...table.tBodies[0].rows].sort(order);
+    table.tBodies[0].append(...(down ? rows.reverse() : rows));
+  };
+}
 """
 
 _METHOD = (
@@ -38,6 +69,9 @@ _METHOD = (
     "is the error of one f32 chain of fused multiply-adds per output. An engine whose error is that of a smaller "
     "type is shown but is no reference. The reference is the fastest of all other engines, whatever layout it was "
     "given: what a call takes to bring its layout into another one is not added to it.",
+    "The share of the peak counts the products of the definition, padding included, against the multiply-adds that the "
+    "CPUs reached in this run. Algorithms that need fewer products (winograd, fft, strassen), or leave out those with "
+    "padding, can pass 100 %. The roofline is the lesser of that peak and of what a large copy allows.",
 )
 
 
@@ -50,92 +84,173 @@ def report(document: Document) -> str:
         With at least one layer.
     """
     parts = [
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>polyconv bench</title><style>{_STYLE}"
-        "</style></head><body><h1>polyconv bench</h1>",
-        f"<p>{escape(document.started)}, {len(document.rows)} layers, {document.options.get('threads')} thread(s), "
-        f"accuracy {escape(str(document.options.get('accuracy')))}. Peaks of the CPUs used: "
-        f"{document.peaks.flops / 1e9:.0f} GFLOP/s (f32 multiply-adds), {document.peaks.bandwidth / 1e9:.1f} GB/s "
-        "(large copy, read and written).</p>",
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'><title>polyconv bench</title>"
+        f"<style>{_STYLE}</style></head><body><h1>polyconv bench</h1>",
+        _conditions(document), _noise(document),
         "<h2>Summary</h2>",
         *(_summary(layout, summary(document.rows, layout)) for layout in OURS),
-        "<h2>Ratio of every layer</h2>", ratio_plot(document),
-        "<h2>Roofline</h2>", roofline_plot(document),
-        "<h2>Layers</h2>", _layers(document),
+        "<h2>Ratio of every layer</h2>", f"<div class='plot'>{ratio_plot(document)}</div>",
+        "<h2>Roofline</h2>", f"<div class='plot'>{roofline_plot(document)}</div>",
+        "<h2>Layers</h2>", "<p>A heading sorts by its column; a layer opens to its problem and all engines.</p>",
+        _layers(document),
         "<h2>Method</h2>", *(f"<p>{escape(text)}</p>" for text in _METHOD),
         "<h2>Engines</h2>", _engines(document),
         "<h2>Machine</h2>", _card({**document.machine, "options": document.options}),
-        "</body></html>",
+        f"<script>{_SORT}</script></body></html>",
     ]  # fmt: skip
     return "\n".join(parts) + "\n"
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], text: Sequence[str] = ()) -> str:
-    """A table of cells that are HTML already; the columns named in ``text`` are set to the left."""
-    classes = [" class='text'" if name in text else "" for name in columns]
-    head = "".join(f"<th{c}>{escape(name)}</th>" for c, name in zip(classes, columns, strict=True))
+def _conditions(document: Document) -> str:
+    """Where, with what, and how loaded it was."""
+    machine, options = document.machine, document.options
+    cpu, cores, versions = (machine.get(title, {}) for title in ("cpu", "cores", "versions"))
+    engines = (f"{name} {facts['version']}".strip() for name, facts in document.engines.items() if not facts["missing"])
+    rows = {
+        "started": document.started,
+        "CPU": f"{cpu.get('name', 'unknown')}, instructions {cpu.get('used', 'unknown')}",
+        "CPUs used": f"{len(document.peaks.cpus)} of {cores.get('affinity', 'unknown')}",
+        "peaks": f"{document.peaks.flops / 1e9:.0f} GFLOP/s of f32 multiply-adds, {document.peaks.bandwidth / 1e9:.1f} "
+                 "GB/s of a large copy, read and written",
+        "load before": cores.get("load average", "unknown"),
+        "rounds": _good_rounds(document),
+        "measured": f"{len(document.rows)} layers, {options.get('threads')} thread(s), accuracy "
+                    f"{options.get('accuracy')}",
+        "engines": ", ".join(engines),
+        "system": f"{versions.get('system', 'unknown')}, Python {versions.get('python', 'unknown')}",
+    }  # fmt: skip
+    return _table(("", ""), [(escape(name), escape(str(value))) for name, value in rows.items()], ("",), kind="facts")
+
+
+def _good_rounds(document: Document) -> str:
+    rounds = [one for row in document.rows for one in row.rounds]
+    good = sum(one.good for one in rounds)
+    return f"{good} of {len(rounds)} undisturbed" if rounds else "none"
+
+
+def _noise(document: Document) -> str:
+    """A banner where layers were measured while the CPUs did something else."""
+    noisy = [row.label for row in document.rows if row.is_noisy]
+    if not noisy:
+        return ""
+    some = ", ".join(noisy[:8]) + (f" and {len(noisy) - 8} more" if len(noisy) > 8 else "")
+    return (
+        f"<p class='banner'><strong>Noisy.</strong> {len(noisy)} of {len(document.rows)} layers had fewer than three "
+        f"undisturbed rounds, because something else used the CPUs; all their rounds were taken: {escape(some)}. "
+        "Measure these again before you rely on them.</p>"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A cell of HTML: its class, and the number or text to sort by where the text is not it."""
+
+    text: str
+    kind: str = ""
+    value: float | str | None = None
+
+    def __str__(self) -> str:
+        kind = f" class='{self.kind}'" if self.kind else ""
+        value = "" if self.value is None else f" data-value='{escape(str(self.value), quote=True)}'"
+        return f"<td{kind}{value}>{self.text}</td>"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str | _Cell]], text: Sequence[str] = (),
+           more: Sequence[str] = (), kind: str = "") -> str:  # fmt: skip
+    """A table of cells that are HTML already.
+
+    Parameters
+    ----------
+    text : sequence of str
+        Columns that are set to the left.
+    more : sequence of str
+        Columns that narrow screens leave out.
+    kind : str
+        Its class: ``sortable`` or ``facts``.
+    """
+    classes = [" ".join(c for c, names in (("text", text), ("more", more)) if name in names) for name in columns]
+    head = "".join(f"<th class='{c}'>{escape(name)}</th>" for c, name in zip(classes, columns, strict=True))
     body = "".join(
-        "<tr>" + "".join(cell if cell.startswith("<td") else f"<td{c}>{cell}</td>"
-                         for c, cell in zip(classes, row, strict=True)) + "</tr>\n"
+        "<tr>" + "".join(_celled(cell, c) for c, cell in zip(classes, row, strict=True)) + "</tr>\n"
         for row in rows
     )  # fmt: skip
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class='wide'><table class='{kind}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
-def _ratio_cell(value: float | None, goal: float = 1.0) -> str:
+def _celled(cell: str | _Cell, kind: str) -> str:
+    made = cell if isinstance(cell, _Cell) else _Cell(cell)
+    return str(replace(made, kind=f"{kind} {made.kind}".strip()))
+
+
+def _ratio_cell(value: float | None) -> _Cell:
     if value is None:
-        return "<td>-</td>"
-    return f"<td class='{'won' if value >= goal else 'lost' if value < 1.0 else ''}'>{value:.2f}</td>"
+        return _Cell("-")
+    return _Cell(f"{value:.2f}", "won" if value >= 1.0 else "lost" if value < NOISE else "", value)
 
 
 def _summary(layout: str, groups: Sequence[Group]) -> str:
     rows = [
         (
             escape(f"{g.kind}: {g.name}" if g.kind == "set" else g.name), f"{g.compared} of {g.count}",
-            _ratio_cell(g.mean, g.goal or 1.0), "-" if g.goal is None else f"{g.goal:g}", _ratio_cell(g.least),
-            str(g.below), str(g.lost), escape(g.slowest),
+            _ratio_cell(g.mean), _ratio_cell(g.least), str(g.below), str(g.lost), escape(g.slowest),
         )
         for g in groups
     ]  # fmt: skip
-    columns = ("", "compared", "geometric mean", "goal", "least", "below 1.0", "below 0.97", "slowest layer")
-    return f"<h3>polyconv {layout}</h3>" + _table(columns, rows, ("slowest layer",))
+    columns = ("", "compared", "geometric mean", "least", "below 1.0", "below 0.97", "slowest layer")
+    return f"<h3>polyconv {layout}</h3>" + _table(
+        columns, rows, ("slowest layer",), ("compared", "below 1.0", "slowest layer")
+    )
 
 
-def _time(measure: Measure | None) -> str:
-    if measure is None:
-        return "-"
-    if measure.seconds is None:
-        return f"<span title='{escape(measure.why, quote=True)}'>-</span>"
-    spread = f"{1e6 * (measure.low or 0):.1f} to {1e6 * (measure.high or 0):.1f} us"
-    spread = "; ".join(word for word in (spread, measure.precision, measure.kernel, measure.remark) if word)
-    return f"<span title='{escape(spread, quote=True)}'>{1e6 * measure.seconds:,.1f}</span>"
+def _microseconds(measure: Measure | None) -> _Cell:
+    if measure is None or measure.seconds is None:
+        return _Cell("-")
+    return _Cell(f"{1e6 * measure.seconds:,.1f}", value=measure.seconds)
 
 
 def _layers(document: Document) -> str:
-    others = [name for name in document.engines if name not in OURS.values()]
-    columns = ["layer", "problem", *(f"{layout} us" for layout in OURS), "GFLOP/s", "of FMA", "of roofline",
-               *(f"ratio {layout}" for layout in OURS), "best", *others, "error", "/ chain", "its error"]  # fmt: skip
-    rows = [_layer(document, row, others) for row in document.rows]
-    return _table(columns, rows, ("problem", "best"))
+    columns = ["layer", "algorithm", *(f"{layout} us" for layout in OURS), *(f"ratio {layout}" for layout in OURS),
+               "fastest other", "its us", "GFLOP/s", "of peak", "of roofline", "error / chain"]  # fmt: skip
+    more = ("algorithm", "NHWC us", "ratio NHWC", "fastest other", "GFLOP/s", "of peak", "of roofline", "error / chain")
+    rows = [_layer(document, row) for row in document.rows]
+    return _table(columns, rows, ("algorithm", "fastest other"), more, "sortable")
 
 
-def _layer(document: Document, row: Row, others: Sequence[str]) -> list[str]:
-    own = row.measures.get(OURS["NCHW"])
+def _layer(document: Document, row: Row) -> list[str | _Cell]:
+    own, best = row.measures.get(OURS["NCHW"]), best_peer(row)
     reached = None if own is None else speed(row, own, document.peaks)
-    found = {layout: ratio(row, layout) for layout in OURS}
-    best = best_peer(row)
     error = None if own is None else own.error
+    shares = () if reached is None else (reached.of_flops, reached.of_bound)
+    ratios = (ratio(row, layout) for layout in OURS)
     return [
-        escape(row.label) + (" (noisy)" if row.is_noisy else ""), f"<code>{escape(row.problem)}</code>",
-        *(_time(row.measures.get(OURS[layout])) for layout in OURS),
-        *(("-",) * 3 if reached is None
-          else (f"{reached.gflops:.0f}", f"{reached.of_flops:.0%}", f"{reached.of_bound:.0%}")),
-        *(_ratio_cell(None if r is None else r.value) for r in found.values()),
-        "-" if best is None else escape(best.engine),
-        *(_time(row.measures.get(name)) for name in others),
-        "-" if error is None else f"{error:.1e}",
+        _Cell(f"<details><summary>{escape(row.label)}{' (noisy)' if row.is_noisy else ''}</summary>"
+              f"{_details(row)}</details>", value=row.label),
+        escape(_algorithms(row)),
+        *(_microseconds(row.measures.get(engine)) for engine in OURS.values()),
+        *(_ratio_cell(None if r is None else r.value) for r in ratios),
+        "-" if best is None else escape(best.engine), _microseconds(best),
+        *(("-",) * 3 if reached is None else (f"{reached.gflops:.0f}", *(f"{share:.0%}" for share in shares))),
         f"{error / row.chain_error:.2f}" if error is not None and row.chain_error else "-",
-        "-" if best is None or best.error is None else f"{best.error:.1e}",
     ]  # fmt: skip
+
+
+def _algorithms(row: Row) -> str:
+    """polyconv's, in both layouts where they differ."""
+    found = (m.kernel for engine in OURS.values() if (m := row.measures.get(engine)) is not None and m.kernel)
+    return ", ".join(dict.fromkeys(found)) or "-"
+
+
+def _details(row: Row) -> str:
+    """The problem, and what is known of every engine on it."""
+    lines = [f"<code>{escape(row.problem)}</code>"]
+    for m in row.measures.values():
+        time = m.why or "not measured" if m.seconds is None else f"{1e6 * m.seconds:,.1f} us"
+        quartiles = f"quartiles {1e6 * (m.low or 0):,.1f} to {1e6 * (m.high or 0):,.1f} us" if m.seconds else ""
+        error = "" if m.error is None else f"error {m.error:.1e}"
+        lines.append(escape(", ".join(w for w in (f"{m.engine}: {time}", quartiles, error, m.precision, m.kernel,
+                                                  m.remark) if w)))  # fmt: skip
+    return "".join(f"<p>{line}</p>" for line in lines)
 
 
 def _engines(document: Document) -> str:
@@ -144,7 +259,7 @@ def _engines(document: Document) -> str:
         for name, facts in document.engines.items()
     ]
     columns = ("engine", "version", "what is measured", "missing", "precision")
-    return _table(columns, rows, columns)
+    return _table(columns, rows, columns, ("what is measured",))
 
 
 def _precisions(document: Document, engine: str) -> str:
@@ -158,4 +273,4 @@ def _card(facts: Mapping[str, Any]) -> str:
     for title, value in facts.items():
         pairs = value.items() if isinstance(value, Mapping) else [("", value)]
         rows += [(escape(f"{title} {name}".strip()), escape(str(fact))) for name, fact in pairs]
-    return _table(("", "value"), rows, ("value",))
+    return _table(("", "value"), rows, ("value",), kind="facts")

@@ -19,7 +19,6 @@ from polyconv.benchmark.record import Document, Row
 __all__ = ["Group", "geometric_mean", "published", "summary"]
 
 _SHORT_SECONDS = 20e-6
-_SHORT_GOAL, _ALL_GOAL = 2.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,6 @@ class Group:
     kind : str
         ``all``, ``short``, ``family`` or ``set``.
     name : str
-    goal : float or None
-        For the geometric mean.
     count, compared : int
         Layers, and those of them that have a ratio.
     mean, least : float or None
@@ -47,7 +44,6 @@ class Group:
 
     kind: str
     name: str
-    goal: float | None
     count: int
     compared: int
     mean: float | None
@@ -71,20 +67,20 @@ def summary(rows: Sequence[Row], layout: str) -> list[Group]:
     """Groups of layers that are not empty, for polyconv in a layout."""
     sets = dict.fromkeys(row.set for row in rows if row.set)
     groups = [
-        _group("all", "all layers", _ALL_GOAL, rows, layout),
-        _group("short", "best peer below 20 us", _SHORT_GOAL, [row for row in rows if _is_short(row)], layout),
-        *(_group("family", f.name, f.goal, [r for r in rows if r.family == f.name], layout) for f in FAMILIES),
-        *(_group("set", name, None, [r for r in rows if r.set == name], layout) for name in sets),
+        _group("all", "all layers", rows, layout),
+        _group("short", "best peer below 20 us", [row for row in rows if _is_short(row)], layout),
+        *(_group("family", f.name, [r for r in rows if r.family == f.name], layout) for f in FAMILIES),
+        *(_group("set", name, [r for r in rows if r.set == name], layout) for name in sets),
     ]
     return [group for group in groups if group.count]
 
 
-def _group(kind: str, name: str, goal: float | None, members: Sequence[Row], layout: str) -> Group:
+def _group(kind: str, name: str, members: Sequence[Row], layout: str) -> Group:
     found = [(r.value, row.label) for row in members if (r := ratio(row, layout)) is not None]
     values = [value for value, _ in found]
     least, slowest = min(found, default=(None, ""))
     return Group(
-        kind, name, goal, len(members), len(found), geometric_mean(values) if values else None, least, slowest,
+        kind, name, len(members), len(found), geometric_mean(values) if values else None, least, slowest,
         sum(v < 1.0 for v in values), sum(v < NOISE for v in values),
     )  # fmt: skip
 

@@ -6,13 +6,14 @@ stdout.  It knows no verb's options.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -37,7 +38,7 @@ _ERRORS: tuple[tuple[type[BaseException], str, int, str], ...] = (
     (DtypeError, "dtype", 1, ""),
     (ArgumentError, "argument", 1, ""),
     (Error, "failure", 1, ""),
-    (ImportError, "missing", 1, "pip install 'polyconv[all]' brings every optional package"),
+    (ImportError, "missing", 1, "pip install 'polyconv[all,bench]' brings every optional package"),
     (OSError, "file", 1, ""),
     (MemoryError, "memory", 1, "smaller sizes take less"),
     (typer.Abort, "interrupted", 130, ""),
@@ -53,16 +54,19 @@ def run(words: Sequence[str], interrupts: Interrupts) -> int:
         code = application(args=list(words), prog_name="polyconv", standalone_mode=False)
         if code == 130:  # Typer makes this of an interrupt
             raise KeyboardInterrupt
+        sys.stdout.flush()
     except BaseException as error:
-        return _report(KeyboardInterrupt() if interrupts.count else error, as_json=_wants_document(words))
+        if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):  # Typer exits with 1
+            return _silenced()
+        return _report(KeyboardInterrupt() if interrupts.count else error, as_json="--json" in words)
     return code if isinstance(code, int) else 0
 
 
-def _wants_document(words: Sequence[str]) -> bool:
-    """Whether stdout is for one JSON document; ``bench --json FILE`` leaves it to the tables."""
-    if "bench" in words:
-        return "--json=-" in words or ("--json", "-") in pairwise(words)
-    return "--json" in words
+def _silenced() -> int:
+    """Success where the reader of stdout has enough, as head -1 does; what is left to write goes nowhere."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:

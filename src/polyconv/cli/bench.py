@@ -6,6 +6,8 @@ tables, a JSON document and a report page come out.  How it is measured is the p
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +18,8 @@ from polyconv.benchmark.record import Document, Row
 from polyconv.benchmark.run import Options, resumed, run
 from polyconv.benchmark.summary import published
 from polyconv.cli import bench_tables, info, pictures, render, smoke
-from polyconv.cli.options import Accuracy, Dim, Files, Semantics, usage
+from polyconv.cli.interrupts import kept_when_interrupted
+from polyconv.cli.options import Accuracy, AsJson, Dim, Files, Semantics, usage
 from polyconv.cli.targets import Level, Match, Sets, Targets, cases_of
 from polyconv.settings import resolve
 
@@ -33,13 +36,12 @@ Layout = Annotated[
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of every engine.")]
 Seconds = Annotated[float, typer.Option("--seconds", min=0.01, help="Of measuring, per layer and about.")]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Good rounds wanted per layer.")]
-Json = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FILE|-", help="One JSON document, written after every layer; - is stdout."),
+Save = Annotated[
+    Path | None, typer.Option("--save", metavar="FILE", help="Takes the JSON document, after every layer.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Leave out the layers that the --json file holds already.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Leave out the layers that the --save file holds already.")]
 Compare = Annotated[
-    Path | None, typer.Option("--compare", metavar="FILE", exists=True, dir_okay=False, help="Of an earlier --json.")
+    Path | None, typer.Option("--compare", metavar="FILE", exists=True, dir_okay=False, help="Of an earlier --save.")
 ]
 FailOver = Annotated[
     float | None,
@@ -66,7 +68,8 @@ def command(
     target: Level = None,
     seconds: Seconds = 2.0,
     rounds: Rounds = 7,
-    json_: Json = None,
+    as_json: AsJson = False,
+    save: Save = None,
     resume: Resume = False,
     compare_: Compare = None,
     fail_over: FailOver = None,
@@ -82,11 +85,13 @@ def command(
 ) -> None:
     """Measure convolutions against PyTorch, ONNX Runtime and OpenVINO."""
     if smoke_:
-        smoke.show(problems, seed, algorithm, as_json=json_ == "-")
+        smoke.show(problems, seed, algorithm, as_json=as_json)
         return
-    file = None if json_ in (None, "-") else Path(str(json_))
+    _check_files(save, report)
+    if resume and save is None:
+        raise typer.BadParameter("--resume takes up a run that --save FILE kept: name that file")
     if ndimage:
-        pictures.show(match, threads, seconds, rounds, seed, as_json=json_ == "-", file=file)
+        pictures.show(match, threads, seconds, rounds, seed, as_json=as_json, file=save)
         return
     if not targets and not set_:
         raise typer.BadParameter(
@@ -95,31 +100,56 @@ def command(
     cases = usage(sets.select, cases_of(targets or (), set_ or (), inputs, dim, semantics, seed), match)
     names = None if peers is None else tuple(word.strip() for word in peers.split(",") if word.strip())
     options = Options(threads, resolve("accuracy", accuracy), target, names, seconds, rounds, seed)
-    earlier = usage(resumed, record.load(file), options) if resume and file is not None and file.exists() else None
+    earlier = usage(resumed, record.load(save), options) if resume and save is not None and save.exists() else None
     before = None if compare_ is None else record.load(compare_)
-    with render.progress("layers") as advance:
+    so_far: list[Document] = []
+
+    def show_so_far() -> None:
+        if so_far and not as_json:
+            bench_tables.show(so_far[-1], layout)
+
+    with render.progress("layers") as advance, kept_when_interrupted(show_so_far):
 
         def finished(document: Document, row: Row) -> None:
+            so_far[:] = [document]
             advance(len(document.rows), len(cases))
             render.note(bench_tables.line(row))
-            if file is not None:
-                record.save(published(document), file)
+            if save is not None:
+                record.save(published(document), save)
 
         document = run(cases, options, machine=_machine(), earlier=earlier, progress=finished)
-    if report is not None:
-        from polyconv.benchmark.report import report as page  # brings matplotlib
-
-        report.write_text(page(document))
     percent = _NOISE_PERCENT if fail_over is None else fail_over
     changes = [] if before is None else compare.changes(document, before, percent)
-    if json_ == "-":
+    if as_json:
         render.document({**published(document), "changes": changes})
     else:
         bench_tables.show(document, layout)
         if before is not None:
             bench_tables.show_changes(changes, compare.differences(document, before))
+    if report is not None:
+        from polyconv.benchmark.report import report as page  # brings matplotlib
+
+        report.write_text(page(document), encoding="utf-8")
+        render.note(f"report written to {report}")
     if fail_over is not None and any(change.verdict == "slower" for change in changes):
         raise typer.Exit(5)
+
+
+def _check_files(document: Path | None, report: Path | None) -> None:
+    """Refuse, before anything is measured, files that cannot be written and a page that cannot be drawn."""
+    for option, file in (("--save", document), ("--report", report)):
+        if file is None:
+            continue
+        if file.is_dir() or not file.parent.is_dir():
+            why = "is a folder" if file.is_dir() else f"is in {file.parent}, which is no folder"
+            raise typer.BadParameter(f"{option} {file} {why}; name a file in a folder that exists")
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise typer.BadParameter(f"{option} {file} may not be written; name another file")
+    if report is not None and find_spec("matplotlib") is None:
+        raise typer.BadParameter(
+            "--report draws with matplotlib, which is not installed: pip install 'polyconv[bench]'; without --report, "
+            "tables are printed and --save keeps the figures"
+        )
 
 
 def _machine() -> dict[str, object]:

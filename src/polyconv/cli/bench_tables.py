@@ -18,7 +18,7 @@ __all__ = ["line", "show", "show_changes"]
 
 _LAYERS = ("layer", "us", "GFLOP/s", "FMA", "memory", "roofline", "NCHW", "NHWC", "best", "its-us", "error", "/chain",
            "its-error", "first-ms", "rounds")  # fmt: skip
-_GROUPS = ("layers", "compared", "mean", "goal", "least", "<1.0", "<0.97", "slowest")
+_GROUPS = ("layers", "compared", "mean", "least", "<1.0", "<0.97", "slowest")
 _MOST_CHANGES = 20
 
 
@@ -83,7 +83,7 @@ def _layer(document: Document, row: Row, layout: str) -> tuple[str, ...]:
 
 def _group(g: Group) -> tuple[str, ...]:
     name = f"set {g.name}" if g.kind == "set" else g.name
-    return (name, f"{g.compared}/{g.count}", _spelled(g.mean, ".2f"), _spelled(g.goal, "g"), _spelled(g.least, ".2f"),
+    return (name, f"{g.compared}/{g.count}", _spelled(g.mean, ".2f"), _spelled(g.least, ".2f"),
             str(g.below), str(g.lost), g.slowest)  # fmt: skip
 
 

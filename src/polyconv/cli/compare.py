@@ -18,6 +18,7 @@ import typer
 from numpy.typing import NDArray
 
 from polyconv.cli import options, render
+from polyconv.cli.interrupts import kept_when_interrupted
 from polyconv.conformance import peers
 from polyconv.conformance.judge import Expected, expected, faults, widened
 from polyconv.conformance.operands import Operands
@@ -29,6 +30,8 @@ from polyconv.runtime.memory import allocating, sized
 __all__ = ["command"]
 
 _OF_MODELS = {".onnx": "onnxruntime", ".xml": "openvino"}
+_DIFFER, _NOTHING_COMPARED = 4, 3
+"""Exit codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +90,26 @@ def command(
         if isinstance(wanted, Problem):
             if inputs or dim or folder is not None or tolerance is not None:
                 raise typer.BadParameter("--input, --dim, --save and --tolerance are for models")
-            differ = _problem(wanted, names, seed, as_json=as_json)
+            code = _problem(wanted, names, seed, as_json=as_json)
         else:
             _check_engine(wanted, names)
             _, fed = options.session(wanted, semantics, inputs, dim, seed)
             arrays = {name: feed.array for name, feed in fed.items()}
-            with render.progress("convolutions") as advance:
-                rows = []
-                for row in compared(wanted, arrays, semantics=semantics, tolerance=tolerance):
-                    rows.append(row if row.arrays and folder is not None else replace(row, arrays={}))
-                    advance(len(rows))
+            rows: list[Compared] = []
+            with render.progress("convolutions") as advance, kept_when_interrupted(lambda: _table(target, rows)):
+                for row in compared(wanted, arrays, semantics=semantics, tolerance=tolerance, progress=advance):
+                    rows.append(row if row.arrays and folder is not None else replace(row, arrays={}))  # noqa: PERF401
             saved = [] if folder is None else _saved(rows, folder)
-            differ = _model(target, rows, saved, as_json=as_json)
-    if differ:
-        raise typer.Exit(4)
+            code = _model(target, rows, saved, as_json=as_json)
+    if code:
+        raise typer.Exit(code)
 
 
 # -- a problem -----------------------------------------------------------------------------------------
 
 
-def _problem(p: Problem, names: Sequence[str] | None, seed: int, *, as_json: bool) -> bool:
+def _problem(p: Problem, names: Sequence[str] | None, seed: int, *, as_json: bool) -> int:
+    """Compare all engines with the exact result; the exit code."""
     there = peers.available()
     unknown = [name for name in names or () if name not in there]
     if unknown:
@@ -130,7 +133,7 @@ def _problem(p: Problem, names: Sequence[str] | None, seed: int, *, as_json: boo
         render.document(
             {"command": "compare", "problem": str(p), "seed": seed, "differ": differ, "engines": answers}
         )
-        return bool(differ)
+        return _DIFFER if differ else 0
     render.table(
         f"{p}, against the exact result",
         ("engine", "rms", "largest", "of-bound", "wrong", "bound", ""),
@@ -142,7 +145,7 @@ def _problem(p: Problem, names: Sequence[str] | None, seed: int, *, as_json: boo
         "rms largest of-bound wrong",
     )  # fmt: skip
     render.line(f"{len(differ)} differ from the exact result" + (f": {', '.join(differ)}" if differ else ""))
-    return bool(differ)
+    return _DIFFER if differ else 0
 
 
 def _judged(
@@ -195,9 +198,11 @@ def _saved(rows: Sequence[Compared], folder: Path) -> list[Path]:
     return files
 
 
-def _model(target: str, rows: Sequence[Compared], saved: Sequence[Path], *, as_json: bool) -> bool:
+def _model(target: str, rows: Sequence[Compared], saved: Sequence[Path], *, as_json: bool) -> int:
+    """Show what the comparison of a model found; the exit code."""
     differ = [row for row in rows if row.found is not None and row.found.outputs]
     silent = [row for row in rows if row.found is None]
+    code = _DIFFER if differ else _NOTHING_COMPARED if len(silent) == len(rows) else 0
     if as_json:
         shown = [
             {"nodes": r.nodes, "ops": r.ops, "problem": r.problem, "engine": r.engine, "difference": r.found,
@@ -206,10 +211,26 @@ def _model(target: str, rows: Sequence[Compared], saved: Sequence[Path], *, as_j
         ]  # fmt: skip
         first = differ[0].nodes if differ else None
         render.document(
-            {"command": "compare", "target": target, "differ": len(differ), "first": first, "saved": saved,
-             "convolutions": shown}
+            {"command": "compare", "target": target, "compared": len(rows) - len(silent), "differ": len(differ),
+             "first": first, "saved": saved, "convolutions": shown}
         )  # fmt: skip
-        return bool(differ)
+        return code
+    _table(target, rows)
+    held = len(rows) - len(silent)
+    render.line(
+        f"{len(differ)} of {held} convolutions differ"
+        + (f"; the first is {differ[0].nodes[0]}" if differ else "")
+        + (f"; {len(silent)} more ran on no other engine" if silent else "")
+    )
+    for file in saved:
+        render.note(f"saved {file}")
+    if code == _NOTHING_COMPARED:
+        why = f": {silent[0].remark}" if silent else ""
+        render.complain(f"{target} has {len(rows)} convolutions, of which none was compared{why}")
+    return code
+
+
+def _table(target: str, rows: Sequence[Compared]) -> None:
     render.table(
         f"{target}: convolutions on the arrays that reached them",
         ("node", "problem", "against", "rms", "largest", "beyond", ""),
@@ -224,11 +245,3 @@ def _model(target: str, rows: Sequence[Compared], saved: Sequence[Path], *, as_j
         ],
         "rms largest beyond",
     )  # fmt: skip
-    render.line(
-        f"{len(differ)} of {len(rows)} convolutions differ"
-        + (f"; the first is {differ[0].nodes[0]}" if differ else "")
-        + (f"; {len(silent)} ran nowhere else" if silent else "")
-    )
-    for file in saved:
-        render.note(f"saved {file}")
-    return bool(differ)

@@ -1,13 +1,15 @@
 """``polyconv explain``: what would run, and why.
 
-A problem's plan, or the plan of every distinct convolution of a model: chosen and by what, predicted and
-measured times, refused with the reason, workspace, error bound.  A model is run once, on what ``run`` would
-feed it, because sizes inside it may depend on values.
+A problem's plan, or a row for every distinct convolution of a model: chosen and by what, predicted time, workspace,
+error bound; what was considered and refused, with the reason, below it on request.  A model is run once, on what
+``run`` would feed it, because sizes inside it may depend on values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -15,7 +17,9 @@ import typer
 import polyconv
 from polyconv.cli import options, render
 from polyconv.models.session import NodeRecord
+from polyconv.problem.plan import Plan, spelled
 from polyconv.problem.problem import Problem
+from polyconv.settings import spelled_bytes
 
 __all__ = ["command"]
 
@@ -37,6 +41,9 @@ def command(
             "convolution; where weights are no constants it does so anyway.",
         ),
     ] = False,
+    candidates: Annotated[
+        bool, typer.Option("--candidates", help="Of a model: below the table every plan in full.")
+    ] = False,
     inputs: options.Files = None,
     dim: options.Dim = None,
     seed: options.Seed = 0,
@@ -56,6 +63,7 @@ def command(
             model.run(None, {name: feed.array for name, feed in fed.items()})
             nodes = _by_problem(model.nodes, once)
         plans = {key: polyconv.plan(Problem.parse(key[0]), rigor=rigor, once=key[1]) for key in nodes}
+        could = {key: _could_apply(plan) for key, plan in plans.items()}
     if as_json:
         rows = [
             {"problem": text, "once": anew, "nodes": names, **_facts(plans[text, anew])}
@@ -63,12 +71,58 @@ def command(
         ]
         render.document({"command": "explain", "target": target, "plans": rows})
         return
-    for number, (key, names) in enumerate(nodes.items()):
-        if number:
-            render.line()
+    if not isinstance(wanted, Problem):
+        _table(target, nodes, plans)
+        if not candidates:
+            render.note("--candidates shows for each what else was considered, what was refused and why")
+            return
+    for key, names in nodes.items():
         if names:
-            render.line(f"# {', '.join(names)}{' (weights come with each run)' if key[1] else ''}")
-        render.line(str(plans[key]))
+            render.line(f"# {', '.join(names)}{_ANEW if key[1] else ''}")
+        _plan(plans[key], could[key])
+        if names:
+            render.line()
+
+
+_ANEW = " (weights come with each run)"
+_MOST_NAMES = 3
+
+
+def _could_apply(plan: Plan) -> set[str]:
+    """Algorithms that could compute the problem if accuracy or workspace allowed."""
+    freest = polyconv.plan(plan.problem, accuracy="fast", workspace_limit=sys.maxsize, rigor="estimate")
+    return {c.algorithm for c in (*plan.candidates, *freest.candidates)}
+
+
+def _plan(plan: Plan, could: set[str]) -> None:
+    """A plan without the algorithms that are made for other problems."""
+    refused = tuple((name, reason) for name, reason in plan.refused if name in could)
+    render.line(str(replace(plan, refused=refused)))
+    left = len(plan.refused) - len(refused)
+    if left:
+        render.note(f"{left} algorithms are made for other problems; --json lists them with their reasons")
+
+
+def _table(target: str, nodes: Mapping[tuple[str, bool], Sequence[str]], plans: Mapping[tuple[str, bool], Plan]
+           ) -> None:  # fmt: skip
+    """One row for every distinct convolution of a model, in running order."""
+    total = sum(len(names) * plans[key].seconds for key, names in nodes.items()) or 1.0
+    rows = [
+        (
+            _named(names) + (_ANEW if key[1] else ""), str(plan.problem), plan.algorithm,
+            plan.source, f"{1e6 * plan.seconds:,.1f}", f"{len(names) * plan.seconds / total:.0%}",
+            spelled_bytes(plan.workspace_bytes), "exact" if plan.error_bound == 0 else f"{plan.error_bound:.1e}",
+        )
+        for key, names in nodes.items() for plan in (plans[key],)
+    ]  # fmt: skip
+    columns = ("convolution", "problem", "algorithm", "chosen-by", "us", "share", "workspace", "error")
+    render.table(f"{target}: {sum(map(len, nodes.values()))} convolutions, {len(nodes)} plans", columns, rows,
+                 "us share workspace error")  # fmt: skip
+    render.line(f"together {spelled(total)} predicted on one thread")
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= _MOST_NAMES else f"{names[0]} and {len(names) - 1} more"
 
 
 def _by_problem(records: Sequence[NodeRecord], once: bool) -> dict[tuple[str, bool], list[str]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +22,10 @@ from polyconv.cli import images
 from polyconv.errors import ArgumentError
 from polyconv.runtime.memory import allocating, sized
 
-__all__ = ["Feed", "Input", "dims", "feeds"]
+__all__ = ["SUFFIXES", "Feed", "Input", "dims", "feeds", "many", "read"]
+
+SUFFIXES = (".npy", ".npz", *images.SUFFIXES)
+"""Of files with arrays and pictures."""
 
 
 class Input(Protocol):
@@ -67,18 +72,20 @@ def dims(words: Sequence[str]) -> dict[str, int]:
     ArgumentError
         Naming the word that is not understood.
     """
-    found = {}
+    found: dict[str, int] = {}
     for word in words:
         name, equals, value = word.rpartition("=")
         if not equals or not name or not value.isascii() or not value.isdigit():
             raise ArgumentError(f"--dim {word!r} is not name=value with a whole number, as in height=224")
-        found[name] = int(value)
+        if found.setdefault(name, int(value)) != int(value):
+            raise ArgumentError(f"--dim {name}={found[name]} and --dim {word} disagree; give one of them")
     return found
 
 
 def feeds(
-    inputs: Sequence[Input], files: Sequence[str], known: Mapping[str, int], seed: int
-) -> dict[str, Feed]:
+    inputs: Sequence[Input], files: Sequence[str], known: Mapping[str, int], seed: int,
+    read_before: Mapping[str, Feed] | None = None,
+) -> dict[str, Feed]:  # fmt: skip
     """Make one array per input.
 
     Parameters
@@ -92,6 +99,8 @@ def feeds(
         Values of named dimensions; an axis without a name is spelled ``input.axis``.
     seed : int
         Of the random numbers for inputs without a file: floats in 0..1, integers in 0..127.
+    read_before : mapping, optional
+        Inputs that have their array already.
 
     Raises
     ------
@@ -99,21 +108,76 @@ def feeds(
         If a name, a file or a dimension does not fit the model's inputs.
     """
     named = {i.name: i for i in inputs}
-    found: dict[str, Feed] = {}
+    _check_names(inputs, known)
+    found = dict(read_before or {})
     for word in files:
-        found |= _given(word, named)
+        found |= read(word, named)
     sizes = dict(known)
     for name, feed in found.items():
-        for extent, size in zip(named[name].shape, feed.array.shape, strict=False):
-            if isinstance(extent, str):
-                sizes.setdefault(extent, size)
+        for axis, size in enumerate(feed.array.shape[: len(named[name].shape)]):
+            spelled = _dimension(named[name], axis)
+            if spelled is not None and sizes.setdefault(spelled, size) != size and spelled in known:
+                raise ArgumentError(
+                    f"--dim {spelled}={known[spelled]}, but {feed.source} has shape {feed.array.shape} for input "
+                    f"{name} {list(named[name].shape)}; leave out one of them"
+                )
     rng = np.random.default_rng(seed)
     return {
         i.name: found.get(i.name) or Feed(_random(rng, i, sizes), f"random, seed {seed}") for i in inputs
     }
 
 
-def _given(word: str, inputs: Mapping[str, Input]) -> dict[str, Feed]:
+def _check_names(inputs: Sequence[Input], known: Mapping[str, int]) -> None:
+    """Refuse dimensions that no input has: a typing error would plan other sizes than were meant."""
+    there = list(dict.fromkeys(d for i in inputs for axis in range(len(i.shape)) if (d := _dimension(i, axis))))
+    for name, size in known.items():
+        if name in there:
+            continue
+        shapes = ", ".join(f"{i.name} {list(i.shape)}" for i in inputs)
+        if not there:
+            raise ArgumentError(f"--dim {name}={size}: all sizes of this model are fixed, its inputs are {shapes}")
+        near = get_close_matches(name, there, n=1)
+        meant = f"did you mean {near[0]}={size}?" if near else f"there are {', '.join(there)}"
+        raise ArgumentError(f"--dim {name}={size}: no input has a dimension {name!r} ({shapes}); {meant}")
+
+
+def _dimension(wanted: Input, axis: int) -> str | None:
+    """How an open dimension is spelled: by its name, or as ``input.axis``; None for a fixed one."""
+    extent = wanted.shape[axis]
+    return None if isinstance(extent, int) else extent or f"{wanted.name}.{axis}"
+
+
+def many(inputs: Sequence[Input], files: Sequence[str]) -> tuple[dict[str, list[Path]], list[str]]:
+    """Files of every input that was given a pattern, such as ``image=photos/*.jpg``, and the words without one.
+
+    Raises
+    ------
+    ArgumentError
+        If a pattern finds nothing, or patterns find different numbers of files.
+    """
+    found: dict[str, list[Path]] = {}
+    rest = []
+    for word in files:
+        name, equals, text = word.partition("=")
+        name, text = (name, text) if equals else ("", word)
+        if not has_magic(text) or Path(text).is_file():
+            rest.append(word)
+            continue
+        there = sorted(glob(text, recursive=True))  # noqa: PTH207 - as a shell has it: absolute, or with ..
+        paths = [path for path in map(Path, there) if path.is_file()]
+        if not paths:
+            raise ArgumentError(f"--input {word!r}: no file is called so")
+        if not name and len(inputs) != 1:
+            raise ArgumentError(f"--input {word!r} names no input; say which with name={text}")
+        found[name or inputs[0].name] = paths
+    if len({len(paths) for paths in found.values()}) > 1:
+        counts = ", ".join(f"{len(paths)} for {name}" for name, paths in found.items())
+        raise ArgumentError(f"--input found {counts}: patterns of several inputs must find equally many files")
+    return found, rest
+
+
+def read(word: str, inputs: Mapping[str, Input]) -> dict[str, Feed]:
+    """The arrays that a ``name=file`` word gives to inputs."""
     name, equals, text = word.partition("=")
     if not equals:
         name, text = "", word
@@ -175,11 +239,10 @@ def _random(rng: np.random.Generator, wanted: Input, sizes: Mapping[str, int]) -
 
 
 def _extent(wanted: Input, axis: int, sizes: Mapping[str, int]) -> int:
-    extent = wanted.shape[axis]
-    spelled = extent if isinstance(extent, str) and extent else f"{wanted.name}.{axis}"
+    extent, spelled = wanted.shape[axis], _dimension(wanted, axis)
     if isinstance(extent, int):
         return extent
-    if spelled in sizes:
+    if spelled is not None and spelled in sizes:
         return sizes[spelled]
     if axis == 0:  # one element of a batch of unknown size
         return 1

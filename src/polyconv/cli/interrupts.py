@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Interrupts", "counted"]
+__all__ = ["Interrupts", "counted", "kept_when_interrupted"]
 
 
 @dataclass(slots=True)
@@ -51,3 +51,13 @@ def counted() -> Iterator[Interrupts]:
     finally:
         if is_ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def kept_when_interrupted(show: Callable[[], None]) -> Iterator[None]:
+    """Show what a long command has found so far before its interrupt goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        show()
+        raise

@@ -26,7 +26,7 @@ from polyconv.settings import resolve, settings
 
 __all__ = [
     "Accuracy", "AsJson", "Dim", "Files", "Seed", "Semantics", "Target", "Threads", "WorkspaceLimit", "drawn",
-    "session", "subject", "usage", "within",
+    "opened", "session", "subject", "usage", "within",
 ]  # fmt: skip
 
 EXAMPLE = "conv f32 NCHW n1 c64 i56x56 m64 k3x3 p1"
@@ -69,13 +69,23 @@ def usage(read: Callable[..., Any], *words: Any) -> Any:
 def subject(target: str) -> Problem | Path:
     """What a target names: a file that exists, else, if it has several words, a problem."""
     if os.path.isfile(target):  # noqa: PTH113 - False, never an error, for what can be no name
-        return Path(target)
+        return _model_file(Path(target))
     if " " not in target.strip():
         raise typer.BadParameter(f"there is no file {target!r}; a problem reads like {EXAMPLE!r}")
     problem: Problem = usage(Problem.parse, target)
     if not problem.is_known:
         raise typer.BadParameter(f"{target!r} leaves sizes open; put numbers in place of '?'")
     return problem
+
+
+def _model_file(path: Path) -> Path:
+    """A file that is no model by its name is none: a picture or an array is what a model is fed."""
+    if path.suffix.lower() in feeds.SUFFIXES:
+        raise typer.BadParameter(
+            f"{path} is {'an array' if path.suffix in ('.npy', '.npz') else 'a picture'}, no model; a model takes it "
+            f"by --input NAME={path}, as in: polyconv run MODEL --input NAME={path}"
+        )
+    return path
 
 
 def drawn(problem: Problem, seed: int) -> Operands:
@@ -89,18 +99,22 @@ def drawn(problem: Problem, seed: int) -> Operands:
         return operands(problem, np.random.default_rng(seed), kind="normal")
 
 
-def session(
-    path: Path, semantics: str, files: Sequence[str] | None, dim: Sequence[str] | None, seed: int
-) -> tuple[InferenceSession, dict[str, feeds.Feed]]:
-    """A model under the settings in force, and what it is fed."""
-    known = usage(feeds.dims, dim or ())
-    model = InferenceSession(
+def opened(path: Path, semantics: str) -> InferenceSession:
+    """A model under the settings in force."""
+    return InferenceSession(
         path,
         semantics=semantics,
         accuracy=resolve("accuracy"),
         threads=resolve("threads"),
         workspace_limit=resolve("workspace_limit"),
     )
+
+
+def session(
+    path: Path, semantics: str, files: Sequence[str] | None, dim: Sequence[str] | None, seed: int
+) -> tuple[InferenceSession, dict[str, feeds.Feed]]:
+    """A model under the settings in force, and what it is fed."""
+    known, model = usage(feeds.dims, dim or ()), opened(path, semantics)
     return model, usage(feeds.feeds, model.get_inputs(), files or (), known, seed)
 
 

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Protocol, TextIO
 
 import numpy as np
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 __all__ = [
     "Advance", "complain", "configure", "document", "facts", "line", "note", "progress", "table",
@@ -82,17 +82,34 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     columns : sequence of str
         Headings.
     rows : sequence of rows
-        One cell per column; floats get three significant digits, None a dash.
+        One cell per column; floats get three significant digits, None a dash.  Where they do not fit the terminal,
+        every row becomes a few lines: the first cell, and the others by name.
     right : str
         The headings of right-aligned columns, separated by spaces.
     """
-    grid = Table(box=box.SIMPLE_HEAD, title=escape(title) or None, title_justify="left", title_style="bold")
-    for name in columns:
-        aligned = name in right.split()
-        grid.add_column(escape(name), justify="right" if aligned else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*(escape(_cell(value)) for value in row))
-    _console(sys.stdout).print(grid)
+    console, cells = _console(sys.stdout), [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+    if title:
+        console.print(escape(title), style="bold")
+    if sum(widths) + 2 * len(widths) > console.width:
+        for row in cells:
+            _block(console, columns, row)
+        return
+    for line_, style in ((columns, "bold"), (["-" * width for width in widths], "dim"), *((row, "") for row in cells)):
+        padded = zip(columns, line_, widths, strict=True)
+        spelled = "  ".join(" " * (width - cell_len(cell)) + cell if name in right.split() else
+                            cell + " " * (width - cell_len(cell)) for name, cell, width in padded)  # fmt: skip
+        console.print(escape(spelled.rstrip()), style=style)
+    console.print()
+
+
+def _block(console: Console, columns: Sequence[str], row: Sequence[str]) -> None:
+    """A row that is wider than the terminal: its first cell, and below it the others by name."""
+    pairs = [f"{name} {cell}".strip() for name, cell in zip(columns[1:], row[1:], strict=True) if cell not in ("", "-")]
+    for text, indent, style in ((row[0], "", "bold"), ("; ".join(pairs), "  ", "")):
+        for line_ in wrap(text, max(20, console.width), initial_indent=indent, subsequent_indent=indent + "  ",
+                          break_long_words=False, break_on_hyphens=False):  # fmt: skip
+            console.print(escape(line_), style=style)
 
 
 def facts(title: str, pairs: Mapping[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""``polyconv run``: a model on files or random numbers, or one convolution on random numbers.
+"""``polyconv run``: a model on files, one or many, or on random numbers, or one convolution on random numbers.
 
 Everything runs once to plan, compile and compute the answer, then again to be timed; what ran where
 is a table, the outputs go to a folder.
@@ -7,7 +7,7 @@ is a table, the outputs go to a folder.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +16,11 @@ import typer
 from numpy.typing import NDArray
 
 import polyconv
-from polyconv.cli import options, render
+from polyconv.cli import feeds, options, render
+from polyconv.cli.many import RanFile, run_files
 from polyconv.cli.saving import Saved, save
 from polyconv.layer import compute
+from polyconv.models.session import InferenceSession
 from polyconv.problem.problem import Problem
 
 __all__ = ["command"]
@@ -70,6 +72,9 @@ def command(
         bool | None, typer.Option("--images/--no-images", help="A .png of every output, or of none.")
     ] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Timed runs; the fastest counts.")] = 1,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, help="Files at a time, if --input NAME='photos/*.jpg' finds many.")
+    ] = None,
     threads: options.Threads = None,
     accuracy: options.Accuracy = None,
     workspace_limit: options.WorkspaceLimit = None,
@@ -86,7 +91,15 @@ def command(
                 raise typer.BadParameter("--input and --dim are for models; a problem runs on random numbers")
             answer = _problem(wanted, seed, repeat)
         else:
-            answer = _model(wanted, semantics, inputs, dim, seed, repeat)
+            model, known = options.opened(wanted, semantics), options.usage(feeds.dims, dim or ())
+            files, rest = options.usage(feeds.many, model.get_inputs(), inputs or ())
+            if files:
+                ran = run_files(model, files, rest, known, seed, batch=batch, folder=folder, pictures=pictures)
+                _show_files(target, ran, as_json=as_json)
+                return
+            if batch is not None:
+                raise typer.BadParameter("--batch is for many files: --input NAME='photos/*.jpg'")
+            answer = _model(model, options.usage(feeds.feeds, model.get_inputs(), rest, known, seed), repeat)
     saved = {} if folder is None else save(folder, answer.outputs, pictures=pictures)
     outputs = [_output(name, values, saved.get(name)) for name, values in answer.outputs.items()]
     if as_json:
@@ -115,10 +128,7 @@ class Answer:
     outputs: dict[str, NDArray[Any]]
 
 
-def _model(
-    path: Path, semantics: str, files: Sequence[str] | None, dim: Sequence[str] | None, seed: int, repeat: int
-) -> Answer:
-    model, fed = options.session(path, semantics, files, dim, seed)
+def _model(model: InferenceSession, fed: Mapping[str, feeds.Feed], repeat: int) -> Answer:
     given = {name: feed.array for name, feed in fed.items()}
     first, results = _timed(lambda: model.run(None, given))
     times = []
@@ -196,6 +206,21 @@ def _show(answer: Answer, outputs: Sequence[Output]) -> None:
         right="smallest largest",
     )
     render.line(f"first run {answer.first:.3g} ms (plans and compiles), then {answer.fastest:.3g} ms")
+
+
+def _show_files(target: str, rows: Sequence[RanFile], *, as_json: bool) -> None:
+    """Show what came out of every file."""
+    if as_json:
+        render.document({"command": "run", "target": target, "files": rows})
+        return
+    names = list(rows[0].outputs) if rows else []
+    table = [
+        (", ".join(map(str, row.files)), f"{row.milliseconds:.3g}", *(_shape(row.outputs[n][1]) for n in names),
+         str(next(iter(row.saved.values())).array.parent) if row.saved else None)
+        for row in rows
+    ]  # fmt: skip
+    render.table("files", ("file", "ms", *names, "saved in"), table, "ms")
+    render.line(f"{len(rows)} files, {sum(row.milliseconds for row in rows):.3g} ms")
 
 
 def _few(words: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from polyconv.cli import images
 from polyconv.errors import ArgumentError
 
-__all__ = ["Saved", "save"]
+__all__ = ["Saved", "names_of", "save"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def save(
     saved: dict[str, Saved] = {}
     draft = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
     try:
-        for name, stem in _stems(outputs).items():
+        for name, stem in zip(outputs, names_of(outputs), strict=True):
             saved[name] = _write(draft, folder, stem, outputs[name], pictures)
         for file in draft.iterdir():
             file.replace(folder / file.name)
@@ -79,15 +79,16 @@ def _write(draft: Path, folder: Path, stem: str, values: NDArray[Any], pictures:
     return Saved(folder / array)
 
 
-def _stems(outputs: Mapping[str, object]) -> dict[str, str]:
-    """A file name of its own for every output."""
-    stems: dict[str, str] = {}
-    for name in outputs:
+def names_of(words: Iterable[str]) -> list[str]:
+    """A file name of its own for every word: without what file systems dislike, and distinct whatever the case."""
+    names, used = list[str](), set[str]()
+    for name in words:
         plain = re.sub(r"[^\w.+-]", "_", name).lstrip(".")[:100] or "output"
         stem, number = plain, 1
         # two names that differ in case only share a file on some systems
-        while stem.lower() in (used.lower() for used in stems.values()):
+        while stem.lower() in used:
             number += 1
             stem = f"{plain}-{number}"
-        stems[name] = stem
-    return stems
+        names.append(stem)
+        used.add(stem.lower())
+    return names

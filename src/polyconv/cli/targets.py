@@ -23,8 +23,12 @@ Targets = Annotated[
     typer.Argument(metavar="[TARGET]...", help="Problems, files of problems (one a line), .onnx or .xml files."),
 ]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME", help="A layer set of the package, or all; may be repeated.")
-]
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME",
+        help=f"Layers of published networks; may be repeated: all, {', '.join(sets.layer_sets())}.",
+    ),
+]  # fmt: skip
 Match = Annotated[str | None, typer.Option("--match", metavar="REGEX", help="Only lines in which it is found.")]
 Level = Annotated[
     Literal["avx512", "avx2", "baseline", "neon"] | None,
@@ -47,6 +51,8 @@ def cases_of(
     """
     cases: list[sets.Case] = []
     for word in targets:
+        if word.endswith(".json"):
+            raise typer.BadParameter(f"{word} is nothing to measure; --json takes no file, --save {word} writes one")
         named = subject(word.partition("  #")[0])
         if not isinstance(named, Path):
             cases.append(usage(sets.of_line, word))

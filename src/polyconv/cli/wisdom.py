@@ -6,6 +6,7 @@ What counts as wisdom, and which of two entries wins, is decided in ``polyconv.w
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -37,6 +38,7 @@ def command(
     match: Annotated[
         str | None, typer.Option("--match", metavar="REGEX", help="With show and forget: only such problems.")
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With forget: do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Show, export, import, merge or forget measured choices."""
@@ -49,6 +51,8 @@ def command(
         raise typer.BadParameter("merge needs --into FILE" if into is None else "--into belongs to merge")
     if match is not None and action not in ("show", "forget"):
         raise typer.BadParameter("--match belongs to show and forget")
+    if action == "forget" and not yes:
+        _ask(match)
     done = _ACTIONS[action](named, into, match)
     if as_json:
         render.document({"command": "wisdom", "action": action, **done})
@@ -56,6 +60,15 @@ def command(
         _show(done["entries"], done["file"])
     else:
         render.line(done["said"])
+
+
+def _ask(match: str | None) -> None:
+    """Ask whether to forget; where nobody can answer, refuse."""
+    own = _own()
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(f"forget deletes measured choices in {own}; nobody is there to be asked: say --yes")
+    what = "everything" if match is None else f"what --match {match!r} finds"
+    typer.confirm(f"Forget {what} in {own}?", abort=True, err=True)
 
 
 def _own() -> Path:

@@ -7,7 +7,8 @@ to some before them.  It knows no engine by name and no file format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
@@ -112,7 +113,8 @@ def _rms(values: NDArray[np.float64]) -> float:
 
 
 def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics: str = "onnx",
-             tolerance: float | None = None) -> Iterator[Compared]:  # fmt: skip
+             tolerance: float | None = None, progress: Callable[[int, int], None] = lambda done, total: None,
+             ) -> Iterator[Compared]:  # fmt: skip
     """Run a model on polyconv and every convolution also on the engine of its other nodes.
 
     Parameters
@@ -125,6 +127,8 @@ def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics
         As for ``InferenceSession``.
     tolerance : float, optional
         As for ``difference``.
+    progress : callable
+        Told how many convolutions are done, and of how many.
 
     Yields
     ------
@@ -140,12 +144,15 @@ def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics
     options = Options(semantics, resolve("accuracy"), resolve("threads"), resolve("workspace_limit"))
     program = compiled(graph, graph.defaults.intersection(feeds), options)
     values = {**program.constants, **feeds}
+    total = sum(step.segment.engine == ENGINE for step in program.steps)
+    done = itertools.count(1)
     for step in program.steps:
         arrays = [values[name] for name in step.reads]
         made = step.segment.run(arrays)
         values.update(zip(step.writes, made, strict=False))
         if step.segment.engine == ENGINE:
             yield _held_against(graph, step, arrays, made, tolerance)
+            progress(next(done), total)
 
 
 def _held_against(graph: Graph, step: Step, arrays: list[Array], made: Any, tolerance: float | None) -> Compared:

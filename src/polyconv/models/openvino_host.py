@@ -44,8 +44,7 @@ def openvino_host(
         return _elementwise(nodes, inputs, outputs, constants)
     if find_spec("openvino") is None:
         raise Unsupported(
-            f"{foreign[0].label} is neither a convolution nor elementwise, which takes the openvino package: "
-            f"pip install openvino"
+            f"{foreign[0].label} would run on OpenVINO, which is not installed: pip install openvino"
         )
     return _openvino(graph, nodes, inputs, outputs, constants, threads)
 

@@ -11,8 +11,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from polyconv.errors import ArgumentError
+from polyconv.errors import ArgumentError, ModelError
 from polyconv.models.fold import Views
+from polyconv.models.foreign import foreign
 from polyconv.models.graph import Graph, Value
 from polyconv.models.limits import shorten
 from polyconv.models.onnx_file import read_onnx
@@ -58,10 +59,22 @@ def source_of(model: Any) -> Source:
 
 
 def read_model(model: Any, weights: bytes | None = None) -> Graph:
-    """Read a model; see ``InferenceSession``."""
+    """Read a model; see ``InferenceSession``.  What is wrong with a file is said with its name."""
     source = source_of(model)
     path = source if isinstance(source, Path) else None
     data = source.read_bytes() if isinstance(source, Path) else source
+    try:
+        return _graph(data, path, weights)
+    except ModelError as error:
+        what = "the model" if path is None else shorten(str(path))
+        if (said := foreign(data)) is not None:
+            raise ModelError(f"{what} {said}") from error
+        if path is None:
+            raise
+        raise ModelError(f"{what}: {error}") from error
+
+
+def _graph(data: bytes, path: Path | None, weights: bytes | None) -> Graph:
     if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         return read_openvino(data, weights, path)
     if weights is not None:
