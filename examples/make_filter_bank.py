@@ -1,8 +1,9 @@
 """Makes a photograph and a bank of image filters, as an ONNX model and as the same OpenVINO IR.
 
 ``python examples/make_filter_bank.py FOLDER`` writes photo.png (Eileen Collins, NASA, public domain,
-as shipped with scikit-image), filter_bank.onnx, and filter_bank.xml with filter_bank.bin.  The bank is
-one list of layers, written in each format; the ONNX model takes images of any size:
+as shipped with scikit-image), filter_bank.onnx, and filter_bank.xml with filter_bank.bin.  The photograph has a margin
+of its own reflection, so that the zeros with which convolutions pad stay outside of it.  The bank is one list of
+layers, written in each format; the ONNX model takes images of any size:
 
     smooth    Gaussian blur, 5x5 on every colour                           depthwise
     boxed     box blur, 9x9 on every colour                                depthwise
@@ -35,6 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+
+MARGIN = 16
+"""Pixels of reflection around the photograph: more than any filter reaches beyond it, and a multiple of all strides."""
 
 
 @dataclass(frozen=True)
@@ -268,6 +272,11 @@ def write_openvino(path: Path, layers: list[Layer], height: int, width: int) -> 
     ElementTree.ElementTree(net.root).write(path, encoding="utf-8", xml_declaration=True)
 
 
+def reflected(photo: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A picture [h, w, colours] with a margin of its own reflection."""
+    return np.pad(photo, ((MARGIN, MARGIN), (MARGIN, MARGIN), (0, 0)), mode="symmetric")
+
+
 def main() -> None:
     """Write photo.png and the bank in both formats."""
     parser = argparse.ArgumentParser(description="Write a photograph and a bank of filters as two models.")
@@ -278,7 +287,7 @@ def main() -> None:
     from skimage import data
 
     folder.mkdir(parents=True, exist_ok=True)
-    photo = data.astronaut()
+    photo = reflected(data.astronaut())
     Image.fromarray(photo).save(folder / "photo.png")
     write_onnx(folder / "filter_bank.onnx", the_bank())
     write_openvino(folder / "filter_bank.xml", the_bank(), *photo.shape[:2])

@@ -1,7 +1,7 @@
 """Sets everything up and filters a photograph, from an ONNX model and from an OpenVINO IR.
 
 ``python3 tools/demo.py [FOLDER]`` installs the checkout into .venv, makes the models and the photograph,
-runs both through ``polyconv run`` and compares their images.  Everything it makes lies in FOLDER
+runs both through ``polyconv run``, compares what they make and draws a sheet of it.  Everything it makes lies in FOLDER
 (demo-output by default).
 """
 
@@ -30,10 +30,11 @@ def main() -> int:
 
     step("examples/make_filter_bank.py", out)
     for model, images in (("filter_bank.onnx", "onnx"), ("filter_bank.xml", "openvino")):
-        words = ["--input", f"image={out / 'photo.png'}", "--save", out / images, "--images"]
+        words = ["--input", f"image={out / 'photo.png'}", "--save", out / images, "--no-images", "--repeat", 15]
         step("run", out / model, *words, shown="polyconv")
     step("examples/compare_outputs.py", out / "onnx", out / "openvino")
-    print(f"\nThe images are in {out / 'onnx'} and {out / 'openvino'}.")
+    step("examples/contact_sheet.py", out)
+    print(f"\nLook at {out / 'contact-sheet.png'}; the pictures alone are in {out / 'pictures'}.")
     return 0
 
 
