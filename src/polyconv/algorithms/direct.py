@@ -130,14 +130,14 @@ second-level cache, others half as fast.  Measured on Zen 5, AVX-512 and AVX2.""
 
 WORDS = (
     *COMMON,
-    "careful", "taps", "*offsets", "total_channels", "total_outputs",
-    "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes", "line_bytes",
-    "chunk", "chunks", "chunk_entries", "entry_count", "*entries", "*bands", "*lists",
+    "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
+    "line_bytes", "chunk", "*move_in", "careful", "taps", "*offsets", "total_outputs", "chunks", "chunk_entries",
+    "entry_count", "*entries", "*bands", "*lists",
     "*weights", "w_group", "w_block", "w_chunk", "w_last", "w_last_group", "w_last_chunk",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "sum_row", "sum_row_last",
     "ahead", "ahead_bytes", "ahead_planes", "ahead_weights", "chunk_steps", "row_tiles", "ask_results",
     "slots", "slot_block", "slot_row", "*tiles", "table_words", "word_bytes", "fused", "last_lanes",
-    "*bias", "*scale", "*constants", "*move_in", "*move_out", *LATE,
+    "*bias", "*scale", "*constants", "*move_out", *LATE,
 )  # fmt: skip
 """The driver's words: the panel's geometry, entry lists and packed weights, tables of tiles, moves.
 
@@ -262,7 +262,7 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
     begins = chunk.equals(0)
     start, start_row = k.select(begins, p.scratch, slot), k.select(begins, 0, sum_row)
     line, y_offset, r_offset = row_place(k, p, item, row)
-    of_row = Words(k, p.buffer("lists"), _LIST).at(row_list(k, p, item, row, p.axes - 1), len(_LIST))
+    of_row = Words(k, p.buffer("lists"), _LIST).at(row_list(k, p.buffer("bands"), item, row, p.axes - 1), len(_LIST))
     list_ = p.buffer("entries") + (of_row.first + chunk * of_row.chunk_count) * 24
     entries = k.minimum(of_row.chunk_count, of_row.count - chunk * of_row.chunk_count)
     panel = workspace + p.panel + line * p.line_bytes

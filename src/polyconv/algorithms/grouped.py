@@ -81,11 +81,11 @@ WORDS = (
     "lanes_used", "total_channels", "total_outputs", "total_blocks", "item_blocks", "pixel_bytes", "line_bytes",
     "block_bytes", "row_step", "*bands", "*lists", "*entries",
     "*weights", "w_block", "always_cut", "fused", "slots", "sum_row", "run_rows", "*tiles", "table_words", "word_bytes",
-    "*bias", "*scale", "*constants", "together", "*move_in", "*move_out",
+    "*bias", "*scale", "*constants", "together", "*move_in", "*move_blocks", "*move_out",
 )  # fmt: skip
 """The driver's words.  ``tiles`` holds four tables (block of all outputs or cut short, box cut short along the last
-axis or not): a count, then (first pixel, times, function) of every walk of a row.  Where channels lie ``together`` the
-move in takes all blocks of an item."""
+axis or not): a count, then (first pixel, times, function) of every walk of a row.  Where channels lie ``together`` all
+blocks of an item are moved in at once."""
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
@@ -118,7 +118,7 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
         target, pixels = target + head * p.pixel_bytes, end - head
         together = p.together.equals(1)
         with k.when((pixels > 0) & together):
-            k.call(p.buffer("move_in"), BlocksIn(
+            k.call(p.buffer("move_blocks"), BlocksIn(
                 source, pixel_step, target, p.pixel_bytes, p.block_bytes, pixels, channels,
                 p.zero_point,
             ))  # fmt: skip
@@ -375,23 +375,24 @@ def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -
         "table_words": longest, "word_bytes": arith.bytes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants,
-        "together": int(r.x.c == r.x.itemsize), "move_in": _move_in(r, replace(last, stride=plan.step), used),
+        "together": int(r.x.c == r.x.itemsize), **_moves_in(r, replace(last, stride=plan.step), used),
         "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
     })  # fmt: skip
     return Step(address, fill_words(WORDS, values, keep), values["items"])
 
 
-def _move_in(r: Request, last: Axis, used: int) -> Address[MoveIn | BlocksIn]:
-    """Address of the move into the panel."""
+def _moves_in(r: Request, last: Axis, used: int) -> dict[str, int]:
+    """Words of the move into the panel: block by block, or of all at once."""
     if r.x.c != r.x.itemsize:
-        return move_in_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c")))
+        move = Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c"))
+        return {"move_in": move_in_address(r, move), "move_blocks": 0}
     spec = Move(r.problem.x, r.arith.accumulator, "cc")
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
 
     def make(k: Module, name: str) -> None:
         blocks_in(k, name, spec, count, used, f16c=f16c)
 
-    return address_of(r, f"grouped in {spec} {used}", "move", BlocksIn, make)
+    return {"move_in": 0, "move_blocks": address_of(r, f"grouped in {spec} {used}", "move", BlocksIn, make)}
 
 
 def of_blocks(p: Problem, used: int, blocks: int) -> Problem:

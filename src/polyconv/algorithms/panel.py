@@ -178,13 +178,13 @@ def box_rows(k: Module, p: Words, item: Item, inner: Value | int = 1) -> Value:
     return rows
 
 
-def row_list(k: Module, p: Words, item: Item, row: Value, axes: Value) -> Value:
+def row_list(k: Module, bands: Buffer, item: Item, row: Value, axes: Value) -> Value:
     """Which list of entries a row of the box has, one of ``axes`` outer axes: the sum of what ``bands_table`` says."""
     with k.loop(0, axes, carry=[row, k.constant(INT, 0)]) as back:
         q, number = back.values
         axis = axes - 1 - back.index
         o = item.first(axis) + q % item.extent(axis)
-        of_axis = k.word(p.buffer("bands"), k.word(p.buffer("bands"), axis) + o)
+        of_axis = k.word(bands, k.word(bands, axis) + o)
         back.next(q // item.extent(axis), number + of_axis)
     found: Value = back.results[1]
     return found
@@ -195,7 +195,7 @@ _LIST = ("first", "count")
 
 def row_entries(k: Module, p: Words, item: Item, row: Value, inner: int = 1) -> tuple[Buffer, Value]:
     """The entries of a row of the axes but some inner ones and their number, by the words of ``program.row_lists``."""
-    number = row_list(k, p, item, row, p.axes - inner)
+    number = row_list(k, p.buffer("bands"), item, row, p.axes - inner)
     of_row = Words(k, p.buffer("lists"), _LIST).at(number, len(_LIST))
     return p.buffer("entries") + of_row.first * 8, of_row.count
 

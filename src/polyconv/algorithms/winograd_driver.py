@@ -57,7 +57,7 @@ many as in any box, so that those of neighbouring rows of outer axes lie one aft
 WORDS = (
     *COMMON,
     "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
-    "line_bytes", "chunk",
+    "line_bytes", "chunk", "*move_in",
     "transformed", "y_lines", "y_apart", "x_apart", "outer_lines", "points", "inner_points", "end_row", "end_column",
     "*boxes_table", "*records",
     "*runs_of", "*lists", "*functions", "most_tiles", "tiles", "tile_line", "tile_pixel", "x_residues",
@@ -68,7 +68,7 @@ WORDS = (
     "narrow", "flags", "*again", "again_header", "*again_words", "*repair",
     "notes", "item_count", "items_ahead", "runs_a_call", "runs_a_row", "run_step", "run_bytes", "*note",
     "asks", "*inputs",
-    "*output_transforms", "*bias", "*scale", "*constants", "*move_in", "*move_out",
+    "*output_transforms", "*bias", "*scale", "*constants", "*move_out",
     "planes_out", "*places_out", "places_bytes", "*move_planes_out",
 )  # fmt: skip
 
@@ -168,7 +168,9 @@ def _note_rows(k: Module, p: Words, item: Item, workspace: Buffer, rows: Value) 
     with k.loop(0, rows, carry=[k.constant(INT, -1), k.constant(INT, 0), k.constant(INT, 0)]) as row:
         following, band_before, count = row.values
         line, _, _ = row_place(k, p, item, row.index * y_rows)
-        v, band = line // p.y_lines * p.v_line, row_list(k, p, item, row.index, p.axes - p.transformed)
+        v, band = line // p.y_lines * p.v_line, row_list(
+            k, p.buffer("bands"), item, row.index, p.axes - p.transformed
+        )
         joins = v.equals(following) & band.equals(band_before)
         count = count + k.select(joins, 0, 1)
         place = workspace + (p.rows + (count - 1) * (8 * len(ROWS)))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from polyconv.kernels.signature import Int, Signature, arguments_of
+from polyconv.kernels.signature import Callee, Int, Signature, arguments_of
 from polyconv.kernels.values import BOOL, INT, POINTER, Buffer, Mask, Type, Value, vector
 
 __all__ = ["BOOL", "INT", "Buffer", "Loop", "Mask", "Module", "Type", "Value", "vector"]
@@ -113,7 +113,7 @@ class Module:
         head = [f'target triple = "{triple}"', *self._declared.values()]
         return "\n".join(head + self._lines) + "\n"
 
-    def call(self, target: str | Buffer, arguments: Signature) -> None:
+    def call(self, target: str | Buffer | Callee[S], arguments: S) -> None:
         """Call a function of this unit by name, or one whose address was loaded from memory.
 
         A buffer argument is passed from its offset on; in check mode as the whole of it with that offset,
@@ -122,9 +122,14 @@ class Module:
         Raises
         ------
         TypeError
-            If an argument is not what its signature says.
+            If the function takes another signature, or an argument is not what it says.
         """
         signature = type(arguments)
+        if isinstance(target, Callee):
+            if signature not in target.signatures:
+                taken = " or ".join(s.__name__ for s in target.signatures)
+                raise TypeError(f"a function that takes {taken} is called with {signature.__name__}")
+            target = target.place
         spelled = []
         for name, kind in arguments_of(signature).items():
             value = getattr(arguments, name)

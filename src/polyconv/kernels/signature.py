@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, dataclass_transform, ge
 
 from polyconv.kernels.values import Buffer, Value
 
-__all__ = ["Address", "Int", "Signature", "arguments_of"]
+__all__ = ["Address", "Callee", "Int", "Signature", "arguments_of"]
 
 
 class Int:
@@ -61,15 +61,24 @@ def arguments_of(signature: type[Signature]) -> dict[str, type]:
     return _ARGUMENTS[signature]
 
 
-S = TypeVar("S", bound=Signature, covariant=True)
+S = TypeVar("S", bound=Signature)
+Taken = TypeVar("Taken", bound=Signature, covariant=True)
 
 
-class Address(int, Generic[S]):
+@dataclass(frozen=True, slots=True)
+class Callee(Generic[S]):
+    """A function whose address generated code has loaded from memory, and what it may take: mostly one signature."""
+
+    place: Buffer
+    signatures: tuple[type[S], ...]
+
+
+class Address(int, Generic[Taken]):
     """Where a compiled function lies, and what it takes."""
 
-    signature: type[S]
+    signature: type[Taken]
 
-    def __new__(cls, address: int, signature: type[S]) -> Address[S]:
+    def __new__(cls, address: int, signature: type[Taken]) -> Address[Taken]:
         """Say of an address what the function takes."""
         made = super().__new__(cls, address)
         made.signature = signature

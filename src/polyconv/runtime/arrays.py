@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.kernels.record import words
 from polyconv.settings import spelled_bytes
 
 __all__ = ["MARKS", "Place", "aligned", "mark", "marked", "may_overlap", "place", "unwritten", "words"]
@@ -103,11 +104,3 @@ def may_overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:
     """Whether two arrays share memory, judged by their extents."""
     p, q = place(a), place(b)
     return p.size > 0 and q.size > 0 and p.address < q.address + q.size and q.address < p.address + p.size
-
-
-def words(values: list[int]) -> NDArray[np.int64]:
-    """A table of 64-bit words."""
-    try:
-        return np.array(values or [0], np.int64)
-    except OverflowError:  # an address in the upper half
-        return np.array([v % (1 << 64) for v in values], np.uint64).view(np.int64)

@@ -1,0 +1,366 @@
+"""Tables of 64-bit words that generated code reads: one declaration for who reads and who fills them.
+
+A ``Record`` names its words.  Generated code reads them where they lie; a program fills them from values.
+
+    class Walk(Record):
+        first: Word
+        tile: Function[Tile]
+
+    walk = Walk.read(k, place)   # in generated code: walk.first is a Value, k.call(walk.tile, Tile(...))
+    filled(Walk(first=3, tile=address), keep)  # for a program: its words in memory
+
+So mypy sees a word that is missing or of another kind, and filling refuses what it does not see.  Records stand in
+records as they are, and their words follow each other.  It must know nothing of what the words mean.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    Protocol,
+    Self,
+    SupportsIndex,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.kernels.language import Module
+from polyconv.kernels.signature import Address, Callee, Signature
+from polyconv.kernels.values import Buffer, Value
+
+__all__ = [
+    "Callees", "Function", "Functions", "Link", "Memory", "Record", "Rows", "Span", "Table", "Word", "filled",
+    "memory_of", "word_count", "words", "words_of",
+]  # fmt: skip
+
+S = TypeVar("S", bound=Signature)
+R = TypeVar("R", bound="Record")
+
+
+class Span(NamedTuple):
+    """Memory that no array stands for: an address, and how many bytes there are."""
+
+    address: int
+    size: int
+
+
+class _Kind(Protocol):
+    """How words of a kind are read, and filled from a value."""
+
+    size: int
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Any:
+        """What stands ``place`` words further on."""
+
+    def put(self, table: list[int], value: Any, keep: list[Any]) -> None:
+        """Append the words of a value, and keep alive what they point to."""
+
+
+class Word:
+    """An integer."""
+
+    size = 1
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Value: ...
+        def __set__(self, instance: object, value: SupportsIndex) -> None: ...
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Value:
+        """The integer."""
+        return k.word(memory, place)
+
+    def put(self, table: list[int], value: SupportsIndex, keep: list[Any]) -> None:
+        """Append it."""
+        table.append(operator.index(value))
+
+
+class Memory:
+    """An array of anything: filled from one, or from where it lies."""
+
+    size = 2
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Buffer: ...
+        def __set__(self, instance: object, value: NDArray[Any] | Span) -> None: ...
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Buffer:
+        """The array's memory."""
+        return k.buffer(memory, place)
+
+    def put(self, table: list[int], value: NDArray[Any] | Span, keep: list[Any]) -> None:
+        """Append address and bytes."""
+        if isinstance(value, np.ndarray):
+            keep.append(value)
+            table += (value.ctypes.data, value.nbytes)
+        elif isinstance(value, Span):
+            table += value
+        else:
+            raise TypeError("an array or a Span")
+
+
+class Function(Generic[S]):
+    """A function of generated code: filled from its address, or None where nobody calls it."""
+
+    size = 2
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Callee[S]: ...
+        def __set__(self, instance: object, value: Address[S] | None) -> None: ...
+
+    def __init__(self, signatures: tuple[type[S], ...]) -> None:
+        self.signatures = signatures
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Callee[S]:
+        """The function, to be called."""
+        return Callee(k.buffer(memory, place), self.signatures)
+
+    def put(self, table: list[int], value: Address[S] | None, keep: list[Any]) -> None:
+        """Append the address."""
+        if value is not None and (not isinstance(value, Address) or value.signature not in self.signatures):
+            raise TypeError(f"the address of a {' or '.join(s.__name__ for s in self.signatures)}")
+        table += (value or 0, 0)
+
+
+class Callees(Generic[S]):
+    """Functions in memory, one after another."""
+
+    def __init__(self, k: Module, memory: Buffer, signatures: tuple[type[S], ...]) -> None:
+        self.k, self.memory, self.signatures = k, memory, signatures
+
+    def at(self, number: Value) -> Callee[S]:
+        """The function of a number."""
+        return Callee(self.k.buffer(self.memory + number * 16), self.signatures)
+
+    def at_word(self, word: Value) -> Callee[S]:
+        """The function that begins with a word."""
+        return Callee(self.k.buffer(self.memory, word), self.signatures)
+
+
+class Functions(Generic[S]):
+    """A table of functions; those that nobody calls may be None."""
+
+    size = 2
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Callees[S]: ...
+        def __set__(self, instance: object, value: Sequence[Address[S] | None]) -> None: ...
+
+    def __init__(self, signatures: tuple[type[S], ...]) -> None:
+        self.one = Function(signatures)
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Callees[S]:
+        """The table."""
+        return Callees(k, k.buffer(memory, place), self.one.signatures)
+
+    def put(self, table: list[int], value: Sequence[Address[S] | None], keep: list[Any]) -> None:
+        """Append where a table of the addresses lies."""
+        functions: list[int] = []
+        for function in value:
+            self.one.put(functions, function, keep)
+        Memory().put(table, words(functions), keep)
+
+
+class Rows(Generic[R]):
+    """Records in memory, one after another."""
+
+    def __init__(self, k: Module, memory: Buffer, record: type[R]) -> None:
+        self.k, self.memory, self.record = k, memory, record
+
+    def at(self, number: Value | int) -> R:
+        """The record of a number."""
+        return self.record.at(self.k, self.memory, number)
+
+
+class Table(Generic[R]):
+    """An array of records."""
+
+    size = 2
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Rows[R]: ...
+        def __set__(self, instance: object, value: Sequence[R]) -> None: ...
+
+    def __init__(self, record: type[R]) -> None:
+        self.record = record
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Rows[R]:
+        """The records."""
+        return Rows(k, k.buffer(memory, place), self.record)
+
+    def put(self, table: list[int], value: Sequence[R], keep: list[Any]) -> None:
+        """Append where the records lie."""
+        rows: list[int] = []
+        for record in value:
+            _put(rows, self.record, record, keep)
+        Memory().put(table, words(rows), keep)
+
+
+class Link(Generic[R]):
+    """A record that lies elsewhere."""
+
+    size = 2
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> R: ...
+        def __set__(self, instance: object, value: R) -> None: ...
+
+    def __init__(self, record: type[R]) -> None:
+        self.record = record
+
+    def read(self, k: Module, memory: Buffer, place: int) -> R:
+        """The record."""
+        return self.record.read(k, k.buffer(memory, place))
+
+    def put(self, table: list[int], value: R, keep: list[Any]) -> None:
+        """Append where the record lies."""
+        own: list[int] = []
+        _put(own, self.record, value, keep)
+        Memory().put(table, words(own), keep)
+
+
+class _Nested:
+    """A record whose words stand among those of another."""
+
+    def __init__(self, record: type[Record]) -> None:
+        self.record, self.size = record, word_count(record)
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Record:
+        return self.record.read(k, memory + 8 * place)
+
+    def put(self, table: list[int], value: Record, keep: list[Any]) -> None:
+        _put(table, self.record, value, keep)
+
+
+@dataclass_transform()
+class Record:
+    """Words by name; subclasses declare them, and those they inherit come first."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(cls)
+
+    @classmethod
+    def read(cls, k: Module, memory: Buffer) -> Self:
+        """The record that lies at a place, in generated code: its words are read where they are named."""
+        return cast(Self, _View(cls, k, memory))
+
+    @classmethod
+    def at(cls, k: Module, memory: Buffer, number: Value | int) -> Self:
+        """One of several records that follow each other."""
+        return cls.read(k, memory + number * (8 * word_count(cls)))
+
+
+class _View:
+    """A record in memory: every attribute emits the loads of its words."""
+
+    def __init__(self, record: type[Record], k: Module, memory: Buffer) -> None:
+        self._record, self._k, self._memory = record, k, memory
+
+    def __getattr__(self, name: str) -> Any:
+        found = _layout(self._record).get(name)
+        if found is None:
+            raise AttributeError(f"{self._record.__name__} has no {name}; it has {', '.join(_layout(self._record))}")
+        place, kind = found
+        return kind.read(self._k, self._memory, place)
+
+
+def memory_of(record: Record) -> Buffer:
+    """Where a record lies that generated code reads."""
+    return cast(_View, record)._memory
+
+
+def word_count(record: type[Record]) -> int:
+    """Words of a record."""
+    return sum(kind.size for _, kind in _layout(record).values())
+
+
+_LAYOUTS: dict[type[Record], dict[str, tuple[int, _Kind]]] = {}
+
+
+def _layout(record: type[Record]) -> dict[str, tuple[int, _Kind]]:
+    """Place and kind of every word; found when first needed, as a record may link to one that is declared later."""
+    found = _LAYOUTS.get(record)
+    if found is None:
+        found, place = {}, 0
+        for name, hint in get_type_hints(record).items():
+            found[name] = place, _kind(record, name, hint)
+            place += found[name][1].size
+        _LAYOUTS[record] = found
+    return found
+
+
+def _kind(record: type[Record], name: str, hint: Any) -> _Kind:
+    plain: dict[Any, _Kind] = {Word: Word(), Memory: Memory()}
+    if hint in plain:
+        return plain[hint]
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return _Nested(hint)
+    origin, (of, *_) = get_origin(hint), get_args(hint) or (None,)
+    if origin in (Function, Functions):
+        return cast(_Kind, origin(get_args(of) if get_origin(of) in (Union, types.UnionType) else (of,)))
+    if origin in (Table, Link):
+        return cast(_Kind, origin(of))
+    raise TypeError(f"{name} of {record.__name__} is a {hint}, which is no kind of word")
+
+
+def _put(table: list[int], declared: type[Record], record: Record, keep: list[Any]) -> None:
+    """Append the words of a record."""
+    if type(record) is not declared:
+        raise TypeError(f"a {declared.__name__}")
+    for name, (_, kind) in _layout(declared).items():
+        value = getattr(record, name)
+        try:
+            kind.put(table, value, keep)
+        except TypeError as error:
+            raise TypeError(f"{name} of {declared.__name__} is {error}, not {value!r}") from None
+
+
+def filled(record: Record, keep: list[Any]) -> NDArray[np.int64]:
+    """The words of a record; what they point to is kept alive in ``keep``, and so are they.
+
+    Raises
+    ------
+    TypeError
+        If a value is not what its word takes.
+    """
+    table: list[int] = []
+    _put(table, type(record), record, keep)
+    made = words(table)
+    keep.append(made)
+    return made
+
+
+def words_of(*records: Record) -> list[int]:
+    """The words of records that follow each other, for a table that has others beside them."""
+    table: list[int] = []
+    for record in records:
+        _put(table, type(record), record, [])
+    return table
+
+
+def words(values: list[int]) -> NDArray[np.int64]:
+    """A table of 64-bit words."""
+    try:
+        return np.array(values or [0], np.int64)
+    except OverflowError:  # an address in the upper half
+        return np.array([v % (1 << 64) for v in values], np.uint64).view(np.int64)
