@@ -136,7 +136,8 @@ WORDS = (
     "*weights", "w_group", "w_block", "w_chunk", "w_last", "w_last_group", "w_last_chunk",
     "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "sum_row", "sum_row_last",
     "ahead", "ahead_bytes", "ahead_planes", "ahead_weights", "chunk_steps", "row_tiles", "ask_results",
-    "slots", "slot_block", "slot_row", "*tiles", "table_words", "word_bytes", "fused", "last_lanes",
+    "slots", "slot_block", "slot_row", "*tiles", "table_words", "*one_rows", "word_bytes", "fused",
+    "last_lanes",
     "*bias", "*scale", "*constants", "*move_out", *LATE,
 )  # fmt: skip
 """The driver's words: the panel's geometry, entry lists and packed weights, tables of tiles, moves.
@@ -147,7 +148,8 @@ entries it has, ``lists`` where that list begins, its entries, and those of a ch
 ask for the inputs of the next box and, ``ahead_weights`` bytes if they come from memory, for the next block's weights.
 Where there is one chunk and output channels lie together, tiles are ``fused``: results go from registers to their
 place.  ``tiles`` holds four tables (last block or not, box cut short along the last axis or not): a count, then (first
-pixel, function) of every tile of a row.
+pixel, function) of every tile of a row.  ``one_rows`` are tiles of one row, of the last block and of others, for rows
+that are computed output by output.
 """
 
 _LIST = ("first", "count", "chunk_count")
@@ -268,9 +270,7 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
     panel = workspace + p.panel + line * p.line_bytes
     tile_count = k.select(p.careful.equals(1), 0, k.word(table))
     with k.when(p.careful.equals(1)):
-        _careful_row(
-            k, p, item, workspace, slot, sum_row, weights, chunk, row, panel, k.select(is_last, p.table_words * 16, 0)
-        )
+        _careful_row(k, p, item, workspace, slot, sum_row, weights, chunk, row, panel, is_last)
     channel = block * p.block_outputs
     absolute = item.g * p.outputs + channel
     bias, scale = p.buffer("bias") + absolute * p.word_bytes, p.buffer("scale") + absolute * p.word_bytes
@@ -280,7 +280,7 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
     begin = item.first(p.axes - 1)
     edges = k.select(begin.equals(0), FIRST, 0), k.select((begin + pixels).equals(last.out), LAST, 0)
     with k.loop(0, tile_count) as tile:
-        place = table + (tile.index * 24 + 8)
+        place = table + 8 + tile.index * 24
         first = k.word(place)
         pixels_in = panel + first * p.row_bytes
         with k.when(fused):
@@ -307,9 +307,9 @@ def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot
 
 
 def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value, sum_row: Value, weights: Buffer,
-                 chunk: Value, row: Value, panel: Buffer, table: Value) -> None:  # fmt: skip
+                 chunk: Value, row: Value, panel: Buffer, is_last: Value) -> None:  # fmt: skip
     """A row output by output and entry by entry, leaving out the entries whose tap lies in the padding."""
-    one_row = k.buffer(p.buffer("tiles"), (table >> 3) + p.table_words * 4)  # a function of one row
+    one_row = k.buffer(p.buffer("one_rows") + k.cast("zext", is_last, INT) * 16)
     entries = k.minimum(p.chunk_entries, p.entry_count - chunk * p.chunk_entries)
     with k.loop(0, item.extent(p.axes - 1)) as pixel:
         sums = workspace + (slot + pixel.index * sum_row)
@@ -746,7 +746,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     last_lanes = (group_out - 1) % lane + 1
     last = sweep[-1]
     fused = not careful and _is_fused(p, arith, sweep, plan) and along_out(r, last, "c") == "cc"
-    tiles, table_words = _tile_tables(r, last, plan, fused, last_lanes < lane, careful)
+    tiles, table_words, one_rows = _tile_tables(r, last, plan, fused, last_lanes < lane, careful)
     key = (arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
     widths = plan.vectors, plan.last_vectors
     if late:
@@ -786,7 +786,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
         "row_tiles": len(near_equal(plan.box[-1], channel_tile_rows(r.target, plan.vectors))),
         "ask_results": int(along_out(r, last, "c") == "cp" and image_bytes(p)[1] * (p.n or 0) > near(_RESULT_BYTES)),
         "slots": scratch + 256, "slot_block": plan.slot_block, "slot_row": plan.slot_row,
-        "tiles": words(tiles), "table_words": table_words, "word_bytes": arith.bytes,
+        "tiles": words(tiles), "table_words": table_words, "one_rows": words(one_rows), "word_bytes": arith.bytes,
         "fused": int(fused), "last_lanes": last_lanes,
         "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
         "constants": r.constants, **apart_words(r, last, plan.held[-1], "c", plan.row_bytes, element),
@@ -796,8 +796,9 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     return values
 
 
-def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool, careful: bool) -> tuple[list[int], int]:
-    """The tables of tiles, and how many words each has.
+def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool, careful: bool
+                 ) -> tuple[list[int], int, list[int]]:  # fmt: skip
+    """The tables of tiles, how many words each has, and the tiles of one row.
 
     Parameters
     ----------
@@ -824,9 +825,7 @@ def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool, ca
     ]
     longest = 1 + max(len(t) for t in tables)
     tiles = [w for t in tables for w in ([len(t) // 3, *t] + [0] * (longest - 1 - len(t)))]
-    for of_block in families:  # after the four tables: the tiles of one row
-        tiles += [of_block[0], 0] + [0] * (2 * longest - 2)
-    return tiles, longest
+    return tiles, longest, [v for of_block in families for v in (of_block[0] if careful else 0, 0)]
 
 
 def _missed(axis: Axis) -> list[int]:

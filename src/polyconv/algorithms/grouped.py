@@ -154,7 +154,7 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, bl
         y, r = k.buffer(frame, 2) + (y_row + beside_y), k.buffer(frame, 4) + (r_row + beside_r)
         slot = p.slots + waiting * pixels * p.sum_row
         with k.loop(0, k.word(table)) as tile:
-            place = table + (tile.index * 32 + 8)
+            place = table + 8 + tile.index * 32
             first, times, function = k.word(place), k.word(place, 1), k.buffer(place, 2)
             source, step = panel + first * p.row_step, p.row_step
             rest = times, outputs, bias, scale, p.buffer("constants"), workspace

@@ -97,7 +97,7 @@ def driver(k: Module, name: str, *, planes: bool = False) -> None:
             entries, tiles = p.buffer("entries") + piece.entries * 8, p.buffer("tiles")
             tiles = tiles + (piece.table + block.table) * p.table_words * 8
             with k.loop(0, piece.lines) as line, k.loop(0, k.word(tiles)) as walk:
-                place = tiles + (walk.index * 32 + 8)
+                place = tiles + 8 + walk.index * 32
                 at, function, second = k.word(place), k.buffer(place, 2), k.word(place, 1)
                 here = (
                     x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step, entries, piece.count,

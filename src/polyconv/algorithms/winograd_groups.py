@@ -191,7 +191,7 @@ def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, block: Value, 
     short = item.extent(p.axes - 1) < axis_record(k, p, p.axes - 1).block
     table = p.buffer("tiles") + k.select(short, p.table_words * 8, 0)
     with k.loop(0, _points(k, p, item)) as point, k.loop(0, k.word(table)) as tile:
-        place = table + (tile.index * 32 + 8)
+        place = table + 8 + tile.index * 32
         first, times = k.word(place) * p.vector_bytes, k.word(place, 1)
         k.call(k.buffer(place, 2), Walk(
             v + (point.index * p.v_point + first), p.vector_bytes, entries, count,
