@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from polyconv.kernels.compile import link, object_code
-from polyconv.kernels.language import Buffer, Module
+from polyconv.kernels.language import INT, Buffer, Module
 from polyconv.kernels.record import (
+    Bits,
     Function,
     Functions,
     Link,
@@ -19,12 +20,12 @@ from polyconv.kernels.record import (
     Span,
     Table,
     Word,
+    at_once,
     filled,
-    memory_of,
     word_count,
     words_of,
 )
-from polyconv.kernels.signature import Address, Int, Signature
+from polyconv.kernels.signature import Address, Int, Signature, memory_of
 from polyconv.target import host_target
 
 
@@ -66,6 +67,14 @@ class Whole(Record):
     pairs: Table[Pair]
     more: Link[More]
     either: Function[Put | Look]
+    last: Word
+
+
+class Lanes(Record):
+    """Some lanes, and others."""
+
+    pair: Pair
+    bits: Bits
     last: Word
 
 
@@ -180,3 +189,28 @@ def test_generated_code_reads_what_was_filled(check: bool) -> None:
     ctypes.CFUNCTYPE(None, *kinds)(found["look"])(table.ctypes.data, *ends)
     assert out.tolist() == [1, 2, 3, 41, 7, 8, 9, 11, 12, 2, 13, 14, 15]
     assert not cell.any()
+
+
+def test_words_loaded_at_once() -> None:
+    """Before memory changes, each once however often it is named; bits are the lowest of their word."""
+    k = Module()
+    with k.function("look", Look) as given:
+        lanes = at_once(Lanes.read(k, given.words))
+        k.store(k.constant(INT, 9), given.words)
+        for at, value in enumerate((lanes.pair.low, lanes.pair.low, lanes.pair.high, lanes.last)):
+            k.store(value, given.target + 8 * at)
+        k.store(k.cast("zext", lanes.bits, INT), given.target + 32)
+    target = host_target()
+    text = k.text(target.triple)
+    assert text.count("load i64") == 3
+    assert text.count("load i16") == 1
+    table, out = filled(Lanes(Pair(1, 2), 5 + (1 << 16), 3), []), np.zeros(5, np.int64)
+    look = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(link(object_code(text, target), ("look",))["look"])
+    look(table.ctypes.data, out.ctypes.data)
+    assert out.tolist() == [1, 1, 2, 3, 5]
+    assert table[0] == 9
+
+
+def test_only_what_lies_in_memory_is_loaded_at_once() -> None:
+    with pytest.raises(TypeError, match=r"Pair\(low=1, high=2\) does not lie in memory"):
+        at_once(Pair(1, 2))

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode, row_place
-from polyconv.algorithms.pixels import TILE, packed_weights, pixel_tables, tile_rows
+from polyconv.algorithms.panel import Common, Driver, EpilogueTables, Frame, Item, axis_words, decode, row_place
+from polyconv.algorithms.pixels import Tile, packed_weights, panel_tiles, pixel_tables, tile_rows
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -21,12 +21,11 @@ from polyconv.algorithms.program import (
     accumulator_arithmetic,
     address_of,
     along_out,
-    common_words,
-    fill_words,
+    boxed_words,
+    epilogue_tables,
     move_out_address,
     one_step,
     tile_cycles,
-    zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Sweep, lines, sweeps
 from polyconv.dtypes import Dtype
@@ -34,6 +33,7 @@ from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.layout import Move, MoveOut
+from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, filled
 from polyconv.kernels.tile import PanelTile
 from polyconv.runtime.arrays import words
 
@@ -43,37 +43,75 @@ PANEL_BYTES = 256 << 10
 _SEGMENT = 64
 _CORNERS = 4
 
-WORDS = (
-    *COMMON,
-    "kernel_height", "kernel_width", "dilation_height", "dilation_width", "height", "width", "x_height", "x_width",
-    "o_base", "o_n", "o_group", "o_c", "o_height", "o_width",
-    "has_mask", "m_base", "m_n", "m_group", "m_c", "m_height", "m_width",
-    "channels", "group_channels", "chunk", "chunks", "corners", "segment_bytes",
-    "word_bytes", "lane_bytes", "lanes", "taps", "*entries", "*weights", "w_group",
-    "tile_count", "*tiles", "*functions",
-    "slots", "slot_tile", "outputs", "*bias", "*scale", "*constants", "*move_out",
-)  # fmt: skip
 _DOUBLE = Type("double")
+
+
+class DeformableWords(Record):
+    """The driver's words: where inputs, offsets and masks lie, the panel of samples, tiles, moves."""
+
+    common: Common
+    kernel_height: Word
+    kernel_width: Word
+    dilation_height: Word
+    dilation_width: Word
+    height: Word
+    width: Word
+    x_height: Word
+    x_width: Word
+    o_base: Word
+    o_n: Word
+    o_group: Word
+    o_c: Word
+    o_height: Word
+    o_width: Word
+    has_mask: Word
+    m_base: Word
+    m_n: Word
+    m_group: Word
+    m_c: Word
+    m_height: Word
+    m_width: Word
+    channels: Word
+    group_channels: Word
+    chunk: Word
+    chunks: Word
+    corners: Word
+    segment_bytes: Word
+    word_bytes: Word
+    lane_bytes: Word
+    lanes: Word
+    taps: Word
+    entries: Memory
+    weights: Memory
+    w_group: Word
+    tile_count: Word
+    tiles: Table[Tile]
+    functions: Functions[PanelTile]
+    slots: Word
+    slot_tile: Word
+    outputs: Word
+    tables: EpilogueTables
+    move_out: Function[MoveOut]
 
 
 def _driver(k: Module, name: str, dtype: Dtype, element: str, f16c: bool) -> None:
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
-        k.clear(workspace + p.scratch, 512)
+        frame, workspace = given.frame, given.workspace
+        p = DeformableWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        k.clear(workspace + p.common.scratch, 512)
         with k.loop(0, p.chunks) as chunk:
             first = chunk.index * p.chunk
             _sample(k, p, item, frame, workspace, first, dtype, element, f16c)
             with k.loop(0, p.tile_count) as tile:
-                t = Words(k, p.buffer("tiles"), TILE).at(tile.index, len(TILE))
+                t = p.tiles.at(tile.index)
                 slot = p.slots + tile.index * p.slot_tile
                 _sums(k, p, t, item, workspace, slot, chunk.index)
                 with k.when(chunk.index.equals(p.chunks - 1)):
                     _out(k, p, t, item, frame, workspace + slot)
 
 
-def _sample(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, first: Value,
+def _sample(k: Module, p: DeformableWords, item: Item, frame: Frame, workspace: Buffer, first: Value,
             dtype: Dtype, element: str, f16c: bool) -> None:  # fmt: skip
     """Fill the panel with one chunk of a group's channels, offset group by offset group."""
     end = k.minimum(first + p.chunk, p.channels)
@@ -88,8 +126,8 @@ def _sample(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, f
                 at = (og.index, i.index, j.index, tap, pixel.index)
                 _corners(k, p, item, frame, workspace, *at, dtype, element, f16c)
             with k.loop(c0, c1) as c:
-                panel = workspace + p.panel + ((c.index - first) * p.taps + tap) * p.segment_bytes
-                plane = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n + (base + c.index) * p.x_c)
+                panel = workspace + p.common.panel + ((c.index - first) * p.taps + tap) * p.segment_bytes
+                plane = frame.x + (p.common.x_base + item.n * p.common.x_n + (base + c.index) * p.common.x_c)
                 with k.loop(0, item.extent(1)) as pixel:
                     record = workspace + p.corners + pixel.index * (16 * _CORNERS)
                     total = k.constant(Type(element), 0)
@@ -102,7 +140,7 @@ def _sample(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, f
                     k.store(total, panel + pixel.index * p.word_bytes)
 
 
-def _corners(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, og: Value, i: Value, j: Value,
+def _corners(k: Module, p: DeformableWords, item: Item, frame: Frame, workspace: Buffer, og: Value, i: Value, j: Value,
              tap: Value, pixel: Value, dtype: Dtype, element: str, f16c: bool) -> None:  # fmt: skip
     """Weights and plane offsets of the four corners of one sample, times its modulation."""
     oy, ox = item.first(0), item.first(1) + pixel
@@ -112,16 +150,16 @@ def _corners(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, 
         return widen(k, value, dtype, "double", f16c=f16c)
 
     at = p.o_base + item.n * p.o_n + og * p.o_group + tap * 2 * p.o_c + oy * p.o_height + ox * p.o_width
-    offsets = k.buffer(frame, 6)
+    offsets = frame.offset
     modulation = k.constant(_DOUBLE, 1)
     store = workspace + p.corners + pixel * (16 * _CORNERS)
     k.store(modulation, store + 8)  # a slot to bring the mask through the branch
     with k.when(p.has_mask.equals(1)):
         place = p.m_base + item.n * p.m_n + og * p.m_group + tap * p.m_c + oy * p.m_height + ox * p.m_width
-        k.store(read(k.buffer(frame, 8), place), store + 8)
+        k.store(read(frame.mask, place), store + 8)
     modulation = k.load(_DOUBLE, store + 8)
     position_y = k.cast("sitofp", item.origin(0) + i * p.dilation_height, _DOUBLE) + read(offsets, at)
-    column = item.origin(1) + pixel * p.step + j * p.dilation_width
+    column = item.origin(1) + pixel * p.common.step + j * p.dilation_width
     position_x = k.cast("sitofp", column, _DOUBLE) + read(offsets, at + p.o_c)
     height, width = k.cast("sitofp", p.height, _DOUBLE), k.cast("sitofp", p.width, _DOUBLE)
     # NaN compares false: such a sample is outside, as one beyond the image
@@ -147,29 +185,29 @@ def _floor(k: Module, value: Value) -> tuple[Value, Value]:
     return whole, value - k.cast("sitofp", whole, _DOUBLE)
 
 
-def _sums(k: Module, p: Words, t: Words, item: Item, workspace: Buffer, slot: Value, chunk: Value) -> None:
+def _sums(k: Module, p: DeformableWords, t: Tile, item: Item, workspace: Buffer, slot: Value, chunk: Value) -> None:
     vectors = (item.extent(1) + p.lanes - 1) // p.lanes
     channels = k.minimum(p.chunk, p.channels - chunk * p.chunk)
     begins = chunk.equals(0)
     with k.loop(0, vectors, t.most) as v:
         here, at = k.minimum(vectors - v.index, t.most), v.index * p.lane_bytes
-        k.call(k.buffer(p.buffer("functions"), t.table + here * 2), PanelTile(
-            workspace + (p.panel + at), channels * p.taps,
-            p.buffer("entries"), p.buffer("weights") + (item.g * p.w_group + t.weights + chunk * t.chunk_weights),
-            workspace + k.select(begins, p.scratch, slot + at), k.select(begins, 0, p.segment_bytes),
+        k.call(p.functions.at_word(t.table + here * 2), PanelTile(
+            workspace + (p.common.panel + at), channels * p.taps,
+            p.entries, p.weights + (item.g * p.w_group + t.weights + chunk * t.chunk_weights),
+            workspace + k.select(begins, p.common.scratch, slot + at), k.select(begins, 0, p.segment_bytes),
             workspace + (slot + at), p.segment_bytes,
         ))  # fmt: skip
 
 
-def _out(k: Module, p: Words, t: Words, item: Item, frame: Buffer, sums: Buffer) -> None:
-    last = axis_record(k, p, 1)
+def _out(k: Module, p: DeformableWords, t: Tile, item: Item, frame: Frame, sums: Buffer) -> None:
+    last = axis_words(p.common, 1)
     channel = item.g * p.outputs + t.first
-    _, y_offset, r_offset = row_place(k, p, item, k.constant(INT, 0))
-    k.call(p.buffer("move_out"), MoveOut(
+    _, y_offset, r_offset = row_place(k, p.common, item, k.constant(INT, 0))
+    k.call(p.move_out, MoveOut(
         sums, p.word_bytes, p.segment_bytes,
-        k.buffer(frame, 2) + (y_offset + t.first * p.y_c), last.y_stride, p.y_c, item.extent(1), t.rows,
-        p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes,
-        k.buffer(frame, 4) + (r_offset + t.first * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
+        frame.y + (y_offset + t.first * p.common.y_c), last.y_stride, p.common.y_c, item.extent(1), t.rows,
+        p.tables.bias + channel * p.word_bytes, p.tables.scale + channel * p.word_bytes,
+        frame.residual + (r_offset + t.first * p.common.r_c), last.r_stride, p.common.r_c, p.tables.constants,
     ))  # fmt: skip
 
 
@@ -252,33 +290,30 @@ def build(r: Request) -> Program:
     )  # fmt: skip
     group_in, group_out, taps = p.c // p.groups, p.m // p.groups, math.prod(p.k)
     tiles = tile_rows(group_out, r.target)
-    functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps)
+    functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps, lambda rows: panel_tiles(r, rows))
     held = [lines(sweep[0], 1), lines(sweep[1], plan.segment)]
-    values = common_words(r, sweep, (1, plan.segment), held, 1, keep)
+    common, items = boxed_words(r, sweep, (1, plan.segment), held, panel=plan.panel, scratch=plan.scratch)
     offset, mask = r.offset, r.mask
     assert offset is not None
     write = along_out(r, sweep[1], "p")
     if write == "pc" and group_out < 8:
         write = "any"
-    values.update({
-        "kernel_height": p.k[0], "kernel_width": p.k[1], "dilation_height": p.d[0], "dilation_width": p.d[1],
-        "height": p.i[0], "width": p.i[1], "x_height": r.x.spatial[0], "x_width": r.x.spatial[1],
-        "o_base": offset.offset, "o_n": offset.n, "o_group": 2 * taps * offset.c, "o_c": offset.c,
-        "o_height": offset.spatial[0], "o_width": offset.spatial[1], "has_mask": int(mask is not None),
-        "m_base": mask.offset if mask else 0, "m_n": mask.n if mask else 0,
-        "m_group": taps * mask.c if mask else 0, "m_c": mask.c if mask else 0,
-        "m_height": mask.spatial[0] if mask else 0, "m_width": mask.spatial[1] if mask else 0,
-        "channels": group_in, "group_channels": max(1, p.c // p.offset_groups), "chunk": plan.chunk,
-        "chunks": plan.chunks if group_in else 1, "corners": plan.corners, "panel": plan.panel,
-        "scratch": plan.scratch, "segment_bytes": plan.row_bytes, "word_bytes": arith.bytes,
-        "lane_bytes": r.target.vector_bytes, "lanes": lanes(r.target, arith), "taps": taps,
-        "entries": words([e * plan.row_bytes for e in range(plan.chunk * taps)]),
-        "weights": r.packed(("generic", arith.name, r.target.level, "deformable"),
-                            lambda: packed_weights(r, r.weights(sweep), tiles)),
-        "w_group": group_out * group_in * taps * arith.bytes, "tile_count": len(tiles), "tiles": words(records),
-        "functions": words(functions), "slots": plan.scratch + 512, "slot_tile": plan.slot_tile,
-        "outputs": group_out, "bias": zeros() if r.bias is None else r.bias,
-        "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
-        "move_out": move_out_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
-    })  # fmt: skip
-    return one_step(address, fill_words(WORDS, values, keep), values["items"], plan.workspace, keep)
+    values = DeformableWords(
+        common=common, kernel_height=p.k[0], kernel_width=p.k[1], dilation_height=p.d[0], dilation_width=p.d[1],
+        height=sweep[0].inp, width=sweep[1].inp, x_height=r.x.spatial[0], x_width=r.x.spatial[1],
+        o_base=offset.offset, o_n=offset.n, o_group=2 * taps * offset.c, o_c=offset.c,
+        o_height=offset.spatial[0], o_width=offset.spatial[1], has_mask=int(mask is not None),
+        m_base=mask.offset if mask else 0, m_n=mask.n if mask else 0,
+        m_group=taps * mask.c if mask else 0, m_c=mask.c if mask else 0,
+        m_height=mask.spatial[0] if mask else 0, m_width=mask.spatial[1] if mask else 0,
+        channels=group_in, group_channels=max(1, p.c // p.offset_groups), chunk=plan.chunk,
+        chunks=plan.chunks if group_in else 1, corners=plan.corners, segment_bytes=plan.row_bytes,
+        word_bytes=arith.bytes, lane_bytes=r.target.vector_bytes, lanes=lanes(r.target, arith), taps=taps,
+        entries=words([e * plan.row_bytes for e in range(plan.chunk * taps)]),
+        weights=r.packed(("generic", arith.name, r.target.level, "deformable"),
+                         lambda: packed_weights(r, r.weights(sweep), tiles)),
+        w_group=group_out * group_in * taps * arith.bytes, tile_count=len(tiles), tiles=records,
+        functions=functions, slots=plan.scratch + 512, slot_tile=plan.slot_tile, outputs=group_out,
+        tables=epilogue_tables(r), move_out=move_out_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+    )  # fmt: skip
+    return one_step(address, filled(values, keep), items, plan.workspace, keep)

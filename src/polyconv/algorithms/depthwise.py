@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.depthwise_driver import WORDS, driver
+from polyconv.algorithms.depthwise_driver import Ask, DepthwiseWords, KindWords, driver
 from polyconv.algorithms.depthwise_plan import (
     Plan,
     by_pixels,
@@ -35,20 +35,20 @@ from polyconv.algorithms.program import (
     Request,
     Step,
     address_of,
-    common_words,
-    fill_words,
+    boxed_words,
+    epilogue_tables,
     near_equal,
-    zeros,
 )
 from polyconv.algorithms.sweep import Lines, Sweep, sweeps
-from polyconv.kernels.depthwise import SETTINGS, DepthwiseTile, Slide, depthwise_tile
+from polyconv.kernels.depthwise import DepthwiseTile, Slide, SlideSettings, depthwise_tile
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address
 from polyconv.runtime.arrays import aligned, words
 
-__all__ = ["box_step", "build", "shares", "step_of", "turned"]
+__all__ = ["box_step", "build", "shares", "sweep_words", "turned"]
 
 
 def build(r: Request) -> Program:
@@ -61,7 +61,7 @@ def build(r: Request) -> Program:
         order = order_of(sweep, pixels)
         axes = tuple(sweep[a] for a in order)
         plan = plan_of(one.situation, axes, pixels)
-        steps.append(step_of(turned(one, sweep, order), plan, axes, address, keep))
+        steps.append(_step(turned(one, sweep, order), plan, axes, address, keep))
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
@@ -116,7 +116,7 @@ def box_step(r: Request, sweep: Sweep, box: tuple[int, ...], chunk: int, keep: l
     address = _driver_address(r, pixels)
     plan = plan_of(r.situation, sweep, pixels)
     box = (1,) * (len(plan.sweep) - len(sweep)) + box
-    return step_of(r, replace(plan, box=box, chunk=chunk, banded=False), sweep, address, keep)
+    return _step(r, replace(plan, box=box, chunk=chunk, banded=False), sweep, address, keep)
 
 
 def _driver_address(r: Request, pixels: bool) -> Address[Driver]:
@@ -132,8 +132,13 @@ def _over_pixels(r: Request) -> bool:
     return pixels
 
 
-def step_of(r: Request, plan: Plan, sweep: Sweep, address: Address[Driver], keep: list[Any], **more: int) -> Step:
-    """Step of a sweep by a driver whose words are ``WORDS`` and ``more``."""
+def _step(r: Request, plan: Plan, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
+    values, items = sweep_words(r, plan, sweep)
+    return Step(address, filled(values, keep), items)
+
+
+def sweep_words(r: Request, plan: Plan, sweep: Sweep) -> tuple[DepthwiseWords, int]:
+    """Words of a sweep, and how many items there are."""
     p, arith = r.problem, r.arith
     if len(plan.sweep) > len(sweep):
         r = replace(r, x=_with_axis(r.x), y=_with_axis(r.y), residual=r.residual and _with_axis(r.residual))
@@ -148,25 +153,21 @@ def step_of(r: Request, plan: Plan, sweep: Sweep, address: Address[Driver], keep
         lambda: _packed_weights(r.weights(sweep), plan, lane, step),
     )
     held, groups = [Lines((), (), ())] * len(plan.sweep), plan.chunk // plan.repeats
-    values = common_words(r, plan.sweep, plan.box, held, 1, keep, groups)
-    values.update({
-        "slid": plan.slid, "channels": p.m, "chunk_channels": plan.chunk, "lanes": step,
-        "repeats": plan.repeats, "masked": int(lane % step > 0),
-        "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
-        "lane_step": 1 if last.stride == 2 else last.stride, "lane_reach": (last.taps - 1) * last.dilation,
-        "lane_span": 2 * lane - 2 if last.stride == 2 else lane // plan.channels - 1, "lane_dilation": last.dilation,
-        "reach": (slid.taps - 1) * slid.dilation, "kind_count": len(plan.kinds),
-        "kinds": words([v for kind in plan.kinds for v in kind]), "dilation": slid.dilation, "phases": plan.phases,
-        "most": plan.most, "list": list_place(len(plan.sweep)),
-        "weights": weights, "w_shared": min(wide, step), "w_vector": wide * plan.taps * arith.bytes,
-        "w_tap": wide * arith.bytes, "tiles": words(_tile_addresses(r, plan)),
-        "settings": fill_words(SETTINGS, _settings(r, plan, lane), keep),
-        "panel": 0, "scratch": 0, "held": int(plan.held), **_asks(r, plan, lane), **more,
-    })  # fmt: skip
-    return Step(address, fill_words((*WORDS, *more), values, keep), values["items"])
+    common, items = boxed_words(r, plan.sweep, plan.box, held, block_groups=groups)
+    return DepthwiseWords(
+        common=common, slid=plan.slid, channels=p.m, chunk_channels=plan.chunk, lanes=step, repeats=plan.repeats,
+        masked=int(lane % step > 0), taps_outer=len(offsets), tap_offsets=words([v for o in offsets for v in o]),
+        lane_step=1 if last.stride == 2 else last.stride, lane_reach=(last.taps - 1) * last.dilation,
+        lane_span=2 * lane - 2 if last.stride == 2 else lane // plan.channels - 1, lane_dilation=last.dilation,
+        reach=(slid.taps - 1) * slid.dilation, kind_count=len(plan.kinds),
+        kinds=[KindWords(*kind) for kind in plan.kinds], dilation=slid.dilation, phases=plan.phases, most=plan.most,
+        list_place=list_place(len(plan.sweep)), weights=weights, w_shared=min(wide, step),
+        w_vector=wide * plan.taps * arith.bytes, w_tap=wide * arith.bytes, tiles=_tile_addresses(r, plan),
+        settings=_settings(r, plan, lane), ask=_asks(r, plan, lane), held=int(plan.held),
+    ), items  # fmt: skip
 
 
-def _asks(r: Request, plan: Plan, lane: int) -> dict[str, int]:
+def _asks(r: Request, plan: Plan, lane: int) -> Ask:
     """Where what follows an item begins, and bytes of it that a strip asks for, as if rows lay together."""
     p, slid, last = r.problem, plan.sweep[plan.slid], plan.sweep[-1]
     rows, strips = plan.box[plan.slid] * plan.banded, -(-last.out // lane)
@@ -176,13 +177,10 @@ def _asks(r: Request, plan: Plan, lane: int) -> dict[str, int]:
         turn, x_turn = plan.outer[-1], r.x.spatial[-3]
         x_far = ((turn.taps - 1) * turn.dilation + turn.stride) * x_turn
         y_far = r.y.spatial[-3] * turn.out_step
-    return {
-        "x_far": x_far, "x_turn": x_turn, "x_asked": -(-read // max(1, strips)), "y_far": y_far,
-        "y_asked": -(-written // max(1, strips)),
-    }  # fmt: skip
+    return Ask(x_far, x_turn, -(-read // max(1, strips)), y_far, -(-written // max(1, strips)))
 
 
-def _settings(r: Request, plan: Plan, lane: int) -> dict[str, Any]:
+def _settings(r: Request, plan: Plan, lane: int) -> SlideSettings:
     """What the tiles of a step share."""
     slid, last, across = plan.sweep[plan.slid], plan.sweep[-1], plan.across(lane)
     residual = r.residual or Operand(0, 0, (0,) * len(plan.sweep), 0, 1)
@@ -191,16 +189,14 @@ def _settings(r: Request, plan: Plan, lane: int) -> dict[str, Any]:
     def lanes_apart(o: Operand, pixels: int) -> int:
         return o.c if plan.lanes == "c" else o.spatial[-1] * pixels
 
-    return {
-        "x_channel": across * r.x.c // plan.repeats, "x_step": plan.dilation * r.x.spatial[plan.slid],
-        "x_lane": lanes_apart(r.x, last.stride), "x_element": r.x.spatial[-1],
-        "w_channel": (lane if plan.lanes == "c" else across) * plan.taps * r.arith.bytes, "y_channel": across * r.y.c,
-        "y_step": step * r.y.spatial[plan.slid], "y_lane": lanes_apart(r.y, last.out_step),
-        "r_channel": across * residual.c, "r_step": step * residual.spatial[plan.slid],
-        "r_lane": lanes_apart(residual, last.out_step), "unit": plan.dilation, "extent": slid.inp,
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants,
-    }  # fmt: skip
+    return SlideSettings(
+        x_channel=across * r.x.c // plan.repeats, x_step=plan.dilation * r.x.spatial[plan.slid],
+        x_lane=lanes_apart(r.x, last.stride), x_element=r.x.spatial[-1],
+        w_channel=(lane if plan.lanes == "c" else across) * plan.taps * r.arith.bytes, y_channel=across * r.y.c,
+        y_step=step * r.y.spatial[plan.slid], y_lane=lanes_apart(r.y, last.out_step),
+        r_channel=across * residual.c, r_step=step * residual.spatial[plan.slid],
+        r_lane=lanes_apart(residual, last.out_step), unit=plan.dilation, extent=slid.inp, tables=epilogue_tables(r),
+    )  # fmt: skip
 
 
 def _with_axis(o: Operand) -> Operand:
@@ -216,8 +212,8 @@ def _lying(plan: Plan, o: Operand, step: int) -> str:
     return "2" if o.spatial[-1] == o.itemsize and step == 2 else "any"
 
 
-def _tile_addresses(r: Request, plan: Plan) -> list[int]:
-    """Addresses of the tiles that a step uses, by kind and outputs; 0 for the others."""
+def _tile_addresses(r: Request, plan: Plan) -> list[Address[Slide] | None]:
+    """Addresses of the tiles that a step uses, by kind and outputs; None for the others."""
     p, last, lane = r.problem, plan.sweep[-1], lanes(r.target, r.arith)
     writes = _lying(plan, r.y, last.out_step)
     if r.residual is not None and (writes == "2" or writes != _lying(plan, r.residual, last.out_step)):
@@ -229,7 +225,7 @@ def _tile_addresses(r: Request, plan: Plan) -> list[int]:
         p.x, p.y, r.arith.accumulator, r.epilogue, plan.lanes, reads, writes, plan.stride,
         tuple((taps, across) for _, taps, _, _, across, *_ in plan.kinds), plan.channels, plan.repeats,
     )  # fmt: skip
-    table = [0] * (2 * 4 * plan.most)
+    table: list[Address[Slide] | None] = [None] * (4 * plan.most)
     slid, box = plan.sweep[plan.slid].out, plan.box[plan.slid]
     phases = {n for extent in (min(box, slid), slid % box) for n in (extent // plan.phases, -(-extent // plan.phases))}
     sizes = {size for n in phases for _, size in near_equal(n, plan.most)}
@@ -241,7 +237,7 @@ def _tile_addresses(r: Request, plan: Plan) -> list[int]:
 
         label = f"{spec} {lane} {rows}{' edge' * edge}{' masked' * masked}"
         found = kernel(label, {"tile": Slide}, tile, r.target, check=r.check)
-        table[2 * (kind * plan.most + rows - 1)] = found["tile"]
+        table[kind * plan.most + rows - 1] = found["tile"]
     return table
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms import depthwise, depthwise_plan
 from polyconv.algorithms.depthwise_driver import near_equal_parts
 from polyconv.algorithms.depthwise_plan import parts_of_phases
-from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode
+from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, decode
 from polyconv.algorithms.program import (
     MULTIPLY_ADDS,
     Operand,
@@ -27,21 +27,22 @@ from polyconv.algorithms.program import (
     Step,
     accumulator_arithmetic,
     address_of,
-    common_words,
-    fill_words,
+    boxed_words,
+    epilogue_tables,
     near_equal,
-    zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
-from polyconv.kernels.depthwise_block import SETTINGS, BlockOfOutputs, DepthwiseBlock, depthwise_block
+from polyconv.kernels.depthwise_block import BlockOfOutputs, BlockSettings, DepthwiseBlock, depthwise_block
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Functions, Link, Memory, Record, Word, filled
 from polyconv.kernels.signature import Address
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = [
-    "applicable", "build", "channel_bytes", "cost", "lane_of", "outer_list", "results_place", "workspace",
+    "OuterTaps", "applicable", "build", "channel_bytes", "cost", "lane_of", "outer_list", "outer_taps", "results_place",
+    "workspace",
 ]  # fmt: skip
 
 _MOST = 4
@@ -64,24 +65,52 @@ _AHEAD = 8
 
 _PIXEL_BYTES = 1 << 10
 
-WORDS = (
-    *COMMON, "channels", "chunk_channels", "lanes", "shifts", "taps_outer", "*tap_offsets", "w_outer", "list",
-    "*weights", "w_channel", "phases_down", "phases_along", "*blocks", "*settings",
-)  # fmt: skip
+
+class OuterTaps(Record):
+    """Taps of all axes but the last two: how many, their input offset along each axis, bytes of weights of one.
+
+    The list of those that meet the input is at a place in the workspace.
+    """
+
+    count: Word
+    offsets: Memory
+    w_step: Word
+    list_place: Word
+
+
+class BlockWords(Record):
+    """The driver's words.
+
+    ``blocks`` stand by guard, rows and columns; ``lanes`` may be shifted, so that vectors begin where lines do.
+    """
+
+    common: Common
+    channels: Word
+    chunk_channels: Word
+    lanes: Word
+    shifts: Word
+    outer: OuterTaps
+    weights: Memory
+    w_channel: Word
+    phases_down: Word
+    phases_along: Word
+    blocks: Functions[BlockOfOutputs]
+    settings: Link[BlockSettings]
 
 
 def driver(k: Module, name: str) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
-        entries = workspace + p.list
-        taps = outer_list(k, p, item, entries)
-        down, along = p.axes - 2, p.axes - 1
-        rows, columns = axis_record(k, p, down), axis_record(k, p, along)
-        x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n)
-        y, other = results_place(k, p, item, frame, p.y_base + item.n * p.y_n, p.r_base + item.n * p.r_n)
+        frame, workspace = given.frame, given.workspace
+        p = BlockWords.read(k, given.words)
+        c = p.common
+        item = decode(k, c, given.item, workspace)
+        entries = workspace + p.outer.list_place
+        taps = outer_list(k, c, p.outer, item, entries)
+        down, along = c.axes - 2, c.axes - 1
+        rows, columns = axis_words(c, down), axis_words(c, along)
+        x = frame.x + (c.x_base + item.n * c.x_n)
+        y, other = results_place(k, c, item, frame, c.y_base + item.n * c.y_n, c.r_base + item.n * c.r_n)
         parts = _parts(k, p, item, x, y)
 
         with near_equal_parts(k, item.extent(down), p.phases_down, _MOST) as (o, height):
@@ -102,56 +131,56 @@ def driver(k: Module, name: str) -> None:
                 open_ = k.select(inside, size, guarded)
                 for first, count, masked in parts:
                     with k.when(count > 0):
-                        k.call(k.buffer(p.buffer("blocks") + (guarded if masked else open_) * 16), BlockOfOutputs(
-                            p.buffer("settings"),
-                            here + first * p.x_c, entries, taps, p.buffer("weights") + first * p.w_channel,
-                            there + first * p.y_c, beside + first * p.r_c, first, count, count, row, column,
+                        k.call(p.blocks.at(guarded if masked else open_), BlockOfOutputs(
+                            p.settings, here + first * c.x_c, entries, taps, p.weights + first * p.w_channel,
+                            there + first * c.y_c, beside + first * c.r_c, first, count, count, row, column,
                         ))  # fmt: skip
 
 
-def _parts(k: Module, p: Words, item: Item, x: Buffer, y: Buffer) -> list[tuple[Value, Value, bool]]:
+def _parts(k: Module, p: BlockWords, item: Item, x: Buffer, y: Buffer) -> list[tuple[Value, Value, bool]]:
     """The item's channels as runs of whole vectors and, masked, of part of one: first and number of each.
 
     Where channels are many and every pixel of input and result begins at the same place in a cache line, vectors
     begin where lines do: an access across lines takes twice as long.
     """
-    line = p.lanes * p.y_c - 1
+    c = p.common
+    line = p.lanes * c.y_c - 1
     alike = ((k.address(x) ^ k.address(y)) & line).equals(0)
-    lead = k.select(alike, (-k.address(y) & line) // p.y_c * p.shifts, 0)
+    lead = k.select(alike, (-k.address(y) & line) // c.y_c * p.shifts, 0)
     shift = k.select(lead > 0, p.lanes - lead, 0)
     first = k.maximum(item.g * p.chunk_channels - shift, 0)
     end = item.g * p.chunk_channels + p.chunk_channels - shift
-    end = k.select(item.g + 1 < p.groups, end, p.channels)
+    end = k.select(item.g + 1 < c.groups, end, p.channels)
     lead = k.select(first > 0, k.constant(INT, 0), k.minimum(lead, end))
     rest = end - first - lead
     tail = rest % p.lanes
     return [(first, lead, True), (first + lead, rest - tail, False), (end - tail, tail, True)]
 
 
-def results_place(k: Module, p: Words, item: Item, frame: Buffer, y: Value, other: Value) -> tuple[Buffer, Buffer]:
+def results_place(k: Module, c: Common, item: Item, frame: Frame, y: Value, other: Value) -> tuple[Buffer, Buffer]:
     """Where results and residuals of an item begin, from these offsets on, along all axes but the last two."""
-    with k.loop(0, p.axes - 2, carry=[y, other]) as axis:
-        record = axis_record(k, p, axis.index)
+    with k.loop(0, c.axes - 2, carry=[y, other]) as axis:
+        record = axis_words(c, axis.index)
         o = item.first(axis.index)
         axis.next(axis.values[0] + o * record.y_stride, axis.values[1] + o * record.r_stride)
-    return k.buffer(frame, 2) + axis.results[0], k.buffer(frame, 4) + axis.results[1]
+    return frame.y + axis.results[0], frame.residual + axis.results[1]
 
 
-def outer_list(k: Module, p: Words, item: Item, entries: Buffer) -> Value:
+def outer_list(k: Module, c: Common, taps: OuterTaps, item: Item, entries: Buffer) -> Value:
     """Write the list of outer taps that meet the input; their number."""
     zero = k.constant(INT, 0)
-    with k.loop(0, p.taps_outer, carry=[zero]) as tap:
+    with k.loop(0, taps.count, carry=[zero]) as tap:
         (count,) = tap.values
-        with k.loop(0, p.axes - 2, carry=[zero, k.constant(INT, 1)]) as axis:
+        with k.loop(0, c.axes - 2, carry=[zero, k.constant(INT, 1)]) as axis:
             offset, inside = axis.values
-            record = axis_record(k, p, axis.index)
-            position = item.origin(axis.index) + k.word(p.buffer("tap_offsets"), tap.index * (p.axes - 2) + axis.index)
+            record = axis_words(c, axis.index)
+            position = item.origin(axis.index) + k.word(taps.offsets, tap.index * (c.axes - 2) + axis.index)
             within = k.cast("zext", position.below(record.inp), INT)
             axis.next(offset + position * record.x_stride, inside & within)
         offset, inside = axis.results
         place = entries + count * 16
         k.store(offset, place, 8)
-        k.store(tap.index * p.w_outer, place + 8, 8)
+        k.store(tap.index * taps.w_step, place + 8, 8)
         tap.next(count + inside)
     found: Value = tap.results[0]
     return found
@@ -253,51 +282,53 @@ def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -
         items = (p.n or 0) * -(-p.c // chunk) * math.prod(axis.out for axis in outer)
         parts = -(-4 * s.threads // max(1, items))
         box = (*box[:-2], max(_MOST, -(-box[-2] // parts)), box[-1])
-    offsets: list[list[int]] = [[]]
-    for axis in outer:
-        offsets = [[*o, t * axis.dilation] for o in offsets for t in range(axis.taps)]
-    taps = len(offsets) * _TAPS * _TAPS
+    taps = math.prod(axis.taps for axis in outer) * _TAPS * _TAPS
     of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     weights = r.packed(
         ("depthwise block", arith.name, lane, of_sweep), lambda: _packed_weights(r.weights(sweep), taps, lane)
     )
-    values = common_words(r, sweep, box, [Lines((), (), ())] * len(sweep), 1, keep, chunk)
-    values.update({
-        "channels": p.c, "chunk_channels": chunk, "lanes": lane, "shifts": _shifts(r, lane),
-        "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
-        "w_outer": _TAPS * _TAPS * weights.shape[1] * arith.bytes,
-        "list": depthwise_plan.list_place(len(sweep)), "weights": weights, "w_channel": arith.bytes,
-        "phases_down": sweep[-2].dilation, "phases_along": sweep[-1].dilation,
-        "blocks": words(_block_addresses(r, sweep, box)),
-        "settings": fill_words(SETTINGS, _settings(r, sweep, lane, weights.shape[1] * arith.bytes), keep),
-        "panel": 0, "scratch": 0,
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    w_tap = weights.shape[1] * arith.bytes
+    common, items = boxed_words(r, sweep, box, [Lines((), (), ())] * len(sweep), block_groups=chunk)
+    values = BlockWords(
+        common=common, channels=p.c, chunk_channels=chunk, lanes=lane, shifts=_shifts(r, lane),
+        outer=outer_taps(sweep, _TAPS * _TAPS * w_tap), weights=weights, w_channel=arith.bytes,
+        phases_down=sweep[-2].dilation, phases_along=sweep[-1].dilation, blocks=_block_addresses(r, sweep, box),
+        settings=_settings(r, sweep, lane, w_tap),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
 
 
-def _settings(r: Request, sweep: Sweep, lane: int, w_tap: int) -> dict[str, Any]:
+def outer_taps(sweep: Sweep, w_step: int) -> OuterTaps:
+    """Words of the taps of all axes but the last two, each of which has so many bytes of weights."""
+    offsets: list[list[int]] = [[]]
+    for axis in sweep[:-2]:
+        offsets = [[*o, t * axis.dilation] for o in offsets for t in range(axis.taps)]
+    places = words([v for o in offsets for v in o])
+    return OuterTaps(len(offsets), places, w_step, depthwise_plan.list_place(len(sweep)))
+
+
+def _settings(r: Request, sweep: Sweep, lane: int, w_tap: int) -> BlockSettings:
     """What the blocks of a step share."""
     rows, columns = sweep[-2:]
     residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
     down, along = rows.dilation, columns.dilation  # outputs so far apart are neighbours in a block
-    return {
-        "x_row": r.x.spatial[-2] * down, "x_column": r.x.spatial[-1] * along, "x_pixel": r.x.spatial[-1],
-        "unit_row": down, "unit_column": along, "y_row": r.y.spatial[-2] * rows.out_step * down,
-        "y_column": r.y.spatial[-1] * columns.out_step * along, "r_row": residual.spatial[-2] * rows.out_step * down,
-        "r_column": residual.spatial[-1] * columns.out_step * along, "x_channel": lane * r.x.c,
-        "w_channel": lane * r.arith.bytes, "w_tap": w_tap, "y_channel": lane * r.y.c, "r_channel": lane * residual.c,
-        "x_ahead": _AHEAD * r.x.spatial[-1], "y_ahead": _AHEAD // columns.stride * r.y.spatial[-1],
-        "height": rows.inp, "width": columns.inp, "bias": zeros() if r.bias is None else r.bias,
-        "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
-    }  # fmt: skip
+    return BlockSettings(
+        x_row=r.x.spatial[-2] * down, x_column=r.x.spatial[-1] * along, x_pixel=r.x.spatial[-1],
+        unit_row=down, unit_column=along, y_row=r.y.spatial[-2] * rows.out_step * down,
+        y_column=r.y.spatial[-1] * columns.out_step * along, r_row=residual.spatial[-2] * rows.out_step * down,
+        r_column=residual.spatial[-1] * columns.out_step * along, x_channel=lane * r.x.c,
+        w_channel=lane * r.arith.bytes, w_tap=w_tap, y_channel=lane * r.y.c, r_channel=lane * residual.c,
+        x_ahead=_AHEAD * r.x.spatial[-1], y_ahead=_AHEAD // columns.stride * r.y.spatial[-1],
+        height=rows.inp, width=columns.inp, tables=epilogue_tables(r),
+    )  # fmt: skip
 
 
-def _block_addresses(r: Request, sweep: Sweep, box: tuple[int, ...]) -> list[int]:
-    """Addresses of the blocks that a step uses, by guard, rows and columns; 0 for the others."""
+def _block_addresses(r: Request, sweep: Sweep, box: tuple[int, ...]) -> list[Address[BlockOfOutputs] | None]:
+    """Addresses of the blocks that a step uses, by guard, rows and columns; None for the others."""
     p, lane = r.problem, lane_of(r.situation)
     stride = sweep[-2].stride, sweep[-1].stride
     spec = DepthwiseBlock(p.x, p.y, r.arith.accumulator, r.epilogue, (_TAPS, _TAPS), stride, _asks(r.situation, sweep))
-    table = [0] * (2 * 2 * _MOST * _MOST)
+    table: list[Address[BlockOfOutputs] | None] = [None] * (2 * _MOST * _MOST)
     for guarded, rows, few in itertools.product((False, True), _sizes(sweep[-2], box[-2]), _FAMILIES):
         if not few & _sizes(sweep[-1], box[-1]):
             continue
@@ -312,7 +343,7 @@ def _block_addresses(r: Request, sweep: Sweep, box: tuple[int, ...]) -> list[int
         label = f"{spec} {lane} {rows} {' '.join(names)}{' guarded' * guarded}"
         found = kernel(label, dict.fromkeys(names, BlockOfOutputs), blocks, r.target, check=r.check)
         for name, columns in names.items():
-            table[2 * ((guarded * _MOST + rows - 1) * _MOST + columns - 1)] = found[name]
+            table[(guarded * _MOST + rows - 1) * _MOST + columns - 1] = found[name]
     return table
 
 

@@ -18,22 +18,24 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise, depthwise_plan
 from polyconv.algorithms.depthwise_block import channel_bytes, lane_of
-from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode
+from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, decode
 from polyconv.algorithms.program import (
+    Operand,
     Program,
     Request,
     Situation,
     Step,
     address_of,
-    common_words,
-    fill_words,
+    boxed_words,
+    epilogue_tables,
     near_equal,
-    zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
-from polyconv.kernels.depthwise_line import AHEAD, KINDS, SETTINGS, DepthwiseLine, Line, depthwise_line
+from polyconv.kernels.depthwise_line import AHEAD, DepthwiseLine, Line, LineSettings, depthwise_line
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Functions, Link, Memory, Record, Word, filled
+from polyconv.kernels.signature import Address
 from polyconv.runtime.arrays import aligned, words
 
 __all__ = ["applicable", "build", "cost", "workspace"]
@@ -57,12 +59,31 @@ _LINES = 16
 _CACHE_BYTES = 1 << 20
 """Input and result beyond this are asked for ahead."""
 
-WORDS = (
-    *COMMON, "channels", "chunk_channels", "together", "most", "extra", "copied", "slot", "*weights", "w_channel",
-    "*tiles", "*settings", "x_line", "y_line", "r_line", "channel_line",
-    "ahead",
-)  # fmt: skip
-"""The driver's words: elements that a tile reads behind its outputs, vectors that a copy has beside them, its bytes."""
+
+class LineWords(Record):
+    """The driver's words.
+
+    A tile reads ``extra`` elements behind its outputs, a copy has ``copied`` vectors beside them, in a ``slot`` of so
+    many bytes.  ``line`` leads from one line to the next.
+    """
+
+    common: Common
+    channels: Word
+    chunk_channels: Word
+    together: Word
+    most: Word
+    extra: Word
+    copied: Word
+    slot: Word
+    weights: Memory
+    w_channel: Word
+    tiles: Functions[Line]
+    settings: Link[LineSettings]
+    x_line: Word
+    y_line: Word
+    r_line: Word
+    channel_line: Word
+    ahead: Word
 
 
 def driver(k: Module, name: str, size: int, written: int, lane: int, flat: bool) -> None:
@@ -72,11 +93,11 @@ def driver(k: Module, name: str, size: int, written: int, lane: int, flat: bool)
     """
     kind = Type(f"i{8 * size}", lane)
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
-        along, zero = p.axes - 1, k.constant(INT, 0)
-        last, origin, extent = axis_record(k, p, along), item.origin(along), item.extent(along)
+        workspace = given.workspace
+        p = LineWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        along, zero = p.common.axes - 1, k.constant(INT, 0)
+        last, origin, extent = axis_words(p.common, along), item.origin(along), item.extent(along)
         first = item.g * p.chunk_channels
         channels = k.minimum(p.chunk_channels, p.channels - first)
         before = zero if flat else along - 1
@@ -104,12 +125,12 @@ def driver(k: Module, name: str, size: int, written: int, lane: int, flat: bool)
 
         with k.loop(0, axis.results[0]) as outer, k.loop(0, lines, p.together) as block:
             end = k.minimum(block.index + p.together, lines)
-            channel, *places = _places(k, p, item, frame, first, before, outer.index)
+            channel, *places = _places(k, p.common, item, given.frame, first, before, outer.index)
             steps = [p.x_line, p.y_line, p.r_line]
             places = [place + block.index * step for place, step in zip(places, steps, strict=True)]
             channel = channel + block.index * p.channel_line
             for copying in (True, False):
-                with k.loop(block.index, end, carry=[workspace + p.panel, channel, *places]) as line:
+                with k.loop(block.index, end, carry=[workspace + p.common.panel, channel, *places]) as line:
                     slot, channel_, x, y, r = line.values
                     with k.loop(0, parts, carry=[zero, slot]) as part:
                         done, slot = part.values
@@ -122,10 +143,10 @@ def driver(k: Module, name: str, size: int, written: int, lane: int, flat: bool)
                                 copy(here, at, count + p.copied, slot)
                         for source, skipped in ((slot, True), (here, False)) if not copying else ():
                             with k.when(inside, otherwise=skipped):
-                                k.call(k.buffer(p.buffer("tiles") + (count - 1) * 16), Line(
-                                    p.buffer("settings"), source,
-                                    p.buffer("weights") + channel_ * p.w_channel, y + done * (lane * written),
-                                    r + done * (lane * written), channel_, extent - (done + count - 1) * lane,
+                                k.call(p.tiles.at(count - 1), Line(
+                                    p.settings, source, p.weights + channel_ * p.w_channel,
+                                    y + done * (lane * written), r + done * (lane * written), channel_,
+                                    extent - (done + count - 1) * lane,
                                 ))  # fmt: skip
                         part.next(done + count, slot + k.select(inside, 0, p.slot))
                     line.next(
@@ -135,14 +156,14 @@ def driver(k: Module, name: str, size: int, written: int, lane: int, flat: bool)
 
 
 def _places(
-    k: Module, p: Words, item: Item, frame: Buffer, channel: Value, before: Value, row: Value
+    k: Module, c: Common, item: Item, frame: Frame, channel: Value, before: Value, row: Value
 ) -> tuple[Value, Buffer, Buffer, Buffer]:
     """Channel, column 0 of the input and the item's first result and residual of a row of the first axes."""
     zero = k.constant(INT, 0)
-    with k.loop(0, p.axes - 1, carry=[zero, zero, zero, row]) as back:
+    with k.loop(0, c.axes - 1, carry=[zero, zero, zero, row]) as back:
         x, y, r, q = back.values
-        axis = p.axes - 2 - back.index
-        record = axis_record(k, p, axis)
+        axis = c.axes - 2 - back.index
+        record = axis_words(c, axis)
         extent = k.select(axis < before, item.extent(axis), 1)
         o = q % extent
         x = x + (item.origin(axis) + o * record.stride) * record.x_stride
@@ -150,12 +171,12 @@ def _places(
         back.next(x, y + o * record.y_stride, r + o * record.r_stride, q // extent)
     x, y, r, q = back.results
     channel = channel + q
-    last, o = axis_record(k, p, p.axes - 1), item.first(p.axes - 1)
+    last, o = axis_words(c, c.axes - 1), item.first(c.axes - 1)
     return (
         channel,
-        k.buffer(frame, 0) + (p.x_base + item.n * p.x_n + channel * p.x_c + x),
-        k.buffer(frame, 2) + (p.y_base + item.n * p.y_n + channel * p.y_c + o * last.y_stride + y),
-        k.buffer(frame, 4) + (p.r_base + item.n * p.r_n + channel * p.r_c + o * last.r_stride + r),
+        frame.x + (c.x_base + item.n * c.x_n + channel * c.x_c + x),
+        frame.y + (c.y_base + item.n * c.y_n + channel * c.y_c + o * last.y_stride + y),
+        frame.residual + (c.r_base + item.n * c.r_n + channel * c.r_c + o * last.r_stride + r),
     )
 
 
@@ -289,29 +310,31 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     of_sweep = (last.taps, last.first_tap, last.tap_step)
     weights = r.packed(("depthwise line", arith.name, of_sweep), lambda: _packed(r.weights(sweep)))
     kinds = Counter(across for across, _ in plan.entries)  # the last may have less
-    settings = {
-        "entries": words([tap * last.dilation * size for _, tap in plan.entries]),
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, **{f"count_{i}": sum([*kinds.values()][i : i + 1]) for i in range(KINDS)},
-    }  # fmt: skip
-    of_lines = (("x", r.x, sweep[-2:][0].stride), ("y", r.y, 1), ("r", r.residual, 1))
-    values = common_words(r, sweep, plan.box, [Lines((), (), ())] * len(sweep), 1, keep, plan.chunk)
-    values.update({
-        "channels": p.c, "chunk_channels": plan.chunk, "together": plan.together, "most": _MOST[r.target.registers],
-        "extra": plan.extra, "copied": -(-plan.extra // lane), "slot": plan.slot * size, "weights": weights,
-        "w_channel": last.taps * arith.bytes, "tiles": words(_tile_addresses(r, plan, tuple(kinds), sweep)),
-        "settings": fill_words(SETTINGS, settings, keep), "panel": depthwise_plan.list_place(len(sweep)), "scratch": 0,
-        **{f"{n}_line": 0 if o is None else o.c if flat else o.spatial[-2] * step for n, o, step in of_lines},
-        "channel_line": int(flat), "ahead": AHEAD if _asks(s, sweep) else 0,
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    count, *others = kinds.values()
+    entries = words([tap * last.dilation * size for _, tap in plan.entries])
+
+    def of_line(o: Operand | None, step: int = 1) -> int:
+        return 0 if o is None else o.c if flat else o.spatial[-2] * step
+
+    panel = depthwise_plan.list_place(len(sweep))
+    held = [Lines((), (), ())] * len(sweep)
+    common, items = boxed_words(r, sweep, plan.box, held, block_groups=plan.chunk, panel=panel)
+    values = LineWords(
+        common=common, channels=p.c, chunk_channels=plan.chunk, together=plan.together,
+        most=_MOST[r.target.registers], extra=plan.extra, copied=-(-plan.extra // lane), slot=plan.slot * size,
+        weights=weights, w_channel=last.taps * arith.bytes, tiles=_tile_addresses(r, plan, tuple(kinds), sweep),
+        settings=LineSettings(entries, epilogue_tables(r), count, sum(others)),
+        x_line=of_line(r.x, sweep[-2:][0].stride), y_line=of_line(r.y), r_line=of_line(r.residual),
+        channel_line=int(flat), ahead=AHEAD if _asks(s, sweep) else 0,
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
 
 
-def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Sweep) -> list[int]:
-    """Addresses of the tiles that a step uses, by vectors; 0 for the others."""
+def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Sweep) -> list[Address[Line] | None]:
+    """Addresses of the tiles that a step uses, by vectors; None for the others."""
     lane, most, out, asks = lane_of(r.situation), _MOST[r.target.registers], sweep[-1].out, _asks(r.situation, sweep)
     spec = DepthwiseLine(r.problem.x, r.problem.y, r.arith.accumulator, r.epilogue, kinds, asks)
-    table = [0] * (2 * most)
+    table: list[Address[Line] | None] = [None] * most
     extents = {-(-extent // lane) for extent in (min(plan.box[-1], out), out % plan.box[-1])}
     runs = {(most - count) // _TOGETHER for n in extents for _, count in near_equal(n, most)}
     for vectors in range(1, most + 1):  # each compiles in less than 50 ms
@@ -322,7 +345,7 @@ def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Swee
             depthwise_line(k, "tile", spec, lane, vectors, f16c=r.target.converts_f16)
 
         found = kernel(f"{spec} {lane} {vectors}", {"tile": Line}, tile, r.target, check=r.check)
-        table[2 * (vectors - 1)] = found["tile"]
+        table[vectors - 1] = found["tile"]
     return table
 
 

@@ -16,12 +16,21 @@ from typing import Any
 
 from polyconv.algorithms import depthwise, depthwise_driver, depthwise_plan
 from polyconv.algorithms.depthwise_plan import Plan
-from polyconv.algorithms.panel import Driver, Item, Words, axis_record, decode
-from polyconv.algorithms.program import Operand, Program, Request, Situation, accumulator_arithmetic, address_of
+from polyconv.algorithms.panel import Driver, Item, axis_words, decode
+from polyconv.algorithms.program import (
+    Operand,
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    address_of,
+)
 from polyconv.algorithms.sweep import Sweep, mean_taps, sweeps
 from polyconv.kernels.depthwise import LIST_HEADER
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
+from polyconv.kernels.record import Record, Word, filled
 
 __all__ = ["applicable", "build", "cost", "workspace"]
 
@@ -43,59 +52,75 @@ _LEAST_MET = 0.8
 _COPY = 4.0
 """Cycles of a vector that is copied."""
 
-_MORE = (
-    "list_bytes", "planes", "from_base", "from_n", "from_g", "from_row", "from_pixel", "held_rows", "held_columns"
-)  # fmt: skip
+
+class HeldWords(Record):
+    """The driver's words: those of ``depthwise``, whose input is a plane; lists of rows; the planes.
+
+    What is ``held`` of the input comes ``from`` there.
+    """
+
+    plain: depthwise_driver.DepthwiseWords
+    list_bytes: Word
+    planes: Word
+    from_base: Word
+    from_n: Word
+    from_g: Word
+    from_row: Word
+    from_pixel: Word
+    held_rows: Word
+    held_columns: Word
 
 
 def driver(k: Module, name: str, size: int, lane: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module, for vectors of elements of ``size`` bytes."""
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, (*depthwise_driver.WORDS, *_MORE))
-        item = decode(k, p, number, workspace)
-        lists, planes = workspace + p.list, workspace + p.planes
+        frame, workspace = given.frame, given.workspace
+        held = HeldWords.read(k, given.words)
+        p, c = held.plain, held.plain.common
+        item = decode(k, c, given.item, workspace)
+        lists, planes = workspace + p.list_place, workspace + held.planes
         one, zero = k.constant(INT, 1), k.constant(INT, 0)
         with k.loop(0, p.slid, carry=[one, zero]) as axis:
             rows, skipped = axis.values
-            back = item.origin(axis.index) * axis_record(k, p, axis.index).x_stride
+            back = item.origin(axis.index) * axis_words(c, axis.index).x_stride
             axis.next(rows * item.extent(axis.index), skipped + back)
         rows, skipped = axis.results
         with k.loop(0, rows) as row:
-            depthwise_driver.write_list(k, p, item, lists + row.index * p.list_bytes, row.index, None)
+            depthwise_driver.write_list(k, p, item, lists + row.index * held.list_bytes, row.index, None)
         first = item.g * p.chunk_channels
         channels = k.minimum(p.chunk_channels, p.channels - first)
-        _fill(k, p, item, k.buffer(frame, 0), planes, channels, Type(f"i{8 * size}", lane))
+        _fill(k, held, item, frame.x, planes, channels, Type(f"i{8 * size}", lane))
         with k.loop(0, channels, lane) as vector, k.loop(0, rows) as row:
             _, y, r = depthwise_driver.place_of(k, p, item, frame, row.index)
-            x = planes + (vector.index * p.x_c - skipped)
-            at = (x, y + vector.index * p.y_c, r + vector.index * p.r_c)
+            x = planes + (vector.index * c.x_c - skipped)
+            at = (x, y + vector.index * c.y_c, r + vector.index * c.r_c)
             used = k.minimum(channels - vector.index, lane)
             depthwise_driver.tiles_of_row(
-                k, p, item, lists + row.index * p.list_bytes, at, first + vector.index, used, used,
+                k, p, item, lists + row.index * held.list_bytes, at, first + vector.index, used, used,
                 k.select(used < lane, one, zero),
             )  # fmt: skip
 
 
-def _fill(k: Module, p: Words, item: Item, x: Buffer, planes: Buffer, channels: Value, kind: Type) -> None:
+def _fill(k: Module, held: HeldWords, item: Item, x: Buffer, planes: Buffer, channels: Value, kind: Type) -> None:
     """Copy what the item reads, vector after vector, with zeros for columns outside; rows outside are left out."""
-    slid = axis_record(k, p, p.slid)
-    at, columns = item.origin(p.slid), p.held_columns
+    p = held.plain
+    slid = axis_words(p.common, p.slid)
+    at, columns = item.origin(p.slid), held.held_columns
     head = k.minimum(k.maximum(-at, 0), columns)
     end = k.maximum(k.minimum(slid.inp - at, columns), head)
-    source = x + (p.from_base + item.n * p.from_n + item.g * p.from_g + at * p.from_pixel)
+    source = x + (held.from_base + item.n * held.from_n + item.g * held.from_g + at * held.from_pixel)
     nothing = k.constant(kind, 0)
-    with k.loop(0, channels, kind.lanes) as vector, k.loop(0, p.held_rows) as row:
+    with k.loop(0, channels, kind.lanes) as vector, k.loop(0, held.held_rows) as row:
         position = (item.origin(0) + row.index) * p.slid  # along the only axis before the last, if there is one
-        with k.when(position.below(axis_record(k, p, 0).inp)):
-            to = planes + (vector.index * p.x_c + row.index * columns * kind.bytes)
-            come = source + (position * p.from_row + vector.index * kind.element_bytes)
+        with k.when(position.below(axis_words(p.common, 0).inp)):
+            to = planes + (vector.index * p.common.x_c + row.index * columns * kind.bytes)
+            come = source + (position * held.from_row + vector.index * kind.element_bytes)
             for low, high in ((k.constant(INT, 0), head), (end, columns)):
                 with k.loop(low, high) as column:
                     k.store(nothing, to + column.index * kind.bytes)
             mask = k.mask(channels - vector.index, kind.lanes)
             with k.loop(head, end) as column:
-                value = k.load_first(kind, come + column.index * p.from_pixel, mask)
+                value = k.load_first(kind, come + column.index * held.from_pixel, mask)
                 k.store(value, to + column.index * kind.bytes)
 
 
@@ -232,9 +257,11 @@ def build(r: Request) -> Program:
         plane = held.rows * held.columns * pixel
         strides = (held.columns * pixel, pixel)[-len(order) :]
         panel = replace(one, x=Operand(0, plane // lane, strides, 0, size))
-        steps.append(depthwise.step_of(
-            panel, held.plan, held.plan.sweep, address, keep, list_bytes=held.list_bytes, planes=held.planes,
-            from_base=one.x.offset, from_n=one.x.n, from_g=held.plan.chunk * one.x.c, from_row=one.x.spatial[0],
-            from_pixel=one.x.spatial[-1], held_rows=held.rows, held_columns=held.columns,
-        ))  # fmt: skip
+        plain, items = depthwise.sweep_words(panel, held.plan, held.plan.sweep)
+        values = HeldWords(
+            plain=plain, list_bytes=held.list_bytes, planes=held.planes, from_base=one.x.offset, from_n=one.x.n,
+            from_g=held.plan.chunk * one.x.c, from_row=one.x.spatial[0], from_pixel=one.x.spatial[-1],
+            held_rows=held.rows, held_columns=held.columns,
+        )  # fmt: skip
+        steps.append(Step(address, filled(values, keep), items))
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))

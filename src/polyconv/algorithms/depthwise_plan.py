@@ -89,7 +89,7 @@ class Plan:
     stride, dilation, phases : int
         Steps between outputs of a tile; input positions between steps; sets of outputs that share inputs.
     kinds : tuple of tuple
-        Kinds of entries, in the words of ``KIND``.
+        Kinds of entries, in the words of ``KindWords``.
     most : int
         Outputs of the largest tile.
     chunk : int
@@ -209,7 +209,7 @@ def _groups(axis: Axis, most: int) -> list[tuple[int, int]]:
 def _kinds_of_entries(
     parts: list[tuple[int, int]], groups: list[tuple[int, int]], outer: Sweep
 ) -> tuple[tuple[int, ...], ...]:
-    """Records in the words of ``KIND``, and with them the order of a sum."""
+    """Records in the words of ``KindWords``, and with them the order of a sum."""
     kinds, before, across_before = [], 0, 0
     for number, across in groups:
         first = 0

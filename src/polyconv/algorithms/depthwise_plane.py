@@ -17,10 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise, depthwise_plan
-from polyconv.algorithms.depthwise_block import channel_bytes, lane_of, outer_list, results_place, workspace
+from polyconv.algorithms.depthwise_block import (
+    OuterTaps,
+    channel_bytes,
+    lane_of,
+    outer_list,
+    outer_taps,
+    results_place,
+    workspace,
+)
 from polyconv.algorithms.depthwise_driver import near_equal_parts
 from polyconv.algorithms.depthwise_plan import parts_of_phases
-from polyconv.algorithms.panel import COMMON, Driver, Words, axis_record, decode
+from polyconv.algorithms.panel import Common, Driver, axis_words, decode
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -28,23 +36,25 @@ from polyconv.algorithms.program import (
     Situation,
     Step,
     address_of,
-    common_words,
-    fill_words,
+    boxed_words,
+    epilogue_tables,
     near_equal,
-    zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, sweeps
 from polyconv.kernels.depthwise_plane import (
-    SETTINGS,
-    SPAN,
-    STRIPS,
     DepthwisePlane,
+    FirstStrip,
+    LoadWords,
+    PlaneSettings,
     RowsOfOutputs,
+    StripWords,
     depthwise_plane,
     loads,
 )
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Functions, Link, Memory, Record, Table, Word, filled, words_of
+from polyconv.kernels.signature import Address
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned, words
 
@@ -78,45 +88,70 @@ _CACHE_BYTES = 1 << 20
 _PLANE_BYTES = 3 << 10
 """Input and result of a channel beyond which it is finished before the next one, so that what is asked for is next."""
 
-WORDS = (
-    *COMMON, "channels", "chunk_channels", "together", "taps_outer", "*tap_offsets", "w_outer", "list", "*weights",
-    "w_channel", "phases", "most", "*tiles", "*settings", "bands", "*band", "*entries",
-)  # fmt: skip
 
-BAND = ("first", "rows", "entry", "entries")
-"""Rows that have the same taps inside the input, and which entries those are."""
+class BandWords(Record):
+    """Rows that have the same taps inside the input, and which entries those are."""
+
+    first: Word
+    rows: Word
+    entry: Word
+    entries: Word
+
+
+class PlaneWords(Record):
+    """The driver's words.
+
+    So many channels ``together`` are computed by a tile, of which there are some by their rows.  Where rows stand alone
+    they come in ``bands``, of ``entries`` that are taps.
+    """
+
+    common: Common
+    channels: Word
+    chunk_channels: Word
+    together: Word
+    outer: OuterTaps
+    weights: Memory
+    w_channel: Word
+    phases: Word
+    most: Word
+    tiles: Functions[RowsOfOutputs]
+    settings: Link[PlaneSettings]
+    band_count: Word
+    bands: Table[BandWords]
+    entries: Memory
 
 
 def driver(k: Module, name: str, alone: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module; rows share inputs or stand ``alone``."""
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
-        down = p.axes - 2
-        rows = axis_record(k, p, down)
+        frame, workspace = given.frame, given.workspace
+        p = PlaneWords.read(k, given.words)
+        c = p.common
+        item = decode(k, c, given.item, workspace)
+        down = c.axes - 2
+        rows = axis_words(c, down)
         begin = item.g * p.chunk_channels
         end = k.minimum(begin + p.chunk_channels, p.channels)
-        x = k.buffer(frame, 0) + (p.x_base + item.n * p.x_n)
-        y, other = results_place(k, p, item, frame, p.y_base + item.n * p.y_n, p.r_base + item.n * p.r_n)
+        x = frame.x + (c.x_base + item.n * c.x_n)
+        y, other = results_place(k, c, item, frame, c.y_base + item.n * c.y_n, c.r_base + item.n * c.r_n)
 
         def call(first: Value, o: Value, height: Value, entries: Buffer, taps: Value) -> None:
             row = item.origin(down) + o * rows.stride
             o = item.first(down) + o
-            k.call(k.buffer(p.buffer("tiles") + (height - 1) * 16), RowsOfOutputs(
-                p.buffer("settings"),
-                x + first * p.x_c + row * rows.x_stride, entries, taps, p.buffer("weights") + first * p.w_channel,
-                y + first * p.y_c + o * rows.y_stride, other + first * p.r_c + o * rows.r_stride,
+            k.call(p.tiles.at(height - 1), RowsOfOutputs(
+                p.settings,
+                x + first * c.x_c + row * rows.x_stride, entries, taps, p.weights + first * p.w_channel,
+                y + first * c.y_c + o * rows.y_stride, other + first * c.r_c + o * rows.r_stride,
                 first, k.minimum(p.together, end - first), row,
             ))  # fmt: skip
 
         if alone:
-            with k.loop(begin, end, p.together) as channel, k.loop(0, p.bands) as number_of_band:
-                band = Words(k, p.buffer("band"), BAND).at(number_of_band.index, len(BAND))
-                call(channel.index, band.first, band.rows, p.buffer("entries") + band.entry * 16, band.entries)
+            with k.loop(begin, end, p.together) as channel, k.loop(0, p.band_count) as number:
+                band = p.bands.at(number.index)
+                call(channel.index, band.first, band.rows, p.entries + band.entry * 16, band.entries)
             return
-        entries = workspace + p.list
-        taps = outer_list(k, p, item, entries)
+        entries = workspace + p.outer.list_place
+        taps = outer_list(k, c, p.outer, item, entries)
         with (
             k.loop(begin, end, p.together) as channel,
             near_equal_parts(k, item.extent(down), p.phases, p.most) as (o, height),
@@ -207,7 +242,7 @@ def _alone_cycles(sweep: Sweep, lane: int) -> float:
 
 
 def _bands(axis: Axis) -> list[tuple[int, int, int, int]]:
-    """Rows in the words of ``BAND``, for entries that are the taps of the axis."""
+    """Rows in the words of ``BandWords``, for entries that are the taps of the axis."""
     ((ranges, of_output),) = bands((axis,), axis.out + 1)
     found, o = [], 0
     for kind, alike in itertools.groupby(of_output):
@@ -239,27 +274,22 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
         items = (p.n or 0) * -(-p.c // chunk) * math.prod(axis.out for axis in outer)
         parts = -(-4 * s.threads // max(1, items))
         box = (*box[:-2], max(min(most, box[-2]), -(-box[-2] // parts)), box[-1])
-    offsets: list[list[int]] = [[]]
-    for axis in outer:
-        offsets = [[*o, t * axis.dilation] for o in offsets for t in range(axis.taps)]
-    taps = len(offsets) * _TAPS * _TAPS
+    taps = math.prod(axis.taps for axis in outer) * _TAPS * _TAPS
     of_sweep = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     weights = r.packed(("depthwise plane", arith.name, of_sweep), lambda: _packed_weights(r.weights(sweep), taps))
     of_rows = _bands(rows) if alone else []
     apart = _ahead(s, sweep) and channel_bytes(s, sweep) > s.near(_PLANE_BYTES)
     row_taps = [(t * rows.dilation * r.x.spatial[-2], t * _TAPS * arith.bytes) for t in range(_TAPS)]
-    values = common_words(r, sweep, box, [Lines((), (), ())] * len(sweep), 1, keep, chunk)
-    values.update({
-        "channels": p.c, "chunk_channels": chunk, "together": _channels(p, sweep[-1], lane_of(s)) if apart else chunk,
-        "taps_outer": len(offsets), "tap_offsets": words([v for o in offsets for v in o]),
-        "w_outer": _TAPS * _TAPS * arith.bytes, "list": depthwise_plan.list_place(len(sweep)),
-        "weights": weights, "w_channel": taps * arith.bytes,
-        "phases": rows.dilation, "most": most, "tiles": words(_tile_addresses(r, sweep, box[-2], alone)),
-        "settings": fill_words(SETTINGS, _settings(r, sweep, taps * arith.bytes, alone), keep),
-        "bands": len(of_rows), "band": words([v for band in of_rows for v in band]),
-        "entries": words([v for entry in row_taps for v in entry]), "panel": 0, "scratch": 0,
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    common, items = boxed_words(r, sweep, box, [Lines((), (), ())] * len(sweep), block_groups=chunk)
+    values = PlaneWords(
+        common=common, channels=p.c, chunk_channels=chunk,
+        together=_channels(p, sweep[-1], lane_of(s)) if apart else chunk,
+        outer=outer_taps(sweep, _TAPS * _TAPS * arith.bytes), weights=weights, w_channel=taps * arith.bytes,
+        phases=rows.dilation, most=most, tiles=_tile_addresses(r, sweep, box[-2], alone),
+        settings=_settings(r, sweep, taps * arith.bytes, alone), band_count=len(of_rows),
+        bands=[BandWords(*band) for band in of_rows], entries=words([v for entry in row_taps for v in entry]),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
 
 
 def _channels(p: Problem, axis: Axis, lane: int) -> int:
@@ -267,69 +297,69 @@ def _channels(p: Problem, axis: Axis, lane: int) -> int:
     return 2 if p.c > 1 and 2 * axis.out <= lane else 1
 
 
-def _settings(r: Request, sweep: Sweep, w_channel: int, alone: bool) -> dict[str, Any]:
+def _settings(r: Request, sweep: Sweep, w_channel: int, alone: bool) -> PlaneSettings:
     """What the tiles of a step share."""
     rows, columns = sweep[-2:]
     channels = _channels(r.problem, columns, lane_of(r.situation))
     lane, residual = lane_of(r.situation) // channels, r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
     of_strip = loads(columns.stride, _apart(columns, channels), lane)
-    strips = _strips(columns, lane, of_strip, (r.x.itemsize, r.y.itemsize, residual.spatial[-1]))
+    groups, strips = _strips(columns, lane, of_strip, (r.x.itemsize, r.y.itemsize, residual.spatial[-1]))
     step = 1 if alone else rows.dilation  # outputs so far apart are neighbours in a tile
-    return {
-        "x_row": r.x.spatial[-2] * step, "y_row": r.y.spatial[-2] * step, "r_row": residual.spatial[-2] * step,
-        "x_channel": r.x.c, "w_channel": w_channel, "y_channel": r.y.c, "r_channel": residual.c,
-        "r_lane": residual.spatial[-1], "x_strip": -lane * columns.stride * r.x.itemsize,
-        "y_strip": -lane * r.y.itemsize, "r_strip": -lane * residual.spatial[-1], "unit": step, "height": rows.inp,
-        "groups": len(strips) // (len(STRIPS) + len(of_strip) * len(SPAN)),
-        "strips": words(strips),
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants,
-    }  # fmt: skip
+    return PlaneSettings(
+        x_row=r.x.spatial[-2] * step, y_row=r.y.spatial[-2] * step, r_row=residual.spatial[-2] * step,
+        x_channel=r.x.c, w_channel=w_channel, y_channel=r.y.c, r_channel=residual.c, r_lane=residual.spatial[-1],
+        x_strip=-lane * columns.stride * r.x.itemsize, y_strip=-lane * r.y.itemsize,
+        r_strip=-lane * residual.spatial[-1], unit=step, height=rows.inp, groups=groups, strips=words(strips),
+        tables=epilogue_tables(r),
+    )  # fmt: skip
 
 
 def _apart(axis: Axis, channels: int = 1) -> bool:
     return axis.stride == 1 and (axis.dilation > 1 or channels > 1)
 
 
-def _strips(axis: Axis, lane: int, places: list[tuple[int, int]], sizes: tuple[int, int, int]) -> list[int]:
-    """The kernel's table of strips, from right to left; those that read the same lanes in groups."""
+def _strips(axis: Axis, lane: int, places: list[tuple[int, int]], sizes: tuple[int, int, int]
+            ) -> tuple[int, list[int]]:  # fmt: skip
+    """Groups of strips that read the same lanes, and the kernel's table of strips, from right to left."""
     x_size, y_size, r_step = sizes
 
-    def span(column: int, there: int) -> list[int]:
-        """The load of lanes from a column on; at a place inside even where it has no lanes."""
+    def load(column: int, there: int) -> tuple[int, int, int, int]:
+        """In the words of ``LoadWords``, lanes from a column on; at a place inside even where it has no lanes."""
         first = min(there, max(0, -column))
         end = max(first, min(there, axis.inp - column))
-        if first == end:
-            return [0, 0, 0, 0]
-        return [column * x_size, (1 << end) - (1 << first), first, end]
+        return (column * x_size, (1 << end) - (1 << first), first, end) if first < end else (0, 0, 0, 0)
 
     beyond = axis.out * axis.stride - axis.pad
     lacking = axis.stride == 2 and axis.out % lane == 0 and 0 <= beyond < axis.inp
-    table = [int(lacking), *span(beyond, 1)]
+    counts: list[int] = []
+    groups: list[tuple[int, int, list[tuple[int, int, int, int]]]] = []  # first output of the rightmost, lanes, loads
     inner = False
     for first in reversed(range(0, axis.out, lane)):
-        used = min(lane, axis.out - first)
-        column = first * axis.stride - axis.pad
-        spans = [span(column + step * axis.dilation, there) for step, there in places]
-        found = [(1 << used) - 1, used, *(word for s in spans for word in s)]
-        whole = used == lane and all(s[3] - s[2] == there for s, (_, there) in zip(spans, places, strict=True))
+        used, column = min(lane, axis.out - first), first * axis.stride - axis.pad
+        found = [load(column + step * axis.dilation, there) for step, there in places]
+        whole = used == lane and all(s[3] - s[2] == there for s, (_, there) in zip(found, places, strict=True))
         if whole and inner:
-            table[-len(STRIPS) - len(places) * len(SPAN)] += 1
+            counts[-1] += 1
         else:
-            table += [1, first * y_size, first * r_step, *found]
+            counts.append(1)
+            groups.append((first, used, found))
         inner = whole
-    return table
+    records: list[Record] = [FirstStrip(int(lacking), LoadWords(*load(beyond, 1)))]
+    for count, (first, used, found) in zip(counts, groups, strict=True):
+        records.append(StripWords(count, first * y_size, first * r_step, (1 << used) - 1, used))
+        records += [LoadWords(*of_load) for of_load in found]
+    return len(counts), words_of(*records)
 
 
-def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int]:
-    """Addresses of the tiles that a step uses, by rows; 0 for the others."""
+def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[Address[RowsOfOutputs] | None]:
+    """Addresses of the tiles that a step uses, by rows; None for the others."""
     p, lane, rows = r.problem, lane_of(r.situation), sweep[-2]
     most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
     stride = rows.stride, sweep[-1].stride
     channels = _channels(p, sweep[-1], lane)
     apart, ahead = _apart(sweep[-1], channels), _ahead(r.situation, sweep)
     spec = DepthwisePlane(p.x, p.y, r.arith.accumulator, r.epilogue, stride, apart, alone, channels, ahead)
-    table = [0] * (2 * most)
+    table: list[Address[RowsOfOutputs] | None] = [None] * most
     extents = {n for e in (min(box, rows.out), rows.out % box) for n in (e // rows.dilation, -(-e // rows.dilation))}
     sizes = {size for n in extents for _, size in near_equal(n, most)}
     if alone:
@@ -343,7 +373,7 @@ def _tile_addresses(r: Request, sweep: Sweep, box: int, alone: bool) -> list[int
             depthwise_plane(k, "tile", spec, lane, n)
 
         found = kernel(f"{spec} {lane} {n}", {"tile": RowsOfOutputs}, tile, r.target, check=r.check)
-        table[2 * (n - 1)] = found["tile"]
+        table[n - 1] = found["tile"]
     return table
 
 

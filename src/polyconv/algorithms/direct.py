@@ -17,17 +17,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.packing import LATE, Set, late_sets, late_words, packed_sets, when_needed
+from polyconv.algorithms.packing import LateWords, Set, late_sets, late_words, packed_sets, when_needed
 from polyconv.algorithms.panel import (
-    COMMON,
+    Ahead,
+    Common,
     Driver,
+    EpilogueTables,
+    Frame,
     Item,
-    Words,
     ahead_place,
-    axis_record,
+    axis_words,
     box_rows,
     decode,
     fill,
@@ -47,25 +48,24 @@ from polyconv.algorithms.program import (
     along_in,
     along_out,
     apart_cycles,
-    apart_words,
+    boxed_words,
     boxes,
-    common_words,
     edge_address,
+    epilogue_tables,
     far_cycles,
-    fill_words,
     fused_address,
     image_bytes,
     is_apart,
     is_fusible,
     move_in_address,
     move_out_address,
+    moved_apart,
+    moved_by_planes,
     near_equal,
     near_equal_sizes,
-    plane_words,
     planes_collide,
     thread_parts,
     tile_cycles,
-    zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import (
     Axis,
@@ -86,6 +86,7 @@ from polyconv.kernels.isa import channel_tile as channel_tile_rows
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Counted, Function, Functions, Memory, Record, Table, Word, counted_words, filled
 from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.tile import FIRST, LAST, ROW_WORDS, EdgeTile
 from polyconv.kernels.unzip import ListedMoveIn, MoveApart
@@ -128,31 +129,93 @@ _SHORT_STEP, _SHORT_CYCLES, _BLOCK_BYTES = 6.0, 0.35, 640 << 10
 """A step of a tile of fewer cycles takes so much longer; weights of a block of outputs up to this stream from a
 second-level cache, others half as fast.  Measured on Zen 5, AVX-512 and AVX2."""
 
-WORDS = (
-    *COMMON,
-    "total_channels", "channels", "block_channels", "unpaired", "channel_bytes", "row_bytes", "block_bytes",
-    "line_bytes", "chunk", "*move_in", "careful", "taps", "*offsets", "total_outputs", "chunks", "chunk_entries",
-    "entry_count", "*entries", "*bands", "*lists",
-    "*weights", "w_group", "w_block", "w_chunk", "w_last", "w_last_group", "w_last_chunk",
-    "outputs", "blocks", "split_blocks", "block_outputs", "last_outputs", "sum_row", "sum_row_last",
-    "ahead", "ahead_bytes", "ahead_planes", "ahead_weights", "chunk_steps", "row_tiles", "ask_results",
-    "slots", "slot_block", "slot_row", "*tiles", "table_words", "*one_rows", "word_bytes", "fused",
-    "last_lanes",
-    "*bias", "*scale", "*constants", "*move_out", *LATE,
-)  # fmt: skip
-"""The driver's words: the panel's geometry, entry lists and packed weights, tables of tiles, moves.
+class PanelWords(Record):
+    """Words of a panel of blocks of channels: [block][line][pixel][a row of words].
 
-Channels per group come in blocks of one panel row; ``chunk`` of them are in the panel at a time and the
-chain of additions goes on through the slots.  ``bands`` says for every output along an outer axis which list of
-entries it has, ``lists`` where that list begins, its entries, and those of a chunk; whole entries come first.  Tiles
-ask for the inputs of the next box and, ``ahead_weights`` bytes if they come from memory, for the next block's weights.
-Where there is one chunk and output channels lie together, tiles are ``fused``: results go from registers to their
-place.  ``tiles`` holds four tables (last block or not, box cut short along the last axis or not): a count, then (first
-pixel, function) of every tile of a row.  ``one_rows`` are tiles of one row, of the last block and of others, for rows
-that are computed output by output.
-"""
+    Blocks have ``block_channels`` of a group's ``channels``; so many of them, a ``chunk``, are in the panel at a time.
+    """
 
-_LIST = ("first", "count", "chunk_count")
+    total_channels: Word
+    channels: Word
+    block_channels: Word
+    unpaired: Word
+    channel_bytes: Word
+    row_bytes: Word
+    block_bytes: Word
+    line_bytes: Word
+    chunk: Word
+    move_in: Function[MoveIn]
+
+
+class ChunkList(Record):
+    """A list of entries: the entry it begins with, how many there are, and how many of them are a chunk's."""
+
+    first: Word
+    count: Word
+    chunk_count: Word
+
+
+class TileWords(Record):
+    """A tile of a row: its first pixel and its function."""
+
+    first: Word
+    function: Function[EdgeTile | Walk]
+
+
+class DirectWords(Record):
+    """The driver's words: the panel's geometry, entry lists and packed weights, tables of tiles, moves.
+
+    The chain of additions goes on from chunk to chunk through the slots.  ``bands`` says for every output along an
+    outer axis which list of entries it has; whole entries come first.  Tiles ask for the inputs of the next box and,
+    ``ahead_weights`` bytes if they come from memory, for the next block's weights.  Where there is one chunk and output
+    channels lie together, tiles are ``fused``: results go from registers to their place.  ``tiles`` holds four tables
+    (last block or not, box cut short along the last axis or not).  ``one_rows`` are tiles of one row, of the last block
+    and of others, for rows that are computed output by output.
+    """
+
+    common: Common
+    inputs: PanelWords
+    careful: Word
+    taps: Word
+    offsets: Memory
+    total_outputs: Word
+    chunks: Word
+    chunk_entries: Word
+    entry_count: Word
+    entries: Memory
+    bands: Memory
+    lists: Table[ChunkList]
+    weights: Memory
+    w_group: Word
+    w_block: Word
+    w_chunk: Word
+    w_last: Word
+    w_last_group: Word
+    w_last_chunk: Word
+    outputs: Word
+    blocks: Word
+    split_blocks: Word
+    block_outputs: Word
+    last_outputs: Word
+    sum_row: Word
+    sum_row_last: Word
+    ahead: Ahead
+    ahead_weights: Word
+    chunk_steps: Word
+    row_tiles: Word
+    ask_results: Word
+    slots: Word
+    slot_block: Word
+    slot_row: Word
+    tiles: Counted[TileWords]
+    table_words: Word
+    one_rows: Functions[EdgeTile]
+    word_bytes: Word
+    fused: Word
+    last_lanes: Word
+    tables: EpilogueTables
+    move_out: Function[MoveOut]
+    late: LateWords
 
 
 def driver(k: Module, name: str) -> None:
@@ -162,12 +225,11 @@ def driver(k: Module, name: str) -> None:
     """
     _box_body(k, f"{name}_box")
     with k.function(name, Driver) as given:
-        frame, words, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, words, WORDS)
-        item = decode(k, p, number, workspace)
+        p, workspace = DirectWords.read(k, given.words), given.workspace
+        item = decode(k, p.common, given.item, workspace)
         first = item.split * p.split_blocks
         end = k.minimum(first + p.split_blocks, p.blocks)
-        k.call(f"{name}_box", DirectBox(frame, words, workspace, item.n, item.g, first, end))
+        k.call(f"{name}_box", DirectBox(given.frame, p, workspace, item.n, item.g, first, end))
 
 
 def repair_address(r: Request) -> Address[DirectBox]:
@@ -181,8 +243,8 @@ def repair_address(r: Request) -> Address[DirectBox]:
 class DirectBox(Signature):
     """Blocks first..end of outputs of a box, which stands in the workspace's header as ``decode`` leaves it."""
 
-    frame: Buffer
-    words: Buffer
+    frame: Frame
+    words: DirectWords
     workspace: Buffer
     n: Int
     g: Int
@@ -194,15 +256,15 @@ def _box_body(k: Module, name: str) -> None:
     """Add the function that computes blocks of outputs of a box."""
     with k.function(name, DirectBox) as given:
         frame, workspace, first_block, end_block = given.frame, given.workspace, given.first, given.end
-        p = Words(k, given.words, WORDS)
+        p = given.words
         item = Item(k, workspace, given.n, given.g, k.constant(INT, 0))
-        rows = box_rows(k, p, item)
-        when_needed(k, p)
-        k.clear(workspace + p.scratch, 256)  # sums start from these zeros
-        x = k.buffer(frame, 0)
-        begin, blocks = x + row_source(k, p, item, k.constant(INT, 0)), end_block - first_block
+        rows = box_rows(k, p.common, item)
+        when_needed(k, p.late)
+        k.clear(workspace + p.common.scratch, 256)  # sums start from these zeros
+        x = frame.x
+        begin, blocks = x + row_source(k, p.common, item, k.constant(INT, 0)), end_block - first_block
         with k.loop(0, p.chunks) as chunk:
-            pack_panel(k, p, item, x, workspace + p.panel, chunk.index * p.chunk)
+            pack_panel(k, p.common, p.inputs, item, x, workspace + p.common.panel, chunk.index * p.inputs.chunk)
             with k.loop(first_block, end_block) as block:
                 number = chunk.index * blocks + block.index - first_block
                 turns = block.index + 1 < end_block
@@ -229,131 +291,131 @@ class _Soon:
     weights: Buffer
     rows: Value
 
-    def place(self, k: Module, p: Words, row: Value, tile: Value) -> tuple[Buffer, Value]:
+    def place(self, k: Module, p: DirectWords, row: Value, tile: Value) -> tuple[Buffer, Value]:
         """Where a tile asks, and by how many bytes it goes on with a step: tiles take turns where both lie far."""
         call, calls = row * p.row_tiles + tile, k.maximum(self.rows * p.row_tiles, 1)
-        inputs = (p.ahead > 0) & (p.ahead_weights.equals(0) | (call & 1).equals(1))
-        of_inputs = p.ahead_bytes * p.ahead_planes // (calls * self.blocks)
+        inputs = (p.ahead.step > 0) & (p.ahead_weights.equals(0) | (call & 1).equals(1))
+        of_inputs = p.ahead.size * p.ahead.planes // (calls * self.blocks)
         of_weights = p.ahead_weights // calls
         place = k.either(
-            inputs, ahead_place(k, p, self.begin, self.number * calls + call, calls * self.blocks),
+            inputs, ahead_place(k, p.common, p.ahead, self.begin, self.number * calls + call, calls * self.blocks),
             self.weights + call * of_weights,
         )  # fmt: skip
         return place, (2 * k.select(inputs, of_inputs, of_weights) + 63) // p.chunk_steps
 
 
-def _weights(k: Module, p: Words, item: Item, block: Value, chunk: Value) -> Buffer:
+def _weights(k: Module, p: DirectWords, item: Item, block: Value, chunk: Value) -> Buffer:
     """Where the weights of a block of outputs and a chunk of channels begin."""
-    return p.buffer("weights") + k.select(
+    return p.weights + k.select(
         block.equals(p.blocks - 1),
         p.w_last + item.g * p.w_last_group + chunk * p.w_last_chunk,
         item.g * p.w_group + block * p.w_block + chunk * p.w_chunk,
     )
 
 
-def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, slot: Value, chunk: Value,
+def _row(k: Module, p: DirectWords, item: Item, frame: Frame, workspace: Buffer, slot: Value, chunk: Value,
          block: Value, row: Value, soon: _Soon) -> None:  # fmt: skip
     """One row of outputs of one block of output channels: its tiles, and its way out after the last chunk."""
-    last = axis_record(k, p, p.axes - 1)
+    last = axis_words(p.common, p.common.axes - 1)
     is_last = block.equals(p.blocks - 1)
-    pixels = item.extent(p.axes - 1)
+    pixels = item.extent(p.common.axes - 1)
     sum_row = k.select(is_last, p.sum_row_last, p.sum_row)
     weights = _weights(k, p, item, block, chunk)
     short = pixels < last.block
-    table = p.buffer("tiles") + k.select(is_last, p.table_words * 16, 0) + k.select(short, p.table_words * 8, 0)
+    table = p.tiles + k.select(is_last, p.table_words * 16, 0) + k.select(short, p.table_words * 8, 0)
     begins = chunk.equals(0)
-    start, start_row = k.select(begins, p.scratch, slot), k.select(begins, 0, sum_row)
-    line, y_offset, r_offset = row_place(k, p, item, row)
-    of_row = Words(k, p.buffer("lists"), _LIST).at(row_list(k, p.buffer("bands"), item, row, p.axes - 1), len(_LIST))
-    list_ = p.buffer("entries") + (of_row.first + chunk * of_row.chunk_count) * 24
+    start, start_row = k.select(begins, p.common.scratch, slot), k.select(begins, 0, sum_row)
+    line, y_offset, r_offset = row_place(k, p.common, item, row)
+    of_row = p.lists.at(row_list(k, p.bands, item, row, p.common.axes - 1))
+    list_ = p.entries + (of_row.first + chunk * of_row.chunk_count) * 24
     entries = k.minimum(of_row.chunk_count, of_row.count - chunk * of_row.chunk_count)
-    panel = workspace + p.panel + line * p.line_bytes
-    tile_count = k.select(p.careful.equals(1), 0, k.word(table))
+    panel = workspace + p.common.panel + line * p.inputs.line_bytes
+    tile_count = k.select(p.careful.equals(1), 0, table.count)
     with k.when(p.careful.equals(1)):
         _careful_row(k, p, item, workspace, slot, sum_row, weights, chunk, row, panel, is_last)
     channel = block * p.block_outputs
     absolute = item.g * p.outputs + channel
-    bias, scale = p.buffer("bias") + absolute * p.word_bytes, p.buffer("scale") + absolute * p.word_bytes
-    y, r = k.buffer(frame, 2) + (y_offset + channel * p.y_c), k.buffer(frame, 4) + (r_offset + channel * p.r_c)
+    bias, scale = p.tables.bias + absolute * p.word_bytes, p.tables.scale + absolute * p.word_bytes
+    y, r = frame.y + (y_offset + channel * p.common.y_c), frame.residual + (r_offset + channel * p.common.r_c)
     fused = p.fused.equals(1)
     outputs = k.minimum(k.select(is_last, p.last_outputs, p.block_outputs), p.total_outputs - absolute)
-    begin = item.first(p.axes - 1)
+    begin = item.first(p.common.axes - 1)
     edges = k.select(begin.equals(0), FIRST, 0), k.select((begin + pixels).equals(last.out), LAST, 0)
     with k.loop(0, tile_count) as tile:
-        place = table + 8 + tile.index * 24
-        first = k.word(place)
-        pixels_in = panel + first * p.row_bytes
+        of_tile = table.at(tile.index)
+        first = of_tile.first
+        pixels_in = panel + first * p.inputs.row_bytes
         with k.when(fused):
-            k.call(k.buffer(place, 1), Walk(
-                pixels_in, p.row_bytes, list_, entries, weights, y + first * last.y_stride, last.y_stride,
-                r + first * last.r_stride, last.r_stride, 1, p.last_lanes, bias, scale, p.buffer("constants"),
+            k.call(of_tile.function, Walk(
+                pixels_in, p.inputs.row_bytes, list_, entries, weights, y + first * last.y_stride, last.y_stride,
+                r + first * last.r_stride, last.r_stride, 1, p.last_lanes, bias, scale, p.tables.constants,
                 workspace,
             ))  # fmt: skip
         with k.when(fused, otherwise=True):
             with k.when(p.ask_results.equals(1)), k.loop(0, outputs) as one:
-                k.prefetch(y + (first * last.y_stride + one.index * p.y_c), writing=True)
+                k.prefetch(y + (first * last.y_stride + one.index * p.common.y_c), writing=True)
             met = k.select(first.equals(0), edges[0], 0) | k.select(tile.index + 1 < tile_count, 0, edges[1])
-            function = k.buffer(place, 1)
+            function = of_tile.function
             from_, to = workspace + (start + first * start_row), workspace + (slot + first * sum_row)
             early, pace = soon.place(k, p, row, tile.index)
             k.call(function, EdgeTile(
                 pixels_in, entries, list_, weights, from_, start_row, to, sum_row, met, early, pace
             ))
     with k.when(chunk.equals(p.chunks - 1) & p.fused.equals(0)):
-        k.call(p.buffer("move_out"), MoveOut(
-            workspace + slot, sum_row, p.word_bytes, y, last.y_stride, p.y_c, pixels, outputs,
-            bias, scale, r, last.r_stride, p.r_c, p.buffer("constants"),
+        k.call(p.move_out, MoveOut(
+            workspace + slot, sum_row, p.word_bytes, y, last.y_stride, p.common.y_c, pixels, outputs,
+            bias, scale, r, last.r_stride, p.common.r_c, p.tables.constants,
         ))  # fmt: skip
 
 
-def _careful_row(k: Module, p: Words, item: Item, workspace: Buffer, slot: Value, sum_row: Value, weights: Buffer,
+def _careful_row(k: Module, p: DirectWords, item: Item, workspace: Buffer, slot: Value, sum_row: Value, weights: Buffer,
                  chunk: Value, row: Value, panel: Buffer, is_last: Value) -> None:  # fmt: skip
     """A row output by output and entry by entry, leaving out the entries whose tap lies in the padding."""
-    one_row = k.buffer(p.buffer("one_rows") + k.cast("zext", is_last, INT) * 16)
+    one_row = p.one_rows.at(k.cast("zext", is_last, INT))
     entries = k.minimum(p.chunk_entries, p.entry_count - chunk * p.chunk_entries)
-    with k.loop(0, item.extent(p.axes - 1)) as pixel:
+    with k.loop(0, item.extent(p.common.axes - 1)) as pixel:
         sums = workspace + (slot + pixel.index * sum_row)
         with k.when(chunk.equals(0)):
             k.call(one_row, EdgeTile(
-                panel, 0, p.buffer("entries"), weights, workspace + p.scratch, 0, sums, 0, 0, panel, 0,
+                panel, 0, p.entries, weights, workspace + p.common.scratch, 0, sums, 0, 0, panel, 0,
             ))
         with k.loop(0, entries) as entry:
-            record = p.buffer("entries") + (chunk * p.chunk_entries + entry.index) * 24
-            offsets = p.buffer("offsets") + (entry.index % p.taps) * p.axes * 8
-            with k.loop(0, p.axes, carry=[row, k.constant(INT, 1)]) as back:
+            record = p.entries + (chunk * p.chunk_entries + entry.index) * 24
+            offsets = p.offsets + (entry.index % p.taps) * p.common.axes * 8
+            with k.loop(0, p.common.axes, carry=[row, k.constant(INT, 1)]) as back:
                 q, inside = back.values
-                axis = p.axes - 1 - back.index
+                axis = p.common.axes - 1 - back.index
                 is_last = back.index.equals(0)
                 b = k.select(is_last, pixel.index, q % item.extent(axis))
-                axis_words = axis_record(k, p, axis)
-                position = item.origin(axis) + b * axis_words.stride + k.word(offsets, axis)
-                within = k.cast("zext", position.below(axis_words.inp), INT)
+                of_axis = axis_words(p.common, axis)
+                position = item.origin(axis) + b * of_axis.stride + k.word(offsets, axis)
+                within = k.cast("zext", position.below(of_axis.inp), INT)
                 back.next(k.select(is_last, q, q // item.extent(axis)), inside & within)
             with k.when(back.results[1].equals(1)):
                 k.call(one_row, EdgeTile(
-                    panel + pixel.index * p.row_bytes, 1, record, weights, sums, sum_row, sums, sum_row, 0,
+                    panel + pixel.index * p.inputs.row_bytes, 1, record, weights, sums, sum_row, sums, sum_row, 0,
                     panel, 0,
                 ))  # fmt: skip
 
 
-def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
+def pack_panel(k: Module, c: Common, p: PanelWords, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
     """Fill the panel with one chunk of channels, from ``first`` on."""
-    with k.when(p.planes.equals(1)):
-        _pack_planes(k, p, item, x, panel, first)
-    with k.when(p.planes.equals(0)):
-        _pack_lines(k, p, item, x, panel, first)
+    with k.when(c.planes.equals(1)):
+        _pack_planes(k, c, p, item, x, panel, first)
+    with k.when(c.planes.equals(0)):
+        _pack_lines(k, c, p, item, x, panel, first)
 
 
-def _pack_planes(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
+def _pack_planes(k: Module, c: Common, p: PanelWords, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
     """The same for planes whose lines follow each other: all those of a plane together."""
-    y, last = axis_record(k, p, p.axes - 2), axis_record(k, p, p.axes - 1)
+    y, last = axis_words(c, c.axes - 2), axis_words(c, c.axes - 1)
     chunk = k.minimum(p.chunk, k.minimum(p.channels, p.total_channels - item.g * p.channels) - first)
-    start = p.x_base + item.n * p.x_n + item.g * p.x_g + first * p.x_c
-    origin = item.origin(p.axes - 2)
+    start = c.x_base + item.n * c.x_n + item.g * c.x_g + first * c.x_c
+    origin = item.origin(c.axes - 2)
     top = k.minimum(k.maximum(0 - origin, 0), y.lines)
     bottom = k.maximum(k.minimum(y.inp - origin, y.lines), top)
-    with k.loop(0, p.line_count // y.lines) as plane:
-        offset, inside = line_place(k, p, item, plane.index, start, 2)
+    with k.loop(0, c.line_count // y.lines) as plane:
+        offset, inside = line_place(k, c, item, plane.index, start, 2)
         pixels = k.select(inside.equals(1), (bottom - top) * last.inp, 0)
         source, target = x + (offset + (origin + top) * y.x_stride), panel + plane.index * (y.lines * p.line_bytes)
         with k.loop(0, chunk, p.block_channels, [source, target]) as block:
@@ -361,22 +423,22 @@ def _pack_planes(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, firs
             with k.loop(0, y.lines * p.line_bytes, 64) as part:
                 k.clear(lines + part.index, 64)
             with k.when(pixels > 0):
-                k.call(p.buffer("move_planes"), ListedMoveIn(
-                    planes, last.x_stride, p.x_c, lines + top * p.line_bytes, p.row_bytes,
-                    p.channel_bytes, pixels, k.minimum(p.block_channels, chunk - block.index), p.zero_point,
-                    p.buffer("plane_places"),
+                k.call(c.move_planes, ListedMoveIn(
+                    planes, last.x_stride, c.x_c, lines + top * p.line_bytes, p.row_bytes,
+                    p.channel_bytes, pixels, k.minimum(p.block_channels, chunk - block.index), c.zero_point,
+                    c.plane_places,
                 ))  # fmt: skip
-            block.next(planes + p.block_channels * p.x_c, lines + p.block_bytes)
+            block.next(planes + p.block_channels * c.x_c, lines + p.block_bytes)
 
 
-def _pack_lines(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
+def _pack_lines(k: Module, c: Common, p: PanelWords, item: Item, x: Buffer, panel: Buffer, first: Value) -> None:
     """The same line by line."""
     there = k.minimum(p.channels, p.total_channels - item.g * p.channels)  # the last group may be cut short
     chunk = k.minimum(p.chunk, there - first)
-    pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
-    apart = p.residues > 1
+    pixel_step = c.step * axis_words(c, c.axes - 1).x_stride
+    apart = c.residues > 1
     # of planes a block of channels at a time, all its lines: so few places a CPU foresees
-    at_once = k.select(p.x_c > pixel_step, p.block_channels, p.chunk)
+    at_once = k.select(c.x_c > pixel_step, p.block_channels, p.chunk)
     with k.loop(0, chunk, at_once, [panel]) as some:
         (begin,) = some.values
         channels = k.minimum(at_once, chunk - some.index)
@@ -390,29 +452,29 @@ def _pack_lines(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first
                 # a word of two channels whose second does not exist must hold a zero there
                 before = k.select((here & p.unpaired).equals(1), count, head)
                 with k.loop(0, 2) as side:
-                    _clear(k, p, target, side.index * end, k.select(side.index.equals(0), before, count))
+                    _clear(k, c, p, target, side.index * end, k.select(side.index.equals(0), before, count))
                 with k.when(apart):
-                    k.call(p.buffer("move_apart"), MoveApart(
-                        x_block, pixel_step, p.x_c, target, p.row_bytes, p.channel_bytes,
-                        end - head, here, p.zero_point, p.buffer("residue_places"), head,
+                    k.call(c.move_apart, MoveApart(
+                        x_block, pixel_step, c.x_c, target, p.row_bytes, p.channel_bytes,
+                        end - head, here, c.zero_point, c.residue_places, head,
                     ))  # fmt: skip
                 with k.when(apart, otherwise=True):
-                    k.call(p.buffer("move_in"), MoveIn(
-                        x_block, pixel_step, p.x_c,
-                        target + head * p.row_bytes, p.row_bytes, p.channel_bytes, end - head, here, p.zero_point,
+                    k.call(p.move_in, MoveIn(
+                        x_block, pixel_step, c.x_c,
+                        target + head * p.row_bytes, p.row_bytes, p.channel_bytes, end - head, here, c.zero_point,
                     ))  # fmt: skip
-                step.next(target + p.block_bytes, x_block + p.block_channels * p.x_c)
+                step.next(target + p.block_bytes, x_block + p.block_channels * c.x_c)
 
-        fill(k, p, item, x, first + some.index, put)
+        fill(k, c, item, x, first + some.index, put)
         some.next(begin + p.block_bytes)
 
 
-def _clear(k: Module, p: Words, rows: Buffer, first: Value, end: Value) -> None:
+def _clear(k: Module, c: Common, p: PanelWords, rows: Buffer, first: Value, end: Value) -> None:
     """Zeros for the pixels first..end of a line; without residues they lie together."""
-    apart = p.residues > 1
+    apart = c.residues > 1
     with k.when(apart), k.loop(first, end) as pixel:
-        of_residue = k.word(p.buffer("residue_places"), pixel.index % p.residues)
-        place = rows + (of_residue + pixel.index // p.residues * p.row_bytes)
+        of_residue = k.word(c.residue_places, pixel.index % c.residues)
+        place = rows + (of_residue + pixel.index // c.residues * p.row_bytes)
         with k.loop(0, p.row_bytes, 64) as part:
             k.clear(place + part.index, 64)
     with k.when(apart, otherwise=True), k.loop(first * p.row_bytes, end * p.row_bytes, 64) as part:
@@ -515,10 +577,8 @@ def sweep_workspace(s: Situation, arith: Arithmetic, sweep: Sweep) -> int:
 def sweep_step(r: Request, sweep: Sweep, keep: list[Any], *, careful: bool = False) -> Step:
     """Step of one sweep."""
     plan = _plan(r.situation, r.arith, sweep)
-    values = _dense_words(r, sweep, plan, careful, keep)
-    if plan.box[-1] == sweep[-1].out and r.arith.channels == 1:
-        values |= plane_words(r, sweep, plan.held, plan.line_bytes, plan.row_bytes)
-    return Step(_kernel(r)[0], fill_words(WORDS, values, keep), values["items"])
+    values, items = _dense_words(r, sweep, plan, careful, planes=r.arith.channels == 1)
+    return Step(_kernel(r)[0], filled(values, keep), items)
 
 
 def _kernel(r: Request) -> tuple[Address[Driver], Address[DirectBox]]:
@@ -556,16 +616,16 @@ def _build(r: Request, *, careful: bool) -> Program:
     return Program(tuple(step for step in steps if step.items), needed, tuple(keep))
 
 
-def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int, keep: list[Any]) -> NDArray[np.int64]:
+def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int) -> DirectWords:
     """Words with which ``repair_address`` computes boxes of at most this size, skipping padded taps."""
     plan = box_sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), vectors)
-    return fill_words(WORDS, _dense_words(r, sweep, plan, True, keep, late=True), keep)
+    return _dense_words(r, sweep, plan, True, late=True)[0]
 
 
-def plain_words(r: Request, sweep: Sweep, box: tuple[int, ...], keep: list[Any]) -> tuple[NDArray[np.int64], int]:
+def plain_words(r: Request, sweep: Sweep, box: tuple[int, ...]) -> tuple[DirectWords, int]:
     """Words with which ``repair_address`` computes boxes of this size, or the last ones; vectors of outputs."""
     plan = box_sizes(r.situation, r.arith, sweep, box, _whole(r.situation, r.arith), 1)
-    return fill_words(WORDS, _dense_words(r, sweep, plan, False, keep, late=True), keep), plan.blocks
+    return _dense_words(r, sweep, plan, False, late=True)[0], plan.blocks
 
 
 def again_workspace(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...],
@@ -736,9 +796,12 @@ def _share_missed(axis: Axis) -> float:
     return sum(end > 0 for end in _missed(axis)) / max(1, axis.taps * axis.out)
 
 
-def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: list[Any], *, late: bool = False
-                 ) -> dict[str, Any]:  # fmt: skip
-    """Words of a sweep; weights that few calls need are packed late."""
+def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, *, late: bool = False, planes: bool = False
+                 ) -> tuple[DirectWords, int]:  # fmt: skip
+    """Words of a sweep, and how many items there are; weights that few calls need are packed late.
+
+    Boxes of whole lines may bring ``planes`` into the panel at once.
+    """
     p, arith = r.problem, r.arith
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane, taps = lanes(r.target, arith), math.prod(a.taps for a in sweep)
@@ -746,7 +809,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     last_lanes = (group_out - 1) % lane + 1
     last = sweep[-1]
     fused = not careful and _is_fused(p, arith, sweep, plan) and along_out(r, last, "c") == "cc"
-    tiles, table_words, one_rows = _tile_tables(r, last, plan, fused, last_lanes < lane, careful)
+    tiles, one_rows = _tile_tables(r, last, plan, fused, last_lanes < lane, careful)
     key = (arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
     widths = plan.vectors, plan.last_vectors
     if late:
@@ -761,44 +824,47 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, keep: lis
     rest = steps * plan.last_vectors * lane * arith.bytes
     of_block = chunk_steps * block_outputs * arith.bytes
     far = plan.blocks * plan.chunks > 1 and _weight_bytes(r.situation, arith, sweep, plan) > near(_CACHED_BYTES)
-    values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep)
-    values.update(_lists(r, sweep, plan, careful, fused))
-    planes = 1 if r.x.c == r.x.itemsize else group_in if r.x.spatial[-1] == r.x.itemsize else 0
+    x_planes = 1 if r.x.c == r.x.itemsize else group_in if r.x.spatial[-1] == r.x.itemsize else 0
     element = "i16" if arith.name == "bf16" else arith.accumulator
     header = -(-(24 * len(sweep)) // 64) * 64
     scratch = header + plan.panel
-    values.update({
-        "panel": header, "scratch": scratch, "careful": int(careful), "taps": taps,
-        "offsets": words(_tap_offsets(sweep)), "total_channels": r.x_channels, "total_outputs": r.y_channels,
-        "channels": group_in, "block_channels": ROW_WORDS * arith.channels,
-        "unpaired": arith.channels - 1, "channel_bytes": arith.bytes // arith.channels,
-        "row_bytes": plan.row_bytes, "block_bytes": plan.block_bytes, "line_bytes": plan.line_bytes,
-        "chunk": plan.chunk, "chunks": plan.chunks,
-        "weights": packed, **late_words(r, form), "w_group": main * (plan.blocks - 1), "w_block": main,
-        "w_chunk": of_block,
-        "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": rest,
-        "w_last_chunk": chunk_steps * plan.last_vectors * lane * arith.bytes,
-        "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // plan.splits),
-        "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
-        "sum_row": block_outputs * arith.bytes, "sum_row_last": plan.last_vectors * lane * arith.bytes,
-        **ahead_words(r, sweep, plan.box, planes), "chunk_steps": max(1, chunk_steps),
-        "ahead_weights": of_block if far and of_block <= near(_NEAR_BYTES) else 0,
-        "row_tiles": len(near_equal(plan.box[-1], channel_tile_rows(r.target, plan.vectors))),
-        "ask_results": int(along_out(r, last, "c") == "cp" and image_bytes(p)[1] * (p.n or 0) > near(_RESULT_BYTES)),
-        "slots": scratch + 256, "slot_block": plan.slot_block, "slot_row": plan.slot_row,
-        "tiles": words(tiles), "table_words": table_words, "one_rows": words(one_rows), "word_bytes": arith.bytes,
-        "fused": int(fused), "last_lanes": last_lanes,
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, **apart_words(r, last, plan.held[-1], "c", plan.row_bytes, element),
-        "move_in": move_in_address(r, Move(p.x, element, along_in(r, last, "c"))),
-        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
-    })  # fmt: skip
-    return values
+    common, items = boxed_words(r, sweep, plan.box, plan.held, plan.splits, panel=header, scratch=scratch)
+    common = moved_apart(common, r, last, plan.held[-1], "c", plan.row_bytes, element)
+    if planes and plan.box[-1] == last.out:
+        common = moved_by_planes(common, r, sweep, plan.held, plan.line_bytes, plan.row_bytes)
+    inputs = PanelWords(
+        total_channels=r.x_channels, channels=group_in, block_channels=ROW_WORDS * arith.channels,
+        unpaired=arith.channels - 1, channel_bytes=arith.bytes // arith.channels, row_bytes=plan.row_bytes,
+        block_bytes=plan.block_bytes, line_bytes=plan.line_bytes, chunk=plan.chunk,
+        move_in=move_in_address(r, Move(p.x, element, along_in(r, last, "c"))),
+    )  # fmt: skip
+    of_rows, lists, entries, (entry_count, chunk_entries) = _lists(r, sweep, plan, careful, fused)
+    return DirectWords(
+        common=common, inputs=inputs, careful=int(careful), taps=taps, offsets=words(_tap_offsets(sweep)),
+        total_outputs=r.y_channels, chunks=plan.chunks, chunk_entries=chunk_entries, entry_count=entry_count,
+        entries=words(entries), bands=words(bands_table(of_rows)), lists=lists,
+        weights=packed, w_group=main * (plan.blocks - 1), w_block=main, w_chunk=of_block,
+        w_last=main * (plan.blocks - 1) * p.groups, w_last_group=rest,
+        w_last_chunk=chunk_steps * plan.last_vectors * lane * arith.bytes,
+        outputs=group_out, blocks=plan.blocks, split_blocks=-(-plan.blocks // plan.splits),
+        block_outputs=block_outputs, last_outputs=group_out - (plan.blocks - 1) * block_outputs,
+        sum_row=block_outputs * arith.bytes, sum_row_last=plan.last_vectors * lane * arith.bytes,
+        ahead=ahead_words(r, sweep, plan.box, x_planes),
+        ahead_weights=of_block if far and of_block <= near(_NEAR_BYTES) else 0,
+        chunk_steps=max(1, chunk_steps),
+        row_tiles=len(near_equal(plan.box[-1], channel_tile_rows(r.target, plan.vectors))),
+        ask_results=int(along_out(r, last, "c") == "cp" and image_bytes(p)[1] * (p.n or 0) > near(_RESULT_BYTES)),
+        slots=scratch + 256, slot_block=plan.slot_block, slot_row=plan.slot_row, tiles=tiles,
+        table_words=counted_words(TileWords, tiles), one_rows=one_rows, word_bytes=arith.bytes, fused=int(fused),
+        last_lanes=last_lanes, tables=epilogue_tables(r),
+        move_out=move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
+        late=late_words(r, form),
+    ), items  # fmt: skip
 
 
 def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool, careful: bool
-                 ) -> tuple[list[int], int, list[int]]:  # fmt: skip
-    """The tables of tiles, how many words each has, and the tiles of one row.
+                 ) -> tuple[list[list[TileWords]], list[Address[EdgeTile] | None]]:  # fmt: skip
+    """The tables of tiles, and the tiles of one row.
 
     Parameters
     ----------
@@ -809,23 +875,22 @@ def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool, ca
     """
     edge = last.out % plan.box[-1] or plan.box[-1]
 
-    def functions(vectors: int, cut: bool) -> list[int]:
+    def functions(vectors: int, cut: bool) -> Sequence[Address[Walk | EdgeTile] | None]:
         rows = range(1, channel_tile_rows(r.target, vectors) + 1)
         needed = {n for pixels in (plan.box[-1], edge) for _, n in near_equal(pixels, rows[-1])}
         if fused:
             spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, cut)
-            return [fused_address(r, "channel", spec, n, vectors) if n in needed else 0 for n in rows]
-        return [edge_address(r, n, vectors) if n in ({1} if careful else needed) else 0 for n in rows]
+            return [fused_address(r, "channel", spec, n, vectors) if n in needed else None for n in rows]
+        return [edge_address(r, n, vectors) if n in ({1} if careful else needed) else None for n in rows]
 
     families = functions(plan.vectors, False), functions(plan.last_vectors, cut)
-    tables = [
-        [v for first, rows in near_equal(pixels, len(of_block)) for v in (first, of_block[rows - 1], 0)]
+    tiles = [
+        [TileWords(first, of_block[rows - 1]) for first, rows in near_equal(pixels, len(of_block))]
         for of_block in families
         for pixels in (plan.box[-1], edge)
     ]
-    longest = 1 + max(len(t) for t in tables)
-    tiles = [w for t in tables for w in ([len(t) // 3, *t] + [0] * (longest - 1 - len(t)))]
-    return tiles, longest, [v for of_block in families for v in (of_block[0] if careful else 0, 0)]
+    one_rows = [edge_address(r, 1, vectors) if careful else None for vectors in (plan.vectors, plan.last_vectors)]
+    return tiles, one_rows
 
 
 def _missed(axis: Axis) -> list[int]:
@@ -835,26 +900,27 @@ def _missed(axis: Axis) -> list[int]:
     return [FIRST if a < 0 else LAST if b >= axis.inp else 0 for a, b in zip(first, last, strict=True)]
 
 
-def _lists(r: Request, sweep: Sweep, plan: _Plan, careful: bool, fused: bool) -> dict[str, Any]:
-    """Lists of entries, the whole one first, and which of them the rows of outputs have."""
+def _lists(r: Request, sweep: Sweep, plan: _Plan, careful: bool, fused: bool
+           ) -> tuple[list[Bands], list[ChunkList], list[int], tuple[int, int]]:  # fmt: skip
+    """Bands of the outer axes, which say what list of entries a row of outputs has; these lists, and the entries.
+
+    Those of all taps stand first; last of what is returned are their number and that of a chunk.
+    """
     group_in = r.problem.c // r.problem.groups
     whole = tuple(range(axis.taps) for axis in sweep[:-1])
     missed = [0] * sweep[-1].taps if fused else _missed(sweep[-1])
     entries, chunk_entries = _entries(r.arith, plan, group_in, whole, missed)
     count = len(entries) // 3
     found = whole_bands(sweep[:-1]) if careful else _row_bands(sweep, count)
-    lists: list[int] = []
+    lists: list[ChunkList] = []
     for ranges in itertools.product(*(kinds for kinds, _ in found)):
         if ranges == whole:
-            lists += (0, count, chunk_entries)
+            lists.append(ChunkList(0, count, chunk_entries))
         else:
             some, of_chunk = _entries(r.arith, plan, group_in, ranges, missed)
-            lists += (len(entries) // 3, len(some) // 3, of_chunk)
+            lists.append(ChunkList(len(entries) // 3, len(some) // 3, of_chunk))
             entries += some
-    return {
-        "chunk_entries": chunk_entries, "entry_count": count, "entries": words(entries),
-        "bands": words(bands_table(found)), "lists": words(lists),
-    }  # fmt: skip
+    return found, lists, entries, (count, chunk_entries)
 
 
 def _tap_offsets(sweep: Sweep) -> list[int]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise, direct
 from polyconv.algorithms.fft_plan import FEW_TAPS, Plan, parts, radices, workspace
-from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, decode
+from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, decode
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -25,8 +25,7 @@ from polyconv.algorithms.program import (
     address_of,
     along_in,
     along_out,
-    common_words,
-    fill_words,
+    boxed_words,
     move_in_address,
     move_out_address,
     zeros,
@@ -37,6 +36,7 @@ from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan,
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Function, Functions, Memory, Record, Span, Table, Word, filled
 from polyconv.kernels.signature import Address, Signature
 from polyconv.runtime.arrays import aligned, words
 
@@ -45,35 +45,141 @@ __all__ = ["build"]
 Points = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Where the two values of every pair stand in a whole spectrum."""
 
-_PASS = ("*function", "leg", "inner", "step", "outer", "outer_step", "*twiddles")
-_LINES = ("forward", "backward", "passes", "first", "count", "together")
-_PART = ("first", "step", "begin", "count")
-
 _NEAR_BYTES = 16 << 10
 """Lines that a pass goes over before the next one does: they stay in the first-level cache."""
 
-WORDS = (
-    *COMMON,
-    "lanes", "total", "together", "inputs", "channels", "outputs", "last_outputs", "split_outputs", "planes", "plane",
-    "target", "headers", "runs", "run_number", "seen", "point", "part", "element", "rows", "row_words", "*row_table",
-    "points", "pixel_step", "*reaches", "*parts", "from_step", "*axes_lines", "*passes", "*offsets", "*pairs",
-    "pair_count", "*weights", "w_g", "w_block", "*products", "*product", "*scan", "*spread", "*apart", "*unite",
-    "slot_count", "*slots", "x_lane", "y_lane", "y_block", "r_lane", "r_block", "bias_g", "bias_block", "word_bytes",
-    "*bias", "*constants", "*move_in", "*move_out", "*again", "*again_words", "again_blocks",
-)  # fmt: skip
-"""The driver's words.  Rows are lines of points along the last axis: for each its place, whether outputs lie there, its
-position along the other axes, and its outputs there of either part.  A part is the real or the imaginary one: real
-rows, or every second pixel of the only axis; its outputs begin with ``first``, ``step`` apart, at point ``begin``,
-``count`` of a whole tile."""
+
+class PassWords(Record):
+    """A pass over the points of a line, as ``kernels.fft.Pass`` takes it."""
+
+    function: Function[Pass]
+    leg: Word
+    inner: Word
+    step: Word
+    outer: Word
+    outer_step: Word
+    twiddles: Memory
+
+
+class LineWords(Record):
+    """The lines of an axis: the first of their passes either way, and how many passes there are.
+
+    Then the first line, how many there are, and how many of them a pass goes over at a time.
+    """
+
+    forward: Word
+    backward: Word
+    passes: Word
+    first: Word
+    count: Word
+    together: Word
+
+
+class PartWords(Record):
+    """Outputs of the real or the imaginary part: from ``first`` on, ``step`` apart, at point ``begin``.
+
+    There are ``count`` of them in a whole tile.
+    """
+
+    first: Word
+    step: Word
+    begin: Word
+    count: Word
+
+
+class TileWords(Record):
+    """The points of a tile.
+
+    Rows are lines of points along the last axis: for each its place, whether outputs lie there, its position along the
+    other axes, and its outputs there of either part.  A part is the real or the imaginary one: real rows, or every
+    second pixel of the only axis.
+    """
+
+    rows: Word
+    row_words: Word
+    row_table: Memory
+    points: Word
+    pixel_step: Word
+    reaches: Memory
+    parts: Table[PartWords]
+    from_step: Word
+    lines: Table[LineWords]
+    passes: Table[PassWords]
+    offsets: Memory
+
+
+class PointFunctions(Record):
+    """What is done at the points of a tile; ``products`` are those of 1, 2, ... tiles."""
+
+    products: Functions[ChannelProduct]
+    product: Function[PairProduct]
+    scan: Function[Scan]
+    spread: Function[Spread]
+    apart: Function[Pairs]
+    unite: Function[Pairs]
+
+
+class LaneWords(Record):
+    """Bytes between lanes in input, result and residual, and in the last two between blocks of outputs."""
+
+    x_lane: Word
+    y_lane: Word
+    y_block: Word
+    r_lane: Word
+    r_block: Word
+
+
+class FftWords(Record):
+    """The driver's words."""
+
+    common: Common
+    lanes: Word
+    total: Word
+    together: Word
+    inputs: Word
+    channels: Word
+    outputs: Word
+    last_outputs: Word
+    split_outputs: Word
+    planes: Word
+    plane: Word
+    target: Word
+    headers: Word
+    runs: Word
+    run_number: Word
+    seen: Word
+    point: Word
+    part: Word
+    element: Word
+    tile: TileWords
+    pairs: Memory
+    pair_count: Word
+    weights: Memory
+    w_g: Word
+    w_block: Word
+    functions: PointFunctions
+    slot_count: Word
+    slots: Memory
+    beside: LaneWords
+    bias_g: Word
+    bias_block: Word
+    word_bytes: Word
+    bias: Memory
+    constants: Memory
+    move_in: Function[MoveIn]
+    move_out: Function[MoveOut]
+    again: Function[Driver | direct.DirectBox]
+    again_words: Memory
+    again_blocks: Word
 
 
 def driver(k: Module, name: str, kind: str, vector_bytes: int, element: str, lanes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` of a kind to a module."""
     of_lane = vector(element, lanes)
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
+        frame, number, workspace = given.frame, given.item, given.workspace
+        p = FftWords.read(k, given.words)
+        item = decode(k, p.common, number, workspace)
         used = _runs(k, p, item, workspace, number, kind)
         with k.loop(0, used if kind == "dense" else 1) as tile:
             k.store(k.constant(of_lane, 0), workspace + (p.seen + tile.index * of_lane.bytes))
@@ -83,7 +189,7 @@ def driver(k: Module, name: str, kind: str, vector_bytes: int, element: str, lan
         _repair(k, p, item, frame, workspace, number, used, outputs, kind, of_lane)
 
 
-def _single(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, used: Value,
+def _single(k: Module, p: FftWords, item: Item, frame: Frame, workspace: Buffer, used: Value,
             outputs: tuple[Value, Value], kind: str, of_lane: Type) -> None:  # fmt: skip
     """A tile in every lane: its products are lane by lane."""
     planes = workspace + p.planes
@@ -91,14 +197,14 @@ def _single(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, u
         _forward(k, p, item, frame, workspace, planes + channel.index * p.plane, channel.index, used, kind, of_lane)
     target = planes + p.target
     with k.loop(*outputs) as block:
-        weights = p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block)
-        k.call(p.buffer("product"), PairProduct(
-            planes, p.plane, p.inputs, p.buffer("pairs"), p.pair_count, weights, target,
+        weights = p.weights + (item.g * p.w_g + block.index * p.w_block)
+        k.call(p.functions.product, PairProduct(
+            planes, p.plane, p.inputs, p.pairs, p.pair_count, weights, target,
         ))  # fmt: skip
         _back(k, p, item, frame, workspace, target, block.index, workspace + p.seen, kind)
 
 
-def _several(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, used: Value,
+def _several(k: Module, p: FftWords, item: Item, frame: Frame, workspace: Buffer, used: Value,
              outputs: tuple[Value, Value], kind: str, of_lane: Type) -> None:  # fmt: skip
     """Channels in the lanes: at every point a matrix product for all tiles of the item."""
     planes, runs = workspace + p.planes, workspace + p.runs
@@ -112,37 +218,37 @@ def _several(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, 
         k.store(tile.index, runs, 8)
         k.store(here, runs + 16, 8)
         _forward(k, p, item, frame, workspace, plane, channel, here, kind, of_lane)
-        k.call(p.buffer("apart"), Pairs(plane, p.buffer("pairs"), p.pair_count))
+        k.call(p.functions.apart, Pairs(plane, p.pairs, p.pair_count))
     target = planes + p.target
     with k.loop(*outputs) as block:
-        weights = p.buffer("weights") + (item.g * p.w_g + block.index * p.w_block)
-        k.call(k.buffer(p.buffer("products") + (used - 1) * 16), ChannelProduct(
+        weights = p.weights + (item.g * p.w_g + block.index * p.w_block)
+        k.call(p.functions.products.at(used - 1), ChannelProduct(
             planes, tile_step, p.plane, p.channels,
-            p.buffer("slots"), p.slot_count, weights, target, p.plane,
+            p.slots, p.slot_count, weights, target, p.plane,
         ))  # fmt: skip
         with k.loop(0, used) as tile:
             plane = target + tile.index * p.plane
-            k.call(p.buffer("unite"), Pairs(plane, p.buffer("pairs"), p.pair_count))
+            k.call(p.functions.unite, Pairs(plane, p.pairs, p.pair_count))
             k.store(tile.index, runs, 8)
             seen = workspace + (p.seen + tile.index * of_lane.bytes)
             _back(k, p, item, frame, workspace, plane, block.index, seen, kind)
 
 
-def _forward(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, plane: Buffer, channel: Value,
+def _forward(k: Module, p: FftWords, item: Item, frame: Frame, workspace: Buffer, plane: Buffer, channel: Value,
              used: Value, kind: str, of_lane: Type) -> None:  # fmt: skip
-    _load(k, p, item, k.buffer(frame, 0), workspace, plane, channel, used, kind, of_lane)
-    with k.loop(1, p.axes) as axis:
-        _columns(k, p, plane, p.axes - 1 - axis.index, "forward")
+    _load(k, p, item, frame.x, workspace, plane, channel, used, kind, of_lane)
+    with k.loop(1, p.common.axes) as axis:
+        _columns(k, p, plane, p.common.axes - 1 - axis.index, back=False)
 
 
-def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, plane: Buffer, block: Value,
+def _back(k: Module, p: FftWords, item: Item, frame: Frame, workspace: Buffer, plane: Buffer, block: Value,
           seen: Buffer, kind: str) -> None:  # fmt: skip
-    with k.loop(0, p.axes - 1) as axis:
-        _columns(k, p, plane, axis.index, "backward")
+    with k.loop(0, p.common.axes - 1) as axis:
+        _columns(k, p, plane, axis.index, back=True)
     _store(k, p, item, frame, workspace, plane, block, seen, kind)
 
 
-def _runs(k: Module, p: Words, item: Item, workspace: Buffer, number: Value, kind: str) -> Value:
+def _runs(k: Module, p: FftWords, item: Item, workspace: Buffer, number: Value, kind: str) -> Value:
     """Write the boxes of the item's tiles, and runs of lanes that are read and written alike.
 
     A run is (tile of its first lane, first lane, lanes).  Returns how many lanes the item uses, or tiles.
@@ -154,16 +260,16 @@ def _runs(k: Module, p: Words, item: Item, workspace: Buffer, number: Value, kin
             k.store(word, runs + 8 * index, 8)
         k.store(k.constant(INT, 1), workspace + p.run_number, 8)
         return used
-    first = number % p.boxes * p.together
+    first = number % p.common.boxes * p.together
     used = k.minimum(p.together, p.total - first)
-    last = axis_record(k, p, p.axes - 1)
-    reach = k.word(p.buffer("reaches"), p.axes - 1)
+    last = axis_words(p.common, p.common.axes - 1)
+    reach = k.word(p.tile.reaches, p.common.axes - 1)
     with k.loop(0, used, carry=[k.constant(INT, 0), k.constant(INT, 0)]) as lane:
         count, before = lane.values
-        header = workspace + (p.headers + lane.index * p.axes * 24)
-        with k.loop(0, p.axes, carry=[first + lane.index]) as back:
-            axis = p.axes - 1 - back.index
-            record, (q,) = axis_record(k, p, axis), back.values
+        header = workspace + (p.headers + lane.index * p.common.axes * 24)
+        with k.loop(0, p.common.axes, carry=[first + lane.index]) as back:
+            axis = p.common.axes - 1 - back.index
+            record, (q,) = axis_words(p.common, axis), back.values
             output = (q % record.boxes) * record.block
             for index, word in enumerate(
                 (output * record.stride - record.pad, k.minimum(record.block, record.out - output), output)
@@ -171,10 +277,10 @@ def _runs(k: Module, p: Words, item: Item, workspace: Buffer, number: Value, kin
                 k.store(word, header + (axis * 24 + 8 * index), 8)
             back.next(q // record.boxes)
         of_lane = Item(k, header, item.n, item.g, item.split)
-        origin, extent = of_lane.origin(p.axes - 1), of_lane.extent(p.axes - 1)
+        origin, extent = of_lane.origin(p.common.axes - 1), of_lane.extent(p.common.axes - 1)
         inside = (origin >= 0) & (origin + reach <= last.inp) & extent.equals(last.block)
         inside_word = k.cast("zext", inside, INT)
-        follows = k.cast("zext", (of_lane.first(p.axes - 1) > 0), INT) & inside_word & before
+        follows = k.cast("zext", (of_lane.first(p.common.axes - 1) > 0), INT) & inside_word & before
         count = count + 1 - follows
         place = runs + (count - 1) * 24
         begin = k.select(follows.equals(1), k.word(place), lane.index)
@@ -185,22 +291,22 @@ def _runs(k: Module, p: Words, item: Item, workspace: Buffer, number: Value, kin
     return used
 
 
-def _clear(k: Module, p: Words, points: Buffer, low: Value | int, high: Value, zero: Value) -> None:
+def _clear(k: Module, p: FftWords, points: Buffer, low: Value | int, high: Value, zero: Value) -> None:
     with k.loop(low, high) as i:
         k.store(zero, points + i.index * p.point)
 
 
-def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: Buffer, channel: Value, used: Value,
+def _load(k: Module, p: FftWords, item: Item, x: Buffer, workspace: Buffer, plane: Buffer, channel: Value, used: Value,
           kind: str, of_lane: Type) -> None:  # fmt: skip
     """Bring a tile into a plane, and transform its rows that are not all zeros along the last axis."""
-    start = p.x_base + item.n * p.x_n + item.g * p.x_g + channel * p.x_c
+    start = p.common.x_base + item.n * p.common.x_n + item.g * p.common.x_g + channel * p.common.x_c
     zero = k.constant(of_lane, 0)
-    last = p.axes - 1
+    last = p.common.axes - 1
     only = last.equals(0)
-    along = axis_record(k, p, last)
-    row_lines = Words(k, p.buffer("axes_lines"), _LINES).at(last, len(_LINES))
-    with k.loop(0, p.rows) as row:
-        record = p.buffer("row_table") + row.index * (p.row_words * 8)
+    along = axis_words(p.common, last)
+    row_lines = p.tile.lines.at(last)
+    with k.loop(0, p.tile.rows) as row:
+        record = p.tile.row_table + row.index * (p.tile.row_words * 8)
         line = plane + k.word(record)
         with k.loop(0, 2, carry=[k.constant(INT, 0)]) as parts:
             part = parts.index
@@ -208,90 +314,89 @@ def _load(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, plane: 
             # a run that fills all lanes leaves zeros around it; others go where there are zeros already
             whole = used.equals(p.lanes) & k.word(workspace + p.run_number).equals(1)
             with k.when(whole, otherwise=True):
-                _clear(k, p, points, 0, p.points, zero)
+                _clear(k, p, points, 0, p.tile.points, zero)
             with k.loop(0, k.word(workspace + p.run_number), carry=parts.values) as run:
                 of_run = workspace + (p.runs + run.index * 24)
                 tile, first, count = k.word(of_run), k.word(of_run, 1), k.word(of_run, 2)
-                here = Item(k, workspace + (p.headers + tile * p.axes * 24), item.n, item.g, item.split)
+                here = Item(k, workspace + (p.headers + tile * p.common.axes * 24), item.n, item.g, item.split)
                 with k.loop(0, last, carry=[start, k.constant(INT, 1)]) as outer:
                     offset, inside = outer.values
-                    axis, of_axis = outer.index, axis_record(k, p, outer.index)
+                    axis, of_axis = outer.index, axis_words(p.common, outer.index)
                     at = k.word(record, 2 + axis) + k.select(axis.equals(0), part, 0)
                     position = here.origin(axis) + at
-                    within = (at < k.word(p.buffer("reaches"), axis)) & position.below(of_axis.inp)
+                    within = (at < k.word(p.tile.reaches, axis)) & position.below(of_axis.inp)
                     outer.next(offset + position * of_axis.x_stride, inside & k.cast("zext", within, INT))
                 offset, inside = outer.results
-                step = p.pixel_step  # 1 or 2: a shift by step - 1 divides
+                step = p.tile.pixel_step  # 1 or 2: a shift by step - 1 divides
                 at, before = here.origin(last) + k.select(only, part, 0), k.select(only, part, 0)
-                reach = (k.word(p.buffer("reaches"), last) - before + step - 1) >> (step - 1)
+                reach = (k.word(p.tile.reaches, last) - before + step - 1) >> (step - 1)
                 head = k.minimum(k.select(at < 0, (step - 1 - at) >> (step - 1), 0), reach)
                 end = k.select(at < along.inp, (along.inp - at + step - 1) >> (step - 1), 0)
                 end = k.select(inside.equals(1), k.maximum(k.minimum(end, reach), head), head)
                 with k.when(whole):
                     _clear(k, p, points, 0, head, zero)
-                    _clear(k, p, points, end, p.points, zero)
+                    _clear(k, p, points, end, p.tile.points, zero)
                 there = end > head
                 with k.when(there):
-                    k.call(p.buffer("move_in"), MoveIn(
+                    k.call(p.move_in, MoveIn(
                         x + (offset + (at + head * step) * along.x_stride),
-                        step * along.x_stride, p.x_lane, points + (head * p.point + first * p.element), p.point,
+                        step * along.x_stride, p.beside.x_lane, points + (head * p.point + first * p.element), p.point,
                         p.element, end - head, count, 0,
                     ))  # fmt: skip
                 run.next(run.values[0] | k.cast("zext", there, INT))
             parts.next(*run.results)
             if kind == "shared":
-                k.call(p.buffer("spread"), Spread(points, p.points, p.point))
+                k.call(p.functions.spread, Spread(points, p.tile.points, p.point))
         with k.when(parts.results[0].equals(1)):
             _passes(k, p, plane, record, 1, row_lines.forward, row_lines.passes)
 
 
-def _passes(k: Module, p: Words, plane: Buffer, places: Buffer, lines: Value | int, first: Value,
+def _passes(k: Module, p: FftWords, plane: Buffer, places: Buffer, lines: Value | int, first: Value,
             count: Value) -> None:  # fmt: skip
     with k.loop(0, count) as each:
-        one = Words(k, p.buffer("passes"), _PASS).at(first + each.index, len(_PASS) + 2)
-        k.call(one.buffer("function"), Pass(
-            plane, places, lines, one.leg, one.inner, one.step, one.outer, one.outer_step,
-            one.buffer("twiddles"),
+        one = p.tile.passes.at(first + each.index)
+        k.call(one.function, Pass(
+            plane, places, lines, one.leg, one.inner, one.step, one.outer, one.outer_step, one.twiddles,
         ))  # fmt: skip
 
 
-def _columns(k: Module, p: Words, plane: Buffer, axis: Value, way: str) -> None:
+def _columns(k: Module, p: FftWords, plane: Buffer, axis: Value, *, back: bool) -> None:
     """Transform all lines along an axis, as many at a time as stay near."""
-    lines = Words(k, p.buffer("axes_lines"), _LINES).at(axis, len(_LINES))
-    first, count = getattr(lines, way), lines.passes
+    lines = p.tile.lines.at(axis)
+    first, count = lines.backward if back else lines.forward, lines.passes
     with k.loop(0, lines.count, lines.together) as line:
-        places = p.buffer("offsets") + (lines.first + line.index) * 8
+        places = p.tile.offsets + (lines.first + line.index) * 8
         _passes(k, p, plane, places, k.minimum(lines.together, lines.count - line.index), first, count)
 
 
-def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, plane: Buffer, block: Value,
+def _store(k: Module, p: FftWords, item: Item, frame: Frame, workspace: Buffer, plane: Buffer, block: Value,
            seen: Buffer, kind: str) -> None:  # fmt: skip
     """Back along the last axis and out, row by row, leaving out what holds no output."""
-    last = p.axes - 1
-    along = axis_record(k, p, last)
-    row_lines = Words(k, p.buffer("axes_lines"), _LINES).at(last, len(_LINES))
-    y_start = p.y_base + item.n * p.y_n + item.g * p.y_g + block * p.y_block
-    r_start = p.r_base + item.n * p.r_n + item.g * p.r_g + block * p.r_block
+    last = p.common.axes - 1
+    along = axis_words(p.common, last)
+    row_lines = p.tile.lines.at(last)
+    y_start = p.common.y_base + item.n * p.common.y_n + item.g * p.common.y_g + block * p.beside.y_block
+    r_start = p.common.r_base + item.n * p.common.r_n + item.g * p.common.r_g + block * p.beside.r_block
     bias = item.g * p.bias_g + block * p.bias_block
-    with k.loop(0, p.rows) as row:
-        record = p.buffer("row_table") + row.index * (p.row_words * 8)
+    with k.loop(0, p.tile.rows) as row:
+        record = p.tile.row_table + row.index * (p.tile.row_words * 8)
         line = plane + k.word(record)
         with k.when(k.word(record, 1).equals(1)):
             _passes(k, p, plane, record, 1, row_lines.backward, row_lines.passes)
             with k.loop(0, 2) as parts:
                 part = parts.index
-                of_part = Words(k, p.buffer("parts"), _PART).at(part, len(_PART))
+                of_part = p.tile.parts.at(part)
                 points = line + (p.part * part + of_part.begin * p.point)
-                step = p.from_step * p.point
+                step = p.tile.from_step * p.point
                 with k.loop(0, k.word(workspace + p.run_number)) as run:
                     of_run = workspace + (p.runs + run.index * 24)
                     tile, first, count = k.word(of_run), k.word(of_run, 1), k.word(of_run, 2)
                     if kind in ("shared", "dense"):
                         count = k.select(block.equals(p.outputs - 1), p.last_outputs, p.lanes)
-                    here = Item(k, workspace + (p.headers + tile * p.axes * 24), item.n, item.g, item.split)
+                    here = Item(k, workspace + (p.headers + tile * p.common.axes * 24), item.n, item.g, item.split)
                     with k.loop(0, last, carry=[y_start, r_start, k.constant(INT, 1)]) as outer:
                         y, r, inside = outer.values
-                        axis, of_axis = outer.index, axis_record(k, p, outer.index)
+                        axis, of_axis = outer.index, axis_words(p.common, outer.index)
                         output = k.word(record, last * (part + 1) + axis + 2)
                         there = k.cast("zext", output < here.extent(axis), INT)
                         o = here.first(axis) + output
@@ -301,31 +406,33 @@ def _store(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, pl
                     pixels = (here.extent(last) - of_part.first + of_part.step - 1) // of_part.step
                     pixels = k.select(here.extent(last) > of_part.first, k.minimum(pixels, of_part.count), 0)
                     with k.when(inside.equals(1) & (pixels > 0)):
-                        k.call(p.buffer("scan"), Scan(points, of_part.count, step, seen))
-                        k.call(p.buffer("move_out"), MoveOut(
+                        k.call(p.functions.scan, Scan(points, of_part.count, step, seen))
+                        k.call(p.move_out, MoveOut(
                             points + first * p.element, step, p.element,
-                            k.buffer(frame, 2) + (y + o * along.y_stride), of_part.step * along.y_stride, p.y_lane,
-                            pixels, count, p.buffer("bias") + bias, p.buffer("bias"),
-                            k.buffer(frame, 4) + (r + o * along.r_stride), of_part.step * along.r_stride, p.r_lane,
-                            p.buffer("constants"),
+                            frame.y + (y + o * along.y_stride), of_part.step * along.y_stride, p.beside.y_lane,
+                            pixels, count, p.bias + bias, p.bias,
+                            frame.residual + (r + o * along.r_stride), of_part.step * along.r_stride, p.beside.r_lane,
+                            p.constants,
                         ))  # fmt: skip
 
 
-def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, number: Value, used: Value,
+def _repair(k: Module, p: FftWords, item: Item, frame: Frame, workspace: Buffer, number: Value, used: Value,
             outputs: tuple[Value, Value], kind: str, of_lane: Type) -> None:  # fmt: skip
     """Compute again, without transforms, what is not finite."""
     seen, free = workspace + p.seen, workspace + p.planes
     if kind == "own":
         with k.when(k.any(k.load(of_lane, seen).is_nan()) > 0):
-            k.call(p.buffer("again"), Driver(frame, p.buffer("again_words"), number, free))
+            k.call(p.again, Driver(frame, p.again_words, number, free))
         return
 
     blocks = (k.constant(INT, 0), p.again_blocks) if kind == "blocks" else outputs
 
     def again(header: Buffer) -> None:
-        with k.loop(0, p.axes * 3) as word:
+        with k.loop(0, p.common.axes * 3) as word:
             k.store(k.word(header, word.index), free + word.index * 8, 8)
-        k.call(p.buffer("again"), direct.DirectBox(frame, p.buffer("again_words"), free, item.n, item.g, *blocks))
+        k.call(p.again, direct.DirectBox(
+            frame, direct.DirectWords.read(k, p.again_words), free, item.n, item.g, *blocks,
+        ))  # fmt: skip
 
     if kind == "shared":
         with k.when(k.any(k.load(of_lane, seen).is_nan()) > 0):
@@ -337,7 +444,7 @@ def _repair(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, n
         else:
             found = k.load(of_lane.scalar, seen + tile.index * of_lane.element_bytes).is_nan()
         with k.when(found):
-            again(workspace + (p.headers + tile.index * p.axes * 24))
+            again(workspace + (p.headers + tile.index * p.common.axes * 24))
 
 
 def build(r: Request) -> Program:
@@ -349,24 +456,23 @@ def build(r: Request) -> Program:
 
 def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
     p, arith, kind, lane = r.problem, r.arith, plan.kind, plan.lane
-    axes, last = len(sweep), sweep[-1]
-    group_in, group_out = p.c // p.groups, p.m // p.groups
+    axes, group_in, group_out = len(sweep), p.c // p.groups, p.m // p.groups
     vector_bytes = r.target.vector_bytes
     address = address_of(
         r, f"fft {kind} {arith.accumulator}", "fft", Driver,
         lambda k, name: driver(k, name, kind, vector_bytes, arith.accumulator, lane),
     )  # fmt: skip
-    values = common_words(
-        r, sweep, plan.outputs, [Lines((), (), ())] * axes, 1, keep, lane if kind == "own" else 1
+    common, items = boxed_words(
+        r, sweep, plan.outputs, [Lines((), (), ())] * axes, block_groups=lane if kind == "own" else 1
     )
     if kind in ("blocks", "dense"):
-        values["boxes"] = -(-plan.count // plan.together)
-        values["items"] = (p.n or 0) * p.groups * values["boxes"]
+        boxes = -(-plan.count // plan.together)
+        common, items = replace(common, boxes=boxes), (p.n or 0) * p.groups * boxes
     outputs = {"own": 1, "blocks": group_out}.get(kind, -(-group_out // lane))
     splits = 1
-    if kind in ("shared", "dense") and 0 < values["items"] < 2 * r.situation.threads and r.situation.threads > 1:
-        splits = -(-outputs // -(-outputs // -(-2 * r.situation.threads // values["items"])))
-        values["splits"], values["items"] = splits, values["items"] * splits
+    if kind in ("shared", "dense") and 0 < items < 2 * r.situation.threads and r.situation.threads > 1:
+        splits = -(-outputs // -(-outputs // -(-2 * r.situation.threads // items)))
+        common, items = replace(common, splits=splits), items * splits
     order = [_order(radices(tile.points)) for tile in plan.tiles]
     pairs, spectrum = _pairs(plan, order, np.dtype(np.float64 if arith.bytes == 8 else np.float32))
     headers = 24 * axes if kind in ("blocks", "dense") else 0
@@ -378,50 +484,49 @@ def _step(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> Step:
         lambda: _packed_weights(r.weights(sweep), sweep, plan, spectrum),
     )
     block_bytes = weights.nbytes // max(1, outputs * (-(-p.groups // lane) if kind == "own" else p.groups))
-    residual = r.residual or Operand(0, 0, (0,) * axes, 0, 1)
-    step_in, step_out = (2, 2 if last.stride % 2 else 1) if axes == 1 else (1, 1)
-    if kind == "blocks":
-        block = plan.outputs[-1]
-        x_lane = block * last.stride * r.x.spatial[-1]
-        y_lane, r_lane = (block * last.out_step * o.spatial[-1] for o in (r.y, residual))
-        bias = None if r.bias is None else np.repeat(r.bias, lane)
-        moves_in, moves_out = _along(r.x, step_in), _along(r.y, step_out * last.out_step)
-        if r.residual is not None and (
-            moves_out == "2" or moves_out != _along(r.residual, step_out * last.out_step)
-        ):
-            moves_out = ""
-        moves_in, moves_out = moves_in + "c" if moves_in else "any", "c" + moves_out if moves_out else "any"
-    else:
-        x_lane, y_lane, r_lane = (0 if kind == "shared" else r.x.c), r.y.c, residual.c
-        bias = r.bias
-        moves_in = along_in(r, replace(last, stride=step_in), "c")
-        moves_out = along_out(r, replace(last, out_step=step_out * last.out_step), "c")
     again, again_words, again_blocks = _again(r, sweep, plan, keep)
-    tables = _tables(r, sweep, plan, keep)
-    functions = _functions(r, plan)
     bias_words = lane if kind == "blocks" else 1  # a channel's bias stands in the table so often
-    values.update({
-        "panel": 0, "scratch": 0, "lanes": lane, "total": p.c if kind == "own" else plan.count,
-        "together": plan.together, "inputs": inputs, "channels": group_in, "outputs": outputs,
-        "last_outputs": group_out - (outputs - 1) * lane, "split_outputs": -(-outputs // splits),
-        "planes": plan.header, "plane": plan.plane,
-        "target": {"own": 0, "dense": plan.together}.get(kind, 1) * inputs * plan.plane,
-        "headers": headers, "runs": runs, "run_number": runs + 24 * lane,
-        "seen": plan.header - plan.together * vector_bytes, "point": 2 * vector_bytes, "part": vector_bytes,
-        "element": arith.bytes, "points": plan.tiles[-1].points, "pixel_step": step_in,
-        "pairs": pairs, "pair_count": len(pairs), "slots": words(pairs[:, [0, 4]].ravel().tolist()),
-        "slot_count": 2 * len(pairs), "weights": weights,
-        "w_g": block_bytes * outputs, "w_block": block_bytes, **functions, **tables,
-        "x_lane": x_lane, "y_lane": y_lane, "r_lane": r_lane,
-        "y_block": r.y.c * (1 if kind == "blocks" else lane), "r_block": residual.c * (1 if kind == "blocks" else lane),
-        "bias_g": arith.bytes * (lane if kind == "own" else group_out * bias_words),
-        "bias_block": arith.bytes * (1 if kind == "own" else lane),
-        "bias": zeros() if bias is None else bias, "constants": r.constants, "word_bytes": arith.bytes,
-        "move_in": move_in_address(r, Move(p.x, arith.accumulator, moves_in)),
-        "move_out": move_out_address(r, Move(arith.accumulator, p.y, moves_out, r.epilogue)),
-        "again": again, "again_words": again_words, "again_blocks": again_blocks,
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    moves_in, moves_out = _moves(r, sweep[-1], plan, axes)
+    values = FftWords(
+        common=common, lanes=lane, total=p.c if kind == "own" else plan.count, together=plan.together, inputs=inputs,
+        channels=group_in, outputs=outputs, last_outputs=group_out - (outputs - 1) * lane,
+        split_outputs=-(-outputs // splits), planes=plan.header, plane=plan.plane,
+        target={"own": 0, "dense": plan.together}.get(kind, 1) * inputs * plan.plane,
+        headers=headers, runs=runs, run_number=runs + 24 * lane, seen=plan.header - plan.together * vector_bytes,
+        point=2 * vector_bytes, part=vector_bytes, element=arith.bytes, tile=_tile(r, sweep, plan, keep), pairs=pairs,
+        pair_count=len(pairs), weights=weights, w_g=block_bytes * outputs, w_block=block_bytes,
+        functions=_functions(r, plan), slot_count=2 * len(pairs), slots=words(pairs[:, [0, 4]].ravel().tolist()),
+        beside=_lane_words(r, sweep[-1], plan),
+        bias_g=arith.bytes * (lane if kind == "own" else group_out * bias_words),
+        bias_block=arith.bytes * (1 if kind == "own" else lane), word_bytes=arith.bytes,
+        bias=zeros() if r.bias is None else np.repeat(r.bias, lane) if kind == "blocks" else r.bias,
+        constants=r.constants,
+        move_in=move_in_address(r, Move(p.x, arith.accumulator, moves_in)),
+        move_out=move_out_address(r, Move(arith.accumulator, p.y, moves_out, r.epilogue)),
+        again=again, again_words=again_words, again_blocks=again_blocks,
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
+
+
+def _lane_words(r: Request, last: Axis, plan: Plan) -> LaneWords:
+    residual = r.residual or Operand(0, 0, (0,) * len(r.y.spatial), 0, 1)
+    if plan.kind == "blocks":
+        x, y, z = (plan.outputs[-1] * o.spatial[-1] for o in (r.x, r.y, residual))
+        return LaneWords(last.stride * x, last.out_step * y, r.y.c, last.out_step * z, residual.c)
+    x = 0 if plan.kind == "shared" else r.x.c
+    return LaneWords(x, r.y.c, r.y.c * plan.lane, residual.c, residual.c * plan.lane)
+
+
+def _moves(r: Request, last: Axis, plan: Plan, axes: int) -> tuple[str, str]:
+    """Which axes lie contiguous on the way in and out, as a ``Move`` spells it."""
+    step_in, step_out = (2, 2 if last.stride % 2 else 1) if axes == 1 else (1, 1)
+    if plan.kind != "blocks":
+        whole = replace(last, stride=step_in, out_step=step_out * last.out_step)
+        return along_in(r, whole, "c"), along_out(r, whole, "c")
+    moves_in, moves_out = _along(r.x, step_in), _along(r.y, step_out * last.out_step)
+    if r.residual is not None and (moves_out == "2" or moves_out != _along(r.residual, step_out * last.out_step)):
+        moves_out = ""
+    return moves_in + "c" if moves_in else "any", "c" + moves_out if moves_out else "any"
 
 
 def _along(o: Operand, step: int) -> str:
@@ -437,8 +542,8 @@ def _again(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]
     if plan.kind == "own":
         step = depthwise.box_step(r, sweep, plan.outputs, plan.lane, keep)
         return step.driver, step.words, 0
-    table, blocks = direct.plain_words(r, sweep, plan.outputs, keep)
-    return direct.repair_address(r), table, blocks
+    values, blocks = direct.plain_words(r, sweep, plan.outputs)
+    return direct.repair_address(r), filled(values, keep), blocks
 
 
 def _order(passes: Sequence[int]) -> NDArray[np.int64]:
@@ -474,7 +579,7 @@ def _pairs(
     return table, at
 
 
-def _tables(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> dict[str, Any]:
+def _tile(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> TileWords:
     """Rows, parts, lines and passes."""
     axes, tiles, strides = len(sweep), plan.tiles, plan.strides
     step = 2 if axes == 1 else 1
@@ -486,11 +591,13 @@ def _tables(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]) -> dict[str, 
         wanted = any(_NOWHERE not in outputs for outputs in of_parts)
         place = sum(q * s for q, s in zip(at, strides, strict=False))
         rows += [place, int(wanted), *positions, *of_parts[0], *of_parts[1]]
-    return {
-        "rows": math.prod(len(o) for o in outer), "row_words": 2 + 3 * (axes - 1), "row_table": words(rows),
-        "reaches": words([tile.reach for tile in tiles]), **_parts(sweep[-1], tiles[-1].outputs, step),
-        **_lines(r, plan, keep),
-    }  # fmt: skip
+    parts, from_step = _parts(sweep[-1], tiles[-1].outputs, step)
+    of_axes, passes, offsets = _lines(r, plan, keep)
+    return TileWords(
+        rows=math.prod(len(o) for o in outer), row_words=2 + 3 * (axes - 1), row_table=words(rows),
+        points=tiles[-1].points, pixel_step=step, reaches=words([tile.reach for tile in tiles]),
+        parts=parts, from_step=from_step, lines=of_axes, passes=passes, offsets=words(offsets),
+    )  # fmt: skip
 
 
 _NOWHERE = 1 << 40
@@ -504,24 +611,22 @@ def _outputs(positions: list[int], plan: Plan, sweep: Sweep) -> list[int]:
     ]
 
 
-def _parts(axis: Axis, outputs: int, step: int) -> dict[str, Any]:
-    """Outputs of the real and the imaginary part along the last axis."""
+def _parts(axis: Axis, outputs: int, step: int) -> tuple[list[PartWords], int]:
+    """Outputs of the real and the imaginary part along the last axis, and points from one to the next."""
     if step == 1:
-        return {"parts": words([0, 1, 0, outputs] * 2), "from_step": axis.stride}
+        return [PartWords(0, 1, 0, outputs)] * 2, axis.stride
     if axis.stride % 2 == 0:
-        return {"parts": words([0, 1, 0, outputs, 0, 1, 0, 0]), "from_step": axis.stride // 2}
+        return [PartWords(0, 1, 0, outputs), PartWords(0, 1, 0, 0)], axis.stride // 2
     second = (axis.stride - 1) // 2
-    return {
-        "parts": words([0, 2, 0, (outputs + 1) // 2, 1, 2, second, outputs // 2]), "from_step": axis.stride
-    }  # fmt: skip
+    return [PartWords(0, 2, 0, (outputs + 1) // 2), PartWords(1, 2, second, outputs // 2)], axis.stride
 
 
-def _lines(r: Request, plan: Plan, keep: list[Any]) -> dict[str, Any]:
-    """Passes of every axis both ways, and where its lines begin."""
+def _lines(r: Request, plan: Plan, keep: list[Any]) -> tuple[list[LineWords], list[PassWords], list[int]]:
+    """The lines of every axis, their passes both ways, and where the lines begin."""
     kind = np.float64 if r.arith.bytes == 8 else np.float32
-    lines: list[int] = []
+    lines: list[LineWords] = []
     offsets: list[int] = []
-    table: list[int] = []
+    table: list[PassWords] = []
     factors: list[NDArray[Any]] = []
     records: list[tuple[int, ...]] = []
     for a, (tile, stride) in enumerate(zip(plan.tiles, plan.strides, strict=True)):
@@ -538,7 +643,8 @@ def _lines(r: Request, plan: Plan, keep: list[Any]) -> dict[str, Any]:
         ]  # fmt: skip
         places = [sum(at) for at in itertools.product(*others)]
         near = max(1, min(len(places), r.situation.near(_NEAR_BYTES) // (tile.points * plan.strides[-1])))
-        lines += (len(records), len(records) + len(forward), len(forward), len(offsets), len(places), near)
+        begin = len(records)
+        lines.append(LineWords(begin, begin + len(forward), len(forward), len(offsets), len(places), near))
         offsets += places
         records += [(*one, 0) for one in forward] + [(*one, 1) for one in reversed(forward)]
     joined = np.concatenate([*factors, np.zeros(1, kind)])
@@ -549,10 +655,10 @@ def _lines(r: Request, plan: Plan, keep: list[Any]) -> dict[str, Any]:
         functions = _pass_functions(r, radix)
         name = ("backward" if inner > 1 else "backward_first") if back else ("forward" if inner > 1 else "forward_last")
         start = int(starts[factor])
-        table += (functions[name], 0, inner * step, inner, step, outer, outer_step)
-        table += (twiddles.ctypes.data + start, twiddles.nbytes - start)
+        factors_of = Span(twiddles.ctypes.data + start, twiddles.nbytes - start)
+        table.append(PassWords(functions[name], inner * step, inner, step, outer, outer_step, factors_of))
     keep.append(twiddles)
-    return {"axes_lines": words(lines), "offsets": words(offsets), "passes": words(table)}
+    return lines, table, offsets
 
 
 def _pass_functions(r: Request, radix: int) -> dict[str, Address[Pass]]:
@@ -565,7 +671,7 @@ def _pass_functions(r: Request, radix: int) -> dict[str, Address[Pass]]:
     )  # fmt: skip
 
 
-def _functions(r: Request, plan: Plan) -> dict[str, Any]:
+def _functions(r: Request, plan: Plan) -> PointFunctions:
     """Addresses of the products of a kind, and of what serves them."""
     element, lane, kind = r.arith.accumulator, plan.lane, plan.kind
 
@@ -580,10 +686,10 @@ def _functions(r: Request, plan: Plan) -> dict[str, Any]:
 
     names: dict[str, type[Signature]] = {"product": PairProduct, "scan": Scan, "spread": Spread}
     label = f"fft points {element}{' blocks' * (kind == 'blocks')}"
-    found: dict[str, Any] = dict(kernel(label, names, points, r.target, check=r.check))
+    found: dict[str, Address[Any]] = kernel(label, names, points, r.target, check=r.check)
     if kind != "dense":
-        return found | {"apart": 0, "unite": 0, "products": zeros()}
-    products = []
+        return PointFunctions([], found["product"], found["scan"], found["spread"], apart=None, unite=None)
+    products: list[Address[ChannelProduct] | None] = []
     for tiles in range(1, plan.together + 1):
         used = tiles == plan.together or tiles == plan.count % plan.together
 
@@ -591,9 +697,9 @@ def _functions(r: Request, plan: Plan) -> dict[str, Any]:
             fft.channel_product(k, name, element, lane, tiles)
 
         label = f"fft product {element} {tiles}"
-        products += [address_of(r, label, "product", ChannelProduct, product) if used else 0, 0]
-    ways = dict.fromkeys(("apart", "unite"), Pairs)
-    return found | kernel(f"fft ends {element}", ways, ends, r.target, check=r.check) | {"products": words(products)}
+        products.append(address_of(r, label, "product", ChannelProduct, product) if used else None)
+    ways = kernel(f"fft ends {element}", dict.fromkeys(("apart", "unite"), Pairs), ends, r.target, check=r.check)
+    return PointFunctions(products, found["product"], found["scan"], found["spread"], ways["apart"], ways["unite"])
 
 
 def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: Points) -> NDArray[Any]:

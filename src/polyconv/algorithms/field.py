@@ -16,16 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.field_driver import STAGE, TILES, WORDS, driver
+from polyconv.algorithms.field_driver import TILES, FieldWords, StageWords, driver
 from polyconv.algorithms.field_plan import Again, Field, Layout, Stage, header_bytes, layout_of
-from polyconv.algorithms.panel import AXIS, Driver
-from polyconv.algorithms.program import Program, fill_words, one_step
+from polyconv.algorithms.panel import AxisWords, BoxWords, Driver
+from polyconv.algorithms.program import Program, one_step
 from polyconv.kernels.field import FILLING, FieldLine, LineOfField, field_line, field_tiles
 from polyconv.kernels.field_again import DIVISOR, DOUBT, SumAgain
 from polyconv.kernels.field_sums import ENTRY_WORDS, TilesOfField
 from polyconv.kernels.isa import field_tile
 from polyconv.kernels.language import Type
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import filled
+from polyconv.kernels.signature import Address, Signature
 from polyconv.runtime.arrays import aligned, words
 from polyconv.target import Target
 
@@ -66,33 +68,30 @@ def build(f: Field, target: Target, *, threads: int, limit: int | None, check: b
     )["line"]  # fmt: skip
     name, wide = f"field {f.panel}", target.vector_bytes
     address = kernel(name, {"field": Driver}, lambda k: driver(k, "field", f.panel, wide), target, check=check)["field"]
-    stages: list[int] = []
-    for number in range(len(f.stages)):
-        stages += _stage(f, number, layout, target, keep, asks=far, check=check)
+    stages = [_stage(f, number, layout, target, asks=far, check=check) for number in range(len(f.stages))]
     counts = [-(-axis.outputs // b) for axis, b in zip(f.axes, layout.box, strict=True)]
     items = math.prod(counts)
     axes, positions = _axes(f, layout, counts)
-    values = {
-        "axes": len(f.axes), "axis": words(axes), "boxes": items, "splits": 1, "groups": 1,
-        "positions": positions, "x_base": f.offsets[0], "y_base": f.offsets[1], "line": (bring, 0),
-        "surfaces": words(_surfaces(f, layout)), "surface_words": 1 + 2 * len(f.axes), "stages": len(f.stages),
-        "stage": words(stages), "constants": _constants(f, f.stages[0]), "room": header_bytes(f),
-        "ahead": _AHEAD * f.axes[-2].x_stride,
-    }  # fmt: skip
-    return one_step(address, fill_words(WORDS, values, keep), items, layout.workspace, keep)
+    values = FieldWords(
+        boxes=BoxWords(len(f.axes), axes, positions, boxes=items, splits=1, groups=1), x_base=f.offsets[0],
+        y_base=f.offsets[1], line=bring, surfaces=words(_surfaces(f, layout)), surface_words=1 + 2 * len(f.axes),
+        stage_count=len(f.stages), stages=stages, constants=_constants(f, f.stages[0]), room=header_bytes(f),
+        ahead=_AHEAD * f.axes[-2].x_stride,
+    )  # fmt: skip
+    return one_step(address, filled(values, keep), items, layout.workspace, keep)
 
 
-def _axes(f: Field, layout: Layout, counts: Sequence[int]) -> tuple[list[int], NDArray[np.int64]]:
-    """Records of the axes, and the positions that stand for those beyond the field."""
-    records: list[int] = []
+def _axes(f: Field, layout: Layout, counts: Sequence[int]) -> tuple[list[AxisWords], NDArray[np.int64]]:
+    """Words of the axes, and the positions that stand for those beyond the field."""
+    records: list[AxisWords] = []
     tables: list[NDArray[np.int64]] = []
     place = 0
     for axis, b, count in zip(f.axes, layout.box, counts, strict=True):
-        record = dict.fromkeys(AXIS, 0) | {
-            "inp": axis.extent, "x_stride": axis.x_stride, "block": b, "out": axis.outputs, "stride": 1,
-            "pad": axis.before - axis.first, "boxes": count, "positions": place + axis.before,
-        }  # fmt: skip
-        records += [record[name] for name in AXIS]
+        records.append(AxisWords(
+            inp=axis.extent, x_stride=axis.x_stride, block=b, out=axis.outputs, stride=1,
+            pad=axis.before - axis.first, y_stride=0, r_stride=0, boxes=count, lines=0,
+            positions=place + axis.before, pitch=0,
+        ))  # fmt: skip
         tables.append(axis.beyond)
         place += len(axis.beyond)
     positions = aligned(max(1, place), np.int64)
@@ -117,8 +116,7 @@ def _lefts(f: Field) -> list[tuple[int, ...]]:
     return left
 
 
-def _stage(f: Field, number: int, layout: Layout, target: Target, keep: list[Any], *, asks: bool,
-           check: bool) -> list[int]:  # fmt: skip
+def _stage(f: Field, number: int, layout: Layout, target: Target, *, asks: bool, check: bool) -> StageWords:
     """Words of a stage."""
     stage, is_last = f.stages[number], number == len(f.stages) - 1
     kind, f16c = _kind(f), target.converts_f16
@@ -134,24 +132,23 @@ def _stage(f: Field, number: int, layout: Layout, target: Target, keep: list[Any
     spec = replace(stage.tile, spread=spread, inside=not is_last, asks=asks and is_last and not spread)
     again = stage.again or Again(stage.weights[:0], np.zeros((0, len(f.axes)), np.int64), stage.source)
     again_down, again_along = again.beyond()
-    functions = dict.fromkeys(TILES, TilesOfField) | ({"again": SumAgain} if spec.doubt else {})
-    found = kernel(
+    functions: dict[str, type[Signature]] = {**dict.fromkeys(TILES, TilesOfField)}
+    if spec.doubt:
+        functions["again"] = SumAgain
+    found: dict[str, Address[Any]] = kernel(
         f"{spec} {lanes} {rows}x{vectors}", functions, lambda k: field_tiles(k, spec, lanes, rows, vectors, f16c=f16c),
         target, check=check,
     )  # fmt: skip
-    values = {
-        "source": stage.source, "target": number + 1, "is_last": is_last, "is_blanked": stage.is_blanked,
-        "rows": rows, "columns": vectors * lanes, "lanes": lanes,
-        "tiles": words([v for name in TILES for v in (found[name], 0)]),
-        "entries": aligned(1, np.int64) if is_dense else _entries(stage, layout, kind),
-        "entry_count": len(stage.weights),
-        "weights": _aligned(stage.weights.reshape(-1) if is_dense else stage.weights[:0], kind),
-        "down": down, "along": along, "tap": layout.steps[-1] * (stage.reach[-1] // max(1, along - 1)),
-        "places": words(places), "outer": len(places), "constants": _constants(f, stage), "again_surface": again.source,
-        "again_count": len(again.weights), "again_down": again_down, "again_along": again_along,
-        "again": _listed(again.weights, layout.offsets(again.taps)[:, None], np.dtype(np.float64)),
-    }  # fmt: skip
-    return [int(v) for v in fill_words(STAGE, values, keep)]
+    return StageWords(
+        source=stage.source, target=number + 1, is_last=int(is_last), is_blanked=int(stage.is_blanked),
+        rows=rows, columns=vectors * lanes, lanes=lanes, tiles=[found[name] for name in TILES],
+        entries=aligned(1, np.int64) if is_dense else _entries(stage, layout, kind), entry_count=len(stage.weights),
+        weights=_aligned(stage.weights.reshape(-1) if is_dense else stage.weights[:0], kind),
+        down=down, along=along, tap=layout.steps[-1] * (stage.reach[-1] // max(1, along - 1)),
+        places=words(places), outer=len(places), again_surface=again.source,
+        again=_listed(again.weights, layout.offsets(again.taps)[:, None], np.dtype(np.float64)),
+        again_count=len(again.weights), again_down=again_down, again_along=again_along, constants=_constants(f, stage),
+    )  # fmt: skip
 
 
 def _kind(f: Field) -> np.dtype[Any]:

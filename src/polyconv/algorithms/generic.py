@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -20,19 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import (
-    COMMON,
+    Ahead,
+    Common,
     Driver,
+    EpilogueTables,
+    Frame,
     Item,
-    Words,
     ahead_place,
-    axis_record,
+    axis_words,
     box_rows,
     decode,
     fill,
     row_place,
     row_source,
 )
-from polyconv.algorithms.pixels import TILE, packed_weights, pixel_tables, tile_rows
+from polyconv.algorithms.pixels import Tile, packed_weights, panel_tiles, pixel_tables, tile_rows
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -44,33 +46,34 @@ from polyconv.algorithms.program import (
     ahead_words,
     along_in,
     along_out,
-    apart_words,
+    asks_ahead,
+    boxed_words,
     boxes,
-    common_words,
+    epilogue_tables,
     far_cycles,
-    fill_words,
     fused_address,
     is_apart,
     is_fusible,
     move_in_address,
     move_out_address,
+    moved_apart,
     near_equal,
     near_equal_sizes,
     tile_cycles,
-    zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Family, Lines, Sweep, families, lines, sweeps
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_rows
+from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import PanelTile
 from polyconv.kernels.unzip import MoveApart
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
-__all__ = ["WORDS", "applicable", "build", "cost", "driver", "scheme", "workspace"]
+__all__ = ["applicable", "build", "cost", "driver", "scheme", "workspace"]
 
 PANEL_BYTES = 256 << 10
 MOST_GROUPS = 64
@@ -89,30 +92,58 @@ _SHORT_STEP = 8.0
 _FAR_LINES = 1.07
 """Factor on the multiply-adds of a row of outputs whose taps lie in several lines of the panel."""
 
-WORDS = (
-    *COMMON,
-    "block_groups", "group_total", "channels", "plane_bytes", "line_bytes", "word_bytes", "lane_bytes", "lanes",
-    "ahead", "ahead_bytes", "ahead_planes", "chunk", "chunks", "channel_entries", "*entries", "*weights", "w_group",
-    "tile_count", "split_tiles", "*tiles", "*functions",
-    "flat", "fused", "slots", "slot_output", "slot_row", "sum_row", "outputs", "member_count", "*members",
-    "*bias", "*scale", "*constants", "*move_in", "*move_out",
-)  # fmt: skip
-"""The driver's words: panel geometry, entry list and packed weights, tiles of output channels, moves.
 
-An item is a box of ``block_groups`` groups: small groups share the work of finding lines and rows.  Where there
-is one group its channels may come in chunks, and the chain of additions goes on through the slots; and the phases of
-a transposed convolution may be members of one sweep, each a set of rows of its tiles.  A member's record: shifts of
-result and residual in bytes, then for every axis the outputs of the sweep, low and end, that are the member's."""
+class GenericWords(Record):
+    """The driver's words: panel geometry, entry list and packed weights, tiles of output channels, moves.
+
+    An item is a box of ``block_groups`` groups: small groups share the work of finding lines and rows.  Where there
+    is one group its channels may come in chunks, and the chain of additions goes on through the slots; and the phases
+    of a transposed convolution may be members of one sweep, each a set of rows of its tiles.  A member's words: shifts
+    of result and residual in bytes, then for every axis the outputs of the sweep, low and end, that are the member's.
+    """
+
+    common: Common
+    block_groups: Word
+    group_total: Word
+    channels: Word
+    plane_bytes: Word
+    line_bytes: Word
+    word_bytes: Word
+    lane_bytes: Word
+    lanes: Word
+    ahead: Ahead
+    chunk: Word
+    chunks: Word
+    channel_entries: Word
+    entries: Memory
+    weights: Memory
+    w_group: Word
+    tile_count: Word
+    split_tiles: Word
+    tiles: Table[Tile]
+    functions: Functions[PanelTile | Walk]
+    flat: Word
+    fused: Word
+    slots: Word
+    slot_output: Word
+    slot_row: Word
+    sum_row: Word
+    outputs: Word
+    member_count: Word
+    members: Memory
+    tables: EpilogueTables
+    move_in: Function[MoveIn]
+    move_out: Function[MoveOut]
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
-        k.clear(workspace + p.scratch, 512)  # sums start from these zeros
-        rows = box_rows(k, p, item)
+        frame, workspace = given.frame, given.workspace
+        p = GenericWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        k.clear(workspace + p.common.scratch, 512)  # sums start from these zeros
+        rows = box_rows(k, p.common, item)
         groups = k.minimum(p.block_groups, p.group_total - item.g * p.block_groups)
         first_tile = item.split * p.split_tiles
         end_tile = k.minimum(first_tile + p.split_tiles, p.tile_count)
@@ -120,9 +151,9 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         with k.loop(0, p.chunks) as chunk:
             first = chunk.index * p.chunk
             channels = k.minimum(p.chunk, p.channels - first)
-            _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, first, channels * groups, vector_bytes)
+            _pack(k, p, item, frame.x, workspace + p.common.panel, first, channels * groups, vector_bytes)
             with k.loop(0, groups) as group, k.loop(first_tile, end_tile) as tile:
-                t = Words(k, p.buffer("tiles"), TILE).at(tile.index, len(TILE))
+                t = p.tiles.at(tile.index)
                 slot = p.slots + (group.index * p.outputs + t.first) * p.slot_output
                 fused = p.fused.equals(1)
                 with k.when(fused):
@@ -130,132 +161,131 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                 with k.when(fused, otherwise=True):
                     _sums(k, p, t, item, workspace, slot, chunk.index, channels, group.index, rows)
                     with k.when(single & chunk.index.equals(p.chunks - 1)):
-                        _out(k, p, item, frame, workspace + slot, rows, t.first, t.rows, p.buffer("members"))
+                        _out(k, p, item, frame, workspace + slot, rows, t.first, t.rows, p.members)
         with k.when(single, otherwise=True), k.loop(0, p.member_count) as member:
             sums = workspace + (p.slots + member.index * p.outputs * p.slot_output)
-            record = p.buffer("members") + member.index * (p.axes + 1) * 16
+            record = p.members + member.index * (p.common.axes + 1) * 16
             _out(k, p, item, frame, sums, rows, k.constant(INT, 0), groups * p.outputs, record)
 
 
-def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value, channels: Value,
+def _pack(k: Module, p: GenericWords, item: Item, x: Buffer, panel: Buffer, first: Value, channels: Value,
           vector_bytes: int) -> None:  # fmt: skip
     """Fill the panel with channels from ``first`` on."""
-    pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
+    c = p.common
+    pixel_step = c.step * axis_words(c, c.axes - 1).x_stride
     words_of_4 = vector("i32", vector_bytes // 4)
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
         target = panel + (line * p.line_bytes + first_line * p.word_bytes)
-        with k.when((head > 0) | (end < count)), k.loop(0, p.residues) as residue:
-            place = target + k.word(p.buffer("residue_places"), residue.index)
-            low, high, all_ = ((n + (p.residues - 1 - residue.index)) // p.residues for n in (head, end, count))
+        with k.when((head > 0) | (end < count)), k.loop(0, c.residues) as residue:
+            place = target + k.word(c.residue_places, residue.index)
+            low, high, all_ = ((n + (c.residues - 1 - residue.index)) // c.residues for n in (head, end, count))
             for first_, end_ in ((k.constant(INT, 0), low), (high, all_)):
                 words_ = ((end_ - first_) * p.word_bytes) >> 2
                 with k.when(words_ > 0):
                     zero_rows(k, place + first_ * p.word_bytes, p.plane_bytes, channels, words_, words_of_4)
-        with k.when((end > head) & (p.residues > 1)):
-            k.call(p.buffer("move_apart"), MoveApart(
-                source, pixel_step, p.x_c, target, p.word_bytes, p.plane_bytes, end - head,
-                channels, p.zero_point, p.buffer("residue_places"), head,
+        with k.when((end > head) & (c.residues > 1)):
+            k.call(c.move_apart, MoveApart(
+                source, pixel_step, c.x_c, target, p.word_bytes, p.plane_bytes, end - head,
+                channels, c.zero_point, c.residue_places, head,
             ))  # fmt: skip
-        with k.when((end > head) & p.residues.equals(1)):
-            k.call(p.buffer("move_in"), MoveIn(
-                source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
-                p.plane_bytes, end - head, channels, p.zero_point,
+        with k.when((end > head) & c.residues.equals(1)):
+            k.call(p.move_in, MoveIn(
+                source, pixel_step, c.x_c, target + head * p.word_bytes, p.word_bytes,
+                p.plane_bytes, end - head, channels, c.zero_point,
             ))  # fmt: skip
 
-    fill(k, p, item, x, first, put)
+    fill(k, c, item, x, first, put)
 
 
-def _results(k: Module, p: Words, t: Words, item: Item, frame: Buffer, workspace: Buffer, rows: Value,
+def _results(k: Module, p: GenericWords, t: Tile, item: Item, frame: Frame, workspace: Buffer, rows: Value,
              number: Value) -> None:  # fmt: skip
     """Fused tiles of one set of output channels over the box, in near-equal walks; the last vector may be masked."""
-    last = axis_record(k, p, p.axes - 1)
-    width = item.extent(p.axes - 1)
+    last = axis_words(p.common, p.common.axes - 1)
+    width = item.extent(p.common.axes - 1)
     vectors = (width + p.lanes - 1) // p.lanes
     last_lanes = width - (vectors - 1) * p.lanes
     cut = k.select(last_lanes < p.lanes, 1, k.constant(INT, 0))
     parts = (vectors + t.most - 1) // t.most
     less, more = vectors // parts, vectors % parts
-    weights = p.buffer("weights") + (item.g * p.w_group + t.weights)
+    weights = p.weights + (item.g * p.w_group + t.weights)
     channel = (item.g * p.outputs + t.first) * p.word_bytes
-    x = k.buffer(frame, 0) + row_source(k, p, item, k.constant(INT, 0))
+    x = frame.x + row_source(k, p.common, item, k.constant(INT, 0))
     with k.loop(0, rows) as row:
-        soon = ahead_place(k, p, x, number * rows + row.index, p.tile_count * rows)
-        line, y_row, r_row = row_place(k, p, item, row.index)
-        panel = workspace + (p.panel + line * p.line_bytes)
-        y, r = k.buffer(frame, 2) + (y_row + t.first * p.y_c), k.buffer(frame, 4) + (r_row + t.first * p.r_c)
+        soon = ahead_place(k, p.common, p.ahead, x, number * rows + row.index, p.tile_count * rows)
+        line, y_row, r_row = row_place(k, p.common, item, row.index)
+        panel = workspace + (p.common.panel + line * p.line_bytes)
+        y, r = frame.y + (y_row + t.first * p.common.y_c), frame.residual + (r_row + t.first * p.common.r_c)
         begin = k.constant(INT, 0)
         for size, times, kind in ((less + 1, more, 0), (less, parts - more - cut, 0), (less, cut, t.most * 2)):
             first = begin * p.lanes
             with k.when(times > 0):
-                k.call(k.buffer(p.buffer("functions"), t.table + size * 2 + kind), Walk(
+                k.call(p.functions.at_word(t.table + size * 2 + kind), Walk(
                     panel + begin * p.lane_bytes, 0,
-                    p.buffer("entries"), p.channels * p.channel_entries, weights, y + first * last.y_stride, p.y_c,
-                    r + first * last.r_stride, p.r_c, times, last_lanes, p.buffer("bias") + channel,
-                    p.buffer("scale") + channel, p.buffer("constants"), soon,
+                    p.entries, p.channels * p.channel_entries, weights, y + first * last.y_stride, p.common.y_c,
+                    r + first * last.r_stride, p.common.r_c, times, last_lanes, p.tables.bias + channel,
+                    p.tables.scale + channel, p.tables.constants, soon,
                 ))  # fmt: skip
             soon = soon + times * p.channels * (p.channel_entries * 64)
             begin = begin + size * times
 
 
-def _sums(k: Module, p: Words, t: Words, item: Item, workspace: Buffer, slot: Value, chunk: Value, channels: Value,
-          group: Value, rows: Value) -> None:  # fmt: skip
+def _sums(k: Module, p: GenericWords, t: Tile, item: Item, workspace: Buffer, slot: Value, chunk: Value,
+          channels: Value, group: Value, rows: Value) -> None:  # fmt: skip
     """Tiles of one set of output channels over the box; sums go on from the slot after the first chunk."""
     flat = p.flat.equals(1)
-    last_line, _, _ = row_place(k, p, item, rows - 1)
-    width = item.extent(p.axes - 1)
+    last_line, _, _ = row_place(k, p.common, item, rows - 1)
+    width = item.extent(p.common.axes - 1)
     width = k.select(flat, last_line * (p.line_bytes // p.word_bytes) + width, width)
     vectors = (width + p.lanes - 1) // p.lanes
     begins = chunk.equals(0)
-    planes = workspace + p.panel + group * p.channels * p.plane_bytes
-    weights = p.buffer("weights") + (
-        (item.g * p.block_groups + group) * p.w_group + t.weights + chunk * t.chunk_weights
-    )
+    planes = workspace + p.common.panel + group * p.channels * p.plane_bytes
+    weights = p.weights + ((item.g * p.block_groups + group) * p.w_group + t.weights + chunk * t.chunk_weights)
     with k.loop(0, k.select(flat, 1, rows)) as row:
-        line, _, _ = row_place(k, p, item, row.index)
+        line, _, _ = row_place(k, p.common, item, row.index)
         panel = planes + line * p.line_bytes
         sums = slot + row.index * p.slot_row
         with k.loop(0, vectors, t.most) as v:
             here = k.minimum(vectors - v.index, t.most)
             at = v.index * p.lane_bytes
-            k.call(k.buffer(p.buffer("functions"), t.table + here * 2), PanelTile(
-                panel + at, channels * p.channel_entries,
-                p.buffer("entries"), weights,
-                workspace + k.select(begins, p.scratch, sums + at), k.select(begins, 0, p.sum_row),
+            k.call(p.functions.at_word(t.table + here * 2), PanelTile(
+                panel + at, channels * p.channel_entries, p.entries, weights,
+                workspace + k.select(begins, p.common.scratch, sums + at), k.select(begins, 0, p.sum_row),
                 workspace + (sums + at), p.sum_row,
             ))  # fmt: skip
 
 
-def _out(k: Module, p: Words, item: Item, frame: Buffer, sums: Buffer, rows: Value, first: Value, count: Value,
+def _out(k: Module, p: GenericWords, item: Item, frame: Frame, sums: Buffer, rows: Value, first: Value, count: Value,
          member: Buffer) -> None:  # fmt: skip
     """Move the sums of some output channels of the item to the result, row by row."""
-    last = axis_record(k, p, p.axes - 1)
+    c = p.common
+    last = axis_words(c, c.axes - 1)
     channel = item.g * p.block_groups * p.outputs + first
 
     def bounds(axis: Value) -> tuple[Value, Value]:
         return k.word(member, axis * 2 + 2), k.word(member, axis * 2 + 3)
 
-    low, end = bounds(p.axes - 1)
-    begin = item.first(p.axes - 1)
-    low, end = k.maximum(low - begin, 0), k.minimum(end - begin, item.extent(p.axes - 1))
+    low, end = bounds(c.axes - 1)
+    begin = item.first(c.axes - 1)
+    low, end = k.maximum(low - begin, 0), k.minimum(end - begin, item.extent(c.axes - 1))
     with k.loop(0, rows) as row:
-        with k.loop(1, p.axes, carry=[row.index, end - low]) as back:
+        with k.loop(1, c.axes, carry=[row.index, end - low]) as back:
             q, pixels = back.values
-            axis = p.axes - 1 - back.index
+            axis = c.axes - 1 - back.index
             from_, to = bounds(axis)
             place = item.first(axis) + q % item.extent(axis)
             back.next(q // item.extent(axis), k.select((place - from_).below(to - from_), pixels, 0))
         pixels = back.results[1]
-        line, y_offset, r_offset = row_place(k, p, item, row.index)
+        line, y_offset, r_offset = row_place(k, c, item, row.index)
         place = k.select(p.flat.equals(1), line, row.index) * p.slot_row + low * p.word_bytes
         y_offset = y_offset + k.word(member) + low * last.y_stride
         r_offset = r_offset + k.word(member, 1) + low * last.r_stride
         with k.when(pixels > 0):
-            k.call(p.buffer("move_out"), MoveOut(
+            k.call(p.move_out, MoveOut(
                 sums + place, p.word_bytes, p.sum_row,
-                k.buffer(frame, 2) + (y_offset + first * p.y_c), last.y_stride, p.y_c, pixels, count,
-                p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes,
-                k.buffer(frame, 4) + (r_offset + first * p.r_c), last.r_stride, p.r_c, p.buffer("constants"),
+                frame.y + (y_offset + first * c.y_c), last.y_stride, c.y_c, pixels, count,
+                p.tables.bias + channel * p.word_bytes, p.tables.scale + channel * p.word_bytes,
+                frame.residual + (r_offset + first * c.r_c), last.r_stride, c.r_c, p.tables.constants,
             ))  # fmt: skip
 
 
@@ -531,8 +561,11 @@ def _step(given: Request, family: Family, plan: _Plan, address: Address[Driver],
     taps = math.prod(axis.taps for axis in sweep)
     last = sweep[-1]
     tiles = tile_rows(group_out, r.target)
-    fused = (lambda rows: _fused_tiles(r, plan, rows)) if plan.fused else None
-    functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps, fused)
+
+    def of_rows(rows: int) -> Sequence[Address[PanelTile | Walk] | None]:
+        return _fused_tiles(r, plan, rows) if plan.fused else panel_tiles(r, rows)
+
+    functions, records = pixel_tables(r, tiles, group_in * taps, plan.chunk * taps, of_rows)
     key = tuple((a.taps, a.first_tap, a.tap_step) for member, _ in family.members for a in member)
     packed = r.packed(
         ("generic", arith.name, r.target.level, order, key),
@@ -545,47 +578,45 @@ def _step(given: Request, family: Family, plan: _Plan, address: Address[Driver],
     entries = [c * plan.plane_bytes + at for c in range(min(plan.chunk, group_in)) for at in places]
     header = -(-(24 * len(sweep)) // 64) * 64
     scratch = header + plan.panel
-    values = common_words(r, sweep, plan.box, list(plan.held), plan.splits, keep, plan.block_groups)
+    common, items = boxed_words(
+        r, sweep, plan.box, plan.held, plan.splits, plan.block_groups, panel=header, scratch=scratch
+    )
     write = _along(r, last, plan.block_groups, reading=False)
-    values.update({
-        "panel": header, "scratch": scratch, "block_groups": plan.block_groups, "group_total": p.groups,
-        "channels": group_in, "plane_bytes": plan.plane_bytes,
-        "line_bytes": plan.line_words * arith.bytes, "word_bytes": arith.bytes,
-        **_ahead(r, plan),
-        "lane_bytes": r.target.vector_bytes, "lanes": lanes(r.target, arith), "chunk": plan.chunk,
-        "chunks": max(1, -(-group_in // plan.chunk)), "channel_entries": len(places), "entries": words(entries),
-        "weights": packed, "w_group": group_out * group_in * taps * arith.bytes, "tile_count": len(tiles),
-        "split_tiles": -(-len(tiles) // plan.splits), "tiles": words(records), "functions": words(functions),
-        "flat": int(plan.flat), "fused": int(plan.fused), "slots": scratch + 512, "slot_output": plan.slot_output,
-        "slot_row": plan.slot_row,
-        "sum_row": plan.sum_row, "outputs": p.m // p.groups,
-        "member_count": plan.members, "members": words(_members(r, family, order)),
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, **apart_words(r, last, plan.held[-1], "p", arith.bytes),
-        "move_in": move_in_address(r, Move(p.x, arith.accumulator, _along(r, last, plan.block_groups, reading=True))),
-        "move_out": move_out_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"] if group_out else 0)
+    values = GenericWords(
+        common=moved_apart(common, r, last, plan.held[-1], "p", arith.bytes), block_groups=plan.block_groups,
+        group_total=p.groups, channels=group_in, plane_bytes=plan.plane_bytes,
+        line_bytes=plan.line_words * arith.bytes, word_bytes=arith.bytes, lane_bytes=r.target.vector_bytes,
+        lanes=lanes(r.target, arith), ahead=_ahead(r, plan), chunk=plan.chunk,
+        chunks=max(1, -(-group_in // plan.chunk)), channel_entries=len(places), entries=words(entries),
+        weights=packed, w_group=group_out * group_in * taps * arith.bytes, tile_count=len(tiles),
+        split_tiles=-(-len(tiles) // plan.splits), tiles=records, functions=functions, flat=int(plan.flat),
+        fused=int(plan.fused), slots=scratch + 512, slot_output=plan.slot_output, slot_row=plan.slot_row,
+        sum_row=plan.sum_row, outputs=p.m // p.groups, member_count=plan.members,
+        members=words(_members(r, family, order)), tables=epilogue_tables(r),
+        move_in=move_in_address(r, Move(p.x, arith.accumulator, _along(r, last, plan.block_groups, reading=True))),
+        move_out=move_out_address(r, Move(arith.accumulator, p.y, write, r.epilogue)),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items if group_out else 0)
 
 
-def _ahead(r: Request, plan: _Plan) -> dict[str, int]:
+def _ahead(r: Request, plan: _Plan) -> Ahead:
     planes = r.problem.c // r.problem.groups if r.x.spatial[-1] == r.x.itemsize else 0
     return ahead_words(r, plan.sweep, plan.box, planes)
 
 
-def _fused_tiles(r: Request, plan: _Plan, rows: int) -> list[int]:
-    """Tiles of 1, 2, ... vectors, then those whose last vector is masked; 0 for sizes that no row is cut into."""
+def _fused_tiles(r: Request, plan: _Plan, rows: int) -> list[Address[Walk] | None]:
+    """Tiles of 1, 2, ... vectors, then those whose last vector is masked; None for sizes that no row is cut into."""
     lane, most = lanes(r.target, r.arith), pixel_tiles(r.target)[rows]
     whole, masked = set(), set()
     for width in (plan.box[-1], plan.sweep[-1].out % plan.box[-1]):
         cut = [size for _, size in near_equal(-(-width // lane), most)]
         masked |= set(cut[-1:]) if width % lane else set()
         whole |= set(cut[: -1 if width % lane else None])
-    asked = int(_ahead(r, plan)["ahead"] > 0)
+    asked = int(asks_ahead(_ahead(r, plan)))
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, asked=asked)
     sizes = range(1, most + 1)
     return [
-        fused_address(r, "pixel", kind, rows, size) if size in wanted else 0
+        fused_address(r, "pixel", kind, rows, size) if size in wanted else None
         for kind, wanted in ((spec, whole), (replace(spec, edge=True), masked))
         for size in sizes
     ]

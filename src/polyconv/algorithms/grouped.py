@@ -9,6 +9,7 @@ k eps sum|x||w|.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import (
-    COMMON,
+    Common,
     Driver,
+    EpilogueTables,
+    Frame,
     Item,
-    Words,
-    axis_record,
+    RowLists,
+    axis_words,
     box_rows,
     decode,
     fill,
@@ -39,16 +42,15 @@ from polyconv.algorithms.program import (
     address_of,
     along_in,
     along_out,
+    boxed_words,
     boxes,
-    common_words,
-    fill_words,
+    epilogue_tables,
     is_fusible,
     move_in_address,
     move_out_address,
     near_equal,
     planes_collide,
     row_lists,
-    zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.kernels.fused import FusedTile, Walk, of_sums
@@ -57,9 +59,10 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_words
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Counted, Function, Memory, Record, Word, counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [
@@ -76,37 +79,69 @@ _MOST_ROWS = 8
 _RUN_PIXELS = 64
 """Most rows of a tile; pixels that leave in one move at least, where rows are shorter and follow each other."""
 
-WORDS = (
-    *COMMON,
-    "lanes_used", "total_channels", "total_outputs", "total_blocks", "item_blocks", "pixel_bytes", "line_bytes",
-    "block_bytes", "row_step", "*bands", "*lists", "*entries",
-    "*weights", "w_block", "always_cut", "fused", "slots", "sum_row", "run_rows", "*tiles", "table_words", "word_bytes",
-    "*bias", "*scale", "*constants", "together", "*move_in", "*move_blocks", "*move_out",
-)  # fmt: skip
-"""The driver's words.  ``tiles`` holds four tables (block of all outputs or cut short, box cut short along the last
-axis or not): a count, then (first pixel, times, function) of every walk of a row.  Where channels lie ``together`` all
-blocks of an item are moved in at once."""
+
+class WalkWords(Record):
+    """A walk along a row: its first pixel, how many tiles, and their function."""
+
+    first: Word
+    times: Word
+    function: Function[Walk]
+
+
+class GroupedWords(Record):
+    """The driver's words.
+
+    ``tiles`` holds four tables (block of all outputs or cut short, box cut short along the last axis or not): the walks
+    of a row.  Where channels lie ``together`` all blocks of an item are moved in at once.
+    """
+
+    common: Common
+    lanes_used: Word
+    total_channels: Word
+    total_outputs: Word
+    total_blocks: Word
+    item_blocks: Word
+    pixel_bytes: Word
+    line_bytes: Word
+    block_bytes: Word
+    row_step: Word
+    rows: RowLists
+    weights: Memory
+    w_block: Word
+    always_cut: Word
+    fused: Word
+    slots: Word
+    sum_row: Word
+    run_rows: Word
+    tiles: Counted[WalkWords]
+    table_words: Word
+    word_bytes: Word
+    tables: EpilogueTables
+    together: Word
+    move_in: Function[MoveIn]
+    move_blocks: Function[BlocksIn]
+    move_out: Function[MoveOut]
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
+        frame, workspace = given.frame, given.workspace
+        p = GroupedWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
         first = item.g * p.item_blocks
         blocks = k.minimum(p.item_blocks, p.total_blocks - first)
-        _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, first, blocks, vector_bytes)
-        rows = box_rows(k, p, item)
+        _pack(k, p, item, frame.x, workspace + p.common.panel, first, blocks, vector_bytes)
+        rows = box_rows(k, p.common, item)
         with k.loop(0, blocks) as block:
             _block(k, p, item, frame, workspace, block.index, first + block.index, rows)
 
 
-def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Value, blocks: Value,
+def _pack(k: Module, p: GroupedWords, item: Item, x: Buffer, panel: Buffer, first: Value, blocks: Value,
           vector_bytes: int) -> None:  # fmt: skip
     """Copy the lines of a box for some blocks."""
     words_of_4 = vector("i32", vector_bytes // 4)
-    pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
+    pixel_step = p.common.step * axis_words(p.common, p.common.axes - 1).x_stride
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
         target = panel + (line * p.line_bytes + first_line * p.pixel_bytes)
@@ -118,46 +153,46 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, first: Valu
         target, pixels = target + head * p.pixel_bytes, end - head
         together = p.together.equals(1)
         with k.when((pixels > 0) & together):
-            k.call(p.buffer("move_blocks"), BlocksIn(
+            k.call(p.move_blocks, BlocksIn(
                 source, pixel_step, target, p.pixel_bytes, p.block_bytes, pixels, channels,
-                p.zero_point,
+                p.common.zero_point,
             ))  # fmt: skip
         with k.loop(0, k.select((pixels > 0) & p.together.equals(0), channels, 0), p.lanes_used, [target]) as block:
-            k.call(p.buffer("move_in"), MoveIn(
-                source + block.index * p.x_c, pixel_step, p.x_c, block.values[0], p.pixel_bytes,
-                p.word_bytes, pixels, k.minimum(channels - block.index, p.lanes_used), p.zero_point,
+            k.call(p.move_in, MoveIn(
+                source + block.index * p.common.x_c, pixel_step, p.common.x_c, block.values[0], p.pixel_bytes,
+                p.word_bytes, pixels, k.minimum(channels - block.index, p.lanes_used), p.common.zero_point,
             ))  # fmt: skip
             block.next(block.values[0] + p.block_bytes)
 
-    fill(k, p, item, x, k.constant(INT, 0), put)
+    fill(k, p.common, item, x, k.constant(INT, 0), put)
 
 
-def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, block: Value, absolute: Value,
+def _block(k: Module, p: GroupedWords, item: Item, frame: Frame, workspace: Buffer, block: Value, absolute: Value,
            rows: Value) -> None:  # fmt: skip
     """All rows of outputs of one block of groups."""
-    last = axis_record(k, p, p.axes - 1)
-    pixels = item.extent(p.axes - 1)
+    last = axis_words(p.common, p.common.axes - 1)
+    pixels = item.extent(p.common.axes - 1)
     channel = absolute * p.lanes_used
     outputs = k.minimum(p.lanes_used, p.total_outputs - channel)
     cut = k.select(outputs < p.lanes_used, 1, p.always_cut)
-    table = p.buffer("tiles") + cut * p.table_words * 16
+    table = p.tiles + cut * p.table_words * 16
     table = table + k.select(pixels < last.block, p.table_words * 8, 0)
-    weights = p.buffer("weights") + absolute * p.w_block
-    bias, scale = p.buffer("bias") + channel * p.word_bytes, p.buffer("scale") + channel * p.word_bytes
-    beside_y, beside_r = block * p.lanes_used * p.y_c, block * p.lanes_used * p.r_c
+    weights = p.weights + absolute * p.w_block
+    bias, scale = p.tables.bias + channel * p.word_bytes, p.tables.scale + channel * p.word_bytes
+    beside_y, beside_r = block * p.lanes_used * p.common.y_c, block * p.lanes_used * p.common.r_c
     fused = p.fused.equals(1)
     with k.loop(0, rows, carry=[k.constant(INT, 0), k.constant(INT, 0), k.constant(INT, 0)]) as row:
         waiting, y_run, r_run = row.values  # rows in the slots, and where they begin
-        line, y_row, r_row = row_place(k, p, item, row.index)
-        panel = workspace + (p.panel + block * p.block_bytes + line * p.line_bytes)
-        entries, count = row_entries(k, p, item, row.index)
-        y, r = k.buffer(frame, 2) + (y_row + beside_y), k.buffer(frame, 4) + (r_row + beside_r)
+        line, y_row, r_row = row_place(k, p.common, item, row.index)
+        panel = workspace + (p.common.panel + block * p.block_bytes + line * p.line_bytes)
+        entries, count = row_entries(k, p.common, p.rows, item, row.index)
+        y, r = frame.y + (y_row + beside_y), frame.residual + (r_row + beside_r)
         slot = p.slots + waiting * pixels * p.sum_row
-        with k.loop(0, k.word(table)) as tile:
-            place = table + 8 + tile.index * 32
-            first, times, function = k.word(place), k.word(place, 1), k.buffer(place, 2)
+        with k.loop(0, table.count) as tile:
+            walk = table.at(tile.index)
+            first, times, function = walk.first, walk.times, walk.function
             source, step = panel + first * p.row_step, p.row_step
-            rest = times, outputs, bias, scale, p.buffer("constants"), workspace
+            rest = times, outputs, bias, scale, p.tables.constants, workspace
             with k.when(fused):
                 k.call(function, Walk(
                     source, step, entries, count, weights, y + first * last.y_stride, last.y_stride,
@@ -170,10 +205,10 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, bl
         y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1
         leaves = waiting.equals(p.run_rows) | (row.index + 1).equals(rows)
         with k.when(leaves & p.fused.equals(0)):
-            k.call(p.buffer("move_out"), MoveOut(
+            k.call(p.move_out, MoveOut(
                 workspace + p.slots, p.sum_row, p.word_bytes,
-                k.buffer(frame, 2) + (y_run + beside_y), last.y_stride, p.y_c, waiting * pixels, outputs, bias, scale,
-                k.buffer(frame, 4) + (r_run + beside_r), last.r_stride, p.r_c, p.buffer("constants"),
+                frame.y + (y_run + beside_y), last.y_stride, p.common.y_c, waiting * pixels, outputs, bias, scale,
+                frame.residual + (r_run + beside_r), last.r_stride, p.common.r_c, p.tables.constants,
             ))  # fmt: skip
         row.next(k.select(leaves, 0, waiting), y_run, r_run)
 
@@ -350,9 +385,8 @@ def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -
     for cut in (False, True):
         spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else of_sums(arith.name)
         wanted = (used == lanes(r.target, arith)) if not cut else used < lanes(r.target, arith) or p.c % used > 0
-        functions = tile_functions(r, spec, group) if wanted else [0] * _MOST_ROWS
+        functions: Sequence[Address[Walk] | None] = tile_functions(r, spec, group) if wanted else [None] * _MOST_ROWS
         tables += [walks_of(functions, pixels, most_rows(r.target, group)) for pixels in (plan.box[-1], edge)]
-    longest = 1 + max(len(t) for t in tables)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
         ("grouped", arith.name, lanes(r.target, arith), key),
@@ -361,38 +395,35 @@ def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -
     taps = math.prod(a.taps for a in sweep)
     # blocks as one group each
     blocked = replace(r, situation=replace(r.situation, problem=of_blocks(p, used, blocks)))
-    values = common_words(blocked, sweep, plan.box, list(plan.held), 1, keep, plan.blocks)
-    values.update({
-        "step": plan.step, "panel": -(-(24 * len(sweep)) // 64) * 64, "scratch": 0, "lanes_used": used,
-        "total_channels": p.c, "total_outputs": p.m, "total_blocks": blocks, "item_blocks": plan.blocks,
-        "pixel_bytes": pixel, "line_bytes": plan.line_bytes, "block_bytes": plan.block_bytes,
-        "row_step": pixel * (last.stride if plan.step == 1 else 1),
-        **row_lists(sweep[:-1], plan.entries, ENTRY_WORDS),
-        "weights": packed, "w_block": taps * group * pixel, "always_cut": int(used < lanes(r.target, arith)),
-        "fused": int(fused), "slots": plan.slots, "sum_row": pixel,
-        "run_rows": plan.run_rows if _rows_follow(r, sweep) else 1,
-        "tiles": words([v for t in tables for v in (len(t) // 4, *t, *[0] * (longest - 1 - len(t)))]),
-        "table_words": longest, "word_bytes": arith.bytes,
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants,
-        "together": int(r.x.c == r.x.itemsize), **_moves_in(r, replace(last, stride=plan.step), used),
-        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    common, items = boxed_words(
+        blocked, sweep, plan.box, plan.held, block_groups=plan.blocks, panel=-(-(24 * len(sweep)) // 64) * 64
+    )
+    move_in, move_blocks = _moves_in(r, replace(last, stride=plan.step), used)
+    values = GroupedWords(
+        common=replace(common, step=plan.step), lanes_used=used, total_channels=p.c, total_outputs=p.m,
+        total_blocks=blocks, item_blocks=plan.blocks, pixel_bytes=pixel, line_bytes=plan.line_bytes,
+        block_bytes=plan.block_bytes, row_step=pixel * (last.stride if plan.step == 1 else 1),
+        rows=row_lists(sweep[:-1], plan.entries, ENTRY_WORDS),
+        weights=packed, w_block=taps * group * pixel, always_cut=int(used < lanes(r.target, arith)),
+        fused=int(fused), slots=plan.slots, sum_row=pixel, run_rows=plan.run_rows if _rows_follow(r, sweep) else 1,
+        tiles=tables, table_words=counted_words(WalkWords, tables), word_bytes=arith.bytes, tables=epilogue_tables(r),
+        together=int(r.x.c == r.x.itemsize), move_in=move_in, move_blocks=move_blocks,
+        move_out=move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
 
 
-def _moves_in(r: Request, last: Axis, used: int) -> dict[str, int]:
-    """Words of the move into the panel: block by block, or of all at once."""
+def _moves_in(r: Request, last: Axis, used: int) -> tuple[Address[MoveIn] | None, Address[BlocksIn] | None]:
+    """The move into the panel: block by block, or of all at once."""
     if r.x.c != r.x.itemsize:
-        move = Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c"))
-        return {"move_in": move_in_address(r, move), "move_blocks": 0}
+        return move_in_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c"))), None
     spec = Move(r.problem.x, r.arith.accumulator, "cc")
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
 
     def make(k: Module, name: str) -> None:
         blocks_in(k, name, spec, count, used, f16c=f16c)
 
-    return {"move_in": 0, "move_blocks": address_of(r, f"grouped in {spec} {used}", "move", BlocksIn, make)}
+    return None, address_of(r, f"grouped in {spec} {used}", "move", BlocksIn, make)
 
 
 def of_blocks(p: Problem, used: int, blocks: int) -> Problem:
@@ -424,14 +455,12 @@ def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = Fals
     return [found[name] for name in names]
 
 
-def walks_of(functions: Sequence[int], pixels: int, most: int) -> list[int]:
-    """Tiles of a row of pixels, equal ones together: (first pixel, times, function, 0) of each walk."""
-    walks: list[int] = []
-    for first, rows in near_equal(pixels, most):
-        if walks and walks[-2] == functions[rows - 1]:
-            walks[-3] += 1
-        else:
-            walks += (first, 1, functions[rows - 1], 0)
+def walks_of(functions: Sequence[Address[Walk] | None], pixels: int, most: int) -> list[WalkWords]:
+    """Tiles of a row of pixels, equal ones together."""
+    walks = []
+    for function, alike in itertools.groupby(near_equal(pixels, most), lambda tile: functions[tile[1] - 1]):
+        (first, _), *more = alike
+        walks.append(WalkWords(first, 1 + len(more), function))
     return walks
 
 

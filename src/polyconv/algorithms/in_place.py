@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, grouped
-from polyconv.algorithms.panel import Driver, Words
+from polyconv.algorithms.grouped import WalkWords
+from polyconv.algorithms.panel import Driver, EpilogueTables
 from polyconv.algorithms.program import (
     Operand,
     Program,
@@ -30,25 +31,26 @@ from polyconv.algorithms.program import (
     accumulator_arithmetic,
     address_of,
     along_out,
-    fill_words,
+    epilogue_tables,
     fused_address,
     image_bytes,
     is_fusible,
     near_equal,
     tile_cycles,
-    zeros,
 )
 from polyconv.algorithms.sweep import Kinds, Sweep, bands, sweeps
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
-from polyconv.kernels.language import Module
-from polyconv.kernels.plane import PlaneTile
+from polyconv.kernels.language import Buffer, Module, Value
+from polyconv.kernels.record import Counted, CountedRows, Memory, Record, Table, Word, counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
-__all__ = ["applicable", "build", "cost", "driver", "parts_of", "program_step", "runs", "workspace"]
-
+__all__ = [
+    "Block", "Piece", "PieceLine", "PlaceWords", "Steps", "applicable", "build", "cost", "parts_of", "place_words",
+    "runs", "visit", "workspace",
+]  # fmt: skip
 _MOST_ENTRIES, _MOST_PIECES = 1 << 16, 1 << 12
 """Most entries of all lists, and most boxes of a sweep."""
 _LAST_BYTES = 30.0
@@ -62,52 +64,136 @@ _IMAGE_BYTES, _PART_BYTES, _WEIGHT_BYTES, _MOST_READ = 1 << 20, 384 << 10, 512 <
 holds the weights as well and an input is read so few times that bringing it takes longest.  Measured where pixels lie 1
 or 2 KiB apart: 3 to 20 % off; with 7 or 9 reads 5 to 10 % lost."""
 
-WORDS = (
-    "x_base", "x_n", "y_base", "y_n", "r_base", "r_n", "pieces", "*piece", "parts", "part_pieces", "blocks", "*block",
-    "*entries", "*tiles", "table_words", "*weights", "*bias", "*scale", "*constants",
-)  # fmt: skip
-"""The driver's words.  ``tiles`` holds a table for every length of a line and kind of block: a count, then (first
-output, tiles, function, 0) of every walk; of planes the second are the lanes of the last vector."""
-
-PIECE = (
-    "x", "y", "r", "entries", "count", "lines", "x_line", "y_line", "r_line", "x_step", "y_step", "r_step", "table",
-)  # fmt: skip
-"""Words of a box of outputs with the same taps: where it begins, its list of entries, lines and steps in bytes."""
-
-BLOCK = ("x", "y", "r", "table", "weights", "words", "lanes")
-"""Words of a block of output channels: bytes before its channels, its tables, bytes before its weights and biases, and
-the lanes of its last vector."""
+R = TypeVar("R", bound=Record)
 
 
-def driver(k: Module, name: str, *, planes: bool = False) -> None:
-    """Add the driver to a module: a part of the boxes of a block, by tiles that walk, or those of ``planes``."""
+class Steps(Record):
+    """Bytes from one to the next in input, result and residual."""
+
+    x: Word
+    y: Word
+    r: Word
+
+
+class Piece(Record):
+    """A box of outputs with the same taps: where it begins, its list of entries, its lines and the steps in them.
+
+    ``table`` is the number of the table of tiles for lines of its length.
+    """
+
+    x: Word
+    y: Word
+    r: Word
+    entries: Word
+    count: Word
+    lines: Word
+    line: Steps
+    step: Steps
+    table: Word
+
+
+class Block(Record):
+    """A block of output channels.
+
+    Bytes before its channels, which tables it takes, bytes before its weights and before its biases, and the lanes of
+    its last vector.
+    """
+
+    x: Word
+    y: Word
+    r: Word
+    table: Word
+    weights: Word
+    words: Word
+    lanes: Word
+
+
+class PlaceWords(Record):
+    """Words of a driver whatever its tiles are: there is a table of these for every length of a line and kind of block.
+
+    The boxes of a block are cut into ``parts``, which threads share.
+    """
+
+    x_base: Word
+    x_n: Word
+    y_base: Word
+    y_n: Word
+    r_base: Word
+    r_n: Word
+    pieces: Word
+    piece: Table[Piece]
+    parts: Word
+    part_pieces: Word
+    blocks: Word
+    block: Table[Block]
+    entries: Memory
+    weights: Memory
+    tables: EpilogueTables
+    table_words: Word
+
+
+class InPlaceWords(Record):
+    """The driver's words."""
+
+    shared: PlaceWords
+    tiles: Counted[WalkWords]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceLine:
+    """A line of a piece, for a block of output channels."""
+
+    index: Value
+    piece: Piece
+    block: Block
+    x: Buffer
+    y: Buffer
+    r: Buffer
+    entries: Buffer
+    weights: Buffer
+    tables: tuple[Buffer, Buffer, Buffer]
+
+    def places(self, first: Value) -> tuple[Buffer, Value, Buffer, Value, Buffer, Buffer, Value, Buffer, Value]:
+        """What tiles take that begin with an output: input and entries, weights, result and residual."""
+        piece, line = self.piece, self.index
+        return (
+            self.x + (piece.x + line * piece.line.x + first * piece.step.x), piece.step.x, self.entries, piece.count,
+            self.weights, self.y + (piece.y + line * piece.line.y + first * piece.step.y), piece.step.y,
+            self.r + (piece.r + line * piece.line.r + first * piece.step.r), piece.step.r,
+        )  # fmt: skip
+
+
+def driver(k: Module, name: str) -> None:
+    """Add the driver to a module: a part of the boxes of a block, by tiles that walk."""
     with k.function(name, Driver) as given:
-        frame, table, number = given.frame, given.words, given.item
-        p = Words(k, table, WORDS)
-        part, n = number // p.blocks % p.parts, number // p.blocks // p.parts
-        block = Words(k, p.buffer("block"), BLOCK).at(number % p.blocks, len(BLOCK))
-        x = k.buffer(frame, 0) + (p.x_base + n * p.x_n + block.x)
-        y = k.buffer(frame, 2) + (p.y_base + n * p.y_n + block.y)
-        r = k.buffer(frame, 4) + (p.r_base + n * p.r_n + block.r)
-        weights, bias = p.buffer("weights") + block.weights, p.buffer("bias") + block.words
-        scale, constants = p.buffer("scale") + block.words, p.buffer("constants")
-        first = part * p.part_pieces
-        with k.loop(first, k.minimum(first + p.part_pieces, p.pieces)) as number_of_piece:
-            piece = Words(k, p.buffer("piece"), PIECE).at(number_of_piece.index, len(PIECE))
-            entries, tiles = p.buffer("entries") + piece.entries * 8, p.buffer("tiles")
-            tiles = tiles + (piece.table + block.table) * p.table_words * 8
-            with k.loop(0, piece.lines) as line, k.loop(0, k.word(tiles)) as walk:
-                place = tiles + 8 + walk.index * 32
-                at, function, second = k.word(place), k.buffer(place, 2), k.word(place, 1)
-                here = (
-                    x + (piece.x + line.index * piece.x_line + at * piece.x_step), piece.x_step, entries, piece.count,
-                    weights, y + (piece.y + line.index * piece.y_line + at * piece.y_step), piece.y_step,
-                    r + (piece.r + line.index * piece.r_line + at * piece.r_step), piece.r_step,
-                )  # fmt: skip
-                if planes:
-                    k.call(function, PlaneTile(*here, second, bias, scale, constants))
-                else:
-                    k.call(function, Walk(*here, second, block.lanes, bias, scale, constants, x))
+        p = InPlaceWords.read(k, given.words)
+
+        def walks(line: PieceLine, walk: WalkWords) -> None:
+            first, function, times = walk.first, walk.function, walk.times
+            k.call(function, Walk(*line.places(first), times, line.block.lanes, *line.tables, line.x))
+
+        visit(k, p.shared, p.tiles, given, walks)
+
+
+def visit(k: Module, p: PlaceWords, tables: CountedRows[R], given: Driver, tile: Callable[[PieceLine, R], None]
+          ) -> None:  # fmt: skip
+    """Do an item: every tile of every line of some boxes of a block."""
+    frame, number = given.frame, given.item
+    part, n = number // p.blocks % p.parts, number // p.blocks // p.parts
+    block = p.block.at(number % p.blocks)
+    x = frame.x + (p.x_base + n * p.x_n + block.x)
+    y = frame.y + (p.y_base + n * p.y_n + block.y)
+    r = frame.residual + (p.r_base + n * p.r_n + block.r)
+    weights, bias = p.weights + block.weights, p.tables.bias + block.words
+    scale, constants = p.tables.scale + block.words, p.tables.constants
+    first = part * p.part_pieces
+    with k.loop(first, k.minimum(first + p.part_pieces, p.pieces)) as number_of_piece:
+        piece = p.piece.at(number_of_piece.index)
+        entries = p.entries + piece.entries * 8
+        tiles = tables + (piece.table + block.table) * p.table_words * 8
+        with k.loop(0, piece.lines) as line, k.loop(0, tiles.count) as one:
+            here = PieceLine(line.index, piece, block, x, y, r, entries, weights, (bias, scale, constants))
+            tile(here, tiles.at(one.index))
 
 
 def applicable(s: Situation) -> str | None:
@@ -278,15 +364,16 @@ def _step(r: Request, sweep: Sweep, form: _Form, address: Address[Driver], keep:
         )
     blocks = list(_blocks(r, form, residual, math.prod(a.taps for a in sweep)))
     entries, lists = _lists(r, sweep, form)
-    boxes = [(box, along) for whole in _boxes(sweep) for box, along in _cut(form, whole, parts_of(r, len(blocks)))]
-    boxes.sort(key=lambda found: found[0].first)
-    lengths = sorted({box.extents[along] for box, along in boxes})
+    cut = [(box, along) for whole in _boxes(sweep) for box, along in _cut(form, whole, parts_of(r, len(blocks)))]
+    cut.sort(key=lambda found: found[0].first)
+    lengths = sorted({box.extents[along] for box, along in cut})
     tables = [_walks(r, form, length, last) for length in lengths for last in (False, True)]
     pieces = [
-        (*_piece(r, sweep, residual, box, along, lists[box.kinds]), 2 * lengths.index(box.extents[along]))
-        for box, along in boxes
+        _piece(r, sweep, residual, box, along, lists[box.kinds], 2 * lengths.index(box.extents[along]))
+        for box, along in cut
     ]  # fmt: skip
-    return program_step(r, sweep, address, keep, pieces, blocks, entries, tables, packed)
+    shared, items = place_words(r, sweep, pieces, blocks, entries, counted_words(WalkWords, tables), packed)
+    return Step(address, filled(InPlaceWords(shared, tables), keep), items)
 
 
 def parts_of(r: Request, blocks: int) -> int:
@@ -300,28 +387,22 @@ def parts_of(r: Request, blocks: int) -> int:
     return max(parts, -(-image // near(_PART_BYTES)))
 
 
-def program_step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any], pieces: Sequence[Sequence[int]],
-                 blocks: Sequence[Sequence[int]], entries: list[int], tables: Sequence[Sequence[int]],
-                 packed: NDArray[Any]) -> Step:  # fmt: skip
-    """Step of a sweep from its pieces (``PIECE``), blocks (``BLOCK``), entries and tables of walks."""
+def place_words(r: Request, sweep: Sweep, pieces: Sequence[Piece], blocks: Sequence[Block], entries: list[int],
+                table_words: int, packed: NDArray[Any]) -> tuple[PlaceWords, int]:  # fmt: skip
+    """Words of a sweep whatever its tiles, and how many items there are."""
     residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
 
     def begins(o: Operand) -> int:
         return o.offset + sum(a.first_out * step for a, step in zip(sweep, o.spatial, strict=True))
 
-    longest = max(map(len, tables), default=0)
     part_pieces = -(-len(pieces) // parts_of(r, len(blocks)))
     parts = -(-len(pieces) // max(1, part_pieces))
-    values = {
-        "x_base": r.x.offset, "x_n": r.x.n, "y_base": begins(r.y), "y_n": r.y.n, "r_base": begins(residual),
-        "r_n": residual.n, "pieces": len(pieces), "piece": words([v for piece in pieces for v in piece]),
-        "parts": parts, "part_pieces": part_pieces, "blocks": len(blocks),
-        "block": words([v for block in blocks for v in block]), "entries": words(entries),
-        "tiles": words([v for table in tables for v in (*table, *[0] * (longest - len(table)))]),
-        "table_words": longest, "weights": packed, "bias": zeros() if r.bias is None else r.bias,
-        "scale": zeros() if r.scale is None else r.scale, "constants": r.constants,
-    }  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), (r.problem.n or 0) * parts * len(blocks))
+    shared = PlaceWords(
+        x_base=r.x.offset, x_n=r.x.n, y_base=begins(r.y), y_n=r.y.n, r_base=begins(residual), r_n=residual.n,
+        pieces=len(pieces), piece=pieces, parts=parts, part_pieces=part_pieces, blocks=len(blocks), block=blocks,
+        entries=words(entries), weights=packed, tables=epilogue_tables(r), table_words=table_words,
+    )  # fmt: skip
+    return shared, (r.problem.n or 0) * parts * len(blocks)
 
 
 def _cut(form: _Form, box: _Box, parts: int) -> Iterator[tuple[_Box, int]]:
@@ -339,20 +420,25 @@ def _across(along: int, axes: int) -> int:
     return 2 * axes - 3 - along if axes > 1 else along
 
 
-def _piece(r: Request, sweep: Sweep, residual: Operand, box: _Box, along: int,
-           found: tuple[int, int]) -> tuple[int, ...]:  # fmt: skip
-    """Words of a box but for its table."""
+def _piece(r: Request, sweep: Sweep, residual: Operand, box: _Box, along: int, found: tuple[int, int],
+           table: int) -> Piece:  # fmt: skip
+    """Words of a box."""
     across = _across(along, len(sweep))
     x = sum((o * a.stride - a.pad) * step for o, a, step in zip(box.first, sweep, r.x.spatial, strict=True))
     y, other = (
         sum(o * a.out_step * step for o, a, step in zip(box.first, sweep, of.spatial, strict=True))
         for of in (r.y, residual)
     )
-    steps = [
-        step for axis, a in ((across, sweep[across]), (along, sweep[along]))
-        for step in (a.stride * r.x.spatial[axis], a.out_step * r.y.spatial[axis], a.out_step * residual.spatial[axis])
-    ]  # fmt: skip
-    return x, y, other, *found, box.extents[across] if across != along else 1, *steps
+
+    def steps(axis: int) -> Steps:
+        a = sweep[axis]
+        return Steps(
+            a.stride * r.x.spatial[axis], a.out_step * r.y.spatial[axis], a.out_step * residual.spatial[axis]
+        )
+
+    return Piece(
+        x, y, other, *found, box.extents[across] if across != along else 1, steps(across), steps(along), table
+    )
 
 
 def _lists(r: Request, sweep: Sweep, form: _Form) -> tuple[list[int], dict[tuple[int, ...], tuple[int, int]]]:
@@ -380,7 +466,7 @@ def _lists(r: Request, sweep: Sweep, form: _Form) -> tuple[list[int], dict[tuple
     return entries, lists
 
 
-def _blocks(r: Request, form: _Form, residual: Operand, taps: int) -> Iterator[tuple[int, ...]]:
+def _blocks(r: Request, form: _Form, residual: Operand, taps: int) -> Iterator[Block]:
     """Words of every block."""
     p, arith, lane = r.problem, r.arith, lanes(r.target, r.arith)
     group_in, group_out = p.c // p.groups, p.m // p.groups
@@ -389,8 +475,10 @@ def _blocks(r: Request, form: _Form, residual: Operand, taps: int) -> Iterator[t
         for first in range(0, p.c, used):
             count = min(used, p.c - first)
             of_block = first // used * taps * group_in * r.target.vector_bytes
-            yield (first * r.x.c, first * r.y.c, first * residual.c, int(count < lane), of_block, first * arith.bytes,
-                   count)  # fmt: skip
+            yield Block(
+                first * r.x.c, first * r.y.c, first * residual.c, int(count < lane), of_block, first * arith.bytes,
+                count,
+            )  # fmt: skip
         return
     outputs, steps = form.vectors * lane, group_in * taps * lane * arith.bytes
     before = (form.group_blocks - 1) * form.vectors * steps
@@ -400,27 +488,27 @@ def _blocks(r: Request, form: _Form, residual: Operand, taps: int) -> Iterator[t
             of_block = g * before + b * form.vectors * steps
             if last:  # these follow after all others
                 of_block = p.groups * before + g * form.last_vectors * steps
-            yield (g * group_in * r.x.c, first * r.y.c, first * residual.c, int(last), of_block, first * arith.bytes,
-                   (group_out - 1) % lane + 1)  # fmt: skip
+            yield Block(
+                g * group_in * r.x.c, first * r.y.c, first * residual.c, int(last), of_block, first * arith.bytes,
+                (group_out - 1) % lane + 1,
+            )  # fmt: skip
 
 
-def _walks(r: Request, form: _Form, length: int, last: bool) -> list[int]:
-    """Tiles of a line, equal ones together: how many, then (first output, times, function, 0) of each walk."""
+def _walks(r: Request, form: _Form, length: int, last: bool) -> list[WalkWords]:
+    """Tiles of a line, equal ones together; none for blocks that there are none of."""
     p, lane = r.problem, lanes(r.target, r.arith)
     if form.side_by_side:
         group = p.c // p.groups
         used = form.block_groups * group
         if not (p.c % used > 0 or used < lane if last else used == lane):
-            return [0]
+            return []
         tiles = grouped.tile_functions(r, FusedTile(r.arith.name, p.y, r.epilogue, last), group, near=True)
-        walks = grouped.walks_of(tiles, length, form.most)
-    else:
-        vectors = form.last_vectors if last else form.vectors
-        spec = FusedTile(r.arith.name, p.y, r.epilogue, last and (p.m // p.groups) % lane > 0)
-        if not last and form.group_blocks == 1:
-            return [0]
-        most = run_tiles(r.target)[vectors]
-        wanted = {n for _, n in near_equal(length, most)}
-        functions = [fused_address(r, "channel", spec, n, vectors) if n in wanted else 0 for n in range(1, most + 1)]
-        walks = grouped.walks_of(functions, length, most)
-    return [len(walks) // 4, *walks]
+        return grouped.walks_of(tiles, length, form.most)
+    if not last and form.group_blocks == 1:
+        return []
+    vectors = form.last_vectors if last else form.vectors
+    spec = FusedTile(r.arith.name, p.y, r.epilogue, last and (p.m // p.groups) % lane > 0)
+    most = run_tiles(r.target)[vectors]
+    wanted = {n for _, n in near_equal(length, most)}
+    functions = [fused_address(r, "channel", spec, n, vectors) if n in wanted else None for n in range(1, most + 1)]
+    return grouped.walks_of(functions, length, most)

@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
-from polyconv.algorithms.in_place import driver, parts_of, program_step, runs
+from polyconv.algorithms.in_place import Block, Piece, PieceLine, PlaceWords, Steps, parts_of, place_words, runs, visit
 from polyconv.algorithms.panel import Driver
 from polyconv.algorithms.program import (
     Operand,
@@ -36,6 +36,7 @@ from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.plane import PlaneTile, entry_words, plane_tile
+from polyconv.kernels.record import Counted, Function, Record, Word, counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import aligned
@@ -48,6 +49,33 @@ _MOST_WORDS, _MOST_PIECES = 1 << 17, 1 << 12
 """Most words of all lists of entries, and most boxes."""
 _LAST_BYTES = 45.0
 """Bytes of input and result that come and go a cycle, beside the products."""
+
+
+class TileWords(Record):
+    """A tile of a line: its first output, the lanes of its last vector, and its function."""
+
+    first: Word
+    lanes: Word
+    function: Function[PlaneTile]
+
+
+class InPlanesWords(Record):
+    """The driver's words."""
+
+    shared: PlaceWords
+    tiles: Counted[TileWords]
+
+
+def driver(k: Module, name: str) -> None:
+    """Add the driver to a module: as ``in_place.driver``, with tiles of planes."""
+    with k.function(name, Driver) as given:
+        p = InPlanesWords.read(k, given.words)
+
+        def tiles(line: PieceLine, tile: TileWords) -> None:
+            first, function, last = tile.first, tile.function, tile.lanes
+            k.call(function, PlaneTile(*line.places(first), last, *line.tables))
+
+        visit(k, p.shared, p.tiles, given, tiles)
 
 
 def applicable(s: Situation) -> str | None:
@@ -123,12 +151,15 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(("planes", r.arith.name, tuple(sets), key), lambda: _packed_weights(r.weights(sweep), sets))
     blocks = [
-        (g * group_in * r.x.c, m * r.y.c, m * residual.c, heights.index(rows), m * group_in * taps * size, m * size, 0)
+        Block(
+            g * group_in * r.x.c, m * r.y.c, m * residual.c, heights.index(rows), m * group_in * taps * size, m * size,
+            0,
+        )
         for g in range(p.groups) for first, rows in sets for m in (g * group_out + first,)
     ]  # fmt: skip
     stride = sweep[-1].stride
     tables = [
-        (1, 0, left, _function(r, rows, vectors, stride), 0) for _, vectors, left in positions for rows in heights
+        [TileWords(0, left, _function(r, rows, vectors, stride))] for _, vectors, left in positions for rows in heights
     ]  # fmt: skip
     entries: list[int] = []
     pieces = []
@@ -152,19 +183,20 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
                 if box:
                     places[-2] += first
                 pieces.append(_piece(r, sweep, residual, places, count, lists[which], number * len(heights)))
-    address = address_of(r, "in_planes", "in_planes", Driver, lambda k, name: driver(k, name, planes=True))
-    return program_step(r, sweep, address, keep, pieces, blocks, entries, tables, packed)
+    address = address_of(r, "in_planes", "in_planes", Driver, driver)
+    shared, items = place_words(r, sweep, pieces, blocks, entries, counted_words(TileWords, tables), packed)
+    return Step(address, filled(InPlanesWords(shared, tables), keep), items)
 
 
 def _piece(r: Request, sweep: Sweep, residual: Operand, places: list[int], lines: int, found: tuple[int, int],
-           table: int) -> tuple[int, ...]:  # fmt: skip
+           table: int) -> Piece:  # fmt: skip
     """Words of a box: rows of outputs from a place on, part of their pixels.  Columns of the input are the entries'."""
     x = sum((o * a.stride - a.pad) * step for o, a, step in zip(places[:-1], sweep[:-1], r.x.spatial, strict=False))
     y, other = (sum(o * step for o, step in zip(places, of.spatial, strict=True)) for of in (r.y, residual))
-    down = (0, 0, 0)
+    down = Steps(0, 0, 0)
     if len(sweep) > 1:
-        down = sweep[-2].stride * r.x.spatial[-2], r.y.spatial[-2], residual.spatial[-2]
-    return x, y, other, *found, lines, *down, r.x.c, r.y.c, residual.c, table
+        down = Steps(sweep[-2].stride * r.x.spatial[-2], r.y.spatial[-2], residual.spatial[-2])
+    return Piece(x, y, other, *found, lines, down, Steps(r.x.c, r.y.c, residual.c), table)
 
 
 def _entries(r: Request, sweep: Sweep, ranges: tuple[range, ...], begin: int, vectors: int) -> Iterator[int]:

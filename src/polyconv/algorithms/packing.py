@@ -9,7 +9,6 @@ by the first that needs them.  It must know nothing of what streams the weights.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,17 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import Driver, Words
-from polyconv.algorithms.program import Late, Request, Situation, Step, address_of, fill_words, move_in_address
+from polyconv.algorithms.panel import Driver
+from polyconv.algorithms.program import Late, Request, Situation, Step, address_of, move_in_address
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
+from polyconv.kernels.record import Function, Memory, Record, Span, Table, Word, filled
 from polyconv.kernels.signature import Signature
 from polyconv.runtime.arrays import unwritten, words
 
 __all__ = [
-    "LATE", "SOURCE", "TABLES_CYCLES", "Set", "bring_rows", "cycles", "forward_strides", "late_sets",
-    "late_words", "packed_sets", "run", "set_words", "source_words", "when_needed",
+    "TABLES_CYCLES", "LateWords", "Set", "SetWords", "SourceWords", "bring_rows", "cycles", "forward_strides",
+    "late_sets", "late_words", "packed_sets", "run", "set_words", "source_words", "when_needed",
 ]  # fmt: skip
 
 TABLES_CYCLES = 1.0e6
@@ -38,22 +38,76 @@ _SCRATCH_BYTES = 48 << 10
 _SHARED_BYTES = 1 << 20
 """Weights from which on several threads pack them."""
 
-SOURCE = (
-    "*source", "w_group", "w_channel", "w_run", "w_pixel", "w_output", "runs", "run_rows",
-    "channels", "taps", "together", "word_bytes", "*move_in", "set_count", "*sets", "*target",
-)  # fmt: skip
-"""Words that say where weights lie.  Those of a channel are brought in runs: all taps at once where these lie
-together with the channels, else tap by tap."""
 
-_SET = ("source", "outputs", "row", "target", "group")
-"""Words of a set: bytes before its first weight, its outputs, bytes of its rows, bytes before them in the packed
-weights of the first group and from there to the next group."""
+class SetWords(Record):
+    """A set: bytes before its first weight, its outputs, bytes of its rows, and where these go.
 
-_WORDS = (*SOURCE, "straight", "block", "chunk", "*place")
-_LATE_WORDS = ("done", *SOURCE, "items", "straight", "block")
+    ``target`` are bytes before its rows in the packed weights of the first group, ``group`` from there to the next.
+    """
 
-LATE = ("*late", "*pack_late")
-"""Words of who streams weights that may not be packed yet."""
+    source: Word
+    outputs: Word
+    row: Word
+    target: Word
+    group: Word
+
+
+class SourceWords(Record):
+    """Where weights lie and go.
+
+    Those of a channel are brought in runs: all taps at once where these lie together with the channels, else tap by
+    tap.
+    """
+
+    source: Memory
+    w_group: Word
+    w_channel: Word
+    w_run: Word
+    w_pixel: Word
+    w_output: Word
+    runs: Word
+    run_rows: Word
+    channels: Word
+    taps: Word
+    together: Word
+    word_bytes: Word
+    move_in: Function[MoveIn]
+    set_count: Word
+    sets: Table[SetWords]
+    target: Memory
+
+
+class PackWords(Record):
+    """The driver's words: rows go ``straight`` to their place, or by a scratch for a ``chunk`` of channels."""
+
+    weights: SourceWords
+    straight: Word
+    block: Word
+    chunk: Word
+    place: Function[MoveIn]
+
+
+class LatePackWords(Record):
+    """Words of what packs weights when they are needed: whether it is ``done`` comes first."""
+
+    done: Word
+    weights: SourceWords
+    items: Word
+    straight: Word
+    block: Word
+
+
+class LatePacking(Signature):
+    """What packs weights when they are needed."""
+
+    words: Buffer
+
+
+class LateWords(Record):
+    """Words of who streams weights that may not be packed yet."""
+
+    late: Memory
+    pack: Function[LatePacking]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +132,17 @@ class Set:
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
-    """Add the driver ``name(frame, words, item, workspace)``: an item is a set of a group."""
+    """Add the driver to a module: an item is a set of a group, the workspace a scratch for rows."""
     with k.function(name, Driver) as given:
-        table, number, rows = given.words, given.item, given.workspace
-        p = Words(k, table, _WORDS)
-        of_set, source, target = set_words(k, p, number)
+        p, rows = PackWords.read(k, given.words), given.workspace
+        w = p.weights
+        of_set, source, target = set_words(w, given.item)
         with k.when(p.straight.equals(1)):
-            bring_rows(k, p, of_set, source, k.constant(INT, 0), p.channels, target, vector_bytes)
-        with k.when(p.straight.equals(1), otherwise=True), k.loop(0, p.channels, p.chunk) as chunk:
-            count = k.minimum(p.chunk, p.channels - chunk.index)
-            bring_rows(k, p, of_set, source, chunk.index, count, rows, vector_bytes)
+            bring_rows(k, w, of_set, source, k.constant(INT, 0), w.channels, target, vector_bytes)
+        with k.when(p.straight.equals(1), otherwise=True), k.loop(0, w.channels, p.chunk) as chunk:
+            count = k.minimum(p.chunk, w.channels - chunk.index)
+            bring_rows(k, w, of_set, source, chunk.index, count, rows, vector_bytes)
             _place_rows(k, p, of_set, chunk.index, count, rows, target)
-
-
-class LatePacking(Signature):
-    """What packs weights when they are needed: the first of its words says whether they are there."""
-
-    words: Buffer
 
 
 def late_driver(k: Module, name: str) -> None:
@@ -103,57 +151,60 @@ def late_driver(k: Module, name: str) -> None:
     Threads that need them at once all do so, and write the same: none waits for another.
     """
     with k.function(name, LatePacking) as given:
-        p = Words(k, given.words, _LATE_WORDS)
+        p = LatePackWords.read(k, given.words)
+        w = p.weights
         with k.loop(0, p.items) as number:
-            of_set, source, target = set_words(k, p, number.index)
+            of_set, source, target = set_words(w, number.index)
             with k.when(p.straight.equals(1)):
-                _move_rows(k, p, of_set, source, k.constant(INT, 0), p.channels, target)
-            with k.when(p.straight.equals(1), otherwise=True), k.loop(0, p.channels, p.block) as first:
-                count, row = k.minimum(p.block, p.channels - first.index), of_set.row
-                with k.loop(0, p.runs) as run:
-                    k.call(p.buffer("move_in"), MoveIn(
-                        source + (first.index * p.w_channel + run.index * p.w_run), p.w_pixel,
-                        p.w_output, target + (first.index * p.taps + run.index * count) * row, row, p.word_bytes, count,
+                _move_rows(k, w, of_set, source, k.constant(INT, 0), w.channels, target)
+            with k.when(p.straight.equals(1), otherwise=True), k.loop(0, w.channels, p.block) as first:
+                count, row = k.minimum(p.block, w.channels - first.index), of_set.row
+                with k.loop(0, w.runs) as run:
+                    k.call(w.move_in, MoveIn(
+                        source + (first.index * w.w_channel + run.index * w.w_run), w.w_pixel, w.w_output,
+                        target + (first.index * w.taps + run.index * count) * row, row, w.word_bytes, count,
                         of_set.outputs, 0,
                     ))  # fmt: skip
         k.set_flag(given.words)
 
 
-def when_needed(k: Module, p: Words) -> None:
-    """Pack the weights of words ``LATE``, unless they are there."""
-    with k.when(k.flag(p.buffer("late")).equals(0)):
-        k.call(p.buffer("pack_late"), LatePacking(p.buffer("late")))
+def when_needed(k: Module, p: LateWords) -> None:
+    """Pack weights, unless they are there."""
+    with k.when(k.flag(p.late).equals(0)):
+        k.call(p.pack, LatePacking(p.late))
 
 
-def _place_rows(k: Module, p: Words, of_set: Words, start: Value, count: Value, rows: Buffer, target: Buffer) -> None:
+def _place_rows(k: Module, p: PackWords, of_set: SetWords, start: Value, count: Value, rows: Buffer, target: Buffer
+                ) -> None:  # fmt: skip
     """Rows [channel][tap] of channels from ``start`` on, to where they stream."""
-    row, width = of_set.row, of_set.row // p.word_bytes
-    end = _rounded(p.channels, p.together)
-    with k.loop(0, count, p.together) as c:
+    w = p.weights
+    row, width = of_set.row, of_set.row // w.word_bytes
+    end = _rounded(w.channels, w.together)
+    with k.loop(0, count, w.together) as c:
         channel = start + c.index
         first = channel - channel % p.block
         size = k.minimum(p.block, end - first)
-        with k.loop(0, p.taps) as tap:
-            source = rows + (c.index * p.taps + tap.index) * row
-            at = first * p.taps + tap.index * size + (channel - first)
-            k.call(p.buffer("place"), MoveIn(
-                source, p.word_bytes, p.taps * row, target + at * row, p.word_bytes, 0, width, 1, 0,
-            ))
+        with k.loop(0, w.taps) as tap:
+            source = rows + (c.index * w.taps + tap.index) * row
+            at = first * w.taps + tap.index * size + (channel - first)
+            k.call(p.place, MoveIn(
+                source, w.word_bytes, w.taps * row, target + at * row, w.word_bytes, 0, width, 1, 0
+            ))  # fmt: skip
 
 
 def _rounded(channels: Value, together: Value) -> Value:
     return (channels + (together - 1)) // together * together
 
 
-def set_words(k: Module, p: Words, number: Value) -> tuple[Words, Buffer, Buffer]:
+def set_words(p: SourceWords, number: Value) -> tuple[SetWords, Buffer, Buffer]:
     """The set that an item is, its first weight and its packed rows."""
-    of_set = Words(k, p.buffer("sets"), _SET).at(number % p.set_count, len(_SET))
+    of_set = p.sets.at(number % p.set_count)
     group = number // p.set_count
-    source = p.buffer("source") + (group * p.w_group + of_set.source)
-    return of_set, source, p.buffer("target") + (of_set.target + group * of_set.group)
+    source = p.source + (group * p.w_group + of_set.source)
+    return of_set, source, p.target + (of_set.target + group * of_set.group)
 
 
-def bring_rows(k: Module, p: Words, of_set: Words, source: Buffer, first: Value, count: Value, rows: Buffer,
+def bring_rows(k: Module, p: SourceWords, of_set: SetWords, source: Buffer, first: Value, count: Value, rows: Buffer,
                vector_bytes: int) -> None:  # fmt: skip
     """Rows [channel][tap] of ``count`` channels of a set, zeros where it lacks outputs or a word its last channel."""
     together = _rounded(count, p.together)
@@ -163,9 +214,10 @@ def bring_rows(k: Module, p: Words, of_set: Words, source: Buffer, first: Value,
     _move_rows(k, p, of_set, source, first, count, rows)
 
 
-def _move_rows(k: Module, p: Words, of_set: Words, source: Buffer, first: Value, count: Value, rows: Buffer) -> None:
+def _move_rows(k: Module, p: SourceWords, of_set: SetWords, source: Buffer, first: Value, count: Value, rows: Buffer
+               ) -> None:  # fmt: skip
     with k.loop(0, p.runs) as run:
-        k.call(p.buffer("move_in"), MoveIn(
+        k.call(p.move_in, MoveIn(
             source + (first * p.w_channel + run.index * p.w_run), p.w_pixel, p.w_output,
             rows + run.index * of_set.row, p.runs * of_set.row, p.word_bytes, count * p.run_rows, of_set.outputs, 0,
         ))  # fmt: skip
@@ -192,10 +244,12 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
     pair, straight = r.arith.channels, r.arith.channels == 1 and 1 in (block, w.shape[3])
     chunk = max(pair, min(-(-w.shape[2] // pair) * pair, _SCRATCH_BYTES // row // pair * pair))
     keep: list[Any] = []
-    values = source_words(r, w, sets, packed)
     spec = Move(*_types(r.arith), "pp") if pair == 1 else Move(*_types(r.arith), "pc", together=pair)
-    values.update({"straight": int(straight), "block": block, "chunk": chunk, "place": move_in_address(r, spec)})
-    run(r, Step(address, fill_words(_WORDS, values, keep), w.shape[0] * len(sets)), chunk * row, w.nbytes)
+    values = PackWords(
+        weights=source_words(r, w, sets, packed), straight=int(straight), block=block, chunk=chunk,
+        place=move_in_address(r, spec),
+    )  # fmt: skip
+    run(r, Step(address, filled(values, keep), w.shape[0] * len(sets)), chunk * row, w.nbytes)
     return packed
 
 
@@ -204,18 +258,18 @@ def late_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, size
     w, packed = forward_strides(w), unwritten(size, w.dtype)
     keep: list[Any] = []
     straight = 1 in (block, w.shape[3])
-    values = source_words(r, w, sets, packed, by_tap=not straight)
-    values.update({
-        "done": int(not w.size), "items": w.shape[0] * len(sets), "straight": int(straight), "block": block,
-    })  # fmt: skip
-    return Late(packed, fill_words(_LATE_WORDS, values, keep), w, tuple(keep))
+    values = LatePackWords(
+        done=int(not w.size), weights=source_words(r, w, sets, packed, by_tap=not straight),
+        items=w.shape[0] * len(sets), straight=int(straight), block=block,
+    )  # fmt: skip
+    return Late(packed, filled(values, keep), w, tuple(keep))
 
 
-def late_words(r: Request, late: Late | None) -> dict[str, Any]:
-    """Values of ``LATE``; None where weights are there."""
+def late_words(r: Request, late: Late | None) -> LateWords:
+    """Words for weights that are packed late; None where they are there."""
     if late is None:
-        return {"late": words([1]), "pack_late": 0}
-    return {"late": late.words, "pack_late": address_of(r, "pack weights late", "late", LatePacking, late_driver)}
+        return LateWords(words([1]), None)
+    return LateWords(late.words, address_of(r, "pack weights late", "late", LatePacking, late_driver))
 
 
 def _types(arith: Arithmetic) -> tuple[str, str]:
@@ -236,8 +290,8 @@ def forward_strides(w: NDArray[Any]) -> NDArray[Any]:
 
 
 def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArray[Any], *, by_tap: bool = False
-                 ) -> dict[str, Any]:  # fmt: skip
-    """Values of ``SOURCE`` for weights (groups, m, c, taps) with no negative stride, which must outlive their use.
+                 ) -> SourceWords:  # fmt: skip
+    """Where weights (groups, m, c, taps) with no negative stride lie, which must outlive their use, and go.
 
     They are brought tap by tap if that is wanted or the only way.
     """
@@ -246,16 +300,16 @@ def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArr
     flat = (taps == 1 or (w_tap == w.itemsize and not by_tap)) and (c == 1 or w_channel == taps * w.itemsize)
     reach = w.itemsize + sum((extent - 1) * step for extent, step in zip(w.shape, w.strides, strict=True))
     along = "pc" if flat else "cc" if w_output == w.itemsize and r.arith.channels == 1 else "any"
-    records = [
-        (s.first * w_output, s.outputs, s.width * w.itemsize, s.target * w.itemsize, s.group * w.itemsize) for s in sets
+    of_sets = [
+        SetWords(s.first * w_output, s.outputs, s.width * w.itemsize, s.target * w.itemsize, s.group * w.itemsize)
+        for s in sets
     ]
-    return {
-        "source": (w.ctypes.data, reach), "w_group": w_group, "w_channel": w_channel, "w_run": 0 if flat else w_tap,
-        "w_pixel": w.itemsize if flat else w_channel, "w_output": w_output, "runs": 1 if flat else taps,
-        "run_rows": taps if flat else 1, "channels": c, "taps": taps, "together": r.arith.channels,
-        "word_bytes": w.itemsize, "move_in": move_in_address(r, Move(*_types(r.arith), along)),
-        "set_count": len(sets), "sets": words(list(itertools.chain.from_iterable(records))), "target": packed,
-    }  # fmt: skip
+    return SourceWords(
+        source=Span(w.ctypes.data, reach), w_group=w_group, w_channel=w_channel, w_run=0 if flat else w_tap,
+        w_pixel=w.itemsize if flat else w_channel, w_output=w_output, runs=1 if flat else taps,
+        run_rows=taps if flat else 1, channels=c, taps=taps, together=r.arith.channels, word_bytes=w.itemsize,
+        move_in=move_in_address(r, Move(*_types(r.arith), along)), set_count=len(sets), sets=of_sets, target=packed,
+    )  # fmt: skip
 
 
 def run(r: Request, step: Step, scratch: int, size: int) -> None:

@@ -7,73 +7,135 @@ It must know nothing of what the panel is used for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import EpilogueTables
+from polyconv.kernels.record import Function, Memory, Record, Table, Word
 from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.unzip import ListedMoveIn, MoveApart
 
 __all__ = [
-    "AXIS", "COMMON", "Driver", "Item", "Words", "ahead_place", "box_rows", "decode", "fill", "line_place",
-    "row_entries", "row_list", "row_place", "row_source",
+    "Ahead", "AxisWords", "BoxWords", "Common", "Driver", "EpilogueTables", "Frame", "Item", "ListWords", "RowLists",
+    "RunWords", "ahead_place", "axis_words", "box_rows", "decode", "fill", "line_place", "row_entries",
+    "row_list", "row_place", "row_source",
 ]  # fmt: skip
 
-# One record per axis of the tensor, outermost first; the last axis has one too.
-AXIS = (
-    "inp",
-    "x_stride",
-    "block",
-    "out",
-    "stride",
-    "pad",
-    "y_stride",
-    "r_stride",
-    "boxes",
-    "lines",
-    "positions",
-    "pitch",
-)
 
-# Words that decode() and fill() read; pointers take two words, address and bytes.
-COMMON = (
-    "axes", "*axis", "*positions", "boxes", "splits", "groups", "line_count", "run_count", "*runs",
-    "x_base", "x_n", "x_g", "x_c", "y_base", "y_n", "y_g", "y_c", "r_base", "r_n", "r_g", "r_c",
-    "step", "zero_point", "panel", "scratch", "residues", "*residue_places", "*move_apart",
-    "planes", "*plane_places", "*move_planes",
-)  # fmt: skip
+class AxisWords(Record):
+    """An axis of the tensor; the outermost is the first, and the last axis has a record too.
+
+    Extents and steps are those of the sweep; of a combined line ``lines`` are the axis's, at ``positions`` in their
+    table, and neighbours lie ``pitch`` lines apart.
+    """
+
+    inp: Word
+    x_stride: Word
+    block: Word
+    out: Word
+    stride: Word
+    pad: Word
+    y_stride: Word
+    r_stride: Word
+    boxes: Word
+    lines: Word
+    positions: Word
+    pitch: Word
+
+
+class RunWords(Record):
+    """Pixels of a line, a ``step`` apart in the input: first place in the panel's line, number, first position."""
+
+    first: Word
+    count: Word
+    position: Word
+
+
+class BoxWords(Record):
+    """Which boxes, groups and splits there are, and the positions of lines, in which every axis has its own place."""
+
+    axes: Word
+    axis: Table[AxisWords]
+    positions: Memory
+    boxes: Word
+    splits: Word
+    groups: Word
+
+
+class Common(BoxWords):
+    """Words of every blocked driver: its boxes, how tensors lie, and the lines of its panel.
+
+    Pixels whose residues modulo the stride lie apart in the panel are moved by ``move_apart``, whole planes by
+    ``move_planes``.
+    """
+
+    line_count: Word
+    run_count: Word
+    runs: Table[RunWords]
+    x_base: Word
+    x_n: Word
+    x_g: Word
+    x_c: Word
+    y_base: Word
+    y_n: Word
+    y_g: Word
+    y_c: Word
+    r_base: Word
+    r_n: Word
+    r_g: Word
+    r_c: Word
+    step: Word
+    zero_point: Word
+    panel: Word
+    scratch: Word
+    residues: Word
+    residue_places: Memory
+    move_apart: Function[MoveApart]
+    planes: Word
+    plane_places: Memory
+    move_planes: Function[ListedMoveIn]
+
+
+class ListWords(Record):
+    """A list of entries: the word it begins with, and how many there are."""
+
+    first: Word
+    count: Word
+
+
+class RowLists(Record):
+    """Which entries rows of outputs have: ``bands`` says for every output of an outer axis which list."""
+
+    bands: Memory
+    lists: Table[ListWords]
+    entries: Memory
+
+
+class Ahead(Record):
+    """Where a box asks for inputs of the next: ``size`` bytes, so many further, in each of some ``planes``."""
+
+    step: Word
+    size: Word
+    planes: Word
+
+
+class Frame(Record):
+    """The arrays of a call."""
+
+    x: Memory
+    y: Memory
+    residual: Memory
+    offset: Memory
+    mask: Memory
 
 
 class Driver(Signature):
     """An item of a step: the call's arrays, the step's words, which item it is, and the thread's workspace."""
 
-    frame: Buffer
+    frame: Frame
     words: Buffer
     item: Int
     workspace: Buffer
-
-
-class Words:
-    """Named 64-bit words in memory; a name with ``*`` is a buffer."""
-
-    def __init__(self, k: Module, memory: Buffer, names: Sequence[str]) -> None:
-        self.k, self.memory = k, memory
-        self.index: dict[str, int] = {}
-        place = 0
-        for name in names:
-            self.index[name.lstrip("*")] = place
-            place += 2 if name.startswith("*") else 1
-
-    def __getattr__(self, name: str) -> Value:
-        return self.k.word(self.memory, self.index[name])
-
-    def buffer(self, name: str) -> Buffer:
-        """Buffer of a name."""
-        return self.k.buffer(self.memory, self.index[name])
-
-    def at(self, place: Value | int, count: int) -> Words:
-        """The same names, ``place`` records of ``count`` words further on."""
-        moved = Words(self.k, self.memory + place * (8 * count), ())
-        moved.index = self.index
-        return moved
 
 
 class Item:
@@ -99,18 +161,18 @@ class Item:
         return self.k.word(self.header, axis * 3 + 2)
 
 
-def axis_record(k: Module, p: Words, axis: Value | int) -> Words:
-    """Record of an axis."""
-    return Words(k, p.buffer("axis"), AXIS).at(axis, len(AXIS))
+def axis_words(p: BoxWords, axis: Value | int) -> AxisWords:
+    """Words of an axis."""
+    return p.axis.at(axis)
 
 
-def decode(k: Module, p: Words, item: Value, header: Buffer) -> Item:
+def decode(k: Module, p: BoxWords, item: Value, header: Buffer) -> Item:
     """Split an item number into batch, group, split and box, and write the box into the header."""
     box, rest = item % p.boxes, item // p.boxes
     split, rest = rest % p.splits, rest // p.splits
     with k.loop(0, p.axes, carry=[box]) as back:
         axis = p.axes - 1 - back.index
-        record = axis_record(k, p, axis)
+        record = axis_words(p, axis)
         (q,) = back.values
         first = (q % record.boxes) * record.block
         extent = k.minimum(record.block, record.out - first)
@@ -130,21 +192,21 @@ def _split(k: Module, number: Value, count: Value, axis: Value) -> tuple[Value, 
     return rest, own
 
 
-def line_place(k: Module, p: Words, item: Item, line: Value, start: Value, inner: int = 1) -> tuple[Value, Value]:
+def line_place(k: Module, p: Common, item: Item, line: Value, start: Value, inner: int = 1) -> tuple[Value, Value]:
     """Offset of a combined line of the axes but some inner ones, from ``start`` on; 1 if it lies inside, else 0."""
     with k.loop(inner, p.axes, carry=[line, start, k.constant(INT, 1)]) as back:
         q, offset, inside = back.values
         axis = p.axes - 1 - back.index
-        record = axis_record(k, p, axis)
+        record = axis_words(p, axis)
         rest, own = _split(k, q, record.lines, axis)
-        position = item.origin(axis) + k.word(p.buffer("positions"), record.positions + own)
+        position = item.origin(axis) + k.word(p.positions, record.positions + own)
         within = k.cast("zext", position.below(record.inp), INT)
         back.next(rest, offset + position * record.x_stride, inside & within)
     _, offset, inside = back.results
     return offset, inside
 
 
-def fill(k: Module, p: Words, item: Item, x: Buffer, channel: Value, put: Callable[..., None]) -> None:
+def fill(k: Module, p: Common, item: Item, x: Buffer, channel: Value, put: Callable[..., None]) -> None:
     """Visit every run of every line of a box.
 
     ``put(source, line, first_line, count, head, end)`` fills ``count`` pixels from line ``first_line`` of the
@@ -152,13 +214,13 @@ def fill(k: Module, p: Words, item: Item, x: Buffer, channel: Value, put: Callab
     ``head`` lies at ``source`` (channel ``channel`` of the item's group), the others with zeros.
     """
     start = p.x_base + item.n * p.x_n + item.g * p.x_g + channel * p.x_c
-    last = axis_record(k, p, p.axes - 1)
+    last = axis_words(p, p.axes - 1)
     with k.loop(0, p.line_count) as line:
         offset, inside = line_place(k, p, item, line.index, start)
-        with k.loop(0, p.run_count) as run:
-            table = p.buffer("runs") + run.index * 24
-            first_line, count = k.word(table), k.word(table, 1)
-            at, step = item.origin(p.axes - 1) + k.word(table, 2), p.step
+        with k.loop(0, p.run_count) as number:
+            run = p.runs.at(number.index)
+            first_line, count = run.first, run.count
+            at, step = item.origin(p.axes - 1) + run.position, p.step
             before, until = 0 - at, last.inp - at
             with k.choice(step > 1, [before, until]) as strided:
                 strided.next((before + (step - 1)) / step, (until + (step - 1)) / step)
@@ -170,7 +232,7 @@ def fill(k: Module, p: Words, item: Item, x: Buffer, channel: Value, put: Callab
             put(source, line.index, first_line, count, head, end)
 
 
-def box_rows(k: Module, p: Words, item: Item, inner: Value | int = 1) -> Value:
+def box_rows(k: Module, p: Common, item: Item, inner: Value | int = 1) -> Value:
     """Rows of the box's outputs: along the last axis, or the ``inner`` last ones together."""
     with k.loop(inner, p.axes, carry=[k.constant(INT, 1)]) as back:
         back.next(back.values[0] * item.extent(p.axes - 1 - back.index))
@@ -190,49 +252,46 @@ def row_list(k: Module, bands: Buffer, item: Item, row: Value, axes: Value) -> V
     return found
 
 
-_LIST = ("first", "count")
-
-
-def row_entries(k: Module, p: Words, item: Item, row: Value, inner: int = 1) -> tuple[Buffer, Value]:
+def row_entries(k: Module, p: Common, rows: RowLists, item: Item, row: Value, inner: int = 1) -> tuple[Buffer, Value]:
     """The entries of a row of the axes but some inner ones and their number, by the words of ``program.row_lists``."""
-    number = row_list(k, p.buffer("bands"), item, row, p.axes - inner)
-    of_row = Words(k, p.buffer("lists"), _LIST).at(number, len(_LIST))
-    return p.buffer("entries") + of_row.first * 8, of_row.count
+    number = row_list(k, rows.bands, item, row, p.axes - inner)
+    of_row = rows.lists.at(number)
+    return rows.entries + of_row.first * 8, of_row.count
 
 
-def row_source(k: Module, p: Words, item: Item, row: Value) -> Value:
+def row_source(k: Module, p: Common, item: Item, row: Value) -> Value:
     """Offset in the input of what the first taps of a row of the box meet, which may lie in the padding."""
     last = p.axes - 1
-    start = p.x_base + item.n * p.x_n + item.g * p.x_g + item.origin(last) * axis_record(k, p, last).x_stride
+    start = p.x_base + item.n * p.x_n + item.g * p.x_g + item.origin(last) * axis_words(p, last).x_stride
     with k.loop(1, p.axes, carry=[row, start]) as back:
         q, offset = back.values
         axis = last - back.index
-        record, extent = axis_record(k, p, axis), item.extent(axis)
+        record, extent = axis_words(p, axis), item.extent(axis)
         back.next(q // extent, offset + (item.origin(axis) + q % extent * record.stride) * record.x_stride)
     found: Value = back.results[1]
     return found
 
 
-def ahead_place(k: Module, p: Words, source: Buffer, call: Value, calls: Value) -> Buffer:
+def ahead_place(k: Module, p: Common, ahead: Ahead, source: Buffer, call: Value, calls: Value) -> Buffer:
     """Where one of some calls for a box asks for inputs of the next, by ``program.ahead_words``.
 
     Together they ask for all of them, from ``source``, the box's own first input, on.
     """
-    size = k.maximum(p.ahead_bytes, 1)
-    at = call * ((size * p.ahead_planes // calls + 63) >> 6 << 6)
-    return source + (p.ahead + at // size * p.x_c + at % size)
+    size = k.maximum(ahead.size, 1)
+    at = call * ((size * ahead.planes // calls + 63) >> 6 << 6)
+    return source + (ahead.step + at // size * p.x_c + at % size)
 
 
-def row_place(k: Module, p: Words, item: Item, row: Value) -> tuple[Value, Value, Value]:
+def row_place(k: Module, p: Common, item: Item, row: Value) -> tuple[Value, Value, Value]:
     """Panel line, result offset and residual offset (bytes, without channel) of a row of the box."""
-    last = axis_record(k, p, p.axes - 1)
+    last = axis_words(p, p.axes - 1)
     first = item.first(p.axes - 1)
     y0 = p.y_base + item.n * p.y_n + item.g * p.y_g + first * last.y_stride
     r0 = p.r_base + item.n * p.r_n + item.g * p.r_g + first * last.r_stride
     with k.loop(1, p.axes, carry=[row, k.constant(INT, 0), y0, r0]) as back:
         q, line, y, r = back.values
         axis = p.axes - 1 - back.index
-        record = axis_record(k, p, axis)
+        record = axis_words(p, axis)
         rest, b = _split(k, q, item.extent(axis), axis)
         o = item.first(axis) + b
         back.next(rest, line + b * record.pitch, y + o * record.y_stride, r + o * record.r_stride)

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from polyconv.algorithms import points
-from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, box_rows, decode, fill, row_place
-from polyconv.algorithms.points import SET, Row
+from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, fill, row_place
+from polyconv.algorithms.points import PointWords, Row
 from polyconv.algorithms.pointwise import fill_step, is_inside, pieces
 from polyconv.algorithms.program import (
     Operand,
@@ -33,8 +33,8 @@ from polyconv.algorithms.program import (
     along_in,
     along_out,
     apart_cycles,
-    common_words,
-    fill_words,
+    boxed_words,
+    epilogue_tables,
     image_bytes,
     is_fusible,
     move_in_address,
@@ -43,83 +43,120 @@ from polyconv.algorithms.program import (
     planes_collide,
     thread_parts,
     tile_cycles,
-    zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, sweeps
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Function, Memory, Record, Word, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.unzip import STEPS, Unzip, unzip
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
 __all__ = [
-    "PANEL", "Plan", "applicable", "build", "by_entry", "cost", "folds", "pack_cycles", "pack_panel", "panel_words",
-    "sizes", "workspace",
+    "PanelWords", "PatchWords", "Plan", "applicable", "build", "by_entry", "cost", "folds", "header_bytes",
+    "pack_cycles", "pack_panel", "panel_words", "sizes", "workspace",
 ]  # fmt: skip
 
 PANEL_BYTES = 512 << 10
 """Workspace of a thread: half of a 1 MiB second-level cache, beside the streaming weights."""
 
-PANEL = (
-    *COMMON,
-    "channels", "entries", "entry_bytes", "pixel_bytes", "*line_places", "*run_places", "*reach",
-    "row_sets", "row_lines", "row_taps", "row_step", "row_dilation", "row_bytes", "tap_bytes", "row_tap_bytes",
-    "*unzip", "*move_in",
-)  # fmt: skip
-"""Words of a box's panel: bytes between entries and between pixels, where lines of the box and runs of its last axis
-begin."""
-WORDS = (*PANEL, *points.WORDS, "folded", "x_pixel")
-"""The driver's words.  ``folded``: rows of results follow each other as the panel's do."""
+
+class UnzipRows(Record):
+    """How rows of a box and taps along the axis they follow each other on lie in the input and in the panel."""
+
+    lines: Word
+    taps: Word
+    step: Word
+    dilation: Word
+    row_bytes: Word
+    tap_bytes: Word
+    row_tap_bytes: Word
+
+
+class PanelWords(Record):
+    """Words of a box's panel.
+
+    Bytes between entries and between pixels, where lines of the box and runs of its last axis begin, and how far taps
+    reach along every axis.  Where rows of planes are taken apart in one pass, so many ``row_sets`` of them are.
+    """
+
+    channels: Word
+    entries: Word
+    entry_bytes: Word
+    pixel_bytes: Word
+    line_places: Memory
+    run_places: Memory
+    reach: Memory
+    row_sets: Word
+    rows: UnzipRows
+    unzip: Function[Unzip]
+    move_in: Function[MoveIn]
+
+
+class PatchWords(Record):
+    """Words of boxes whose inputs are copied.  ``folded``: rows of results follow each other as the panel's do."""
+
+    common: Common
+    panel: PanelWords
+    point: PointWords
+    folded: Word
+
+
+class PatchesWords(PatchWords):
+    """The driver's words."""
+
+    x_pixel: Word
 
 
 def driver(k: Module, name: str, vector_bytes: int, *, pixels: bool, planes: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: lanes are pixels or channels, planes of pixels or not."""
     tiles = points.pixel_tiles_along if pixels else points.channel_tiles
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
-        x, panel = k.buffer(frame, 0), workspace + p.panel
+        frame, workspace = given.frame, given.workspace
+        p = PatchesWords.read(k, given.words)
+        c, point = p.common, p.point
+        item = decode(k, c, given.item, workspace)
+        x, panel = frame.x, workspace + c.panel
         pack_panel(k, p, item, x, panel, vector_bytes, planes=planes)
-        first = item.split * p.split_sets
-        end = k.minimum(first + p.split_sets, p.sets)
-        rows, width = box_rows(k, p, item), item.extent(p.axes - 1)
+        first = item.split * point.split_sets
+        end = k.minimum(first + point.split_sets, point.set_count)
+        rows, width = box_rows(k, c, item), item.extent(c.axes - 1)
         folded = p.folded.equals(1)
         parts = k.select(folded, 1, rows)
         with k.loop(first, end) as of_set:
             all_rows = replace(
                 _row(k, p, item, frame, workspace, of_set.index, k.constant(INT, 0), rows * width),
-                away=k.address(x + (p.x_base + item.n * p.x_n + item.origin(p.axes - 1) * p.x_pixel)) - k.address(panel)
+                away=k.address(x + (c.x_base + item.n * c.x_n + item.origin(c.axes - 1) * p.x_pixel)) - k.address(panel)
             )
-            with k.when(p.fused.equals(1)):
+            with k.when(point.fused.equals(1)):
                 tiles(k, all_rows, None)
-            with k.when(p.fused.equals(1), otherwise=True):
-                tiles(k, all_rows, workspace + p.slots)
+            with k.when(point.fused.equals(1), otherwise=True):
+                tiles(k, all_rows, workspace + point.slots)
                 with k.loop(0, parts) as part:
                     here = _row(
                         k, p, item, frame, workspace, of_set.index, part.index, k.select(folded, rows * width, width)
                     )
-                    place = part.index * width * (p.word_bytes if pixels else p.slot_pixel)
-                    points.move_row(k, here, workspace + (p.slots + place), p.slot_pixel)
+                    place = part.index * width * (point.word_bytes if pixels else point.slot_pixel)
+                    points.move_row(k, here, workspace + (point.slots + place), point.slot_pixel)
 
 
-def _row(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, number: Value, row: Value,
+def _row(k: Module, p: PatchesWords, item: Item, frame: Frame, workspace: Buffer, number: Value, row: Value,
          pixels: Value) -> Row:  # fmt: skip
     """Pixels from a row of the box on, for the set of outputs of a number."""
-    of_set = Words(k, p.buffer("set"), SET).at(number, len(SET))
-    last = axis_record(k, p, p.axes - 1)
-    _, y, r = row_place(k, p, item, row)
+    c, of_set = p.common, p.point.sets.at(number)
+    last = axis_words(c, c.axes - 1)
+    _, y, r = row_place(k, c, item, row)
     return Row(
-        p, item.g, of_set, workspace + p.panel, p.pixel_bytes, p.entry_bytes, p.entries, pixels,
-        k.buffer(frame, 2) + (y + of_set.y), last.y_stride,
-        k.buffer(frame, 4) + (r + of_set.r), last.r_stride,
+        c, p.point, item.g, of_set, workspace + c.panel, p.panel.pixel_bytes, p.panel.entry_bytes, p.panel.entries,
+        pixels, frame.y + (y + of_set.y), last.y_stride, frame.residual + (r + of_set.r), last.r_stride,
     )  # fmt: skip
 
 
-def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int, *, planes: bool) -> None:
+def pack_panel(k: Module, p: PatchWords, item: Item, x: Buffer, panel: Buffer, vector_bytes: int, *, planes: bool
+               ) -> None:  # fmt: skip
     """Copy the inputs of a box."""
     whole = _is_inside(k, p, item) if planes else k.constant(INT, 0)
     with k.when(whole.equals(1)):
@@ -128,13 +165,14 @@ def pack_panel(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector
         _pack(k, p, item, x, panel, vector_bytes, planes=planes)
 
 
-def _is_inside(k: Module, p: Words, item: Item) -> Value:
+def _is_inside(k: Module, p: PatchWords, item: Item) -> Value:
     """1 if the rows of planes can be taken apart in one pass, and no tap of the box meets the padding."""
-    with k.loop(0, p.axes, carry=[k.select(p.row_sets > 0, 1, k.constant(INT, 0))]) as axis:
-        record = axis_record(k, p, axis.index)
+    c = p.common
+    with k.loop(0, c.axes, carry=[k.select(p.panel.row_sets > 0, 1, k.constant(INT, 0))]) as axis:
+        record = axis_words(c, axis.index)
         # lines of the axes outside those rows are all brought, also where the last box has fewer outputs
-        outputs = k.select(axis.index < p.axes - 2, record.block, item.extent(axis.index))
-        end = (outputs - 1) * record.stride + k.word(p.buffer("reach"), axis.index)
+        outputs = k.select(axis.index < c.axes - 2, record.block, item.extent(axis.index))
+        end = (outputs - 1) * record.stride + k.word(p.panel.reach, axis.index)
         first = item.origin(axis.index)
         fits = (first >= 0) & (first + end < record.inp)
         axis.next(axis.values[0] & k.cast("zext", fits, INT))
@@ -142,50 +180,53 @@ def _is_inside(k: Module, p: Words, item: Item) -> Value:
     return inside
 
 
-def _unzip(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer) -> None:
+def _unzip(k: Module, p: PatchWords, item: Item, x: Buffer, panel: Buffer) -> None:
     """Copy the inputs of a box, all rows and taps of a row of the kernel at once."""
-    start = p.x_base + item.n * p.x_n + item.g * p.x_g
-    start = start + item.origin(p.axes - 1) * axis_record(k, p, p.axes - 1).x_stride
-    rows = k.select(p.axes > 1, item.extent(k.maximum(p.axes - 2, 0)), 1)
-    with k.loop(0, p.row_sets) as set_of_rows:
-        line = set_of_rows.index * p.row_lines  # the first tap's, of the first row
-        with k.loop(1, p.axes, carry=[line, start]) as back:
+    c, to, apart = p.common, p.panel, p.panel.rows
+    start = c.x_base + item.n * c.x_n + item.g * c.x_g
+    start = start + item.origin(c.axes - 1) * axis_words(c, c.axes - 1).x_stride
+    rows = k.select(c.axes > 1, item.extent(k.maximum(c.axes - 2, 0)), 1)
+    with k.loop(0, to.row_sets) as set_of_rows:
+        line = set_of_rows.index * apart.lines  # the first tap's, of the first row
+        with k.loop(1, c.axes, carry=[line, start]) as back:
             q, offset = back.values
-            axis = p.axes - 1 - back.index
-            record = axis_record(k, p, axis)
-            position = item.origin(axis) + k.word(p.buffer("positions"), record.positions + q % record.lines)
+            axis = c.axes - 1 - back.index
+            record = axis_words(c, axis)
+            position = item.origin(axis) + k.word(c.positions, record.positions + q % record.lines)
             back.next(q // record.lines, offset + position * record.x_stride)
-        k.call(p.buffer("unzip"), Unzip(
-            x + back.results[1], p.x_c, p.row_step, p.row_dilation,
-            panel + k.word(p.buffer("line_places"), line), p.entry_bytes, p.row_bytes, p.row_tap_bytes, p.tap_bytes,
-            p.channels, rows, p.row_taps, item.extent(p.axes - 1), p.zero_point,
+        k.call(to.unzip, Unzip(
+            x + back.results[1], c.x_c, apart.step, apart.dilation,
+            panel + k.word(to.line_places, line), to.entry_bytes, apart.row_bytes, apart.row_tap_bytes, apart.tap_bytes,
+            to.channels, rows, apart.taps, item.extent(c.axes - 1), c.zero_point,
         ))  # fmt: skip
 
 
-def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int, *, planes: bool) -> None:
+def _pack(k: Module, p: PatchWords, item: Item, x: Buffer, panel: Buffer, vector_bytes: int, *, planes: bool) -> None:
     """Copy the inputs of a box."""
-    pixel_step = p.step * axis_record(k, p, p.axes - 1).x_stride
+    c, to = p.common, p.panel
+    pixel_step = c.step * axis_words(c, c.axes - 1).x_stride
     words_of_4 = vector("i32", vector_bytes // 4)
 
     def clear(target: Buffer, low: Value, high: Value) -> None:
         count = k.maximum(high - low, 0)
-        outer, inner = (p.channels, count) if planes else (count, p.channels)
-        step = p.entry_bytes if planes else p.pixel_bytes
+        outer, inner = (to.channels, count) if planes else (count, to.channels)
+        step = to.entry_bytes if planes else to.pixel_bytes
         with k.loop(0, outer) as at:
-            zero_words(k, target + (low * p.pixel_bytes + at.index * step), (inner * p.word_bytes) >> 2, words_of_4)
+            place = target + (low * to.pixel_bytes + at.index * step)
+            zero_words(k, place, (inner * p.point.word_bytes) >> 2, words_of_4)
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
-        place = k.word(p.buffer("line_places"), line) + k.word(p.buffer("run_places"), first_line)
+        place = k.word(to.line_places, line) + k.word(to.run_places, first_line)
         target = panel + place
         clear(target, k.constant(INT, 0), head)
         clear(target, end, count)
         with k.when(end > head):
-            k.call(p.buffer("move_in"), MoveIn(
-                source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
-                p.entry_bytes, end - head, p.channels, p.zero_point,
+            k.call(to.move_in, MoveIn(
+                source, pixel_step, c.x_c, target + head * to.pixel_bytes, to.pixel_bytes,
+                to.entry_bytes, end - head, to.channels, c.zero_point,
             ))  # fmt: skip
 
-    fill(k, p, item, x, k.constant(INT, 0), put)
+    fill(k, c, item, x, k.constant(INT, 0), put)
 
 
 # -- planning ------------------------------------------------------------------------------------------
@@ -314,10 +355,9 @@ def sizes(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool, box: tupl
     sets, width = points.cut_outputs(s, lane, "pixel" if pixels else "channel")
     tall = max((outputs for _, outputs in sets), default=1) if pixels else width * lane
     slots = (-(-count // lane) * lane) * tall * arith.bytes
-    header = -(-(24 * len(sweep)) // 64) * 64
     return Plan(
         pixels, planes, box, held, entries, entry_bytes, pixel_bytes, sets, width, tall, panel,
-        header + -(-panel // 64) * 64 + slots + 128,
+        header_bytes(sweep) + -(-panel // 64) * 64 + slots + 128,
     )  # fmt: skip
 
 
@@ -402,7 +442,7 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
         r, name, "driver", Driver, lambda k, name: driver(k, name, wide, pixels=plan.pixels, planes=plan.planes)
     )
     form = "pixel" if plan.pixels else "channel"
-    functions, records = points.set_tables(
+    functions, of_sets = points.set_tables(
         r, plan.sets, plan.entries, fused, form, lambda vectors: channel_tile(r.target, vectors),
         ahead=_ahead(r, sweep, plan),
     )
@@ -412,21 +452,18 @@ def _step(r: Request, whole: Sweep, sweep: Sweep, keep: list[Any]) -> Step:
     items = (p.n or 0) * p.groups * math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.box, strict=True))
     cycles = _cost(s, plan, sweep)
     parts = thread_parts(s.threads, items, len(plan.sets), cycles["moves"] / max(1.0, cycles["products"]))
-    values = panel_words(r, sweep, plan, parts, keep)
-    block = plan.width * lane
-    values.update({
-        "folded": int(folded), "x_pixel": r.x.spatial[-1],
-        "weights": packed, "w_group": packed.nbytes // max(1, p.groups), "set": words(records),
-        "functions": words(functions), "fused": int(fused),
-        "sets": len(plan.sets), "split_sets": -(-len(plan.sets) // parts), "outputs": p.m // p.groups,
-        "result_bytes": r.y.itemsize, "lanes": lane, "slots": values["panel"] + -(-plan.panel // 64) * 64,
-        "slot_pixel": arith.bytes if plan.pixels else block * arith.bytes,
-        "slot_step": block * arith.bytes,
-        "slot_channel": -(-count // lane) * lane * arith.bytes if plan.pixels else arith.bytes,
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, "move_out": move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    common, panel, items = panel_words(r, sweep, plan, parts)
+    block_bytes = plan.width * lane * arith.bytes
+    point = PointWords(
+        weights=packed, w_group=packed.nbytes // max(1, p.groups), set_count=len(plan.sets),
+        split_sets=-(-len(plan.sets) // parts), sets=of_sets, functions=functions, outputs=p.m // p.groups,
+        word_bytes=arith.bytes, result_bytes=r.y.itemsize, lanes=lane, fused=int(fused),
+        slots=header_bytes(sweep) + -(-plan.panel // 64) * 64, slot_pixel=arith.bytes if plan.pixels else block_bytes,
+        slot_step=block_bytes, slot_channel=-(-count // lane) * lane * arith.bytes if plan.pixels else arith.bytes,
+        tables=epilogue_tables(r), move_out=move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+    )  # fmt: skip
+    values = PatchesWords(common=common, panel=panel, point=point, folded=int(folded), x_pixel=r.x.spatial[-1])
+    return Step(address, filled(values, keep), items)
 
 
 def _ahead(r: Request, sweep: Sweep, plan: Plan) -> tuple[int, int]:
@@ -441,8 +478,8 @@ def _ahead(r: Request, sweep: Sweep, plan: Plan) -> tuple[int, int]:
     return r.situation.threads * plan.box[-1] * r.x.itemsize, r.x.c
 
 
-def panel_words(r: Request, sweep: Sweep, plan: Plan, splits: int, keep: list[Any]) -> dict[str, Any]:
-    """Words of boxes and of their panels."""
+def panel_words(r: Request, sweep: Sweep, plan: Plan, splits: int) -> tuple[Common, PanelWords, int]:
+    """Words of boxes and of their panels, and how many items there are."""
     p, channels = r.problem, r.problem.c // r.problem.groups
     last, along = sweep[-1], along_in(r, sweep[-1], "p" if plan.planes else "c")
     if _is_run(r.situation, plan, sweep) and r.x.c == r.x.itemsize and r.x.spatial[-1] == channels * r.x.c:
@@ -450,27 +487,31 @@ def panel_words(r: Request, sweep: Sweep, plan: Plan, splits: int, keep: list[An
         sweep, plan = (*sweep[:-1], last), replace(plan, held=(*plan.held[:-1], lines(last, plan.box[-1])))
     unzips = plan.planes and last.dilation == 1 and last.stride in STEPS and r.x.spatial[-1] == r.x.itemsize
     line_places, run_places = _places(sweep, plan, channels)
-    return common_words(r, sweep, plan.box, list(plan.held), splits, keep) | {
-        "panel": -(-(24 * len(sweep)) // 64) * 64, "scratch": 0, "channels": channels, "entries": plan.entries,
-        "entry_bytes": plan.entry_bytes, "pixel_bytes": plan.pixel_bytes, "line_places": words(line_places),
-        "run_places": words(run_places), "reach": words([(axis.taps - 1) * axis.dilation for axis in sweep]),
-        "row_sets": math.prod(h.count for h in plan.held[:-2]) if unzips else 0, **_row_words(r, sweep, plan),
-        "unzip": _unzip_address(r, last) if unzips else 0, "word_bytes": r.arith.bytes,
-        "move_in": move_in_address(r, Move(p.x, r.arith.accumulator, along)),
-    }  # fmt: skip
+    common, items = boxed_words(r, sweep, plan.box, plan.held, splits, panel=header_bytes(sweep))
+    return common, PanelWords(
+        channels=channels, entries=plan.entries, entry_bytes=plan.entry_bytes, pixel_bytes=plan.pixel_bytes,
+        line_places=words(line_places), run_places=words(run_places),
+        reach=words([(axis.taps - 1) * axis.dilation for axis in sweep]),
+        row_sets=math.prod(h.count for h in plan.held[:-2]) if unzips else 0, rows=_unzip_rows(r, sweep, plan),
+        unzip=_unzip_address(r, last) if unzips else None,
+        move_in=move_in_address(r, Move(p.x, r.arith.accumulator, along)),
+    ), items  # fmt: skip
 
 
-def _row_words(r: Request, sweep: Sweep, plan: Plan) -> dict[str, int]:
-    """How rows of a box and taps along the axis they follow each other on lie in the input and in the panel."""
+def header_bytes(sweep: Sweep) -> int:
+    """Bytes of the workspace's header."""
+    return -(-(24 * len(sweep)) // 64) * 64
+
+
+def _unzip_rows(r: Request, sweep: Sweep, plan: Plan) -> UnzipRows:
     tap = r.problem.c // r.problem.groups * plan.entry_bytes
-    found = {"row_bytes": plan.box[-1] * plan.pixel_bytes, "tap_bytes": tap, "row_tap_bytes": sweep[-1].taps * tap}
+    found = UnzipRows(1, 1, 0, 0, plan.box[-1] * plan.pixel_bytes, tap, sweep[-1].taps * tap)
     if len(sweep) == 1:
-        return found | {"row_lines": 1, "row_taps": 1, "row_step": 0, "row_dilation": 0}
+        return found
     axis, stride = sweep[-2], r.x.spatial[-2]
-    return found | {
-        "row_lines": plan.held[-2].count, "row_taps": axis.taps, "row_step": axis.stride * stride,
-        "row_dilation": axis.dilation * stride,
-    }  # fmt: skip
+    return replace(
+        found, lines=plan.held[-2].count, taps=axis.taps, step=axis.stride * stride, dilation=axis.dilation * stride
+    )
 
 
 def _unzip_address(r: Request, last: Axis) -> Address[Unzip]:

@@ -5,21 +5,36 @@ Shared by the algorithms that bring pixels into a panel, however they do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
 from polyconv.algorithms.packing import Set, packed_sets
 from polyconv.algorithms.program import Request, tile_addresses
 from polyconv.kernels.isa import pixel_tiles
+from polyconv.kernels.record import Record, Word
+from polyconv.kernels.signature import Address, Signature
+from polyconv.kernels.tile import PanelTile
 from polyconv.target import Target
 
-__all__ = ["TILE", "packed_weights", "pixel_tables", "tile_rows"]
+__all__ = ["Tile", "packed_weights", "panel_tiles", "pixel_tables", "tile_rows"]
 
-TILE = ("first", "rows", "weights", "chunk_weights", "most", "table")
-"""Words of a set of output channels: its first, how many, bytes of weights before it and before each further
-chunk of channels, most vectors of its tiles, and where their functions stand."""
+S = TypeVar("S", bound=Signature)
+
+
+class Tile(Record):
+    """A set of output channels: its first, how many, and bytes of weights before it and before each further chunk.
+
+    Its tiles have ``most`` vectors; their functions stand at the word ``table`` and two more for each vector.
+    """
+
+    first: Word
+    rows: Word
+    weights: Word
+    chunk_weights: Word
+    most: Word
+    table: Word
 
 
 def tile_rows(outputs: int, target: Target) -> list[tuple[int, int]]:
@@ -34,26 +49,29 @@ def tile_rows(outputs: int, target: Target) -> list[tuple[int, int]]:
 
 def pixel_tables(
     r: Request, tiles: list[tuple[int, int]], entries: int, chunk_entries: int,
-    addresses: Callable[[int], list[int]] | None = None
-) -> tuple[list[int], list[int]]:
-    """Table of tile functions, and a record (``TILE``) for every set of output channels.
+    addresses: Callable[[int], Sequence[Address[S] | None]]
+) -> tuple[list[Address[S] | None], list[Tile]]:
+    """Table of tile functions, and a record for every set of output channels.
 
-    Functions of a number of rows: tiles of 1, 2, ... vectors, or what ``addresses`` gives.
+    Functions of a number of rows are what ``addresses`` gives, first tiles of 1, 2, ... vectors.
     """
     heights = pixel_tiles(r.target)
-    functions: list[int] = []
+    functions: list[Address[S] | None] = []
     tables: dict[int, int] = {}
     for rows in sorted({rows for _, rows in tiles}):
-        tables[rows] = len(functions) - 2  # the function of n vectors is at word 2 n
-        found = tile_addresses(r, "pixel", rows, range(1, heights[rows] + 1)) if addresses is None else addresses(rows)
-        for address in found:
-            functions += (address, 0)
+        tables[rows] = 2 * len(functions) - 2  # the function of n vectors is at word 2 n
+        functions += addresses(rows)
     size = r.arith.bytes
     records = [
-        v for first, rows in tiles
-        for v in (first, rows, first * entries * size, rows * chunk_entries * size, heights[rows], tables[rows])
-    ]  # fmt: skip
+        Tile(first, rows, first * entries * size, rows * chunk_entries * size, heights[rows], tables[rows])
+        for first, rows in tiles
+    ]
     return functions, records
+
+
+def panel_tiles(r: Request, rows: int) -> Sequence[Address[PanelTile]]:
+    """Tiles over a panel of 1, 2, ... vectors."""
+    return tile_addresses(r, "pixel", rows, range(1, pixel_tiles(r.target)[rows] + 1))
 
 
 def packed_weights(r: Request, w: NDArray[Any], tiles: list[tuple[int, int]]) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import pixels as by_pixels
 from polyconv.algorithms.packing import Set, late_sets, packed_sets
-from polyconv.algorithms.panel import Words
+from polyconv.algorithms.panel import Common, EpilogueTables
 from polyconv.algorithms.program import Late, Request, Situation, image_bytes, near_equal, tile_cycles
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
@@ -32,23 +32,57 @@ from polyconv.kernels.point import (
     pixel_point_tile,
     square_point_tile,
 )
+from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
 from polyconv.kernels.signature import Address
 from polyconv.target import Target
 
-__all__ = ["SET", "WORDS", "Row", "channel_tiles", "cut_outputs", "most_rows", "move_row", "packed_weights",
-           "pixel_set_cycles", "pixel_tiles_along", "set_tables", "square_cycles"]  # fmt: skip
+__all__ = [
+    "OutputSet", "PointWords", "Row", "channel_tiles", "cut_outputs", "late_weights", "most_rows", "move_row",
+    "packed_weights", "pixel_set_cycles", "pixel_tiles_along", "set_tables", "square_cycles",
+]  # fmt: skip
 
-SET = ("first", "outputs", "weights", "most", "functions", "edges", "there", "early", "early_step", "y", "r")
-"""Words of a set of output channels: its first, how many, bytes of weights before it, the most pixels (lanes are
-channels) or vectors (lanes are pixels) of a tile, where the functions for 1, 2, ... of them stand, outputs in the
-last vector, bytes to what is asked for early and its step, and bytes to its place in result and residual."""
 
-WORDS = (
-    "*weights", "w_group", "sets", "split_sets", "*set", "*functions",
-    "outputs", "word_bytes", "result_bytes", "lanes", "fused", "slots", "slot_pixel", "slot_step",
-    "slot_channel", "*bias", "*scale", "*constants", "*move_out",
-)  # fmt: skip
-"""Words that these walks read, beside those of every blocked algorithm."""
+class OutputSet(Record):
+    """A set of output channels: its first, how many, and bytes of weights before it.
+
+    A tile has at most so many pixels (lanes are channels) or vectors (lanes are pixels); where the functions for 1, 2,
+    ... of them stand, and for tiles cut short.  Then the outputs in the last vector, bytes to what is asked for early
+    and its step, and bytes to its place in result and residual.
+    """
+
+    first: Word
+    outputs: Word
+    weights: Word
+    most: Word
+    functions: Word
+    edges: Word
+    there: Word
+    early: Word
+    early_step: Word
+    y: Word
+    r: Word
+
+
+class PointWords(Record):
+    """Words that these walks read, beside those of every blocked algorithm."""
+
+    weights: Memory
+    w_group: Word
+    set_count: Word
+    split_sets: Word
+    sets: Table[OutputSet]
+    functions: Functions[PointTile | ListedPointTile]
+    outputs: Word
+    word_bytes: Word
+    result_bytes: Word
+    lanes: Word
+    fused: Word
+    slots: Word
+    slot_pixel: Word
+    slot_step: Word
+    slot_channel: Word
+    tables: EpilogueTables
+    move_out: Function[MoveOut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +92,10 @@ class Row:
     Entries lie so far apart, or have a list.  What is asked for early lies so many bytes ``away`` from them.
     """
 
-    p: Words
+    common: Common
+    p: PointWords
     g: Value
-    set: Words
+    set: OutputSet
     x: Buffer
     x_pixel: Value
     x_entry: Value | Buffer
@@ -75,22 +110,22 @@ class Row:
     @property
     def weights(self) -> Buffer:
         """The set's weights."""
-        return self.p.buffer("weights") + (self.g * self.p.w_group + self.set.weights)
+        return self.p.weights + (self.g * self.p.w_group + self.set.weights)
 
     @property
     def tables(self) -> tuple[Buffer, Buffer, Buffer]:
         """Bias and scale of the set, and the constants."""
         p = self.p
         at = (self.g * p.outputs + self.set.first) * p.word_bytes
-        return p.buffer("bias") + at, p.buffer("scale") + at, p.buffer("constants")
+        return p.tables.bias + at, p.tables.scale + at, p.tables.constants
 
 
 def move_row(k: Module, row: Row, sums: Buffer, pixel: Value) -> None:
     """Sums of a row, ``pixel`` bytes apart, to its place, through the epilogue."""
     p, (bias, scale, constants) = row.p, row.tables
-    k.call(p.buffer("move_out"), MoveOut(
-        sums, pixel, p.slot_channel, row.y, row.y_pixel, p.y_c, row.pixels, row.set.outputs,
-        bias, scale, row.r, row.r_pixel, p.r_c, constants,
+    k.call(p.move_out, MoveOut(
+        sums, pixel, p.slot_channel, row.y, row.y_pixel, row.common.y_c, row.pixels, row.set.outputs,
+        bias, scale, row.r, row.r_pixel, row.common.r_c, constants,
     ))  # fmt: skip
 
 
@@ -103,7 +138,7 @@ def channel_tiles(k: Module, row: Row, slot: Buffer | None) -> None:
     with k.loop(0, parts, carry=[k.constant(INT, 0)]) as tile:
         (first,) = tile.values
         count = share + k.cast("zext", tile.index < larger, INT)
-        function = k.buffer(p.buffer("functions"), of_set.functions + count * 2)
+        function = p.functions.at_word(of_set.functions + count * 2)
         x = row.x + first * row.x_pixel
         rest = (
             row.entries, row.weights, y + first * y_step, y_step, row.r + first * row.r_pixel, row.r_pixel,
@@ -120,16 +155,17 @@ def pixel_tiles_along(k: Module, row: Row, slot: Buffer | None) -> None:
     """A row in the largest tiles there are, the last vector cut short; lanes are pixels."""
     p, of_set = row.p, row.set
     assert not isinstance(row.x_entry, Buffer)
-    y, y_step, size = (row.y, p.y_c, p.result_bytes) if slot is None else (slot, p.slot_channel, p.word_bytes)
+    y, y_step, size = (row.y, row.common.y_c, p.result_bytes) if slot is None else (slot, p.slot_channel, p.word_bytes)
     with k.loop(0, row.pixels, of_set.most * p.lanes) as tile:
         left = row.pixels - tile.index
         vectors = k.minimum((left + p.lanes - 1) // p.lanes, of_set.most)
         there = left - (vectors - 1) * p.lanes
         family = k.select(there < p.lanes, of_set.edges, of_set.functions)
-        k.call(k.buffer(p.buffer("functions"), family + vectors * 2), PointTile(
+        k.call(p.functions.at_word(family + vectors * 2), PointTile(
             row.x + tile.index * row.x_pixel, row.x_pixel,
             row.x_entry, row.entries, row.weights, y + tile.index * size, y_step,
-            row.r + tile.index * p.result_bytes, p.r_c, there, *row.tables, of_set.early + row.away, of_set.early_step,
+            row.r + tile.index * p.result_bytes, row.common.r_c, there, *row.tables, of_set.early + row.away,
+            of_set.early_step,
         ))  # fmt: skip
 
 
@@ -213,8 +249,8 @@ _LATE_BYTES = 256 << 10
 def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused: bool, form: str,
                most: Callable[[int], int], places: Sequence[Sequence[tuple[int, int]]] = (((0, 0),),),
                ahead: tuple[int, int] = (0, 0), written: int = 0, asks: Sequence[tuple[int, int]] = ()
-               ) -> tuple[list[int], list[int]]:  # fmt: skip
-    """Functions of tiles, and a record (``SET``) for every set of outputs.
+               ) -> tuple[list[Address[PointTile | ListedPointTile]], list[OutputSet]]:  # fmt: skip
+    """Functions of tiles, and a record for every set of outputs.
 
     Lanes are channels, tiles of 1, 2, ... pixels, ``most`` by their vectors; or pixels, tiles of 1, 2, ... vectors
     ("pixel": as many as there are tiles of so many outputs for), whole and at an edge.  All sets are there for every
@@ -233,9 +269,9 @@ def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused:
         spec = replace(spec, asked=-(-lines // late))
     elif asks:
         spec = replace(spec, asked=1)
-    functions: list[int] = []
+    functions: list[Address[PointTile | ListedPointTile]] = []
     tables: dict[tuple[int, bool], int] = {}
-    records: list[int] = []
+    records: list[OutputSet] = []
     at = 0
     r_c = 0 if r.residual is None else r.residual.c
     of_sets = [(place, one) for group in places for one in sets for place in group]
@@ -244,17 +280,18 @@ def set_tables(r: Request, sets: Sequence[tuple[int, int]], entries: int, fused:
         kind = (vectors, there < lane) if by_channel else (outputs, False)
         sizes = range(1, (pixel_tiles(r.target)[outputs] if form == "pixel" else most(vectors)) + 1)
         if kind not in tables:
-            tables[kind] = len(functions) - 2  # the function of size n is at word 2 n
+            tables[kind] = 2 * len(functions) - 2  # the function of size n is at word 2 n
             edges = (there < lane,) if by_channel else (False, True)
-            for address in _tiles(r, form, kind[0], sizes, spec, edges):
-                functions += (address, 0)
+            functions += _tiles(r, form, kind[0], sizes, spec, edges)
         whole = tables[kind]
         edge, there = (whole, there) if by_channel else (whole + 2 * len(sizes), 0)
         turn = number // len(places[0]) % len(sets) + late - len(sets)
-        early = (ahead[0] + turn * lines // late * 64, ahead[1]) if turn >= 0 < late else (0, 0)
-        early = asks[number] if asks else early
-        records += (first, outputs, at, len(sizes), whole, edge, there, *early,
-                    y + first * r.y.c, residual + first * r_c)  # fmt: skip
+        early, step = (ahead[0] + turn * lines // late * 64, ahead[1]) if turn >= 0 < late else (0, 0)
+        early, step = asks[number] if asks else (early, step)
+        records.append(OutputSet(
+            first, outputs, weights=at, most=len(sizes), functions=whole, edges=edge, there=there, early=early,
+            early_step=step, y=y + first * r.y.c, r=residual + first * r_c,
+        ))  # fmt: skip
         at += (vectors * lane if by_channel else outputs) * entries * r.arith.bytes
     return functions, records
 

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import points
-from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, box_rows, decode, row_place
-from polyconv.algorithms.points import SET, Row
+from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, row_place
+from polyconv.algorithms.points import OutputSet, PointWords, Row
 from polyconv.algorithms.program import (
     LOADS,
     Operand,
@@ -36,10 +36,10 @@ from polyconv.algorithms.program import (
     address_of,
     along_out,
     apart_cycles,
+    boxed_words,
     boxes,
-    common_words,
+    epilogue_tables,
     far_cycles,
-    fill_words,
     image_bytes,
     is_fusible,
     move_out_address,
@@ -52,8 +52,9 @@ from polyconv.algorithms.program import (
 from polyconv.algorithms.sweep import Axis, Sweep, lines, sweeps
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
-from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.language import INT, Module, Value
 from polyconv.kernels.layout import Move
+from polyconv.kernels.record import Memory, Record, Word, filled
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
 
@@ -90,7 +91,21 @@ _LISTED_LATE, _LIST_LOADS = 0.25, 6
 _AHEAD = {"NCHW": 16, "NHWC": 48}
 """Entries of a list by which inputs are asked for early: lines of planes may share the ways of one set of a cache."""
 
-WORDS = (*COMMON, "channels", "*entries", "x_pixel", "phases", "y_pixel", "r_pixel", *points.WORDS)
+
+class PointwiseWords(Record):
+    """The driver's words: entries of an output, in a list or as many as there are channels, and how pixels lie.
+
+    Results of ``phases`` sets follow each other, those of a pixel ``y_pixel`` bytes apart.
+    """
+
+    common: Common
+    channels: Word
+    entries: Memory
+    x_pixel: Word
+    phases: Word
+    y_pixel: Word
+    r_pixel: Word
+    point: PointWords
 
 
 def driver(k: Module, name: str, *, pixels: bool, listed: bool = False) -> None:
@@ -100,26 +115,26 @@ def driver(k: Module, name: str, *, pixels: bool, listed: bool = False) -> None:
     """
     tiles = points.pixel_tiles_along if pixels else points.channel_tiles
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
-        rows = box_rows(k, p, item)
-        first = item.split * p.split_sets
-        end = k.minimum(first + p.split_sets, p.sets)
+        frame, workspace = given.frame, given.workspace
+        p = PointwiseWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        rows = box_rows(k, p.common, item)
+        first = item.split * p.point.split_sets
+        end = k.minimum(first + p.point.split_sets, p.point.set_count)
         with k.loop(first, end) as of_set, k.loop(0, rows) as row:
             here = _row(k, p, item, frame, of_set.index * p.phases, row.index, listed=listed)
-            with k.when(p.fused.equals(1)):
+            with k.when(p.point.fused.equals(1)):
                 tiles(k, here, None)
-            with k.when(p.fused.equals(1), otherwise=True):
-                slot = workspace + p.slots
+            with k.when(p.point.fused.equals(1), otherwise=True):
+                slot = workspace + p.point.slots
                 with k.loop(0, p.phases) as phase:
                     number = of_set.index * p.phases + phase.index
                     of_phase = _row(k, p, item, frame, number, row.index, listed=listed)
-                    tiles(k, of_phase, slot + phase.index * p.slot_pixel)
-                points.move_row(k, _all_phases(p, here), slot, p.slot_pixel)
+                    tiles(k, of_phase, slot + phase.index * p.point.slot_pixel)
+                points.move_row(k, _all_phases(p, here), slot, p.point.slot_pixel)
 
 
-def _all_phases(p: Words, row: Row) -> Row:
+def _all_phases(p: PointwiseWords, row: Row) -> Row:
     """A row of results with those of all phases, which follow each other, by the first's."""
     return replace(row, pixels=row.pixels * p.phases, y_pixel=p.y_pixel, r_pixel=p.r_pixel)
 
@@ -127,32 +142,32 @@ def _all_phases(p: Words, row: Row) -> Row:
 def fill_driver(k: Module, name: str) -> None:
     """Add the driver that gives outputs which meet only padding the epilogue of a sum of nothing."""
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
-        k.clear(workspace + p.slots, 256)  # a vector or two of zeros serve as all pixels
-        with k.loop(0, p.sets) as of_set, k.loop(0, box_rows(k, p, item)) as row:
+        frame, workspace = given.frame, given.workspace
+        p = PointwiseWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        k.clear(workspace + p.point.slots, 256)  # a vector or two of zeros serve as all pixels
+        with k.loop(0, p.point.set_count) as of_set, k.loop(0, box_rows(k, p.common, item)) as row:
             here = _row(k, p, item, frame, of_set.index, row.index)
-            points.move_row(k, here, workspace + p.slots, k.constant(INT, 0))
+            points.move_row(k, here, workspace + p.point.slots, k.constant(INT, 0))
 
 
-def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, row: Value, *, listed: bool = False) -> Row:
+def _row(k: Module, p: PointwiseWords, item: Item, frame: Frame, number: Value, row: Value, *, listed: bool = False
+         ) -> Row:  # fmt: skip
     """A row of the box for the set of outputs of a number."""
-    of_set = Words(k, p.buffer("set"), SET).at(number, len(SET))
-    last = axis_record(k, p, p.axes - 1)
-    x0 = p.x_base + item.n * p.x_n + item.g * p.x_g + item.origin(p.axes - 1) * last.x_stride
-    with k.loop(1, p.axes, carry=[row, x0]) as back:
+    of_set, c = p.point.sets.at(number), p.common
+    last = axis_words(c, c.axes - 1)
+    x0 = c.x_base + item.n * c.x_n + item.g * c.x_g + item.origin(c.axes - 1) * last.x_stride
+    with k.loop(1, c.axes, carry=[row, x0]) as back:
         q, x = back.values
-        axis = p.axes - 1 - back.index
-        record = axis_record(k, p, axis)
+        axis = c.axes - 1 - back.index
+        record = axis_words(c, axis)
         position = item.origin(axis) + q % item.extent(axis) * record.stride
         back.next(q // item.extent(axis), x + position * record.x_stride)
-    _, y, r = row_place(k, p, item, row)
+    _, y, r = row_place(k, c, item, row)
     return Row(
-        p, item.g, of_set, k.buffer(frame, 0) + back.results[1], p.x_pixel,
-        p.buffer("entries") if listed else p.x_c, p.channels,
-        item.extent(p.axes - 1), k.buffer(frame, 2) + (y + of_set.y), last.y_stride,
-        k.buffer(frame, 4) + (r + of_set.r), last.r_stride,
+        c, p.point, item.g, of_set, frame.x + back.results[1], p.x_pixel, p.entries if listed else c.x_c, p.channels,
+        item.extent(c.axes - 1), frame.y + (y + of_set.y), last.y_stride,
+        frame.residual + (r + of_set.r), last.r_stride,
     )  # fmt: skip
 
 
@@ -481,7 +496,7 @@ def _step(given: Request, family: _Family, expected: _Plan, keep: list[Any]) -> 
     def most(vectors: int) -> int:
         return 1 if plan.form == "square" else points.most_rows(r.target, vectors, pixel_bytes)
 
-    functions, records = points.set_tables(
+    functions, of_sets = points.set_tables(
         r, plan.sets, entries, fused, "listed" if listed else plan.form, most, _places(given, family, plan.phases),
         _ahead(r, axes, plan) if _is_far(s, axes) else (0, 0), _written_ahead(s, plan),
     )
@@ -493,13 +508,16 @@ def _step(given: Request, family: _Family, expected: _Plan, keep: list[Any]) -> 
     items = (r.problem.n or 0) * p.groups * boxes_of
     move = Move(arith.accumulator, p.y, along, r.epilogue)
     parts = thread_parts(s.threads, items, plan.times * len(plan.sets), _REPEATED)
-    values = _words(r, axes, plan, parts, move, keep)
-    values.update({
-        "weights": packed, "w_group": packed.nbytes // max(1, p.groups), "set": words(records),
-        "functions": words(functions), "fused": int(fused), "channels": _entries(p, family[0]),
-        "entries": words(_list(given, family[0], most(plan.width))) if listed else zeros(),
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    values, items = _words(r, axes, plan, parts, move)
+    values = replace(
+        values, channels=_entries(p, family[0]),
+        entries=words(_list(given, family[0], most(plan.width))) if listed else zeros(),
+        point=replace(
+            values.point, weights=packed, w_group=packed.nbytes // max(1, p.groups), sets=of_sets,
+            functions=functions, fused=int(fused),
+        ),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
 
 
 def _of_family(r: Request, family: _Family) -> NDArray[Any]:
@@ -562,17 +580,16 @@ def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
     plan = _plan(r.situation, r.arith, axes, 1, "channel", 1)
     address = address_of(r, "pointwise fill", "driver", Driver, fill_driver)
     move = Move(r.arith.accumulator, r.problem.y, along_out(r, axes[-1], "c"), r.epilogue)
-    values = _words(r, axes, plan, 1, move, keep)
     r_c = 0 if r.residual is None else r.residual.c
-    records = [
-        v for first, outputs in plan.sets
-        for v in (first, outputs, *[0] * (len(SET) - 4), first * r.y.c, first * r_c)
+    of_sets = [
+        OutputSet(
+            first, outputs, weights=0, most=0, functions=0, edges=0, there=0, early=0, early_step=0,
+            y=first * r.y.c, r=first * r_c,
+        )
+        for first, outputs in plan.sets
     ]  # fmt: skip
-    values.update({
-        "weights": zeros(), "w_group": 0, "set": words(records), "functions": zeros(), "fused": 0, "channels": 0,
-        "entries": zeros(),
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    values, items = _words(r, axes, plan, 1, move)
+    return Step(address, filled(replace(values, point=replace(values.point, sets=of_sets)), keep), items)
 
 
 def _stacked(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
@@ -598,24 +615,22 @@ def _with_folded(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
     return replace(r, x=folded[0], y=folded[1], residual=folded[2] if r.residual is not None else None), axes
 
 
-def _words(r: Request, axes: Sweep, plan: _Plan, splits: int, move: Move, keep: list[Any]) -> dict[str, Any]:
-    """Words that both drivers read."""
-    p, arith = r.problem, r.arith
+def _words(r: Request, axes: Sweep, plan: _Plan, splits: int, move: Move) -> tuple[PointwiseWords, int]:
+    """Words of both drivers, without sets of outputs, weights and entries, and how many items there are."""
+    p, arith, lane = r.problem, r.arith, lanes(r.target, r.arith)
     held = [lines(axis, b) for axis, b in zip(axes, plan.box, strict=True)]
-    values = common_words(r, axes, plan.box, held, splits, keep)
-    out_step = _last_out(plan).out_step
-    block, sets = plan.width * lanes(r.target, arith), plan.times * len(plan.sets)
-    values.update({
-        "phases": plan.phases, "y_pixel": out_step * r.y.spatial[-1],
-        "r_pixel": 0 if r.residual is None else out_step * r.residual.spatial[-1],
-        "panel": 0, "scratch": 0, "x_pixel": axes[-1].stride * r.x.spatial[-1],
-        "sets": sets, "split_sets": -(-sets // splits), "outputs": p.m // p.groups,
-        "word_bytes": arith.bytes, "result_bytes": r.y.itemsize, "lanes": lanes(r.target, arith),
-        "slots": -(-(24 * len(axes)) // 64) * 64,
-        "slot_pixel": arith.bytes if plan.pixels else block * arith.bytes,
-        "slot_step": plan.phases * block * arith.bytes,
-        "slot_channel": plan.box[-1] * arith.bytes if plan.pixels else arith.bytes,
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, "move_out": move_out_address(r, move),
-    })  # fmt: skip
-    return values
+    common, items = boxed_words(r, axes, plan.box, held, splits)
+    out_step, set_count = _last_out(plan).out_step, plan.times * len(plan.sets)
+    block_bytes = plan.width * lane * arith.bytes
+    point = PointWords(
+        weights=zeros(), w_group=0, set_count=set_count, split_sets=-(-set_count // splits), sets=[],
+        functions=[], outputs=p.m // p.groups, word_bytes=arith.bytes, result_bytes=r.y.itemsize, lanes=lane, fused=0,
+        slots=-(-(24 * len(axes)) // 64) * 64, slot_pixel=arith.bytes if plan.pixels else block_bytes,
+        slot_step=plan.phases * block_bytes, slot_channel=plan.box[-1] * arith.bytes if plan.pixels else arith.bytes,
+        tables=epilogue_tables(r), move_out=move_out_address(r, move),
+    )  # fmt: skip
+    return PointwiseWords(
+        common=common, channels=0, entries=zeros(), x_pixel=axes[-1].stride * r.x.spatial[-1], phases=plan.phases,
+        y_pixel=out_step * r.y.spatial[-1],
+        r_pixel=0 if r.residual is None else out_step * r.residual.spatial[-1], point=point,
+    ), items  # fmt: skip

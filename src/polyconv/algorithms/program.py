@@ -9,14 +9,23 @@ from __future__ import annotations
 import itertools
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import AXIS, Driver
+from polyconv.algorithms.panel import (
+    Ahead,
+    AxisWords,
+    Common,
+    Driver,
+    EpilogueTables,
+    ListWords,
+    RowLists,
+    RunWords,
+)
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, bands_table
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.fused import FusedTile, Walk, fused_channel_tile, fused_pixel_tile
@@ -25,6 +34,7 @@ from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, move
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import words_of
 from polyconv.kernels.signature import Address, Signature
 from polyconv.kernels.tile import EdgeTile, PanelTile, channel_tile, edge_tile, pixel_tile
 from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
@@ -34,11 +44,11 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "MOST_LISTED", "Late", "Operand", "Program", "Request", "Situation", "Step",
-    "accumulator_arithmetic", "ahead_words", "along_in", "along_out", "apart_cycles", "apart_words", "boxes",
-    "bytes_between", "common_words", "edge_address", "far_cycles", "fill_words", "fused_address", "image_bytes",
+    "accumulator_arithmetic", "ahead_words", "along_in", "along_out", "apart_cycles", "boxes",
+    "bytes_between", "edge_address", "far_cycles", "fused_address", "image_bytes",
     "is_apart", "is_fusible", "listed_in_address", "listed_out_address", "move_in_address",
     "move_out_address", "near_equal", "near_equal_sizes", "one_step",
-    "own_bound", "plane_words", "planes_collide", "row_lists", "scheme_of", "thread_parts", "tile_addresses",
+    "own_bound", "planes_collide", "row_lists", "scheme_of", "thread_parts", "tile_addresses",
     "tile_cycles", "transform_refusal", "zeros",
 ]  # fmt: skip
 
@@ -253,25 +263,6 @@ class Program:
     keep: tuple[Any, ...] = field(default=())
 
 
-def fill_words(names: Sequence[str], values: Mapping[str, Any], keep: list[Any]) -> NDArray[np.int64]:
-    """Table of words by name; two fill a buffer, from an array or an address with its extent or without."""
-    table: list[int] = []
-    for name in names:
-        value = values[name.lstrip("*")]
-        if not name.startswith("*"):
-            table.append(int(value))
-        elif isinstance(value, np.ndarray):
-            keep.append(value)
-            table += [value.ctypes.data, value.nbytes]
-        elif isinstance(value, tuple):
-            table += value
-        else:
-            table += [int(value), 0]
-    result = words(table)
-    keep.append(result)
-    return result
-
-
 def boxes(extents: Sequence[int], cost: Callable[[tuple[int, ...]], int], budget: int) -> tuple[int, ...]:
     """Largest box of outputs whose workspace fits a budget, cutting outer axes first, in near-equal parts."""
     box = [max(1, e) for e in extents]
@@ -299,18 +290,23 @@ def bytes_between(r: Request, sweep: Sweep, box: Sequence[int]) -> int:
 _HELD_BYTES = 1 << 20
 
 
-def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> dict[str, int]:
+def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> Ahead:
     """Words with which a box asks for the inputs of the next one of a thread, where no near cache holds an image.
 
     In ``planes`` planes they lie together; 0 if they do not.
     """
     read, images = image_bytes(r.problem)[0], r.problem.n or 0
     if not planes or read * images <= r.situation.near(_HELD_BYTES):
-        return {"ahead": 0, "ahead_bytes": 0, "ahead_planes": 0}
+        return Ahead(0, 0, 0)
     ahead = bytes_between(r, sweep, box)
     if not ahead and images > 1:  # the next box is an image
-        return {"ahead": r.situation.threads * r.x.n, "ahead_bytes": read, "ahead_planes": 1}
-    return {"ahead": r.situation.threads * ahead, "ahead_bytes": ahead, "ahead_planes": planes}
+        return Ahead(r.situation.threads * r.x.n, read, 1)
+    return Ahead(r.situation.threads * ahead, ahead, planes)
+
+
+def asks_ahead(ahead: Ahead) -> bool:
+    """Whether a box asks for inputs of another one."""
+    return words_of(ahead)[0] > 0
 
 
 def accumulator_arithmetic(s: Situation) -> str:
@@ -331,48 +327,60 @@ def accumulator_arithmetic(s: Situation) -> str:
     return "i32" if largest * products + added < 1 << 31 and p.y_dtype.bits <= 32 else "i64"
 
 
-def common_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: list[Lines], splits: int,
-                 keep: list[Any], block_groups: int = 1) -> dict[str, Any]:  # fmt: skip
-    """The words every blocked driver reads (``panel.COMMON``), except panel and scratch offsets."""
+def boxed_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: Sequence[Lines], splits: int = 1,
+                block_groups: int = 1, *, panel: int = 0, scratch: int = 0) -> tuple[Common, int]:  # fmt: skip
+    """The words of every blocked driver, and how many items there are.
+
+    Parameters
+    ----------
+    held : sequence of Lines
+        Along each axis, those that a box needs.
+    splits : int
+        Into how many items a box is cut, each of which does some of its output channels.
+    block_groups : int
+        Groups of an item.
+    panel, scratch : int
+        Where they begin in the workspace.
+    """
     p = r.problem
     counts = [-(-axis.out // b) if axis.out else 0 for axis, b in zip(sweep, box, strict=True)]
     positions: list[int] = []
-    records: list[int] = []
+    axes: list[AxisWords] = []
     pitches = _pitches(held)
     for a, (axis, b) in enumerate(zip(sweep, box, strict=True)):
-        record = {
-            "inp": axis.inp, "x_stride": r.x.spatial[a], "block": b, "out": axis.out, "stride": axis.stride,
-            "pad": axis.pad, "y_stride": r.y.spatial[a] * axis.out_step,
-            "r_stride": r.residual.spatial[a] * axis.out_step if r.residual else 0,
-            "boxes": counts[a], "lines": max(1, held[a].count), "positions": len(positions), "pitch": pitches[a],
-        }  # fmt: skip
-        records += [record[name] for name in AXIS]
+        axes.append(AxisWords(
+            inp=axis.inp, x_stride=r.x.spatial[a], block=b, out=axis.out, stride=axis.stride, pad=axis.pad,
+            y_stride=r.y.spatial[a] * axis.out_step,
+            r_stride=r.residual.spatial[a] * axis.out_step if r.residual else 0,
+            boxes=counts[a], lines=max(1, held[a].count), positions=len(positions), pitch=pitches[a],
+        ))  # fmt: skip
         positions += held[a].positions
-    last = sweep[-1]
     group_in, group_out = p.c // p.groups * block_groups, p.m // p.groups * block_groups
-    blocks = -(-p.groups // block_groups)
-    first = [axis.first_out for axis in sweep]
+    blocks, total = -(-p.groups // block_groups), math.prod(counts)
     residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
 
     def origin(o: Operand) -> int:
-        return o.offset + sum(f * s for f, s in zip(first, o.spatial, strict=True))
+        return o.offset + sum(axis.first_out * step for axis, step in zip(sweep, o.spatial, strict=True))
 
-    lines = math.prod(h.count for h in held[:-1])  # none where a sweep has no taps
-    total = math.prod(counts)
-    return {
-        "axes": len(sweep), "axis": words(records), "positions": words(positions), "boxes": max(1, total),
-        "splits": splits, "groups": blocks, "line_count": lines, "run_count": len(held[-1].runs),
-        "runs": words([v for run in held[-1].runs for v in run]),
-        "x_base": r.x.offset, "x_n": r.x.n, "x_g": r.x.c * group_in, "x_c": r.x.c,
-        "y_base": origin(r.y), "y_n": r.y.n, "y_g": r.y.c * group_out, "y_c": r.y.c,
-        "r_base": origin(residual), "r_n": residual.n, "r_g": residual.c * group_out, "r_c": residual.c,
-        "step": last.stride, "zero_point": r.zero_point, "residues": 1, "residue_places": words([0]), "move_apart": 0,
-        "planes": 0, "plane_places": words([0]), "move_planes": 0,
-        "items": (p.n or 0) * blocks * splits * total if p.m else 0,
-    }  # fmt: skip
+    common = Common(
+        axes=len(sweep), axis=axes, positions=words(positions), boxes=max(1, total), splits=splits, groups=blocks,
+        line_count=math.prod(h.count for h in held[:-1]),  # none where a sweep has no taps
+        run_count=len(held[-1].runs), runs=[RunWords(*run) for run in held[-1].runs],
+        x_base=r.x.offset, x_n=r.x.n, x_g=r.x.c * group_in, x_c=r.x.c,
+        y_base=origin(r.y), y_n=r.y.n, y_g=r.y.c * group_out, y_c=r.y.c,
+        r_base=origin(residual), r_n=residual.n, r_g=residual.c * group_out, r_c=residual.c,
+        step=sweep[-1].stride, zero_point=r.zero_point, panel=panel, scratch=scratch,
+        residues=1, residue_places=words([0]), move_apart=None, planes=0, plane_places=words([0]), move_planes=None,
+    )  # fmt: skip
+    return common, (p.n or 0) * blocks * splits * total if p.m else 0
 
 
-def _pitches(held: list[Lines]) -> list[int]:
+def epilogue_tables(r: Request) -> EpilogueTables:
+    """What the epilogue of a request takes; tables that nobody reads where it has none."""
+    return EpilogueTables(zeros() if r.bias is None else r.bias, zeros() if r.scale is None else r.scale, r.constants)
+
+
+def _pitches(held: Sequence[Lines]) -> list[int]:
     """Combined lines between neighbours along each outer axis; the last axis is not part of a line."""
     pitches = [1] * len(held)
     for a in range(len(held) - 3, -1, -1):
@@ -384,8 +392,15 @@ _LIST_BYTES = 4 << 20
 """Most bytes of lists of entries; where rows would need more of them, fewer axes tell rows apart."""
 
 
-def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int) -> dict[str, Any]:
-    """Words with which rows of outputs leave out the taps of outer axes that meet only padding.
+def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int) -> RowLists:
+    """Words with which rows of outputs leave out the taps of outer axes that meet only padding, as ``listed_rows``."""
+    of_rows, lists, entries = listed_rows(axes, of_taps, entry_words)
+    return RowLists(of_rows, lists, words(entries))
+
+
+def listed_rows(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int
+                ) -> tuple[NDArray[np.int64], list[ListWords], list[int]]:  # fmt: skip
+    """Which list of entries rows of outputs have, the lists, and the words of the entries.
 
     Parameters
     ----------
@@ -398,7 +413,7 @@ def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int) -
     """
     found = bands(axes, _LIST_BYTES // (8 * max(1, sum(map(len, of_taps)))))
     entries: list[int] = []
-    lists: list[int] = []
+    lists: list[ListWords] = []
     for ranges in itertools.product(*(kinds for kinds, _ in found)):
         taps = [0]
         for axis, some in zip(axes, ranges, strict=True):
@@ -406,8 +421,8 @@ def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int) -
         begin = len(entries)
         for tap in taps:
             entries += of_taps[tap]
-        lists += (begin, (len(entries) - begin) // entry_words)
-    return {"bands": words(bands_table(found)), "lists": words(lists), "entries": words(entries)}
+        lists.append(ListWords(begin, (len(entries) - begin) // entry_words))
+    return words(bands_table(found)), lists, entries
 
 
 def along_in(r: Request, axis: Axis, panel: str) -> str:
@@ -472,8 +487,9 @@ def is_apart(p: Problem, axis: Axis, lane: int, panel: str) -> bool:
     return p.layout == "NCHW" and whole and axis.stride in _APART[panel] and (panel == "p" or lane % axis.stride == 0)
 
 
-def apart_words(r: Request, axis: Axis, held: Lines, panel: str, pixel_bytes: int, element: str = "") -> dict[str, Any]:
-    """Words with which lines are moved into the panel once, not once for every residue modulo the stride; or none.
+def moved_apart(common: Common, r: Request, axis: Axis, held: Lines, panel: str, pixel_bytes: int,
+                element: str = "") -> Common:  # fmt: skip
+    """Words with which lines are moved into the panel once, not once for every residue modulo the stride, if possible.
 
     Parameters
     ----------
@@ -488,29 +504,28 @@ def apart_words(r: Request, axis: Axis, held: Lines, panel: str, pixel_bytes: in
     count = r.target.vector_bytes // (2 if element == "i16" else r.arith.bytes)
     planes = r.x.spatial[-1] == r.x.itemsize
     if not planes or r.x.c == r.x.itemsize or not is_apart(r.problem, axis, count, panel):
-        return {}
+        return common
     step, spec = axis.stride, Move(r.problem.x, element, f"p{panel}")
     firsts = [first for first, _, _ in held.runs]
     places = [(firsts[i % step] + i // step) * pixel_bytes for i in range(2 * step - 1)]
     span = max(position + 1 for position in held.positions)
 
-    def build(k: Any) -> None:
-        move_apart(k, "move", spec, count, step, f16c=r.target.converts_f16)
+    def make(k: Module, name: str) -> None:
+        move_apart(k, name, spec, count, step, f16c=r.target.converts_f16)
 
-    address = kernel(f"{spec} {count} apart {step}", {"move": MoveApart}, build, r.target, check=r.check)["move"]
-    return {
-        "step": 1, "run_count": 1, "runs": words([0, span, 0]), "residues": step, "residue_places": words(places),
-        "move_apart": address,
-    }  # fmt: skip
+    return replace(
+        common, step=1, run_count=1, runs=[RunWords(0, span, 0)], residues=step, residue_places=words(places),
+        move_apart=address_of(r, f"{spec} {count} apart {step}", "move", MoveApart, make),
+    )  # fmt: skip
 
 
 MOST_LISTED = 1 << 14
 """Most pixels of a list of places."""
 
 
-def plane_words(r: Request, sweep: Sweep, held: Sequence[Lines], line_bytes: int,
-                row_bytes: int) -> dict[str, Any]:  # fmt: skip
-    """Words with which all lines of planes come into the panel at once, where these follow each other; or none.
+def moved_by_planes(common: Common, r: Request, sweep: Sweep, held: Sequence[Lines], line_bytes: int,
+                    row_bytes: int) -> Common:  # fmt: skip
+    """Words with which all lines of planes come into the panel at once, where these follow each other.
 
     Squares of pixels and channels then are whole, and calls few.  Measured: layers of Winograd 3 to 25 % off.
 
@@ -523,18 +538,18 @@ def plane_words(r: Request, sweep: Sweep, held: Sequence[Lines], line_bytes: int
     """
     last, count = sweep[-1], lanes(r.target, r.arith)
     if len(sweep) < 2 or r.x.c == r.x.itemsize or count * r.arith.bytes != row_bytes:
-        return {}
+        return common
     rows, columns = held[-2:]
     gapless = all(h.runs == ((0, h.count, 0),) for h in held[-2:])
     follow = r.x.spatial[-1] == r.x.itemsize and r.x.spatial[-2] == last.inp * r.x.itemsize
     padded = 0 <= last.pad <= columns.count - last.inp and 0 < rows.count * last.inp <= MOST_LISTED
     if not (follow and padded and last.stride == sweep[-2].stride == 1 and gapless):
-        return {}
+        return common
     spec, lines = Move(r.problem.x, r.arith.accumulator, "pc"), min(rows.count, sweep[-2].inp)
     places = [line * line_bytes + (last.pad + i) * row_bytes for line in range(lines) for i in range(last.inp)]
-    return {
-        "planes": 1, "plane_places": words([*places, *places[-1:] * count]), "move_planes": listed_in_address(r, spec),
-    }  # fmt: skip
+    return replace(
+        common, planes=1, plane_places=words([*places, *places[-1:] * count]), move_planes=listed_in_address(r, spec)
+    )
 
 
 def listed_in_address(r: Request, spec: Move) -> Address[ListedMoveIn]:
@@ -550,10 +565,10 @@ def listed_out_address(r: Request, spec: Move) -> Address[ListedMoveOut]:
 def _listed_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
     count = lanes(r.target, r.arith)
 
-    def build(k: Any) -> None:
-        move_listed(k, "move", spec, count, f16c=r.target.converts_f16)
+    def make(k: Module, name: str) -> None:
+        move_listed(k, name, spec, count, f16c=r.target.converts_f16)
 
-    return kernel(f"{spec} {count} listed", {"move": signature}, build, r.target, check=r.check)["move"]
+    return address_of(r, f"{spec} {count} listed", "move", signature, make)
 
 
 _FAMILY = 7

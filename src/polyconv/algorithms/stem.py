@@ -10,6 +10,7 @@ Cost: the products, with lanes filled to m/groups of a multiple of the vector.  
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -19,12 +20,16 @@ from typing import Any
 
 from polyconv.algorithms.direct import group_in_words, packed_weights
 from polyconv.algorithms.panel import (
-    COMMON,
+    Ahead,
+    Common,
     Driver,
+    EpilogueTables,
+    Frame,
     Item,
-    Words,
+    ListWords,
+    RowLists,
     ahead_place,
-    axis_record,
+    axis_words,
     box_rows,
     decode,
     fill,
@@ -36,25 +41,25 @@ from polyconv.algorithms.program import (
     Program,
     Request,
     Situation,
-    Step,
     accumulator_arithmetic,
     address_of,
     ahead_words,
     along_out,
+    asks_ahead,
+    boxed_words,
     boxes,
-    common_words,
+    epilogue_tables,
     far_cycles,
-    fill_words,
     fused_address,
     image_bytes,
     is_fusible,
+    listed_rows,
     move_in_address,
     move_out_address,
     near_equal,
+    one_step,
     planes_collide,
-    row_lists,
     tile_cycles,
-    zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import (
     Axis,
@@ -73,10 +78,11 @@ from polyconv.kernels.fused import FusedTile, Walk, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_words
+from polyconv.kernels.record import Counted, Function, Memory, Record, Word, counted_words, filled
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import words
 
-__all__ = ["WORDS", "applicable", "build", "cost", "driver", "workspace"]
+__all__ = ["applicable", "build", "cost", "driver", "workspace"]
 
 PANEL_BYTES = 256 << 10
 """Workspace of a thread: a quarter of a 1 MiB second-level cache."""
@@ -108,45 +114,78 @@ _ENTRY_WORDS = 3
 _SQUARE = 8
 """Channels from which transposing squares of vectors is cheaper than merging planes."""
 
-WORDS = (
-    *COMMON,
-    "channels", "dense", "pixel_bytes", "line_bytes", "*bands", "*lists", "*entries", "near_entries",
-    "ahead", "ahead_bytes", "ahead_planes", "ahead_tile", "*weights", "w_group", "w_block", "w_last", "w_last_group",
-    "outputs", "blocks", "block_outputs", "last_outputs", "last_lanes", "row_step", "near_step",
-    "fused", "slots", "sum_row", "sum_row_last", "*tiles", "table_words", "word_bytes",
-    "*bias", "*scale", "*constants", "*move_in", "*move_out",
-)  # fmt: skip
-"""The driver's words.  ``tiles`` holds four tables (last block or not, box cut short along the last axis or not): a
-count, then ``_TILE`` of every walk along a row.  Tiles that read the input in place have the same entries, with its
-offsets, ``near_entries`` bytes further."""
+class WalkWords(Record):
+    """A walk along a row: its first pixel, how many tiles, whether they read the input in place, and their function."""
 
-_TILE = ("first", "times", "near", "*function")
-_TILE_WORDS = len(_TILE) + 1
-"""Words of a walk: its first pixel, how many tiles, whether they read the input in place, and their function."""
+    first: Word
+    times: Word
+    near: Word
+    function: Function[Walk]
+
+
+class StemWords(Record):
+    """The driver's words.
+
+    ``tiles`` holds four tables (last block or not, box cut short along the last axis or not): a count, then every walk
+    along a row.  Tiles that read the input in place have the same entries, with its offsets, ``near_entries`` bytes
+    further.
+    """
+
+    common: Common
+    channels: Word
+    dense: Word
+    pixel_bytes: Word
+    line_bytes: Word
+    rows: RowLists
+    near_entries: Word
+    ahead: Ahead
+    ahead_tile: Word
+    weights: Memory
+    w_group: Word
+    w_block: Word
+    w_last: Word
+    w_last_group: Word
+    outputs: Word
+    blocks: Word
+    block_outputs: Word
+    last_outputs: Word
+    last_lanes: Word
+    row_step: Word
+    near_step: Word
+    fused: Word
+    slots: Word
+    sum_row: Word
+    sum_row_last: Word
+    tiles: Counted[WalkWords]
+    table_words: Word
+    word_bytes: Word
+    tables: EpilogueTables
+    move_in: Function[MoveIn]
+    move_out: Function[MoveOut]
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
-        x = k.buffer(frame, 0)
-        _pack(k, p, item, x, workspace + p.panel, vector_bytes)
-        begin = x + row_source(k, p, item, k.constant(INT, 0))
-        rows = box_rows(k, p, item)
+        frame, workspace = given.frame, given.workspace
+        p = StemWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        x = frame.x
+        _pack(k, p, item, x, workspace + p.common.panel, vector_bytes)
+        begin = x + row_source(k, p.common, item, k.constant(INT, 0))
+        rows = box_rows(k, p.common, item)
         with k.loop(0, p.blocks) as block, k.loop(0, rows) as row:
-            line, y, r = row_place(k, p, item, row.index)
-            lines = workspace + (p.panel + line * p.line_bytes), x + row_source(k, p, item, row.index)
-            listed = row_entries(k, p, item, row.index)
-            soon = ahead_place(k, p, begin, block.index * rows + row.index, rows * p.blocks)
+            line, y, r = row_place(k, p.common, item, row.index)
+            lines = workspace + (p.common.panel + line * p.line_bytes), x + row_source(k, p.common, item, row.index)
+            listed = row_entries(k, p.common, p.rows, item, row.index)
+            soon = ahead_place(k, p.common, p.ahead, begin, block.index * rows + row.index, rows * p.blocks)
             _block(k, p, item, frame, workspace, lines, listed, block.index, (y, r), soon)
 
 
-def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
+def _pack(k: Module, p: StemWords, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
     """Copy the lines of a box."""
     words_of_4 = vector("i32", vector_bytes // 4)
-    pixel_step = axis_record(k, p, p.axes - 1).x_stride
+    pixel_step = axis_words(p.common, p.common.axes - 1).x_stride
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
         target = panel + (line * p.line_bytes + first_line * p.pixel_bytes)
@@ -155,40 +194,40 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
         with k.when(end > head):
             pixels = end - head
             dense = p.dense.equals(1)
-            k.call(p.buffer("move_in"), MoveIn(
-                source, pixel_step, p.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
+            k.call(p.move_in, MoveIn(
+                source, pixel_step, p.common.x_c, target + head * p.pixel_bytes, p.pixel_bytes,
                 p.word_bytes, k.select(dense, 1, pixels), k.select(dense, pixels * p.channels, p.channels),
-                p.zero_point,
+                p.common.zero_point,
             ))  # fmt: skip
 
-    fill(k, p, item, x, k.constant(INT, 0), put)
+    fill(k, p.common, item, x, k.constant(INT, 0), put)
 
 
-def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, lines: tuple[Buffer, Buffer],
+def _block(k: Module, p: StemWords, item: Item, frame: Frame, workspace: Buffer, lines: tuple[Buffer, Buffer],
            listed: tuple[Buffer, Value], block: Value, places: tuple[Value, Value], ahead: Buffer) -> None:  # fmt: skip
     """One row of outputs of one block of output channels."""
-    last = axis_record(k, p, p.axes - 1)
+    last = axis_words(p.common, p.common.axes - 1)
     is_last = block.equals(p.blocks - 1)
-    pixels = item.extent(p.axes - 1)
+    pixels = item.extent(p.common.axes - 1)
     weights = k.select(is_last, p.w_last + item.g * p.w_last_group, item.g * p.w_group + block * p.w_block)
-    table = p.buffer("tiles") + k.select(is_last, p.table_words * 16, 0)
+    table = p.tiles + k.select(is_last, p.table_words * 16, 0)
     table = table + k.select(pixels < last.block, p.table_words * 8, 0)
     channel = block * p.block_outputs
     here = (item.g * p.outputs + channel) * p.word_bytes
-    bias, scale = p.buffer("bias") + here, p.buffer("scale") + here
-    y, r = k.buffer(frame, 2) + (places[0] + channel * p.y_c), k.buffer(frame, 4) + (places[1] + channel * p.r_c)
+    bias, scale = p.tables.bias + here, p.tables.scale + here
+    y, r = frame.y + (places[0] + channel * p.common.y_c), frame.residual + (places[1] + channel * p.common.r_c)
     sum_row = k.select(is_last, p.sum_row_last, p.sum_row)
     fused = p.fused.equals(1)
     (panel, x), (entries, count) = lines, listed
-    with k.loop(0, k.word(table), carry=[ahead]) as tile:
+    with k.loop(0, table.count, carry=[ahead]) as tile:
         (soon,) = tile.values
-        walk = Words(k, table + 8, _TILE).at(tile.index, _TILE_WORDS)
-        first, times, function = walk.first, walk.times, walk.buffer("function")
+        walk = table.at(tile.index)
+        first, times, function = walk.first, walk.times, walk.function
         near = walk.near.equals(1)
         source = k.either(near, x + first * p.near_step, panel + first * p.row_step)
         step = k.select(near, p.near_step, p.row_step)
-        list_, of_block = entries + k.select(near, p.near_entries, 0), p.buffer("weights") + weights
-        rest = times, p.last_lanes, bias, scale, p.buffer("constants"), soon
+        list_, of_block = entries + k.select(near, p.near_entries, 0), p.weights + weights
+        rest = times, p.last_lanes, bias, scale, p.tables.constants, soon
         with k.when(fused):
             k.call(function, Walk(
                 source, step, list_, count, of_block, y + first * last.y_stride, last.y_stride,
@@ -199,10 +238,10 @@ def _block(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, li
             k.call(function, Walk(source, step, list_, count, of_block, slot, sum_row, workspace, 0, *rest))
         tile.next(soon + times * p.ahead_tile)
     with k.when(fused, otherwise=True):
-        k.call(p.buffer("move_out"), MoveOut(
-            workspace + p.slots, sum_row, p.word_bytes, y, last.y_stride, p.y_c,
-            pixels, k.select(is_last, p.last_outputs, p.block_outputs), bias, scale, r, last.r_stride, p.r_c,
-            p.buffer("constants"),
+        k.call(p.move_out, MoveOut(
+            workspace + p.slots, sum_row, p.word_bytes, y, last.y_stride, p.common.y_c,
+            pixels, k.select(is_last, p.last_outputs, p.block_outputs), bias, scale, r, last.r_stride, p.common.r_c,
+            p.tables.constants,
         ))  # fmt: skip
 
 
@@ -289,9 +328,8 @@ def build(r: Request) -> Program:
     keep: list[Any] = []
     wide = r.target.vector_bytes
     address = address_of(r, "stem", "stem", Driver, lambda k, name: driver(k, name, wide))
-    values = _words(r, plan, keep)
-    step = Step(address, fill_words(WORDS, values, keep), values["items"])
-    return Program((step,) if step.items else (), plan.workspace, tuple(keep))
+    values, items = _words(r, plan)
+    return one_step(address, filled(values, keep), items, plan.workspace, keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +397,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     )
 
 
-def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
+def _words(r: Request, plan: _Plan) -> tuple[StemWords, int]:
+    """The driver's words, and how many items there are."""
     p, arith, sweep = r.problem, r.arith, plan.sweep
     group_in, group_out, lane = p.c // p.groups, p.m // p.groups, lanes(r.target, arith)
     last = sweep[-1]
@@ -370,16 +409,15 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     edge = last.out % plan.box[-1] or plan.box[-1]
     dense = (r.x.c == r.x.itemsize or p.c == 1) and r.x.spatial[-1] == group_in * r.x.itemsize
     planes = _by_planes(r.situation)
-    (lists, near), held = _lists(r, plan, dense), plan.held
+    (lists, near_entries, near), held = _lists(r, plan, dense), plan.held
     if near:
         held = (*held[:-1], replace(held[-1], runs=_copied(r, plan, near)))
     ahead = ahead_words(r, sweep, plan.box, 1 if dense else group_in if r.x.spatial[-1] == r.x.itemsize else 0)
     tables = []
     for vectors, cut in ((plan.vectors, False), (plan.last_vectors, fused and last_lanes < lane)):
         spec = FusedTile(arith.name, p.y, epilogue, cut) if fused else of_sums(arith.name)
-        spec = replace(spec, asked=int(ahead["ahead"] > 0))
+        spec = replace(spec, asked=int(asks_ahead(ahead)))
         tables += [_walks(r, spec, pixels, vectors, near) for pixels in (plan.box[-1], edge)]
-    longest = 1 + max(len(t) for t in tables)
     together = 1 if planes else max(ROW_WORDS, group_in)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
@@ -389,28 +427,21 @@ def _words(r: Request, plan: _Plan, keep: list[Any]) -> dict[str, Any]:
     steps = group_in_words(group_in, arith) * math.prod(a.taps for a in sweep)
     main = steps * plan.vectors * lane * arith.bytes
     header = -(-(24 * len(sweep)) // 64) * 64
-    values = common_words(r, sweep, plan.box, list(held), 1, keep)
-    if not held[-1].runs:
-        values["line_count"] = 0
-    values.update({
-        "step": 1, "panel": header, "scratch": 0, "channels": group_in, "dense": int(dense),
-        "pixel_bytes": group_in * arith.bytes, "line_bytes": plan.line_bytes,
-        **lists, **ahead, "ahead_tile": 64 * steps,
-        "weights": packed, "w_group": main * (plan.blocks - 1), "w_block": main,
-        "w_last": main * (plan.blocks - 1) * p.groups, "w_last_group": steps * plan.last_vectors * lane * arith.bytes,
-        "outputs": group_out, "blocks": plan.blocks, "block_outputs": plan.vectors * lane, "last_outputs": left,
-        "last_lanes": last_lanes, "row_step": last.stride * group_in * arith.bytes, "fused": int(fused),
-        "near_step": last.stride * r.x.spatial[-1],
-        "slots": header + plan.panel, "sum_row": plan.vectors * lane * arith.bytes,
-        "sum_row_last": plan.last_vectors * lane * arith.bytes,
-        "tiles": words([v for t in tables for v in (len(t) // _TILE_WORDS, *t, *[0] * (longest - 1 - len(t)))]),
-        "table_words": longest, "word_bytes": arith.bytes,
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants,
-        "move_in": move_in_address(r, _way_in(r, dense)),
-        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
-    })  # fmt: skip
-    return values
+    common, items = boxed_words(r, sweep, plan.box, held, panel=header)
+    common = replace(common, step=1) if held[-1].runs else replace(common, step=1, line_count=0)
+    return StemWords(
+        common=common, channels=group_in, dense=int(dense),
+        pixel_bytes=group_in * arith.bytes, line_bytes=plan.line_bytes, rows=lists, near_entries=near_entries,
+        ahead=ahead, ahead_tile=64 * steps,
+        weights=packed, w_group=main * (plan.blocks - 1), w_block=main, w_last=main * (plan.blocks - 1) * p.groups,
+        w_last_group=steps * plan.last_vectors * lane * arith.bytes,
+        outputs=group_out, blocks=plan.blocks, block_outputs=plan.vectors * lane, last_outputs=left,
+        last_lanes=last_lanes, row_step=last.stride * group_in * arith.bytes, near_step=last.stride * r.x.spatial[-1],
+        fused=int(fused), slots=header + plan.panel, sum_row=plan.vectors * lane * arith.bytes,
+        sum_row_last=plan.last_vectors * lane * arith.bytes, tiles=tables, table_words=counted_words(WalkWords, tables),
+        word_bytes=arith.bytes, tables=epilogue_tables(r), move_in=move_in_address(r, _way_in(r, dense)),
+        move_out=move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
+    ), items  # fmt: skip
 
 
 def _way_in(r: Request, dense: bool) -> Move:
@@ -454,8 +485,8 @@ def _plane_entries(last: Axis, channels: int, places: Sequence[int], pixel: int,
     ),)  # fmt: skip
 
 
-def _lists(r: Request, plan: _Plan, dense: bool) -> tuple[dict[str, Any], range]:
-    """Words of the lists of entries, and which outputs of a row read the input in place.
+def _lists(r: Request, plan: _Plan, dense: bool) -> tuple[RowLists, int, range]:
+    """Lists of entries, bytes to those that read the input in place, and which outputs of a row do so.
 
     Those whose taps meet no padding, where runs of words lie together as the tile multiplies them, if boxes have whole
     rows, not too short, and rows leave out all lines of padding.
@@ -472,18 +503,17 @@ def _lists(r: Request, plan: _Plan, dense: bool) -> tuple[dict[str, Any], range]
         else:
             size = r.arith.bytes
             (entries,) = _plane_entries(last, group_in, plan.places, group_in * size, size, together=False)
-        return {
-            "bands": words(bands_table(whole_bands(outer))), "lists": words([0, len(entries) // _ENTRY_WORDS]),
-            "entries": words(list(entries)), "near_entries": 0,
-        }, near  # fmt: skip
-    lists = row_lists(outer, _entries(last, group_in, plan.places, group_in * r.arith.bytes), _ENTRY_WORDS)
-    told_apart = len(lists["lists"]) == 2 * math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
+        one = ListWords(0, len(entries) // _ENTRY_WORDS)
+        return RowLists(words(bands_table(whole_bands(outer))), [one], words(list(entries))), 0, near
+    of_panel = _entries(last, group_in, plan.places, group_in * r.arith.bytes)
+    of_rows, lists, listed = listed_rows(outer, of_panel, _ENTRY_WORDS)
+    told_apart = len(lists) == math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
     long = plan.box[-1] == last.out and plan.line_bytes >= r.situation.near(_LEAST_LINE)
     if not (dense and _is_same(r.situation) and told_apart and (whole or long)):
-        return lists | {"near_entries": 0}, range(0)
-    others = row_lists(outer, _entries(last, group_in, places, pixel), _ENTRY_WORDS)["entries"]
-    lists |= {"entries": words([*lists["entries"], *others]), "near_entries": lists["entries"].nbytes}
-    return lists, range(plan.box[-1]) if whole else inside(last)
+        return RowLists(of_rows, lists, words(listed)), 0, range(0)
+    _, _, others = listed_rows(outer, _entries(last, group_in, places, pixel), _ENTRY_WORDS)
+    both = words(words(listed).tolist() + words(others).tolist())
+    return RowLists(of_rows, lists, both), words(listed).nbytes, range(plan.box[-1]) if whole else inside(last)
 
 
 def _copied(r: Request, plan: _Plan, near: range) -> tuple[tuple[int, int, int], ...]:
@@ -501,14 +531,13 @@ def _copied(r: Request, plan: _Plan, near: range) -> tuple[tuple[int, int, int],
     return tuple((first, end - first, first) for first, end in ((0, left), (right, span)) if first < end)
 
 
-def _walks(r: Request, spec: FusedTile, pixels: int, vectors: int, near: range) -> list[int]:
-    """Tiles of a row of pixels, equal ones together: ``_TILE`` of each walk."""
-    walks: list[int] = []
-    for first, rows in near_equal(pixels, run_tiles(r.target)[vectors]):
-        in_place = near.start <= first and first + rows <= near.stop
-        of_tile = int(in_place), fused_address(r, "channel", spec, rows, vectors)
-        if tuple(walks[-3:-1]) == of_tile:
-            walks[-4] += 1
-        else:
-            walks += (first, 1, *of_tile, 0)
+def _walks(r: Request, spec: FusedTile, pixels: int, vectors: int, near: range) -> list[WalkWords]:
+    """Tiles of a row of pixels, equal ones together."""
+    tiles = near_equal(pixels, run_tiles(r.target)[vectors])
+    walks = []
+    for (rows, in_place), alike in itertools.groupby(
+        tiles, lambda tile: (tile[1], near.start <= tile[0] and sum(tile) <= near.stop)
+    ):
+        (first, _), *more = alike
+        walks.append(WalkWords(first, 1 + len(more), int(in_place), fused_address(r, "channel", spec, rows, vectors)))
     return walks

@@ -23,9 +23,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyconv.algorithms import packing, patches, points, strassen_weights
-from polyconv.algorithms.packing import LATE, when_needed
-from polyconv.algorithms.panel import Driver, Item, Words, axis_record, box_rows, decode, row_place
-from polyconv.algorithms.points import SET, Row
+from polyconv.algorithms.packing import LateWords, late_words, when_needed
+from polyconv.algorithms.panel import Driver, Frame, Item, axis_words, box_rows, decode, row_place
+from polyconv.algorithms.patches import PatchWords
+from polyconv.algorithms.points import PointWords, Row
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -34,8 +35,8 @@ from polyconv.algorithms.program import (
     accumulator_arithmetic,
     address_of,
     along_out,
+    epilogue_tables,
     far_cycles,
-    fill_words,
     image_bytes,
     move_out_address,
     near_equal_sizes,
@@ -43,7 +44,6 @@ from polyconv.algorithms.program import (
     thread_parts,
     tile_cycles,
     transform_refusal,
-    zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Sweep, sweeps
 from polyconv.dtypes import DTYPES
@@ -51,9 +51,9 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move
-from polyconv.kernels.signature import Address
+from polyconv.kernels.record import Callees, Function, Functions, Link, Memory, Record, Word, filled
+from polyconv.kernels.signature import Address, memory_of
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
-from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "bound", "build", "cost", "preparing", "scheme", "workspace"]
 
@@ -67,31 +67,58 @@ _LEAST_ENTRIES = 16
 """With fewer the error comes to more than twice that of a direct sum.  Measured: 2.3 times at 8 entries, 1.8 at 16, 1.5
 at 64, 1.4 from 512 on."""
 
-WORDS = (
-    *patches.PANEL, *points.WORDS, "folded",
-    "in_place", "source_pixel", "source_entry", "half_entries", "source", "v", "v_product", "v_pixel", "v_entry",
-    "nothing", "slot_product", "scale_lower", "copies", "*inputs", "*results", "*scales", "notes", "*plain", *LATE,
-)  # fmt: skip
-"""The driver's words.  Inputs of a box lie in the tensor (``in_place``) or in the panel, with steps between pixels and
-between entries; their sums at ``v``.  ``plain``: the same words for products without Strassen's scheme."""
+
+class ProductWords(PatchWords):
+    """Words of the products of a box.
+
+    Its inputs lie in the tensor (``in_place``) or in the panel, with steps between pixels and between entries; their
+    sums at ``v``.
+    """
+
+    in_place: Word
+    source_pixel: Word
+    source_entry: Word
+    half_entries: Word
+    source: Word
+    v: Word
+    v_product: Word
+    v_pixel: Word
+    v_entry: Word
+    nothing: Word
+    slot_product: Word
+
+
+class StrassenWords(Record):
+    """The driver's words: those of the products of the scheme, and of ``plain`` ones, which need none."""
+
+    products: ProductWords
+    scale_lower: Word
+    copies: Word
+    inputs: Functions[InputSums]
+    results: Function[ResultSums]
+    scales: Memory
+    notes: Word
+    plain: Link[ProductWords]
+    late: LateWords
 
 
 def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: pixels of a box lie together, or channels."""
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
-        count = box_rows(k, p, item, 0)
+        frame, workspace = given.frame, given.workspace
+        w = StrassenWords.read(k, given.words)
+        p, point = w.products, w.products.point
+        item = decode(k, p.common, given.item, workspace)
+        count = box_rows(k, p.common, item, 0)
         half = (count + 1) // 2
         source = _source(k, p, item, frame, workspace, vector_bytes, planes=planes)
-        copies = k.select(half * 2 > count, 1, p.copies)  # the last of an odd number of pixels has no partner to read
-        _sum_inputs(k, p, source, workspace, count, half, copies, planes=planes)
-        first = item.split * p.split_sets
-        slot, notes = workspace + p.slots, workspace + p.notes
+        copies = k.select(half * 2 > count, 1, w.copies)  # the last of an odd number of pixels has no partner to read
+        _sum_inputs(k, p, w.inputs, source, workspace, count, half, copies, planes=planes)
+        first = item.split * point.split_sets
+        slot, notes = workspace + point.slots, workspace + w.notes
         inputs = k.word(workspace + p.source, 2)
-        plain = Words(k, p.buffer("plain"), WORDS)
-        with k.loop(first, k.minimum(first + p.split_sets, p.sets)) as of_set:
+        plain = w.plain
+        with k.loop(first, k.minimum(first + point.split_sets, point.set_count)) as of_set:
             with k.loop(0, PRODUCTS) as product:
                 number, sums = of_set.index * PRODUCTS + product.index, slot + product.index * p.slot_product
                 last = product.index.equals(SINGLE[1])
@@ -106,39 +133,39 @@ def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
                 with k.when(is_copy, otherwise=True):
                     behind = k.select(last, half * p.source_pixel + p.half_entries * p.source_entry, 0)
                     multiply(source + behind, p.source_pixel, p.source_entry)
-            outputs = Words(k, p.buffer("set"), SET).at(of_set.index * PRODUCTS, len(SET))
-            scales = p.buffer("scales") + outputs.first * p.word_bytes
-            k.call(p.buffer("results"), ResultSums(
-                slot, p.slot_product, p.slot_step, half, outputs.outputs, scales, p.scale_lower,
-                notes,
+            outputs = point.sets.at(of_set.index * PRODUCTS)
+            scales = w.scales + outputs.first * point.word_bytes
+            k.call(w.results, ResultSums(
+                slot, p.slot_product, point.slot_step, half, outputs.outputs, scales, w.scale_lower, notes,
             ))  # fmt: skip
             with k.when(k.word(notes) > 0):
-                when_needed(k, p)
+                when_needed(k, w.late)
                 with k.loop(0, half) as pair, k.when(k.word(notes, pair.index + 1) > 0):
                     _again(k, plain, item, frame, of_set.index, source, slot, pair.index, half, count)
             _leave(k, plain, item, frame, of_set.index, slot, half, count)
 
 
-def _source(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, vector_bytes: int,
+def _source(k: Module, p: ProductWords, item: Item, frame: Frame, workspace: Buffer, vector_bytes: int,
             *, planes: bool) -> Buffer:  # fmt: skip
     """The inputs of a box, where they are: in the tensor, for kernels of one tap, or brought into the panel."""
-    start = p.x_base + item.n * p.x_n
-    with k.loop(0, p.axes, carry=[start]) as axis:
-        axis.next(axis.values[0] + item.origin(axis.index) * axis_record(k, p, axis.index).x_stride)
-    place, panel, in_place = axis.results[0], workspace + p.panel, p.in_place.equals(1)
+    c, arrays = p.common, memory_of(frame)
+    start = c.x_base + item.n * c.x_n
+    with k.loop(0, c.axes, carry=[start]) as axis:
+        axis.next(axis.values[0] + item.origin(axis.index) * axis_words(c, axis.index).x_stride)
+    place, panel, in_place = axis.results[0], workspace + c.panel, p.in_place.equals(1)
     with k.when(in_place, otherwise=True):
-        patches.pack_panel(k, p, item, k.buffer(frame, 0), panel, vector_bytes, planes=planes)
+        patches.pack_panel(k, p, item, frame.x, panel, vector_bytes, planes=planes)
     found = workspace + p.source
-    k.store(k.select(in_place, k.word(frame) + place, k.address(panel)), found, 8)
-    k.store(k.select(in_place, k.word(frame, 1) - place, p.v - p.panel), found + 8, 8)
-    k.store(k.word(frame) + place, found + 16, 8)
+    k.store(k.select(in_place, k.word(arrays) + place, k.address(panel)), found, 8)
+    k.store(k.select(in_place, k.word(arrays, 1) - place, p.v - c.panel), found + 8, 8)
+    k.store(k.word(arrays) + place, found + 16, 8)
     return k.buffer(found)
 
 
-def _sum_inputs(k: Module, p: Words, source: Buffer, workspace: Buffer, count: Value, half: Value, copies: Value,
-                *, planes: bool) -> None:  # fmt: skip
+def _sum_inputs(k: Module, p: ProductWords, sums: Callees[InputSums], source: Buffer, workspace: Buffer, count: Value,
+                half: Value, copies: Value, *, planes: bool) -> None:  # fmt: skip
     """Inputs of the products, from those of a box."""
-    function = k.buffer(p.buffer("inputs"), copies * 2)
+    function = sums.at_word(copies * 2)
     lower, target = p.half_entries * p.source_entry, workspace + p.v
     second = source + half * p.source_pixel
     if planes:
@@ -159,51 +186,51 @@ def _sum_inputs(k: Module, p: Words, source: Buffer, workspace: Buffer, count: V
         ))  # fmt: skip
 
 
-def _row(k: Module, p: Words, item: Item, frame: Buffer, number: Value, x: Buffer, x_pixel: Value, x_entry: Value,
-         entries: Value, pixels: Value) -> Row:  # fmt: skip
+def _row(k: Module, p: ProductWords, item: Item, frame: Frame, number: Value, x: Buffer, x_pixel: Value,
+         x_entry: Value, entries: Value, pixels: Value) -> Row:  # fmt: skip
     """A row of pixels for a set of outputs, whose sums go to a slot."""
-    of_set = Words(k, p.buffer("set"), SET).at(number, len(SET))
-    nothing = k.constant(INT, 0)
+    of_set, nothing = p.point.sets.at(number), k.constant(INT, 0)
     return Row(
-        p, item.g, of_set, x, x_pixel, x_entry, entries, pixels, k.buffer(frame, 2), nothing, k.buffer(frame, 4),
+        p.common, p.point, item.g, of_set, x, x_pixel, x_entry, entries, pixels, frame.y, nothing, frame.residual,
         nothing,
     )  # fmt: skip
 
 
-def _again(k: Module, p: Words, item: Item, frame: Buffer, number: Value, source: Buffer, slot: Buffer, pair: Value,
-           half: Value, count: Value) -> None:  # fmt: skip
+def _again(k: Module, p: ProductWords, item: Item, frame: Frame, number: Value, source: Buffer, slot: Buffer,
+           pair: Value, half: Value, count: Value) -> None:  # fmt: skip
     """Results of a pair of pixels for a pair of sets of outputs, by plain products."""
     with k.loop(0, 4) as quarter:
         pixel = pair + (quarter.index & 1) * half
         with k.when(pixel < count):
             row = _row(
                 k, p, item, frame, number * 2 + (quarter.index >> 1), source + pixel * p.source_pixel, p.source_pixel,
-                p.source_entry, p.entries, k.constant(INT, 1),
+                p.source_entry, p.panel.entries, k.constant(INT, 1),
             )  # fmt: skip
-            points.channel_tiles(k, row, slot + (quarter.index * p.slot_product + pair * p.slot_step))
+            points.channel_tiles(k, row, slot + (quarter.index * p.slot_product + pair * p.point.slot_step))
 
 
-def _leave(k: Module, p: Words, item: Item, frame: Buffer, number: Value, slot: Buffer, half: Value,
+def _leave(k: Module, p: ProductWords, item: Item, frame: Frame, number: Value, slot: Buffer, half: Value,
            count: Value) -> None:  # fmt: skip
     """Results of a pair of sets of outputs, to their places."""
-    last = axis_record(k, p, p.axes - 1)
+    c, point = p.common, p.point
+    last = axis_words(c, c.axes - 1)
     folded = p.folded.equals(1)
-    width = k.select(folded, count, item.extent(p.axes - 1))
+    width = k.select(folded, count, item.extent(c.axes - 1))
     with k.loop(0, count // width) as part, k.loop(0, 4) as quarter:
-        _, y, r = row_place(k, p, item, part.index)
+        _, y, r = row_place(k, c, item, part.index)
         begin = (quarter.index & 1) * half
         low = k.maximum(part.index * width, begin)
         high = k.minimum(part.index * width + width, k.select(begin > 0, count, half))
         with k.when(low < high):
-            of_set = Words(k, p.buffer("set"), SET).at(number * 2 + (quarter.index >> 1), len(SET))
+            of_set = point.sets.at(number * 2 + (quarter.index >> 1))
             at, nothing = low - part.index * width, k.constant(INT, 0)
             row = Row(
-                p, item.g, of_set, slot, nothing, nothing, nothing, high - low,
-                k.buffer(frame, 2) + (y + of_set.y + at * last.y_stride), last.y_stride,
-                k.buffer(frame, 4) + (r + of_set.r + at * last.r_stride), last.r_stride,
+                c, point, item.g, of_set, slot, nothing, nothing, nothing, high - low,
+                frame.y + (y + of_set.y + at * last.y_stride), last.y_stride,
+                frame.residual + (r + of_set.r + at * last.r_stride), last.r_stride,
             )  # fmt: skip
-            points.move_row(k, row, slot + (quarter.index * p.slot_product + (low - begin) * p.slot_pixel),
-                            p.slot_pixel)  # fmt: skip
+            points.move_row(k, row, slot + (quarter.index * p.slot_product + (low - begin) * point.slot_pixel),
+                            point.slot_pixel)  # fmt: skip
 
 
 # -- planning ------------------------------------------------------------------------------------------
@@ -419,40 +446,35 @@ def _step(r: Request, keep: list[Any]) -> Step:
     parts = thread_parts(s.threads, items, len(panel.sets), sum(cycles.values()) / cycles["products"] - 1)
     folded = patches.folds(sweep, r.y) and (r.residual is None or patches.folds(sweep, r.residual))
     in_place = _lies_together(r, sweep, planes=panel.planes)
-    values = patches.panel_words(r, sweep, panel, parts, keep)
+    common, inputs, items = patches.panel_words(r, sweep, panel, parts)
     pixel_step, entry_step = (
         (last.stride * r.x.spatial[-1], r.x.c) if in_place else (panel.pixel_bytes, panel.entry_bytes)
     )
-    values.update({
-        "folded": int(folded), "in_place": int(in_place), "source_pixel": pixel_step, "source_entry": entry_step,
-        "half_entries": plan.half_entries, "source": plan.notes - 64,
-        "v": plan.v, "v_product": plan.v_product, "v_pixel": plan.v_pixel,
-        "v_entry": plan.v_entry, "nothing": plan.nothing, "slots": plan.slots, "slot_product": plan.slot_product,
-        "slot_pixel": plan.slot_row, "slot_step": plan.slot_row, "slot_channel": arith.bytes,
-        "scale_lower": p.m // 2 * arith.bytes,
-        "inputs": words([_input_sums(r, "inputs without copies"), 0, _input_sums(r, "inputs"), 0]),
-        "results": _result_sums(r), "copies": int(max(pixel_step, entry_step) % _COLLIDING == 0),
-        "notes": plan.notes, "fused": 0,
-        "sets": len(panel.sets), "split_sets": -(-len(panel.sets) // parts), "outputs": p.m,
-        "result_bytes": r.y.itemsize, "lanes": lane,
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants, "move_out": move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
-        "plain": 0,
-    })  # fmt: skip
     weights = cache(lambda: patches.by_entry(r, sweep))  # may be a copy: made once, and only if a form is not there
     key = (arith.name, lane, tuple(panel.sets))
-    scales = values["scales"] = r.packed(("strassen scales", arith.name), lambda: strassen_weights.scales(weights()[0]))
+    scales = r.packed(("strassen scales", arith.name), lambda: strassen_weights.scales(weights()[0]))
     plain_sets = [(first + low, outputs) for first, outputs in panel.sets for low in (0, p.m // 2)]
     late = r.late(("strassen late", *key), lambda: points.late_weights(r, weights(), plain_sets))
-    values.update(packing.late_words(r, late))
-    plain = _with_sets(r, values, plain_sets, panel.entries, 1, late.weights)
-    values["plain"] = fill_words(WORDS, plain, keep)
+    move = Move(arith.accumulator, p.y, along, r.epilogue)
+    point = _point_words(r, plan, parts, move, plain_sets, panel.entries, 1, late.weights)
+    plain = ProductWords(
+        common=common, panel=inputs, point=point, folded=int(folded), in_place=int(in_place), source_pixel=pixel_step,
+        source_entry=entry_step, half_entries=plan.half_entries, source=plan.notes - 64, v=plan.v,
+        v_product=plan.v_product, v_pixel=plan.v_pixel, v_entry=plan.v_entry, nothing=plan.nothing,
+        slot_product=plan.slot_product,
+    )  # fmt: skip
     packed = r.packed(
         ("strassen", *key), lambda: strassen_weights.packed_weights(r, weights()[0], scales, panel.sets)
     )
     asks = _asks(r, sweep, plan) if parts == 1 else []
-    values = _with_sets(r, values, panel.sets, plan.half_entries, PRODUCTS, packed, asks)
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    of_scheme = _point_words(r, plan, parts, move, panel.sets, plan.half_entries, PRODUCTS, packed, asks)
+    values = StrassenWords(
+        products=replace(plain, point=of_scheme), scale_lower=p.m // 2 * arith.bytes,
+        copies=int(max(pixel_step, entry_step) % _COLLIDING == 0),
+        inputs=[_input_sums(r, "inputs without copies"), _input_sums(r, "inputs")], results=_result_sums(r),
+        scales=scales, notes=plan.notes, plain=plain, late=late_words(r, late),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
 
 
 def _asks(r: Request, sweep: Sweep, plan: _Plan) -> list[tuple[int, int]]:
@@ -477,16 +499,20 @@ def _asks(r: Request, sweep: Sweep, plan: _Plan) -> list[tuple[int, int]]:
     return found
 
 
-def _with_sets(r: Request, values: dict[str, Any], sets: Sequence[tuple[int, int]], entries: int,
-               places: int, packed: NDArray[Any], asks: Sequence[tuple[int, int]] = ()) -> dict[str, Any]:  # fmt: skip
-    """Words with those of sets of outputs, at so many places, and their packed weights."""
-    functions, records = points.set_tables(
+def _point_words(r: Request, plan: _Plan, parts: int, move: Move, sets: Sequence[tuple[int, int]], entries: int,
+                 places: int, packed: NDArray[Any], asks: Sequence[tuple[int, int]] = ()) -> PointWords:  # fmt: skip
+    """Words of sets of outputs, at so many places, and of their packed weights."""
+    functions, of_sets = points.set_tables(
         r, sets, entries, False, "channel", lambda vectors: channel_tile(r.target, vectors), (((0, 0),) * places,),
         asks=asks,
     )
-    return values | {
-        "weights": packed, "w_group": packed.nbytes, "set": words(records), "functions": words(functions),
-    }  # fmt: skip
+    count = len(plan.panel.sets)
+    return PointWords(
+        weights=packed, w_group=packed.nbytes, set_count=count, split_sets=-(-count // parts), sets=of_sets,
+        functions=functions, outputs=r.problem.m, word_bytes=r.arith.bytes, result_bytes=r.y.itemsize,
+        lanes=lanes(r.target, r.arith), fused=0, slots=plan.slots, slot_pixel=plan.slot_row, slot_step=plan.slot_row,
+        slot_channel=r.arith.bytes, tables=epilogue_tables(r), move_out=move_out_address(r, move),
+    )  # fmt: skip
 
 
 def _input_sums(r: Request, what: str) -> Address[InputSums]:

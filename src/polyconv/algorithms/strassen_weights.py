@@ -8,39 +8,60 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.packing import SOURCE, Set, bring_rows, forward_strides, run, set_words, source_words
-from polyconv.algorithms.panel import Driver, Words
-from polyconv.algorithms.program import Request, Step, address_of, fill_words
+from polyconv.algorithms.packing import (
+    Set,
+    SourceWords,
+    bring_rows,
+    forward_strides,
+    run,
+    set_words,
+    source_words,
+)
+from polyconv.algorithms.panel import Driver
+from polyconv.algorithms.program import Request, Step, address_of
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
+from polyconv.kernels.record import Function, Memory, Record, Word, filled
 from polyconv.kernels.strassen import PRODUCTS, WeightSums, weight_sums
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import unwritten, words
 
 __all__ = ["packed_weights", "scales"]
 
-_WORDS = (*SOURCE, "half", "upper", "quarter", "*scales", "scale_upper", "*firsts", "*sums")
-"""``half`` of the entries; bytes from an output's weights to those of its partner, ``upper``, and from its scale to its
-partner's; bytes of the rows of a ``quarter`` in the scratch; the first output of every set."""
+
+class SumWords(Record):
+    """The driver's words.
+
+    ``half`` of the entries; bytes from an output's weights to those of its partner, ``upper``, and from its scale to
+    its partner's; bytes of the rows of a ``quarter`` in the scratch; the first output of every set.
+    """
+
+    weights: SourceWords
+    half: Word
+    upper: Word
+    quarter: Word
+    scales: Memory
+    scale_upper: Word
+    firsts: Memory
+    sums: Function[WeightSums]
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
-    """Add the driver ``name(frame, words, item, workspace)``: an item is a pair of sets of outputs."""
+    """Add the driver to a module: an item is a pair of sets of outputs."""
     with k.function(name, Driver) as given:
-        table, number, rows = given.words, given.item, given.workspace
-        p = Words(k, table, _WORDS)
-        of_set, source, target = set_words(k, p, number)
-        scales = p.buffer("scales") + k.word(p.buffer("firsts"), number) * p.word_bytes
+        p, rows = SumWords.read(k, given.words), given.workspace
+        of_set, source, target = set_words(p.weights, given.item)
+        scales = p.scales + k.word(p.firsts, given.item) * p.weights.word_bytes
         with k.loop(0, p.half, ROW_WORDS) as entry:
             count = k.minimum(p.half - entry.index, ROW_WORDS)
             with k.loop(0, 4) as quarter:
                 # outputs of the first half with entries of both, then those of the second
                 first = entry.index + (quarter.index & 1) * p.half
                 bring_rows(
-                    k, p, of_set, source + (quarter.index >> 1) * p.upper, first, count,
+                    k, p.weights, of_set, source + (quarter.index >> 1) * p.upper, first, count,
                     rows + quarter.index * p.quarter, vector_bytes,
                 )  # fmt: skip
-            k.call(p.buffer("sums"), WeightSums(
+            k.call(p.sums, WeightSums(
                 rows, p.quarter, count, of_set.row, scales, scales + p.scale_upper,
                 target + entry.index * of_set.row, p.half * of_set.row,
             ))  # fmt: skip
@@ -65,20 +86,19 @@ def packed_weights(r: Request, w: NDArray[Any], scales: NDArray[Any], sets: Sequ
     divisors = np.ones(m + widest, w.dtype)  # lanes beyond the last output, whose weights are zeros, have some too
     np.copyto(divisors[:m], scales, where=scales > 0)
     quarter = ROW_WORDS * widest * w.itemsize
-    values = source_words(r, w[None, :, :, None], of_sets, packed)
     element, vector_lanes = arith.accumulator, lane
-    values.update({
-        "half": half, "upper": m // 2 * w.strides[0], "quarter": quarter, "scales": divisors,
-        "scale_upper": m // 2 * w.itemsize, "firsts": words([s.first for s in of_sets]),
-        "sums": address_of(
+    values = SumWords(
+        weights=source_words(r, w[None, :, :, None], of_sets, packed), half=half, upper=m // 2 * w.strides[0],
+        quarter=quarter, scales=divisors, scale_upper=m // 2 * w.itemsize, firsts=words([s.first for s in of_sets]),
+        sums=address_of(
             r, f"strassen weights {element} {lane}", "sums", WeightSums,
             lambda k, name: weight_sums(k, name, element, vector_lanes),
         ),
-    })  # fmt: skip
+    )  # fmt: skip
     vector_bytes = r.target.vector_bytes
     address = address_of(r, "strassen pack", "pack", Driver, lambda k, name: driver(k, name, vector_bytes))
     keep: list[Any] = []
-    run(r, Step(address, fill_words(_WORDS, values, keep), len(of_sets)), 4 * quarter, w.nbytes)
+    run(r, Step(address, filled(values, keep), len(of_sets)), 4 * quarter, w.nbytes)
     return packed
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
-from polyconv.algorithms.panel import Driver
+from polyconv.algorithms.panel import Common, Driver
 from polyconv.algorithms.program import (
     MOST_LISTED,
     Operand,
@@ -24,21 +24,33 @@ from polyconv.algorithms.program import (
     address_of,
     along_in,
     along_out,
-    apart_words,
-    common_words,
-    fill_words,
+    boxed_words,
+    epilogue_tables,
     listed_out_address,
     move_in_address,
     move_out_address,
-    plane_words,
+    moved_apart,
+    moved_by_planes,
     tile_addresses,
-    zeros,
 )
 from polyconv.algorithms.sweep import Bands, Sweep, bands_table
 from polyconv.algorithms.winograd_again import again
 from polyconv.algorithms.winograd_ahead import note
-from polyconv.algorithms.winograd_driver import KIND_TILES, RECORD, RUN, WORDS, BoxAgain, BoxInputs, driver
-from polyconv.algorithms.winograd_inputs import inputs
+from polyconv.algorithms.winograd_driver import (
+    BoxAgain,
+    BoxInputs,
+    EarlyWords,
+    EntryList,
+    KindTiles,
+    PhaseWords,
+    PlanesOut,
+    TileBox,
+    TileRow,
+    TileRun,
+    WinogradWords,
+    driver,
+)
+from polyconv.algorithms.winograd_inputs import inputs as bring
 from polyconv.algorithms.winograd_plan import (
     NEAR_BYTES,
     Cut,
@@ -56,6 +68,7 @@ from polyconv.algorithms.winograd_weights import packed_weights, places
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
+from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address, Signature
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import InputTransform, OutputTransform, input_transform, output_transform
@@ -118,78 +131,83 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: Address[Driver], keep:
     lane = lanes(r.target, arith)
     row_bytes, block_outputs = ROW_WORDS * arith.bytes, plan.vectors * lane
     sum_row = block_outputs * arith.bytes
-    outer_axes = len(sweep) - plan.transformed
-    box_counts = (*plan.outer, *((1, 1) if plan.transformed == 2 else (1,)))
-    cuts = ((len(plan.rows),) if plan.transformed == 2 else ()) + (len(plan.columns),)
-    counted = sweep[:outer_axes] + tuple(
-        replace(axis, out=count) for axis, count in zip(sweep[outer_axes:], cuts, strict=True)
-    )  # as decode sees them: boxes instead of outputs; a table says where they lie
-    values = common_words(r, counted, box_counts, list(plan.held), splits, keep)
-    boxes_table, records, runs, lists = _tables(r, plan)
+    common, inputs, items = _panel(r, sweep, plan, splits)
+    boxes, records, runs, lists = _tables(r, plan)
     height = channel_tile(r.target, plan.vectors)
     functions = [
-        [0, *tile_addresses(r, "channel", range(1, height + 1), last)] for last in (plan.vectors, plan.last_vectors)
+        [None, *tile_addresses(r, "channel", range(1, height + 1), last)] for last in (plan.vectors, plan.last_vectors)
     ]
     found = outer_bands(sweep, plan.transformed, len(plan.phases), group_in)
     entries, kinds = _entries(plan, found, group_in)
-    points = plan.y.n * plan.x.n
     weight_bytes, *point_weights = places(r, sweep, plan)
     transforms = {full: _input_transform(r, plan, full) for full in {phase.full for phase in plan.phases}}
-    phases = [
-        v for number, phase in enumerate(plan.phases)
-        for v in (phase.line, phase.pixel, number * plan.v_phase, transforms[phase.full], 0)
-    ]  # fmt: skip
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep[-len(p.k) :])
     packed = r.packed(
         ("winograd", arith.name, lane, plan.vectors, plan.together, plan.y, plan.x, key),
         lambda: packed_weights(r, sweep, plan),
     )
-    last = sweep[-1]
     most = again_box(plan.transformed, plan.rows, plan.columns, plan.outer)
-    again_words = direct.again_words(r, sweep, most, plan.vectors, keep)
-    values.update({
-        "panel": plan.panel, "scratch": plan.panel - 256, "total_channels": p.c, "channels": group_in,
-        "block_channels": ROW_WORDS, "unpaired": 0, "channel_bytes": arith.bytes, "row_bytes": row_bytes,
-        "block_bytes": plan.block_bytes,
-        "line_bytes": plan.line_bytes, "chunk": plan.chunk, "transformed": plan.transformed,
-        "y_lines": plan.held[-2].count if plan.transformed == 2 else 1, "y_apart": plan.rows[0].apart,
-        "x_apart": plan.columns[0].apart,
-        "tile_line": plan.rows[0].residues * plan.line_bytes, "tile_pixel": plan.columns[0].residues * row_bytes,
-        "x_residues": plan.columns[0].residues,
-        "outer_lines": math.prod(h.count for h in plan.held[:outer_axes]), "points": points,
-        "inner_points": plan.x.n, "end_row": (plan.y.n - plan.y.ends) * plan.x.n,
-        "end_column": plan.x.n - plan.x.ends, "boxes_table": words(boxes_table), "records": words(records),
-        "runs_of": words(runs), "lists": words(lists), "most_tiles": height, "tiles": plan.tiles,
-        "functions": words([v for pair in zip(*functions, strict=True) for function in pair for v in (function, 0)]),
-        "v": plan.v, "v_point": plan.v_point, "v_line": plan.v_line, "v_block": plan.v_block, "sums": plan.sums,
-        "s_point": plan.s_point, "s_row": plan.tiles * sum_row, "short": int(_has_short(plan)), "rows": plan.row_notes,
-        "sum_row": sum_row, "out": plan.out, "out_line": plan.out_line, "out_pixel": plan.columns[0].residues * sum_row,
-        "phase_count": len(plan.phases), "phases": words(phases), "bands": words(bands_table(found)),
-        "entries": words(entries), "kinds": words(kinds),
-        "weights": packed, "point_weights": words(point_weights),
-        "w_group": weight_bytes, "together": plan.together,
-        "outputs": group_out, "blocks": plan.blocks, "split_blocks": -(-plan.blocks // splits),
-        "block_outputs": block_outputs, "last_outputs": group_out - (plan.blocks - 1) * block_outputs,
-        "word_bytes": arith.bytes, "flags": plan.flags, "again": _part(r, again, BoxAgain), "again_header": plan.v,
-        "again_words": again_words, "repair": direct.repair_address(r),
-        **_early(r, sweep, plan, values["items"]), "asks": int(packed.nbytes > r.situation.near(_DRIVING_BYTES)),
-        "inputs": _part(r, inputs, BoxInputs), "narrow": int(plan.last_vectors < plan.vectors),
-        "output_transforms": words([_output_transform(r, plan, plan.vectors), 0,
-                                    _output_transform(r, plan, plan.last_vectors), 0]),
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
-        **apart_words(r, last, plan.held[-1], "c", row_bytes),
-        **(plane_words(r, sweep, plan.held, plan.line_bytes, row_bytes) if len(plan.columns) == 1 else {}),
-        **_planes_out(r, sweep, plan),
-        "move_in": move_in_address(r, Move(p.x, arith.accumulator, along_in(r, last, "c"))),
-        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)),
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    values = WinogradWords(
+        common=common, inputs=inputs, transformed=plan.transformed,
+        y_lines=plan.held[-2].count if plan.transformed == 2 else 1, y_apart=plan.rows[0].apart,
+        x_apart=plan.columns[0].apart, outer_lines=math.prod(h.count for h in plan.held[: len(plan.outer)]),
+        points=plan.y.n * plan.x.n, inner_points=plan.x.n, end_row=(plan.y.n - plan.y.ends) * plan.x.n,
+        end_column=plan.x.n - plan.x.ends, boxes=boxes, records=records, runs=runs, lists=lists,
+        functions=[function for pair in zip(*functions, strict=True) for function in pair], most_tiles=height,
+        tiles=plan.tiles, tile_line=plan.rows[0].residues * plan.line_bytes,
+        tile_pixel=plan.columns[0].residues * row_bytes, x_residues=plan.columns[0].residues,
+        v=plan.v, v_point=plan.v_point, v_line=plan.v_line, v_block=plan.v_block, sums=plan.sums,
+        s_point=plan.s_point, s_row=plan.tiles * sum_row, short=int(_has_short(plan)), rows=plan.row_notes,
+        sum_row=sum_row, out=plan.out, out_line=plan.out_line, out_pixel=plan.columns[0].residues * sum_row,
+        phase_count=len(plan.phases),
+        phases=[
+            PhaseWords(phase.line, phase.pixel, number * plan.v_phase, transforms[phase.full])
+            for number, phase in enumerate(plan.phases)
+        ],
+        bands=words(bands_table(found)), entries=words(entries), kinds=kinds, weights=packed,
+        point_weights=words(point_weights), w_group=weight_bytes, together=plan.together, outputs=group_out,
+        blocks=plan.blocks, split_blocks=-(-plan.blocks // splits), block_outputs=block_outputs,
+        last_outputs=group_out - (plan.blocks - 1) * block_outputs, word_bytes=arith.bytes,
+        narrow=int(plan.last_vectors < plan.vectors), flags=plan.flags, again=_part(r, again, BoxAgain),
+        again_header=plan.v, again_words=direct.again_words(r, sweep, most, plan.vectors),
+        repair=direct.repair_address(r), early=_early(r, sweep, plan, items),
+        asks=int(packed.nbytes > r.situation.near(_DRIVING_BYTES)), bring=_part(r, bring, BoxInputs),
+        output_transforms=[_output_transform(r, plan, vectors) for vectors in (plan.vectors, plan.last_vectors)],
+        tables=epilogue_tables(r), planes_out=_planes_out(r, sweep, plan),
+        move_out=move_out_address(r, Move(arith.accumulator, p.y, along_out(r, sweep[-1], "c"), r.epilogue)),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
 
 
-def _planes_out(r: Request, sweep: Sweep, plan: Plan) -> dict[str, Any]:
+def _panel(r: Request, sweep: Sweep, plan: Plan, splits: int) -> tuple[Common, direct.PanelWords, int]:
+    """Words of boxes and of their panels, and how many items there are.
+
+    As ``decode`` sees them axes have boxes instead of outputs; a table says where these lie.
+    """
+    p, last, both = r.problem, sweep[-1], plan.transformed == 2
+    row_bytes, outer_axes = ROW_WORDS * r.arith.bytes, len(sweep) - plan.transformed
+    cuts = ((len(plan.rows),) if both else ()) + (len(plan.columns),)
+    counted = sweep[:outer_axes] + tuple(
+        replace(axis, out=count) for axis, count in zip(sweep[outer_axes:], cuts, strict=True)
+    )
+    common, items = boxed_words(
+        r, counted, (*plan.outer, *((1, 1) if both else (1,))), plan.held, splits,
+        panel=plan.panel, scratch=plan.panel - 256,
+    )  # fmt: skip
+    common = moved_apart(common, r, last, plan.held[-1], "c", row_bytes)
+    if len(plan.columns) == 1:
+        common = moved_by_planes(common, r, sweep, plan.held, plan.line_bytes, row_bytes)
+    return common, direct.PanelWords(
+        total_channels=p.c, channels=p.c // p.groups, block_channels=ROW_WORDS, unpaired=0,
+        channel_bytes=r.arith.bytes, row_bytes=row_bytes, block_bytes=plan.block_bytes, line_bytes=plan.line_bytes,
+        chunk=plan.chunk, move_in=move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "c"))),
+    ), items  # fmt: skip
+
+
+def _planes_out(r: Request, sweep: Sweep, plan: Plan) -> PlanesOut:
     """Words with which the lines of a row of tiles leave together for planes, where they follow each other."""
     last, lane = sweep[-1], lanes(r.target, r.arith)
-    nothing = {"planes_out": 0, "places_out": words([0]), "places_bytes": 0, "move_planes_out": 0}
+    nothing = PlanesOut(0, words([0]), 0, None)
     if plan.transformed < 2 or len(plan.columns) > 1 or lane < ROW_WORDS or last.out * plan.y.m > MOST_LISTED:
         return nothing
     follow = all(o is None or o.spatial[-2] == last.out * o.spatial[-1] for o in (r.y, r.residual))
@@ -200,13 +218,13 @@ def _planes_out(r: Request, sweep: Sweep, plan: Plan) -> dict[str, Any]:
         row = vectors * lane * r.arith.bytes
         places = [line * plan.out_line + i * row for line in range(plan.y.m) for i in range(last.out)]
         tables.append([*places, *places[-1:] * lane])
-    return {
-        "planes_out": 1, "places_out": words([*tables[0], *tables[1]]), "places_bytes": 8 * len(tables[0]),
-        "move_planes_out": listed_out_address(r, Move(r.arith.accumulator, r.problem.y, "cp", r.epilogue)),
-    }  # fmt: skip
+    return PlanesOut(
+        together=1, places=words([*tables[0], *tables[1]]), places_bytes=8 * len(tables[0]),
+        move=listed_out_address(r, Move(r.arith.accumulator, r.problem.y, "cp", r.epilogue)),
+    )  # fmt: skip
 
 
-def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> dict[str, int]:
+def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> EarlyWords:
     """Words that say in which runs of bytes the inputs of an item are asked for while the item before is computed."""
     p, last = r.problem, sweep[-1]
     row = plan.held[-1].runs[0][1] * last.stride * r.x.spatial[-1]
@@ -218,19 +236,20 @@ def _early(r: Request, sweep: Sweep, plan: Plan, items: int) -> dict[str, int]:
     rows = math.prod(h.count for h in plan.held[:-1])
     calls = plan.y.n * plan.x.n * plan.blocks * -(-plan.tiles // channel_tile(r.target, plan.vectors))
     far = (p.n or 0) * p.c * math.prod(axis.inp for axis in sweep) * r.x.itemsize > r.situation.near(NEAR_BYTES)
-    return {
-        "notes": plan.notes, "item_count": items, "items_ahead": r.situation.threads,
-        "runs_a_call": -(-rows * runs // calls) if far else 0, "runs_a_row": max(1, runs), "run_step": step,
-        "run_bytes": size, "note": _part(r, note, Driver),
-    }  # fmt: skip
+    return EarlyWords(
+        notes=plan.notes, item_count=items, items_ahead=r.situation.threads,
+        runs_a_call=-(-rows * runs // calls) if far else 0, runs_a_row=max(1, runs), run_step=step,
+        run_bytes=size, note=_part(r, note, Driver),
+    )  # fmt: skip
 
 
-def _entries(plan: Plan, found: Sequence[Bands], group_in: int) -> tuple[list[int], list[int]]:
-    """Entries of the channel tiles; where those of every combination of bands and kind of point begin, and how many."""
+def _entries(plan: Plan, found: Sequence[Bands], group_in: int
+             ) -> tuple[list[int], list[EntryList]]:  # fmt: skip
+    """Entries of the channel tiles, and which of them every combination of bands and kind of point has."""
     held = plan.held[: len(found)]
     taps = math.prod(len(h.start) for h in held)
     entries: list[int] = []
-    kinds: list[int] = []
+    kinds: list[EntryList] = []
     for ranges in itertools.product(*(kinds for kinds, _ in found)):
         outer = [(0, 0)]
         for h, some in zip(held, ranges, strict=True):
@@ -245,41 +264,40 @@ def _entries(plan: Plan, found: Sequence[Bands], group_in: int) -> tuple[list[in
                     for o, tap in outer:
                         where = o * plan.v_line + number * plan.v_phase + block * plan.v_block
                         entries += (where, count, before + tap * count)
-            kinds += (at, len(entries) // 3 - at)
+            kinds.append(EntryList(at, len(entries) // 3 - at))
     return entries, kinds
 
 
-def _tables(r: Request, plan: Plan) -> tuple[list[int], list[int], list[int], list[int]]:
+def _tables(r: Request, plan: Plan) -> tuple[list[TileBox], list[TileRow], list[TileRun], list[KindTiles]]:
     """Boxes, the rows of tiles of each, the runs of a row, and for each kind of point its tiles.
 
     The tiles of a box are numbered so that those a point needs are neighbours: short row and full column,
     full both, short column, short both.  The point at infinity of an axis does without its short tiles.
     """
     most = channel_tile(r.target, plan.vectors)
-    boxes_table: list[int] = []
-    records: list[int] = []
-    runs: list[int] = []
-    lists: list[int] = []
+    boxes: list[TileBox] = []
+    records: list[TileRow] = []
+    runs: list[TileRun] = []
+    lists: list[KindTiles] = []
     runs_at = []
     for columns in plan.columns:
         here = _row_of_tiles(columns, plan.x.m, plan.columns[0].residues)
-        runs_at.append((len(runs) // len(RUN), len(here) // len(RUN)))
+        runs_at.append((len(runs), len(here)))
         runs += here
     for rows in plan.rows:
         for columns, runs_here in zip(plan.columns, runs_at, strict=True):
             ends = _class_ends(plan, rows, columns)
             of_box = _records(plan, rows, columns)
-            boxes_table += (
-                rows.first, rows.span, columns.first, columns.span, *columns.segments,
-                len(records) // len(RECORD), len(of_box) // len(RECORD), *runs_here, len(lists) // len(KIND_TILES),
-                int(ends[-1] == plan.tiles),
-            )  # fmt: skip
+            boxes.append(TileBox(
+                rows.first, rows.span, columns.first, columns.span, *columns.segments, len(records), len(of_box),
+                *runs_here, len(lists), joins=int(ends[-1] == plan.tiles),
+            ))  # fmt: skip
             records += of_box
             for low, high in ((0, 4), (0, 2), (1, 3), (1, 2)):
                 tiles = ends[high] - ends[low]
                 calls = -(-tiles // most)
-                lists += (ends[low], calls, *divmod(tiles, max(1, calls)))
-    return boxes_table, records, runs, lists
+                lists.append(KindTiles(ends[low], calls, *divmod(tiles, max(1, calls))))
+    return boxes, records, runs, lists
 
 
 def _class_ends(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
@@ -292,7 +310,7 @@ def _class_ends(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
     return [0, *itertools.accumulate(counts)]
 
 
-def _row_of_tiles(columns: Cut, m: int, pitch: int) -> list[int]:
+def _row_of_tiles(columns: Cut, m: int, pitch: int) -> list[TileRun]:
     """Runs of tiles next to each other: those of a residue, or of residues alike, whichever are fewer.
 
     Neighbours in a tile lie ``pitch`` pixels apart in the panel.
@@ -306,24 +324,24 @@ def _row_of_tiles(columns: Cut, m: int, pitch: int) -> list[int]:
         (low + pitch * sum(sizes[:i]), size, residues, 1)
         for low, residues, sizes in columns.alike for i, size in enumerate(sizes)
     ]  # fmt: skip
-    runs: list[int] = []
+    runs: list[TileRun] = []
     full = short = 0
     for pixel, size, count, step in min(by_residue, by_tile, key=len):
         if size == m:
-            runs += (pixel, full, count, step, size, 0)
+            runs.append(TileRun(pixel, full, count, step, size, short=0))
             full += count
         else:
-            runs += (pixel, short, count, step, size, 1)
+            runs.append(TileRun(pixel, short, count, step, size, short=1))
             short += count
     return runs
 
 
-def _records(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
+def _records(plan: Plan, rows: Cut, columns: Cut) -> list[TileRow]:
     """The rows of tiles of a box."""
     full_columns = columns.tiles(plan.x.m)
     short_columns = columns.tiles() - full_columns
     _, class_1, class_2, class_3, _ = _class_ends(plan, rows, columns)
-    records: list[int] = []
+    records: list[TileRow] = []
     full, short, pitch = 0, 0, plan.rows[0].residues
     for low, residues, sizes in rows.alike:
         for r in range(low, low + residues):
@@ -335,7 +353,7 @@ def _records(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
                 else:
                     tiles = short * full_columns, class_3 + short * short_columns
                     short += 1
-                records += (pitch * done + r, rows.apart * done + r, size, *tiles)
+                records.append(TileRow(pitch * done + r, rows.apart * done + r, size, *tiles))
                 done += size
     return records
 

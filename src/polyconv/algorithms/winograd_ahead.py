@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from polyconv.algorithms.panel import Driver, Words, decode, fill
-from polyconv.algorithms.winograd_driver import WORDS, place_box
+from polyconv.algorithms.panel import Driver, decode, fill
+from polyconv.algorithms.winograd_driver import WinogradWords, place_box
 from polyconv.kernels.language import INT, Buffer, Module, Value
 
 __all__ = ["note"]
@@ -15,13 +15,13 @@ def note(k: Module, name: str) -> None:
     Notes are: runs of bytes in all, runs asked for so far, then the offset of every row.
     """
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        header = workspace + p.notes
-        notes = header + p.axes * 24
+        p = WinogradWords.read(k, given.words)
+        c, early = p.common, p.early
+        header = given.workspace + early.notes
+        notes = header + c.axes * 24
         k.store(k.constant(INT, 0), notes, 8)
         k.store(k.constant(INT, 0), notes + 8, 8)
-        following = number + p.items_ahead
+        following = given.item + early.items_ahead
 
         def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
             with k.when(first_line.equals(0) & (head < end)):  # other runs of a row lie between the pixels of the first
@@ -29,8 +29,8 @@ def note(k: Module, name: str) -> None:
                 k.store(source.total(), notes + (rows * 8 + 16), 8)
                 k.store(rows + 1, notes, 8)
 
-        with k.when(following < p.item_count):
-            item = decode(k, p, following, header)
+        with k.when(following < early.item_count):
+            item = decode(k, c, following, header)
             place_box(k, p, item, header)
-            fill(k, p, item, k.buffer(frame, 0), k.constant(INT, 0), put)
-            k.store(k.word(notes) * p.runs_a_row, notes, 8)
+            fill(k, c, item, given.frame.x, k.constant(INT, 0), put)
+            k.store(k.word(notes) * early.runs_a_row, notes, 8)

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, winograd_rows
-from polyconv.algorithms.direct import DirectBox
+from polyconv.algorithms.direct import DirectBox, DirectWords
 from polyconv.algorithms.grouped import (
+    WalkWords,
     block_count,
     lanes_used,
     most_rows,
@@ -30,11 +31,13 @@ from polyconv.algorithms.grouped import (
     walks_of,
 )
 from polyconv.algorithms.panel import (
-    COMMON,
+    Common,
     Driver,
+    EpilogueTables,
+    Frame,
     Item,
-    Words,
-    axis_record,
+    RowLists,
+    axis_words,
     box_rows,
     decode,
     fill,
@@ -51,9 +54,9 @@ from polyconv.algorithms.program import (
     address_of,
     along_in,
     along_out,
+    boxed_words,
     boxes,
-    common_words,
-    fill_words,
+    epilogue_tables,
     image_bytes,
     move_in_address,
     move_out_address,
@@ -61,17 +64,16 @@ from polyconv.algorithms.program import (
     planes_collide,
     row_lists,
     scheme_of,
-    zeros,
 )
 from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
-from polyconv.algorithms.winograd_rows import SCHEME, again_header, as_it_lies, in_tiles, odd_lines, of_boxes
+from polyconv.algorithms.winograd_rows import SCHEME, TilesDown, again_header, as_it_lies, in_tiles, odd_lines, of_boxes
 from polyconv.kernels.fused import Walk, of_sums
 from polyconv.kernels.grouped import ENTRY_WORDS, ColumnsIn, ColumnsOut, columns_in, columns_out
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, zero_words
+from polyconv.kernels.record import Counted, Function, Link, Memory, Record, Word, counted_words, filled
 from polyconv.kernels.signature import Address
-from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "build", "cost", "scheme", "workspace"]
 
@@ -89,27 +91,67 @@ block would be gone before the next; so many blocks are transformed side by side
 _CACHED_BYTES, _LAST_BYTES = 6 << 20, 5.0
 """Input and result beyond this come and go a vector of each pixel at a time; bytes a cycle."""
 
-WORDS = (
-    *COMMON, "lanes_used", "total_channels", "total_blocks", "item_blocks", "block_groups", "total_groups",
-    "word_bytes", "vector_bytes", "reach", "near_in", "near_out", "places", "out_y", "y_taps", "outer_lines",
-    "line_bytes", "*move_in", "*columns_in", "together", "beside", "v", "v_point", "v_line", "v_vector", "*bands",
-    "*lists", "*entries", "*tiles", "table_words", "*weights", "w_block", "w_point", "sums", "s_point", "sums_vector",
-    "*columns_out", "y_row", "r_row", "out", "out_line", "*move_out", "*bias", "*scale", "*constants", "again",
-    "*again_words", "again_blocks", "*repair",
-)  # fmt: skip
-"""The driver's words.  ``tiles`` holds two tables, of boxes and of those cut short along the last axis: a count, then
-(first pixel, times, function) of every walk of a row."""
+
+class GroupWords(Record):
+    """The driver's words.
+
+    ``tiles`` holds two tables, of boxes and of those cut short along the last axis: the walks of a row.
+    """
+
+    common: Common
+    lanes_used: Word
+    total_channels: Word
+    total_blocks: Word
+    item_blocks: Word
+    block_groups: Word
+    total_groups: Word
+    word_bytes: Word
+    vector_bytes: Word
+    reach: Word
+    near_in: Word
+    near_out: Word
+    down: TilesDown
+    outer_lines: Word
+    line_bytes: Word
+    move_in: Function[MoveIn]
+    columns_in: Function[ColumnsIn]
+    together: Word
+    beside: Word
+    v: Word
+    v_point: Word
+    v_line: Word
+    v_vector: Word
+    rows: RowLists
+    tiles: Counted[WalkWords]
+    table_words: Word
+    weights: Memory
+    w_block: Word
+    w_point: Word
+    sums: Word
+    s_point: Word
+    sums_vector: Word
+    columns_out: Function[ColumnsOut]
+    y_row: Word
+    r_row: Word
+    out: Word
+    out_line: Word
+    move_out: Function[MoveOut]
+    tables: EpilogueTables
+    again: Word
+    again_words: Link[DirectWords]
+    again_blocks: Word
+    repair: Function[DirectBox]
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module: rows of tiles, of some blocks of groups."""
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
+        frame, workspace = given.frame, given.workspace
+        p = GroupWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
         first = item.g * p.item_blocks
-        rows = box_rows(k, p, item, 2)
-        flag = workspace + p.axes * 24
+        rows = box_rows(k, p.common, item, 2)
+        flag = workspace + p.common.axes * 24
         blocks = k.minimum(p.item_blocks, p.total_blocks - first)
         with k.loop(0, blocks, p.together) as some:  # what is done again, if anything
             end = k.minimum(some.index + p.together, blocks)
@@ -117,53 +159,53 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             with k.loop(some.index, end, p.beside) as block:
                 absolute, vectors = first + block.index, k.minimum(p.beside, end - block.index)
                 channels = k.minimum(p.lanes_used, p.total_channels - absolute * p.lanes_used)
-                x = k.buffer(frame, 0)
+                x = frame.x
                 _transform_inputs(k, p, item, x, workspace, block.index, vectors, channels, vector_bytes)
                 with k.loop(0, rows) as row:
                     with k.loop(0, vectors) as v:
                         _multiply(k, p, item, workspace, absolute + v.index, v.index, row.index)
                     _back(k, p, item, frame, workspace, block.index, absolute, vectors, channels, row.index, flag)
             with k.when(k.word(flag) > 0):
-                header = again_header(k, p, item, workspace)
+                header = again_header(k, p.common, p.down, item, workspace, workspace + p.again)
                 begins, past = (first + some.index) * p.block_groups, (first + end) * p.block_groups
                 with k.loop(begins, k.minimum(past, p.total_groups)) as group:
-                    k.call(p.buffer("repair"), DirectBox(
-                        frame, p.buffer("again_words"), header, item.n, group.index, 0,
+                    k.call(p.repair, DirectBox(
+                        frame, p.again_words, header, item.n, group.index, 0,
                         p.again_blocks,
                     ))  # fmt: skip
 
 
-def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, block: Value, vectors: Value,
+def _transform_inputs(k: Module, p: GroupWords, item: Item, x: Buffer, workspace: Buffer, block: Value, vectors: Value,
                       channels: Value, vector_bytes: int) -> None:  # fmt: skip
     """All lines of some blocks."""
-    y, last = axis_record(k, p, p.axes - 2), axis_record(k, p, p.axes - 1)
+    y, last = axis_words(p.common, p.common.axes - 2), axis_words(p.common, p.common.axes - 1)
     beside = block * p.lanes_used
-    panel, near = workspace + p.panel, p.near_in.equals(1)
+    panel, near = workspace + p.common.panel, p.near_in.equals(1)
     with k.when(p.near_in.equals(0)):
         _bring(k, p, item, x, panel, beside, channels, vector_bytes)
-    start = p.x_base + item.n * p.x_n + item.g * p.x_g + beside * p.x_c
-    pixels, at = item.extent(p.axes - 1) + p.reach, item.origin(p.axes - 1)
+    start = p.common.x_base + item.n * p.common.x_n + item.g * p.common.x_g + beside * p.common.x_c
+    pixels, at = item.extent(p.common.axes - 1) + p.reach, item.origin(p.common.axes - 1)
     head = k.minimum(k.maximum(0 - at, 0), pixels)
     end = k.maximum(k.minimum(last.inp - at, pixels), head)
-    first = item.origin(p.axes - 2)
+    first = item.origin(p.common.axes - 2)
     with k.loop(0, p.outer_lines) as line:
         target = workspace + (p.v + line.index * p.v_line)
         with k.when(near):
-            offset, inside = line_place(k, p, item, line.index, start, 2)
+            offset, inside = line_place(k, p.common, item, line.index, start, 2)
             there = k.select(inside.equals(1), end, head)
-            k.call(p.buffer("columns_in"), ColumnsIn(
+            k.call(p.columns_in, ColumnsIn(
                 x + (offset + first * y.x_stride + (at + head) * last.x_stride), y.x_stride,
-                last.x_stride, p.lanes_used * p.x_c, target, p.v_point, p.v_vector, vectors, channels, head, there,
-                pixels, 0 - first, k.minimum(y.inp - first, p.y_taps),
+                last.x_stride, p.lanes_used * p.common.x_c, target, p.v_point, p.v_vector, vectors, channels, head,
+                there, pixels, 0 - first, k.minimum(y.inp - first, p.down.y_taps),
             ))  # fmt: skip
         with k.when(near, otherwise=True):
-            k.call(p.buffer("columns_in"), ColumnsIn(
-                panel + line.index * (p.y_taps * p.line_bytes), p.line_bytes, p.vector_bytes, 0,
-                target, p.v_point, 0, 1, channels, 0, pixels, pixels, 0, p.y_taps,
+            k.call(p.columns_in, ColumnsIn(
+                panel + line.index * (p.down.y_taps * p.line_bytes), p.line_bytes, p.vector_bytes, 0,
+                target, p.v_point, 0, 1, channels, 0, pixels, pixels, 0, p.down.y_taps,
             ))  # fmt: skip
 
 
-def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, beside: Value, channels: Value,
+def _bring(k: Module, p: GroupWords, item: Item, x: Buffer, panel: Buffer, beside: Value, channels: Value,
            vector_bytes: int) -> None:  # fmt: skip
     """Copy the inputs of a block into lines of pixels."""
     words_of_4 = vector("i32", vector_bytes // 4)
@@ -173,69 +215,70 @@ def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, beside: Va
         zero_words(k, target, (head * vector_bytes) >> 2, words_of_4)
         zero_words(k, target + end * vector_bytes, ((count - end) * vector_bytes) >> 2, words_of_4)
         with k.when(head < end):
-            k.call(p.buffer("move_in"), MoveIn(
-                source, axis_record(k, p, p.axes - 1).x_stride, p.x_c,
-                target + head * vector_bytes, p.vector_bytes, p.word_bytes, end - head, channels, p.zero_point,
+            k.call(p.move_in, MoveIn(
+                source, axis_words(p.common, p.common.axes - 1).x_stride, p.common.x_c,
+                target + head * vector_bytes, p.vector_bytes, p.word_bytes, end - head, channels, p.common.zero_point,
             ))  # fmt: skip
 
-    fill(k, p, item, x, beside, put)
+    fill(k, p.common, item, x, beside, put)
 
 
-def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, block: Value, beside: Value, row: Value) -> None:
+def _multiply(k: Module, p: GroupWords, item: Item, workspace: Buffer, block: Value, beside: Value, row: Value) -> None:
     """The products of a block, for a row of the outer axes."""
-    line, _, _ = row_place(k, p, item, row)
-    entries, count = row_entries(k, p, item, row, 2)
-    v = workspace + (p.v + line // p.y_taps * p.v_line + beside * p.v_vector)
+    line, _, _ = row_place(k, p.common, item, row)
+    entries, count = row_entries(k, p.common, p.rows, item, row, 2)
+    v = workspace + (p.v + line // p.down.y_taps * p.v_line + beside * p.v_vector)
     sums = workspace + (p.sums + beside * p.sums_vector)
-    weights = p.buffer("weights") + block * p.w_block
-    short = item.extent(p.axes - 1) < axis_record(k, p, p.axes - 1).block
-    table = p.buffer("tiles") + k.select(short, p.table_words * 8, 0)
-    with k.loop(0, _points(k, p, item)) as point, k.loop(0, k.word(table)) as tile:
-        place = table + 8 + tile.index * 32
-        first, times = k.word(place) * p.vector_bytes, k.word(place, 1)
-        k.call(k.buffer(place, 2), Walk(
+    weights = p.weights + block * p.w_block
+    short = item.extent(p.common.axes - 1) < axis_words(p.common, p.common.axes - 1).block
+    table = p.tiles + k.select(short, p.table_words * 8, 0)
+    with k.loop(0, _points(k, p, item)) as point, k.loop(0, table.count) as tile:
+        walk = table.at(tile.index)
+        first, times = walk.first * p.vector_bytes, walk.times
+        k.call(walk.function, Walk(
             v + (point.index * p.v_point + first), p.vector_bytes, entries, count,
             weights + point.index * p.w_point, sums + (point.index * p.s_point + first), p.vector_bytes,
-            workspace, 0, times, p.lanes_used, p.buffer("bias"), p.buffer("scale"), p.buffer("constants"), workspace,
+            workspace, 0, times, p.lanes_used, p.tables.bias, p.tables.scale, p.tables.constants, workspace,
         ))  # fmt: skip
 
 
-def _lines(k: Module, p: Words, item: Item) -> Value:
+def _lines(k: Module, p: GroupWords, item: Item) -> Value:
     """Lines of outputs."""
-    return k.minimum(p.places, p.out_y - item.first(p.axes - 2) * p.places)
+    return k.minimum(p.down.places, p.down.out_y - item.first(p.common.axes - 2) * p.down.places)
 
 
-def _points(k: Module, p: Words, item: Item) -> Value:
+def _points(k: Module, p: GroupWords, item: Item) -> Value:
     """Points: the one at infinity is that of the last line alone."""
-    return p.y_taps - k.select(_lines(k, p, item) < p.places, 1, 0)
+    return p.down.y_taps - k.select(_lines(k, p, item) < p.down.places, 1, 0)
 
 
-def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, block: Value, absolute: Value,
+def _back(k: Module, p: GroupWords, item: Item, frame: Frame, workspace: Buffer, block: Value, absolute: Value,
           vectors: Value, channels: Value, row: Value, flag: Buffer) -> None:  # fmt: skip
     """Results of a row of the outer axes."""
-    last, pixels, valid = axis_record(k, p, p.axes - 1), item.extent(p.axes - 1), _lines(k, p, item)
-    _, y_row, r_row = row_place(k, p, item, row)
+    last, pixels, valid = axis_words(p.common, p.common.axes - 1), item.extent(p.common.axes - 1), _lines(k, p, item)
+    _, y_row, r_row = row_place(k, p.common, item, row)
     beside = block * p.lanes_used
-    y, r = k.buffer(frame, 2) + (y_row + beside * p.y_c), k.buffer(frame, 4) + (r_row + beside * p.r_c)
+    y, r = frame.y + (y_row + beside * p.common.y_c), frame.residual + (r_row + beside * p.common.r_c)
     of_block = absolute * p.lanes_used * p.word_bytes
-    bias, scale, constants = p.buffer("bias") + of_block, p.buffer("scale") + of_block, p.buffer("constants")
+    bias, scale, constants = p.tables.bias + of_block, p.tables.scale + of_block, p.tables.constants
     sums, near = workspace + p.sums, p.near_out.equals(1)
     with k.when(near):
-        k.call(p.buffer("columns_out"), ColumnsOut(
-            sums, p.s_point, p.sums_vector, y, p.y_row, last.y_stride, p.lanes_used * p.y_c,
-            vectors, channels, p.lanes_used, pixels, valid, bias, r, p.r_row, last.r_stride, p.r_c, constants, flag,
+        k.call(p.columns_out, ColumnsOut(
+            sums, p.s_point, p.sums_vector, y, p.y_row, last.y_stride, p.lanes_used * p.common.y_c,
+            vectors, channels, p.lanes_used, pixels, valid, bias, r, p.r_row, last.r_stride, p.common.r_c, constants,
+            flag,
         ))  # fmt: skip
     with k.when(near, otherwise=True):
         out = workspace + p.out
-        k.call(p.buffer("columns_out"), ColumnsOut(
+        k.call(p.columns_out, ColumnsOut(
             sums, p.s_point, 0, out, p.out_line, p.vector_bytes, 0, 1, channels, 0, pixels,
             valid, bias, workspace, 0, 0, 0, constants, flag,
         ))  # fmt: skip
         with k.loop(0, valid) as i:
-            k.call(p.buffer("move_out"), MoveOut(
+            k.call(p.move_out, MoveOut(
                 out + i.index * p.out_line, p.vector_bytes, p.word_bytes, y + i.index * p.y_row,
-                last.y_stride, p.y_c, pixels, channels, bias, scale, r + i.index * p.r_row, last.r_stride, p.r_c,
-                constants,
+                last.y_stride, p.common.y_c, pixels, channels, bias, scale, r + i.index * p.r_row, last.r_stride,
+                p.common.r_c, constants,
             ))  # fmt: skip
 
 
@@ -381,42 +424,37 @@ def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -
     ]  # fmt: skip
     functions, most = tile_functions(r, of_sums(arith.name), group), most_rows(r.target, group)
     tables = [walks_of(functions, pixels, most) for pixels in (plan.box[-1], last.out % plan.box[-1])]
-    longest = 1 + max(len(t) for t in tables)
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
         ("winograd_groups", arith.name, lanes(r.target, arith), key),
         lambda: _packed_weights(r.weights(sweep), last.taps, lanes(r.target, arith)),
     )
     blocked = replace(r, situation=replace(r.situation, problem=of_blocks(p, used, blocks)))
-    values = common_words(blocked, in_tiles(sweep), plan.box, list(plan.held), 1, keep, plan.blocks)
+    common, items = boxed_words(
+        blocked, in_tiles(sweep), plan.box, plan.held, block_groups=plan.blocks, panel=plan.panel
+    )
     y_row, r_row = (0 if o is None else o.spatial[-2] * sweep[-2].out_step for o in (r.y, r.residual))
-    values.update({
-        "panel": plan.panel, "scratch": 0, "lanes_used": used, "total_channels": p.c, "total_blocks": blocks,
-        "item_blocks": plan.blocks, "block_groups": used // group, "total_groups": p.groups, "word_bytes": arith.bytes,
-        "vector_bytes": pixel, "reach": plan.held[-1].count - plan.box[-1], "near_in": int(near_in),
-        "near_out": int(near_out), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
-        "outer_lines": math.prod(h.count for h in plan.held[:-2]), "line_bytes": plan.line_bytes,
-        "move_in": 0 if near_in else move_in_address(r, move_in),
-        "columns_in": _columns(
-            r, move_in if near_in else Move(arith.name, arith.accumulator, "cc"), beside > 1, ColumnsIn
-        ),
-        "together": together, "beside": beside,
-        "v": plan.v, "v_point": plan.v_point, "v_line": v_line,
-        "v_vector": math.prod(h.count for h in plan.held[:-2]) * v_line, "sums_vector": SCHEME.n * plan.s_point,
-        **row_lists(sweep[:-2], entries, ENTRY_WORDS),
-        "tiles": words([v for t in tables for v in (len(t) // 4, *t, *[0] * (longest - 1 - len(t)))]),
-        "table_words": longest, "weights": packed, "w_block": SCHEME.n * taps * of_tap, "w_point": taps * of_tap,
-        "sums": plan.sums, "s_point": plan.s_point,
-        "columns_out": _columns(
-            r, move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue()), beside > 1, ColumnsOut
-        ),
-        "y_row": y_row, "r_row": r_row, "out": plan.out, "out_line": plan.out_line,
-        "move_out": 0 if near_out else move_out_address(r, move_out),
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
-        "again": plan.panel, "repair": direct.repair_address(r), "again_blocks": 1,
-        "again_words": direct.again_words(r, sweep, (*plan.box[:-2], SCHEME.m, plan.box[-1]), 1, keep),
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+    columns_in = _columns(r, move_in if near_in else Move(arith.name, arith.accumulator, "cc"), beside > 1, ColumnsIn)
+    columns_out = _columns(
+        r, move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue()), beside > 1, ColumnsOut
+    )
+    values = GroupWords(
+        common=common, lanes_used=used, total_channels=p.c, total_blocks=blocks, item_blocks=plan.blocks,
+        block_groups=used // group, total_groups=p.groups, word_bytes=arith.bytes, vector_bytes=pixel,
+        reach=plan.held[-1].count - plan.box[-1], near_in=int(near_in), near_out=int(near_out),
+        down=TilesDown(SCHEME.m, sweep[-2].out, SCHEME.n), outer_lines=math.prod(h.count for h in plan.held[:-2]),
+        line_bytes=plan.line_bytes, move_in=None if near_in else move_in_address(r, move_in), columns_in=columns_in,
+        together=together, beside=beside, v=plan.v, v_point=plan.v_point, v_line=v_line,
+        v_vector=math.prod(h.count for h in plan.held[:-2]) * v_line,
+        rows=row_lists(sweep[:-2], entries, ENTRY_WORDS), tiles=tables,
+        table_words=counted_words(WalkWords, tables), weights=packed, w_block=SCHEME.n * taps * of_tap,
+        w_point=taps * of_tap, sums=plan.sums, s_point=plan.s_point, sums_vector=SCHEME.n * plan.s_point,
+        columns_out=columns_out, y_row=y_row, r_row=r_row, out=plan.out, out_line=plan.out_line,
+        move_out=None if near_out else move_out_address(r, move_out), tables=epilogue_tables(r), again=plan.panel,
+        again_words=direct.again_words(r, sweep, (*plan.box[:-2], SCHEME.m, plan.box[-1]), 1), again_blocks=1,
+        repair=direct.repair_address(r),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
 
 
 Columns = TypeVar("Columns", ColumnsIn, ColumnsOut)

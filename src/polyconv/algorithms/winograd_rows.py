@@ -20,13 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct, packing
-from polyconv.algorithms.direct import DirectBox
+from polyconv.algorithms.direct import DirectBox, DirectWords
 from polyconv.algorithms.panel import (
-    COMMON,
+    Common,
     Driver,
+    EpilogueTables,
+    Frame,
     Item,
-    Words,
-    axis_record,
+    RowLists,
+    axis_words,
     box_rows,
     decode,
     fill,
@@ -43,9 +45,9 @@ from polyconv.algorithms.program import (
     address_of,
     along_in,
     along_out,
+    boxed_words,
     boxes,
-    common_words,
-    fill_words,
+    epilogue_tables,
     image_bytes,
     is_fusible,
     move_out_address,
@@ -54,7 +56,6 @@ from polyconv.algorithms.program import (
     row_lists,
     scheme_of,
     transform_refusal,
-    zeros,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.dtypes import DTYPES
@@ -62,6 +63,7 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Epilogue, Move, MoveOut, zero_words
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Callees, Function, Link, Memory, Record, Word, filled, word_count, words_of
 from polyconv.kernels.rows import (
     ENTRY_WORDS,
     RowsApart,
@@ -109,33 +111,93 @@ _FAR_BYTES = 8 << 20
 _MOST_CHANNELS = 64
 """Channels of a group: with more, lanes of channels are full and ``winograd`` has less products."""
 
-WORDS = (
-    *COMMON,
-    "total_groups", "item_groups", "group_in", "group_out", "word_bytes", "lanes", "pitch", "reach", "outer_lines",
-    "near_in", "near_out", "places", "out_y", "y_taps", "y_lines", "channel_bytes", "*move_in",
-    "*transform_in", "v", "v_point", "v_line", "v_channel",
-    "*bands", "*lists", "*entries", "most_vectors", "vector_bytes", "*tiles", "tile_count", "tile_words", "*weights",
-    "w_group", "sums", "s_point", "s_channel", "points", "*transform_out", "y_row", "r_row",
-    "out", "out_line", "out_row", "out_channel", "*move_out", "*bias", "*scale", "*constants",
-    "flags", "again", "*again_words", "again_blocks", "*repair",
-)  # fmt: skip
+
+class TilesDown(Record):
+    """Tiles of the axis before the last: lines of outputs with a place in one, all there are, and lines of inputs."""
+
+    places: Word
+    out_y: Word
+    y_taps: Word
+
+
+class TileWords(Record):
+    """A tile of output channels: its first, bytes before its weights, and of them at a point.
+
+    Behind these stand its functions of 1, 2, ... vectors.
+    """
+
+    first: Word
+    weights: Word
+    point: Word
+
+
+class RowWords(Record):
+    """The driver's words."""
+
+    common: Common
+    total_groups: Word
+    item_groups: Word
+    group_in: Word
+    group_out: Word
+    word_bytes: Word
+    lanes: Word
+    pitch: Word
+    reach: Word
+    outer_lines: Word
+    near_in: Word
+    near_out: Word
+    down: TilesDown
+    y_lines: Word
+    channel_bytes: Word
+    move_in: Function[RowsApart]
+    transform_in: Function[RowsIn]
+    v: Word
+    v_point: Word
+    v_line: Word
+    v_channel: Word
+    rows: RowLists
+    most_vectors: Word
+    vector_bytes: Word
+    tiles: Memory
+    tile_count: Word
+    tile_words: Word
+    weights: Memory
+    w_group: Word
+    sums: Word
+    s_point: Word
+    s_channel: Word
+    points: Word
+    transform_out: Function[RowsOut]
+    y_row: Word
+    r_row: Word
+    out: Word
+    out_line: Word
+    out_row: Word
+    out_channel: Word
+    move_out: Function[MoveOut]
+    tables: EpilogueTables
+    flags: Word
+    again: Word
+    again_words: Link[DirectWords]
+    again_blocks: Word
+    repair: Function[DirectBox]
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
     with k.function(name, Driver) as given:
-        frame, table, number, workspace = given.frame, given.words, given.item, given.workspace
-        p = Words(k, table, WORDS)
-        item = decode(k, p, number, workspace)
+        frame, workspace = given.frame, given.workspace
+        p = RowWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
         first = item.g * p.item_groups
         groups = k.minimum(p.item_groups, p.total_groups - first)
         with k.when(p.near_in.equals(0)):
-            _bring(k, p, item, k.buffer(frame, 0), workspace + p.panel, groups, vector_bytes)
-        rows = box_rows(k, p, item, 2)
+            _bring(k, p, item, frame.x, workspace + p.common.panel, groups, vector_bytes)
+        rows = box_rows(k, p.common, item, 2)
         with k.loop(0, groups) as group:
             flag = workspace + (p.flags + group.index * 8)
             k.store(k.constant(INT, 0), flag, 8)
-            _transform_inputs(k, p, item, k.buffer(frame, 0), workspace, group.index)
+            _transform_inputs(k, p, item, frame.x, workspace, group.index)
             with k.loop(0, rows) as row:
                 _multiply(k, p, item, workspace, first + group.index, row.index)
                 _back(k, p, item, frame, workspace, group.index, first + group.index, row.index, flag)
@@ -144,131 +206,131 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         with k.loop(0, groups) as group:
             found = k.word(workspace + (p.flags + group.index * 8)) > 0
             with k.when(found):
-                header = again_header(k, p, item, workspace)
-                k.call(p.buffer("repair"), DirectBox(
-                    frame, p.buffer("again_words"), header, item.n, first + group.index, 0,
+                header = again_header(k, p.common, p.down, item, workspace, workspace + p.again)
+                k.call(p.repair, DirectBox(
+                    frame, p.again_words, header, item.n, first + group.index, 0,
                     p.again_blocks,
                 ))  # fmt: skip
 
 
-def _bring(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, groups: Value, vector_bytes: int) -> None:
+def _bring(k: Module, p: RowWords, item: Item, x: Buffer, panel: Buffer, groups: Value, vector_bytes: int) -> None:
     """Copy the inputs of a box into planes."""
     channels = groups * p.group_in
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
         target = panel + line * (p.pitch * p.word_bytes)
         with k.when(head < end):
-            k.call(p.buffer("move_in"), RowsApart(
-                source, axis_record(k, p, p.axes - 1).x_stride, p.x_c, target, p.channel_bytes,
+            k.call(p.move_in, RowsApart(
+                source, axis_words(p.common, p.common.axes - 1).x_stride, p.common.x_c, target, p.channel_bytes,
                 head, end, count, channels,
             ))  # fmt: skip
         with k.when(head < end, otherwise=True), k.loop(0, channels) as c:
             place = target + c.index * p.channel_bytes
             zero_words(k, place, p.pitch * p.word_bytes >> 2, vector("i32", vector_bytes // 4))
 
-    fill(k, p, item, x, k.constant(INT, 0), put)
+    fill(k, p.common, item, x, k.constant(INT, 0), put)
 
 
-def _transform_inputs(k: Module, p: Words, item: Item, x: Buffer, workspace: Buffer, group: Value) -> None:
+def _transform_inputs(k: Module, p: RowWords, item: Item, x: Buffer, workspace: Buffer, group: Value) -> None:
     """All lines of a group."""
-    y, last = axis_record(k, p, p.axes - 2), axis_record(k, p, p.axes - 1)
-    start = p.x_base + item.n * p.x_n + item.g * p.x_g + group * p.group_in * p.x_c
-    pixels, at = item.extent(p.axes - 1) + p.reach, item.origin(p.axes - 1)
+    y, last = axis_words(p.common, p.common.axes - 2), axis_words(p.common, p.common.axes - 1)
+    start = p.common.x_base + item.n * p.common.x_n + item.g * p.common.x_g + group * p.group_in * p.common.x_c
+    pixels, at = item.extent(p.common.axes - 1) + p.reach, item.origin(p.common.axes - 1)
     head = k.minimum(k.maximum(0 - at, 0), pixels)
     end = k.maximum(k.minimum(last.inp - at, pixels), head)
     with k.loop(0, p.outer_lines) as line:
-        offset, inside = line_place(k, p, item, line.index, start, 2)
-        with k.loop(0, item.extent(p.axes - 2)) as t:
+        offset, inside = line_place(k, p.common, item, line.index, start, 2)
+        with k.loop(0, item.extent(p.common.axes - 2)) as t:
             target = workspace + (p.v + line.index * p.v_line + t.index * p.pitch * p.word_bytes)
-            first = item.origin(p.axes - 2) + t.index * p.places
-            bottom = k.select(inside.equals(1), k.minimum(y.inp - first, p.y_taps), 0)
+            first = item.origin(p.common.axes - 2) + t.index * p.down.places
+            bottom = k.select(inside.equals(1), k.minimum(y.inp - first, p.down.y_taps), 0)
             with k.when(p.near_in.equals(1)):
-                k.call(p.buffer("transform_in"), RowsIn(
+                k.call(p.transform_in, RowsIn(
                     x + (offset + first * y.x_stride + (at + head) * last.x_stride),
-                    y.x_stride, p.x_c, target, p.v_point, p.v_channel, p.group_in, head, end, pixels, 0 - first, bottom,
+                    y.x_stride, p.common.x_c, target, p.v_point, p.v_channel, p.group_in, head, end, pixels, 0 - first,
+                    bottom,
                 ))  # fmt: skip
             with k.when(p.near_in.equals(0)):
-                lines_before = line.index * p.y_lines + t.index * p.places
-                panel = workspace + (p.panel + group * p.group_in * p.channel_bytes)
-                k.call(p.buffer("transform_in"), RowsIn(
+                lines_before = line.index * p.y_lines + t.index * p.down.places
+                panel = workspace + (p.common.panel + group * p.group_in * p.channel_bytes)
+                k.call(p.transform_in, RowsIn(
                     panel + lines_before * (p.pitch * p.word_bytes), p.pitch * p.word_bytes,
-                    p.channel_bytes, target, p.v_point, p.v_channel, p.group_in, 0, pixels, pixels, 0, p.y_taps,
+                    p.channel_bytes, target, p.v_point, p.v_channel, p.group_in, 0, pixels, pixels, 0, p.down.y_taps,
                 ))  # fmt: skip
 
 
-def _multiply(k: Module, p: Words, item: Item, workspace: Buffer, group: Value, row: Value) -> None:
+def _multiply(k: Module, p: RowWords, item: Item, workspace: Buffer, group: Value, row: Value) -> None:
     """The products of a group, for a row of the outer axes."""
-    tall = item.extent(p.axes - 2)
-    line, _, _ = row_place(k, p, item, row * tall)
-    entries, count = row_entries(k, p, item, row, 2)
+    tall = item.extent(p.common.axes - 2)
+    line, _, _ = row_place(k, p.common, item, row * tall)
+    entries, count = row_entries(k, p.common, p.rows, item, row, 2)
     v = workspace + (p.v + line // p.y_lines * p.v_line)
-    weights = p.buffer("weights") + group * p.w_group
-    vectors = ((tall - 1) * p.pitch + item.extent(p.axes - 1) + p.lanes - 1) // p.lanes
+    weights = p.weights + group * p.w_group
+    vectors = ((tall - 1) * p.pitch + item.extent(p.common.axes - 1) + p.lanes - 1) // p.lanes
     parts = (vectors + p.most_vectors - 1) // p.most_vectors
     with k.loop(0, parts) as part, k.loop(0, p.tile_count) as tile:
         low = part.index * vectors // parts
         here = (part.index + 1) * vectors // parts - low
-        place = p.buffer("tiles") + tile.index * p.tile_words * 8
-        k.call(k.buffer(place, here * 2 + 1), RowsMultiply(
-            v + low * p.vector_bytes, p.v_point, entries, count,
-            weights + k.word(place, 1), k.word(place, 2),
-            workspace + (p.sums + k.word(place) * p.s_channel + low * p.vector_bytes), p.s_point, p.s_channel, p.points,
+        place = p.tiles + tile.index * p.tile_words * 8
+        of_tile, functions = TileWords.read(k, place), Callees(k, place, (RowsMultiply,))
+        k.call(functions.at_word(here * 2 + 1), RowsMultiply(
+            v + low * p.vector_bytes, p.v_point, entries, count, weights + of_tile.weights, of_tile.point,
+            workspace + (p.sums + of_tile.first * p.s_channel + low * p.vector_bytes), p.s_point, p.s_channel, p.points,
         ))  # fmt: skip
 
 
-def _back(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, group: Value, absolute: Value, row: Value,
-          flag: Buffer) -> None:  # fmt: skip
+def _back(k: Module, p: RowWords, item: Item, frame: Frame, workspace: Buffer, group: Value, absolute: Value,
+          row: Value, flag: Buffer) -> None:  # fmt: skip
     """Results of a row of the outer axes, or planes of them."""
-    tall, pixels = item.extent(p.axes - 2), item.extent(p.axes - 1)
+    tall, pixels = item.extent(p.common.axes - 2), item.extent(p.common.axes - 1)
     channel = absolute * p.group_out
-    bias = p.buffer("bias") + channel * p.word_bytes
+    bias = p.tables.bias + channel * p.word_bytes
     beside = group * p.group_out
     with k.loop(0, tall) as t:
-        _, y_row, r_row = row_place(k, p, item, row * tall + t.index)
+        _, y_row, r_row = row_place(k, p.common, item, row * tall + t.index)
         sums = workspace + (p.sums + t.index * p.pitch * p.word_bytes)
-        valid = k.minimum(p.places, p.out_y - (item.first(p.axes - 2) + t.index) * p.places)
+        valid = k.minimum(p.down.places, p.down.out_y - (item.first(p.common.axes - 2) + t.index) * p.down.places)
         given = sums, p.s_point, p.s_channel
         with k.when(p.near_out.equals(1)):
-            k.call(p.buffer("transform_out"), RowsOut(
-                *given, k.buffer(frame, 2) + (y_row + beside * p.y_c), p.y_row, p.y_c,
-                p.group_out, pixels, valid, bias, k.buffer(frame, 4) + (r_row + beside * p.r_c), p.r_row, p.r_c,
-                p.buffer("constants"), flag,
+            k.call(p.transform_out, RowsOut(
+                *given, frame.y + (y_row + beside * p.common.y_c), p.y_row, p.common.y_c,
+                p.group_out, pixels, valid, bias, frame.residual + (r_row + beside * p.common.r_c), p.r_row,
+                p.common.r_c, p.tables.constants, flag,
             ))  # fmt: skip
         with k.when(p.near_out.equals(0)):
-            place = p.out + beside * p.out_channel + row * p.out_row + t.index * p.places * p.out_line
-            k.call(p.buffer("transform_out"), RowsOut(
+            place = p.out + beside * p.out_channel + row * p.out_row + t.index * p.down.places * p.out_line
+            k.call(p.transform_out, RowsOut(
                 *given, workspace + place, p.out_line, p.out_channel, p.group_out, pixels,
-                valid, bias, workspace, 0, 0, p.buffer("constants"), flag,
+                valid, bias, workspace, 0, 0, p.tables.constants, flag,
             ))  # fmt: skip
 
 
-def _take_away(k: Module, p: Words, item: Item, frame: Buffer, workspace: Buffer, first: Value, groups: Value,
+def _take_away(k: Module, p: RowWords, item: Item, frame: Frame, workspace: Buffer, first: Value, groups: Value,
                rows: Value) -> None:  # fmt: skip
     """Planes of results to their places."""
-    last = axis_record(k, p, p.axes - 1)
-    tall, channel = item.extent(p.axes - 2), first * p.group_out
+    last = axis_words(p.common, p.common.axes - 1)
+    tall, channel = item.extent(p.common.axes - 2), first * p.group_out
     with k.loop(0, rows) as row, k.loop(0, tall) as t:
-        _, y_row, r_row = row_place(k, p, item, row.index * tall + t.index)
-        valid = k.minimum(p.places, p.out_y - (item.first(p.axes - 2) + t.index) * p.places)
+        _, y_row, r_row = row_place(k, p.common, item, row.index * tall + t.index)
+        valid = k.minimum(p.down.places, p.down.out_y - (item.first(p.common.axes - 2) + t.index) * p.down.places)
         with k.loop(0, valid) as i:
-            line = t.index * p.places + i.index
-            k.call(p.buffer("move_out"), MoveOut(
+            line = t.index * p.down.places + i.index
+            k.call(p.move_out, MoveOut(
                 workspace + (p.out + row.index * p.out_row + line * p.out_line), p.word_bytes,
-                p.out_channel, k.buffer(frame, 2) + (y_row + i.index * p.y_row), last.y_stride, p.y_c,
-                item.extent(p.axes - 1), groups * p.group_out, p.buffer("bias") + channel * p.word_bytes,
-                p.buffer("scale"), k.buffer(frame, 4) + (r_row + i.index * p.r_row), last.r_stride, p.r_c,
-                p.buffer("constants"),
+                p.out_channel, frame.y + (y_row + i.index * p.y_row), last.y_stride, p.common.y_c,
+                item.extent(p.common.axes - 1), groups * p.group_out, p.tables.bias + channel * p.word_bytes,
+                p.tables.scale, frame.residual + (r_row + i.index * p.r_row), last.r_stride, p.common.r_c,
+                p.tables.constants,
             ))  # fmt: skip
 
 
-def again_header(k: Module, p: Words, item: Item, workspace: Buffer) -> Buffer:
-    """The box in outputs instead of tiles, for the direct algorithm."""
-    header = workspace + p.again
+def again_header(k: Module, p: Common, down: TilesDown, item: Item, workspace: Buffer, header: Buffer) -> Buffer:
+    """Write the box in outputs instead of tiles, for the direct algorithm."""
     with k.loop(0, p.axes * 3) as word:
         k.store(k.word(workspace, word.index), header + word.index * 8, 8)
-    begins = item.first(p.axes - 2) * p.places
+    begins = item.first(p.axes - 2) * down.places
     place = header + (p.axes - 2) * 24
-    k.store(k.minimum(item.extent(p.axes - 2) * p.places, p.out_y - begins), place + 8, 8)
+    k.store(k.minimum(item.extent(p.axes - 2) * down.places, down.out_y - begins), place + 8, 8)
     k.store(begins, place + 16, 8)
     return header
 
@@ -499,17 +561,15 @@ def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -
         for tap, o in enumerate(outer)
     ]  # fmt: skip
     of_output = taps * group_in * arith.bytes  # bytes of weights of an output channel at a point
-    tiles = [
-        v for first, height in plan.heights
-        for v in (first, SCHEME.n * first * of_output, height * of_output,
-                  *(v for f in _functions(r, height)[: plan.most_vectors] for v in (f, 0)))
-    ]  # fmt: skip
+    tiles: list[int] = []
+    for first, height in plan.heights:
+        tiles += words_of(TileWords(first, SCHEME.n * first * of_output, height * of_output))
+        tiles += (v for f in _functions(r, height)[: plan.most_vectors] for v in (f, 0))
     key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
     packed = r.packed(
         ("winograd_rows", arith.name, plan.heights, key),
         lambda: _packed_weights(r.weights(sweep), last.taps, plan.heights),
     )
-    values = common_words(r, in_tiles(sweep), plan.box, list(plan.held), 1, keep, plan.groups)
     y_row, r_row = (0 if o is None else o.spatial[-2] * sweep[-2].out_step for o in (r.y, r.residual))
     outputs = (*plan.box[:-2], plan.box[-2] * SCHEME.m, plan.box[-1])
     again_vectors = min(-(-group_out // lane), 2)
@@ -517,37 +577,38 @@ def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -
         (p.n or 0) * size > r.situation.near(held)
         for size, held in zip(image_bytes(p), (_NEAR_IMAGE, _FAR_BYTES), strict=True)
     )
-    values.update({
-        "panel": plan.panel, "scratch": 0, "total_groups": p.groups, "item_groups": plan.groups,
-        "group_in": group_in, "group_out": group_out, "word_bytes": arith.bytes, "lanes": lane, "pitch": plan.pitch,
-        "reach": plan.pitch - plan.box[-1], "outer_lines": math.prod(h.count for h in plan.held[:-2]),
-        "near_in": int(near), "near_out": int(near), "places": SCHEME.m, "out_y": sweep[-2].out, "y_taps": SCHEME.n,
-        "y_lines": plan.held[-2].count, "channel_bytes": plan.channel_bytes,
-        "transform_in": _row(r, move_in, RowsIn, asks=asks_in) if near
+    common, items = boxed_words(
+        r, in_tiles(sweep), plan.box, plan.held, block_groups=plan.groups, panel=plan.panel
+    )
+    values = RowWords(
+        common=common, total_groups=p.groups, item_groups=plan.groups, group_in=group_in, group_out=group_out,
+        word_bytes=arith.bytes, lanes=lane, pitch=plan.pitch, reach=plan.pitch - plan.box[-1],
+        outer_lines=math.prod(h.count for h in plan.held[:-2]), near_in=int(near), near_out=int(near),
+        down=TilesDown(SCHEME.m, sweep[-2].out, SCHEME.n), y_lines=plan.held[-2].count,
+        channel_bytes=plan.channel_bytes, move_in=None if near else _apart(r, move_in),
+        transform_in=_row(r, move_in, RowsIn, asks=asks_in) if near
         else _row(r, Move(arith.name, arith.accumulator, "pp"), RowsIn),
-        "v": plan.v, "v_point": plan.v_point, "v_line": v_line, "v_channel": plan.v_channel,
-        **row_lists(sweep[:-2], entries, ENTRY_WORDS),
-        "most_vectors": plan.most_vectors, "vector_bytes": vector_bytes, "tiles": words(tiles),
-        "tile_count": len(plan.heights), "tile_words": 3 + 2 * plan.most_vectors, "weights": packed,
-        "w_group": SCHEME.n * group_out * of_output, "sums": plan.sums, "s_point": plan.s_point,
-        "s_channel": plan.vectors * vector_bytes, "points": SCHEME.n,
-        "transform_out": _row(r, move_out, RowsOut, asks=asks_out) if near
+        v=plan.v, v_point=plan.v_point, v_line=v_line, v_channel=plan.v_channel,
+        rows=row_lists(sweep[:-2], entries, ENTRY_WORDS), most_vectors=plan.most_vectors, vector_bytes=vector_bytes,
+        tiles=words(tiles), tile_count=len(plan.heights),
+        tile_words=word_count(TileWords) + 2 * plan.most_vectors, weights=packed,
+        w_group=SCHEME.n * group_out * of_output, sums=plan.sums, s_point=plan.s_point,
+        s_channel=plan.vectors * vector_bytes, points=SCHEME.n,
+        transform_out=_row(r, move_out, RowsOut, asks=asks_out) if near
         else _row(r, Move(arith.accumulator, arith.name, "pp", Epilogue()), RowsOut),
-        "y_row": y_row, "r_row": r_row, "out": plan.out, "out_line": plan.out_line,
-        "out_row": plan.box[-2] * SCHEME.m * plan.out_line, "out_channel": plan.out_channel,
-        "move_in": 0 if near else _apart(r, move_in), "move_out": 0 if near else move_out_address(r, move_out),
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros(), "constants": r.constants,
-        "flags": plan.flags, "again": plan.panel,
-        "repair": direct.repair_address(r), "again_words": direct.again_words(r, sweep, outputs, again_vectors, keep),
-        "again_blocks": -(-group_out // (again_vectors * lane)),
-    })  # fmt: skip
-    return Step(address, fill_words(WORDS, values, keep), values["items"])
+        y_row=y_row, r_row=r_row, out=plan.out, out_line=plan.out_line,
+        out_row=plan.box[-2] * SCHEME.m * plan.out_line, out_channel=plan.out_channel,
+        move_out=None if near else move_out_address(r, move_out), tables=epilogue_tables(r), flags=plan.flags,
+        again=plan.panel, again_words=direct.again_words(r, sweep, outputs, again_vectors),
+        again_blocks=-(-group_out // (again_vectors * lane)), repair=direct.repair_address(r),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
 
 
-Rows = TypeVar("Rows", RowsIn, RowsOut)
+Way = TypeVar("Way", RowsIn, RowsOut)
 
 
-def _row(r: Request, spec: Move, signature: type[Rows], *, asks: bool = False) -> Address[Rows]:
+def _row(r: Request, spec: Move, signature: type[Way], *, asks: bool = False) -> Address[Way]:
     """Address of the transform of a row of tiles, one way or the other."""
     lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     names = ("row", "asking")

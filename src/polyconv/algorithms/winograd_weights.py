@@ -8,14 +8,23 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.packing import SOURCE, Set, bring_rows, forward_strides, run, set_words, source_words
-from polyconv.algorithms.panel import Driver, Words
-from polyconv.algorithms.program import Request, Step, address_of, fill_words, move_in_address
+from polyconv.algorithms.packing import (
+    Set,
+    SourceWords,
+    bring_rows,
+    forward_strides,
+    run,
+    set_words,
+    source_words,
+)
+from polyconv.algorithms.panel import Driver
+from polyconv.algorithms.program import Request, Step, address_of, move_in_address
 from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.winograd_plan import Plan
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move, MoveIn
+from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import WeightTransform, weight_transform
@@ -23,13 +32,41 @@ from polyconv.runtime.arrays import unwritten, words
 
 __all__ = ["packed_weights", "places"]
 
-_PHASE = ("tap", "*transform")
-_POINT = ("first", "entering")
-_WORDS = (
-    *SOURCE,
-    "made", "made_point", "points", "outer", "outer_taps", "y_taps", "x_taps", "phase_count", "*phases",
-    "*point_table", "*before", "*place",
-)  # fmt: skip
+
+class PhaseWords(Record):
+    """A phase of the taps: the first of them, and the transform of its weights."""
+
+    tap: Word
+    transform: Function[WeightTransform]
+
+
+class StreamWords(Record):
+    """Where the weights of a point begin, and how many phases enter."""
+
+    first: Word
+    entering: Word
+
+
+class TransformWords(Record):
+    """The driver's words.
+
+    Rows are transformed into ``made``, points ``made_point`` bytes apart, and go on from there; ``before`` says for
+    every phase and point how many phases of the point come before it, or -1 where it does not enter.
+    """
+
+    weights: SourceWords
+    made: Word
+    made_point: Word
+    points: Word
+    outer: Word
+    outer_taps: Word
+    y_taps: Word
+    x_taps: Word
+    phase_count: Word
+    phases: Table[PhaseWords]
+    point_table: Table[StreamWords]
+    before: Memory
+    place: Function[MoveIn]
 
 
 def places(r: Request, sweep: Sweep, plan: Plan) -> list[int]:
@@ -51,30 +88,30 @@ def places(r: Request, sweep: Sweep, plan: Plan) -> list[int]:
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
-    """Add the driver ``name(frame, words, item, workspace)`` that transforms a block of outputs' weights."""
+    """Add the driver to a module: an item is a block of outputs' weights."""
     with k.function(name, Driver) as given:
-        table, number, rows = given.words, given.item, given.workspace
-        p = Words(k, table, _WORDS)
-        of_set, source, target = set_words(k, p, number)
+        p, rows = TransformWords.read(k, given.words), given.workspace
+        w = p.weights
+        of_set, source, target = set_words(w, given.item)
         made, row = rows + p.made, of_set.row
-        points = p.buffer("point_table") + number % p.set_count * (p.points * 16)
-        with k.loop(0, p.channels, ROW_WORDS) as c:
-            count = k.minimum(p.channels - c.index, ROW_WORDS)
-            bring_rows(k, p, of_set, source, c.index, count, rows, vector_bytes)
+        points = p.point_table + given.item % w.set_count * (p.points * 16)
+        with k.loop(0, w.channels, ROW_WORDS) as c:
+            count = k.minimum(w.channels - c.index, ROW_WORDS)
+            bring_rows(k, w, of_set, source, c.index, count, rows, vector_bytes)
             with k.loop(0, p.phase_count) as phase, k.loop(0, p.outer) as outer:
-                of_phase = Words(k, p.buffer("phases"), _PHASE).at(phase.index, len(_PHASE) + 1)
-                k.call(of_phase.buffer("transform"), WeightTransform(
+                of_phase = p.phases.at(phase.index)
+                k.call(of_phase.transform, WeightTransform(
                     rows + (outer.index * p.outer_taps + of_phase.tap) * row,
-                    p.taps * row, p.y_taps * row, p.x_taps * row, made, p.made_point, count, row,
+                    w.taps * row, p.y_taps * row, p.x_taps * row, made, p.made_point, count, row,
                 ))  # fmt: skip
                 with k.loop(0, p.points) as point:
-                    of_point = Words(k, points, _POINT).at(point.index, len(_POINT))
-                    before = k.word(p.buffer("before"), phase.index * p.points + point.index)
+                    of_point = points.at(point.index)
+                    before = k.word(p.before, phase.index * p.points + point.index)
                     at = c.index * of_point.entering * p.outer + (before * p.outer + outer.index) * count
                     with k.when(before >= 0):
-                        k.call(p.buffer("place"), MoveIn(
-                            made + point.index * p.made_point, p.word_bytes, 0,
-                            target + (of_point.first + at * row), p.word_bytes, 0, count * row // p.word_bytes, 1, 0,
+                        k.call(p.place, MoveIn(
+                            made + point.index * p.made_point, w.word_bytes, 0,
+                            target + (of_point.first + at * row), w.word_bytes, 0, count * row // w.word_bytes, 1, 0,
                         ))  # fmt: skip
 
 
@@ -101,21 +138,19 @@ def packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
         width = min(plan.vectors, -(-(m - first) // lane)) * lane
         sets.append(Set(first, min(width, m - first), width, 0, of_group))
     transforms = {counts: _weight_transform(r, plan, counts) for counts in {phase.counts for phase in plan.phases}}
-    phases = [(phase.taps[0] * wide + phase.taps[1], transforms[phase.counts], 0) for phase in plan.phases]
+    phases = [PhaseWords(phase.taps[0] * wide + phase.taps[1], transforms[phase.counts]) for phase in plan.phases]
     of_points = zip(begins, itertools.cycle(plan.point_phases), strict=False)
     made, made_point = ROW_WORDS * taps * row, (ROW_WORDS * row // 64 | 1) * 64
-    values = source_words(r, w, sets, packed)
-    values.update({
-        "made": made, "made_point": made_point, "points": points, "outer": outer, "outer_taps": inner,
-        "y_taps": wide * (sweep[-2].stride if plan.transformed == 2 else 1), "x_taps": sweep[-1].stride,
-        "phase_count": len(phases), "phases": words([v for phase in phases for v in phase]),
-        "point_table": words([v for first, count in of_points for v in (first, count)]),
-        "before": words(before), "place": move_in_address(r, Move(arith.name, arith.accumulator, "pp")),
-    })  # fmt: skip
+    values = TransformWords(
+        weights=source_words(r, w, sets, packed), made=made, made_point=made_point, points=points, outer=outer,
+        outer_taps=inner, y_taps=wide * (sweep[-2].stride if plan.transformed == 2 else 1), x_taps=sweep[-1].stride,
+        phase_count=len(phases), phases=phases, point_table=[StreamWords(*point) for point in of_points],
+        before=words(before), place=move_in_address(r, Move(arith.name, arith.accumulator, "pp")),
+    )  # fmt: skip
     wide_bytes = r.target.vector_bytes
     address = address_of(r, "winograd pack", "pack", Driver, lambda k, name: driver(k, name, wide_bytes))
     keep: list[Any] = []
-    step = Step(address, fill_words(_WORDS, values, keep), groups * plan.blocks)
+    step = Step(address, filled(values, keep), groups * plan.blocks)
     run(r, step, made + points * made_point, w.nbytes)
     return packed
 

@@ -20,7 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.packing import Set, packed_sets
-from polyconv.algorithms.panel import COMMON, Driver, Item, Words, axis_record, box_rows, decode, fill, row_place
+from polyconv.algorithms.panel import (
+    Common,
+    Driver,
+    EpilogueTables,
+    Item,
+    axis_words,
+    box_rows,
+    decode,
+    fill,
+    row_place,
+)
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -29,11 +39,11 @@ from polyconv.algorithms.program import (
     address_of,
     along_in,
     along_out,
+    boxed_words,
     boxes,
     bytes_between,
-    common_words,
+    epilogue_tables,
     far_cycles,
-    fill_words,
     is_fusible,
     move_in_address,
     move_out_address,
@@ -41,7 +51,6 @@ from polyconv.algorithms.program import (
     one_step,
     thread_parts,
     tile_cycles,
-    zeros,
 )  # fmt: skip
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines
 from polyconv.kernels.fused import FusedTile, of_sums
@@ -49,6 +58,8 @@ from polyconv.kernels.isa import ARITHMETIC, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_rows
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, filled, word_count, words_of
+from polyconv.kernels.signature import Address
 from polyconv.kernels.weave import WeaveTile, weave_tile
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import words
@@ -59,26 +70,85 @@ __all__ = ["applicable", "build", "cost", "workspace"]
 PANEL_BYTES = 160 << 10
 """Part of a 1 MiB second-level cache: every tile reads its part of the panel again, beside streaming weights."""
 
-_SET = ("first", "rows", "most", "whole", "edges")
-"""Words of a set of output channels: its first, how many, most vectors of a tile, and where its functions of 1, 2, ...
-vectors stand."""
 
-_PHASE = ("*weights", "w_group", "w_output", "*entries", "count", "y", "r")
-"""Words of a phase of the outer axes: weights, bytes of them of a group and of an output channel, entries, bytes to its
-results.  Then, for every outer axis, the groups that have such an output: first and end."""
+class SetWords(Record):
+    """A set of output channels: its first, how many, and most vectors of a tile.
 
-_PHASE_WORDS = len(_PHASE) + 2
+    ``whole`` and ``edges`` are the words where its functions of 0, 1, 2, ... vectors would begin.
+    """
 
-WORDS = (
-    *COMMON, "channels", "plane_bytes", "line_words", "word_bytes", "result_bytes", "lanes", "times", "taps",
-    "ahead", "ahead_bytes", "ahead_step", "first_out", "last_out", "outputs", "phases", "phase_words", "*phase",
-    "sets", "split_sets", "*set", "*functions", "flat", "row_table", "slots", "slot_channel", "y_pixel", "r_pixel",
-    "*bias", "*scale", "*constants", "*move_in", "*move_out",
-)  # fmt: skip
+    first: Word
+    rows: Word
+    most: Word
+    whole: Word
+    edges: Word
 
-_ROW = ("line", "y", "r")
-"""Words of a row of the box in a phase: words before its line of the panel, or -1 where the phase has no such row, and
-bytes to its results and its residual."""
+
+class PhaseWords(Record):
+    """A phase of the outer axes: weights, bytes of them of a group and of an output channel, entries, bytes to results.
+
+    Behind it stand, for every outer axis, the groups that have such an output: first and end.
+    """
+
+    weights: Memory
+    w_group: Word
+    w_output: Word
+    entries: Memory
+    count: Word
+    y: Word
+    r: Word
+
+
+class RowWords(Record):
+    """A row of the box in a phase: words before its line of the panel, bytes to its results and its residual.
+
+    The line is -1 where the phase has no such row.
+    """
+
+    line: Word
+    y: Word
+    r: Word
+
+
+class WovenWords(Record):
+    """The driver's words.
+
+    Every one of the ``phases`` of the outer axes takes ``phase_words`` in their table.  Results of the last axis from
+    ``first_out`` to ``last_out`` are there.  Tiles ask for ``ahead_bytes`` of each channel, from ``ahead`` on, a tile
+    for ``ahead_step`` / 256 of them.  Rows of the box are found once: the ``row_table`` in the workspace says where.
+    """
+
+    common: Common
+    channels: Word
+    plane_bytes: Word
+    line_words: Word
+    word_bytes: Word
+    result_bytes: Word
+    lanes: Word
+    times: Word
+    taps: Word
+    ahead: Word
+    ahead_bytes: Word
+    ahead_step: Word
+    first_out: Word
+    last_out: Word
+    outputs: Word
+    phases: Word
+    phase_words: Word
+    phase: Memory
+    set_count: Word
+    split_sets: Word
+    sets: Table[SetWords]
+    functions: Functions[WeaveTile]
+    flat: Word
+    row_table: Word
+    slots: Word
+    slot_channel: Word
+    y_pixel: Word
+    r_pixel: Word
+    tables: EpilogueTables
+    move_in: Function[MoveIn]
+    move_out: Function[MoveOut]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +156,8 @@ class _Turn:
     """A set of output channels in a phase of the outer axes, over the box of an item."""
 
     item: Item
-    phase: Words
-    set: Words
+    phase: PhaseWords
+    set: SetWords
     parts: Value
     share: Value
     larger: Value
@@ -99,53 +169,55 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
     with k.function(name, Driver) as given:
         frame, workspace = given.frame, given.workspace
-        p = Words(k, given.words, WORDS)
-        item = decode(k, p, given.item, workspace)
-        _pack(k, p, item, k.buffer(frame, 0), workspace + p.panel, vector_bytes)
-        rows = box_rows(k, p, item)
+        p = WovenWords.read(k, given.words)
+        c = p.common
+        item = decode(k, c, given.item, workspace)
+        _pack(k, p, item, frame.x, workspace + c.panel, vector_bytes)
+        rows = box_rows(k, c, item)
         _find_rows(k, p, item, rows, workspace + p.row_table)
-        with k.loop(0, p.axes, carry=[p.ahead + p.x_base + item.n * p.x_n + item.g * p.x_g]) as axis:
-            axis.next(axis.values[0] + item.origin(axis.index) * axis_record(k, p, axis.index).x_stride)
-        ahead = k.buffer(frame, 0) + axis.results[0]
-        flat, pixels = p.flat.equals(1), item.extent(p.axes - 1)
-        last_line, _, _ = row_place(k, p, item, rows - 1)
+        with k.loop(0, c.axes, carry=[p.ahead + c.x_base + item.n * c.x_n + item.g * c.x_g]) as axis:
+            axis.next(axis.values[0] + item.origin(axis.index) * axis_words(c, axis.index).x_stride)
+        ahead = frame.x + axis.results[0]
+        flat, pixels = p.flat.equals(1), item.extent(c.axes - 1)
+        last_line, _, _ = row_place(k, c, item, rows - 1)
         along = k.select(flat, last_line * p.line_words + pixels, pixels)
         vectors, zero = (along + p.lanes - 1) // p.lanes, k.constant(INT, 0)
-        begin = p.first_out + item.first(p.axes - 1) * p.times
+        begin = p.first_out + item.first(c.axes - 1) * p.times
         head, end = k.maximum(0 - begin, 0), k.minimum(pixels * p.times, p.last_out - begin)
         first = item.split * p.split_sets
-        last = k.minimum(first + p.split_sets, p.sets * p.phases)
+        last = k.minimum(first + p.split_sets, p.set_count * p.phases)
         with k.loop(first, last) as number:
-            phase = Words(k, p.buffer("phase") + number.index % p.phases * p.phase_words * 8, _PHASE)
-            of_set = Words(k, p.buffer("set"), _SET).at(number.index // p.phases, len(_SET))
+            phase = PhaseWords.read(k, p.phase + number.index % p.phases * p.phase_words * 8)
+            of_set = p.sets.at(number.index // p.phases)
             parts = (vectors + of_set.most - 1) // of_set.most
-            of_rows = workspace + p.row_table + (number.index % p.phases) * rows * (len(_ROW) * 8)
+            of_rows = workspace + p.row_table + (number.index % p.phases) * rows * (word_count(RowWords) * 8)
             turn = _Turn(item, phase, of_set, parts, vectors // parts, vectors % parts, of_rows, ahead)
             done = (number.index - first) * k.select(flat, 1, rows)
-            slots, panel = workspace + p.slots, workspace + p.panel
+            slots, panel = workspace + p.slots, workspace + c.panel
             with k.when(flat):
                 to = _Place(slots, p.slot_channel, p.word_bytes, slots, zero, zero, vectors * p.lanes * p.times)
                 _tiles(k, p, turn, panel, to, done)
             with k.loop(0, rows) as row:
-                here = Words(k, of_rows, _ROW).at(row.index, len(_ROW))
+                here = RowWords.at(k, of_rows, row.index)
                 at = here.line * p.word_bytes
-                y = k.buffer(frame, 2) + (here.y + of_set.first * p.y_c)
-                r = k.buffer(frame, 4) + (here.r + of_set.first * p.r_c)
+                y = frame.y + (here.y + of_set.first * c.y_c)
+                r = frame.residual + (here.r + of_set.first * c.r_c)
                 with k.when((here.line >= 0) & p.flat.equals(0)):
-                    _tiles(k, p, turn, panel + at, _Place(y, p.y_c, p.result_bytes, r, p.r_c, head, end),
+                    _tiles(k, p, turn, panel + at, _Place(y, c.y_c, p.result_bytes, r, c.r_c, head, end),
                            done + row.index)  # fmt: skip
                 with k.when((here.line >= 0) & flat):
                     bias, scale, constants = _tables(p, turn)
-                    k.call(p.buffer("move_out"), MoveOut(
+                    k.call(p.move_out, MoveOut(
                         slots + (at * p.times + head * p.word_bytes), p.word_bytes,
-                        p.slot_channel, y + head * p.y_pixel, p.y_pixel, p.y_c, end - head, of_set.rows, bias, scale,
-                        r + head * p.r_pixel, p.r_pixel, p.r_c, constants,
+                        p.slot_channel, y + head * p.y_pixel, p.y_pixel, c.y_c, end - head, of_set.rows, bias, scale,
+                        r + head * p.r_pixel, p.r_pixel, c.r_c, constants,
                     ))  # fmt: skip
 
 
-def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
+def _pack(k: Module, p: WovenWords, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
     """Fill the panel."""
-    pixel_step = axis_record(k, p, p.axes - 1).x_stride
+    c = p.common
+    pixel_step = axis_words(c, c.axes - 1).x_stride
     words_of_4 = vector("i32", vector_bytes // 4)
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
@@ -155,36 +227,38 @@ def _pack(k: Module, p: Words, item: Item, x: Buffer, panel: Buffer, vector_byte
                 size = ((stop - begin) * p.word_bytes) >> 2
                 zero_rows(k, target + begin * p.word_bytes, p.plane_bytes, p.channels, size, words_of_4)
         with k.when(end > head):
-            k.call(p.buffer("move_in"), MoveIn(
-                source, pixel_step, p.x_c, target + head * p.word_bytes, p.word_bytes,
-                p.plane_bytes, end - head, p.channels, p.zero_point,
+            k.call(p.move_in, MoveIn(
+                source, pixel_step, c.x_c, target + head * p.word_bytes, p.word_bytes,
+                p.plane_bytes, end - head, p.channels, c.zero_point,
             ))  # fmt: skip
 
-    fill(k, p, item, x, k.constant(INT, 0), put)
+    fill(k, c, item, x, k.constant(INT, 0), put)
 
 
-def _find_rows(k: Module, p: Words, item: Item, rows: Value, table: Buffer) -> None:
-    """Write the records (``_ROW``) of all rows of the box, phase by phase."""
+def _find_rows(k: Module, p: WovenWords, item: Item, rows: Value, table: Buffer) -> None:
+    """Write the ``RowWords`` of all rows of the box, phase by phase."""
+    c = p.common
     with k.loop(0, p.phases) as number, k.loop(0, rows) as row:
-        phase = Words(k, p.buffer("phase") + number.index * p.phase_words * 8, _PHASE)
-        line, y, r = row_place(k, p, item, row.index)
-        with k.loop(1, p.axes, carry=[row.index, line * p.line_words]) as back:
+        place_of_phase = p.phase + number.index * p.phase_words * 8
+        phase = PhaseWords.read(k, place_of_phase)
+        line, y, r = row_place(k, c, item, row.index)
+        with k.loop(1, c.axes, carry=[row.index, line * p.line_words]) as back:
             q, there = back.values
-            axis = p.axes - 1 - back.index
-            bounds = phase.memory + (axis * 2 + _PHASE_WORDS) * 8
+            axis = c.axes - 1 - back.index
+            bounds = place_of_phase + (axis * 2 + word_count(PhaseWords)) * 8
             low, high = k.word(bounds), k.word(bounds, 1)
             place = item.first(axis) + q % item.extent(axis)
             back.next(q // item.extent(axis), k.select((place - low).below(high - low), there, -1))
-        here = table + (number.index * rows + row.index) * (len(_ROW) * 8)
+        here = table + (number.index * rows + row.index) * (word_count(RowWords) * 8)
         k.store(back.results[1], here, 8)
         k.store(y + phase.y, here + 8, 8)
         k.store(r + phase.r, here + 16, 8)
 
 
-def _tables(p: Words, turn: _Turn) -> tuple[Buffer, Buffer, Buffer]:
+def _tables(p: WovenWords, turn: _Turn) -> tuple[Buffer, Buffer, Buffer]:
     """Bias and scale of a turn's channels, and the constants."""
     at = (turn.item.g * p.outputs + turn.set.first) * p.word_bytes
-    return p.buffer("bias") + at, p.buffer("scale") + at, p.buffer("constants")
+    return p.tables.bias + at, p.tables.scale + at, p.tables.constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +274,13 @@ class _Place:
     end: Value
 
 
-def _tiles(k: Module, p: Words, turn: _Turn, panel: Buffer, to: _Place, walks: Value) -> None:
+def _tiles(k: Module, p: WovenWords, turn: _Turn, panel: Buffer, to: _Place, walks: Value) -> None:
     """Near-equal tiles of a turn along a line of the panel, the ``walks``-th of the item.
 
     Beside their products they ask for the inputs of a box to come, a line of every channel at a time.
     """
     item, phase, of_set = turn.item, turn.phase, turn.set
-    weights = phase.buffer("weights") + (item.g * phase.w_group + of_set.first * phase.w_output)
+    weights = phase.weights + (item.g * phase.w_group + of_set.first * phase.w_output)
     with k.loop(0, turn.parts, carry=[k.constant(INT, 0)]) as part:
         first = part.values[0] * p.lanes
         size = turn.share + k.cast("zext", part.index < turn.larger, INT)
@@ -214,9 +288,8 @@ def _tiles(k: Module, p: Words, turn: _Turn, panel: Buffer, to: _Place, walks: V
         edge = (at < to.head) | (at + along > to.end)
         asked = (walks * turn.parts + part.index) * p.ahead_step >> 8
         asks = k.select(asked < p.ahead_bytes, k.constant(INT, -1), 0)
-        k.call(k.buffer(p.buffer("functions"), k.select(edge, of_set.edges, of_set.whole) + size * 2), WeaveTile(
-            panel + first * p.word_bytes, turn.ahead + asked, asks,
-            phase.buffer("entries"), phase.count, p.taps, weights,
+        k.call(p.functions.at_word(k.select(edge, of_set.edges, of_set.whole) + size * 2), WeaveTile(
+            panel + first * p.word_bytes, turn.ahead + asked, asks, phase.entries, phase.count, p.taps, weights,
             to.y + at * to.y_bytes, to.y_channel, to.r + at * p.result_bytes, to.r_channel, to.head - at, to.end - at,
             *_tables(p, turn),
         ))  # fmt: skip
@@ -319,7 +392,7 @@ def _plan(s: Situation, *, flat: bool) -> _Plan:
         plane = (-(-(pixels + 2 * lane) * arith.bytes // 64) | 1) * 64
         panel = plane * (p.c // p.groups)
         slot = plane * times if flat else 0
-        rows = -(-8 * len(_ROW) * math.prod((*box[:-1], *p.s[:-1])) // 64) * 64
+        rows = -(-8 * word_count(RowWords) * math.prod((*box[:-1], *p.s[:-1])) // 64) * 64
         walks = 1 if flat else math.prod(box[:-1])
         along = pixels - line + box[-1] if flat else box[-1]
         return _Plan(
@@ -408,33 +481,33 @@ def build(r: Request) -> Program:
     parts = thread_parts(s.threads, items, turns, cycles["panels"] / max(1.0, cycles["products"]))
     tiles = -(-turns // parts) * plan.walks * -(-plan.vectors // max(_heights(r.target, times).values()))
     ahead = bytes_between(r, plan.sweep, plan.box)
-    values = common_words(r, plan.sweep, plan.box, list(plan.held), parts, keep)
     header = -(-(24 * len(plan.sweep)) // 64) * 64
-    values.update({
-        "panel": header, "scratch": 0, "channels": p.c // p.groups, "plane_bytes": plan.plane_bytes,
-        "line_words": plan.line_words, "word_bytes": arith.bytes, "result_bytes": r.y.itemsize, "lanes": lane,
-        "times": times, "taps": p.k[-1] // times, "ahead": s.threads * ahead, "ahead_bytes": ahead,
-        "ahead_step": min(64 << 8, (ahead << 8) // tiles), "first_out": last.first_out, "last_out": p.out[-1],
-        "outputs": p.m // p.groups, "phases": len(phases), "phase_words": len(phases[0]),
-        "phase": words(list(itertools.chain.from_iterable(phases))), "sets": len(plan.sets),
-        "split_sets": -(-turns // parts), "set": words(of_sets), "functions": words(functions), "flat": int(plan.flat),
-        "row_table": header + plan.panel, "slots": header + plan.panel + plan.rows, "slot_channel": plan.slot_channel,
-        "y_pixel": r.y.spatial[-1], "r_pixel": 0 if r.residual is None else r.residual.spatial[-1],
-        "bias": zeros() if r.bias is None else r.bias, "scale": zeros() if r.scale is None else r.scale,
-        "constants": r.constants,
-        "move_in": move_in_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p"))),
-        "move_out": move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
-    })  # fmt: skip
-    return one_step(address, fill_words(WORDS, values, keep), values["items"], plan.workspace, keep)
+    common, number = boxed_words(r, plan.sweep, plan.box, plan.held, parts, panel=header)
+    last_out = p.out[-1]
+    assert last_out is not None
+    values = WovenWords(
+        common=common, channels=p.c // p.groups, plane_bytes=plan.plane_bytes, line_words=plan.line_words,
+        word_bytes=arith.bytes, result_bytes=r.y.itemsize, lanes=lane, times=times, taps=p.k[-1] // times,
+        ahead=s.threads * ahead, ahead_bytes=ahead, ahead_step=min(64 << 8, (ahead << 8) // tiles),
+        first_out=last.first_out, last_out=last_out, outputs=p.m // p.groups, phases=len(phases),
+        phase_words=len(phases[0]), phase=words(list(itertools.chain.from_iterable(phases))),
+        set_count=len(plan.sets), split_sets=-(-turns // parts), sets=of_sets, functions=functions,
+        flat=int(plan.flat), row_table=header + plan.panel, slots=header + plan.panel + plan.rows,
+        slot_channel=plan.slot_channel, y_pixel=r.y.spatial[-1],
+        r_pixel=0 if r.residual is None else r.residual.spatial[-1], tables=epilogue_tables(r),
+        move_in=move_in_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p"))),
+        move_out=move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+    )  # fmt: skip
+    return one_step(address, filled(values, keep), number, plan.workspace, keep)
 
 
-def _set_tables(r: Request, plan: _Plan, longer: int) -> tuple[list[int], list[int]]:
-    """Functions of tiles, and a record (``_SET``) for every set of output channels."""
+def _set_tables(r: Request, plan: _Plan, longer: int) -> tuple[list[Address[WeaveTile]], list[SetWords]]:
+    """Functions of tiles, and the words of every set of output channels."""
     lane, times, f16c = lanes(r.target, r.arith), r.problem.s[-1], r.target.converts_f16
     spec = of_sums(r.arith.name) if plan.flat else FusedTile(r.arith.name, r.problem.y, r.epilogue)
-    functions: list[int] = []
+    functions: list[Address[WeaveTile]] = []
     places: dict[int, list[int]] = {}
-    records: list[int] = []
+    records: list[SetWords] = []
     for first, rows in plan.sets:
         most = _heights(r.target, times)[rows]
         if rows not in places:
@@ -448,15 +521,14 @@ def _set_tables(r: Request, plan: _Plan, longer: int) -> tuple[list[int], list[i
 
                 label = f"weave {replace(spec, edge=edge)} {rows} {times} {longer}"
                 found = kernel(label, dict.fromkeys(names, WeaveTile), build, r.target, check=r.check)
-                places[rows].append(len(functions) - 2)  # the function of n vectors is at word 2 n
-                for name in names:
-                    functions += (found[name], 0)
-        records += (first, rows, most, *places[rows])
+                places[rows].append(2 * len(functions) - 2)  # the function of n vectors is at word 2 n
+                functions += [found[name] for name in names]
+        records.append(SetWords(first, rows, most, *places[rows]))
     return functions, records
 
 
 def _phase(r: Request, plan: _Plan, phase: tuple[int, ...], keep: list[Any]) -> list[int]:
-    """The record (``_PHASE``) of a phase of the outer axes."""
+    """The words of a phase of the outer axes: ``PhaseWords``, and of every axis which groups have it."""
     p, outer = r.problem, plan.sweep[:-1]
     y = sum(at * stride for at, stride in zip(phase, r.y.spatial, strict=False))
     residual = 0 if r.residual is None else sum(at * step for at, step in zip(phase, r.residual.spatial, strict=False))
@@ -476,10 +548,11 @@ def _phase(r: Request, plan: _Plan, phase: tuple[int, ...], keep: list[Any]) -> 
     ])  # fmt: skip
     packed = r.packed(("woven", r.arith.name, r.target.level, p.k, p.s, phase), lambda: _packed(r, plan, phase))
     keep += (entries, packed)
-    return [
-        packed.ctypes.data, packed.nbytes, packed.nbytes // p.groups, packed.nbytes // p.m,
-        entries.ctypes.data, entries.nbytes, channels * len(places), y, residual, *bounds,
-    ]  # fmt: skip
+    own = PhaseWords(
+        weights=packed, w_group=packed.nbytes // p.groups, w_output=packed.nbytes // p.m, entries=entries,
+        count=channels * len(places), y=y, r=residual,
+    )  # fmt: skip
+    return [*words_of(own), *bounds]
 
 
 def _packed(r: Request, plan: _Plan, phase: tuple[int, ...]) -> NDArray[Any]:

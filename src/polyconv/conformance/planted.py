@@ -125,17 +125,17 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "group offset", "groups of input channels lie one channel too far apart",
-            _ALGORITHMS + "program", '"x_g": r.x.c * group_in', '"x_g": r.x.c * (group_in + 1)', "generic",
+            _ALGORITHMS + "program", "x_g=r.x.c * group_in", "x_g=r.x.c * (group_in + 1)", "generic",
         ),
         Fault(
             "residual pitch", "rows of the residual lie one element too far apart",
             _ALGORITHMS + "program",
-            "r.residual.spatial[a] * axis.out_step",
-            "(r.residual.spatial[a] + r.residual.itemsize) * axis.out_step", "generic",
+            "r_stride=r.residual.spatial[a] * axis.out_step",
+            "r_stride=(r.residual.spatial[a] + r.residual.itemsize) * axis.out_step", "generic",
         ),
         Fault(
             "wrong word", "channels of the residual are taken as far apart as those of the input",
-            _ALGORITHMS + "program", '"r_c": residual.c', '"r_c": r.x.c', "generic",
+            _ALGORITHMS + "program", "r_c=residual.c", "r_c=r.x.c", "generic",
         ),
         Fault(
             "stale plan", "a layer takes the program of arrays that lie otherwise",
@@ -145,7 +145,7 @@ FAULTS: dict[str, Fault] = {
         # -- one or more for every algorithm
         Fault(
             "pixel step", "pixels are taken one further apart than the stride",
-            _ALGORITHMS + "direct", "pixel_step = p.step *", "pixel_step = (p.step + 1) *", "direct",
+            _ALGORITHMS + "direct", "pixel_step = c.step *", "pixel_step = (c.step + 1) *", "direct",
         ),
         Fault(
             "last channel", "a block of output channels stores one channel too many",
@@ -157,7 +157,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "careful edge", "a weight of Inf meets the padding one pixel beyond the input",
-            _ALGORITHMS + "direct", "position.below(axis_words.inp)", "position.below(axis_words.inp + 1)", "careful",
+            _ALGORITHMS + "direct", "position.below(of_axis.inp)", "position.below(of_axis.inp + 1)", "careful",
             seen_in_check_mode=False,
         ),
         Fault(
@@ -177,8 +177,8 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "lost set", "a part of the sets of output channels is rounded down, and the last set never computed",
-            _ALGORITHMS + "patches", '"split_sets": -(-len(plan.sets) // parts)',
-            '"split_sets": max(1, len(plan.sets) // parts)', "patches",
+            _ALGORITHMS + "patches", "split_sets=-(-len(plan.sets) // parts)",
+            "split_sets=max(1, len(plan.sets) // parts)", "patches",
         ),
         Fault(
             "second half", "results of the second half of a box leave one pixel early",
@@ -192,13 +192,13 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "tile bottom", "a row of tiles reads one line beyond the input",
-            _ALGORITHMS + "winograd_rows", "k.minimum(y.inp - first, p.y_taps), 0)",
-            "k.minimum(y.inp - first + 1, p.y_taps), 0)", "winograd_rows",
+            _ALGORITHMS + "winograd_rows", "k.minimum(y.inp - first, p.down.y_taps), 0)",
+            "k.minimum(y.inp - first + 1, p.down.y_taps), 0)", "winograd_rows",
         ),
         Fault(
             "column bottom", "a column of inputs is read one line beyond the image",
-            _ALGORITHMS + "winograd_groups", "k.minimum(y.inp - first, p.y_taps),",
-            "k.minimum(y.inp - first + 1, p.y_taps),", "winograd_groups",
+            _ALGORITHMS + "winograd_groups", "k.minimum(y.inp - first, p.down.y_taps),",
+            "k.minimum(y.inp - first + 1, p.down.y_taps),", "winograd_groups",
         ),
         Fault(
             "turning back", "factors of the transform turn the other way",

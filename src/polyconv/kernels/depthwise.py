@@ -15,30 +15,55 @@ from dataclasses import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.layout import Block, Epilogue, EpilogueTables, Move, store_out
+from polyconv.kernels.record import Record, Word, at_once, word_count
 from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["ENTRY", "LIST_HEADER", "SETTINGS", "DepthwiseTile", "Slide", "depthwise_tile", "neighbours"]
-
-ENTRY = ("input", "weights", "position", "first_lane", "end_lane")
-"""Words of an entry: offsets in bytes, position along the sliding axis, lanes of pixels that are not padding (where
-an entry has several taps across the lanes: elements of the input, counted from lane 0 of the first of them)."""
+__all__ = ["LIST_HEADER", "DepthwiseTile", "Entry", "Slide", "SlideSettings", "depthwise_tile", "neighbours"]
 
 LIST_HEADER = 64
 """Bytes before the entries: a word for each kind of entry, how many there are."""
 
-SETTINGS = (
-    "x_channel", "x_step", "x_lane", "x_element", "w_channel", "y_channel", "y_step", "y_lane", "r_channel", "r_step",
-    "r_lane", "unit", "extent", "*bias", "*scale", "*constants",
-)  # fmt: skip
-"""What all calls of a step share: byte strides (``channel``: from one vector to the next where lanes are channels),
-input positions from one step to the next, input extent."""
+
+class Entry(Record):
+    """An entry: offsets in bytes, position along the sliding axis, lanes of pixels that are not padding.
+
+    Where an entry has several taps across the lanes: elements of the input, counted from lane 0 of the first of them.
+    """
+
+    input: Word
+    weights: Word
+    position: Word
+    first_lane: Word
+    end_lane: Word
+
+
+class SlideSettings(Record):
+    """What all calls of a step share: byte strides, positions from one step to the next (``unit``), input extent.
+
+    Where lanes are channels ``channel`` leads from one vector to the next.
+    """
+
+    x_channel: Word
+    x_step: Word
+    x_lane: Word
+    x_element: Word
+    w_channel: Word
+    y_channel: Word
+    y_step: Word
+    y_lane: Word
+    r_channel: Word
+    r_step: Word
+    r_lane: Word
+    unit: Word
+    extent: Word
+    tables: EpilogueTables
 
 
 class Slide(Signature):
     """A tile's outputs of ``channels`` from one on; so many lanes are ``used``; ``position``: of its first step."""
 
-    settings: Buffer
+    settings: SlideSettings
     x: Buffer
     entries: Buffer
     weights: Buffer
@@ -107,11 +132,11 @@ def neighbours(k: Module, here: Value, rest: Value, count: int, kind: Type) -> l
     return found if kind == here.type else [k.cast("bitcast", value, kind) for value in found]
 
 
-def _reader(k: Module, spec: DepthwiseTile, kind: Type, across: int, settings: dict[str, Value], first: Value,
-            end: Value, used: Mask | None) -> Callable[[Buffer], list[Value]]:  # fmt: skip
+def _reader(k: Module, spec: DepthwiseTile, kind: Type, across: int, s: SlideSettings, first: Value, end: Value,
+            used: Mask | None) -> Callable[[Buffer], list[Value]]:  # fmt: skip
     """How to load the vectors of ``across`` taps side by side; in masked tiles lanes outside first..end are 0."""
     n, size = kind.lanes, kind.element_bytes
-    lane, element = settings["x_lane"], settings["x_element"]
+    lane, element = s.x_lane, s.x_element
     pixels = used is not None and spec.lanes == "p"
 
     def loaded(place: Buffer, mask: Mask | None, kind: Type = kind) -> Value:
@@ -183,15 +208,13 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
     kind = vector(spec.element, lanes)
     channels = spec.lanes == "c"
     with k.function(name, Slide) as given:
-        settings, used, entries = given.settings, given.used, given.entries
-        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:13])}
-        bias, scale, constants = (k.buffer(settings, 13 + 2 * i) for i in range(3))
+        s, used, entries = at_once(given.settings), given.used, given.entries
         zero = k.constant(used.type, 0)
         part = vector(spec.element, lanes // spec.channels)  # lanes of one channel of pixels
         x_next, w_next, y_next, r_next = (
-            s[f"{name}_channel"] if spec.channels == 1 else s[f"{name}_channel"] / 2 for name in "xwyr"
+            step if spec.channels == 1 else step / 2 for step in (s.x_channel, s.w_channel, s.y_channel, s.r_channel)
         )
-        outward = spec.block(k, part, f16c, s["y_lane"])
+        outward = spec.block(k, part, f16c, s.y_lane)
         out_mask = k.mask(used, part.lanes) if masked else None
         dtype = DTYPES[spec.source]
         fewer = lanes // spec.repeats  # inputs of a vector
@@ -214,14 +237,15 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
         def row_of_taps(size: tuple[int, int], place: Buffer, x: Buffer, w: Buffer, totals: list[Value]) -> list[Value]:
             """One entry: every position is loaded once and multiplied for all outputs that it feeds."""
             taps, across = size
-            read = _reader(k, spec, memory, across, s, k.word(place, 3), k.word(place, 4), in_mask)
-            here, at, w = x + k.word(place), given.position + k.word(place, 2), w + k.word(place, 1)
+            entry = Entry.read(k, place)
+            read = _reader(k, spec, memory, across, s, entry.first_lane, entry.end_lane, in_mask)
+            here, at, w = x + entry.input, given.position + entry.position, w + entry.weights
             pitch = kind.bytes if channels else kind.element_bytes
             of_tap = [joined(weight, w + t * pitch, w_next)[0] for t in range(across * taps)]
             for p in range((rows - 1) * spec.stride + taps):
                 fed = [r for r in range(rows) if 0 <= p - r * spec.stride < taps]
                 following = [totals[r] for r in fed]
-                with nullcontext() if not edge else k.choice(at.below(s["extent"]), following) as inside:
+                with nullcontext() if not edge else k.choice(at.below(s.extent), following) as inside:
                     for j, value in enumerate(joined(read, here, x_next)):
                         if spec.repeats > 1:
                             value = k.shuffle(value, value, [i // spec.repeats % memory.lanes for i in range(lanes)])
@@ -232,7 +256,7 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
                         inside.next(*following)
                 for r, total in zip(fed, following if inside is None else inside.results, strict=True):
                     totals[r] = total
-                here, at = here + s["x_step"], at + s["unit"]
+                here, at = here + s.x_step, at + s.unit
             return totals
 
         step = fewer * spec.repeats if channels else spec.channels
@@ -243,15 +267,16 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
             for number, size in enumerate(spec.taps):
                 end = start + k.word(entries, number)
                 with k.loop(start, end, carry=totals) as entry:
-                    place = entries + entry.index * (8 * len(ENTRY)) + LIST_HEADER
+                    place = entries + entry.index * (8 * word_count(Entry)) + LIST_HEADER
                     entry.next(*row_of_taps(size, place, here, w, list(entry.values)))
                 totals, start = entry.results, end
-            each.next(x + s["x_channel"], w + s["w_channel"], y + s["y_channel"], other + s["r_channel"])
+            each.next(x + s.x_channel, w + s.w_channel, y + s.y_channel, other + s.r_channel)
             for total in totals:
                 for c in range(spec.channels):
                     own = [c * part.lanes + i for i in range(part.lanes)]
                     value = total if spec.channels == 1 else k.shuffle(total, total, own)
                     there = other + r_next * c
-                    store = store_out(outward, bias, scale, there, s["r_lane"], zero, constants)
+                    tables = s.tables
+                    store = store_out(outward, tables.bias, tables.scale, there, s.r_lane, zero, tables.constants)
                     store(value, y + y_next * c, zero, given.channel + each.index + c, out_mask)
-                y, other = y + s["y_step"], other + s["r_step"]
+                y, other = y + s.y_step, other + s.r_step

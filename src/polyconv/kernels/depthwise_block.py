@@ -12,18 +12,39 @@ from dataclasses import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.layout import Block, Epilogue, EpilogueTables, Move, store_out
+from polyconv.kernels.record import Record, Word, at_once
 from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["SETTINGS", "BlockOfOutputs", "DepthwiseBlock", "depthwise_block"]
+__all__ = ["BlockOfOutputs", "BlockSettings", "DepthwiseBlock", "depthwise_block"]
 
-SETTINGS = (
-    "x_row", "x_column", "y_row", "y_column", "r_row", "r_column", "x_channel", "w_channel", "y_channel", "r_channel",
-    "w_tap", "x_pixel", "unit_row", "unit_column", "height", "width", "x_ahead", "y_ahead",
-    "*bias", "*scale", "*constants",
-)  # fmt: skip
-"""What all calls of a step share: byte strides (``channel``: from one vector to the next; ``x_row``, ``x_column``: from
-one tap to the next), input positions from one tap to the next, extents of the input; bytes to what is asked for."""
+
+class BlockSettings(Record):
+    """What all calls of a step share: byte strides, input positions from one tap to the next (``unit``), extents.
+
+    ``x_row`` and ``x_column`` lead from one tap to the next, ``channel`` from one vector to the next, ``ahead`` to what
+    is asked for.
+    """
+
+    x_row: Word
+    x_column: Word
+    y_row: Word
+    y_column: Word
+    r_row: Word
+    r_column: Word
+    x_channel: Word
+    w_channel: Word
+    y_channel: Word
+    r_channel: Word
+    w_tap: Word
+    x_pixel: Word
+    unit_row: Word
+    unit_column: Word
+    height: Word
+    width: Word
+    x_ahead: Word
+    y_ahead: Word
+    tables: EpilogueTables
 
 
 class BlockOfOutputs(Signature):
@@ -32,7 +53,7 @@ class BlockOfOutputs(Signature):
     ``row`` and ``column`` are the input position of its first row and column.
     """
 
-    settings: Buffer
+    settings: BlockSettings
     x: Buffer
     entries: Buffer
     count: Int
@@ -84,32 +105,31 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
     memory = kind.of(LLVM_NAMES[dtype.name])
     (tap_rows, tap_columns), (down, along) = spec.taps, spec.stride
     with k.function(name, BlockOfOutputs) as given:
-        settings, entries, row, column = given.settings, given.entries, given.row, given.column
-        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:18])}
-        bias, scale, constants = (k.buffer(settings, 18 + 2 * i) for i in range(3))
+        s, entries, row, column = at_once(given.settings), given.entries, given.row, given.column
+        bias, scale, constants = s.tables.bias, s.tables.scale, s.tables.constants
         zero = k.constant(INT, 0)
         mask = k.mask(given.used, lanes) if guarded else None
         wide = (columns - 1) * along + tap_columns
-        places: list[tuple[Value, Mask | None]] = [(s["x_column"] * c, mask) for c in range(wide)]
+        places: list[tuple[Value, Mask | None]] = [(s.x_column * c, mask) for c in range(wide)]
         if mask is not None:
             for c in {*range(tap_columns - 1), *range(wide - tap_columns + 1, wide)}:
-                places[c] = _guarded(k, mask, column + s["unit_column"] * c, column, s["width"], s["x_pixel"])
+                places[c] = _guarded(k, mask, column + s.unit_column * c, column, s.width, s.x_pixel)
         with k.loop(0, given.channels, lanes, carry=[given.x, given.weights, given.y, given.residual]) as each:
             x, w, y, other = each.values
             with k.loop(0, given.count, carry=[k.constant(kind, 0)] * (rows * columns)) as entry:
                 totals = list(entry.values)
                 line = k.rebase(x + k.word(entries, entry.index * 2))
                 of_entry = w + k.word(entries, entry.index * 2 + 1)
-                of_tap = [k.load(kind, of_entry + s["w_tap"] * t) for t in range(tap_rows * tap_columns)]
+                of_tap = [k.load(kind, of_entry + s.w_tap * t) for t in range(tap_rows * tap_columns)]
                 for i in range((rows - 1) * down + tap_rows):
                     fed = [a for a in range(rows) if 0 <= i - a * down < tap_rows]
                     held = [totals[a * columns + b] for a in fed for b in range(columns)]
                     # always so without a guard, where the compiler would else load more ahead than registers hold
-                    with k.choice((row + s["unit_row"] * i).below(s["height"]), tuple(held)) as there:
+                    with k.choice((row + s.unit_row * i).below(s.height), tuple(held)) as there:
                         if spec.ahead and i >= max(0, tap_rows - down):
-                            beyond = k.rebase(line + s["x_ahead"])
+                            beyond = k.rebase(line + s.x_ahead)
                             for c in range(columns * along):
-                                k.prefetch(beyond + s["x_column"] * c)
+                                k.prefetch(beyond + s.x_column * c)
                         for c, (offset, active) in enumerate(places):
                             place = line + offset if c or guarded else line
                             value = k.load_first(memory, place, active) if active else k.load(memory, place)
@@ -123,19 +143,19 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
                     sums = iter(there.results)
                     for a in fed:
                         totals[a * columns : (a + 1) * columns] = [next(sums) for _ in range(columns)]
-                    line = k.rebase(line + s["x_row"])
+                    line = k.rebase(line + s.x_row)
                 entry.next(*totals)
-            each.next(x + s["x_channel"], w + s["w_channel"], y + s["y_channel"], other + s["r_channel"])
+            each.next(x + s.x_channel, w + s.w_channel, y + s.y_channel, other + s.r_channel)
             block = Block(k, Move(spec.element, spec.target, "cc", spec.epilogue), kind, True)
             for a in range(rows):
                 to, beside = y, other
                 for b in range(columns):
                     if spec.ahead:
-                        k.prefetch(to + s["y_ahead"], writing=True)
+                        k.prefetch(to + s.y_ahead, writing=True)
                     store = store_out(block, bias, scale, beside, zero, zero, constants)
                     store(entry.results[a * columns + b], to, zero, given.channel + each.index, mask)
-                    to, beside = to + s["y_column"], beside + s["r_column"]
-                y, other = y + s["y_row"], other + s["r_row"]
+                    to, beside = to + s.y_column, beside + s.r_column
+                y, other = y + s.y_row, other + s.r_row
 
 
 def _guarded(k: Module, mask: Mask, position: Value, column: Value, width: Value, step: Value) -> tuple[Value, Mask]:

@@ -13,28 +13,32 @@ from dataclasses import dataclass
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.language import INT, Buffer, Module, Type, vector
-from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.layout import Block, Epilogue, EpilogueTables, Move, store_out
+from polyconv.kernels.record import Memory, Record, Word, at_once
 from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["AHEAD", "KINDS", "SETTINGS", "DepthwiseLine", "Line", "depthwise_line"]
+__all__ = ["AHEAD", "DepthwiseLine", "Line", "LineSettings", "depthwise_line"]
 
 AHEAD = 2 << 10
 """Bytes of the input ahead that are asked for."""
 
-KINDS = 2
-"""Most kinds of entries."""
-
 _INTERLEAVED = 4
 """Vectors whose sums take turns: a sum waits for the one before it."""
 
-SETTINGS = ("*entries", "*bias", "*scale", "*constants", *(f"count_{i}" for i in range(KINDS)))
-"""What all calls of a step share: offsets of the entries in bytes, how many there are of every kind."""
+
+class LineSettings(Record):
+    """What all calls of a step share: offsets of the entries in bytes, how many are of the first kind, and others."""
+
+    entries: Memory
+    tables: EpilogueTables
+    count: Word
+    others: Word
 
 
 class Line(Signature):
     """A tile's outputs: the input is that of the first tap, and so many lanes of the last vector are ``used``."""
 
-    settings: Buffer
+    settings: LineSettings
     x: Buffer
     weights: Buffer
     y: Buffer
@@ -55,7 +59,8 @@ class DepthwiseLine:
         LLVM accumulator.
     epilogue : Epilogue
     taps : tuple of int
-        Kinds of entries, in the list's order: neighbouring taps.  Entries of several read one vector more.
+        The kinds of entries, one or two, in the list's order: neighbouring taps.  Entries of several read one vector
+        more.
     ahead : bool
         Ask for memory ahead.
     """
@@ -77,11 +82,11 @@ def depthwise_line(k: Module, name: str, spec: DepthwiseLine, lanes: int, vector
     written = lanes * DTYPES[spec.target].itemsize
     with k.function(name, Line) as given:
         settings, x, y = given.settings, given.x, given.y
-        entries, bias, scale, constants = (k.buffer(settings, 2 * i) for i in range(4))
+        entries, tables = settings.entries, at_once(settings.tables)
         zero = k.constant(INT, 0)
         w, start, totals = given.weights, zero, [k.constant(kind, 0)] * vectors
         for number, across in enumerate(spec.taps):
-            end = start + k.word(settings, 8 + number)
+            end = start + (settings.others if number else settings.count)
             with k.loop(start, end, carry=[w, *totals]) as entry:
                 w, totals = entry.values[0], list(entry.values[1:])
                 here = k.rebase(x + k.word(entries, entry.index))
@@ -107,7 +112,9 @@ def depthwise_line(k: Module, name: str, spec: DepthwiseLine, lanes: int, vector
             if spec.ahead:
                 k.prefetch(x + (AHEAD + i * memory.bytes))
                 k.prefetch(y + (vectors + i) * written, writing=True)
-            store = store_out(block, bias, scale, given.residual + i * written, zero, zero, constants)
+            store = store_out(
+                block, tables.bias, tables.scale, given.residual + i * written, zero, zero, tables.constants
+            )
             store(total, y + i * written, zero, given.channel, last if i == vectors - 1 else None)
 
 

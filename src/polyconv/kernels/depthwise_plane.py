@@ -18,29 +18,70 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.depthwise import neighbours
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.layout import Block, Epilogue, EpilogueTables, Move, store_out
+from polyconv.kernels.record import Bits, Memory, Record, Word, at_once, word_count
 from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["SETTINGS", "SPAN", "STRIPS", "STRIPS_HEADER", "DepthwisePlane", "RowsOfOutputs", "depthwise_plane", "loads"]
+__all__ = [
+    "DepthwisePlane", "FirstStrip", "LoadWords", "PlaneSettings", "RowsOfOutputs", "StripWords", "depthwise_plane",
+    "loads",
+]  # fmt: skip
 
 TAPS = 3
 
-SETTINGS = (
-    "x_row", "y_row", "r_row", "x_channel", "w_channel", "y_channel", "r_channel", "r_lane", "x_strip", "y_strip",
-    "r_strip", "unit", "height", "groups", "*strips", "*bias", "*scale", "*constants",
-)  # fmt: skip
-"""What all calls of a step share: byte strides (``x_row``: from one tap to the next; ``strip``: from one vector to the
-one on its left), input positions from one tap to the next, extent of the input, groups of strips."""
 
-SPAN = ("offset", "bits", "first", "end")
-"""Words of a load: offset in bytes from column 0, mask, lanes first..end that it has."""
+class PlaneSettings(Record):
+    """What all calls of a step share: byte strides, positions from one tap to the next (``unit``), the input's extent.
 
-STRIPS = ("count", "y", "r", "bits", "used")
-"""Words of strips side by side with equal masks, before those of their loads: their number, offsets of the rightmost
-in bytes, mask and lanes of its outputs."""
+    ``x_row`` leads from one tap to the next, ``strip`` from one vector to the one on its left.  There are so many
+    ``groups`` of ``strips``: a ``FirstStrip``, then for every group ``StripWords`` and all its ``LoadWords``.
+    """
 
-STRIPS_HEADER = 1 + len(SPAN)
-"""Words before the groups: whether the rightmost strip lacks a lane, and the load of it."""
+    x_row: Word
+    y_row: Word
+    r_row: Word
+    x_channel: Word
+    w_channel: Word
+    y_channel: Word
+    r_channel: Word
+    r_lane: Word
+    x_strip: Word
+    y_strip: Word
+    r_strip: Word
+    unit: Word
+    height: Word
+    groups: Word
+    strips: Memory
+    tables: EpilogueTables
+
+
+class LoadWords(Record):
+    """A load: offset in bytes from column 0, mask, lanes first..end that it has."""
+
+    offset: Word
+    bits: Bits
+    first: Word
+    end: Word
+
+
+class FirstStrip(Record):
+    """Whether the rightmost strip lacks a lane, and the load of it."""
+
+    lacks: Word
+    load: LoadWords
+
+
+class StripWords(Record):
+    """Strips side by side with equal masks.
+
+    Their number, offsets of the rightmost in bytes, mask and lanes of its outputs.
+    """
+
+    count: Word
+    y: Word
+    r: Word
+    bits: Bits
+    used: Word
 
 
 class RowsOfOutputs(Signature):
@@ -49,7 +90,7 @@ class RowsOfOutputs(Signature):
     The input is that of column 0 in the first row, whose position is ``row``.
     """
 
-    settings: Buffer
+    settings: PlaneSettings
     x: Buffer
     entries: Buffer
     count: Int
@@ -123,20 +164,19 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
     number_of_loads = len(loads(along, spec.apart, of_channel))
     few = Type(element, 4) if shifted else whole
     with k.function(name, RowsOfOutputs) as given:
-        settings, entries = given.settings, given.entries
-        s = {n: k.word(settings, i) for i, n in enumerate(SETTINGS[:14])}
-        strips, bias, scale, constants = (k.buffer(settings, 14 + 2 * i) for i in range(4))
+        s, entries = at_once(given.settings), given.entries
+        bias, scale, constants = s.tables.bias, s.tables.scale, s.tables.constants
         zero = k.constant(INT, 0)
         nothing = [k.constant(kind, 0)] * rows
         # what is asked for in a strip: lines of input and result, from one to the next
         asks, lines = (rows * down * along, rows), 2 * (spec.ahead == "lines")
         sizes = k.constant(INT, memory.bytes), k.constant(INT, lanes * DTYPES[spec.target].itemsize)
-        ask_steps = sizes if lines else (s["x_row"], s["y_row"])
+        ask_steps = sizes if lines else (s.x_row, s.y_row)
         steps: dict[str, list[Value]] = {}  # of the channels of a vector, from the first
 
-        def span(place: Buffer, kind: Type) -> Span:
-            words = [k.word(place, i) for i in (0, 2, 3)]
-            return kind, words[0], Mask(_bits(k, place + 8, kind.lanes), words[2], words[1])
+        def span(load: LoadWords, kind: Type) -> Span:
+            offset, first, end = load.offset, load.first, load.end
+            return kind, offset, Mask(_bits(k, load.bits, kind.lanes), end, first)
 
         def joined(parts: list[Value]) -> Value:
             return parts[0] if len(parts) == 1 else k.shuffle(parts[0], parts[1], range(2 * parts[0].type.lanes))
@@ -169,7 +209,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                             k.prefetch(asked[1] + ask_steps[1] * (i // down), writing=True)
                     fed = [a for a in range(rows) if 0 <= i - a * down < TAPS]
                     held = [chain[a] for chain in totals for a in fed]
-                    with k.choice((given.row + s["unit"] * i).below(s["height"]), tuple(held)) as there:
+                    with k.choice((given.row + s.unit * i).below(s.height), tuple(held)) as there:
                         here = [loaded(kind, line + offset, mask) for kind, offset, mask in spans]
                         if shifted:
                             here = neighbours(k, here[0], here[1], TAPS, memory)
@@ -186,7 +226,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                     for chain_totals in totals:
                         for a in fed:
                             chain_totals[a] = next(sums)
-                    line = k.rebase(line + s["x_row"])
+                    line = k.rebase(line + s.x_row)
                 entry.next(*(total for chain_totals in totals for total in chain_totals))
             return [entry.results[c * rows : (c + 1) * rows] for c in range(chains)]
 
@@ -202,38 +242,41 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                         for a in range(rows):
                             value = widen(k, loaded(kind_, place, mask), dtype, spec.element, f16c=True)
                             totals[a] = k.fma(value, of_tap, totals[a])
-                            place = k.rebase(place + s["x_row"])
+                            place = k.rebase(place + s.x_row)
                         there.next(*totals)
                     totals = there.results
                 entry.next(*totals)
             return entry.results
 
+        steps_of = {"x": s.x_channel, "w": s.w_channel, "y": s.y_channel, "r": s.r_channel}
         start = [given.x, given.weights, given.y, given.residual]
         with k.loop(0, given.channels, spec.channels, carry=start) as each:
             x, w, y, other = each.values
-            each.next(*(at + s[f"{n}_channel"] * spec.channels for at, n in zip(each.values, "xwyr", strict=True)))
+            each.next(*(at + step * spec.channels for at, step in zip(each.values, steps_of.values(), strict=True)))
             # a second channel that does not exist is the first one again, without results
             paired = each.index + 1 < given.channels
-            for n in "xwyr":
-                steps[n] = [zero, k.select(paired, s[f"{n}_channel"], 0)][: spec.channels]
+            for n, step in steps_of.items():
+                steps[n] = [zero, k.select(paired, step, 0)][: spec.channels]
             beyond: list[Value] = []
             if parted:
-                with k.choice(k.word(strips).equals(1), nothing) as lacking:
-                    lacking.next(*summed(x, w, [span(strips + 8, whole)], [[2]], [])[0])
+                right = FirstStrip.read(k, s.strips)
+                with k.choice(right.lacks.equals(1), nothing) as lacking:
+                    lacking.next(*summed(x, w, [span(right.load, whole)], [[2]], [])[0])
                 beyond = lacking.results
-            below = [s["x_row"] * (rows * down), s["y_row"] * rows]
+            below = [s.x_row * (rows * down), s.y_row * rows]
             asked: Sequence[Any] = [x + below[0], y + below[1]] if spec.ahead == "lines" else []
-            with k.loop(0, s["groups"], carry=[*asked, *beyond]) as group:
-                place = strips + (group.index * (len(STRIPS) + number_of_loads * len(SPAN)) + STRIPS_HEADER) * 8
-                beside = place + len(STRIPS) * 8
+            with k.loop(0, s.groups, carry=[*asked, *beyond]) as group:
+                group_words = word_count(StripWords) + number_of_loads * word_count(LoadWords)
+                place = s.strips + (group.index * group_words + word_count(FirstStrip)) * 8
+                of_strips, beside = StripWords.read(k, place), place + 8 * word_count(StripWords)
                 kinds = [whole, *[few] * (number_of_loads - 1)]
-                spans = [span(beside + i * 8 * len(SPAN), kind) for i, kind in enumerate(kinds)]
-                bits, used = _bits(k, place + 24, of_channel), k.word(place, 4)
+                spans = [span(LoadWords.at(k, beside, i), kind) for i, kind in enumerate(kinds)]
+                bits, used = _bits(k, of_strips.bits, of_channel), of_strips.used
                 masks = [Mask(bits, used)]
                 if spec.channels > 1:
                     masks.append(Mask(k.select(paired, bits, k.constant(bits.type, 0)), k.select(paired, used, 0)))
-                start = [x, y + k.word(place, 1), other + k.word(place, 2)]
-                with k.loop(0, k.word(place), carry=[*start, *group.values]) as strip:
+                start = [x, y + of_strips.y, other + of_strips.r]
+                with k.loop(0, of_strips.count, carry=[*start, *group.values]) as strip:
                     here, to, with_ = strip.values[:3]
                     asked, lacked = strip.values[3 : 3 + lines], strip.values[3 + lines :]
                     moved = [a + step * number for a, step, number in zip(asked, ask_steps, asks, strict=False)]
@@ -247,15 +290,15 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                         alone = summed_alone(here, w, spans) if spec.alone else None
                         totals = alone or summed(here, w, spans, [[0, 1, 2]], asked)[0]
                         following = []
-                    strip.next(here + s["x_strip"], to + s["y_strip"], with_ + s["r_strip"], *moved, *following)
+                    strip.next(here + s.x_strip, to + s.y_strip, with_ + s.r_strip, *moved, *following)
                     block = Block(k, Move(spec.element, spec.target, "pp", spec.epilogue), part, True)
                     for total in totals:
                         for c, mask in enumerate(masks):
                             own = range(c * of_channel, (c + 1) * of_channel)
                             one = total if spec.channels == 1 else k.shuffle(total, total, own)
-                            store = store_out(block, bias, scale, with_ + steps["r"][c], s["r_lane"], zero, constants)
+                            store = store_out(block, bias, scale, with_ + steps["r"][c], s.r_lane, zero, constants)
                             store(one, to + steps["y"][c], zero, given.channel + each.index + c, mask)
-                        to, with_ = to + s["y_row"], with_ + s["r_row"]
+                        to, with_ = to + s.y_row, with_ + s.r_row
                 group.next(*strip.results[3:])
 
 
@@ -263,8 +306,7 @@ Span = tuple[Type, Value, Mask]
 """A load: its type, offset and mask."""
 
 
-def _bits(k: Module, place: Buffer, lanes: int) -> Value:
-    bits = k.load(Type("i16"), place)
+def _bits(k: Module, bits: Value, lanes: int) -> Value:
     whole = bits if lanes == 16 else k.cast("trunc", bits, Type(f"i{lanes}"))
     return k.cast("bitcast", whole, Type("i1", lanes))
 

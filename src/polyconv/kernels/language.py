@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from polyconv.kernels.signature import Callee, Int, Signature, arguments_of
+from polyconv.kernels.signature import Callee, Int, Placed, Signature, arguments_of, pointed
 from polyconv.kernels.values import BOOL, INT, POINTER, Buffer, Mask, Type, Value, vector
 
 __all__ = ["BOOL", "INT", "Buffer", "Loop", "Mask", "Module", "Type", "Value", "vector"]
@@ -88,7 +88,8 @@ class Module:
                 if self.check:
                     spelled += [f"i64 %e{i}", f"i64 %o{i}"]
                     extent, offset = Value(self, f"%e{i}", INT), Value(self, f"%o{i}", INT)
-                given[argument] = Buffer(self, f"%a{i}", extent, offset)
+                memory = Buffer(self, f"%a{i}", extent, offset)
+                given[argument] = kind.read(self, memory) if issubclass(kind, Placed) else memory
         if self.check:
             spelled.append("ptr %cell")
         attributes = f'nounwind "prefer-vector-width"="{self.wide}" "min-legal-vector-width"="{self.wide}"'
@@ -135,13 +136,15 @@ class Module:
             value = getattr(arguments, name)
             if kind is Int and (isinstance(value, int) or (isinstance(value, Value) and value.type == INT)):
                 spelled.append(f"i64 {self.spell(value, INT)}")
-            elif kind is Int or not isinstance(value, Buffer):
+                continue
+            memory = pointed(kind, value)
+            if memory is None:
                 raise TypeError(f"argument {name} of {signature.__name__} is a {kind.__name__}, not {value!r}")
-            elif self.check:
-                assert value.extent is not None
-                spelled += [f"ptr {value.base}", f"i64 {value.extent.name}", f"i64 {value.total().name}"]
+            if self.check:
+                assert memory.extent is not None
+                spelled += [f"ptr {memory.base}", f"i64 {memory.extent.name}", f"i64 {memory.total().name}"]
             else:
-                spelled.append(f"ptr {self._address(value)}")
+                spelled.append(f"ptr {self._address(memory)}")
         if self.check:
             spelled.append("ptr %cell")
         if isinstance(target, str):

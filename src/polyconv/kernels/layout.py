@@ -15,11 +15,12 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES, narrow, saturate, widen
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
+from polyconv.kernels.record import Memory, Record
 from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
-    "Apart", "Block", "Epilogue", "Listed", "Move", "MoveBlock", "MoveIn", "MoveOut", "converted", "ends", "load_in",
-    "move", "store_in", "store_out", "transposed", "woven", "zero_rows", "zero_words",
+    "Apart", "Block", "Epilogue", "EpilogueTables", "Listed", "Move", "MoveBlock", "MoveIn", "MoveOut", "converted",
+    "ends", "load_in", "move", "store_in", "store_out", "transposed", "woven", "zero_rows", "zero_words",
 ]  # fmt: skip
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
@@ -83,6 +84,14 @@ class Epilogue:
     def is_cheap(self) -> bool:
         """Whether it is short enough to be written out for every register of a tile."""
         return self.activation in _CHEAP
+
+
+class EpilogueTables(Record):
+    """What an epilogue takes: a bias and a scale of every channel, and constants."""
+
+    bias: Memory
+    scale: Memory
+    constants: Memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ records as they are, and their words follow each other.  It must know nothing of
 
 from __future__ import annotations
 
+import itertools
 import operator
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
@@ -40,12 +41,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.kernels.language import Module
-from polyconv.kernels.signature import Address, Callee, Signature
-from polyconv.kernels.values import Buffer, Value
+from polyconv.kernels.signature import Address, Callee, Placed, Signature, View
+from polyconv.kernels.values import Buffer, Type, Value
 
 __all__ = [
-    "Callees", "Function", "Functions", "Link", "Memory", "Record", "Rows", "Span", "Table", "Word", "filled",
-    "memory_of", "word_count", "words", "words_of",
+    "Bits",
+    "Callees",
+    "Counted",
+    "CountedRows",
+    "Function",
+    "Functions",
+    "Link",
+    "Memory",
+    "Record",
+    "Rows",
+    "Span",
+    "Table",
+    "Word",
+    "at_once",
+    "counted_words",
+    "filled",
+    "word_count",
+    "words",
+    "words_of",
 ]  # fmt: skip
 
 S = TypeVar("S", bound=Signature)
@@ -87,6 +105,25 @@ class Word:
 
     def put(self, table: list[int], value: SupportsIndex, keep: list[Any]) -> None:
         """Append it."""
+        table.append(operator.index(value))
+
+
+class Bits:
+    """Which of up to 16 lanes count, a bit for each."""
+
+    size = 1
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Value: ...
+        def __set__(self, instance: object, value: SupportsIndex) -> None: ...
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Value:
+        """The bits, as an integer of 16."""
+        return k.load(Type("i16"), memory + 8 * place)
+
+    def put(self, table: list[int], value: SupportsIndex, keep: list[Any]) -> None:
+        """Append the word that they are the lowest bits of."""
         table.append(operator.index(value))
 
 
@@ -145,7 +182,7 @@ class Callees(Generic[S]):
     def __init__(self, k: Module, memory: Buffer, signatures: tuple[type[S], ...]) -> None:
         self.k, self.memory, self.signatures = k, memory, signatures
 
-    def at(self, number: Value) -> Callee[S]:
+    def at(self, number: Value | int) -> Callee[S]:
         """The function of a number."""
         return Callee(self.k.buffer(self.memory + number * 16), self.signatures)
 
@@ -175,7 +212,10 @@ class Functions(Generic[S]):
         """Append where a table of the addresses lies."""
         functions: list[int] = []
         for function in value:
-            self.one.put(functions, function, keep)
+            if function is None:  # most are
+                functions += (0, 0)
+            else:
+                self.one.put(functions, function, keep)
         Memory().put(table, words(functions), keep)
 
 
@@ -184,6 +224,10 @@ class Rows(Generic[R]):
 
     def __init__(self, k: Module, memory: Buffer, record: type[R]) -> None:
         self.k, self.memory, self.record = k, memory, record
+
+    def __add__(self, step: Value) -> Rows[R]:
+        """Those that begin so many bytes further."""
+        return Rows(self.k, self.memory + step, self.record)
 
     def at(self, number: Value | int) -> R:
         """The record of a number."""
@@ -213,6 +257,60 @@ class Table(Generic[R]):
         for record in value:
             _put(rows, self.record, record, keep)
         Memory().put(table, words(rows), keep)
+
+
+class CountedRows(Generic[R]):
+    """A count, and so many records; and more such tables behind it."""
+
+    def __init__(self, k: Module, memory: Buffer, record: type[R]) -> None:
+        self.k, self.memory, self.record = k, memory, record
+
+    def __add__(self, step: Value) -> CountedRows[R]:
+        """The table that begins so many bytes further."""
+        return CountedRows(self.k, self.memory + step, self.record)
+
+    @property
+    def count(self) -> Value:
+        """How many records there are."""
+        return self.k.word(self.memory)
+
+    def at(self, number: Value) -> R:
+        """The record of a number."""
+        return self.record.at(self.k, self.memory + 8, number)
+
+
+class Counted(Generic[R]):
+    """Tables of records, before each how many it has; all are as long as the longest."""
+
+    size = 2
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> CountedRows[R]: ...
+        def __set__(self, instance: object, value: Sequence[Sequence[R]]) -> None: ...
+
+    def __init__(self, record: type[R]) -> None:
+        self.record = record
+
+    def read(self, k: Module, memory: Buffer, place: int) -> CountedRows[R]:
+        """The first table."""
+        return CountedRows(k, k.buffer(memory, place), self.record)
+
+    def put(self, table: list[int], value: Sequence[Sequence[R]], keep: list[Any]) -> None:
+        """Append where the tables lie."""
+        length, tables = counted_words(self.record, value), list[int]()
+        for rows in value:
+            end = len(tables) + length
+            tables.append(len(rows))
+            for record in rows:
+                _put(tables, self.record, record, keep)
+            tables += [0] * (end - len(tables))
+        Memory().put(table, words(tables), keep)
+
+
+def counted_words(record: type[R], tables: Sequence[Sequence[R]]) -> int:
+    """Words of each of some tables that stand behind each other with their counts."""
+    return 1 + word_count(record) * max(map(len, tables), default=0)
 
 
 class Link(Generic[R]):
@@ -253,7 +351,7 @@ class _Nested:
 
 
 @dataclass_transform()
-class Record:
+class Record(Placed):
     """Words by name; subclasses declare them, and those they inherit come first."""
 
     def __init_subclass__(cls) -> None:
@@ -262,7 +360,7 @@ class Record:
     @classmethod
     def read(cls, k: Module, memory: Buffer) -> Self:
         """The record that lies at a place, in generated code: its words are read where they are named."""
-        return cast(Self, _View(cls, k, memory))
+        return cast(Self, _Reader(cls, k, memory))
 
     @classmethod
     def at(cls, k: Module, memory: Buffer, number: Value | int) -> Self:
@@ -270,23 +368,33 @@ class Record:
         return cls.read(k, memory + number * (8 * word_count(cls)))
 
 
-class _View:
+class _Reader(View):
     """A record in memory: every attribute emits the loads of its words."""
 
-    def __init__(self, record: type[Record], k: Module, memory: Buffer) -> None:
-        self._record, self._k, self._memory = record, k, memory
-
     def __getattr__(self, name: str) -> Any:
-        found = _layout(self._record).get(name)
-        if found is None:
-            raise AttributeError(f"{self._record.__name__} has no {name}; it has {', '.join(_layout(self._record))}")
-        place, kind = found
+        assert issubclass(self._kind, Record)
+        words = _layout(self._kind)
+        if name not in words:
+            raise AttributeError(f"{self._kind.__name__} has no {name}; it has {', '.join(words)}")
+        place, kind = words[name]
         return kind.read(self._k, self._memory, place)
 
 
-def memory_of(record: Record) -> Buffer:
-    """Where a record lies that generated code reads."""
-    return cast(_View, record)._memory
+def at_once(record: R) -> R:
+    """A record that lies in memory with all its words loaded here, in their order, not where they are named.
+
+    Raises
+    ------
+    TypeError
+        If it does not lie in memory.
+    """
+    if not isinstance(record, _Reader):
+        raise TypeError(f"{record!r} does not lie in memory")
+    values: dict[str, Any] = {}
+    for name, (_, kind) in _layout(record._kind).items():
+        value = getattr(record, name)
+        values[name] = at_once(value) if isinstance(kind, _Nested) else value
+    return cast(R, record._kind(**values))
 
 
 def word_count(record: type[Record]) -> int:
@@ -310,7 +418,7 @@ def _layout(record: type[Record]) -> dict[str, tuple[int, _Kind]]:
 
 
 def _kind(record: type[Record], name: str, hint: Any) -> _Kind:
-    plain: dict[Any, _Kind] = {Word: Word(), Memory: Memory()}
+    plain: dict[Any, _Kind] = {Word: Word(), Bits: Bits(), Memory: Memory()}
     if hint in plain:
         return plain[hint]
     if isinstance(hint, type) and issubclass(hint, Record):
@@ -318,7 +426,7 @@ def _kind(record: type[Record], name: str, hint: Any) -> _Kind:
     origin, (of, *_) = get_origin(hint), get_args(hint) or (None,)
     if origin in (Function, Functions):
         return cast(_Kind, origin(get_args(of) if get_origin(of) in (Union, types.UnionType) else (of,)))
-    if origin in (Table, Link):
+    if origin in (Table, Counted, Link):
         return cast(_Kind, origin(of))
     raise TypeError(f"{name} of {record.__name__} is a {hint}, which is no kind of word")
 
@@ -327,12 +435,45 @@ def _put(table: list[int], declared: type[Record], record: Record, keep: list[An
     """Append the words of a record."""
     if type(record) is not declared:
         raise TypeError(f"a {declared.__name__}")
+    try:
+        for value_of, put in _fillers(declared):
+            put(table, value_of(record), keep)
+    except TypeError:
+        _say_which(declared, record)
+        raise
+
+
+def _say_which(declared: type[Record], record: Record) -> None:
+    """Raise a TypeError that names the word whose value does not fit."""
     for name, (_, kind) in _layout(declared).items():
         value = getattr(record, name)
         try:
-            kind.put(table, value, keep)
+            kind.put([], value, [])
         except TypeError as error:
             raise TypeError(f"{name} of {declared.__name__} is {error}, not {value!r}") from None
+
+
+_Put = Callable[[list[int], Any, list[Any]], None]
+_FILLERS: dict[type[Record], list[tuple[operator.attrgetter[Any], _Put]]] = {}
+
+
+def _fillers(record: type[Record]) -> list[tuple[operator.attrgetter[Any], _Put]]:
+    """How to get values of a record, and to append their words: integers that follow each other at once."""
+    found = _FILLERS.get(record)
+    if found is None:
+        found = []
+        for are_integers, some in itertools.groupby(_layout(record).items(), lambda word: type(word[1][1]) is Word):
+            kinds = {name: kind for name, (_, kind) in some}
+            if are_integers and len(kinds) > 1:
+                found.append((operator.attrgetter(*kinds), _put_integers))
+            else:
+                found += [(operator.attrgetter(name), kind.put) for name, kind in kinds.items()]
+        _FILLERS[record] = found
+    return found
+
+
+def _put_integers(table: list[int], values: tuple[SupportsIndex, ...], keep: list[Any]) -> None:
+    table.extend(map(operator.index, values))
 
 
 def filled(record: Record, keep: list[Any]) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """What functions of generated code take: one declaration for a function's body and for every call of it.
 
-A ``Signature`` names the arguments, each a ``Buffer`` or an ``Int``.  Its instances are the arguments themselves: those
-that a body was given, and those of a call.
+A ``Signature`` names the arguments: each is a ``Buffer``, an ``Int``, or a record that lies in memory.  Its instances
+are the arguments themselves: those that a body was given, and those of a call.
 
     class Sum(Signature):
         numbers: Buffer
@@ -18,11 +18,14 @@ how a call is spelled.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, dataclass_transform, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, dataclass_transform, get_type_hints
 
 from polyconv.kernels.values import Buffer, Value
 
-__all__ = ["Address", "Callee", "Int", "Signature", "arguments_of"]
+if TYPE_CHECKING:
+    from polyconv.kernels.language import Module
+
+__all__ = ["Address", "Callee", "Int", "Placed", "Signature", "View", "arguments_of", "memory_of", "pointed"]
 
 
 class Int:
@@ -34,6 +37,35 @@ class Int:
         def __set__(self, instance: object, value: Value | int) -> None: ...
 
 
+class Placed:
+    """What lies in memory and is read there; a body gets it as ``View``, as which calls give it."""
+
+    @classmethod
+    def read(cls, k: Module, memory: Buffer) -> Self:
+        """What lies at a place."""
+        raise NotImplementedError
+
+
+class View:
+    """Something ``Placed`` where it lies."""
+
+    def __init__(self, kind: type[Placed], k: Module, memory: Buffer) -> None:
+        self._kind, self._k, self._memory = kind, k, memory
+
+
+def memory_of(placed: Placed) -> Buffer:
+    """Where something lies that was read from memory.
+
+    Raises
+    ------
+    TypeError
+        If it was not.
+    """
+    if not isinstance(placed, View):
+        raise TypeError(f"{placed!r} does not lie in memory")
+    return placed._memory
+
+
 @dataclass_transform()
 class Signature:
     """Arguments of a function; subclasses declare them, and those they inherit come first.
@@ -41,15 +73,15 @@ class Signature:
     Raises
     ------
     TypeError
-        If an argument is declared as anything but ``Buffer`` and ``Int``.
+        If an argument is declared as anything but a ``Buffer``, an ``Int`` or a record.
     """
 
     def __init_subclass__(cls) -> None:
         dataclass(cls)
         hints = get_type_hints(cls)
         for name, hint in hints.items():
-            if hint not in (Buffer, Int):
-                raise TypeError(f"argument {name} of {cls.__name__} is a {hint}; declare it as Buffer or Int")
+            if hint not in (Buffer, Int) and not (isinstance(hint, type) and issubclass(hint, Placed)):
+                raise TypeError(f"argument {name} of {cls.__name__} is a {hint}; declare it as Buffer, Int or a record")
         _ARGUMENTS[cls] = hints
 
 
@@ -57,8 +89,15 @@ _ARGUMENTS: dict[type[Signature], dict[str, type]] = {}
 
 
 def arguments_of(signature: type[Signature]) -> dict[str, type]:
-    """Names of a signature's arguments and what they are, ``Buffer`` or ``Int``."""
+    """Names of a signature's arguments and what they are: ``Int``, ``Buffer`` or something ``Placed``."""
     return _ARGUMENTS[signature]
+
+
+def pointed(kind: type, value: Any) -> Buffer | None:
+    """The memory of an argument of a kind, or None if the value is of another."""
+    if kind is Buffer:
+        return value if isinstance(value, Buffer) else None
+    return value._memory if isinstance(value, View) and value._kind is kind else None
 
 
 S = TypeVar("S", bound=Signature)
