@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import operator
 import types
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import (
@@ -216,7 +217,7 @@ class Functions(Generic[S]):
                 functions += (0, 0)
             else:
                 self.one.put(functions, function, keep)
-        Memory().put(table, words(functions), keep)
+        _put_elsewhere(table, functions, keep)
 
 
 class Rows(Generic[R]):
@@ -256,7 +257,7 @@ class Table(Generic[R]):
         rows: list[int] = []
         for record in value:
             _put(rows, self.record, record, keep)
-        Memory().put(table, words(rows), keep)
+        _put_elsewhere(table, rows, keep)
 
 
 class CountedRows(Generic[R]):
@@ -305,7 +306,7 @@ class Counted(Generic[R]):
             for record in rows:
                 _put(tables, self.record, record, keep)
             tables += [0] * (end - len(tables))
-        Memory().put(table, words(tables), keep)
+        _put_elsewhere(table, tables, keep)
 
 
 def counted_words(record: type[R], tables: Sequence[Sequence[R]]) -> int:
@@ -334,7 +335,7 @@ class Link(Generic[R]):
         """Append where the record lies."""
         own: list[int] = []
         _put(own, self.record, value, keep)
-        Memory().put(table, words(own), keep)
+        _put_elsewhere(table, own, keep)
 
 
 class _Nested:
@@ -470,6 +471,17 @@ def _fillers(record: type[Record]) -> list[tuple[operator.attrgetter[Any], _Put]
                 found += [(operator.attrgetter(name), kind.put) for name, kind in kinds.items()]
         _FILLERS[record] = found
     return found
+
+
+def _put_elsewhere(table: list[int], values: list[int], keep: list[Any]) -> None:
+    """Append where a table of its own lies, without the time that NumPy takes to say where an array lies."""
+    try:
+        made = array("q", values or [0])
+    except OverflowError:  # an address in the upper half
+        return Memory().put(table, words(values), keep)
+    address, count = made.buffer_info()
+    keep.append(np.frombuffer(made, np.int64))
+    table += (address, 8 * count)
 
 
 def _put_integers(table: list[int], values: tuple[SupportsIndex, ...], keep: list[Any]) -> None:
