@@ -86,7 +86,7 @@ def report(document: Document) -> str:
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'><title>polyconv bench</title>"
-        f"<style>{_STYLE}</style></head><body><h1>polyconv bench</h1>",
+        f"<style>{_STYLE}</style></head><body><main><h1>polyconv bench</h1>",
         _conditions(document), _noise(document),
         "<h2>Summary</h2>",
         *(_summary(layout, summary(document.rows, layout)) for layout in OURS),
@@ -97,7 +97,7 @@ def report(document: Document) -> str:
         "<h2>Method</h2>", *(f"<p>{escape(text)}</p>" for text in _METHOD),
         "<h2>Engines</h2>", _engines(document),
         "<h2>Machine</h2>", _card({**document.machine, "options": document.options}),
-        f"<script>{_SORT}</script></body></html>",
+        f"</main><script>{_SORT}</script></body></html>",
     ]  # fmt: skip
     return "\n".join(parts) + "\n"
 
