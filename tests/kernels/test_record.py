@@ -214,3 +214,24 @@ def test_words_loaded_at_once() -> None:
 def test_only_what_lies_in_memory_is_loaded_at_once() -> None:
     with pytest.raises(TypeError, match=r"Pair\(low=1, high=2\) does not lie in memory"):
         at_once(Pair(1, 2))
+
+
+def test_a_function_that_a_table_lacks_is_not_called_in_check_mode() -> None:
+    class Few(Record):
+        several: Functions[Put]
+
+    def build(k: Module) -> None:
+        with k.function("run", Look) as given:
+            few = Few.read(k, given.words)
+            k.call(few.several.at(1), Put(given.target, k.constant(INT, 7)))
+
+    k = Module(check=True, first_site=5)
+    build(k)
+    target = host_target()
+    found = link(object_code(k.text(target.triple), target), ("run",))
+    run = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(found["run"])
+    keep: list[Any] = []
+    table = filled(Few([None, None]), keep)
+    out, cell = np.zeros(1, np.int64), np.zeros(136, np.int64)
+    run(table.ctypes.data, table.nbytes, 0, out.ctypes.data, out.nbytes, 0, cell.ctypes.data)
+    assert out[0] == 0 and "call of a function that its table lacks" in k.site_names[cell[0] - 5]

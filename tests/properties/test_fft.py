@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from algorithms import Array, result
-from levels import LEVELS
+from levels import HIGHEST_TWO, LEVELS
 
 from polyconv.algorithms import fft_plan
 from polyconv.algorithms.program import FREE_BYTES, Situation
@@ -102,9 +102,16 @@ def test_every_radix_and_length() -> None:
     [
         "conv f32 NCHW n1 c20 i40x40 m20 k7x7 p3 g20 b1", "conv f32 NHWC n1 c1 i60x60 m20 k7x7 p3 b1",
         "conv f32 NCHW n1 c1 i3000 m2 k90 p4 b1", "conv f32 NHWC n1 c16 i30x30 m20 k5x5 p2",
+        "conv f32 NCHW n1 c16 i14x31 m16 k9x3 s1x4 g16",  # tiles end within the vectors of whoever does them again
     ],
 )  # fmt: skip
-def test_what_is_not_finite_spreads_no_further(line: str, value: float) -> None:
+@pytest.mark.parametrize("level", HIGHEST_TWO)
+def test_what_is_not_finite_spreads_no_further(line: str, level: str | None, value: float) -> None:
+    with restricted(level):
+        _spreads_no_further(line, value)
+
+
+def _spreads_no_further(line: str, value: float) -> None:
     p = Problem.parse(line)
     made = operands(p, np.random.default_rng(0), "normal")
     made.x.flat[made.x.size // 2] = made.x.flat[made.x.size // 2 + 1] = value

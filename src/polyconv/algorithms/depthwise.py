@@ -250,8 +250,10 @@ def _kinds(plan: Plan, channels: int, lane: int) -> list[int]:
     else:
         lane //= plan.channels
         first, end = interior(last)
-        whole = -(-first // lane) * lane + lane <= end
-        masked = [m for m, there in ((0, whole), (1, first > 0 or end < last.out or last.out % lane)) if there]
+        whole, part = -(-first // lane) * lane + lane <= end, first > 0 or end < last.out or last.out % lane > 0
+        if plan.box[-1] < last.out:  # strips begin where boxes do
+            whole, part = lane <= min(plan.box[-1], end - first), True
+        masked = [m for m, there in ((0, whole), (1, part)) if there]
     low, high = interior(slid)
     edges = [e for e, there in ((0, high > low), (2, low > 0 or high < slid.out)) if there]
     if plan.held:

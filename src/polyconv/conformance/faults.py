@@ -31,7 +31,7 @@ __all__ = ["Catch", "Verdict", "caught", "main", "plant", "run"]
 SEED = 2
 MOST_PROBLEMS = 2500
 _SECONDS = 600.0
-_OUTSIDE, _UNWRITTEN = "reached outside a buffer", "not written or come from memory"
+_OUTSIDE, _UNWRITTEN = "reached beyond its buffers or tables", "not written or come from memory"
 
 
 @dataclass(frozen=True, slots=True)

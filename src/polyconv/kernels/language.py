@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from polyconv.kernels.signature import Callee, Int, Placed, Signature, arguments_of, pointed
@@ -149,8 +149,11 @@ class Module:
             spelled.append("ptr %cell")
         if isinstance(target, str):
             self._called.append((target, signature))
-        name = f"@{target}" if isinstance(target, str) else self._address(target)
-        self._line(f"  call void {name}({', '.join(spelled)})")
+            self._line(f"  call void @{target}({', '.join(spelled)})")
+            return
+        address = self._address(target)
+        with self._there(address) if self.check else nullcontext():
+            self._line(f"  call void {address}({', '.join(spelled)})")
 
     # -- control flow ----------------------------------------------------------------------------
 
@@ -490,8 +493,6 @@ class Module:
         if not self.check:
             return address
         assert place.extent is not None
-        site = self._first_site + len(self.site_names)
-        self.site_names.append(f"{self._function}: {what}")
         offset = place.total() + skipped
         end = offset + size
         fits = self.emit(f"icmp ule i64 {end.name}, {place.extent.name}", BOOL)
@@ -500,14 +501,33 @@ class Module:
         if isinstance(size, Value):  # no lane active: nothing is touched, wherever the place is
             good = good | size.equals(0)
         bad, done = self._fresh("bad"), self._fresh("good")
+        self._noted_unless(good, what, bad, done)
+        self._line(f"  br label %{done}")
+        self._start(done)
+        spare = self.emit("getelementptr i8, ptr %cell, i64 64", POINTER)
+        return self.select(good, Value(self, address, POINTER), spare).name
+
+
+    def _noted_unless(self, good: Value, what: str, bad: str, done: str) -> None:
+        """Go to ``done`` if all is good; else note the site in the error cell, at ``bad``, where code goes on."""
+        site = self._first_site + len(self.site_names)
+        self.site_names.append(f"{self._function}: {what}")
         self._line(f"  br i1 {good.name}, label %{done}, label %{bad}, !prof !0")
         self._start(bad)
         self._line(f"  store i64 {site}, ptr %cell, align 8")
+        self._declared.setdefault("!0", '!0 = !{!"branch_weights", i32 1000, i32 1}')
+
+    @contextmanager
+    def _there(self, address: str) -> Iterator[None]:
+        """A call of the function at an address, left out where a table has none; in check mode."""
+        there = self.emit(f"icmp ne ptr {address}, null", BOOL)
+        bad, call, done = self._fresh("bad"), self._fresh("good"), self._fresh("done")
+        self._noted_unless(there, "call of a function that its table lacks", bad, call)
+        self._line(f"  br label %{done}")
+        self._start(call)
+        yield
         self._line(f"  br label %{done}")
         self._start(done)
-        self._declared.setdefault("!0", '!0 = !{!"branch_weights", i32 1000, i32 1}')
-        spare = self.emit("getelementptr i8, ptr %cell, i64 64", POINTER)
-        return self.select(good, Value(self, address, POINTER), spare).name
 
 
 def _hexadecimal(number: float, element: str) -> str:

@@ -562,7 +562,7 @@ def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threa
     _run(job.ctypes.data, pool=threads > 1 and items < MOST_ITEMS)
     site = int(cell[:8].view(np.int64)[0])
     if site:
-        raise Error(f"a kernel reached outside a buffer, at {EVENTS.sites[site - 1]}; please report it")
+        raise Error(f"a kernel reached beyond its buffers or tables, at {EVENTS.sites[site - 1]}; please report it")
 
 
 def _run(address: int, *, pool: bool) -> None:
