@@ -127,6 +127,12 @@ def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, st
         Spatial extents of the result; the pads follow from them (semantics of ONNX ConvTranspose-11).
     others
         As for ``conv``.
+
+    Examples
+    --------
+    >>> import numpy as np, polyconv
+    >>> polyconv.conv_transpose(np.ones((1, 1, 2)), np.ones((1, 1, 3)), strides=2)
+    array([[[1., 1., 2., 1., 1.]]])
     """
     x, w = together(x, w)
     d = describe("conv_transpose", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation,
@@ -213,7 +219,17 @@ class Conv(_Described):
 
 
 class ConvTranspose(_Described):
-    """``conv_transpose`` with its weights fixed; see ``Conv``."""
+    """``conv_transpose`` with its weights fixed; see ``Conv``.
+
+    Examples
+    --------
+    >>> import numpy as np, polyconv
+    >>> layer = polyconv.ConvTranspose(np.ones((1, 1, 3)), strides=2)
+    >>> layer(np.ones((1, 1, 2)))
+    array([[[1., 1., 2., 1., 1.]]])
+    >>> layer.plan((1, 1, 2)).problem.y_shape
+    (1, 1, 5)
+    """
 
     _op = "conv_transpose"
     __slots__ = ()

@@ -15,7 +15,6 @@ from blocks import ROOT
 
 from polyconv import wisdom
 
-
 PIP = """\
 \"\"\"In place of pip: the packages are there already, of the environment that runs the tests.\"\"\"
 import sys
