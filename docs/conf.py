@@ -25,7 +25,7 @@ version = release = polyconv.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
 root_doc = "index"
-exclude_patterns = ["README.md"]  # index.md includes it
+exclude_patterns = ["README.md", "made"]  # included by pages
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
@@ -37,6 +37,7 @@ highlight_language = "python"
 
 html_theme = "pydata_sphinx_theme"
 html_title = "polyconv"
+html_context = {"default_mode": "auto"}
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False

@@ -14,13 +14,13 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import numpy as np  # noqa: E402
-from matplotlib import pyplot as plt  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
+import numpy as np
+from matplotlib import pyplot as plt
+from numpy.typing import NDArray
 
-import polyconv  # noqa: E402
-from polyconv import ndimage  # noqa: E402
-from polyconv.kernels.transform import Scheme  # noqa: E402
+import polyconv
+from polyconv import ndimage
+from polyconv.kernels.transform import Scheme
 
 HERE = Path(__file__).resolve().parent
 INK, SECOND, THIRD, FOURTH = "#1f4e79", "#c8553d", "#588b8b", "#8a8a8a"
@@ -120,7 +120,7 @@ def winograd_error() -> Any:
         x, w = _random((1, c, 26, 26), c), _random((8, c, 3, 3), c + 1)
         exact = polyconv.conv(x.astype(np.float64), w.astype(np.float64))
         results = {'accuracy="strict": a direct sum': polyconv.conv(x, w, accuracy="strict"),
-                   'accuracy="fast": Winograd, 5/8 and 3/2': _by_winograd(x, w)}  # fmt: skip
+                   'accuracy="fast": a layer of so many channels': polyconv.Conv(w)(x)}  # fmt: skip
         results |= {name: _tiles(x[0], w, scheme) for name, scheme in usual.items()}
         for name, y in results.items():
             errors.setdefault(name, []).append(_rms(y.reshape(exact.shape) - exact) / _rms(exact))
@@ -135,12 +135,6 @@ def winograd_error() -> Any:
     at.minorticks_off()
     at.legend(frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     return figure
-
-
-def _by_winograd(x: Floats, w: Floats) -> Floats:
-    """The result in accuracy fast, by the algorithm that a layer of so many channels has."""
-    result: Floats = polyconv.Conv(w)(x)
-    return result
 
 
 def _tiles(x: Floats, w: Floats, scheme: Scheme) -> Floats:
@@ -210,7 +204,7 @@ def memory() -> Any:
 
 def candidates() -> Any:
     """Predicted times of all algorithms that can compute a layer."""
-    texts = list(LAYERS.items())[:2] + [("1x1, 256 channels, 56 x 56", "conv f32 NCHW n1 c256 i56x56 m64 k1x1")]
+    texts = [*list(LAYERS.items())[:2], ("1x1, 256 channels, 56 x 56", "conv f32 NCHW n1 c256 i56x56 m64 k1x1")]
     figure, axes = plt.subplots(1, len(texts), figsize=(9, 3), layout="constrained")
     for at, (name, text) in zip(axes, texts, strict=True):
         plan = polyconv.plan(text, threads=1)

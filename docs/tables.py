@@ -15,6 +15,7 @@ from typing import Any
 from polyconv import dialects
 from polyconv.cli import VERBS
 
+
 def write(folder: Path) -> None:
     """Write every table as a page of Markdown that others include."""
     folder.mkdir(exist_ok=True)
@@ -59,8 +60,8 @@ def _operators(name: str) -> Iterator[str]:
         inputs = ", ".join(f"[{i.name}]" if i.optional else i.name for i in newest.inputs)
         domains = " and ".join(sorted({f"`{row.domain}`" if row.domain else "main" for row in rows.values()}))
         yield f"Domain {domains}; versions {versions}; inputs {inputs} (those in brackets may be left out).\n"
-        defaults = ((f"`{key}`", "" if a.default is None else f"`{a.default!r}`") for key, a in newest.attributes.items())
-        yield from _table("attribute | default", defaults)
+        defaults = {key: "" if a.default is None else f"`{a.default!r}`" for key, a in newest.attributes.items()}
+        yield from _table("attribute | default", ((f"`{key}`", words) for key, words in defaults.items()))
         types = ((key, ", ".join(f"`{word}`" for word in words)) for key, words in newest.types.items())
         yield from _table("type | element types", ([_of(newest, key), words] for key, words in types))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def main() -> int:
     words = parser.parse_args()
     site = words.folder.resolve()
     python = environment("docs", "look") if words.look else environment("docs")
+    if (site / "objects.inv").exists():  # a site that Sphinx built: pages that are gone must not stay
+        shutil.rmtree(site)
     # --fresh-env: pages are made from docstrings and tables of the package, whose changes Sphinx does not see
     sphinx = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--fresh-env", "--quiet", "-b", "html"]
     code = subprocess.run([python, *sphinx, ROOT / "docs", site], cwd=ROOT, check=False).returncode

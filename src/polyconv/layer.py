@@ -35,10 +35,10 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
 
     Parameters
     ----------
-    x : array_like, shape (n, c, *spatial) or, with layout NHWC, (n, *spatial, c)
+    x : array_like, shape (n, c, extents...) or, with layout NHWC, (n, extents..., c)
         Input; any strides, read-only too.  It is not copied and never written.  Tensors of other libraries do too, as
         long as their memory is the CPU's; lists take the type of w.
-    w : array_like, shape (m, c / groups, *kernel)
+    w : array_like, shape (m, c / groups, kernel extents...)
         Weights, in this order for both layouts.
     b : array_like, shape (m,), optional
         Bias.
@@ -119,7 +119,7 @@ def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, st
 
     Parameters
     ----------
-    w : array_like, shape (c, m / groups, *kernel)
+    w : array_like, shape (c, m / groups, kernel extents...)
         Weights, input channels first, in this order for both layouts.
     output_padding : int or sequence of int
         Extra elements at the high end.
