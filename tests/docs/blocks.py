@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 
 SHOWN = ("text", "dockerfile")
 """Languages of blocks that show something and are not run: output, a grammar, a file for another tool."""
@@ -24,6 +25,11 @@ class Block:
     language: str
     text: str
     line: int
+
+
+def pages() -> list[Path]:
+    """Pages that people wrote: not those that a build of the site makes."""
+    return sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "made")
 
 
 def blocks(page: Path) -> list[Block]:

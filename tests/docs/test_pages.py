@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from blocks import ROOT, blocks, run
+from blocks import DOCS, blocks, pages, run
 
-DOCS = ROOT / "docs"
-PAGES = {str(page.relative_to(DOCS)): page for page in sorted(DOCS.rglob("*.md")) if blocks(page)}
+PAGES = {str(page.relative_to(DOCS)): page for page in pages() if blocks(page)}
 
 LONG = {
     "benchmarks.md": "every layer against every engine takes half an hour",

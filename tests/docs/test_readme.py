@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from blocks import ROOT, blocks, run
+from blocks import ROOT, blocks, pages, run
 
 from polyconv.cli import VERBS
 
 README = ROOT / "README.md"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *pages()]
 
 INSTEAD = {
     # .ci/run ends with it, and it would run this test again
@@ -39,7 +39,7 @@ def test_every_block_runs(checkout: Path, shell: dict[str, str]) -> None:
     assert languages.count("python") >= 6
     assert languages.count("sh") >= 3
     run(README, shell, instead)
-    assert (checkout / "demo-output" / "onnx" / "sobel.png").exists()
+    assert (checkout / "demo-output" / "contact-sheet.png").exists()
     assert (checkout / "wisdom.json").exists()
 
 
