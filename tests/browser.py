@@ -24,7 +24,7 @@ _STICKS_OUT = """() => {
   const width = document.documentElement.clientWidth, found = [];
   if (document.scrollingElement.scrollWidth > width)
     found.push(`the page is ${document.scrollingElement.scrollWidth} px wide`);
-  for (const element of document.body.querySelectorAll("main *")) {
+  for (const element of document.body.querySelectorAll("*")) {
     const box = element.getBoundingClientRect();
     if (box.width === 0 || box.right <= width + 1) continue;
     let around = element.parentElement;

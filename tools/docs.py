@@ -2,7 +2,7 @@
 
 ``python3 tools/docs.py [FOLDER]`` installs the checkout and what its site needs into .venv and writes the site to
 FOLDER (build/docs by default); a warning of Sphinx is an error.  ``python3 tools/docs.py --look`` then opens every
-page in Chromium, wide and narrow: tests/docs/test_site.py says what is wrong with a page.
+page in Chromium, and a report of ``polyconv bench``, wide and narrow: the tests say what is wrong with a page.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import subprocess
 from pathlib import Path
 
 from environment import ROOT, environment
+
+LOOKED_AT = ("tests/docs/test_site.py", "tests/benchmark/test_report_in_browser.py")
+"""What opens HTML in a browser."""
 
 
 def main() -> int:
@@ -34,7 +37,7 @@ def main() -> int:
     print(f"the site is {site / 'index.html'}", flush=True)
     if not words.look:
         return 0
-    look = [python, "-m", "pytest", "-m", "site", "tests/docs/test_site.py"]
+    look = [python, "-m", "pytest", "-m", "browser", *LOOKED_AT]
     return subprocess.run(look, cwd=ROOT, env={**os.environ, "POLYCONV_SITE": str(site)}, check=False).returncode
 
 

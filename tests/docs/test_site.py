@@ -20,7 +20,7 @@ from polyconv import dialects, ndimage
 from polyconv.cli import VERBS
 from polyconv.settings import SETTINGS
 
-pytestmark = pytest.mark.site
+pytestmark = pytest.mark.browser
 
 SITE = Path(os.environ.get("POLYCONV_SITE", "build/docs"))
 PAGES = sorted(str(page.relative_to(SITE)) for page in SITE.rglob("*.html") if "_static" not in page.parts)
