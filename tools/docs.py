@@ -27,7 +27,7 @@ def main() -> int:
     words = parser.parse_args()
     site = words.folder.resolve()
     python = environment("docs", "look") if words.look else environment("docs")
-    if (site / "objects.inv").exists():  # a site that Sphinx built: pages that are gone must not stay
+    if _is_ours(site):  # pages that are gone must not stay
         shutil.rmtree(site)
     # --fresh-env: pages are made from docstrings and tables of the package, whose changes Sphinx does not see
     sphinx = ["-m", "sphinx", "--fail-on-warning", "--keep-going", "--fresh-env", "--quiet", "-b", "html"]
@@ -39,6 +39,12 @@ def main() -> int:
         return 0
     look = [python, "-m", "pytest", "-m", "browser", *LOOKED_AT]
     return subprocess.run(look, cwd=ROOT, env={**os.environ, "POLYCONV_SITE": str(site)}, check=False).returncode
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder holds an earlier site of this project, by Sphinx's list of what is in it."""
+    listed = folder / "objects.inv"
+    return listed.exists() and b"# Project: polyconv\n" in listed.read_bytes()[:200]
 
 
 if __name__ == "__main__":
