@@ -85,7 +85,7 @@ There is no field for `auto_pad`: a problem has the numbers that come of it, and
 
 ## Grammar
 
-```
+```text
 problem  =  op " " types " " layout { " " field }
 op       =  $ops
 types    =  type [ "*" type ] [ ">" type ]            input, weights if they differ, result if it differs

@@ -35,10 +35,10 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
 
     Parameters
     ----------
-    x : array_like, shape (n, c, *spatial) or, with layout NHWC, (n, *spatial, c)
+    x : array_like, shape (n, c, extents...) or, with layout NHWC, (n, extents..., c)
         Input; any strides, read-only too.  It is not copied and never written.  Tensors of other libraries do too, as
         long as their memory is the CPU's; lists take the type of w.
-    w : array_like, shape (m, c / groups, *kernel)
+    w : array_like, shape (m, c / groups, kernel extents...)
         Weights, in this order for both layouts.
     b : array_like, shape (m,), optional
         Bias.
@@ -119,7 +119,7 @@ def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, st
 
     Parameters
     ----------
-    w : array_like, shape (c, m / groups, *kernel)
+    w : array_like, shape (c, m / groups, kernel extents...)
         Weights, input channels first, in this order for both layouts.
     output_padding : int or sequence of int
         Extra elements at the high end.
@@ -127,6 +127,12 @@ def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, st
         Spatial extents of the result; the pads follow from them (semantics of ONNX ConvTranspose-11).
     others
         As for ``conv``.
+
+    Examples
+    --------
+    >>> import numpy as np, polyconv
+    >>> polyconv.conv_transpose(np.ones((1, 1, 2)), np.ones((1, 1, 3)), strides=2)
+    array([[[1., 1., 2., 1., 1.]]])
     """
     x, w = together(x, w)
     d = describe("conv_transpose", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation,
@@ -213,7 +219,17 @@ class Conv(_Described):
 
 
 class ConvTranspose(_Described):
-    """``conv_transpose`` with its weights fixed; see ``Conv``."""
+    """``conv_transpose`` with its weights fixed; see ``Conv``.
+
+    Examples
+    --------
+    >>> import numpy as np, polyconv
+    >>> layer = polyconv.ConvTranspose(np.ones((1, 1, 3)), strides=2)
+    >>> layer(np.ones((1, 1, 2)))
+    array([[[1., 1., 2., 1., 1.]]])
+    >>> layer.plan((1, 1, 2)).problem.y_shape
+    (1, 1, 5)
+    """
 
     _op = "conv_transpose"
     __slots__ = ()

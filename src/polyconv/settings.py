@@ -293,9 +293,11 @@ def settings(**values: Any) -> Iterator[None]:
 
     Examples
     --------
-    >>> with settings(threads=1, accuracy="strict"):
-    ...     resolve("threads"), resolve("accuracy"), resolve("threads", 2)
-    (1, 'strict', 2)
+    >>> import polyconv
+    >>> with polyconv.settings(threads=1, accuracy="strict"):
+    ...     plan = polyconv.plan("conv f32 NCHW n1 c64 i56x56 m64 k3x3 p1")
+    >>> plan.threads, plan.accuracy
+    (1, 'strict')
     """
     allowed = [row.name for row in SETTINGS.values() if row.per_call]
     if strangers := set(values) - set(allowed):

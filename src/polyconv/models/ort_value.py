@@ -33,6 +33,13 @@ class OrtValue:
     ----------
     value : array_like or list of arrays
         Held as it is, not copied.
+
+    Examples
+    --------
+    >>> import numpy as np, polyconv
+    >>> value = polyconv.OrtValue.ortvalue_from_numpy(np.ones((2, 3), np.float32))
+    >>> value.shape(), value.data_type()
+    ([2, 3], 'tensor(float)')
     """
 
     __slots__ = ("_value",)

@@ -108,6 +108,18 @@ class InferenceSession:
         If a package is missing, or nothing that is installed can run a node.
     OSError
         If the file cannot be read.
+
+    Examples
+    --------
+    >>> import numpy as np, onnx.parser, polyconv
+    >>> model = onnx.parser.parse_model('''
+    ...     <ir_version: 10, opset_import: ["" : 17]>
+    ...     edges (float[1, 1, h, w] x) => (float[1, 1, h, w] y)
+    ...     <float[1, 1, 1, 2] weights = {-1, 1}> { y = Conv <pads = [0, 1, 0, 0]> (x, weights) }
+    ... ''')
+    >>> session = polyconv.InferenceSession(model)
+    >>> session.run(["y"], {"x": np.array([[[[1, 2, 4, 4]]]], np.float32)})
+    [array([[[[1., 1., 2., 0.]]]], dtype=float32)]
     """
 
     @checked

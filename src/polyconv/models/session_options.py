@@ -75,6 +75,14 @@ class SessionOptions:
         Accepted; polyconv logs to the logger named polyconv.
     use_deterministic_compute, use_per_session_threads : bool
         Accepted; results are deterministic in either case.
+
+    Examples
+    --------
+    >>> import polyconv
+    >>> options = polyconv.SessionOptions(intra_op_num_threads=1)
+    >>> options.add_free_dimension_override_by_name("height", 480)
+
+    ``polyconv.InferenceSession(model, options)`` then runs nodes on one thread, and ``height`` is 480.
     """
 
     enable_cpu_mem_arena: bool = True
@@ -165,6 +173,14 @@ class RunOptions:
         Set while a run is under way, it ends before its next step with an ``Error``.
     log_severity_level, log_verbosity_level, logid, only_execute_path_to_fetches
         Accepted; only what the wanted outputs need is ever computed.
+
+    Examples
+    --------
+    >>> import polyconv
+    >>> options = polyconv.RunOptions()
+    >>> options.terminate = True
+
+    Another thread that sets this ends ``session.run(names, feeds, options)`` before its next step.
     """
 
     log_severity_level: int = -1
@@ -224,7 +240,14 @@ def warn_of_ignored(options: SessionOptions) -> None:
 
 
 def get_available_providers() -> list[str]:
-    """Who can run nodes here, as sessions name them: polyconv, and what is installed for the other nodes."""
+    """Who can run nodes here, as sessions name them: polyconv, and what is installed for the other nodes.
+
+    Examples
+    --------
+    >>> import polyconv
+    >>> polyconv.get_available_providers()[0]
+    'PolyconvExecutionProvider'
+    """
     return [PROVIDER, *(name for package, name in _HOSTS.items() if find_spec(package) is not None)]
 
 

@@ -184,7 +184,14 @@ def outdated(entry: Entry) -> str | None:
 
 
 def entries() -> tuple[Entry, ...]:
-    """All that this process knows, the user's file included, in a fixed order."""
+    """All that this process knows, the user's file included, in a fixed order.
+
+    Examples
+    --------
+    >>> from polyconv import wisdom
+    >>> [entry.problem for entry in wisdom.entries() if entry.rigor == "patient"]
+    []
+    """
     return _sorted(entry for entry, _ in known().values())
 
 
@@ -192,6 +199,14 @@ def export(file: File) -> int:
     """Write all that this process knows to a file; how many entries.
 
     The file is JSON, the same for the same knowledge.  An existing one is replaced at once.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from polyconv import wisdom
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "wisdom.json"
+    >>> wisdom.export(file) == len(wisdom.entries())
+    True
     """
     found = entries()
     write(Path(file), found)
@@ -212,6 +227,15 @@ def import_(file: File) -> tuple[Entry, ...]:
         If it is no wisdom; then nothing of it is taken.  The message names the file and what is wrong.
     OSError
         If it cannot be read.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from polyconv import wisdom
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "wisdom.json"
+    >>> _ = wisdom.export(file)  # in one process
+    >>> wisdom.import_(file) == wisdom.entries()  # in another
+    True
     """
     found = read(file)
     _load()
@@ -225,6 +249,15 @@ def merge(files: Sequence[File], into: File) -> int:
 
     Of two about the same situation the one that can be used here wins, then the one measured with more
     rigour, then the one of the later file.  What this process knows does not change.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from polyconv import wisdom
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> count = wisdom.export(folder / "of-one-machine.json")
+    >>> wisdom.merge([folder / "of-one-machine.json"], into=folder / "of-all.json") == count
+    True
     """
     merged: dict[Key, Entry] = {}
     for file in files:
@@ -235,7 +268,15 @@ def merge(files: Sequence[File], into: File) -> int:
 
 
 def forget() -> int:
-    """Drop all that this process knows; how many entries.  The user's file stays and is not read again."""
+    """Drop all that this process knows; how many entries.  The user's file stays and is not read again.
+
+    Examples
+    --------
+    >>> from polyconv import wisdom
+    >>> _ = wisdom.forget()
+    >>> wisdom.entries()
+    ()
+    """
     global _known
     with _lock:
         count, _known = len(_known), {}
@@ -244,7 +285,16 @@ def forget() -> int:
 
 
 def path() -> Path | None:
-    """The user's file, which every process reads when it plans for the first time; None if turned off."""
+    """The user's file, which every process reads when it plans for the first time; None if turned off.
+
+    Examples
+    --------
+    >>> import os
+    >>> from polyconv import wisdom
+    >>> os.environ["POLYCONV_WISDOM"] = "off"
+    >>> wisdom.path() is None
+    True
+    """
     found: Path | None = resolve("wisdom")
     return found
 
@@ -259,6 +309,14 @@ def save() -> Path | None:
     -------
     Path or None
         The file; None if it is turned off, or could not be read or written (a warning says so).
+
+    Examples
+    --------
+    >>> import os, pathlib, tempfile
+    >>> from polyconv import wisdom
+    >>> os.environ["POLYCONV_WISDOM"] = str(pathlib.Path(tempfile.mkdtemp()) / "wisdom.json")
+    >>> wisdom.save() == wisdom.path()
+    True
     """
     file = path()
     if file is None:

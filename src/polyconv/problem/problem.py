@@ -100,6 +100,13 @@ class Problem:
         Offset groups of a deformable convolution, else 0.
     mask : bool
         Whether a deformable convolution has a modulation mask.
+
+    Examples
+    --------
+    >>> import polyconv
+    >>> problem = polyconv.Problem.parse("conv f32 NCHW n1 c3 i224x224 m64 k7x7 s2 p3")
+    >>> problem.w_shape, problem.y_shape
+    ((64, 3, 7, 7), (1, 64, 112, 112))
     """
 
     op: str
