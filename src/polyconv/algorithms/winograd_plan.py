@@ -30,7 +30,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -45,6 +44,7 @@ from polyconv.algorithms.program import (
     far_cycles,
     is_apart,
     near_equal,
+    near_equal_sizes,
     planes_collide,
     scheme_of,
     tile_cycles,
@@ -192,7 +192,7 @@ class Cut:
     @property
     def covers(self) -> int:
         """Number of outputs."""
-        return sum(count * sum(sizes) for _, count, sizes in self.alike)
+        return self.residues * sum(self.sizes) - (self.residues - self.whole)
 
     @property
     def alike(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
@@ -203,7 +203,10 @@ class Cut:
 
     def tiles(self, full: int | None = None) -> int:
         """Number of tiles, or of those of ``full`` outputs."""
-        return sum(count * (len(sizes) if full is None else sizes.count(full)) for _, count, sizes in self.alike)
+        last, fewer = self.sizes[-1], self.residues - self.whole
+        if full is None:
+            return self.residues * len(self.sizes) - fewer * (last == 1)
+        return self.residues * self.sizes.count(full) + fewer * ((last - 1 == full) - (last == full))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +255,22 @@ class Plan:
         return 2 * low_end + (point % self.x.n >= self.x.n - self.x.ends)
 
     @property
+    def by_kind(self) -> list[int]:
+        """Phases that have products, by kind of point."""
+        return [sum(phase.enters(kind) for phase in self.phases) for kind in range(4)]
+
+    @property
     def point_phases(self) -> list[int]:
         """Phases that have products, by point."""
-        by_kind = [sum(phase.enters(kind) for phase in self.phases) for kind in range(4)]
+        by_kind = self.by_kind
         return [by_kind[self.kind(point)] for point in range(self.y.n * self.x.n)]
+
+    def points(self, kind: int) -> int:
+        """How many points there are of a kind."""
+        along_x = self.x.ends if kind & 1 else self.x.n - self.x.ends
+        if self.transformed == 2:
+            return along_x * (self.y.ends if kind & 2 else self.y.n - self.y.ends)
+        return 0 if kind & 2 else along_x * self.y.n
 
 
 def tile_sizes(out: int, m: int) -> tuple[int, ...]:
@@ -537,6 +552,17 @@ def _streamed(size: int) -> float:
     return next((rate for most, rate in _STREAMED if size < most), _MEMORY_BYTES)
 
 
+def _alike(cuts: Sequence[Cut]) -> list[tuple[Cut, int]]:
+    """Cuts of equal tiles, wherever they begin, and how many there are of each."""
+    counts: dict[tuple[int, tuple[int, ...], int], int] = {}
+    ones: dict[tuple[int, tuple[int, ...], int], Cut] = {}
+    for cut in cuts:
+        key = cut.residues, cut.sizes, cut.whole
+        counts[key] = counts.get(key, 0) + 1
+        ones.setdefault(key, cut)
+    return [(ones[key], count) for key, count in counts.items()]
+
+
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
     """Cycles: products, where the first tile of a box waits for the weights to stream in, and the passes over tiles."""
     p = s.problem
@@ -548,7 +574,8 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     outer_boxes = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
     outer_rows = math.prod(axis.out for axis in sweep[: len(sweep) - plan.transformed])
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
-    products_entering = sum(plan.point_phases)
+    by_kind = plan.by_kind
+    products_entering = sum(plan.points(kind) * by_kind[kind] for kind in range(4))
     met = share_met(sweep, outer_bands(sweep, plan.transformed, len(plan.phases), group_in))
     weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
     # weights of a group or a phase push out those of another; further calls find those of a point nearby
@@ -573,24 +600,25 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     # what leaves the second-level cache is written to the third and read from there
     held = plan.workspace - (plan.out - plan.sums) // plan.together * (plan.together - 1)
     far = 2 * held if held > _near(plan.transformed) else 0
-    alike = [Counter(replace(cut, first=0) for cut in cuts) for cuts in (plan.rows, plan.columns)]
-    for (rows, tall_boxes), (columns, wide_boxes) in itertools.product(*(counted.items() for counted in alike)):
+    in_blocks = [(v, b) for v, b in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)) if b]
+    for (rows, tall_boxes), (columns, wide_boxes) in itertools.product(_alike(plan.rows), _alike(plan.columns)):
         times = tall_boxes * wide_boxes
-        for i_end, j_end in itertools.product((False, True), (False, True)):
-            tall, wide = rows.tiles(plan.y.m if i_end else None), columns.tiles(plan.x.m if j_end else None)
-            share = plan.x.ends if j_end else plan.x.n - plan.x.ends
-            if plan.transformed == 2:
-                share *= plan.y.ends if i_end else plan.y.n - plan.y.ends
-            elif i_end:
-                share = 0
-            steps = met * taps * group_in * sum(phase.enters(2 * i_end + j_end) for phase in plan.phases)
-            joins = share and not (i_end or j_end) and tall * wide == plan.tiles
-            tiles = near_equal(deep * tall * wide, most) if joins else near_equal(tall * wide, most) * deep
-            for vectors, blocks in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)):
+        tall_by_end, wide_by_end = (rows.tiles(), rows.tiles(plan.y.m)), (columns.tiles(), columns.tiles(plan.x.m))
+        for kind in range(4):
+            tall, wide, share = tall_by_end[kind >> 1], wide_by_end[kind & 1], plan.points(kind)
+            if not (share and tall and wide):
+                continue
+            steps = met * taps * group_in * by_kind[kind]
+            joins = not kind and tall * wide == plan.tiles
+            sizes = near_equal_sizes(deep * tall * wide if joins else tall * wide, most)
+            repeated = 1 if joins else deep
+            count = repeated * sum(number for _, number in sizes)
+            for vectors, blocks in in_blocks:
                 weights = vectors * lane * arith.bytes
-                cycles = [max(_SLOWER * tile_cycles(rows_, vectors), weights / again) for _, rows_ in tiles]
-                starts = 20 * len(tiles) + 1.0 * deep * tall * wide * vectors
-                step = sum(cycles) + max(0.0, weights / bytes_a_cycle - max(cycles, default=math.inf))
+                cycles = [max(_SLOWER * tile_cycles(rows_, vectors), weights / again) for rows_, _ in sizes]
+                starts = 20 * count + 1.0 * deep * tall * wide * vectors
+                whole = repeated * sum(c * number for c, (_, number) in zip(cycles, sizes, strict=True))
+                step = whole + max(0.0, weights / bytes_a_cycle - cycles[0])  # the first tile waits for the weights
                 products += times * share * blocks * full_boxes * (step * steps + starts)
         tile_count, pixels = rows.tiles() * columns.tiles(), rows.covers * columns.covers
         entering = tile_count * outer_lines * vectors_in * products_entering * _TRANSFORM_CYCLES
