@@ -376,12 +376,14 @@ def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int, schemes: tupl
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
     """The cheapest schemes and boxes; None where the sweep admits no scheme."""
     best, least = None, math.inf
-    for y, x in _schemes(sweep, s.problem.c // s.problem.groups):
-        if _at_least(s, arith, sweep, y, x) < least:
-            for plan in _candidates(s, arith, sweep, y, x):
-                price = s.price(plan, sum(_cost(s, arith, sweep, plan).values()))
-                if price < least:
-                    best, least = plan, price
+    schemes = [(_at_least(s, arith, sweep, *pair), pair) for pair in _schemes(sweep, s.problem.c // s.problem.groups)]
+    for bound, (y, x) in sorted(schemes, key=lambda scheme: scheme[0]):  # the likeliest first: others then cannot win
+        if bound >= least:
+            break
+        for plan in _candidates(s, arith, sweep, y, x):
+            price = s.price(plan, sum(_cost(s, arith, sweep, plan).values()))
+            if price < least:
+                best, least = plan, price
     return best
 
 
