@@ -344,8 +344,8 @@ class Lines:
 
     @property
     def count(self) -> int:
-        """Number of lines."""
-        return len(self.positions)
+        """Number of lines: runs follow each other."""
+        return self.runs[-1][0] + self.runs[-1][1] if self.runs else 0
 
 
 @lru_cache(4096)
