@@ -156,15 +156,19 @@ def _layer_like(rng: np.random.Generator) -> tuple[tuple[int, int, int], tuple[i
     taps = _pick(rng, (1, 2, 3, 3, 3, 3, 5, 7, 9) if rank < 3 else (1, 2, 3, 3))
     if rank == 1 and _chance(rng, 0.3):
         taps = int(rng.integers(12, 64))
+    is_long = rank < 3 and _chance(rng, 0.5 if kind == "depthwise" else 0.2)
+    along = is_long and _chance(rng, 0.5)  # all taps along the long axis
+    if along:
+        taps = _pick(rng, (2, 3, 3, 3, 5, 9))
     if kind == "pairs":
         taps = _pick(rng, (1, 1, 2, 4))
     stride = taps if kind == "pairs" else _pick(rng, (1, 1, 1, 1, 2))
     dilation = _pick(rng, (1, 1, 1, 1, 2, 3)) if stride == 1 else 1
     pad = 0 if kind == "pairs" else _pick(rng, (0, 1, 1)) * (effective_kernel(taps, dilation) // 2)
     extents = tuple(max(_pick(rng, _EXTENTS[3:]), effective_kernel(taps, dilation) - 2 * pad) for _ in range(rank))
-    if rank < 3 and _chance(rng, 0.2):
+    if is_long:
         extents = (*(min(e, 9) for e in extents[:-1]), _pick(rng, _LONG))
-    k = (*(1,) * (rank - 1), taps) if _chance(rng, 0.15) else (taps,) * rank
+    k = (*(1,) * (rank - 1), taps) if along or _chance(rng, 0.15) else (taps,) * rank
     pads = tuple((pad, pad) if n > 1 else (0, 0) for n in k)
     return groups, extents, {"k": k, "s": (stride,) * rank, "d": (dilation,) * rank, "pads": pads}
 
