@@ -95,3 +95,25 @@ def test_ignored_interrupts_stay_ignored(command: Command) -> None:
     """As a shell has it for a job in the background."""
     done = command(["info"], "numpy", "ignoring")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupt_that_a_finaliser_swallows_is_not_lost() -> None:
+    """What is raised in ``__del__`` is printed and ignored."""
+    code = (
+        "import signal, sys, polyconv.cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from polyconv.conformance import fuzz\n"
+        "class Swallowing:\n"
+        "    def __del__(self): signal.raise_signal(signal.SIGINT)\n"
+        "drawn = fuzz.drawn\n"
+        "def swallow(seed, index, **more):\n"
+        "    if index == 3: Swallowing()\n"
+        "    return drawn(seed, index, **more)\n"
+        "fuzz.drawn = swallow\n"
+        "sys.exit(polyconv.cli.main(['check', '--fuzz', '1000000', '--peers', '']))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300,
+                          check=False)  # fmt: skip
+    assert done.returncode == 130, done.stderr
+    assert "interrupted" in done.stderr

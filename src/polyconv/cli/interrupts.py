@@ -2,7 +2,8 @@
 
 A module whose import is cut short is left half made and complains in its own words, at length; one written in C may
 call the interrupt something else.  So an interrupt waits for the imports, and whatever error follows one is the
-interrupt.  It knows no command.
+interrupt.  One that is raised where Python has to ignore errors, such as in a finaliser, is lost there: long work asks
+now and then whether one came.  It knows no command.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Interrupts", "counted", "kept_when_interrupted"]
+__all__ = ["Interrupts", "counted", "kept_when_interrupted", "raise_lost"]
 
 
 @dataclass(slots=True)
@@ -36,6 +37,15 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
+_LATEST: list[Interrupts] = []
+
+
+def raise_lost() -> None:
+    """Raise KeyboardInterrupt if one came and was lost."""
+    if _LATEST and _LATEST[-1].count and not _LATEST[-1].are_held:
+        raise KeyboardInterrupt
+
+
 @contextmanager
 def counted() -> Iterator[Interrupts]:
     """Interrupts from here on; none where somebody else handles or ignores them, or another thread receives them."""
@@ -46,9 +56,11 @@ def counted() -> Iterator[Interrupts]:
     )
     if is_ours:
         signal.signal(signal.SIGINT, interrupts._come)
+    _LATEST.append(interrupts)
     try:
         yield interrupts
     finally:
+        _LATEST.pop()
         if is_ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 

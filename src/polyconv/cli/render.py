@@ -23,6 +23,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from polyconv.cli.interrupts import raise_lost
+
 __all__ = [
     "Advance", "complain", "configure", "document", "facts", "line", "note", "progress", "table",
 ]  # fmt: skip
@@ -158,11 +160,11 @@ def progress(what: str) -> Iterator[Advance]:
     Yields
     ------
     callable
-        ``advance(done, total)``.
+        ``advance(done, total)``; raises KeyboardInterrupt if one was lost.
     """
     console = _console(sys.stderr)
     if _choices["quiet"] or not console.is_terminal:
-        yield lambda done, total=None: None
+        yield lambda done, total=None: raise_lost()
         return
     bar = Progress(
         TextColumn(escape(what)), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -170,4 +172,9 @@ def progress(what: str) -> Iterator[Advance]:
     )  # fmt: skip
     with bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total=None: bar.update(task, completed=done, total=total)
+
+        def advance(done: int, total: int | None = None) -> None:
+            raise_lost()
+            bar.update(task, completed=done, total=total)
+
+        yield advance
