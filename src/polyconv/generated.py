@@ -90,11 +90,13 @@ def kernels(calls: Iterable[tuple[Layer, Arrays]]) -> tuple[Kernel, ...]:
             return _ROLES[0]
         return _ROLES[1] if packing.intersection(functions.values()) else _ROLES[2]
 
+    def kinds(functions: Mapping[str, Address[Any]]) -> tuple[tuple[str, str], ...]:
+        return tuple((name, address.signature.__name__) for name, address in functions.items())
+
     made = [
-        Kernel(" ".join(label.split()), role(functions), tuple((name, a.signature.__name__) for name, a in functions.items()), text, here,
-               kept_file(label, here))
+        Kernel(" ".join(label.split()), role(functions), kinds(functions), text, here, kept_file(label, here))
         for label, (functions, text) in found.items()
-    ]  # fmt: skip
+    ]
     return tuple(sorted(made, key=lambda kernel: _ROLES.index(kernel.role)))
 
 

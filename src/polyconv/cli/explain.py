@@ -19,6 +19,7 @@ import polyconv
 from polyconv.cli import kernels, options, render
 from polyconv.errors import ArgumentError
 from polyconv.models.session import NodeRecord
+from polyconv.names import nearest
 from polyconv.problem.plan import Plan, spelled
 from polyconv.problem.problem import Problem
 from polyconv.settings import spelled_bytes
@@ -190,7 +191,10 @@ def _named_so(nodes: Nodes, wanted: Sequence[str] | None) -> Nodes:
         return nodes
     known = {name: {name, *name.split(" + ")} for names in nodes.values() for name in names}
     if missing := set(wanted).difference(*known.values()):
-        raise ArgumentError(f"no convolution is called {', '.join(sorted(missing))}; there are {', '.join(known)}")
+        word = min(missing)
+        near = nearest(word, set().union(*known.values()))
+        advice = f"did you mean {near}?" if near else "explain without --node lists their names"
+        raise ArgumentError(f"no convolution of the model is called {word}; {advice}")
     kept = {key: [name for name in names if known[name] & {*wanted}] for key, names in nodes.items()}
     return {key: names for key, names in kept.items() if names}
 
