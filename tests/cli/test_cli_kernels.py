@@ -150,6 +150,7 @@ def test_nodes_are_chosen_by_name(polyconv: Callable[..., Any], bank: Path) -> N
         (["--node", "grey"], "the target is a problem"),
         (["--code", "ir"], "add --kernel"),
         (["--match", "direct"], "add --kernel"),
+        (["--kernel", "--candidates"], "leave one out"),
         (["--kernel", "--match", "("], "no regular expression"),
         (["--kernel", "--match", "nothing of the kind"], "--code list"),
         (["--kernel", "--code", "machine"], "machine"),

@@ -77,7 +77,7 @@ def command(
 ) -> None:
     """Show the plan of a problem, or of every convolution of a model; with --kernel the generated code."""
     wanted = options.subject(target)
-    _check(wanted, node, kernel, code, match)
+    _check(wanted, node, kernel, code, match, candidates)
     with options.within(threads, accuracy, workspace_limit):
         if isinstance(wanted, Problem):
             nodes: dict[tuple[str, bool], list[str]] = {(str(wanted), once): []}
@@ -93,10 +93,10 @@ def command(
             {"problem": text, "once": anew, "nodes": names, **_facts(plans[text, anew])}
             for (text, anew), names in nodes.items()
         ]
-        for row, (_, used) in zip(rows, listed, strict=False):
-            row["kernels"] = [{"label": k.label, "role": k.role} for k in used]
-        code_of = {"kernels": kernels.data(listed, code)} if kernel else {}
-        render.document({"command": "explain", "target": target, "plans": rows, **code_of})
+        if kernel:
+            rows = [{**row, "kernels": kernels.roles(used)} for row, (_, used) in zip(rows, listed, strict=True)]
+        generated = {"kernels": kernels.data(listed, code)} if kernel else {}
+        render.document({"command": "explain", "target": target, "plans": rows, **generated})
         return
     if kernel:
         kernels.show(listed, code)
@@ -114,8 +114,11 @@ def command(
             render.line()
 
 
-def _check(wanted: Problem | Path, node: Sequence[str] | None, kernel: bool, code: str, match: str | None) -> None:
+def _check(wanted: Problem | Path, node: Sequence[str] | None, kernel: bool, code: str, match: str | None,
+           candidates: bool) -> None:  # fmt: skip
     """Refuse options that would have no effect."""
+    if kernel and candidates:
+        raise typer.BadParameter("--kernel shows code instead of plans, --candidates more of plans; leave one out")
     if node and isinstance(wanted, Problem):
         raise typer.BadParameter("--node names convolutions of a model, and the target is a problem; leave it out")
     if not kernel and (code != "all" or match is not None):

@@ -15,7 +15,7 @@ from polyconv.errors import ArgumentError
 from polyconv.layer import Plan
 from polyconv.planned import Kernel
 
-__all__ = ["Form", "data", "of_plans", "show"]
+__all__ = ["Form", "data", "of_plans", "roles", "show"]
 
 Form = Literal["list", "ir", "asm", "all"]
 
@@ -53,6 +53,11 @@ def show(listed: Listed, form: Form) -> None:
             _text(kernel, ";", kernel.ir)
         if form in ("asm", "all"):
             _text(kernel, "#", kernel.assembly)
+
+
+def roles(kernels: Sequence[Kernel]) -> list[dict[str, str]]:
+    """Kernels of a plan, as JSON has them beside the plan."""
+    return [{"label": kernel.label, "role": kernel.role} for kernel in kernels]
 
 
 def data(listed: Listed, form: Form) -> list[dict[str, Any]]:
