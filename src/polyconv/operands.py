@@ -6,6 +6,7 @@ each other, their caller compares.  It must not know how anything is computed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +22,8 @@ from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = [
-    "Lying", "check_weights", "check_writable", "deformation", "fused", "operand", "result_of", "same_memory",
-    "span", "strides",
+    "Lying", "check_weights", "check_writable", "deformation", "deformation_shapes", "fused", "operand", "result_of",
+    "same_memory", "span", "strides",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -93,15 +94,20 @@ def deformation(p: Problem, offset: Any, mask: Any) -> tuple[Array | None, Array
         return None, None
     if offset is None:
         raise ArgumentError("a deformable convolution needs offset")
-    taps = int(np.prod(p.k))
-    out = tuple(p.out)
-    shape = (p.n, 2 * p.offset_groups * taps, *out)
-    offset = operand(offset, "offset", p.x_dtype, shape)
+    offset_shape, mask_shape = deformation_shapes(p)
+    offset = operand(offset, "offset", p.x_dtype, offset_shape)
     if p.mask != (mask is not None):
         raise ArgumentError(f"the problem has mask={p.mask}, but mask is {'given' if mask is not None else 'missing'}")
     if mask is not None:
-        mask = operand(mask, "mask", p.x_dtype, (p.n, p.offset_groups * taps, *out))
+        mask = operand(mask, "mask", p.x_dtype, mask_shape)
     return offset, mask
+
+
+def deformation_shapes(p: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of offset and mask of a deformable convolution with known extents."""
+    n, *out = (int(e or 0) for e in (p.n, *p.out))
+    taps = p.offset_groups * math.prod(p.k)
+    return (n, 2 * taps, *out), (n, taps, *out)
 
 
 _SMALLER = "compute parts of the batch or the image, or give an out= of your own, such as a numpy.memmap"

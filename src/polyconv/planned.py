@@ -7,7 +7,7 @@ algorithm was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,17 +16,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyconv import prepared
 from polyconv.arguments import bias_of
+from polyconv.dtypes import Dtype
 from polyconv.errors import ArgumentError, DtypeError, Unsupported, shown
+from polyconv.generated import Arrays, Kernel, kernels
 from polyconv.names import checked
-from polyconv.operands import check_weights
+from polyconv.operands import check_weights, deformation_shapes
 from polyconv.problem import plan as described
 from polyconv.problem.problem import Problem
 from polyconv.runtime.guests import as_array
+from polyconv.runtime.memory import allocating
 from polyconv.settings import resolve
 from polyconv.shown import Shown
 from polyconv.target import target
 
-__all__ = ["Plan", "Prepared", "plan"]
+__all__ = ["Kernel", "Plan", "Prepared", "plan"]
 
 Array = NDArray[Any]
 
@@ -83,6 +86,27 @@ class Plan(described.Plan):
         """
         layer = Prepared(self, w, b, quantities, own=False)
         return layer(x, residual=residual, offset=offset, mask=mask, past=past, out=out)
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The generated code that computes the problem, to be read: nothing is compiled for it, and nothing runs.
+
+        Returns
+        -------
+        tuple of Kernel
+            Each with its label, role, functions, LLVM text (``ir``), ``assembly`` and file in the object cache.  They
+            are those of a layer with finite weights, for arrays without gaps; with POLYCONV_CHECK=1 those with bounds
+            checks.  A problem whose result is empty has none.
+
+        Raises
+        ------
+        Unsupported
+            If the plan was made for other instructions than this process uses.
+        OutOfMemory
+            If the packed weights do not fit into memory.
+        """
+        p = self.problem
+        with allocating(f"the weights and arrays of '{p}' take more", "choose smaller sizes"):
+            return kernels(_calls(self))
 
     def prepare(self, w: ArrayLike, b: ArrayLike | None = None, **quantities: ArrayLike) -> Prepared:
         """Fix the weights: a layer that packs them once and computes this plan for every input.
@@ -150,10 +174,14 @@ class Prepared(Shown):
             raise ArgumentError(_other_shape(self.problem, shape))
         return replace(self._plan, packed_bytes=self.packed_bytes)
 
-    def _part(self, part: Array, y: Array, *, is_head: bool) -> object:
+    def part(self, *, is_head: bool = False) -> prepared.Layer:
+        """The layer that computes it, or of a causal convolution the first outputs, which reach into the past."""
         layer = self._head if is_head else self._layer
         assert layer is not None
-        return layer(part, out=y)
+        return layer
+
+    def _part(self, x: Array, y: Array, *, is_head: bool) -> object:
+        return self.part(is_head=is_head)(x, out=y)
 
     def _fitting(self, n: int, i: tuple[int, ...]) -> Problem:
         """The problem for a batch and extents: those of the plan, or of a part of it."""
@@ -169,6 +197,34 @@ class Prepared(Shown):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remake, (self._plan, self._layer._w, self._layer._bias, self._quantities)
+
+
+def _calls(made_by: Plan) -> list[tuple[prepared.Layer, Arrays]]:
+    """Layers of a plan, with weights of zeros, and the arrays with which a call of the plan calls each."""
+    p = made_by.problem
+
+    def blank(shape: Iterable[int | None], dtype: Dtype) -> Array:
+        return np.zeros([int(e or 0) for e in shape], dtype.numpy)
+
+    quantities = {
+        name: np.ones(p.m if form == "c" else (), getattr(p, f"{of}_dtype").numpy if of else np.float32)
+        for name, of in _QUANTITIES.items() if isinstance(form := getattr(p.quantisation, name, None), str)
+    }  # fmt: skip
+    layer = Prepared(made_by, blank(p.w_shape, p.w_dtype), blank((p.m,), p.y_dtype) if p.bias else None, quantities,
+                     own=False)  # fmt: skip
+    x, y = blank(p.x_shape, p.x_dtype), blank(p.y_shape, p.y_dtype)
+    calls: list[tuple[prepared.Layer, Arrays]] = []
+    if not y.size:
+        return calls
+    if p.op == "causal_conv":
+
+        def part(x: Array, y: Array, *, is_head: bool) -> None:
+            calls.append((layer.part(is_head=is_head), (x, y, None, None, None)))
+
+        prepared.causal(p, x, None, y, part)
+        return calls
+    offset, mask = (blank(s, p.x_dtype) for s in deformation_shapes(p)) if p.op == "deform_conv" else (None, None)
+    return [(layer.part(), (x, y, y if p.residual else None, offset, mask if p.mask else None))]
 
 
 def _of_head(made_by: Plan) -> str:

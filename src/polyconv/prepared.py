@@ -33,6 +33,7 @@ from polyconv.operands import (
     Lying,
     check_weights,
     deformation,
+    deformation_shapes,
     fused,
     operand,
     result_of,
@@ -42,7 +43,7 @@ from polyconv.operands import (
 )
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
-from polyconv.planning.planner import Decision, choose, describe, reasons, threads_for, waking
+from polyconv.planning.planner import Choice, Decision, choose, describe, reasons, threads_for, waking
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
@@ -362,13 +363,7 @@ class Layer:
         if found is not None:
             _make_ready(found)
             return found
-        lying = strides(x, problem), strides(y, problem), None if residual is None else strides(residual, problem)
-        planned, lying = fused(problem, lying)
-        # how arrays lie decides no algorithm, and with it no bits, unless this one cannot take them
-        whole, s = replace(s, problem=problem.fused()), replace(s, problem=planned)
-        choice = choose(whole, self._chosen(whole))
-        if s != whole and choice.algorithm.refusal(s) is not None:
-            choice = choose(s, self._chosen(s))
+        choice, s, lying = self._choice(s, x, y, residual)
         algorithm = choice.algorithm
         if "plan" in self._verbose:
             _log.info("plan %s by %s", problem, algorithm.name)
@@ -376,7 +371,6 @@ class Layer:
             for name, reason in reasons(choice):
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
         seconds = choice.running(problem.n or 0) / cycles_a_second()
-        s = replace(s, once=False)
         s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
         packing = f"{sized('w', self._w.shape, self._w.dtype)} and a packed form for {algorithm.name}"
         with allocating(packing, "compute some of the output channels at a time"):
@@ -405,6 +399,28 @@ class Layer:
                 del gone  # and its forms with it, before they are counted again
         return call
 
+    def _choice(self, s: Situation, x: Array, y: Array, residual: Array | None) -> tuple[Choice, Situation, Lying]:
+        """The algorithm for arrays, the situation in which its program is made, and how they lie in it."""
+        p = s.problem
+        lying = strides(x, p), strides(y, p), None if residual is None else strides(residual, p)
+        planned, lying = fused(p, lying)
+        # how arrays lie decides no algorithm, and with it no bits, unless this one cannot take them
+        whole, s = replace(s, problem=p.fused()), replace(s, problem=planned)
+        choice = choose(whole, self._chosen(whole))
+        if s != whole and choice.algorithm.refusal(s) is not None:
+            choice = choose(s, self._chosen(s))
+        return choice, replace(s, once=False), lying
+
+    def unrun(self, x: Array, y: Array, residual: Array | None, offset: Array | None, mask: Array | None,
+              run: Callable[[Step, int, int], object]) -> Program:  # fmt: skip
+        """The program of a call with such arrays, to be looked at: ``run`` is told what packs weights, and need not.
+
+        A layer whose weights were not packed must not be called.
+        """
+        problem = replace(self.problem_for(x.shape), residual=residual is not None)
+        choice, s, lying = self._choice(self.situation(problem), x, y, residual)
+        return self.program(s, choice.algorithm.name, lying, offset, mask, run)
+
     def _formed(self) -> int:
         forms = list(self._forms.values())
         sources = [form.source for form in forms if isinstance(form, Late)]
@@ -412,7 +428,7 @@ class Layer:
         return sum((*(form.nbytes for form in forms), *converted))
 
     def program(self, s: Situation, algorithm: str, lying: Lying, offset: Array | None, mask: Array | None,
-                run: Callable[[Step, int, int], None] | None = None) -> Program:  # fmt: skip
+                run: Callable[[Step, int, int], object] | None = None) -> Program:  # fmt: skip
         """The program of an algorithm for arrays that lie so; ``run`` packs weights, if not this process."""
         p = s.problem
         row = ALGORITHMS[algorithm]
@@ -588,7 +604,7 @@ _PARTS = "compute parts of the batch"
 class Part(Protocol):
     """What computes a part of a causal convolution as a plain one without pads, into ``y``."""
 
-    def __call__(self, part: Array, y: Array, *, is_head: bool) -> object:
+    def __call__(self, part: Array, y: Array, /, *, is_head: bool) -> object:
         """Compute; ``is_head`` tells the first k - 1 outputs, which reach into the past."""
 
 
@@ -725,7 +741,7 @@ def _random_candidate(s: Situation, algorithm: str) -> Callable[[], None]:
     residual = values(p.y_shape, p.y_dtype) if p.residual else None
     offset = mask = None
     if p.op == "deform_conv":
-        taps = int(np.prod(p.k))
-        offset = values((p.n, 2 * p.offset_groups * taps, *p.out), p.x_dtype)
-        mask = values((p.n, p.offset_groups * taps, *p.out), p.x_dtype) if p.mask else None
+        offset_shape, mask_shape = deformation_shapes(p)
+        offset = values(offset_shape, p.x_dtype)
+        mask = values(mask_shape, p.x_dtype) if p.mask else None
     return lambda: layer(x, residual=residual, out=out, offset=offset, mask=mask)

@@ -36,7 +36,7 @@ def kernels(level: str) -> dict[str, str]:
         Pass("mean", (1,), np.ones(30), (0,), ("nearest",)),
     ]
     found: dict[str, str] = {}
-    with texts_only(found.__setitem__):
+    with texts_only(lambda label, _, text: found.__setitem__(label, text)):
         for dtype, row in DTYPES.items():
             for other in {"u8", "f64", dtype}:
                 for x, y in ((dtype, other), (other, dtype)):

@@ -193,7 +193,7 @@ class Request:
     scale: NDArray[Any] | None
     constants: NDArray[Any]
     zero_point: int
-    run: Callable[[Step, int, int], None]
+    run: Callable[[Step, int, int], object]
     offset: Operand | None = None
     mask: Operand | None = None
     channels: tuple[int, int] = (0, 0)

@@ -18,7 +18,7 @@ from typing import Any
 
 from polyconv.benchmark.sets import layer_sets
 
-__all__ = ["LoadTimes", "Sizes", "environment_of", "load_times", "network", "sizes"]
+__all__ = ["LoadTimes", "Sizes", "environment_of", "fresh", "load_times", "network", "sizes"]
 
 _TIMES = {
     "2b_3x3": 3, "2a_proj": 4, "2b_1x1a": 2, "3_1x1c": 4, "3b_1x1a": 3, "3b_3x3": 3, "4_1x1c": 6, "4b_1x1a": 5,
@@ -115,20 +115,20 @@ def load_times(problems: Sequence[str], rounds: int = 3) -> LoadTimes:
     """Time fresh processes that load all of some forward convolutions."""
     cold, warm = [], []
     with tempfile.TemporaryDirectory() as folder:
-        _run(_LOAD, list(problems[:1]), folder, "first")  # leaves Python's bytecode
+        fresh(_LOAD, list(problems[:1]), folder, "first")  # leaves Python's bytecode
         for i in range(rounds):
-            cold.append(_run(_LOAD, list(problems), folder, str(i)))
-            warm.append(_run(_LOAD, list(problems), folder, str(i)))
+            cold.append(fresh(_LOAD, list(problems), folder, str(i)))
+            warm.append(fresh(_LOAD, list(problems), folder, str(i)))
     return LoadTimes(len(problems), min(t for t, _ in cold), *map(min, zip(*warm, strict=True)))
 
 
 def sizes(images: int = 1000, least: int = 16, most: int = 224, seed: int = 0) -> Sizes:
     """Call one 3x3 layer, in a fresh process without object cache, with images of random extents."""
     with tempfile.TemporaryDirectory() as folder:
-        return Sizes(images, *_run(_SIZES, [images, least, most, seed], folder, "sizes"))
+        return Sizes(images, *fresh(_SIZES, [images, least, most, seed], folder, "sizes"))
 
 
-def _run(code: str, given: Any, folder: str, cache: str) -> Any:
+def fresh(code: str, given: Any, folder: str, cache: str) -> Any:
     """What a fresh process answers to what it is given."""
     words, environment = [sys.executable, "-c", code], environment_of(folder, cache)
     done = subprocess.run(words, input=json.dumps(given), env=environment, capture_output=True, text=True, check=True)

@@ -1,8 +1,8 @@
 """``polyconv explain``: what would run, and why.
 
 A problem's plan, or a row for every distinct convolution of a model: chosen and by what, predicted time, workspace,
-error bound; what was considered and refused, with the reason, below it on request.  A model is run once, on what
-``run`` would feed it, because sizes inside it may depend on values.
+error bound; what was considered and refused, with the reason, below it on request; or the generated code.  A model is
+run once, on what ``run`` would feed it, because sizes inside it may depend on values.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 import polyconv
-from polyconv.cli import options, render
+from polyconv.cli import kernels, options, render
+from polyconv.errors import ArgumentError
 from polyconv.models.session import NodeRecord
+from polyconv.names import nearest
 from polyconv.problem.plan import Plan, spelled
 from polyconv.problem.problem import Problem
 from polyconv.settings import spelled_bytes
@@ -44,6 +47,25 @@ def command(
     candidates: Annotated[
         bool, typer.Option("--candidates", help="Of a model: below the table every plan in full.")
     ] = False,
+    node: Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="NAME", help="Of a model: only the convolutions so named; may be repeated."),
+    ] = None,
+    kernel: Annotated[
+        bool,
+        typer.Option(
+            "--kernel",
+            help="Instead: the generated code, a table of its kernels, and of each LLVM's intermediate representation "
+            "and the assembly for the CPU in force.",
+        ),
+    ] = False,
+    code: Annotated[
+        kernels.Form, typer.Option("--code", help="With --kernel: the table, one form of the code, or all.")
+    ] = "all",
+    match: Annotated[
+        str | None,
+        typer.Option("--match", metavar="REGEX", help="With --kernel: only kernels in whose label it is found."),
+    ] = None,
     inputs: options.Files = None,
     dim: options.Dim = None,
     seed: options.Seed = 0,
@@ -53,23 +75,31 @@ def command(
     semantics: options.Semantics = "onnx",
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the plan of a problem, or of every convolution of a model."""
+    """Show the plan of a problem, or of every convolution of a model; with --kernel the generated code."""
     wanted = options.subject(target)
+    _check(wanted, node, kernel, code, match, candidates)
     with options.within(threads, accuracy, workspace_limit):
         if isinstance(wanted, Problem):
             nodes: dict[tuple[str, bool], list[str]] = {(str(wanted), once): []}
         else:
             model, fed = options.session(wanted, semantics, inputs, dim, seed)
             model.run(None, {name: feed.array for name, feed in fed.items()})
-            nodes = _by_problem(model.nodes, once)
+            nodes = options.usage(_named_so, _by_problem(model.nodes, once), node)
         plans = {key: polyconv.plan(Problem.parse(key[0]), rigor=rigor, once=key[1]) for key in nodes}
-        could = {key: _could_apply(plan) for key, plan in plans.items()}
+        could = {} if kernel else {key: _could_apply(plan) for key, plan in plans.items()}
+        listed = options.usage(kernels.of_plans, [*plans.values()], match) if kernel else ()
     if as_json:
         rows = [
             {"problem": text, "once": anew, "nodes": names, **_facts(plans[text, anew])}
             for (text, anew), names in nodes.items()
         ]
-        render.document({"command": "explain", "target": target, "plans": rows})
+        if kernel:
+            rows = [{**row, "kernels": kernels.roles(used)} for row, (_, used) in zip(rows, listed, strict=True)]
+        generated = {"kernels": kernels.data(listed, code)} if kernel else {}
+        render.document({"command": "explain", "target": target, "plans": rows, **generated})
+        return
+    if kernel:
+        kernels.show(listed, code)
         return
     if not isinstance(wanted, Problem):
         _table(target, nodes, plans)
@@ -82,6 +112,18 @@ def command(
         _plan(plans[key], could[key])
         if names:
             render.line()
+
+
+def _check(wanted: Problem | Path, node: Sequence[str] | None, kernel: bool, code: str, match: str | None,
+           candidates: bool) -> None:  # fmt: skip
+    """Refuse options that would have no effect."""
+    if kernel and candidates:
+        raise typer.BadParameter("--kernel shows code instead of plans, --candidates more of plans; leave one out")
+    if node and isinstance(wanted, Problem):
+        raise typer.BadParameter("--node names convolutions of a model, and the target is a problem; leave it out")
+    if not kernel and (code != "all" or match is not None):
+        given = "--match" if code == "all" else "--code"
+        raise typer.BadParameter(f"{given} chooses among generated code, which --kernel shows: add --kernel")
 
 
 _ANEW = " (weights come with each run)"
@@ -135,6 +177,29 @@ def _by_problem(records: Sequence[NodeRecord], once: bool) -> dict[tuple[str, bo
     for (problem, anew, _), names in steps.items():
         found.setdefault((problem, anew), []).append(" + ".join(names))
     return found
+
+
+Nodes = dict[tuple[str, bool], list[str]]
+
+
+def _named_so(nodes: Nodes, wanted: Sequence[str] | None) -> Nodes:
+    """The convolutions with some names; one that runs together with its neighbours has the names of all.
+
+    Raises
+    ------
+    ArgumentError
+        If no convolution has one of the names.
+    """
+    if not wanted:
+        return nodes
+    known = {name: {name, *name.split(" + ")} for names in nodes.values() for name in names}
+    if missing := set(wanted).difference(*known.values()):
+        word = min(missing)
+        near = nearest(word, set().union(*known.values()))
+        advice = f"did you mean {near}?" if near else "explain without --node lists their names"
+        raise ArgumentError(f"no convolution of the model is called {word}; {advice}")
+    kept = {key: [name for name in names if known[name] & {*wanted}] for key, names in nodes.items()}
+    return {key: names for key, names in kept.items() if names}
 
 
 def _facts(plan: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tables of ``polyconv bench --smoke``: start-up, calls, loading, six dense layers, the slowest random problems.
+"""The tables of ``polyconv bench --smoke``: start-up, calls, loading, planning, six dense layers, random problems.
 
 A minute's look at one installation, without other engines; floors it should keep stand beside the figures.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polyconv.benchmark import floor, load, smoke
+from polyconv.benchmark import floor, load, planning, smoke
 from polyconv.benchmark.peaks import copy_bandwidth, peak
 from polyconv.cli import render
 from polyconv.settings import resolve
@@ -30,6 +30,14 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
     starts, calls, compiled = smoke.start_times(), smoke.call_times(), smoke.compile_times()
     loads = [load.load_times(load.network(repeated=repeated)) for repeated in (False, True)]
     sizes = load.sizes()
+    with render.progress("planning") as advance:
+        planned = [0]
+
+        def kind(_: object) -> None:
+            planned[0] += 1
+            advance(planned[0], 2 * len(planning.KINDS))
+
+        plans = planning.planning_times(seed=seed, progress=kind)
     with render.progress("layers") as advance:
         done = [0]
 
@@ -52,7 +60,7 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
         render.document(
             {
                 "command": "bench", "start": starts, "call": calls, "compile_seconds": compiled, "load": loads,
-                "sizes": sizes, "layers": layers,
+                "sizes": sizes, "planning": plans, "layers": layers,
                 "peaks_gflops": peaks, "copy_bytes_per_second": copy_bandwidth(),
                 "floor": [{"problem": str(s.problem), "gflops": s.gflops, "share": s.share, "of_bound": s.of_bound}
                           for s in shares],
@@ -72,6 +80,7 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
         (f"compile time, slowest of {len(compiled)} kernels", f"{1e3 * slowest:.0f} ms", "50 ms"),
         ("compile time, all kernels of the six layers", f"{1e3 * sum(compiled.values()):.0f} ms", ""),
     ])  # fmt: skip
+    _planning(plans)
     render.line(", ".join(f"{name} {value:.0f} GFLOP/s" for name, value in peaks.items())
                 + f" peak of one core ({here.level}); copy {copy_bandwidth() / 1e9:.0f} GB/s")  # fmt: skip
     columns = ("layer", "layout", "target", "algorithm", "us", "GFLOP/s", "of its peak", "of f32 peak")
@@ -86,6 +95,22 @@ def _loading(times: load.LoadTimes) -> tuple[tuple[str, str, str], ...]:
         (f"{name}, warm object cache", f"{1e3 * times.warm:.0f} ms", "300 ms"),
         ("importing what layers need, before that", f"{1e3 * times.importing:.0f} ms", ""),
     )
+
+
+def _planning(plans: list[planning.PlanningTimes]) -> None:
+    columns = ("layer", "layout", "first plan", "program", "new size", "p99", "compiling")
+    rows = [
+        (row.kind, row.layout, *(f"{1e3 * seconds:.2f} ms" for seconds in (row.first, row.program, row.size,
+                                                                          row.size_p99)), row.compiling)
+        for row in plans
+    ]  # fmt: skip
+    render.table(f"planning; a known layer meets {plans[0].sizes} new sizes", columns, rows)
+    worst = {
+        "first plan": (max(row.first for row in plans), 5), "new size": (max(row.size for row in plans), 1),
+        "p99": (max(row.size_p99 for row in plans), 3),
+    }  # fmt: skip
+    render.line("slowest: " + ", ".join(f"{name} {1e3 * seconds:.2f} ms (floor {aim} ms)"
+                                        for name, (seconds, aim) in worst.items()))  # fmt: skip
 
 
 def _row(row: smoke.LayerSpeed) -> tuple[Any, ...]:

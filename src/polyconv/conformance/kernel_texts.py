@@ -61,7 +61,7 @@ def kernel_texts(problems: Iterable[Problem], target: Target, *, check: bool = F
     """
     found: dict[str, KernelText] = {}
 
-    def take(label: str, text: str) -> None:
+    def take(label: str, _: object, text: str) -> None:
         kept = found.setdefault(label, KernelText(text))
         if kept.text != text:
             raise Error(f"two kernels are called '{label}', and their texts differ; the label must tell them apart")

@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from polyconv.kernels.compile import link, llvm_version, object_code
 from polyconv.kernels.language import Module
@@ -29,8 +29,8 @@ from polyconv.kernels.signature import Address, Signature
 from polyconv.target import Target
 
 __all__ = [
-    "EVENTS", "Events", "cache_folder", "clear_cache", "generator", "has_folder", "kernel", "kernel_text",
-    "log_compiling", "texts_only", "use_folder",
+    "EVENTS", "Events", "Take", "cache_folder", "clear_cache", "generator", "has_folder", "kept_file", "kernel",
+    "kernel_text", "log_compiling", "texts_only", "use_folder",
 ]  # fmt: skip
 
 S = TypeVar("S", bound=Signature)
@@ -128,8 +128,9 @@ def kernel(name: str, functions: Mapping[str, type[S]], build: Callable[[Module]
     level = f"{target.level} {'check' if check else ''} {name}"
     take = _taker.get()
     if take is not None:
-        take(level, _generated(level, functions, build, target, check, 1).text(target.triple))
-        return {function: Address(_stand_in(level, function), s) for function, s in functions.items()}
+        stand_ins = {function: Address(_stand_in(level, function), s) for function, s in functions.items()}
+        take(level, stand_ins, _generated(level, functions, build, target, check, 1).text(target.triple))
+        return stand_ins
     with _lock:
         found = _loaded.get(level)
         if found is None:
@@ -138,12 +139,19 @@ def kernel(name: str, functions: Mapping[str, type[S]], build: Callable[[Module]
         return found
 
 
-_taker: ContextVar[Callable[[str, str], None] | None] = ContextVar("taker of texts", default=None)
+class Take(Protocol):
+    """What is told of every kernel instead of compiling it."""
+
+    def __call__(self, label: str, functions: Mapping[str, Address[Any]], text: str, /) -> object:
+        """Take a kernel's label, the addresses that stand for its functions, and its LLVM text."""
+
+
+_taker: ContextVar[Take | None] = ContextVar("taker of texts", default=None)
 
 
 @contextmanager
-def texts_only(take: Callable[[str, str], None]) -> Iterator[None]:
-    """Hand the label and the text of every kernel that this thread asks for to ``take``, and compile none.
+def texts_only(take: Take) -> Iterator[None]:
+    """Hand the text of every kernel that this thread asks for to ``take``, and compile none.
 
     The addresses that ``kernel`` gives meanwhile tell functions apart, and stand for no code: a program made of them
     can be looked at, not run.
@@ -184,8 +192,7 @@ def _kept(label: str, target: Target, make: Callable[[], bytes]) -> bytes:
     folder = cache_folder()
     path = None
     if folder is not None and _usable(folder):
-        key = "\n".join((label, generator(), llvm_version(), target.triple, target.cpu, target.features))
-        path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.o"
+        path = folder / _file_name(label, target)
         found = _read(path)
         if found is not None:
             EVENTS.loaded += 1
@@ -199,6 +206,18 @@ def _kept(label: str, target: Target, make: Callable[[], bytes]) -> bytes:
     if path is not None:
         _write(path, made)
     return made
+
+
+def _file_name(label: str, target: Target) -> str:
+    key = "\n".join((label, generator(), llvm_version(), target.triple, target.cpu, target.features))
+    return f"{hashlib.sha256(key.encode()).hexdigest()}.o"
+
+
+def kept_file(label: str, target: Target) -> Path | None:
+    """File of the cache that holds the object of a kernel; None if there is none."""
+    folder = cache_folder()
+    path = None if folder is None else folder / _file_name(label, target)
+    return path if path is not None and path.is_file() else None
 
 
 def _usable(folder: Path) -> bool:
