@@ -24,7 +24,7 @@ COUNT = 60
 def result(p: Problem, made: Operands, algorithm: str | None) -> Array | None:
     """What an algorithm computes; of transforms in which no whole numbers are exact, the nearest of them."""
     y = computed(p, made, algorithm)
-    transforms = algorithm in (None, "fft", "winograd_rows", "winograd_groups")
+    transforms = algorithm in (None, "fft", "winograd", "winograd_rows", "winograd_groups")
     return np.rint(y) if y is not None and transforms and y.dtype.kind == "f" else y
 
 
