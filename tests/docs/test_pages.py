@@ -11,6 +11,7 @@ PAGES = {str(page.relative_to(DOCS)): page for page in pages() if blocks(page)}
 
 LONG = {
     "benchmarks.md": "every layer against every engine takes half an hour",
+    "conformance.md": "thousands of problems by every algorithm take an hour; tests/conformance runs some of them",
     "platforms.md": "an emulated machine takes half an hour",
     "tuning.md": "every layer by every algorithm takes ten minutes; tutorial/tune.md has the commands for one model",
 }
