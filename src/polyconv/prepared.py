@@ -29,6 +29,7 @@ from polyconv.algorithms.table import ALGORITHMS
 from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError, Error
 from polyconv.kernels import objects
+from polyconv.kernels.record import words
 from polyconv.operands import (
     Lying,
     check_weights,
@@ -47,7 +48,7 @@ from polyconv.planning.planner import Choice, Decision, choose, describe, reason
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
-from polyconv.runtime.arrays import MARKS, aligned, mark, marked, may_overlap, words
+from polyconv.runtime.arrays import MARKS, aligned, mark, marked, may_overlap
 from polyconv.runtime.call import make_entry
 from polyconv.runtime.clock import cycles_a_second
 from polyconv.runtime.guests import as_array, is_plain

@@ -382,6 +382,8 @@ def test_patterns_that_make_no_sense(polyconv: Callable[..., Any], bank: Path) -
     model = bank / "filter_bank.onnx"
     none = polyconv("run", model, "--input", f"image={bank}/*.gif")
     assert none.code == 2 and "no file" in none.err
+    unknown = polyconv("run", model, "--input", f"picture={bank}/*.png")
+    assert unknown.code == 2 and "no input 'picture'" in unknown.err and "image" in unknown.err
     alone = polyconv("run", model, "--input", f"image={bank}/photo.png", "--batch", "3")
     assert alone.code == 2 and "--batch" in alone.err
     wrong = polyconv("run", bank / "filter_bank.xml", "--input", f"image={bank}/*.png", "--batch", "3")

@@ -33,9 +33,8 @@ from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.layout import Move, MoveOut
-from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, filled
+from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.tile import PanelTile
-from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "build", "cost", "workspace"]
 

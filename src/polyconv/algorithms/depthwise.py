@@ -44,9 +44,9 @@ from polyconv.kernels.depthwise import DepthwiseTile, Slide, SlideSettings, dept
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import filled
+from polyconv.kernels.record import filled, words
 from polyconv.kernels.signature import Address
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import aligned
 
 __all__ = ["box_step", "build", "shares", "sweep_words", "turned"]
 

@@ -36,9 +36,9 @@ from polyconv.kernels.depthwise_block import BlockOfOutputs, BlockSettings, Dept
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Functions, Link, Memory, Record, Word, filled
+from polyconv.kernels.record import Functions, Link, Memory, Record, Word, filled, words
 from polyconv.kernels.signature import Address
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import aligned
 
 __all__ = [
     "OuterTaps", "applicable", "build", "channel_bytes", "cost", "lane_of", "outer_list", "outer_taps", "results_place",

@@ -34,9 +34,9 @@ from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
 from polyconv.kernels.depthwise_line import AHEAD, DepthwiseLine, Line, LineSettings, depthwise_line
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Functions, Link, Memory, Record, Word, filled
+from polyconv.kernels.record import Functions, Link, Memory, Record, Word, filled, words
 from polyconv.kernels.signature import Address
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import aligned
 
 __all__ = ["applicable", "build", "cost", "workspace"]
 

@@ -53,10 +53,10 @@ from polyconv.kernels.depthwise_plane import (
 )
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Functions, Link, Memory, Record, Table, Word, filled, words_of
+from polyconv.kernels.record import Functions, Link, Memory, Record, Table, Word, filled, words, words_of
 from polyconv.kernels.signature import Address
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import aligned
 
 __all__ = ["applicable", "build", "cost", "workspace"]
 

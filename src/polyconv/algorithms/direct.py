@@ -86,12 +86,22 @@ from polyconv.kernels.isa import channel_tile as channel_tile_rows
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Counted, Function, Functions, Memory, Record, Table, Word, counted_words, filled
+from polyconv.kernels.record import (
+    Counted,
+    Function,
+    Functions,
+    Memory,
+    Record,
+    Table,
+    Word,
+    counted_words,
+    filled,
+    words,
+)
 from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.tile import FIRST, LAST, ROW_WORDS, EdgeTile
 from polyconv.kernels.unzip import ListedMoveIn, MoveApart
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import words
 
 __all__ = [
     "DirectBox", "again_words", "again_workspace", "applicable", "arithmetic", "build", "careful_applicable",

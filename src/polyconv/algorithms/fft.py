@@ -36,9 +36,9 @@ from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan,
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Function, Functions, Memory, Record, Span, Table, Word, filled
+from polyconv.kernels.record import Function, Functions, Memory, Record, Span, Table, Word, filled, words
 from polyconv.kernels.signature import Address, Signature
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import aligned
 
 __all__ = ["build"]
 

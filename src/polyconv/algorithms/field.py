@@ -26,9 +26,9 @@ from polyconv.kernels.field_sums import ENTRY_WORDS, TilesOfField
 from polyconv.kernels.isa import field_tile
 from polyconv.kernels.language import Type
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import filled
+from polyconv.kernels.record import filled, words
 from polyconv.kernels.signature import Address, Signature
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = ["build"]

@@ -66,12 +66,11 @@ from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_rows
-from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, filled
+from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import PanelTile
 from polyconv.kernels.unzip import MoveApart
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "build", "cost", "driver", "scheme", "workspace"]
 

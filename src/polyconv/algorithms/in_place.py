@@ -42,10 +42,9 @@ from polyconv.algorithms.sweep import Kinds, Sweep, bands, sweeps
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import Buffer, Module, Value
-from polyconv.kernels.record import Counted, CountedRows, Memory, Record, Table, Word, counted_words, filled
+from polyconv.kernels.record import Counted, CountedRows, Memory, Record, Table, Word, counted_words, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.runtime.arrays import words
 
 __all__ = [
     "Block", "Piece", "PieceLine", "PlaceWords", "Steps", "applicable", "build", "cost", "parts_of", "place_words",

@@ -22,9 +22,9 @@ from polyconv.algorithms.program import Late, Request, Situation, Step, address_
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
-from polyconv.kernels.record import Function, Memory, Record, Span, Table, Word, filled
+from polyconv.kernels.record import Function, Memory, Record, Span, Table, Word, filled, words
 from polyconv.kernels.signature import Signature
-from polyconv.runtime.arrays import unwritten, words
+from polyconv.runtime.arrays import unwritten
 
 __all__ = [
     "TABLES_CYCLES", "LateWords", "Set", "SetWords", "SourceWords", "bring_rows", "cycles", "forward_strides",

@@ -49,11 +49,10 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Function, Memory, Record, Word, filled
+from polyconv.kernels.record import Function, Memory, Record, Word, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.unzip import STEPS, Unzip, unzip
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import words
 
 __all__ = [
     "PanelWords", "PatchWords", "Plan", "applicable", "build", "by_entry", "cost", "folds", "header_bytes",

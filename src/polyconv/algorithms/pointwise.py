@@ -54,9 +54,8 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.kernels.language import INT, Module, Value
 from polyconv.kernels.layout import Move
-from polyconv.kernels.record import Memory, Record, Word, filled
+from polyconv.kernels.record import Memory, Record, Word, filled, words
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "build", "cost", "fill_step", "is_inside", "pieces", "workspace"]
 

@@ -34,12 +34,12 @@ from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, move
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import words_of
+from polyconv.kernels.record import words, words_of
 from polyconv.kernels.signature import Address, Signature
 from polyconv.kernels.tile import EdgeTile, PanelTile, channel_tile, edge_tile, pixel_tile
 from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [

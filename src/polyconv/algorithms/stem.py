@@ -78,9 +78,8 @@ from polyconv.kernels.fused import FusedTile, Walk, of_sums
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_words
-from polyconv.kernels.record import Counted, Function, Memory, Record, Word, counted_words, filled
+from polyconv.kernels.record import Counted, Function, Memory, Record, Word, counted_words, filled, words
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.runtime.arrays import words
 
 __all__ = ["applicable", "build", "cost", "driver", "workspace"]
 

@@ -21,10 +21,10 @@ from polyconv.algorithms.panel import Driver
 from polyconv.algorithms.program import Request, Step, address_of
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
-from polyconv.kernels.record import Function, Memory, Record, Word, filled
+from polyconv.kernels.record import Function, Memory, Record, Word, filled, words
 from polyconv.kernels.strassen import PRODUCTS, WeightSums, weight_sums
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.runtime.arrays import unwritten, words
+from polyconv.runtime.arrays import unwritten
 
 __all__ = ["packed_weights", "scales"]
 

@@ -68,11 +68,10 @@ from polyconv.algorithms.winograd_weights import packed_weights, places
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
-from polyconv.kernels.record import filled
+from polyconv.kernels.record import filled, words
 from polyconv.kernels.signature import Address, Signature
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import InputTransform, OutputTransform, input_transform, output_transform
-from polyconv.runtime.arrays import words
 
 __all__ = ["build"]
 

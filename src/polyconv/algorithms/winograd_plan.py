@@ -265,6 +265,12 @@ class Plan:
         by_kind = self.by_kind
         return [by_kind[self.kind(point)] for point in range(self.y.n * self.x.n)]
 
+    @property
+    def products(self) -> int:
+        """Products of an input channel and an output channel: points, each by the phases that enter it."""
+        by_kind = self.by_kind
+        return sum(self.points(kind) * by_kind[kind] for kind in range(4))
+
     def points(self, kind: int) -> int:
         """How many points there are of a kind."""
         along_x = self.x.ends if kind & 1 else self.x.n - self.x.ends
@@ -556,13 +562,10 @@ def _streamed(size: int) -> float:
 
 def _alike(cuts: Sequence[Cut]) -> list[tuple[Cut, int]]:
     """Cuts of equal tiles, wherever they begin, and how many there are of each."""
-    counts: dict[tuple[int, tuple[int, ...], int], int] = {}
-    ones: dict[tuple[int, tuple[int, ...], int], Cut] = {}
+    alike: dict[tuple[int, tuple[int, ...], int], list[Cut]] = {}
     for cut in cuts:
-        key = cut.residues, cut.sizes, cut.whole
-        counts[key] = counts.get(key, 0) + 1
-        ones.setdefault(key, cut)
-    return [(ones[key], count) for key, count in counts.items()]
+        alike.setdefault((cut.residues, cut.sizes, cut.whole), []).append(cut)
+    return [(same[0], len(same)) for same in alike.values()]
 
 
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
@@ -576,8 +579,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     outer_boxes = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
     outer_rows = math.prod(axis.out for axis in sweep[: len(sweep) - plan.transformed])
     outer_lines = math.prod(h.count for h in plan.held[: len(sweep) - plan.transformed])
-    by_kind = plan.by_kind
-    products_entering = sum(plan.points(kind) * by_kind[kind] for kind in range(4))
+    by_kind, products_entering = plan.by_kind, plan.products
     met = share_met(sweep, outer_bands(sweep, plan.transformed, len(plan.phases), group_in))
     weight_bytes = products_entering * taps * group_in * plan.vectors_out * lane * arith.bytes
     # weights of a group or a phase push out those of another; further calls find those of a point nearby
@@ -772,7 +774,7 @@ def cost(s: Situation) -> dict[str, float]:
 def _weight_bytes(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> int:
     """Bytes of the transformed weights of a group."""
     taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
-    rows = sum(plan.point_phases) * taps * (s.problem.c // s.problem.groups)
+    rows = plan.products * taps * (s.problem.c // s.problem.groups)
     return rows * plan.vectors_out * lanes(s.target, arith) * arith.bytes
 
 

@@ -63,7 +63,7 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Epilogue, Move, MoveOut, zero_words
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Callees, Function, Link, Memory, Record, Word, filled, word_count, words_of
+from polyconv.kernels.record import Callees, Function, Link, Memory, Record, Word, filled, word_count, words, words_of
 from polyconv.kernels.rows import (
     ENTRY_WORDS,
     RowsApart,
@@ -78,7 +78,7 @@ from polyconv.kernels.rows import (
 from polyconv.kernels.signature import Address
 from polyconv.kernels.transform import Scheme
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import aligned, words
+from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [

@@ -24,11 +24,11 @@ from polyconv.algorithms.winograd_plan import Plan
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled
+from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import WeightTransform, weight_transform
-from polyconv.runtime.arrays import unwritten, words
+from polyconv.runtime.arrays import unwritten
 
 __all__ = ["packed_weights", "places"]
 

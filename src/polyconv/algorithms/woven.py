@@ -58,11 +58,21 @@ from polyconv.kernels.isa import ARITHMETIC, lanes, pixel_tiles
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_rows
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, filled, word_count, words_of
+from polyconv.kernels.record import (
+    Function,
+    Functions,
+    Memory,
+    Record,
+    Table,
+    Word,
+    filled,
+    word_count,
+    words,
+    words_of,
+)
 from polyconv.kernels.signature import Address
 from polyconv.kernels.weave import WeaveTile, weave_tile
 from polyconv.problem.problem import Problem
-from polyconv.runtime.arrays import words
 from polyconv.target import Target
 
 __all__ = ["applicable", "build", "cost", "workspace"]

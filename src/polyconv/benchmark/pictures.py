@@ -7,7 +7,6 @@ the whole picture takes long: its time is that of the rows, by their share of th
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv import ndimage
+from polyconv.benchmark.sets import pattern_of
 from polyconv.errors import ArgumentError
 
 __all__ = ["ENGINES", "Case", "Times", "cases", "means", "measure", "missing"]
@@ -102,10 +102,8 @@ def cases(match: str | None) -> list[Case]:
         If the expression is none, or fits no case.
     """
     every = [Case(n, k, t, w) for t in TYPES for w in ("random", "gaussian", "whole") for n in SIZES for k in KERNELS]
-    try:
-        found = [case for case in every if re.search(match or "", str(case))]
-    except re.error as error:
-        raise ArgumentError(f"--match {match!r} is no regular expression: {error}") from None
+    pattern = pattern_of(match)
+    found = [case for case in every if pattern.search(str(case))]
     if not found:
         raise ArgumentError(f"--match {match!r} fits none of the {len(every)} filters, such as '{every[0]}'")
     return found

@@ -17,7 +17,7 @@ from polyconv.errors import ArgumentError, Error
 from polyconv.models.session import NodeRecord
 from polyconv.problem.problem import Problem
 
-__all__ = ["Case", "layer_sets", "of_file", "of_line", "of_model", "of_sets", "select"]
+__all__ = ["Case", "layer_sets", "of_file", "of_line", "of_model", "of_sets", "pattern_of", "select"]
 
 _SOURCE = "layers.txt"
 
@@ -138,6 +138,20 @@ def of_sets(names: Sequence[str]) -> list[Case]:
     return [case for cases in chosen.values() for case in cases]
 
 
+def pattern_of(match: str | None) -> re.Pattern[str]:
+    """The regular expression of ``--match``; without one, that which is found in everything.
+
+    Raises
+    ------
+    ArgumentError
+        If it is none.
+    """
+    try:
+        return re.compile(match or "")
+    except re.error as error:
+        raise ArgumentError(f"--match {match!r} is no regular expression: {error}") from None
+
+
 def select(cases: Iterable[Case], match: str | None) -> list[Case]:
     """Cases without repetitions, and of these the ones in whose line a regular expression is found.
 
@@ -149,10 +163,7 @@ def select(cases: Iterable[Case], match: str | None) -> list[Case]:
     distinct = list(dict.fromkeys(cases))
     if match is None:
         return distinct
-    try:
-        pattern = re.compile(match)
-    except re.error as error:
-        raise ArgumentError(f"--match {match!r} is no regular expression: {error}") from None
+    pattern = pattern_of(match)
     found = [case for case in distinct if pattern.search(f"{case.problem}  # {case.set} {case.name}")]
     if not found:
         raise ArgumentError(f"--match {match!r} fits none of the {len(distinct)} problems")

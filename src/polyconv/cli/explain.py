@@ -86,7 +86,6 @@ def command(
             model.run(None, {name: feed.array for name, feed in fed.items()})
             nodes = options.usage(_named_so, _by_problem(model.nodes, once), node)
         plans = {key: polyconv.plan(Problem.parse(key[0]), rigor=rigor, once=key[1]) for key in nodes}
-        could = {} if kernel else {key: _could_apply(plan) for key, plan in plans.items()}
         listed = options.usage(kernels.of_plans, [*plans.values()], match) if kernel else ()
     if as_json:
         rows = [
@@ -109,7 +108,7 @@ def command(
     for key, names in nodes.items():
         if names:
             render.line(f"# {', '.join(names)}{_ANEW if key[1] else ''}")
-        _plan(plans[key], could[key])
+        _plan(plans[key])
         if names:
             render.line()
 
@@ -131,13 +130,14 @@ _MOST_NAMES = 3
 
 
 def _could_apply(plan: Plan) -> set[str]:
-    """Algorithms that could compute the problem if accuracy or workspace allowed."""
+    """Algorithms that could compute the problem if accuracy and workspace allowed."""
     freest = polyconv.plan(plan.problem, accuracy="fast", workspace_limit=sys.maxsize, rigor="estimate")
     return {c.algorithm for c in (*plan.candidates, *freest.candidates)}
 
 
-def _plan(plan: Plan, could: set[str]) -> None:
-    """A plan without the algorithms that are made for other problems."""
+def _plan(plan: Plan) -> None:
+    """Write a plan without the algorithms that are made for other problems."""
+    could = _could_apply(plan)
     refused = tuple((name, reason) for name, reason in plan.refused if name in could)
     render.line(str(replace(plan, refused=refused)))
     left = len(plan.refused) - len(refused)

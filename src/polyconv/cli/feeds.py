@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from polyconv.cli import images
 from polyconv.errors import ArgumentError
+from polyconv.names import nearest
 from polyconv.runtime.memory import allocating, sized
 
 __all__ = ["SUFFIXES", "Feed", "Input", "dims", "feeds", "many", "read"]
@@ -136,8 +136,8 @@ def _check_names(inputs: Sequence[Input], known: Mapping[str, int]) -> None:
         shapes = ", ".join(f"{i.name} {list(i.shape)}" for i in inputs)
         if not there:
             raise ArgumentError(f"--dim {name}={size}: all sizes of this model are fixed, its inputs are {shapes}")
-        near = get_close_matches(name, there, n=1)
-        meant = f"did you mean {near[0]}={size}?" if near else f"there are {', '.join(there)}"
+        near = nearest(name, there)
+        meant = f"did you mean {near}={size}?" if near else f"there are {', '.join(there)}"
         raise ArgumentError(f"--dim {name}={size}: no input has a dimension {name!r} ({shapes}); {meant}")
 
 
@@ -153,13 +153,13 @@ def many(inputs: Sequence[Input], files: Sequence[str]) -> tuple[dict[str, list[
     Raises
     ------
     ArgumentError
-        If a pattern finds nothing, or patterns find different numbers of files.
+        If a pattern finds nothing, its input is unknown, or patterns find different numbers of files.
     """
+    named = {i.name: i for i in inputs}
     found: dict[str, list[Path]] = {}
     rest = []
     for word in files:
-        name, equals, text = word.partition("=")
-        name, text = (name, text) if equals else ("", word)
+        _, text = _split(word)
         if not has_magic(text) or Path(text).is_file():
             rest.append(word)
             continue
@@ -167,9 +167,7 @@ def many(inputs: Sequence[Input], files: Sequence[str]) -> tuple[dict[str, list[
         paths = [path for path in map(Path, there) if path.is_file()]
         if not paths:
             raise ArgumentError(f"--input {word!r}: no file is called so")
-        if not name and len(inputs) != 1:
-            raise ArgumentError(f"--input {word!r} names no input; say which with name={text}")
-        found[name or inputs[0].name] = paths
+        found[_input_name(word, named)] = paths
     if len({len(paths) for paths in found.values()}) > 1:
         counts = ", ".join(f"{len(paths)} for {name}" for name, paths in found.items())
         raise ArgumentError(f"--input found {counts}: patterns of several inputs must find equally many files")
@@ -178,18 +176,12 @@ def many(inputs: Sequence[Input], files: Sequence[str]) -> tuple[dict[str, list[
 
 def read(word: str, inputs: Mapping[str, Input]) -> dict[str, Feed]:
     """The arrays that a ``name=file`` word gives to inputs."""
-    name, equals, text = word.partition("=")
-    if not equals:
-        name, text = "", word
+    name, text = _split(word)
     path, said = Path(text), f"--input {word!r}"
     if not path.is_file():
         raise ArgumentError(f"{said}: there is no file {text!r}; give name=file.npy, .npz, .png or .jpg")
-    if not name and path.suffix != ".npz":
-        if len(inputs) != 1:
-            raise ArgumentError(f"{said} names no input; say which with name={text}: {_names(inputs)}")
-        name = next(iter(inputs))
-    if name and name not in inputs:
-        raise ArgumentError(f"{said}: the model has no input {name!r}; its inputs are {_names(inputs)}")
+    if name or path.suffix != ".npz":
+        name = _input_name(word, inputs)
     if path.suffix.lower() in images.SUFFIXES:
         wanted = inputs[name]
         return {name: Feed(images.read(path, wanted.shape, _dtype(wanted), name), str(path))}
@@ -203,6 +195,22 @@ def read(word: str, inputs: Mapping[str, Input]) -> dict[str, Feed]:
             return _from_archive(content, name, path, inputs)
     except (ValueError, EOFError) as error:
         raise ArgumentError(f"{said}: {path} cannot be read as {path.suffix}: {error}") from None
+
+
+def _split(word: str) -> tuple[str, str]:
+    """Name and file of a ``name=file`` word; no name where there is none."""
+    name, equals, text = word.partition("=")
+    return (name, text) if equals else ("", word)
+
+
+def _input_name(word: str, inputs: Mapping[str, Input]) -> str:
+    """The input that a ``name=file`` word means: the one it names, else the only one."""
+    name, text = _split(word)
+    if not name and len(inputs) != 1:
+        raise ArgumentError(f"--input {word!r} names no input; say which with name={text}: {_names(inputs)}")
+    if name and name not in inputs:
+        raise ArgumentError(f"--input {word!r}: the model has no input {name!r}; its inputs are {_names(inputs)}")
+    return name or next(iter(inputs))
 
 
 def _from_archive(content: Any, name: str, path: Path, inputs: Mapping[str, Input]) -> dict[str, Feed]:

@@ -6,10 +6,10 @@ file can be given to LLVM's tools or an assembler.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from polyconv.benchmark.sets import pattern_of
 from polyconv.cli import render
 from polyconv.errors import ArgumentError
 from polyconv.layer import Plan
@@ -31,10 +31,7 @@ def of_plans(plans: Sequence[Plan], match: str | None) -> Listed:
     ArgumentError
         If the expression is none, or is found in no label.
     """
-    try:
-        pattern = re.compile(match or "")
-    except re.error as error:
-        raise ArgumentError(f"--match {match!r} is no regular expression: {error}") from None
+    pattern = pattern_of(match)
     listed = [(plan, [kernel for kernel in plan.kernels() if pattern.search(kernel.label)]) for plan in plans]
     if match is not None and not any(kernels for _, kernels in listed):
         raise ArgumentError(f"--match {match!r} fits no kernel; --kernel --code list shows their labels")

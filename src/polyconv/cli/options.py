@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
-from polyconv.cli import feeds
+from polyconv.cli import feeds, images
 from polyconv.conformance.operands import Operands, operands
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.models.session import InferenceSession
@@ -81,9 +81,10 @@ def subject(target: str) -> Problem | Path:
 def _model_file(path: Path) -> Path:
     """A file that is no model by its name is none: a picture or an array is what a model is fed."""
     if path.suffix.lower() in feeds.SUFFIXES:
+        what = "a picture" if path.suffix.lower() in images.SUFFIXES else "an array"
         raise typer.BadParameter(
-            f"{path} is {'an array' if path.suffix in ('.npy', '.npz') else 'a picture'}, no model; a model takes it "
-            f"by --input NAME={path}, as in: polyconv run MODEL --input NAME={path}"
+            f"{path} is {what}, no model; a model takes it by --input NAME={path}, as in: "
+            f"polyconv run MODEL --input NAME={path}"
         )
     return path
 

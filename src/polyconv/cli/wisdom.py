@@ -5,7 +5,6 @@ What counts as wisdom, and which of two entries wins, is decided in ``polyconv.w
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -15,8 +14,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from polyconv import wisdom
+from polyconv.benchmark.sets import pattern_of
 from polyconv.cli import render
-from polyconv.cli.options import AsJson
+from polyconv.cli.options import AsJson, usage
 from polyconv.errors import Error
 
 __all__ = ["command"]
@@ -86,16 +86,9 @@ def _of_file(file: Path | None) -> tuple[wisdom.Entry, ...]:
     return wisdom.read(own, private=True) if own.exists() else ()
 
 
-def _pattern(match: str | None) -> re.Pattern[str]:
-    try:
-        return re.compile(match or "")
-    except re.error as error:
-        raise typer.BadParameter(f"--match {match!r} is no regular expression: {error}") from None
-
-
 def _shown(files: Sequence[Path], _: Path | None, match: str | None) -> dict[str, Any]:
     file = files[0] if files else None
-    pattern = _pattern(match)
+    pattern = usage(pattern_of, match)
     found = [e for e in _of_file(file) if pattern.search(e.problem)]
     return {"file": file or _own(), "entries": [_facts(entry) for entry in found]}
 
@@ -140,7 +133,7 @@ def _forget(_: Sequence[Path], __: Path | None, match: str | None) -> dict[str, 
         own.unlink(missing_ok=True)
         said = f"deleted {own}"
     else:
-        pattern = _pattern(match)
+        pattern = usage(pattern_of, match)
         found = _of_file(None)
         kept = [entry for entry in found if not pattern.search(entry.problem)]
         count = len(found) - len(kept)

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 __all__ = ["foreign"]
 
-_PICTURE = "a picture is an input: polyconv run MODEL --input NAME=FILE, or session.run(None, {name: array})"
-_ARRAYS = "arrays are inputs: polyconv run MODEL --input NAME=FILE, or session.run(None, {name: array})"
+_INPUT = "it is what a model is fed: polyconv run MODEL --input NAME=FILE, or session.run(None, {name: array})"
 _EXPORT = "export it to ONNX: "
 
 # first byte, bytes, what it is, what to do
 _KINDS: tuple[tuple[int, bytes, str, str], ...] = (
-    (0, b"\x89PNG\r\n", "a PNG picture", _PICTURE),
-    (0, b"\xff\xd8\xff", "a JPEG picture", _PICTURE),
-    (0, b"GIF8", "a GIF picture", _PICTURE),
-    (0, b"BM", "a BMP picture", _PICTURE),
-    (8, b"WEBP", "a WebP picture", _PICTURE),
-    (0, b"II*\0", "a TIFF picture", _PICTURE),
-    (0, b"MM\0*", "a TIFF picture", _PICTURE),
+    (0, b"\x89PNG\r\n", "a PNG picture", _INPUT),
+    (0, b"\xff\xd8\xff", "a JPEG picture", _INPUT),
+    (0, b"GIF8", "a GIF picture", _INPUT),
+    (0, b"BM", "a BMP picture", _INPUT),
+    (8, b"WEBP", "a WebP picture", _INPUT),
+    (0, b"II*\0", "a TIFF picture", _INPUT),
+    (0, b"MM\0*", "a TIFF picture", _INPUT),
     (0, b"%PDF", "a PDF document", "give an .onnx file, or the .xml of an OpenVINO IR"),
-    (0, b"\x93NUMPY", "a NumPy array", _ARRAYS),
+    (0, b"\x93NUMPY", "a NumPy array", _INPUT),
     (0, b"PK\x03\x04", "a zip archive, such as .npz, .pt or .keras",
      f"arrays are inputs; a model {_EXPORT}torch.onnx.export, tf2onnx"),
     (0, b"\x80\x02", "a Python pickle, such as an older .pt", f"{_EXPORT}torch.onnx.export"),

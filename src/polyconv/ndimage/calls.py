@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from polyconv.algorithms.field import build
 from polyconv.algorithms.field_plan import Field
 from polyconv.algorithms.program import Program
+from polyconv.kernels.record import words
 from polyconv.operands import span
 from polyconv.planning.planner import threads_of, waking
 from polyconv.runtime import threads as pool
-from polyconv.runtime.arrays import words
 from polyconv.runtime.call import make_entry
 from polyconv.runtime.clock import cycles_a_second
 from polyconv.target import Target

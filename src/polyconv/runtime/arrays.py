@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.kernels.record import words
 from polyconv.settings import spelled_bytes
 
-__all__ = ["MARKS", "Place", "aligned", "mark", "marked", "may_overlap", "place", "unwritten", "words"]
+__all__ = ["MARKS", "Place", "aligned", "mark", "marked", "may_overlap", "place", "unwritten"]
 
 _LINE = 64
 _HUGE = 2 << 20

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.kernels.objects import kernel_text
-from polyconv.runtime.arrays import words
+from polyconv.kernels.record import words
 from polyconv.runtime.threads import CONTROL, native
 from polyconv.target import host_target
 

@@ -41,8 +41,9 @@ from numpy.typing import NDArray
 from polyconv.errors import Error
 from polyconv.kernels.language import ERROR_CELL_BYTES
 from polyconv.kernels.objects import EVENTS, kernel_text
+from polyconv.kernels.record import words
 from polyconv.runtime.architecture import Architecture, architecture_of
-from polyconv.runtime.arrays import aligned, mark, unwritten, words
+from polyconv.runtime.arrays import aligned, mark, unwritten
 from polyconv.target import host_target
 
 __all__ = [
