@@ -11,11 +11,11 @@ access, which is redirected to the scratch that follows, so that a faulty kernel
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
+from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.signature import Callee, Int, Placed, Signature, arguments_of, pointed
 from polyconv.kernels.values import BOOL, INT, POINTER, Buffer, Mask, Type, Value, vector
 
@@ -41,7 +41,7 @@ class Loop:
         self._following = list(values)
 
 
-class Module:
+class Module(Emitter):
     """A translation unit under construction: functions, then ``text()`` for LLVM.
 
     Parameters
@@ -57,11 +57,8 @@ class Module:
     """
 
     def __init__(self, *, check: bool = False, fma: bool = True, wide: int = 512, first_site: int = 1) -> None:
-        self.check, self.has_fma, self.wide = check, fma, wide
-        self._lines: list[str] = []
-        self._declared: dict[str, str] = {}
-        self._count = 0
-        self._block = ""
+        super().__init__(fma=fma)
+        self.check, self.wide = check, wide
         self._first_site = first_site
         self.site_names: list[str] = []
         self._function = ""
@@ -206,17 +203,6 @@ class Module:
         return value.total().name if isinstance(value, Buffer) else value.name
 
     @contextmanager
-    def when(self, condition: Value, *, otherwise: bool = False) -> Iterator[None]:
-        """Run the block if the condition holds (with ``otherwise``: if it does not)."""
-        yes, leave = self._fresh("then"), self._fresh("join")
-        first, second = (leave, yes) if otherwise else (yes, leave)
-        self._line(f"  br i1 {condition.name}, label %{first}, label %{second}")
-        self._start(yes)
-        yield
-        self._line(f"  br label %{leave}")
-        self._start(leave)
-
-    @contextmanager
     def choice(self, condition: Value, carry: Sequence[Value]) -> Iterator[Loop]:
         """Run the block, which gives values with ``next``, if the condition holds; else ``results`` are the carried."""
         yes, leave, before = self._fresh("then"), self._fresh("join"), self._block
@@ -233,14 +219,6 @@ class Module:
             for old, new in zip(carry, chosen._following, strict=True)
         ]
 
-    def select(self, condition: Value, a: Any, b: Any) -> Value:
-        """``a`` where the condition holds, else ``b``."""
-        type_ = a.type if isinstance(a, Value) else b.type if isinstance(b, Value) else INT
-        kind = condition.type
-        return self.emit(
-            f"select {kind} {condition.name}, {type_} {self.spell(a, type_)}, {type_} {self.spell(b, type_)}", type_
-        )
-
     def either(self, condition: Value, a: Buffer, b: Buffer) -> Buffer:
         """The place ``a`` where the condition holds, else ``b``."""
         base = self.select(condition, Value(self, a.base, POINTER), Value(self, b.base, POINTER))
@@ -249,19 +227,7 @@ class Module:
             extent = self.select(condition, a.extent, b.extent)
         return Buffer(self, base.name, extent, self.select(condition, a.total(), b.total()))
 
-    def minimum(self, a: Value, b: Value | int) -> Value:
-        """Smaller of two integers."""
-        return self.select(a < b, a, b)
-
-    def maximum(self, a: Value, b: Value | int) -> Value:
-        """Larger of two integers."""
-        return self.select(a > b, a, b)
-
     # -- values ----------------------------------------------------------------------------------
-
-    def constant(self, type_: Type, number: float) -> Value:
-        """A constant, in every lane."""
-        return Value(self, self.spell(number, type_), type_)
 
     def splat(self, scalar: Value, lanes: int) -> Value:
         """A scalar in every lane."""
@@ -303,28 +269,6 @@ class Module:
         type_ = Type(a.type.element, len(lanes))
         picks = ", ".join(f"i32 {i}" for i in lanes)
         return self.emit(f"shufflevector {a.type} {a.name}, {b.type} {b.name}, <{len(lanes)} x i32> <{picks}>", type_)
-
-    def cast(self, operation: str, value: Value, to: Type) -> Value:
-        """An LLVM conversion: fpext, fptrunc, sitofp, uitofp, fptosi, zext, sext, trunc, bitcast."""
-        return self.emit(f"{operation} {value.type} {value.name} to {to}", to)
-
-    def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """``a * b + c``: one rounding where the target can, else two; wrapping for integers."""
-        if not a.type.is_float or not self.has_fma:
-            return a * b + c
-        return self.intrinsic("fma", a.type, a, b, c)
-
-    def intrinsic(self, name: str, type_: Type, *operands: Value) -> Value:
-        """Call ``llvm.<name>`` of one type: fma, sqrt, fabs, copysign, maximum, smax, umin, ..."""
-        kinds = ", ".join(str(o.type) for o in operands)
-        full = f"llvm.{name}.{type_.suffix}"
-        return self.target_intrinsic(full, type_, kinds, operands)
-
-    def target_intrinsic(self, full: str, type_: Type, kinds: str, operands: Sequence[Value]) -> Value:
-        """Call an intrinsic by its full name."""
-        self._declared.setdefault(full, f"declare {type_} @{full}({kinds})")
-        given = ", ".join(f"{o.type} {o.name}" for o in operands)
-        return self.emit(f"call {type_} @{full}({given})", type_)
 
     def any(self, bits: Value) -> Value:
         """1 if a lane of a mask is set, else 0."""
@@ -448,34 +392,7 @@ class Module:
         self._declared.setdefault(full, f"declare void @{full}(ptr, i8, i64, i1)")
         self._line(f"  call void @{full}(ptr {address}, i8 0, i64 {size}, i1 false)")
 
-    # -- text ------------------------------------------------------------------------------------
-
-    def emit(self, instruction: str, type_: Type) -> Value:
-        """Append an instruction that gives a value."""
-        name = f"%{self._fresh('v')}"
-        self._line(f"  {name} = {instruction}")
-        return Value(self, name, type_)
-
-    def spell(self, value: Any, type_: Type) -> str:
-        """An operand's text: a value's name, or a constant of the type."""
-        if isinstance(value, Value):
-            return value.name
-        if type_.is_float and type_.element != "ptr":
-            number = _hexadecimal(float(value), type_.element)
-        else:
-            number = str(int(value))
-        return f"splat ({type_.element} {number})" if type_.lanes else number
-
-    def _line(self, text: str) -> None:
-        self._lines.append(text)
-
-    def _fresh(self, stem: str) -> str:
-        self._count += 1
-        return f"{stem}{self._count}"
-
-    def _start(self, block: str) -> None:
-        self._line(f"{block}:")
-        self._block = block
+    # -- addresses -------------------------------------------------------------------------------
 
     def _address(self, place: Buffer) -> str:
         if place.offset is None and place.constant == 0:
@@ -528,10 +445,3 @@ class Module:
         yield
         self._line(f"  br label %{done}")
         self._start(done)
-
-
-def _hexadecimal(number: float, element: str) -> str:
-    """A float constant exactly, as LLVM spells it: the double's bits, for float rounded to float first."""
-    if element == "float":
-        number = struct.unpack("<f", struct.pack("<f", number))[0]
-    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"

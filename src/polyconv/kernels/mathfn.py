@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from polyconv.kernels.language import Module, Value
+from polyconv.kernels.emitter import Emitter
+from polyconv.kernels.values import Value
 from polyconv.problem.epilogue import ACTIVATIONS
 
 __all__ = ["PARAMETERS", "apply"]
@@ -23,12 +24,12 @@ PARAMETERS = {name: len(row.parameters) for name, row in ACTIVATIONS.items()}
 """How many parameters each activation takes."""
 
 
-def apply(k: Module, name: str, v: Value, parameters: Sequence[Value]) -> Value:
+def apply(k: Emitter, name: str, v: Value, parameters: Sequence[Value]) -> Value:
     """Emit ``activation(v)``.
 
     Parameters
     ----------
-    k : Module
+    k : Emitter
         Receives the instructions.
     name : str
         A key of ``ACTIVATIONS``.
@@ -120,19 +121,19 @@ _FORMATS = {
 _LOG2_E = 1.4426950408889634
 
 
-def _at_least(k: Module, v: Value, low: Value | float) -> Value:
+def _at_least(k: Emitter, v: Value, low: Value | float) -> Value:
     return k.select(v < low, low, v)
 
 
-def _at_most(k: Module, v: Value, high: Value | float) -> Value:
+def _at_most(k: Emitter, v: Value, high: Value | float) -> Value:
     return k.select(v > high, high, v)
 
 
-def _absolute(k: Module, v: Value) -> Value:
+def _absolute(k: Emitter, v: Value) -> Value:
     return k.intrinsic("fabs", v.type, v)
 
 
-def _polynomial(k: Module, x: Value, coefficients: Sequence[float]) -> Value:
+def _polynomial(k: Emitter, x: Value, coefficients: Sequence[float]) -> Value:
     """Horner's rule; the constant stands first."""
     total = k.constant(x.type, coefficients[-1])
     for c in reversed(coefficients[:-1]):
@@ -154,7 +155,7 @@ def _polynomial(k: Module, x: Value, coefficients: Sequence[float]) -> Value:
 # with 5 coefficients for float and 10 for double; r^2 q is then off by at most 2^-26.8 and 2^-55.9.
 
 
-def _exponential(k: Module, x: Value, low: Value | None = None) -> tuple[Value, Value]:
+def _exponential(k: Emitter, x: Value, low: Value | None = None) -> tuple[Value, Value]:
     """``p`` and ``n`` of ``e^(x + low) = 2^n (1 + p)``, p in -0.3 .. 0.42, n in the low bits of integers.
 
     ``x`` is at least the format's floor and small enough for the result to be finite.
@@ -171,24 +172,24 @@ def _exponential(k: Module, x: Value, low: Value | None = None) -> tuple[Value, 
     return p, k.cast("bitcast", shifted, x.type.of(f.integer))
 
 
-def _power(k: Module, n: Value, element: str, extra: int = 0) -> Value:
+def _power(k: Emitter, n: Value, element: str, extra: int = 0) -> Value:
     """``2^(n + extra)``, a normal number; the shift drops the bits above n that ``_exponential`` left."""
     f = _FORMATS[element]
     return k.cast("bitcast", (n << f.fraction) + ((f.bias + extra) << f.fraction), n.type.of(element))
 
 
-def _scaled(k: Module, m: Value, n: Value) -> Value:
+def _scaled(k: Emitter, m: Value, n: Value) -> Value:
     """``m 2^n`` also where ``2^n`` alone is below the smallest normal number."""
     guard = _FORMATS[m.type.element].guard
     return m * _power(k, n, m.type.element, guard) * 2.0**-guard
 
 
-def _times_power(k: Module, m: Value, p: Value, n: Value) -> Value:
+def _times_power(k: Emitter, m: Value, p: Value, n: Value) -> Value:
     """``m 2^n (1 + p)``, without the rounding of ``1 + p``."""
     return _scaled(k, k.fma(m, p, m), n)
 
 
-def _expm1(k: Module, x: Value) -> Value:
+def _expm1(k: Emitter, x: Value) -> Value:
     """``e^x - 1 = 2^n p + (2^n - 1)`` for x <= 0; below -60 it is -1 in either format."""
     p, n = _exponential(k, _at_least(k, x, -60.0))
     power = _power(k, n, x.type.element)
@@ -198,14 +199,14 @@ def _expm1(k: Module, x: Value) -> Value:
 # -- exact products ------------------------------------------------------------------------------------
 
 
-def _leading(k: Module, v: Value) -> Value:
+def _leading(k: Emitter, v: Value) -> Value:
     """The leading half of the fraction; the product of two such halves is exact."""
     f = _FORMATS[v.type.element]
     bits = k.cast("bitcast", v, v.type.of(f.integer)) & -(1 << f.low_bits)
     return k.cast("bitcast", bits, v.type)
 
 
-def _multiply_add(k: Module, a: Value, b: Value, c: Value) -> Value:
+def _multiply_add(k: Emitter, a: Value, b: Value, c: Value) -> Value:
     """``a b + c`` rounded once, or as good as once where the target rounds the product first.
 
     There the errors of product and sum are found and added back: T. J. Dekker, Numerische Mathematik 18
@@ -226,55 +227,55 @@ def _multiply_add(k: Module, a: Value, b: Value, c: Value) -> Value:
 # -- the activations -----------------------------------------------------------------------------------
 
 
-def _relu(k: Module, v: Value) -> Value:
+def _relu(k: Emitter, v: Value) -> Value:
     return _at_least(k, v, 0)
 
 
-def _leaky_relu(k: Module, v: Value, alpha: Value) -> Value:
+def _leaky_relu(k: Emitter, v: Value, alpha: Value) -> Value:
     return k.select(v >= 0.0, v, alpha * v)
 
 
-def _clip(k: Module, v: Value, low: Value, high: Value) -> Value:
+def _clip(k: Emitter, v: Value, low: Value, high: Value) -> Value:
     return _at_most(k, _at_least(k, v, low), high)
 
 
-def _hard_sigmoid(k: Module, v: Value, alpha: Value, beta: Value) -> Value:
+def _hard_sigmoid(k: Emitter, v: Value, alpha: Value, beta: Value) -> Value:
     return _at_most(k, _at_least(k, _multiply_add(k, alpha, v, beta), 0.0), 1.0)
 
 
-def _hard_swish(k: Module, v: Value) -> Value:
+def _hard_swish(k: Emitter, v: Value) -> Value:
     # (v + 3) / 6 is exact to rounding near -3, where v / 6 + 0.5 cancels.  Below -3 the product is 0
     # whatever v is; -3 in place of v makes that so for an infinity too.
     gate = _at_most(k, _at_least(k, v + 3.0, 0.0), 6.0)
     return _at_least(k, v, -3.0) * (gate * (1.0 / 6.0))
 
 
-def _decay(k: Module, v: Value) -> tuple[Value, Value, Value]:
+def _decay(k: Emitter, v: Value) -> tuple[Value, Value, Value]:
     """``e^-|v|``, and the ``p`` and ``n`` it is made of."""
     p, n = _exponential(k, _at_least(k, -_absolute(k, v), _FORMATS[v.type.element].floor))
     return _scaled(k, p + 1.0, n), p, n
 
 
-def _sigmoid(k: Module, v: Value) -> Value:
+def _sigmoid(k: Emitter, v: Value) -> Value:
     # 1 / (1 + e^-v) = e^v / (1 + e^v), of which the form with the power below 1 is taken
     e, _, _ = _decay(k, v)
     return k.select(v < 0.0, e, 1.0) / (e + 1.0)
 
 
-def _silu(k: Module, v: Value) -> Value:
+def _silu(k: Emitter, v: Value) -> Value:
     # Below 0 the power comes in last: v e^v is a normal number where e^v no longer is.
     e, p, n = _decay(k, v)
     quotient = _at_least(k, v, _FORMATS[v.type.element].floor) / (e + 1.0)
     return k.select(v < 0.0, _times_power(k, quotient, p, n), quotient)
 
 
-def _tanh(k: Module, v: Value) -> Value:
+def _tanh(k: Emitter, v: Value) -> Value:
     # tanh |v| = -t / (t + 2) with t = e^(-2 |v|) - 1
     t = _expm1(k, _absolute(k, v) * -2.0)
     return k.intrinsic("copysign", v.type, -t / (t + 2.0), v)
 
 
-def _mish(k: Module, v: Value) -> Value:
+def _mish(k: Emitter, v: Value) -> Value:
     # With e = e^v and d = (1 + e)^2 + 1, tanh(ln(1 + e)) = 1 - 2 / d = e (1 - e (1 + e) / d).  The first form
     # is taken from 0 on, the second, its factor e coming in last as in _silu, below: what is taken from 1
     # is at most 0.4.  Beyond 30 the function is v in either format.
@@ -287,7 +288,7 @@ def _mish(k: Module, v: Value) -> Value:
     return k.select(v > 30.0, v, k.select(negative, _times_power(k, rest, p, n), rest))
 
 
-def _elu(k: Module, v: Value, alpha: Value) -> Value:
+def _elu(k: Emitter, v: Value, alpha: Value) -> Value:
     return k.select(v > 0.0, v, alpha * _expm1(k, _at_most(k, v, 0.0)))
 
 
@@ -309,7 +310,7 @@ def _elu(k: Module, v: Value, alpha: Value) -> Value:
 _MILLS_SLOPE = 2.5066282746310002
 
 
-def _gelu(k: Module, v: Value) -> Value:
+def _gelu(k: Emitter, v: Value) -> Value:
     f = _FORMATS[v.type.element]
     y = _at_most(k, _absolute(k, v), f.gelu_floor)
     h = _leading(k, y)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from polyconv.kernels.emitter import Emitter
     from polyconv.kernels.language import Module
 
 __all__ = ["BOOL", "INT", "POINTER", "Buffer", "Mask", "Type", "Value", "vector"]
@@ -73,7 +74,7 @@ class Value:
 
     __slots__ = ("module", "name", "type")
 
-    def __init__(self, module: Module, name: str, type_: Type) -> None:
+    def __init__(self, module: Emitter, name: str, type_: Type) -> None:
         self.module, self.name, self.type = module, name, type_
 
     def _binary(self, integer: str, floating: str, other: Value | float, *, swap: bool = False) -> Value:
