@@ -11,12 +11,13 @@ import ctypes
 import itertools
 import sys
 import threading
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
 from polyconv.target import Target
 
-__all__ = ["assembly", "link", "llvm_version", "object_code"]
+__all__ = ["assembly", "compiling", "link", "llvm_version", "object_code"]
 
 _names = itertools.count()
 _lock = threading.RLock()
@@ -41,6 +42,11 @@ def _machine(target: Target) -> Any:
     return llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=1, reloc="pic", codemodel="default"
     )
+
+
+def compiling() -> AbstractContextManager[Any]:
+    """Hold LLVM, which compiles one thing at a time."""
+    return _lock
 
 
 def object_code(text: str, target: Target) -> bytes:

@@ -15,7 +15,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -29,8 +29,8 @@ from polyconv.kernels.signature import Address, Signature
 from polyconv.target import Target
 
 __all__ = [
-    "EVENTS", "Events", "Take", "cache_folder", "clear_cache", "generator", "has_folder", "kept_file", "kernel",
-    "kernel_text", "log_compiling", "texts_only", "use_folder",
+    "EVENTS", "Events", "Take", "cache_folder", "clear_cache", "fingerprint", "generator", "has_folder", "kept",
+    "kept_file", "kernel", "kernel_text", "log_compiling", "texts_only", "use_folder",
 ]  # fmt: skip
 
 S = TypeVar("S", bound=Signature)
@@ -97,9 +97,15 @@ def _warn(trouble: str, message: str) -> None:
 def generator() -> str:
     """Fingerprint of the code that generates kernels: the contents of its files."""
     root = Path(__file__).parent.parent
-    files = sorted([*root.glob("kernels/*.py"), *root.glob("algorithms/*.py"), root / "dtypes.py", root / "target.py"])
+    return fingerprint([
+        *root.glob("kernels/*.py"), *root.glob("algorithms/*.py"), root / "dtypes.py", root / "target.py"
+    ])  # fmt: skip
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """Fingerprint of the contents of files."""
     digest = hashlib.sha256()
-    for file in files:
+    for file in sorted(files):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]
 
@@ -184,15 +190,28 @@ def _object(level: str, functions: Mapping[str, type[Signature]], build: Callabl
         EVENTS.sites += [f"{level}: {site}" for site in k.site_names]
         return object_code(k.text(target.triple), target)
 
-    return make() if check else _kept(level, target, make)
+    return make() if check else kept(label=level, made_for=_made_for(target), make=make)
 
 
-def _kept(label: str, target: Target, make: Callable[[], bytes]) -> bytes:
-    """An object from the cache, else made and kept there."""
+def _made_for(target: Target) -> tuple[str, ...]:
+    return generator(), target.triple, target.cpu, target.features
+
+
+def kept(label: str, made_for: Sequence[str], make: Callable[[], bytes]) -> bytes:
+    """Code from the cache, else made and kept there.
+
+    Parameters
+    ----------
+    label : str
+        Says all that shapes the code.
+    made_for : sequence of str
+        What made it, and for which machine.
+    make : callable
+    """
     folder = cache_folder()
     path = None
     if folder is not None and _usable(folder):
-        path = folder / _file_name(label, target)
+        path = folder / _file_name(label, made_for)
         found = _read(path)
         if found is not None:
             EVENTS.loaded += 1
@@ -208,15 +227,15 @@ def _kept(label: str, target: Target, make: Callable[[], bytes]) -> bytes:
     return made
 
 
-def _file_name(label: str, target: Target) -> str:
-    key = "\n".join((label, generator(), llvm_version(), target.triple, target.cpu, target.features))
+def _file_name(label: str, made_for: Sequence[str]) -> str:
+    key = "\n".join((label, llvm_version(), *made_for))
     return f"{hashlib.sha256(key.encode()).hexdigest()}.o"
 
 
 def kept_file(label: str, target: Target) -> Path | None:
     """File of the cache that holds the object of a kernel; None if there is none."""
     folder = cache_folder()
-    path = None if folder is None else folder / _file_name(label, target)
+    path = None if folder is None else folder / _file_name(label, _made_for(target))
     return path if path is not None and path.is_file() else None
 
 
@@ -328,8 +347,7 @@ def kernel_text(
         found = _loaded.get(name)
         if found is None:
             digest = hashlib.sha256(text.encode()).hexdigest()
-            obj = _kept(
-                f"{name} {digest}", target, lambda: object_code(f'target triple = "{target.triple}"\n{text}', target)
-            )
+            whole = f'target triple = "{target.triple}"\n{text}'
+            obj = kept(f"{name} {digest}", _made_for(target), lambda: object_code(whole, target))
             found = _loaded[name] = link(obj, functions, symbols)
         return found

@@ -1,0 +1,316 @@
+"""The forms of a convolution on a GPU: kernels that compute it, copies of input and weights that they read, the price.
+
+A form is data, printable and comparable.  What fixes the bits of a result (what multiplies, how long a stage is, how
+many blocks share a sum) is chosen for one image, the rest of a tile for the batch: so no batch changes bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from polyconv.algorithms.sweep import Sweep, sweeps
+from polyconv.dtypes import DTYPES
+from polyconv.gpu.device import Device
+from polyconv.gpu.geometry import Geometry, Lie, packed
+from polyconv.gpu.kernels import move
+from polyconv.gpu.kernels.depthwise import Depthwise
+from polyconv.gpu.kernels.finish import sum_type
+from polyconv.gpu.kernels.gemm import Gemm, Tile
+from polyconv.gpu.kernels.plain import Plain
+from polyconv.gpu.kernels.units import ARITHMETIC
+from polyconv.gpu.price import seconds_of
+from polyconv.problem.problem import Problem
+
+__all__ = ["Form", "Job", "Step", "forms"]
+
+_MOST_BYTES = 1 << 31
+"""Arrays of fewer are addressed with 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A problem on a device, and how its operands lie.
+
+    Parameters
+    ----------
+    problem : Problem
+    x, y : Lie
+    residual : Lie or None
+    w : tuple of int
+        Steps of the weights, in elements, in the order of their axes.
+    accuracy : str
+        ``fast``, ``strict`` or ``tf32``.
+    device : Device
+    """
+
+    problem: Problem
+    x: Lie
+    y: Lie
+    residual: Lie | None
+    w: tuple[int, ...]
+    accuracy: str
+    device: Device
+
+
+Kernels = Gemm | Depthwise | Plain
+
+
+@dataclass(frozen=True)
+class Step:
+    """A kernel with the weights of its sweep."""
+
+    kernel: Kernels
+    weights: move.Arrange
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way to compute a job.
+
+    Parameters
+    ----------
+    algorithm : str
+    arithmetic : str
+        What fixes the bits of results.
+    moved : Arrange, Turn or None
+        What makes a copy of the input that kernels read in its place.
+    steps : tuple of Step
+        One a sweep.
+    """
+
+    algorithm: str
+    arithmetic: str
+    moved: move.Arrange | move.Turn | None
+    steps: tuple[Step, ...]
+    seconds: float
+
+    @property
+    def workspace(self) -> int:
+        """Bytes beyond the result."""
+        return 0 if self.moved is None else self.moved.bytes
+
+    def __str__(self) -> str:
+        first = self.steps[0].kernel
+        shape = str(first.tile) if isinstance(first, Gemm) else ""
+        return " ".join(word for word in (self.algorithm, shape, "moved" if self.moved else "") if word)
+
+
+def forms(job: Job) -> Iterator[Form]:
+    """All forms of a job."""
+    p = job.problem
+    of_sweeps = sweeps(p)
+    small = _bytes(job) < _MOST_BYTES
+    has_products = p.c > 0 and all(axis.taps for sweep in of_sweeps for axis in sweep)
+    if not (small and has_products):
+        yield _plain(job, of_sweeps)
+        return
+    if p.c == p.groups and p.m // p.groups <= _MOST_MULTIPLIER:
+        yield from _depthwise(job, of_sweeps)
+        return
+    yield from _gemms(job, of_sweeps)
+
+
+_MOST_MULTIPLIER = 8
+
+
+def _bytes(job: Job) -> int:
+    """Bytes from the first to the last element of the operand that spans most, as it lies or channels last."""
+    p = job.problem
+    i, o = [e or 0 for e in p.i], [e or 0 for e in p.out]
+
+    def span(lie: Lie, c: int, extents: list[int], size: int) -> int:
+        steps = zip((p.n or 0, c, *extents), (lie.n, lie.c, *lie.spatial), strict=True)
+        return size * (1 + sum((e - 1) * abs(s) for e, s in steps if e))
+
+    whole = 8 * (p.n or 0) * math.prod(i) * (p.c + 16 * p.groups)
+    weights = 16 * p.m * (p.c // max(1, p.groups) + 16) * math.prod(p.k)
+    return max(
+        span(job.x, p.c, i, p.x_dtype.itemsize), span(job.y, p.m, o, p.y_dtype.itemsize), weights, whole // 8,
+        span(job.residual, p.m, o, p.y_dtype.itemsize) if job.residual else 0,
+    )  # fmt: skip
+
+
+def _geometry(job: Job, sweep: Sweep, c: int, x: Lie, x_type: str, w_type: str) -> Geometry:
+    p = job.problem
+    return Geometry(
+        n=p.n or 0, groups=p.groups, c=c, m=p.m // p.groups, axes=sweep, x=x, y=job.y, residual=job.residual,
+        x_type=x_type, w_type=w_type, y_type=p.y, bias=p.bias, activation=p.activation,
+        saturate=p.overflow == "saturate",
+    )  # fmt: skip
+
+
+# -- weights -----------------------------------------------------------------------------------------
+
+
+def _weights(job: Job, sweep: Sweep, *, outer: str, padded: int, target: str, halves: bool = False) -> move.Arrange:
+    """Weights of a sweep: axes in the order that letters name, of g group, m output, c input channel, t taps."""
+    p = job.problem
+    c, m = p.c // p.groups, p.m // p.groups
+    first_step, second_step, *steps = job.w
+    if p.op == "conv_transpose":  # (c, m / groups, taps)
+        of = {"g": (p.groups, c * first_step), "c": (c, first_step), "m": (m, second_step)}
+    else:
+        of = {"g": (p.groups, m * first_step), "m": (m, first_step), "c": (c, second_step)}
+    axes: list[move.Axis] = []
+    for letter in outer:
+        if letter == "t":
+            axes += [
+                move.Axis(axis.taps, axis.tap_step * step, axis.taps) for axis, step in zip(sweep, steps, strict=True)
+            ]
+            continue
+        extent, step = of[letter]
+        axes.append(move.Axis(padded if letter == "c" else extent, step, extent))
+    first = sum(axis.first_tap * step for axis, step in zip(sweep, steps, strict=True))
+    return move.Arrange(tuple(axes), p.w, target, first, halves)
+
+
+# -- plain and depthwise -----------------------------------------------------------------------------
+
+
+def _plain(job: Job, of_sweeps: tuple[Sweep, ...]) -> Form:
+    p = job.problem
+    c = p.c // max(1, p.groups)
+    steps = tuple(
+        Step(Plain(_geometry(job, sweep, c, job.x, p.x, p.w)), _weights(job, sweep, outer="gtcm", padded=c, target=p.w))
+        for sweep in of_sweeps
+    )
+    return Form("plain", f"plain {sum_type(steps[0].kernel.g)}", None, steps, seconds_of(job.device, steps, None))
+
+
+def _depthwise(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
+    p = job.problem
+    size = p.x_dtype.itemsize
+    last = len(p.i) - 1
+    is_last = job.x.c == 1 and job.y.c == 1
+    widths = [1]
+    if is_last and p.m == p.groups and p.w == p.x:
+        widths += [v for v in (2, 4, 8) if v * size <= 16 and p.c % v == 0 and job.x.aligned(size) % (v * size) == 0]
+    along = last if is_last or last == 0 else last - 1
+    for channels in widths:
+        for outputs in (1, 2, 4, 7):
+            steps = tuple(
+                Step(
+                    Depthwise(_geometry(job, sweep, 1, job.x, p.x, p.w), channels, outputs, along),
+                    _weights(job, sweep, outer="tgmc", padded=1, target=p.w),
+                )
+                for sweep in of_sweeps
+            )
+            arithmetic = f"depthwise {sum_type(steps[0].kernel.g)}"
+            yield Form("depthwise", arithmetic, None, steps, seconds_of(job.device, steps, None))
+
+
+# -- matrix products ---------------------------------------------------------------------------------
+
+
+def arithmetic_of(p: Problem, accuracy: str) -> str:
+    """Row of ``ARITHMETIC`` in which products of a problem are summed."""
+    x, w = p.x_dtype, p.w_dtype
+    if x.is_float:
+        if x.name == "f32":
+            return {"fast": "x3", "strict": "f32", "tf32": "tf32"}[accuracy]
+        return x.name
+    whole = p.overflow == "saturate" or p.activation is not None or p.y_dtype.bits == 64
+    terms = (p.c // p.groups) * math.prod(p.k)
+    largest = terms * 2 ** (x.bits + w.bits - (x.kind == "i") - (w.kind == "i"))
+    if whole and largest >= 2**31:
+        return "i64"
+    if x.bits == 8:
+        return f"{'s' if x.kind == 'i' else 'u'}8{'s' if w.kind == 'i' else 'u'}8"
+    return "i32"
+
+
+def _gemms(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
+    p, name = job.problem, arithmetic_of(job.problem, job.accuracy)
+    row = ARITHMETIC[name]
+    c = p.c // p.groups
+    piece = 16 // row.bytes
+    padded = -(-c // piece) * piece
+    x, moved = _input(job, c, padded, row.staged)
+    one = replace(job, problem=replace(p, n=1))
+    w_type = p.w if row.bytes == 1 else row.staged
+    geometries = [_geometry(job, sweep, padded, x, row.staged, w_type) for sweep in of_sweeps]
+    of_one = [_geometry(one, sweep, padded, x, row.staged, w_type) for sweep in of_sweeps]
+    for tile in _tiles(job.device, name, max(of_one, key=lambda g: g.pixels * g.taps)):
+        steps = []
+        for sweep, g in zip(of_sweeps, geometries, strict=True):
+            kernel = Gemm(g, _fitting(tile, g, row.bytes))
+            halves = kernel.unit.parts > 1
+            weights = _weights(job, sweep, outer="gmtc", padded=padded, target=w_type, halves=halves)
+            steps.append(Step(kernel, weights))
+        if any(step.kernel.shared > job.device.shared_block for step in steps):
+            continue
+        bits = f"gemm {tile.unit} {name} k{tile.bytes} split{tile.split}"
+        yield Form("gemm", bits, moved, tuple(steps), seconds_of(job.device, tuple(steps), moved))
+
+
+def _fitting(tile: Tile, g: Geometry, size: int) -> Tile:
+    """A tile whose blocks all have something to add, for a sweep with fewer taps than another."""
+    stages = -(-g.taps * g.c * size // tile.bytes)
+    split = tile.split
+    while split > max(1, stages):
+        split //= 2
+    return replace(tile, split=split)
+
+
+def _input(job: Job, c: int, padded: int, staged: str) -> tuple[Lie, move.Arrange | move.Turn | None]:
+    """How the input lies that kernels read, and what makes it where it is not the caller's."""
+    p, x = job.problem, job.x
+    size = DTYPES[staged].itemsize
+    n, extents = p.n or 0, tuple(e or 0 for e in p.i)
+    if staged == p.x and c == padded and x.c == 1 and x.aligned(size) == 16:
+        return x, None
+    lie = packed(n, padded * p.groups, extents)
+    if x.c == 1 or math.prod(extents) == 1:
+        axes = [move.Axis(n, x.n, n)]
+        axes += [move.Axis(extent, step, extent) for extent, step in zip(extents, x.spatial, strict=True)]
+        axes += [move.Axis(p.groups, c * x.c, p.groups), move.Axis(padded, x.c, c)]
+        return lie, move.Arrange(tuple(axes), p.x, staged)
+    turn = move.Turn(n, p.groups, c, padded, extents, x.n, x.c, x.spatial, p.x, staged)
+    return lie, turn
+
+
+_SHAPES = {
+    "group": ((64, 64), (64, 32), (64, 128), (128, 64), (128, 128), (64, 16), (64, 8), (64, 48), (64, 80), (64, 160)),
+    "warp": ((64, 64), (32, 64), (64, 32), (32, 32), (128, 32), (64, 16), (128, 64), (16, 32)),
+    "scalar": ((64, 64), (64, 32), (32, 32), (128, 64), (128, 128)),
+}
+_WARPS = {
+    (64, 64): (2, 2), (32, 64): (2, 2), (64, 32): (2, 2), (32, 32): (2, 2), (128, 32): (4, 2), (64, 16): (4, 1),
+    (128, 64): (4, 2), (16, 32): (1, 2),
+}  # fmt: skip
+_SCALAR = {(64, 64): (8, 4), (64, 32): (4, 4), (32, 32): (4, 2), (128, 64): (8, 8), (128, 128): (8, 8)}
+
+
+def _tiles(device: Device, arithmetic: str, g: Geometry) -> Iterator[Tile]:
+    row = ARITHMETIC[arithmetic]
+    units = ["warp"] if row.warp else ["scalar"]
+    if row.group and device.has_groups:
+        units.insert(0, "group")
+    for unit in units:
+        least = min(columns for _, columns in _SHAPES[unit])
+        for rows, columns in _SHAPES[unit]:
+            if (columns >= 2 * g.m and columns > least) or (rows >= 2 * g.pixels and rows > 64):
+                continue
+            if columns % 32 and g.m % columns and columns < g.m:  # odd widths are for what they fit
+                continue
+            base: dict[str, Any] = {"unit": unit, "arithmetic": arithmetic, "rows": rows, "columns": columns}
+            if unit == "scalar":
+                base |= {"bytes": 64, "scalar": _SCALAR[rows, columns]}
+            elif unit == "warp":
+                base |= {"warps": _WARPS[rows, columns], "stages": 3 if row.three else 4}
+            else:
+                base |= {"warps": (rows // 64, 1), "stages": 3 if row.three else 4}
+            for split in _splits(device, Tile(**base), g, row.bytes):
+                yield Tile(**base, split=split)
+
+
+def _splits(device: Device, tile: Tile, g: Geometry, size: int) -> list[int]:
+    """Numbers of blocks that may share a sum: more where there are few blocks, two stages at least for each."""
+    if not device.has_clusters:
+        return [1]
+    blocks = -(-g.pixels // tile.rows) * -(-g.m // tile.columns) * g.groups
+    stages = -(-g.taps * g.c * size // tile.bytes)
+    return [s for s in (1, 2, 4, 8) if s == 1 or (blocks * s <= 2.2 * device.multiprocessors and stages // s >= 2)]

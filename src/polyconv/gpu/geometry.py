@@ -1,0 +1,103 @@
+"""What a kernel is told of a convolution: extents of one group, where operands lie, what follows the sum.
+
+A convolution of any rank is one or more sweeps (``algorithms.sweep``), each of which is one geometry.  Everything here
+is a constant in the code that is made of it.  It must not know kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from polyconv.algorithms.sweep import Axis, Sweep
+from polyconv.problem.epilogue import Activation
+
+__all__ = ["Geometry", "Lie", "packed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lie:
+    """How an operand lies: steps, in elements, of batch, channel and spatial axes.
+
+    Parameters
+    ----------
+    align : int
+        The largest power of two, up to 16, that divides the address in bytes.
+    """
+
+    n: int
+    c: int
+    spatial: tuple[int, ...]
+    align: int = 16
+
+    def aligned(self, itemsize: int) -> int:
+        """Bytes, up to 16, to which the channels of every pixel are aligned where channels lie together."""
+        steps = [step * itemsize for step in (self.n, *self.spatial)]
+        return math.gcd(self.align, *steps)
+
+
+def packed(n: int, c: int, extents: tuple[int, ...]) -> Lie:
+    """Channels last, without gaps."""
+    steps = [c]
+    for extent in reversed(extents[1:]):
+        steps.append(steps[-1] * extent)
+    return Lie(steps[-1] * extents[0] if extents else c, 1, tuple(reversed(steps)) if extents else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """One sweep of a convolution.
+
+    Parameters
+    ----------
+    n, groups : int
+    c, m : int
+        Channels of a group: inputs and outputs.
+    axes : tuple of Axis
+        Spatial axes; outputs of the sweep that are not the tensor's are told by ``first_out`` and ``out_step``.
+    x, y : Lie
+    residual : Lie or None
+    x_type, w_type, y_type : str
+        Names of ``DTYPES``.
+    bias : bool
+        Whether a bias is added; it lies as numbers of the type of the sums.
+    activation : Activation or None
+    saturate : bool
+        Whether integers that leave the range of the result are clamped.
+    """
+
+    n: int
+    groups: int
+    c: int
+    m: int
+    axes: Sweep
+    x: Lie
+    y: Lie
+    residual: Lie | None
+    x_type: str
+    w_type: str
+    y_type: str
+    bias: bool
+    activation: Activation | None
+    saturate: bool
+
+    @property
+    def pixels(self) -> int:
+        """Outputs of a channel, of the whole batch."""
+        return self.n * math.prod(axis.out for axis in self.axes)
+
+    @property
+    def taps(self) -> int:
+        """Products of an input channel that an output has at most."""
+        return math.prod(axis.taps for axis in self.axes)
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether some tap of some output lies outside the input."""
+        return any(reaches_out(axis) for axis in self.axes)
+
+
+def reaches_out(axis: Axis) -> bool:
+    """Whether some tap of some output of an axis lies outside the input."""
+    last = (axis.out - 1) * axis.stride - axis.pad + (axis.taps - 1) * axis.dilation
+    return axis.pad > 0 or last >= axis.inp

@@ -1,0 +1,238 @@
+"""Arrays that lie on a GPU, whoever holds them: PyTorch, CuPy, Numba, JAX.
+
+A guest's library is asked for what only it can tell: the stream that is current, and memory for results, which are then
+arrays of its own.  Nothing is copied to the host.  It must know nothing of convolutions.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyconv.dtypes import DTYPES, Dtype, of_array
+from polyconv.errors import ArgumentError, DtypeError
+
+__all__ = ["DeviceArray", "Guest", "device_of", "guest_of", "read"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """An array on a GPU.
+
+    Parameters
+    ----------
+    address : int
+        Of its first element.
+    shape, strides : tuple of int
+        Strides in elements.
+    dtype : Dtype
+    device : int
+        Number of the GPU.
+    holder : object
+        The guest, whose life is that of the memory.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Dtype
+    device: int
+    holder: Any
+
+    @property
+    def align(self) -> int:
+        """The largest power of two, up to 16, that divides the address."""
+        return math.gcd(self.address, 16)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Addresses of the first byte and behind the last."""
+        if 0 in self.shape:
+            return self.address, self.address
+        size = self.dtype.itemsize
+        low = sum((e - 1) * s for e, s in zip(self.shape, self.strides, strict=True) if s < 0)
+        high = sum((e - 1) * s for e, s in zip(self.shape, self.strides, strict=True) if s > 0)
+        return self.address + low * size, self.address + (high + 1) * size
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A library whose arrays lie on GPUs.
+
+    Parameters
+    ----------
+    name : str
+        Its module.
+    read : callable
+        A ``DeviceArray`` of one of its arrays, and of the argument's name.
+    empty : callable
+        A new array of a device, a shape and a type; with the order of its axes in memory, outermost first.
+    stream : callable
+        Handle of the stream that is current on a device.
+    waits : bool
+        Whether a call waits for its result, for a library whose streams are not known.
+    """
+
+    name: str
+    read: Callable[[Any, str], DeviceArray]
+    empty: Callable[[int, tuple[int, ...], Dtype, Sequence[int] | None], Any]
+    stream: Callable[[int], int]
+    waits: bool = False
+
+
+def device_of(value: object) -> int | None:
+    """Number of the GPU on which an array lies; None for all else."""
+    kind = type(value)
+    if kind is np.ndarray or isinstance(value, int | float | list | tuple):
+        return None
+    if kind.__module__ == "torch" or kind.__module__.startswith("torch."):
+        device = getattr(value, "device", None)
+        return device.index if device is not None and device.type == "cuda" else None
+    if not hasattr(value, "__cuda_array_interface__") and not hasattr(value, "__dlpack_device__"):
+        return None
+    try:
+        kind_number, number = value.__dlpack_device__()  # type: ignore[attr-defined]
+    except Exception:  # each library raises its own
+        return 0 if hasattr(value, "__cuda_array_interface__") else None
+    return int(number) if int(kind_number) == 2 else None
+
+
+def guest_of(value: object) -> Guest:
+    """The library that an array on a GPU belongs to.
+
+    Raises
+    ------
+    ArgumentError
+        If it is none that can make results.
+    """
+    root = type(value).__module__.partition(".")[0]
+    found = _GUESTS.get(root)
+    if found is None:
+        raise ArgumentError(
+            f"x is an array of {root} on a GPU; results are made by its library, and polyconv knows "
+            f"{', '.join(sorted({g.name for g in _GUESTS.values()}))}: pass an array of one of these"
+        )
+    return found
+
+
+def read(value: Any, name: str) -> DeviceArray:
+    """An array on a GPU as numbers.
+
+    Raises
+    ------
+    ArgumentError, DtypeError
+        Naming the argument.
+    """
+    return guest_of(value).read(value, name)
+
+
+# -- PyTorch ---------------------------------------------------------------------------------------
+
+_TORCH_TYPES = {
+    "torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float32": "f32", "torch.float64": "f64",
+    "torch.int8": "i8", "torch.int16": "i16", "torch.int32": "i32", "torch.int64": "i64", "torch.uint8": "u8",
+    "torch.uint16": "u16", "torch.uint32": "u32", "torch.uint64": "u64",
+}  # fmt: skip
+
+
+def _torch_read(value: Any, name: str) -> DeviceArray:
+    if value.requires_grad and _torch().is_grad_enabled():
+        raise ArgumentError(
+            f"{name} requires a gradient, and polyconv computes none; pass {name}.detach()"
+        )
+    dtype = _TORCH_TYPES.get(str(value.dtype))
+    if dtype is None:
+        raise DtypeError(f"{name} has type {value.dtype}; polyconv computes {', '.join(DTYPES)}")
+    return DeviceArray(value.data_ptr(), tuple(value.shape), value.stride(), DTYPES[dtype], value.device.index, value)
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+def _torch_empty(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Any:
+    torch = _torch()
+    kind = getattr(torch, next(n for n, d in _TORCH_TYPES.items() if d == dtype.name).partition(".")[2])
+    if order is None:
+        return torch.empty(shape, dtype=kind, device=f"cuda:{device}")
+    made = torch.empty([shape[a] for a in order], dtype=kind, device=f"cuda:{device}")
+    return made.permute([list(order).index(a) for a in range(len(shape))])
+
+
+def _torch_stream(device: int) -> int:
+    return int(_torch()._C._cuda_getCurrentRawStream(device))
+
+
+# -- libraries with __cuda_array_interface__ -------------------------------------------------------
+
+
+def _interface_read(value: Any, name: str) -> DeviceArray:
+    try:
+        told = value.__cuda_array_interface__
+    except Exception as error:  # each library raises its own
+        raise ArgumentError(f"{name} cannot be read as an array on a GPU ({error})") from None
+    dtype = of_array(np.dtype(getattr(value, "dtype", told["typestr"])), name)
+    shape = tuple(told["shape"])
+    steps = told.get("strides")
+    if steps is None:
+        strides = tuple(math.prod(shape[a + 1 :]) for a in range(len(shape)))
+    else:
+        if any(step % dtype.itemsize for step in steps):
+            raise ArgumentError(f"{name} has strides of {steps} bytes for elements of {dtype.itemsize}; pass a plain array")
+        strides = tuple(step // dtype.itemsize for step in steps)
+    return DeviceArray(told["data"][0], shape, strides, dtype, device_of(value) or 0, value)
+
+
+def _cupy_empty(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Any:
+    cupy = sys.modules["cupy"]
+    with cupy.cuda.Device(device):
+        made = cupy.empty([shape[a] for a in order] if order else shape, dtype.numpy)
+    return made.transpose([list(order).index(a) for a in range(len(shape))]) if order else made
+
+
+def _cupy_stream(device: int) -> int:
+    return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+
+
+def _numba_empty(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Any:
+    cuda = sys.modules["numba.cuda"]
+    with cuda.gpus[device]:
+        made = cuda.device_array([shape[a] for a in order] if order else shape, dtype.numpy)
+    return made.transpose([list(order).index(a) for a in range(len(shape))]) if order else made
+
+
+def _numba_stream(device: int) -> int:
+    return 0
+
+
+# -- JAX -------------------------------------------------------------------------------------------
+
+
+def _jax_read(value: Any, name: str) -> DeviceArray:
+    value.block_until_ready()  # JAX computes on streams of its own
+    dtype = of_array(np.dtype(value.dtype), name)
+    shape = tuple(value.shape)
+    strides = tuple(math.prod(shape[a + 1 :]) for a in range(len(shape)))
+    return DeviceArray(value.unsafe_buffer_pointer(), shape, strides, dtype, device_of(value) or 0, value)
+
+
+def _jax_empty(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Any:
+    jax = sys.modules["jax"]
+    place = jax.devices("gpu")[device]
+    made = jax.device_put(jax.numpy.zeros(shape, dtype.numpy), place)
+    made.block_until_ready()
+    return made
+
+
+_GUESTS: dict[str, Guest] = {
+    "torch": Guest("torch", _torch_read, _torch_empty, _torch_stream),
+    "cupy": Guest("cupy", _interface_read, _cupy_empty, _cupy_stream),
+    "numba": Guest("numba", _interface_read, _numba_empty, _numba_stream),
+    "jaxlib": Guest("jax", _jax_read, _jax_empty, lambda device: 0, waits=True),
+    "jax": Guest("jax", _jax_read, _jax_empty, lambda device: 0, waits=True),
+}

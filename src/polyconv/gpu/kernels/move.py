@@ -1,0 +1,264 @@
+"""Arrays in another order: inputs channels last, weights as kernels read them.
+
+``Arrange`` writes its result in order, each element from wherever it lies: for weights, and inputs whose channels lie
+together.  ``Turn`` reads runs of pixels and writes runs of channels, through a tile of shared memory: for planes.
+Both convert, and fill with zeros what the source does not have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from polyconv.dtypes import DTYPES, Dtype
+from polyconv.gpu.kernels.finish import ELEMENTS
+from polyconv.gpu.language import F32, I32, I64, Kernel, Pointer, Type, Value, both
+
+__all__ = ["Arrange", "Axis", "Turn", "converted", "widened"]
+
+_THREADS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of the result: its extent, the step in the source, and how many of it the source has."""
+
+    extent: int
+    step: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrange:
+    """Elements of a source in the order of a result, without gaps.
+
+    Parameters
+    ----------
+    axes : tuple of Axis
+        Of the result, outermost first; steps in elements, which may be negative.
+    source, target : str
+        Types, names of ``DTYPES``.
+    first : int
+        Element of the source at which the result begins.
+    halves : bool
+        Whether the result has two parts: the upper 11 bits of each f32, then what they leave (``units``).
+    """
+
+    axes: tuple[Axis, ...]
+    source: str
+    target: str
+    first: int = 0
+    halves: bool = False
+    threads: ClassVar[int] = _THREADS
+    shared: ClassVar[int] = 0
+    cluster: ClassVar[int] = 1
+
+    @property
+    def name(self) -> str:
+        """All that shapes the code."""
+        return f"arrange {self}"
+
+    @property
+    def size(self) -> int:
+        """Elements of the result, or of one of its parts."""
+        return math.prod(axis.extent for axis in self.axes)
+
+    @property
+    def bytes(self) -> int:
+        """Of the result."""
+        return self.size * DTYPES[self.target].itemsize * (2 if self.halves else 1)
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks."""
+        return -(-self.size // _THREADS), 1, 1
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the pointers it takes."""
+        return "source", "target"
+
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        k = Kernel("arrange", self.arguments, _THREADS)
+        index = k.cast("zext", k.block[0], I64) * _THREADS + k.cast("zext", k.thread, I64)
+        with k.only(index < self.size if self.size % _THREADS else None):
+            rest, at, held = index, k.value(self.first, I64), None
+            for axis in reversed(self.axes):
+                if axis.extent == 1:
+                    continue
+                here, rest = rest % axis.extent, rest // axis.extent
+                at = at + here * axis.step
+                if axis.held < axis.extent:
+                    held = both(held, here < axis.held)
+            source, target = DTYPES[self.source], DTYPES[self.target]
+            place = at if held is None else k.select(held, at, self.first)
+            value = k.load(ELEMENTS[source.name], Pointer("source", place * source.itemsize))
+            value = converted(k, value, source, target)
+            if held is not None:
+                value = k.select(held, value, 0)
+            self._store(k, value, Pointer("target", index * target.itemsize))
+        return k
+
+    def _store(self, k: Kernel, value: Value, place: Pointer) -> None:
+        if not self.halves:
+            k.store(value, place)
+            return
+        bits = k.cast("bitcast", value, I32)
+        high = k.cast("bitcast", (bits + 0x1000) & -0x2000, F32)
+        finite = (value - value).equals(0.0) & (high - high).equals(0.0)  # what rounds up to Inf is kept whole
+        low = value - high
+        k.store(k.select(finite, high, value), place)
+        k.store(k.select(finite, low, 0.0), place + 4 * self.size)
+
+
+_SIDE = 32
+"""Pixels, and channels, of a tile that is turned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Planes of an image as pixels of ``groups`` times ``padded`` channels.
+
+    Parameters
+    ----------
+    n, groups, c, padded : int
+        Batch, groups, channels of a group, and so many with the zeros that follow them.
+    extents : tuple of int
+        Spatial.
+    batch, channel : int
+        Steps of the source, in elements.
+    spatial : tuple of int
+    source, target : str
+        Types.
+    """
+
+    n: int
+    groups: int
+    c: int
+    padded: int
+    extents: tuple[int, ...]
+    batch: int
+    channel: int
+    spatial: tuple[int, ...]
+    source: str
+    target: str
+    threads: ClassVar[int] = _THREADS
+    cluster: ClassVar[int] = 1
+
+    @property
+    def name(self) -> str:
+        """All that shapes the code."""
+        return f"turn {self}"
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return _SIDE * _pitch(DTYPES[self.target])
+
+    @property
+    def pixels(self) -> int:
+        """Of one image."""
+        return math.prod(self.extents)
+
+    @property
+    def bytes(self) -> int:
+        """Of the result."""
+        return self.n * self.pixels * self.groups * self.padded * DTYPES[self.target].itemsize
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks."""
+        return self.n * self._tiles[0] * self._tiles[1], 1, 1
+
+    @property
+    def _tiles(self) -> tuple[int, int]:
+        return -(-self.pixels // _SIDE), -(-self.groups * self.padded // _SIDE)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the pointers it takes."""
+        return "source", "target"
+
+    def kernel(self) -> Kernel:
+        """The kernel: 32 by 32 elements a block; rows of the tile are one longer, so that columns use all banks."""
+        source, target = DTYPES[self.source], DTYPES[self.target]
+        kept = _kept(target)
+        pitch = _pitch(target)
+        k = Kernel("turn", self.arguments, _THREADS, shared=self.shared)
+        lane, row = k.thread % _SIDE, k.thread // _SIDE
+        across, down = self._tiles
+        of_pixels, rest = k.block[0] % across, k.block[0] // across
+        of_channels, image = rest % down, rest // down
+        rows = _THREADS // _SIDE
+        for turn in range(_SIDE // rows):
+            held = row + turn * rows
+            pixel, channel = of_pixels * _SIDE + lane, of_channels * _SIDE + held
+            inside = (pixel < self.pixels) & (channel < self.groups * self.padded)
+            group, c = channel // self.padded, channel % self.padded
+            real = both(inside, c < self.c) if self.padded > self.c else inside
+            value = k.variable(0, kept)
+            with k.only(real):
+                at = self._in_source(k, image, pixel, group * self.c + c)
+                loaded = k.load(ELEMENTS[source.name], Pointer("source", at * source.itemsize))
+                value.set(_as_kept(k, converted(k, loaded, source, target), target))
+            k.store_shared(k.base + held * pitch + lane * kept.bytes, [value.get()])
+        k.barrier()
+        for turn in range(_SIDE // rows):
+            held = row + turn * rows
+            pixel, channel = of_pixels * _SIDE + held, of_channels * _SIDE + lane
+            with k.when((pixel < self.pixels) & (channel < self.groups * self.padded)):
+                (value_there,) = k.load_shared(k.base + lane * pitch + held * kept.bytes, 0, 1, kept)
+                at = k.cast("zext", image, I64) * self.pixels + k.cast("zext", pixel, I64)
+                at = at * (self.groups * self.padded) + k.cast("zext", channel, I64)
+                k.store(_from_kept(k, value_there, target), Pointer("target", at * target.itemsize))
+        return k
+
+    def _in_source(self, k: Kernel, image: Value, pixel: Value, channel: Value) -> Value:
+        at = k.cast("zext", image, I64) * self.batch + k.cast("zext", channel, I64) * self.channel
+        rest = pixel
+        for extent, step in zip(reversed(self.extents), reversed(self.spatial), strict=True):
+            at = at + k.cast("zext", rest % extent, I64) * step
+            rest = rest // extent
+        return at
+
+
+def converted(k: Kernel, value: Value, source: Dtype, target: Dtype) -> Value:
+    """A value in another type of the same kind; integers keep their value where the target holds it."""
+    element = ELEMENTS[target.name]
+    if value.type == element:
+        return value
+    if target.is_float:
+        return k.cast("fpext" if target.bits > source.bits else "fptrunc", value, element)
+    if target.bits < source.bits:
+        return k.cast("trunc", value, element)
+    return k.cast("zext" if source.kind == "u" else "sext", value, element)
+
+
+def widened(k: Kernel, value: Value, source: Dtype, sum_: Type) -> Value:
+    """An input or weight in the type of sums."""
+    names = {"float": "f32", "double": "f64", "i32": "i32", "i64": "i64"}
+    return converted(k, value, source, DTYPES[names[sum_.element]])
+
+
+def _kept(target: Dtype) -> Type:
+    """Type in which an element lies in the tile: 4 bytes at least."""
+    return I64 if target.bits == 64 else I32
+
+
+def _pitch(target: Dtype) -> int:
+    return (_SIDE + 1) * _kept(target).bytes
+
+
+def _as_kept(k: Kernel, value: Value, target: Dtype) -> Value:
+    if value.type.is_float:
+        value = k.cast("bitcast", value, value.type.of(f"i{target.bits}"))
+    return k.cast("zext", value, I32) if target.bits < 32 else value
+
+
+def _from_kept(k: Kernel, value: Value, target: Dtype) -> Value:
+    element = ELEMENTS[target.name]
+    if target.bits < 32:
+        value = k.cast("trunc", value, element.of(f"i{target.bits}"))
+    return k.cast("bitcast", value, element) if element.is_float else value
