@@ -10,15 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from polyconv.arguments import Description, Ints, Pads, axes_disagree, bias_of, describe
 from polyconv.errors import ArgumentError
+from polyconv.gpu.guests import stand_in, where
 from polyconv.names import checked
 from polyconv.planned import Plan, plan
-from polyconv.prepared import Layer, compute
+from polyconv.prepared import Layer, compute, keep_where_settings_say
 from polyconv.problem.problem import Problem
 from polyconv.runtime.guests import as_array, together
+from polyconv.settings import resolve as setting
 from polyconv.shown import Shown
 
 __all__ = ["Conv", "ConvTranspose", "Layer", "Plan", "compute", "conv", "conv_transpose", "plan"]
@@ -36,8 +39,9 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     Parameters
     ----------
     x : array_like, shape (n, c, extents...) or, with layout NHWC, (n, extents..., c)
-        Input; any strides, read-only too.  It is not copied and never written.  Tensors of other libraries do too, as
-        long as their memory is the CPU's; lists take the type of w.
+        Input; any strides, read-only too.  It is not copied and never written.  Tensors of other libraries do too; lists
+        take the type of w.  Where all operands lie on one NVIDIA GPU (PyTorch, CuPy, Numba, JAX), the result is made
+        there, by the same library, on its current stream.
     w : array_like, shape (m, c / groups, kernel extents...)
         Weights, in this order for both layouts.
     b : array_like, shape (m,), optional
@@ -63,7 +67,8 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     overflow : str, optional
         ``wrap`` (the default) or ``saturate``, for integers whose sums leave the range of the result.
     accuracy : str
-        ``fast`` or ``strict`` (own error bounds only, subnormals kept).
+        ``fast`` or ``strict`` (own error bounds only, subnormals kept).  On a GPU also ``tf32``: products of float32
+        rounded to 11 bits, which nothing else does.
     threads : int
         Most threads.
     workspace_limit : int
@@ -101,6 +106,10 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     >>> polyconv.conv(pixels, box, overflow="saturate")
     array([[[255, 255]]], dtype=uint8)
     """
+    if not (type(x) is type(w) is np.ndarray) and where({"x": x, "w": w}) is not None:
+        d = describe("conv", stand_in(x, "x"), stand_in(w, "w"), b, strides, pads, auto_pad, dilations, groups, layout,
+                     activation, activation_params, out_dtype, overflow)  # fmt: skip
+        return _once_on_gpu(d, x, w, b, residual, out, accuracy, workspace_limit)
     x, w = together(x, w)
     d = describe("conv", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation, activation_params,
                  out_dtype, overflow)  # fmt: skip
@@ -134,6 +143,11 @@ def conv_transpose(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, st
     >>> polyconv.conv_transpose(np.ones((1, 1, 2)), np.ones((1, 1, 3)), strides=2)
     array([[[1., 1., 2., 1., 1.]]])
     """
+    if not (type(x) is type(w) is np.ndarray) and where({"x": x, "w": w}) is not None:
+        d = describe("conv_transpose", stand_in(x, "x"), stand_in(w, "w"), b, strides, pads, auto_pad, dilations,
+                     groups, layout, activation, activation_params, out_dtype, overflow, output_padding,
+                     output_shape)  # fmt: skip
+        return _once_on_gpu(d, x, w, b, residual, out, accuracy, workspace_limit)
     x, w = together(x, w)
     d = describe("conv_transpose", x, w, b, strides, pads, auto_pad, dilations, groups, layout, activation,
                  activation_params, out_dtype, overflow, output_padding, output_shape)  # fmt: skip
@@ -147,10 +161,14 @@ class _Described(Shown):
     __slots__ = ("_arguments", "_description")
 
     def _make(self, w: ArrayLike, b: ArrayLike | None, options: dict[str, Any], **keywords: Any) -> None:
-        w = as_array(w, "w")
-        d = describe(self._op, None, w, b, **keywords)
-        self._description = d
-        self._layer = Layer(d.problem, w, bias_of(b, d, w), layout=d.layout, **options)
+        if where({"w": w}) is not None:
+            shown = stand_in(w, "w")
+            self._description = d = describe(self._op, None, shown, b, **keywords)
+            self._layer = _on_gpu(d, w, b, shown, **options)
+        else:
+            w = as_array(w, "w")
+            self._description = d = describe(self._op, None, w, b, **keywords)
+            self._layer = Layer(d.problem, w, bias_of(b, d, w), layout=d.layout, **options)
         self._arguments = (self._layer._w, self._layer._bias, {**keywords, **options, "overflow": d.overflow})
 
     def __call__(self, x: ArrayLike, *, residual: ArrayLike | None = None, out: Any = None) -> Any:
@@ -266,17 +284,55 @@ def _remake(kind: Callable[..., Any], w: Any, b: Any, keywords: dict[str, Any]) 
 
 def _once(d: Description, x: NDArray[Any], w: NDArray[Any], b: ArrayLike | None, residual: ArrayLike | None, out: Any,
           accuracy: str | None, threads: int | None, workspace_limit: int | None) -> Any:  # fmt: skip
-    if x.ndim != len(d.k) + 2:
-        raise ArgumentError(f"{axes_disagree(x.ndim - 2, len(d.k), d.layout)} (x has shape {x.shape}, w {w.shape})")
-    n, *rest = x.shape
-    c, i = (rest[-1], rest[:-1]) if d.layout == "NHWC" else (rest[0], rest[1:])
-    if c != d.c:
-        raise ArgumentError(
-            f"x has {c} channels (shape {x.shape}, layout {d.layout}), w of shape {w.shape} with groups={d.groups} "
-            f"takes {d.c}; check layout, groups or the weights' axis order"
-        )
-    problem = replace(d.problem(n, tuple(i)), residual=residual is not None)
+    problem = _fitted(d, x.shape, w.shape, residual)
     return compute(problem, x, w, bias_of(b, d, w), residual, out=out, accuracy=accuracy, threads=threads,
                    workspace_limit=workspace_limit)  # fmt: skip
 
 
+def _fitted(d: Description, x: tuple[int, ...], w: tuple[int, ...], residual: Any) -> Problem:
+    """The problem of a description for an input of a shape."""
+    if len(x) != len(d.k) + 2:
+        raise ArgumentError(f"{axes_disagree(len(x) - 2, len(d.k), d.layout)} (x has shape {x}, w {w})")
+    n, *rest = x
+    c, i = (rest[-1], rest[:-1]) if d.layout == "NHWC" else (rest[0], rest[1:])
+    if c != d.c:
+        raise ArgumentError(
+            f"x has {c} channels (shape {x}, layout {d.layout}), w of shape {w} with groups={d.groups} "
+            f"takes {d.c}; check layout, groups or the weights' axis order"
+        )
+    return replace(d.problem(n, tuple(i)), residual=residual is not None)
+
+
+# -- arrays on a GPU -------------------------------------------------------------------------------
+
+
+def _once_on_gpu(d: Description, x: Any, w: Any, b: Any, residual: Any, out: Any, accuracy: str | None,
+                 workspace_limit: int | None) -> Any:  # fmt: skip
+    from polyconv.gpu.layer import compute as compute_there
+
+    where({"x": x, "w": w, "b": b, "residual": residual, "out": out})
+    shown = stand_in(w, "w")
+    if b is not None:
+        bias_of(stand_in(b, "b"), d, shown)
+    problem = _fitted(d, tuple(x.shape), shown.shape, residual)
+    keep_where_settings_say()
+    return compute_there(problem, x, w, b, residual, out=out, accuracy=_accuracy_there(accuracy),
+                         limit=setting("workspace_limit", workspace_limit))  # fmt: skip
+
+
+def _on_gpu(d: Description, w: Any, b: Any, shown: NDArray[Any], *, accuracy: str | None, threads: int | None,
+            workspace_limit: int | None, rigor: str | None) -> Any:  # fmt: skip
+    """A layer whose weights lie on a GPU; it has no use for threads."""
+    from polyconv.gpu.layer import DeviceLayer
+
+    where({"w": w, "b": b})
+    if b is not None:
+        bias_of(stand_in(b, "b"), d, shown)
+    keep_where_settings_say()
+    return DeviceLayer(d.problem, w, b, layout=d.layout, accuracy=_accuracy_there(accuracy),
+                       limit=setting("workspace_limit", workspace_limit), rigor=setting("rigor", rigor))  # fmt: skip
+
+
+def _accuracy_there(given: str | None) -> str:
+    """Accuracy on a GPU, which has one more: ``tf32``, products of 11 bits, when it is asked for by name."""
+    return "tf32" if given == "tf32" else str(setting("accuracy", given))

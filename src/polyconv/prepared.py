@@ -58,7 +58,7 @@ from polyconv.settings import resolve as setting
 from polyconv.settings import spelled_bytes
 from polyconv.target import Target, target
 
-__all__ = ["Layer", "causal", "compute", "plan", "target_in_force"]
+__all__ = ["Layer", "causal", "compute", "keep_where_settings_say", "plan", "target_in_force"]
 
 Array = NDArray[Any]
 
@@ -83,9 +83,14 @@ if hasattr(os, "register_at_fork"):
 
 def target_in_force() -> Target:
     """What code is made for now; its kernels are kept where settings say."""
+    keep_where_settings_say()
+    return target(setting("target"))
+
+
+def keep_where_settings_say() -> None:
+    """Let kernels be kept in the folder of the settings that were in force at the first call."""
     if not objects.has_folder():
         objects.use_folder(setting("cache_dir"))
-    return target(setting("target"))
 
 
 @dataclass(frozen=True, slots=True)

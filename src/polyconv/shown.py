@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyconv.prepared import Layer
 from polyconv.problem.epilogue import Activation
@@ -34,12 +33,12 @@ class Shown(ABC):
         """The convolution; batch and extents are None where the layer takes any."""
 
     @property
-    def weight(self) -> NDArray[Any]:
-        """The layer's own weights, as they were given: a read-only view."""
+    def weight(self) -> Any:
+        """The layer's own weights, as they were given: a read-only view (on a GPU, the array itself)."""
         return _read_only(self._layer._w)
 
     @property
-    def bias(self) -> NDArray[Any] | None:
+    def bias(self) -> Any:
         """The layer's own bias: a read-only view, or None."""
         return None if self._layer._bias is None else _read_only(self._layer._bias)
 
@@ -95,7 +94,7 @@ class Shown(ABC):
 
     @property
     def accuracy(self) -> str:
-        """``fast`` or ``strict``."""
+        """``fast`` or ``strict``; on a GPU perhaps ``tf32``."""
         return str(self._layer._accuracy)
 
     @property
@@ -126,7 +125,9 @@ class Shown(ABC):
         return f"{type(self).__name__}('{self.problem}', {spelled_bytes(self.packed_bytes)}, {self._ran()})"
 
 
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+def _read_only(array: Any) -> Any:
+    if not isinstance(array, np.ndarray):  # on a GPU, by a library that has no such views
+        return array
     view = array.view()
     view.flags.writeable = False
     return view

@@ -44,6 +44,8 @@ class Job:
     accuracy : str
         ``fast``, ``strict`` or ``tf32``.
     device : Device
+    limit : int or None
+        Most bytes beyond the result.
     """
 
     problem: Problem
@@ -53,6 +55,7 @@ class Job:
     w: tuple[int, ...]
     accuracy: str
     device: Device
+    limit: int | None = None
 
 
 Kernels = Gemm | Depthwise | Plain
@@ -99,7 +102,17 @@ class Form:
 
 
 def forms(job: Job) -> Iterator[Form]:
-    """All forms of a job."""
+    """All forms of a job that fit into its limit; there is one at least."""
+    found = False
+    for form in _all(job):
+        if job.limit is None or form.workspace <= job.limit:
+            found = True
+            yield form
+    if not found:
+        yield _plain(job, sweeps(job.problem))
+
+
+def _all(job: Job) -> Iterator[Form]:
     p = job.problem
     of_sweeps = sweeps(p)
     small = _bytes(job) < _MOST_BYTES

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
 
-__all__ = ["DeviceArray", "Guest", "device_of", "guest_of", "read"]
+__all__ = ["DeviceArray", "Guest", "device_of", "guest_of", "read", "stand_in", "where"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,36 @@ def device_of(value: object) -> int | None:
     return int(number) if int(kind_number) == 2 else None
 
 
+def where(arrays: Mapping[str, Any]) -> int | None:
+    """Number of the GPU on which arrays lie, by the arguments' names; None if it is the CPU's memory.
+
+    Raises
+    ------
+    ArgumentError
+        If they do not lie together; it names two of them.
+    """
+    found = {name: device_of(value) for name, value in arrays.items() if value is not None}
+    numbers = set(found.values())
+    if len(numbers) > 1:
+        first, *rest = found
+        other = next(name for name in rest if found[name] != found[first])
+        raise ArgumentError(
+            f"{first} lies {_place(found[first])}, {other} {_place(found[other])}; copy one of them, so that all "
+            f"operands lie together (in PyTorch: {other}.to({first}.device))"
+        )
+    return next(iter(numbers), None)
+
+
+def _place(number: int | None) -> str:
+    return "in the CPU's memory" if number is None else f"on CUDA device {number}"
+
+
+def stand_in(value: Any, name: str) -> NDArray[Any]:
+    """An array of the CPU with the shape and type of one on a GPU, of one element in memory."""
+    a = read(value, name)
+    return np.broadcast_to(np.zeros((), a.dtype.numpy), a.shape)
+
+
 def guest_of(value: object) -> Guest:
     """The library that an array on a GPU belongs to.
 
@@ -110,6 +141,8 @@ def guest_of(value: object) -> Guest:
     ArgumentError
         If it is none that can make results.
     """
+    if device_of(value) is None:
+        raise ArgumentError("x lies in the CPU's memory, w on a GPU; copy one of them, so that they lie together")
     root = type(value).__module__.partition(".")[0]
     found = _GUESTS.get(root)
     if found is None:
@@ -183,7 +216,7 @@ def _interface_read(value: Any, name: str) -> DeviceArray:
         strides = tuple(math.prod(shape[a + 1 :]) for a in range(len(shape)))
     else:
         if any(step % dtype.itemsize for step in steps):
-            raise ArgumentError(f"{name} has strides of {steps} bytes for elements of {dtype.itemsize}; pass a plain array")
+            raise ArgumentError(f"{name} has strides of {steps} bytes, {dtype.itemsize} an element; pass a plain array")
         strides = tuple(step // dtype.itemsize for step in steps)
     return DeviceArray(told["data"][0], shape, strides, dtype, device_of(value) or 0, value)
 

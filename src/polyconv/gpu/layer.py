@@ -10,24 +10,29 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError, DtypeError, Unsupported
 from polyconv.gpu.code import Launchable, function
 from polyconv.gpu.device import device
 from polyconv.gpu.driver import Function, driver
-from polyconv.gpu.forms import Form, Job, forms
+from polyconv.gpu.forms import Form, Job
 from polyconv.gpu.geometry import Lie
-from polyconv.gpu.guests import DeviceArray, Guest, device_of, guest_of, read
+from polyconv.gpu.guests import DeviceArray, Guest, device_of, guest_of, read, where
 from polyconv.gpu.kernels import move
 from polyconv.gpu.kernels.finish import sum_type
+from polyconv.gpu.plan import choose, described, lies_of, measured
+from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
 
-__all__ = ["DeviceLayer", "choose", "compute", "lie_of"]
+__all__ = ["DeviceLayer", "compute", "lie_of"]
 
 _MOST_CALLS = 32
+_TIMED_SECONDS = 2e-3
+"""For about so long each form runs that is timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +49,11 @@ class _Call:
     """Launches for operands that lie in one way."""
 
     problem: Problem
-    form: Form
-    launches: tuple[_Launch, ...]
-    weights: tuple[move.Arrange, ...]
-    bias: move.Arrange | None
+    shape: tuple[int, ...]
+    form: Form | None
+    launches: tuple[_Launch, ...] = ()
+    weights: tuple[move.Arrange, ...] = ()
+    bias: move.Arrange | None = None
 
 
 def lie_of(a: DeviceArray, p: Problem, *, is_input: bool) -> Lie:
@@ -55,20 +61,7 @@ def lie_of(a: DeviceArray, p: Problem, *, is_input: bool) -> Lie:
     steps = [0 if extent == 1 else step for extent, step in zip(a.shape, a.strides, strict=True)]
     n, *rest = steps
     c, spatial = (rest[-1], rest[:-1]) if p.layout == "NHWC" else (rest[0], rest[1:])
-    channels = p.c if is_input else p.m
-    return Lie(n, 1 if channels == 1 and is_input else c, tuple(spatial), a.align)
-
-
-def choose(job: Job) -> Form:
-    """The form predicted fastest, with the bits that one image would have."""
-    one = replace(job, problem=replace(job.problem, n=1)) if job.problem.n != 1 else job
-    best = min(forms(one), key=lambda form: form.seconds)
-    if one is job:
-        return best
-    return min((form for form in forms(job) if form.arithmetic == best.arithmetic), key=lambda form: form.seconds)
-
-
-_choose = lru_cache(512)(choose)
+    return Lie(n, 1 if is_input and p.c == 1 else c, tuple(spatial), a.align)
 
 
 class DeviceLayer:
@@ -79,26 +72,57 @@ class DeviceLayer:
     resolve : callable
         ``resolve(n, i)``: the problem for batch n and spatial extents i.
     w, bias : array on a GPU
-        Not copied: packed when they are first needed; later changes to them have no effect on what is packed then.
     layout : str
     accuracy : str
         ``fast``, ``strict`` or ``tf32``.
+    limit : int or None
+        Most bytes that a call takes beyond its result.
+    rigor : str
+        ``estimate`` chooses by price, all else by the clock.
     form : callable, optional
         Takes a job and gives its form; ``choose`` by default.
     own : bool
-        Whether packed weights are kept.
+        Whether w and bias are copied and what is packed of them is kept; without it they are those of one call.
+
+    Notes
+    -----
+    Safe to call from several threads, and while a stream is captured into a graph.
     """
 
     def __init__(self, resolve: Callable[[int, tuple[int, ...]], Problem], w: Any, bias: Any | None = None, *,
-                 layout: str = "NCHW", accuracy: str = "fast", form: Callable[[Job], Form] = _choose,
-                 own: bool = True) -> None:  # fmt: skip
-        self._resolve, self._layout, self._accuracy, self._form, self._own = resolve, layout, accuracy, form, own
-        self._w, self._bias = read(w, "w"), None if bias is None else read(bias, "b")
-        if self._bias is not None and self._bias.device != self._w.device:
-            raise ArgumentError(_devices("b", self._bias.device, "w", self._w.device))
+                 layout: str = "NCHW", accuracy: str = "fast", limit: int | None = None, rigor: str = "estimate",
+                 form: Callable[[Job], Form] = choose, own: bool = True) -> None:  # fmt: skip
+        self._resolve, self._layout, self._accuracy, self._limit = resolve, layout, accuracy, limit
+        self._form, self._own, self._rigor = form, own, rigor
+        where({"w": w, "b": bias})
+        self._device = device(device_of(w) or 0)  # or why it is of no use
+        of_w, of_b = read(w, "w"), None if bias is None else read(bias, "b")
+        self._of_w = _copied(of_w) if own else of_w
+        self._of_b = _copied(of_b) if own and of_b is not None else of_b
         self._lock = threading.RLock()
         self._calls: OrderedDict[Any, _Call] = OrderedDict()
         self._packed: dict[tuple[move.Arrange, bool], DeviceArray] = {}
+        self._decided: dict[Job, tuple[Form, dict[str, float]]] = {}
+
+    @property
+    def _w(self) -> Any:
+        return self._of_w.holder
+
+    @property
+    def _bias(self) -> Any:
+        return None if self._of_b is None else self._of_b.holder
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the weights this layer owns, in all their forms."""
+        whole = int(np.prod(self._of_w.shape)) * self._of_w.dtype.itemsize
+        return whole + sum(wanted.bytes for wanted, _ in self._packed)
+
+    @property
+    def algorithms(self) -> dict[tuple[int, ...], str]:
+        """Input shapes of recent calls, the last one last, and the algorithm that computed each."""
+        with self._lock:
+            return {key[0][0]: call.form.algorithm for key, call in self._calls.items() if call.form is not None}
 
     def __call__(self, x: Any, *, residual: Any = None, out: Any = None) -> Any:
         """Convolve; see ``polyconv.conv``."""
@@ -106,53 +130,47 @@ class DeviceLayer:
         a = guest.read(x, "x")
         beside = None if residual is None else _operand(residual, "residual")
         target = None if out is None else _operand(out, "out")
-        key = (_lies(a), None if beside is None else _lies(beside), None if target is None else _lies(target))
-        with self._lock:
-            call = self._calls.get(key)
-        problem = self._checked(a, beside) if call is None else call.problem
-        shape = tuple(int(e or 0) for e in problem.y_shape)
+        key = _lies(a), None if beside is None else _lies(beside), None if target is None else _lies(target)
+        call = self._calls.get(key)
+        p = self._problem(a, beside) if call is None else call.problem
+        shape = tuple(int(e or 0) for e in p.y_shape) if call is None else call.shape
         if target is None:
-            result = guest.empty(a.device, shape, problem.y_dtype, _order(a, problem))
-            target = guest.read(result, "out")
+            out = guest.empty(a.device, shape, p.y_dtype, _order(a, p))
+            target = guest.read(out, "out")
         else:
-            result = out
-            self._check_out(target, shape, problem, a, beside)
-        if 0 in shape:
-            return result
+            self._check_out(target, shape, p, a, beside)
         if call is None:
-            call = self._plan(problem, a, target, beside)
+            call = self._planned(p, shape, a, target, beside)
             with self._lock:
                 self._calls[key] = call
                 if len(self._calls) > _MOST_CALLS:
                     self._calls.popitem(last=False)
-        self._run(call, guest, a, target, beside)
-        return result
+        if call.form is not None:
+            self._run(call, guest, a, target, beside)
+        return out
 
     # -- checking ----------------------------------------------------------------------------------
 
-    def _checked(self, a: DeviceArray, beside: DeviceArray | None) -> Problem:
+    def _problem(self, a: DeviceArray, beside: DeviceArray | None) -> Problem:
         """The problem of operands, which fit it."""
-        if a.device != self._w.device:
-            raise ArgumentError(_devices("x", a.device, "w", self._w.device))
         if len(a.shape) < 3:
             raise ArgumentError(f"x has shape {a.shape}; it needs batch, channel and at least one spatial axis")
         spatial = a.shape[1:-1] if self._layout == "NHWC" else a.shape[2:]
-        p = self._resolve(a.shape[0], tuple(spatial))
-        p = replace(p, residual=beside is not None)
+        p = replace(self._resolve(a.shape[0], tuple(spatial)), residual=beside is not None)
         if p.op not in ("conv", "conv_transpose") or p.quantisation is not None:
             raise Unsupported(f"'{p}' is computed on the CPU only; copy its operands there")
         for name, array, dtype, shape in (
-            ("x", a, p.x_dtype, p.x_shape), ("w", self._w, p.w_dtype, p.w_shape),
+            ("x", a, p.x_dtype, p.x_shape), ("w", self._of_w, p.w_dtype, p.w_shape),
             ("residual", beside, p.y_dtype, p.y_shape),
         ):  # fmt: skip
             if array is None:
                 continue
+            if array.device != a.device:
+                raise ArgumentError(_devices("x", a.device, name, array.device))
             if array.dtype is not dtype:
                 raise DtypeError(f"{name} has type {array.dtype.name} where {dtype.name} is needed; convert it")
             if array.shape != shape:
                 raise ArgumentError(f"{name} has shape {array.shape}, this convolution needs {shape}")
-        if beside is not None and beside.device != a.device:
-            raise ArgumentError(_devices("residual", beside.device, "x", a.device))
         if self._accuracy == "tf32" and p.x != "f32":
             raise ArgumentError(f"accuracy='tf32' is for float32; x is {p.x_dtype.numpy}: leave it out")
         return p
@@ -164,10 +182,10 @@ class DeviceLayer:
         if target.shape != shape:
             raise ArgumentError(f"out has shape {target.shape}, the result has {shape}; pass an array of that shape")
         if target.device != a.device:
-            raise ArgumentError(_devices("out", target.device, "x", a.device))
+            raise ArgumentError(_devices("x", a.device, "out", target.device))
         if _overlaps_itself(target):
             raise ArgumentError(f"out has strides {target.strides}: elements overlap each other; pass a plain array")
-        for name, other in (("x", a), ("w", self._w), ("b", self._bias), ("residual", beside)):
+        for name, other in (("x", a), ("w", self._of_w), ("b", self._of_b), ("residual", beside)):
             if other is None or not _meet(other.span, target.span):
                 continue
             if name == "residual" and (other.address, other.strides) == (target.address, target.strides):
@@ -180,13 +198,66 @@ class DeviceLayer:
         """What the choice of a form depends on."""
         residual = None if beside is None else lie_of(beside, p, is_input=False)
         return Job(
-            p, lie_of(a, p, is_input=True), lie_of(target, p, is_input=False), residual, self._w.strides,
-            self._accuracy, device(a.device),
+            p, lie_of(a, p, is_input=True), lie_of(target, p, is_input=False), residual, self._of_w.strides,
+            self._accuracy, self._device, self._limit,
         )  # fmt: skip
 
-    def _plan(self, p: Problem, a: DeviceArray, target: DeviceArray, beside: DeviceArray | None) -> _Call:
-        form = self._form(self.job(p, a, target, beside))
-        number = a.device
+    def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
+        """Plan for an input without gaps of a shape; a rigor given decides now, and the layer keeps the choice."""
+        spatial = tuple(shape[1:-1] if self._layout == "NHWC" else shape[2:])
+        p = self._resolve(shape[0], spatial)
+        x, y, _ = lies_of(p)
+        job = Job(p, x, y, None, self._of_w.strides, self._accuracy, self._device, self._limit)
+        if rigor is not None and rigor != "estimate":
+            self._decide(job)
+        form = self._chosen(job)
+        seconds = self._decided[job][1] if job in self._decided else None
+        return described(job, form, seconds, self.packed_bytes)
+
+    def _chosen(self, job: Job) -> Form:
+        found = self._decided.get(job)
+        if found is not None:
+            return found[0]
+        return self._form(job) if self._rigor == "estimate" else self._decide(job)[0]
+
+    def _decide(self, job: Job) -> tuple[Form, dict[str, float]]:
+        """Choose by the clock, and keep it."""
+        found = measured(job, lambda form: self._time(job, form))
+        with self._lock:
+            self._decided[job] = found
+            self._calls = OrderedDict()
+        return found
+
+    def _time(self, job: Job, form: Form) -> float:
+        """Seconds of a form on an input of random numbers."""
+        p, number, of = job.problem, self._of_w.device, guest_of(self._w)
+        rng = np.random.default_rng(0)
+        shape = tuple(int(e or 0) for e in p.x_shape)
+        values = rng.integers(0, 100, shape) if not p.x_dtype.is_float else rng.standard_normal(shape, np.float32)
+        x = of.read(of.empty(number, shape, p.x_dtype, None), "x")
+        driver().enter(number)
+        driver().upload(x.address, values.astype(p.x_dtype.numpy).tobytes())
+        y = of.read(of.empty(number, tuple(int(e or 0) for e in p.y_shape), p.y_dtype, None), "y")
+        call, stream = self._call_of(job, form), of.stream(number)
+        beside = y if job.residual is not None else None
+        self._run(call, of, x, y, beside)
+        turns = max(3, min(200, int(_TIMED_SECONDS / form.seconds)))
+        first, last = driver().event(), driver().event()
+        first.record(stream)
+        for _ in range(turns):
+            self._run(call, of, x, y, beside)
+        last.record(stream)
+        return last.seconds_since(first) / turns
+
+    def _planned(self, p: Problem, shape: tuple[int, ...], a: DeviceArray, target: DeviceArray,
+                 beside: DeviceArray | None) -> _Call:  # fmt: skip
+        if 0 in shape:
+            return _Call(p, shape, None)
+        job = self.job(p, a, target, beside)
+        return self._call_of(job, self._chosen(job))
+
+    def _call_of(self, job: Job, form: Form) -> _Call:
+        p, number = job.problem, self._of_w.device
         launches = []
         if form.moved is not None:
             launches.append(_launch(form.moved, number, {"source": "x", "target": "moved"}))
@@ -195,12 +266,11 @@ class DeviceLayer:
             _launch(step.kernel, number, {**names, "w": step.weights}) for step in form.steps if step.kernel.grid[0]
         ]
         bias = None
-        if self._bias is not None:
-            wide = sum_type(form.steps[0].kernel.g)
-            axis = move.Axis(p.m, self._bias.strides[0], p.m)
-            bias = move.Arrange((axis,), self._bias.dtype.name, wide)
+        if self._of_b is not None:
+            axis = move.Axis(p.m, self._of_b.strides[0], p.m)
+            bias = move.Arrange((axis,), self._of_b.dtype.name, sum_type(form.steps[0].kernel.g))
         weights = tuple(dict.fromkeys(step.weights for step in form.steps if step.weights.size))
-        return _Call(p, form, tuple(launches), weights, bias)
+        return _Call(p, tuple(int(e or 0) for e in p.y_shape), form, tuple(launches), weights, bias)
 
     # -- running -----------------------------------------------------------------------------------
 
@@ -208,11 +278,15 @@ class DeviceLayer:
         number, stream = a.device, guest.stream(a.device)
         places: dict[Any, int] = {"x": a.address, "y": target.address, "r": beside.address if beside else 0}
         kept = []
-        for wanted in (*call.weights, *((call.bias,) if call.bias else ())):
-            packed = self._made(wanted, guest, number, stream, is_bias=wanted is call.bias)
-            places["b" if wanted is call.bias else wanted] = packed.address
+        for wanted in call.weights:
+            packed = self._made(wanted, guest, stream, is_bias=False)
+            places[wanted] = packed.address
             kept.append(packed)
-        if call.form.moved is not None:
+        if call.bias is not None:
+            packed = self._made(call.bias, guest, stream, is_bias=True)
+            places["b"] = packed.address
+            kept.append(packed)
+        if call.form is not None and call.form.moved is not None:
             scratch = guest.read(guest.empty(number, (call.form.moved.bytes,), DTYPES["u8"], None), "workspace")
             places["moved"] = scratch.address
             kept.append(scratch)
@@ -222,37 +296,54 @@ class DeviceLayer:
         if guest.waits:
             driver().synchronize(stream)
 
-    def _made(self, wanted: move.Arrange, guest: Guest, number: int, stream: int, *, is_bias: bool) -> DeviceArray:
+    def _made(self, wanted: move.Arrange, guest: Guest, stream: int, *, is_bias: bool) -> DeviceArray:
         """Weights or bias as kernels read them; made on this stream if they are not there."""
         key = wanted, is_bias
         found = self._packed.get(key)
         if found is not None:
             return found
-        source = self._bias if is_bias else self._w
+        source = self._of_b if is_bias else self._of_w
         assert source is not None
-        made = guest.read(guest.empty(number, (max(1, wanted.bytes),), DTYPES["u8"], None), "packed weights")
-        launch = _launch(wanted, number, {"source": "source", "target": "target"})
-        driver().launch(launch.code, launch.grid, [source.address, made.address], stream, number)
+        made = _arranged(wanted, source, guest, stream)
         if self._own and not driver().is_capturing(stream):
             driver().synchronize(stream)  # once: later calls may come on other streams
             self._packed[key] = made
         return made
 
-    @property
-    def packed_bytes(self) -> int:
-        """Bytes of the weights in the forms made so far."""
-        return sum(wanted.bytes for wanted, _ in self._packed)
-
 
 def compute(problem: Problem, x: Any, w: Any, bias: Any = None, residual: Any = None, *, out: Any = None,
-            accuracy: str = "fast", form: Callable[[Job], Form] = _choose) -> Any:  # fmt: skip
+            accuracy: str = "fast", limit: int | None = None, form: Callable[[Job], Form] = choose) -> Any:  # fmt: skip
     """Compute a problem once on the GPU where its operands lie: weights are packed for this call."""
-    layer = DeviceLayer(lambda n, i: problem, w, bias, layout=problem.layout, accuracy=accuracy, form=form, own=False)
+    layer = DeviceLayer(lambda n, i: problem, w, bias, layout=problem.layout, accuracy=accuracy, limit=limit,
+                        form=form, own=False)  # fmt: skip
     return layer(x, residual=residual, out=out)
 
 
 def _launch(spec: Launchable, number: int, roles: dict[str, Any]) -> _Launch:
     return _Launch(function(spec, number), spec.grid, tuple(roles[name] for name in spec.arguments))
+
+
+def _arranged(wanted: move.Arrange, source: DeviceArray, guest: Guest, stream: int) -> DeviceArray:
+    """A source as wanted, made on a stream."""
+    made = guest.read(guest.empty(source.device, (max(1, wanted.bytes),), DTYPES["u8"], None), "packed weights")
+    launch = _launch(wanted, source.device, {"source": "source", "target": "target"})
+    driver().launch(launch.code, launch.grid, [source.address, made.address], stream, source.device)
+    return made
+
+
+def _copied(source: DeviceArray) -> DeviceArray:
+    """A copy without gaps, made before this returns."""
+    guest = guest_of(source.holder)
+    copy = guest.read(guest.empty(source.device, source.shape, source.dtype, None), "copy")
+    if 0 in source.shape:
+        return copy
+    axes = tuple(move.Axis(extent, step, extent) for extent, step in zip(source.shape, source.strides, strict=True))
+    wanted = move.Arrange(axes, source.dtype.name, source.dtype.name)
+    launch = _launch(wanted, source.device, {"source": "source", "target": "target"})
+    stream = guest.stream(source.device)
+    driver().launch(launch.code, launch.grid, [source.address, copy.address], stream, source.device)
+    driver().synchronize(stream)
+    return copy
 
 
 def _operand(value: Any, name: str) -> DeviceArray:
@@ -281,10 +372,11 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _overlaps_itself(a: DeviceArray) -> bool:
+    if 0 in a.shape:
+        return False
     span = 1
     for step, extent in sorted((abs(s), e) for s, e in zip(a.strides, a.shape, strict=True) if e > 1):
         if step < span:
             return True
         span = step * (extent - 1) + span
     return False
-

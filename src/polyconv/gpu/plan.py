@@ -1,0 +1,95 @@
+"""What computes a problem on a GPU, chosen by price or by the clock, and described as a ``Plan``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from polyconv.gpu.forms import Form, Job, forms
+from polyconv.gpu.geometry import Lie, packed
+from polyconv.problem.plan import Candidate, Plan, spelled
+from polyconv.problem.problem import Problem
+
+__all__ = ["choose", "described", "lies_of", "measured"]
+
+_MEASURED = 6
+"""Forms that are timed, those predicted fastest; with so many the best of all is missed by 4 % (gpu.md)."""
+
+
+@lru_cache(512)
+def choose(job: Job) -> Form:
+    """The form predicted fastest, with the bits that one image would have."""
+    one = replace(job, problem=replace(job.problem, n=1)) if (job.problem.n or 0) > 1 else job
+    best = min(forms(one), key=lambda form: form.seconds)
+    if one is job:
+        return best
+    same = [form for form in forms(job) if form.arithmetic == best.arithmetic]
+    return min(same or forms(job), key=lambda form: form.seconds)
+
+
+def measured(job: Job, time: Callable[[Form], float]) -> tuple[Form, dict[str, float]]:
+    """The form that runs fastest of those predicted so, and the seconds of all that were timed."""
+    likely = sorted(forms(job), key=lambda form: form.seconds)[:_MEASURED]
+    seconds = {form: time(form) for form in likely}
+    best = min(likely, key=lambda form: seconds[form])
+    return best, {str(form): found for form, found in seconds.items()}
+
+
+def lies_of(p: Problem) -> tuple[Lie, Lie, tuple[int, ...]]:
+    """How input, result and weights lie where they have no gaps, in the order of the problem's layout."""
+
+    def lie(c: int, extents: tuple[int, ...]) -> Lie:
+        if p.layout == "NHWC":
+            found = packed(p.n or 0, c, extents)
+        else:
+            steps = [math.prod(extents[a + 1 :]) for a in range(len(extents))]
+            pixels = math.prod(extents)
+            found = Lie(c * pixels, pixels, tuple(steps))
+        steps = [0 if extent == 1 else step for extent, step in zip(extents, found.spatial, strict=True)]
+        return Lie(0 if p.n == 1 else found.n, 0 if c == 1 else found.c, tuple(steps))
+
+    x = lie(p.c, tuple(e or 0 for e in p.i))
+    shape = p.w_shape
+    w = tuple(math.prod(shape[a + 1 :]) for a in range(len(shape)))
+    return replace(x, c=1) if p.c == 1 else x, lie(p.m, tuple(e or 0 for e in p.out)), w
+
+
+_EXTRA = {"x3": 2.0**-20, "tf32": 2.0**-9}
+"""What products lose beyond the rounding of their sum."""
+
+
+def described(job: Job, form: Form, seconds: Mapping[str, float] | None = None, packed_bytes: int = 0) -> Plan:
+    """The plan of a form.
+
+    Parameters
+    ----------
+    seconds : mapping
+        Measured times, by form.
+    """
+    p = job.problem
+    seconds = seconds or {}
+    everything = sorted(forms(job), key=lambda one: one.seconds)
+    terms = (p.c // max(1, p.groups)) * math.prod(p.k)
+    accumulator = 2.0**-52 if p.x == "f64" else 2.0**-23
+    extra = next((loss for name, loss in _EXTRA.items() if f" {name} " in f"{form.arithmetic} "), 0.0)
+    bound = (terms + 4) * accumulator + extra if p.y_dtype.is_float else 0.0
+
+
+    def reason(one: Form) -> str:
+        text = f"predicted {spelled(one.seconds)}"
+        return f"{text}, measured {spelled(seconds[str(one)])}" if str(one) in seconds else text
+
+    refused = tuple((str(one), reason(one)) for one in everything if str(one) != str(form))
+    notes = ("input is copied channels last before each call",) if form.moved is not None else ()
+    return Plan(
+        problem=p, algorithm=form.algorithm, arithmetic=form.arithmetic, target=job.device.level, threads=1,
+        workspace_bytes=form.workspace, packed_bytes=packed_bytes, error_bound=bound, bound_kind="own",
+        seconds=form.seconds, cycles=(("cycles of the device", form.seconds * job.device.clock),), refused=refused,
+        notes=(f"kernel: {form}", *notes), source="measured" if seconds else "estimate",
+        candidates=tuple(
+            Candidate(str(one), one.seconds, seconds.get(str(one))) for one in everything
+        ),
+        conditions="batch of the plan" if seconds else "", accuracy=job.accuracy, workspace_limit=job.limit,
+    )  # fmt: skip
