@@ -39,8 +39,8 @@ def conv(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, strides: Int
     Parameters
     ----------
     x : array_like, shape (n, c, extents...) or, with layout NHWC, (n, extents..., c)
-        Input; any strides, read-only too.  It is not copied and never written.  Tensors of other libraries do too; lists
-        take the type of w.  Where all operands lie on one NVIDIA GPU (PyTorch, CuPy, Numba, JAX), the result is made
+        Input; any strides, read-only too.  It is never copied nor written.  Tensors of other libraries do, too; a list
+        takes the type of w.  Where all operands lie on one NVIDIA GPU (PyTorch, CuPy, Numba, JAX), the result is made
         there, by the same library, on its current stream.
     w : array_like, shape (m, c / groups, kernel extents...)
         Weights, in this order for both layouts.
