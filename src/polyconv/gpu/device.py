@@ -48,6 +48,11 @@ class Device:
         return "sm_90a" if (self.major, self.minor) == (9, 0) else "sm_80"
 
     @property
+    def generation(self) -> str:
+        """Whose rates it has, a key of ``rates.RATES``."""
+        return "hopper" if self.major >= 9 else "ampere"
+
+    @property
     def has_groups(self) -> bool:
         """Whether warp groups multiply (``wgmma``)."""
         return self.architecture == "sm_90a"

@@ -97,7 +97,7 @@ class Form:
 
     def __str__(self) -> str:
         first = self.steps[0].kernel
-        shape = str(first.tile) if isinstance(first, Gemm) else ""
+        shape = str(first.tile) if isinstance(first, Gemm) else first.shape if isinstance(first, Depthwise) else ""
         return " ".join(word for word in (self.algorithm, shape, "moved" if self.moved else "") if word)
 
 

@@ -1,4 +1,9 @@
-"""What a form costs: from the work of its kernels and a device's numbers to seconds."""
+"""What a form costs: from the work of its kernels and the rates of a device to seconds.
+
+A multiprocessor holds some blocks at once; each goes from stage to stage, which takes the longest of its products, its
+copies from the second cache, and the time that a stage needs however little it does.  All that is copied also passes
+the second cache.  The numbers are in ``rates``.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +11,58 @@ from collections.abc import Sequence
 from typing import Any
 
 from polyconv.gpu.device import Device
+from polyconv.gpu.rates import RATES
 
 __all__ = ["seconds_of"]
-
-_LAUNCH = 0.9e-6
-_FIRST_LOADS = 1.0e-6
-_SHARED_SUM = 1.1e-6
 
 
 def seconds_of(device: Device, steps: Sequence[Any], moved: Any) -> float:
     """Predicted seconds of a form."""
-    total = 0.0
+    rates = RATES[device.generation]
+    cycles = 0.0
     if moved is not None:
-        total += _LAUNCH + _FIRST_LOADS + 2.0 * moved.bytes / (0.6 * device.memory)
+        cycles += rates.moving + 2 * moved.bytes / (rates.moved * device.multiprocessors)
     for step in steps:
-        total += _LAUNCH + _FIRST_LOADS + _kernel(device, step.kernel)
-    return total
+        cycles += rates.launch + _PRICES[type(step.kernel).__name__](device, step.kernel)
+    return cycles / device.clock
 
 
-def _kernel(device: Device, kernel: Any) -> float:
-    tile = getattr(kernel, "tile", None)
-    if tile is None:
-        return float(kernel.g.pixels * kernel.g.groups * kernel.g.m * kernel.g.taps * kernel.g.c) / 1e12
+def _gemm(device: Device, kernel: Any) -> float:
+    rates, tile, unit = RATES[device.generation], kernel.tile, kernel.unit
+    row = rates.units[tile.unit, unit.arithmetic.three]
     blocks = kernel.grid[0]
+    at_once = max(1, min(device.shared_multiprocessor // (kernel.shared + 1024), 2048 // kernel.threads))
+    most = -(-blocks // device.multiprocessors)  # of one multiprocessor
+    at_once = min(at_once, most)
+    rounds = most / at_once
     stages = -(-kernel.steps // tile.split)
-    waves = -(-blocks // device.multiprocessors)
-    rate = {"group": 2048.0, "warp": 1024.0, "scalar": 128.0}[tile.unit]
-    size = kernel.unit.element_bytes
-    passes = 3 if kernel.unit.arithmetic.three else 1
-    products = tile.rows * tile.columns * tile.bytes / size * passes * (size / 2 if tile.unit != "scalar" else 1)
-    cycles = max(products / rate, (tile.rows + tile.columns * kernel.unit.parts) * tile.bytes / 40.0, 150.0)
-    return float(waves * stages * cycles) / device.clock + (_SHARED_SUM if tile.split > 1 else 0.0)
+    passes = 3 if unit.arithmetic.three else 1
+    products = tile.rows * tile.columns * tile.bytes / unit.element_bytes * passes
+    copied = (tile.rows + tile.columns * unit.parts) * tile.bytes
+    stage = max(row.stage, at_once * max(products * row.product * unit.element_bytes, copied / rates.copied))
+    cycles = max(rounds * stages * stage, blocks * stages * copied / (rates.second_cache * device.multiprocessors))
+    cycles += rounds * rates.block + most * tile.rows * tile.columns * rates.result
+    if tile.split > 1:
+        cycles += rates.shared_sum + rates.shared_part * tile.split * tile.rows * tile.columns
+    return float(cycles)
+
+
+def _depthwise(device: Device, kernel: Any) -> float:
+    rates, g = RATES[device.generation], kernel.g
+    axis = g.axes[kernel.along]
+    lines = g.taps // axis.taps
+    loads = lines * len({o * axis.stride + t * axis.dilation for o in range(kernel.outputs) for t in range(axis.taps)})
+    products = g.taps * kernel.outputs * kernel.channels
+    threads = kernel.total / device.multiprocessors
+    work = threads * ((loads + g.taps) * rates.load + products * rates.scalar)
+    return float(max(work, lines * rates.line) + rates.block)
+
+
+def _plain(device: Device, kernel: Any) -> float:
+    rates, g = RATES[device.generation], kernel.g
+    steps = g.taps * g.c
+    return float(max(kernel.total / device.multiprocessors * steps * 2 * rates.load, steps * rates.line) + rates.block)
+
+
+_PRICES = {"Gemm": _gemm, "Depthwise": _depthwise, "Plain": _plain}
+

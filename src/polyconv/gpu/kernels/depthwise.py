@@ -53,6 +53,11 @@ class Depthwise:
     threads: int = 128
 
     @property
+    def shape(self) -> str:
+        """What a thread does, in short."""
+        return f"{self.channels} channels {self.outputs} outputs {self.threads} threads"
+
+    @property
     def name(self) -> str:
         """All that shapes the code."""
         return f"depthwise {self}"
