@@ -50,7 +50,6 @@ from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import MARKS, aligned, mark, marked, may_overlap
 from polyconv.runtime.call import make_entry
-from polyconv.runtime.clock import cycles_a_second
 from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized
 from polyconv.settings import context as settings_context
@@ -360,7 +359,7 @@ class Layer:
                   mask: Array | None) -> _Call:  # fmt: skip
         s = self.situation(problem)
         arrays = (x, y, residual, offset, mask)
-        key = (tuple(None if a is None else (a.shape, a.strides) for a in arrays), s.threads, s.target.level)
+        key = (tuple(None if a is None else (a.shape, a.strides) for a in arrays), s.threads, s.target.level, s.profile)
         with _lock:
             calls = self._calls
             if self._last is not None:  # its calls went past this table
@@ -374,9 +373,9 @@ class Layer:
         if "plan" in self._verbose:
             _log.info("plan %s by %s", problem, algorithm.name)
         if "dispatch" in self._verbose:
-            for name, reason in reasons(choice):
+            for name, reason in reasons(choice, 1, s.profile.clock):
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
-        seconds = choice.running(problem.n or 0) / cycles_a_second()
+        seconds = choice.running(problem.n or 0) / s.profile.clock
         s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
         packing = f"{sized('w', self._w.shape, self._w.dtype)} and a packed form for {algorithm.name}"
         with allocating(packing, "compute some of the output channels at a time"):
@@ -387,7 +386,7 @@ class Layer:
         items = sum(step.items for step in program.steps)
         threads = min(s.threads, max(1, items))
         environment = pool.control_word(strict=s.strict)
-        wake = waking(seconds)
+        wake = waking(s.profile, seconds)
         entry = None
         if self._own and not self._check and offset is None and x.size and items < pool.MOST_ITEMS:
             entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,

@@ -126,6 +126,12 @@ def _some_of(*words: str) -> Callable[[Any], frozenset[str]]:
     return read
 
 
+def _text(given: Any) -> str:
+    if not isinstance(given, str) or not given.isprintable():
+        raise ValueError
+    return given
+
+
 def _path(given: Any) -> Path:
     path = Path(given).expanduser()
     if "\0" in str(path):
@@ -243,6 +249,13 @@ SETTINGS: dict[str, Setting] = {
             "target", ("POLYCONV_TARGET",), _one_of("avx512", "avx2", "baseline", "neon"), lambda: None,
             "avx512, avx2 or baseline; on 64-bit ARM neon", "all that the CPU has",
             "Restricts the instructions that kernels may use.",
+            per_call=False,
+        ),
+        Setting(
+            "profile", ("POLYCONV_PROFILE",), _text, lambda: None,
+            "the name of a preset, as `polyconv info --machine` lists them, or a file that ends in .toml",
+            "the preset of this CPU, else what was measured of it once",
+            "The machine that plans are made for: what it does in a cycle, of which predictions are made.",
             per_call=False,
         ),
         Setting(

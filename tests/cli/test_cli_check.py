@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -148,3 +149,37 @@ def test_info_tells_this_machines_facts(
     shown = polyconv("info")
     assert "7 (from OMP_NUM_THREADS)" in shown.out
     assert shown.err == ""
+
+
+def test_info_shows_the_machine_and_where_numbers_come_from(polyconv: Callable[..., Any]) -> None:
+    content = polyconv("info", "--machine", "--json").json["machine"]
+    assert {"zen4", "zen5"} <= set(content["presets"])
+    assert all(row["value"] > 0 and row["unit"] and row["from"] for row in content["numbers"])
+    shown = polyconv("info", "--machine").out
+    assert all(row["number"] in shown for row in content["numbers"])
+    assert f"{content['name']} {content['digest']}" in shown
+
+
+def test_the_machine_as_a_file_is_read_back(
+    polyconv: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = polyconv("info", "--machine", "--json").json["machine"]
+    file = tmp_path / "mine.toml"
+    file.write_text(polyconv("info", "--machine", "--toml").out)
+    monkeypatch.setenv("POLYCONV_PROFILE", str(file))
+    after = polyconv("info", "--machine", "--json").json["machine"]
+    assert after["numbers"] == before["numbers"]
+    assert (after["name"], after["chosen"]) == ("mine", "POLYCONV_PROFILE")
+
+
+def test_plans_by_preset_are_shown(polyconv: Callable[..., Any]) -> None:
+    done = polyconv("info", "--machine", "--plans", "--json").json
+    assert len(done["plans"]) >= 15
+    assert all(set(row["algorithms"]) == set(done["machine"]["presets"]) for row in done["plans"])
+    shown = polyconv("info", "--machine", "--plans").out
+    assert all(row["problem"] in shown for row in done["plans"])
+
+
+@pytest.mark.parametrize("words", [["--toml"], ["--plans"], ["--machine", "--toml", "--json"]])
+def test_parts_of_the_machine_that_do_not_fit_are_wrong_usage(polyconv: Callable[..., Any], words: list[str]) -> None:
+    assert polyconv("info", *words).code == 2

@@ -10,7 +10,6 @@ from polyconv import Problem
 from polyconv.algorithms.program import Situation
 from polyconv.layer import compute
 from polyconv.planning.planner import choose
-from polyconv.runtime.clock import cycles_a_second
 from polyconv.target import target
 
 _LARGE_KERNEL = "conv f32 NCHW n1 c64 i56x56 m64 k15x15 p7"
@@ -31,7 +30,7 @@ def test_preparing_counts_once_a_call_and_the_batch_decides_nothing(n: int) -> N
     assert choice.algorithm is choose(Situation(Problem.parse(_LARGE_KERNEL), target(None), once=True)).algorithm
     name = choice.algorithm.name
     assert choice.cycles(name, n) == pytest.approx(choice.running(n) + choice.preparing[name])
-    assert polyconv.plan(s.problem, once=True).seconds == pytest.approx(choice.cycles(name, n) / cycles_a_second())
+    assert polyconv.plan(s.problem, once=True).seconds == pytest.approx(choice.cycles(name, n) / s.profile.clock)
 
 
 def test_a_call_gives_what_its_plan_says() -> None:

@@ -270,7 +270,7 @@ def cost(s: Situation) -> dict[str, float]:
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     outputs = (p.n or 0) * math.prod(o or 0 for o in p.out)
     samples = outputs * math.prod(p.k)
-    tiles = sum(tile_cycles(rows, 2) / 2 for _, rows in tile_rows(p.m // p.groups, s.target))
+    tiles = sum(tile_cycles(s.rates(arith), rows, 2) / 2 for _, rows in tile_rows(p.m // p.groups, s.target))
     return {
         "samples": samples * (p.c * 8.0 + p.offset_groups * 60.0),
         "products": samples * (p.c // p.groups) * p.groups * tiles / lanes(s.target, arith),

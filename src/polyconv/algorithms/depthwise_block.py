@@ -19,7 +19,6 @@ from polyconv.algorithms.depthwise_driver import near_equal_parts
 from polyconv.algorithms.depthwise_plan import parts_of_phases
 from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, decode
 from polyconv.algorithms.program import (
-    MULTIPLY_ADDS,
     Operand,
     Program,
     Request,
@@ -38,6 +37,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import Functions, Link, Memory, Record, Word, filled, words
 from polyconv.kernels.signature import Address
+from polyconv.machine.profile import Rates
 from polyconv.runtime.arrays import aligned
 
 __all__ = [
@@ -245,9 +245,14 @@ def lane_of(s: Situation) -> int:
     return lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
 
 
+def rates_of(s: Situation) -> Rates:
+    """What the machine does with vectors of sums."""
+    return s.rates(ARITHMETIC[accumulator_arithmetic(s)])
+
+
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds and calls of blocks; the stream of input and result, which hardly overlaps with them."""
-    p = s.problem
+    p, rates = s.problem, rates_of(s)
     cycles = streamed = 0.0
     for sweep in sweeps(p):
         outer, rows, columns = sweep[:-2], sweep[-2], sweep[-1]
@@ -255,12 +260,12 @@ def cost(s: Situation) -> dict[str, float]:
         blocks = lines * math.prod(parts_of_phases(axis.out, axis.dilation, _MOST) for axis in (rows, columns))
         vectors, entries = -(-p.c // lane_of(s)), math.prod(axis.taps for axis in outer)
         cycles += blocks * (50 + 12 * vectors + (p.c % lane_of(s) > 0) * 30)
-        cycles += lines * rows.out * columns.out * vectors * entries * _TAPS * _TAPS / MULTIPLY_ADDS
+        cycles += lines * rows.out * columns.out * vectors * entries * _TAPS * _TAPS / rates.multiply_adds
         streamed += p.c * channel_bytes(s, sweep)
-    moves, batch = 0.025 * streamed, p.n or 0
+    streams, batch = 0.025 * streamed, p.n or 0
     # the same sums by fewer loads: measured, never slower than there
-    share = min(1.0, 0.95 * sum(depthwise_plan.cost(s).values()) / max(1.0, (cycles + moves) * batch))
-    return {"products": cycles * batch * share, "moves": moves * batch * share}
+    share = min(1.0, 0.95 * sum(depthwise_plan.cost(s).values()) / max(1.0, (cycles + streams) * batch))
+    return {"products": cycles * batch * share, "streams": streams * batch * share}
 
 
 def build(r: Request) -> Program:

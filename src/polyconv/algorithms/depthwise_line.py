@@ -17,7 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise, depthwise_plan
-from polyconv.algorithms.depthwise_block import channel_bytes, lane_of
+from polyconv.algorithms.depthwise_block import channel_bytes, lane_of, rates_of
 from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, decode
 from polyconv.algorithms.program import (
     Operand,
@@ -274,14 +274,14 @@ def workspace(s: Situation) -> int:
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds or loads; tiles; copies; at least the stream of input and result."""
-    p, lane = s.problem, lane_of(s)
+    p, lane, rates = s.problem, lane_of(s), rates_of(s)
     (sweep,) = sweeps(p)
     plan, last = _plan_of(s, sweep), sweep[-1]
     lines = p.m * math.prod(axis.out for axis in sweep[:-1])
     vectors = -(-last.out // lane)
     tiles = -(-vectors // _MOST[s.target.registers])
-    of_vector = sum(max(1.1, 0.55 * across + 0.3) for across, _ in plan.entries)
-    latency = 4.0 * last.taps
+    of_vector = sum(max(1.1, 0.55 * across * rates.slower + 0.3) for across, _ in plan.entries)
+    latency = rates.latency * last.taps
     of_tile = max(vectors / max(1, tiles) * of_vector, latency) + 40 + 3 * len(plan.entries)
     moves = lines * plan.copies * (15 + 2.0 * (vectors / max(1, tiles) + plan.extra / lane))
     streamed = p.c * channel_bytes(s, sweep)

@@ -298,7 +298,8 @@ def _sets(p: Problem) -> int:
 def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     """Cycles of the tiles of a sweep, and of its lists."""
     p, last, slid = s.problem, plan.sweep[-1], plan.sweep[plan.slid]
-    lane, pixels = lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]), plan.lanes == "p"
+    arith, pixels = ARITHMETIC[accumulator_arithmetic(s)], plan.lanes == "p"
+    lane, rates = lanes(s.target, arith), s.rates(arith)
     strips = -(-last.out // (lane // plan.channels)) if pixels else 1
     vectors = strips * -(-p.m // plan.across(lane))
     lines = math.prod(axis.out for axis in plan.outer)
@@ -311,10 +312,11 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
         channel_load = 3.5 if p.c * p.x_dtype.itemsize % 4096 else 7.0
     entry = 0.0
     for number, taps, _, groups, across, *_ in plan.kinds:
-        load = _LOAD.get((last.stride, across), 20.0) if pixels else channel_load
+        load = (_LOAD.get((last.stride, across), 20.0) if pixels else channel_load) * 2.0 / rates.loads
         loads = ((rows - 1) * plan.stride + taps) * load + taps * across / 2
-        products = inside * rows * taps * across / 2
-        entry += number * groups * (max(products, inside * loads, 2.0 * taps * across) + 3)
+        products = inside * rows * taps * across / rates.multiply_adds
+        waited = rates.latency / 2 * taps * across
+        entry += number * groups * (max(products, inside * loads, waited) + 3)
     guarded = sum(kind[0] * kind[3] for kind in plan.kinds)
     positions = plan.stride * min(rows, slid.out) + slid.taps
     edges = 0.0 if plan.held or interior(slid) == (0, slid.out) else 0.5 * guarded * positions

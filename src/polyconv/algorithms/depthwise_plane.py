@@ -23,6 +23,7 @@ from polyconv.algorithms.depthwise_block import (
     lane_of,
     outer_list,
     outer_taps,
+    rates_of,
     results_place,
     workspace,
 )
@@ -184,7 +185,7 @@ def _fits(axis: Axis) -> bool:
 def _ahead(s: Situation, sweep: Sweep) -> str:
     """What tiles ask for ahead: rows where phases of the rows come one after the other, else lines in order."""
     plane = channel_bytes(s, sweep)
-    if s.problem.c * plane <= s.near(_CACHE_BYTES) or _alone(sweep, lane_of(s)):
+    if s.problem.c * plane <= s.near(_CACHE_BYTES) or _alone(s, sweep):
         return ""
     if sweep[-2].dilation == 1:
         return "lines"
@@ -200,34 +201,35 @@ def _chunk(s: Situation, sweep: Sweep) -> int:
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds and starts of tiles; the stream of input and result, which hardly overlaps with them."""
-    p, lane = s.problem, lane_of(s)
+    p, lane, slower = s.problem, lane_of(s), rates_of(s).slower
     cycles = streamed = 0.0
     for sweep in sweeps(p):
         lines = math.prod(axis.out for axis in sweep[:-2]) * p.c
         share = 1.0 if _channels(p, sweep[-1], lane) == 1 else _SHARE
-        cycles += lines * share * min(_together_cycles(sweep, lane), _alone_cycles(sweep, lane))
+        cycles += lines * share * min(_together_cycles(sweep, lane, slower), _alone_cycles(sweep, lane, slower))
         streamed += p.c * channel_bytes(s, sweep)
     again = streamed > depthwise_plan.FAR_BYTES and p.rank > 2  # planes come from memory for every tap of outer axes
-    moves = streamed * (0.012 if streamed <= _CACHE_BYTES else 0.2 if again else 0.027)
+    streams = streamed * (0.012 if streamed <= _CACHE_BYTES else 0.2 if again else 0.027)
     batch = (p.n or 0) * (p.m // p.groups)
-    return {"products": cycles * batch, "moves": moves * batch}
+    return {"products": cycles * batch, "streams": streams * batch}
 
 
-def _alone(sweep: Sweep, lane: int) -> bool:
+def _alone(s: Situation, sweep: Sweep) -> bool:
     """Whether rows of outputs stand alone: taps are so far apart that few rows would share inputs."""
-    return _alone_cycles(sweep, lane) < _together_cycles(sweep, lane)
+    lane, slower = lane_of(s), rates_of(s).slower
+    return _alone_cycles(sweep, lane, slower) < _together_cycles(sweep, lane, slower)
 
 
-def _together_cycles(sweep: Sweep, lane: int) -> float:
+def _together_cycles(sweep: Sweep, lane: int, slower: float) -> float:
     """Cycles of a channel of a map, all outer taps."""
     rows, columns = sweep[-2:]
     strips = -(-columns.out // lane) * math.prod(axis.taps for axis in sweep[:-2])
     tiles = parts_of_phases(rows.out, rows.dilation, _MOST[columns.stride])
-    return tiles * (20 + 10 * strips) + rows.out * strips * _ROW[columns.stride]
+    return tiles * (20 + 10 * strips) + rows.out * strips * _ROW[columns.stride] * slower
 
 
 @lru_cache(256)
-def _alone_cycles(sweep: Sweep, lane: int) -> float:
+def _alone_cycles(sweep: Sweep, lane: int, slower: float) -> float:
     """Cycles of a channel whose taps load their own inputs; infinite where that cannot be."""
     if len(sweep) > 2 or not _apart(sweep[1]) or sweep[0].out > _FEW * sweep[0].dilation:
         return math.inf
@@ -238,7 +240,7 @@ def _alone_cycles(sweep: Sweep, lane: int) -> float:
         for tap in range(_TAPS)
     )
     strips = -(-columns.out // lane)
-    return sum(20 + 10 * strips + (1.1 * n + 5) * band_taps * taps for _, n, _, band_taps in _bands(rows))
+    return sum(20 + 10 * strips + (1.1 * n * slower + 5) * band_taps * taps for _, n, _, band_taps in _bands(rows))
 
 
 def _bands(axis: Axis) -> list[tuple[int, int, int, int]]:
@@ -266,7 +268,7 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     s, p, arith = r.situation, r.problem, r.arith
     chunk, outer, rows = _chunk(s, sweep), sweep[:-2], sweep[-2]
     box = (*(1 for _ in outer), max(1, rows.out), max(1, sweep[-1].out))
-    alone = _alone(sweep, lane_of(s))
+    alone = _alone(s, sweep)
     most = _MOST_ALONE if alone else _MOST[sweep[-1].stride]
     name = "planes_alone" if alone else "planes"
     address = address_of(r, f"depthwise {name}", name, Driver, lambda k, name: driver(k, name, alone))

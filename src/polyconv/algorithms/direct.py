@@ -38,7 +38,6 @@ from polyconv.algorithms.panel import (
     row_source,
 )
 from polyconv.algorithms.program import (
-    MULTIPLY_ADDS,
     Program,
     Request,
     Situation,
@@ -101,7 +100,6 @@ from polyconv.kernels.record import (
 from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.tile import FIRST, LAST, ROW_WORDS, EdgeTile
 from polyconv.kernels.unzip import ListedMoveIn, MoveApart
-from polyconv.problem.problem import Problem
 
 __all__ = [
     "DirectBox", "again_words", "again_workspace", "applicable", "arithmetic", "build", "careful_applicable",
@@ -558,7 +556,7 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
     entries = blocks_in * math.prod(axis.taps for axis in sweep)
     met = share_met(sweep, _row_bands(sweep, entries))
-    fused = _is_fused(p, arith, sweep, plan)
+    fused = _is_fused(s, arith, sweep, plan)
     met *= 1.0 if fused else 1 - _share_missed(sweep[-1])
     products = rows * met * (row * steps + tiles * (20 + 4.0 * entries))
     weights, of_all = _weight_bytes(s, arith, sweep, plan), math.prod(p.w_shape) * arith.bytes
@@ -691,7 +689,7 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
     p = s.problem
     items = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, plan.box, strict=True))
     steps = group_in_words(p.c // p.groups, arith) * math.prod(axis.taps for axis in sweep)
-    products = math.prod(plan.box) * steps * plan.blocks * plan.vectors / MULTIPLY_ADDS
+    products = math.prod(plan.box) * steps * plan.blocks * plan.vectors / s.rates(arith).multiply_adds
     repeated = _pack_cycles(s, arith, sweep, plan) / max(1.0, products)
     return replace(plan, splits=thread_parts(s.threads, items, plan.blocks, repeated))
 
@@ -718,7 +716,8 @@ def _traffic(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> floa
     weights = _weight_bytes(s, arith, sweep, plan)
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
     sums = outputs * math.prod(axis.out for axis in sweep) * arith.bytes
-    products = weights / arith.bytes * math.prod(axis.out for axis in sweep) / (lanes(s.target, arith) * MULTIPLY_ADDS)
+    rate = lanes(s.target, arith) * s.rates(arith).multiply_adds
+    products = weights / arith.bytes * math.prod(axis.out for axis in sweep) / rate
     stream = max(0.0, weights * box_count / _LAST_BYTES - products) if weights > _NEAR_BYTES else 0.0
     stream = weights * box_count / _MEMORY_BYTES if weights > _CACHED_BYTES else stream
     packing = box_count * p.groups * _pack_cycles(s, arith, sweep, plan)
@@ -772,11 +771,11 @@ def box_sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...
 def _row_cycles(s: Situation, arith: Arithmetic, steps: int, vectors: int, width: int) -> tuple[float, int]:
     """Cycles of a step of all tiles of a row of outputs in blocks of so many vectors, and how many tiles there are."""
     outputs, size = -(-(s.problem.m // s.problem.groups) // lanes(s.target, arith)), s.target.vector_bytes
-    total, tiles = 0.0, 0
+    total, tiles, rates = 0.0, 0, s.rates(arith)
     for some, blocks in ((vectors, outputs // vectors), *(((outputs % vectors, 1),) if outputs % vectors else ())):
         stream = some * size / (2 * _CACHE_BYTES if steps * some * size <= _BLOCK_BYTES else _CACHE_BYTES)
         for rows, count in near_equal_sizes(width, channel_tile_rows(s.target, some)):
-            least = max(tile_cycles(rows, some), stream)
+            least = max(tile_cycles(rates, rows, some), stream)
             total += blocks * count * (least + (_SHORT_CYCLES if least < _SHORT_STEP else 0.0))
             tiles += blocks * count
     return total, tiles
@@ -790,14 +789,15 @@ def _vectors(s: Situation, arith: Arithmetic, steps: int, width: int) -> int:
     return min(choices, key=lambda n: s.price((n, width), _row_cycles(s, arith, steps, n, width)[0]), default=1)
 
 
-def _is_fused(p: Problem, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> bool:
+def _is_fused(s: Situation, arith: Arithmetic, sweep: Sweep, plan: _Plan) -> bool:
     """Whether results leave from registers, if they lie as the layout says: such tiles multiply padding in a row.
 
     Tiles of few rows wait for weights, with padding or without.
     """
+    p = s.problem
     fusible = p.layout == "NHWC" and plan.chunks == 1 and arith.channels == 1 and is_fusible(p)
     steps = p.c // p.groups * math.prod(axis.taps for axis in sweep)
-    saved = steps / MULTIPLY_ADDS * _share_missed(sweep[-1]) if sweep[-1].out > _WAITING_ROWS else 0.0
+    saved = steps / s.rates(arith).multiply_adds * _share_missed(sweep[-1]) if sweep[-1].out > _WAITING_ROWS else 0.0
     return fusible and saved < _FUSED_CYCLES
 
 
@@ -818,7 +818,7 @@ def _dense_words(r: Request, sweep: Sweep, plan: _Plan, careful: bool, *, late: 
     block_outputs = plan.vectors * lane
     last_lanes = (group_out - 1) % lane + 1
     last = sweep[-1]
-    fused = not careful and _is_fused(p, arith, sweep, plan) and along_out(r, last, "c") == "cc"
+    fused = not careful and _is_fused(r.situation, arith, sweep, plan) and along_out(r, last, "c") == "cc"
     tiles, one_rows = _tile_tables(r, last, plan, fused, last_lanes < lane, careful)
     key = (arith.name, lane, plan.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
     widths = plan.vectors, plan.last_vectors

@@ -275,7 +275,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, kind: str, tiles: tupl
 
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
     """Cycles: passes of the transforms, products or the stream of spectra, and moves."""
-    p, lane = s.problem, plan.lane
+    p, lane, slower = s.problem, plan.lane, s.rates(arith).slower
     group_in, group_out = p.c // p.groups, p.m // p.groups
     if plan.kind == "own":
         items, inputs, outputs = plan.count * -(-p.c // lane), 1, 1
@@ -286,7 +286,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     else:
         items, inputs, outputs = p.groups * -(-plan.count // lane), group_in, group_out
     points = math.prod(tile.points for tile in plan.tiles)
-    lines = [points // tile.points * _line(radices(tile.points)) for tile in plan.tiles]
+    lines = [points // tile.points * _line(radices(tile.points)) * slower for tile in plan.tiles]
     held = [min(tile.reach, axis.inp) / tile.length for axis, tile in zip(sweep, plan.tiles, strict=True)]
     wanted = [
         min(1.0, tile.outputs * axis.stride / tile.length) for axis, tile in zip(sweep, plan.tiles, strict=True)
@@ -301,11 +301,12 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     stream = weights / (12.0 if of_all < _CACHED_BYTES / 3 else 8.0 if of_all < _CACHED_BYTES else 6.0)
     if plan.kind == "dense":
         lots = p.groups * -(-plan.count // plan.together)
-        matrices = points * group_in * max(2.7 * plan.together, 5.0)
-        products = lots * outputs * max(matrices, stream) + items * points * _POINT * (inputs + outputs) / 2
+        matrices = points * group_in * max(2.7 * plan.together, 5.0) * slower
+        joined = items * points * _POINT * slower * (inputs + outputs) / 2
+        products = lots * outputs * max(matrices, stream) + joined
     else:
         point = _POINT * (1.5 if plan.kind == "shared" else 1.0) + 8.0 * (group_in - 1)  # from one plane to another
-        products = items * outputs * max(points * point, stream)
+        products = items * outputs * max(points * point * slower, stream)
     per_in, per_out = (3.0, 4.0) if p.layout == "NHWC" else (6.0, 9.0)
     if p.layout == "NHWC" and len(sweep) == 1:  # pixels of a line that meet few sets of a cache
         per_in += 8.0 * (math.gcd(p.c * p.x_dtype.itemsize, 2048) // 1024)

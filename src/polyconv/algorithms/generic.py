@@ -385,11 +385,11 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     at_once = max(1, entries // -(-group_in // plan.chunk)) if group_in else 1
     vectors = -(-plan.box[-1] // lane) if plan.fused else plan.sum_row // (lane * arith.bytes)
     outer = math.prod(axis.taps for axis in plan.sweep[:-1])
-    step = 0.0
+    step, rates = 0.0, s.rates(arith)
 
     def tile(rows: int, vectors: int) -> float:
         """Cycles of a step: neighbouring taps load across lines, one vector a cycle."""
-        cycles = max(tile_cycles(rows, vectors), vectors if last.taps > 1 else 0.0)
+        cycles = max(tile_cycles(rates, rows, vectors), vectors if last.taps > 1 else 0.0)
         return cycles * _FAR_LINES if outer > 1 and not plan.flat else cycles
 
     for rows, times in Counter(rows for _, rows in tile_rows(group_out, s.target)).items():

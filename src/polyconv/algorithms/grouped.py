@@ -51,6 +51,7 @@ from polyconv.algorithms.program import (
     near_equal,
     planes_collide,
     row_lists,
+    tile_cycles,
 )
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.kernels.fused import FusedTile, Walk, of_sums
@@ -246,7 +247,7 @@ def most_rows(target: Target, group: int) -> int:
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds or the latency of sums, starting tiles, and the moves."""
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
-    group = p.c // p.groups
+    group, rates = p.c // p.groups, s.rates(arith)
     most = most_rows(s.target, group)
     products = moves = 0.0
     for sweep in sweeps(p):
@@ -255,7 +256,7 @@ def cost(s: Situation) -> dict[str, float]:
         rows = math.prod(plan.box[:-1]) * box_count
         taps = math.prod(mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
         for _, pixels in near_equal(plan.box[-1], most):
-            step = max(pixels * group / 2, pixels * 1.3 if group == 1 else (pixels + group) / 2, 4.0)
+            step = max(tile_cycles(rates, pixels, group), pixels * 1.3 if group == 1 else 0.0)
             alone = 2.0 * group if pixels == 1 else 0.0  # nothing else to do while its sums are added
             products += rows * (taps * step + 4 + 0.35 * pixels * group + alone)
         products += rows * (60.0 + 4 * len(sweep))

@@ -45,6 +45,7 @@ from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.record import Counted, CountedRows, Memory, Record, Table, Word, counted_words, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.machine.profile import Rates
 
 __all__ = [
     "Block", "Piece", "PieceLine", "PlaceWords", "Steps", "applicable", "build", "cost", "parts_of", "place_words",
@@ -264,7 +265,7 @@ def _side_by_side(s: Situation, arith: Arithmetic) -> bool:
 
 def _products(s: Situation, arith: Arithmetic, form: _Form) -> float:
     """Cycles of the tiles of an image."""
-    p = s.problem
+    p, rates = s.problem, s.rates(arith)
     group = p.c // p.groups
     missed = _MISSED.get(math.gcd(p.c * arith.bytes, 4096), 0.4)
     cycles = 0.0
@@ -273,21 +274,23 @@ def _products(s: Situation, arith: Arithmetic, form: _Form) -> float:
             along = _along(form, box.extents)
             lines = math.prod(box.extents) // max(1, box.extents[along])
             if form.side_by_side:
-                row = sum(_grouped_cycles(n, group, box.taps) for _, n in near_equal(box.extents[along], form.most))
+                tiles = near_equal(box.extents[along], form.most)
+                row = sum(_grouped_cycles(rates, n, group, box.taps) for _, n in tiles)
                 row += 25.0 + missed * box.extents[along] * box.taps
                 cycles += lines * -(-p.groups // form.block_groups) * row
                 continue
             steps = group * box.taps
             for vectors, count in ((form.vectors, form.group_blocks - 1), (form.last_vectors, 1)):
                 tiles = near_equal(box.extents[along], run_tiles(s.target)[vectors])
-                row = sum(tile_cycles(n, vectors) * steps + 25 + 8.0 * box.taps + 1.2 * n * vectors for _, n in tiles)
+                per_tile = 25 + 8.0 * box.taps
+                row = sum(tile_cycles(rates, n, vectors) * steps + per_tile + 1.2 * n * vectors for _, n in tiles)
                 cycles += lines * count * p.groups * (row + 25.0)
     return cycles
 
 
-def _grouped_cycles(rows: int, group: int, taps: int) -> float:
+def _grouped_cycles(rates: Rates, rows: int, group: int, taps: int) -> float:
     """Cycles of a tile of several groups side by side."""
-    step = max(rows * group / 2, (rows + group) / 2, 4.0)
+    step = tile_cycles(rates, rows, group)
     alone = 2.0 * group if rows == 1 else 0.0  # nothing else to do while its sums are added
     return taps * step + 4 + 0.35 * rows * group + alone
 

@@ -30,6 +30,7 @@ from polyconv.algorithms.program import (
     image_bytes,
     is_fusible,
     near_equal,
+    tile_cycles,
 )
 from polyconv.algorithms.sweep import Sweep, bands, mean_taps, sweeps
 from polyconv.kernels.fused import FusedTile
@@ -120,12 +121,12 @@ def workspace(s: Situation) -> int:
 
 def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds, loads or the latency of sums, whichever is most, and what comes from the last cache."""
-    p = s.problem
+    p, rates = s.problem, s.rates(ARITHMETIC[accumulator_arithmetic(s)])
     (sweep,) = sweeps(p)
     stride, taps = sweep[-1].stride, math.prod(mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
     row = 0.0
     for (_, rows), (_, vectors, _) in itertools.product(_sets(s, sweep), _positions(s, sweep)):
-        step = max(rows * vectors / 2, (rows + 2 * vectors * stride) / 2, 4.0)
+        step = max(tile_cycles(rates, rows, vectors), (rows + 2 * vectors * stride) / rates.loads)
         row += taps * (p.c // p.groups * step + 3.0 * -(-p.c // p.groups // ROW_WORDS)) + 30.0 + 1.5 * rows * vectors
     times = (p.n or 0) * p.groups * math.prod(axis.out for axis in sweep[:-1])
     return {"products": times * row, "moves": (p.n or 0) * sum(image_bytes(p)) / _LAST_BYTES}

@@ -362,7 +362,7 @@ def sizes(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: bool, box: tupl
 
 def _cost(s: Situation, plan: Plan, sweep: Sweep) -> dict[str, float]:
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
-    lane = lanes(s.target, arith)
+    lane, rates = lanes(s.target, arith), s.rates(arith)
     box_count = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.box, strict=True))
     count = math.prod(axis.out for axis in sweep) / box_count  # pixels of a box
     fits = is_fusible(p)
@@ -375,7 +375,7 @@ def _cost(s: Situation, plan: Plan, sweep: Sweep) -> dict[str, float]:
         else:
             used = -(-outputs // lane)
             tiles = near_equal_sizes(math.ceil(count), channel_tile(s.target, used))
-            cycles = sum(each * (tile_cycles(n, used) * plan.entries + 15) for n, each in tiles)
+            cycles = sum(each * (tile_cycles(rates, n, used) * plan.entries + 15) for n, each in tiles)
             across = (16.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
             leaving = count * used * (across if p.layout == "NCHW" else 1.5 if fits else 4.0)
         products += times * cycles

@@ -217,13 +217,13 @@ def pixel_set_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int
     Pixels of one tile that are far more than a first-level cache come late for every set, above all if their planes
     share the sets of a cache.  Measured on Zen 5, beside inputs that are packed: 3-12 % slower, far ones 17-40 %.
     """
-    most = pixel_tiles(s.target)[outputs]
+    most, rates = pixel_tiles(s.target)[outputs], s.rates(arith)
     far = 1.06 if most * entries * lanes(s.target, arith) * arith.bytes > _NEAR_BYTES else 1.0
     if apart and apart % 4096 == 0 and entries > _NEAR_LINES:
         far = 1.2 if far > 1 or apart % _PAGES == 0 else 1.06
     full, rest = divmod(vectors, most)
-    cycles = full * (tile_cycles(outputs, most) * entries * far + 15)
-    return cycles + ((tile_cycles(outputs, rest) * entries * far + 15) if rest else 0)
+    cycles = full * (tile_cycles(rates, outputs, most) * entries * far + 15)
+    return cycles + ((tile_cycles(rates, outputs, rest) * entries * far + 15) if rest else 0)
 
 
 def square_cycles(outputs: int) -> float:

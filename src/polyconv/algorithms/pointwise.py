@@ -26,7 +26,6 @@ from polyconv.algorithms import points
 from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, row_place
 from polyconv.algorithms.points import OutputSet, PointWords, Row
 from polyconv.algorithms.program import (
-    LOADS,
     Operand,
     Program,
     Request,
@@ -406,7 +405,7 @@ def cost(s: Situation) -> dict[str, float]:
 def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     p = s.problem
     group_in, listed = _entries(p, plan.sweep), _is_listed(plan.sweep)
-    lane = lanes(s.target, arith)
+    lane, rates = lanes(s.target, arith), s.rates(arith)
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
     parts = -(-plan.sweep[-1].out // plan.box[-1])
     rows, width = math.prod(axis.out for axis in plan.sweep[:-1]) * parts, plan.sweep[-1].out / parts
@@ -415,7 +414,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     for outputs, times in Counter(outputs for _, outputs in plan.sets).items():
         if plan.form == "square":
             vectors = math.ceil(plan.sweep[-1].out / lane) / parts  # boxes but the last of a row hold whole ones
-            products += times * vectors * (points.square_cycles(outputs) * -(-group_in // lane) * lane + 15)
+            each = points.square_cycles(outputs) * rates.slower
+            products += times * vectors * (each * -(-group_in // lane) * lane + 15)
             moves += times * vectors * (4.0 if p.m == 1 else lane)
         elif plan.pixels:
             vectors = -(-width // lane)
@@ -436,7 +436,8 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
             if plan.sweep[-1].stride == 1 or group_in * used * s.target.vector_bytes < _NEAR_BYTES // 2:
                 streams = 0.0
             steps = [
-                (each, max(tile_cycles(n, used) * apart, streams, (n + used + beside) / LOADS)) for n, each in tiles
+                (each, max(tile_cycles(rates, n, used) * apart, streams, (n + used + beside) / rates.loads))
+                for n, each in tiles
             ]
             products += times * sum(each * (cycles * group_in + 15) for each, cycles in steps)
             leaving = 1.5 if is_fusible(p) else 4.0

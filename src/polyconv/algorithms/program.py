@@ -38,6 +38,8 @@ from polyconv.kernels.record import words, words_of
 from polyconv.kernels.signature import Address, Signature
 from polyconv.kernels.tile import EdgeTile, PanelTile, channel_tile, edge_tile, pixel_tile
 from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
+from polyconv.machine.host import profile_in_force
+from polyconv.machine.profile import Profile, Rates
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
@@ -90,6 +92,8 @@ class Situation:
         A seed by which an algorithm then chooses among its forms, and how large it takes caches to be; None to choose
         by price and for real caches.  For tests: each form must be right wherever it can be built, and with small
         caches a small problem has several boxes.
+    profile : Profile
+        What the machine can do, of which prices are made; by default that in force.
     """
 
     problem: Problem
@@ -100,6 +104,11 @@ class Situation:
     finite: bool = True
     once: bool = False
     chance: int | None = None
+    profile: Profile = field(default_factory=profile_in_force)
+
+    def rates(self, arith: Arithmetic) -> Rates:
+        """What the machine does in a cycle with vectors of an arithmetic."""
+        return self.profile.rates_of(self.target.level, arith.name)
 
     def budget(self, preferred: int) -> int:
         """Workspace bytes a thread may plan with."""
@@ -636,13 +645,9 @@ def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vect
     return kernel(label, dict.fromkeys(names, Walk), build, r.target, check=r.check)[f"tile{size}"]
 
 
-MULTIPLY_ADDS, LOADS, LATENCY = 2.0, 2.0, 4.0
-"""Vector multiply-adds and loads a cycle, and cycles of a multiply-add (Zen 5; Zen 4 has 1, 2, 4)."""
-
-
-def tile_cycles(rows: int, vectors: int) -> float:
+def tile_cycles(rates: Rates, rows: int, vectors: int) -> float:
     """Cycles of one step of a tile: multiply-adds, loads, and the latency of the sums, whichever is longest."""
-    return max(rows * vectors / MULTIPLY_ADDS, (rows + vectors) / LOADS, LATENCY)
+    return max(rows * vectors / rates.multiply_adds, (rows + vectors) / rates.loads, rates.latency)
 
 
 def planes_collide(p: Problem, *, reading: bool) -> bool:

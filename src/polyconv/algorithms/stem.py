@@ -298,10 +298,10 @@ def cost(s: Situation) -> dict[str, float]:
     per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else 6.0
     runs = len(plan.places) * (group_in if planes else len(_runs(sweep[-1])))
     products = moves = 0.0
-    last_vectors = plan.last_vectors
+    last_vectors, rates = plan.last_vectors, s.rates(arith)
     for vectors, count in ((plan.vectors, plan.blocks - 1), (last_vectors, 1)):
         tiles = near_equal(plan.box[-1], run_tiles(s.target)[vectors])
-        each = [tile_cycles(n, vectors) for _, n in tiles]
+        each = [tile_cycles(rates, n, vectors) for _, n in tiles]
         row = sum(c + (_SHORT_CYCLES if vectors > 1 and c < _SHORT_STEP else 0.0) for c in each) * steps
         row += 1.2 * plan.box[-1] * vectors
         products += rows * count * (row + len(tiles) * (25 + per_run * runs) + 40 + missed)

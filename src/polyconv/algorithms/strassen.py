@@ -383,7 +383,7 @@ _RESULT_CYCLES = 36.0
 
 def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     p, arith, panel, sweep = s.problem, _arith(s), plan.panel, _sweep(s)
-    lane = lanes(s.target, arith)
+    lane, rates = lanes(s.target, arith), s.rates(arith)
     box_count = math.prod(-(-axis.out // b) for axis, b in zip(sweep, panel.box, strict=True))
     half = math.ceil(math.prod(axis.out for axis in sweep) / box_count / 2)
     weights = PRODUCTS / 4 * p.m * panel.entries * arith.bytes
@@ -395,7 +395,7 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
         used = -(-outputs // lane)
         tiles = near_equal_sizes(half, channel_tile(s.target, used))
         stream = used * s.target.vector_bytes / _STREAMED_BYTES if weights > _NEAR_BYTES else 0.0
-        cycles = sum(each * (max(tile_cycles(n, used), stream) * plan.half_entries + 15) for n, each in tiles)
+        cycles = sum(each * (max(tile_cycles(rates, n, used), stream) * plan.half_entries + 15) for n, each in tiles)
         products += times * PRODUCTS * cycles
         sums += times * half * used * _RESULT_CYCLES
         moves += times * 4 * half * used * leaving

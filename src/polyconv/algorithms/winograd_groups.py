@@ -64,6 +64,7 @@ from polyconv.algorithms.program import (
     planes_collide,
     row_lists,
     scheme_of,
+    tile_cycles,
 )
 from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.algorithms.winograd_rows import SCHEME, TilesDown, again_header, as_it_lies, in_tiles, odd_lines, of_boxes
@@ -311,7 +312,7 @@ def cost(s: Situation) -> dict[str, float]:
     """Cycles: products, transforms and moves."""
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     group, near, blocks = p.c // p.groups, p.layout == "NHWC", block_count(s, arith)
-    most = most_rows(s.target, group)
+    most, rates = most_rows(s.target, group), s.rates(arith)
     products = transforms = moves = 0.0
     for sweep in sweeps(p):
         plan = _plan(s, arith, sweep)
@@ -320,11 +321,11 @@ def cost(s: Situation) -> dict[str, float]:
         box_count *= math.prod(-(-sweep[a].out // plan.box[a]) for a in range(len(sweep)) if a != len(sweep) - 2)
         rows, outer_lines = math.prod(plan.box[:-2]), math.prod(h.count for h in plan.held[:-2])
         taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
-        far, each = 1.2 if outer_lines > 1 else 1.0, 10.0
+        far, each = 1.2 if outer_lines > 1 else 1.0, 10.0 * rates.slower
         if near and p.c * p.x_dtype.itemsize % 512 == 0 and plan.box[-1] > 8:
             each += _COLLIDING
         for _, pixels in near_equal(plan.box[-1], most):
-            step = max(pixels * group / 2, (pixels + group) / 2, 4.0) * far
+            step = tile_cycles(rates, pixels, group) * far
             alone = group / 2 if pixels == 1 else 0.0  # little else to do while its sums are added
             products += box_count * rows * SCHEME.n * (taps * step + 4 + 0.35 * pixels * group + alone)
         products += box_count * rows * SCHEME.n * 20.0

@@ -394,12 +394,12 @@ def cost(s: Situation) -> dict[str, float]:
     """Cycles: products, transforms and moves."""
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     group_in, group_out, near = p.c // p.groups, p.m // p.groups, p.layout == "NCHW"
-    lane = lanes(s.target, arith)
+    lane, slower = lanes(s.target, arith), s.rates(arith).slower
     read, written = image_bytes(p)
-    each = _PASS
+    each = _PASS * slower
     if near and read + written > _NEAR_IMAGE and group_in + group_out > _FEW_PLANES:
         collides = planes_collide(p, reading=True) or planes_collide(p, reading=False)
-        each = _FAR_PASS + (_COLLIDING if collides and min(group_in, group_out) >= _SET_PLANES else 0.0)
+        each = _FAR_PASS * slower + (_COLLIDING if collides and min(group_in, group_out) >= _SET_PLANES else 0.0)
     products = transforms = moves = 0.0
     for sweep in sweeps(p):
         plan = _plan(s, arith, sweep, near)
@@ -409,7 +409,7 @@ def cost(s: Situation) -> dict[str, float]:
         taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
         times = (p.n or 0) * p.groups * box_count
         cycles = (_FAR_LINES if outer_lines > 1 else 1.0) * taps * group_in * (group_out / 2 + 0.6)
-        products += _SLOWER * times * rows * plan.vectors * SCHEME.n * (cycles + group_out + 4)
+        products += _SLOWER * slower * times * rows * plan.vectors * SCHEME.n * (cycles + group_out + 4)
         weights = p.c * group_out * math.prod(axis.taps for axis in sweep) * SCHEME.n // SCHEME.r * arith.bytes
         products += (p.n or 0) * weights / _STREAMED if weights > _HELD_BYTES else 0.0
         across_in, across_out = -(-plan.pitch // lane), -(-plan.box[-1] // lane)

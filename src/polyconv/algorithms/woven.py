@@ -72,6 +72,7 @@ from polyconv.kernels.record import (
 )
 from polyconv.kernels.signature import Address
 from polyconv.kernels.weave import WeaveTile, weave_tile
+from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
@@ -435,7 +436,7 @@ def cost(s: Situation) -> dict[str, float]:
 
 def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
-    lane, times = lanes(s.target, arith), p.s[-1]
+    lane, times, rates = lanes(s.target, arith), p.s[-1], s.rates(arith)
     longer, heights = p.k[-1] % times, _heights(s.target, times)
     box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(plan.sweep, plan.box, strict=True))
     rows, channels = math.prod(plan.box[:-1]), p.c // p.groups
@@ -443,7 +444,7 @@ def _cost(s: Situation, plan: _Plan) -> dict[str, float]:
     products = 0.0
     for _, height in plan.sets:
         for _, each in near_equal(plan.vectors, heights[height]):
-            cycles = sum(count * _cycles(height * times, each) + more * _cycles(height * longer, each)
+            cycles = sum(count * _cycles(rates, height * times, each) + more * _cycles(rates, height * longer, each)
                          for count, more in _shares(p))  # fmt: skip
             products += plan.walks * (cycles + _TILE_CYCLES * len(_shares(p)))
     turns = len(plan.sets) * len(_shares(p))
@@ -464,9 +465,9 @@ _STREAMING = {False: 1.07, True: 1.12}
 """How much longer products take, whose pixels come from a second-level cache; where tiles go along the box or not."""
 
 
-def _cycles(rows: int, vectors: int) -> float:
+def _cycles(rates: Rates, rows: int, vectors: int) -> float:
     """Cycles of a tap of a tile: beside its own words it loads entries, and asks for inputs to come."""
-    return max(tile_cycles(rows, vectors), (rows + vectors + 3) / 2) if rows else 0.0
+    return max(tile_cycles(rates, rows, vectors), (rows + vectors + 3) / rates.loads) if rows else 0.0
 
 
 # -- building ------------------------------------------------------------------------------------------

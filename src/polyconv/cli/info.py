@@ -1,6 +1,6 @@
 """``polyconv info``: this machine and this installation, as polyconv sees them.
 
-Facts are read from the operating system, LLVM and the package metadata; nothing is compiled.
+Facts are read from the operating system, LLVM and the package metadata; only ``--machine`` may measure, once.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from polyconv.cli import render
+import typer
+
+from polyconv.cli import machine, render
 from polyconv.cli.options import AsJson
+from polyconv.machine.caches import Cache, caches
 from polyconv.settings import SETTINGS, affinity, cgroup_quota, resolve, spelled_bytes
 from polyconv.target import host_target, target
 
@@ -26,15 +29,6 @@ _PACKAGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
-    """A cache of the CPU: its size, the size of its lines, and which CPUs share it."""
-
-    bytes: int
-    line: int
-    cpus: str
-
-
-@dataclass(frozen=True, slots=True)
 class Value:
     """What a setting is, and the environment variable that says so."""
 
@@ -42,8 +36,24 @@ class Value:
     variable: str | None
 
 
-def command(as_json: AsJson = False) -> None:
+def command(
+    of_machine: Annotated[
+        bool, typer.Option("--machine", help="What the CPU does in a cycle, of which plans are made, and who says so.")
+    ] = False,
+    toml: Annotated[bool, typer.Option("--toml", help="With --machine: as a file for POLYCONV_PROFILE.")] = False,
+    plans: Annotated[
+        bool, typer.Option("--plans", help="With --machine: which algorithms typical layers get on every preset.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show CPU, instruction set, caches, cores, versions, paths and settings."""
+    if (toml or plans) and not of_machine:
+        raise typer.BadParameter("--toml and --plans show parts of --machine: give that too")
+    if toml and (plans or as_json):
+        raise typer.BadParameter("--toml is a text of its own: leave out --plans and --json")
+    if of_machine:
+        machine.show(as_json=as_json, toml=toml, with_plans=plans)
+        return
     if as_json:
         render.document({"command": "info", **_facts()})
         return
@@ -59,7 +69,7 @@ def card() -> dict[str, dict[str, object]]:
 def _facts() -> dict[str, dict[str, Any]]:
     return {
         "cpu": _cpu(),
-        "caches": _caches(),
+        "caches": caches(),
         "cores": _cores(),
         "versions": _versions(),
         "paths": {"package": str(Path(__file__).parent.parent), "cache": str(resolve("cache_dir"))},
@@ -97,22 +107,6 @@ def _model_name() -> str:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or "unknown")
-
-
-def _caches() -> dict[str, Cache]:
-    """The first CPU's, from /sys: empty where there is none."""
-    found = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            level, kind, size, line, cpus = (
-                (index / fact).read_text().strip()
-                for fact in ("level", "type", "size", "coherency_line_size", "shared_cpu_list")
-            )
-            letter = {"Data": "d", "Instruction": "i"}.get(kind, "")
-            found[f"L{level}{letter}"] = Cache(1024 * int(size.removesuffix("K")), int(line), cpus)
-        except (OSError, ValueError):
-            continue
-    return found
 
 
 def _cores() -> dict[str, Any]:

@@ -30,7 +30,7 @@ from polyconv.target import Target
 
 __all__ = [
     "EVENTS", "Events", "Take", "cache_folder", "clear_cache", "fingerprint", "generator", "has_folder", "kept",
-    "kept_file", "kernel", "kernel_text", "log_compiling", "texts_only", "use_folder",
+    "kept_file", "kernel", "kernel_text", "log_compiling", "texts_only", "usable", "use_folder",
 ]  # fmt: skip
 
 S = TypeVar("S", bound=Signature)
@@ -97,8 +97,9 @@ def _warn(trouble: str, message: str) -> None:
 def generator() -> str:
     """Fingerprint of the code that generates kernels: the contents of its files."""
     root = Path(__file__).parent.parent
+    folders = ("kernels", "algorithms", "machine")
     return fingerprint([
-        *root.glob("kernels/*.py"), *root.glob("algorithms/*.py"), root / "dtypes.py", root / "target.py"
+        *(file for name in folders for file in root.glob(f"{name}/*.py")), root / "dtypes.py", root / "target.py"
     ])  # fmt: skip
 
 
@@ -210,7 +211,7 @@ def kept(label: str, made_for: Sequence[str], make: Callable[[], bytes]) -> byte
     """
     folder = cache_folder()
     path = None
-    if folder is not None and _usable(folder):
+    if folder is not None and usable(folder):
         path = folder / _file_name(label, made_for)
         found = _read(path)
         if found is not None:
@@ -239,7 +240,7 @@ def kept_file(label: str, target: Target) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
-def _usable(folder: Path) -> bool:
+def usable(folder: Path) -> bool:
     """Whether a folder is ours alone; it is made if it does not exist."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -22,7 +22,8 @@ from polyconv.kernels.language import Buffer, Module, Type, Value, vector
 from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
-    "FIRST", "LAST", "ROW_WORDS", "EdgeTile", "PanelTile", "ask_early", "channel_tile", "edge_tile", "pixel_tile",
+    "FIRST", "LAST", "ROW_WORDS", "EdgeTile", "PanelTile", "ask_early", "channel_tile", "edge_tile", "multiply_add",
+    "pixel_tile",
 ]  # fmt: skip
 
 _AHEAD = 16 << 10
@@ -61,7 +62,8 @@ class EdgeTile(PanelTile):
     pace: Int
 
 
-def _multiply_add(k: Module, arithmetic: Arithmetic, word: Value, weights: Value, total: Value) -> Value:
+def multiply_add(k: Module, arithmetic: Arithmetic, word: Value, weights: Value, total: Value) -> Value:
+    """``total`` and the products of a word with weights, lane by lane."""
     if arithmetic.name == "bf16":
         # vdpbf16ps: sum of two products per lane; subnormals count as zero (stated in the plan)
         pairs = vector("bfloat", 2 * total.type.lanes)
@@ -148,7 +150,7 @@ def _reduce(k: Module, arithmetic: Arithmetic, vectors: int, count: Value, row: 
         for r in rows:
             word = k.broadcast(word_type, a + r * ROW_WORDS * arithmetic.bytes)
             for j in range(vectors):
-                total[r * vectors + j] = _multiply_add(k, arithmetic, word, vectors_of_b[j], total[r * vectors + j])
+                total[r * vectors + j] = multiply_add(k, arithmetic, word, vectors_of_b[j], total[r * vectors + j])
         step.next(a + arithmetic.bytes, b + vectors * word_type.bytes, *[place + asked[1] for place in soon], *total)
     return step.results[2 + len(soon) :]
 
@@ -166,7 +168,7 @@ def pixel_tile(k: Module, name: str, arithmetic: Arithmetic, lanes: int, rows: i
             for r in range(rows):
                 word = k.broadcast(kind, b + r * arithmetic.bytes)
                 following += [
-                    _multiply_add(k, arithmetic, word, pixels[j], total[r * vectors + j]) for j in range(vectors)
+                    multiply_add(k, arithmetic, word, pixels[j], total[r * vectors + j]) for j in range(vectors)
                 ]
             entry.next(b + rows * arithmetic.bytes, *following)
         _finish(k, entry.results[1:], given.sums, given.sum_row, vectors)

@@ -16,11 +16,11 @@ from polyconv.algorithms.field import build
 from polyconv.algorithms.field_plan import Field
 from polyconv.algorithms.program import Program
 from polyconv.kernels.record import words
+from polyconv.machine.host import profile_in_force
 from polyconv.operands import span
 from polyconv.planning.planner import threads_of, waking
 from polyconv.runtime import threads as pool
 from polyconv.runtime.call import make_entry
-from polyconv.runtime.clock import cycles_a_second
 from polyconv.target import Target
 
 __all__ = ["Call", "Conditions", "Ready", "bound"]
@@ -106,7 +106,7 @@ def bound(fields: Sequence[Field], x: Array, y: Array, c: Conditions) -> Call:
     items = sum(step.items for step in program.steps)
     threads = min(threads_of(c.threads, c.limit, seconds, program.workspace), max(1, items))
     steps = [v for step in program.steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)]
-    table, wake, entry = words(steps), waking(seconds), None
+    table, wake, entry = words(steps), waking(profile_in_force(), seconds), None
     if not c.check and items < pool.MOST_ITEMS:
         entry = make_entry(x, y, None, table, items, program.workspace, _ENVIRONMENT, threads, wake,
                            seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
@@ -118,4 +118,4 @@ def _seconds(f: Field) -> float:
     outputs, taps = 1.0, sum(stage.weights.size for stage in f.stages)
     for axis in f.axes:
         outputs *= axis.outputs
-    return outputs * (1.0 + taps / 8) / cycles_a_second()
+    return outputs * (1.0 + taps / 8) / profile_in_force().clock

@@ -1,8 +1,8 @@
 """From a situation to a plan: ask every algorithm of the table, take the one predicted or measured fastest.
 
 The choice depends on problem, weights being finite and whether they stay, accuracy, workspace limit, target and
-what was measured; never on the batch, the number of threads or the clock, so that these cannot change bits.  It knows
-no algorithm by name.
+what was measured, and the machine's profile; never on the batch, the number of threads or the clock, so that these
+cannot change bits.  It knows no algorithm by name.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import lru_cache
 from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.table import ALGORITHMS, Algorithm
 from polyconv.errors import Unsupported
+from polyconv.machine.profile import Profile
 from polyconv.problem.plan import Candidate, Plan, spelled
-from polyconv.runtime.clock import cycles_a_second
 from polyconv.runtime.threads import MOST_WORKERS
 
 __all__ = [
@@ -24,10 +24,10 @@ __all__ = [
     "threads_of", "waking",
 ]  # fmt: skip
 
-# Below this a second thread costs more than it brings; below the next, waking one that sleeps does, though it pays for
-# the jobs of a burst, which then find it awake.
+# Below this a second thread costs more than it brings; below so many wakings, waking one that sleeps does, though it
+# pays for the jobs of a burst, which then find it awake.
 _SHARED_SECONDS = 5e-6
-_WAKE_SECONDS = 150e-6
+_REPAID_WAKINGS = 4.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _estimated(one: Situation, only: str | None) -> Choice:
     for name, row in ALGORITHMS.items():
         reason = row.refusal(ready) if only in (None, name) else f"only {only} was asked for"
         if reason is None:
-            costs[name] = row.cost(ready)
+            costs[name] = _priced(row, ready)
             if one.once:
                 preparing[name] = row.preparing(ready)
         else:
@@ -132,17 +132,29 @@ def _estimated(one: Situation, only: str | None) -> Choice:
     return Choice(ALGORITHMS[best], costs, preparing, tuple(refused))
 
 
-def reasons(choice: Choice, n: int = 1) -> tuple[tuple[str, str], ...]:
+_MOVES = ("moves", "panels", "sums")
+"""Terms of loads and stores in caches, which algorithms count for a machine with two loads and one store a cycle."""
+
+
+def _priced(row: Algorithm, s: Situation) -> Mapping[str, float]:
+    """Cycles of an algorithm by term, those of moves by how fast the machine moves vectors."""
+    times = s.profile.rates_of(s.target.level, "f32").moving
+    return {term: cycles * (times if term in _MOVES else 1.0) for term, cycles in row.cost(s).items()}
+
+
+def reasons(choice: Choice, n: int, clock: float) -> tuple[tuple[str, str], ...]:
     """Every algorithm that was not taken, with the reason: why it cannot be, or how much slower it is.
 
     Parameters
     ----------
     n : int
         Batch, for the predicted times.
+    clock : float
+        Cycles a second, for these as well.
     """
     chosen = choice.algorithm.name
     measured = {} if choice.decision is None else choice.decision.seconds
-    said, clock = list(choice.refused), cycles_a_second()
+    said = list(choice.refused)
     for name in choice.costs:
         if name == chosen:
             continue
@@ -175,9 +187,9 @@ def threads_of(most: int, limit: int | None, seconds: float, workspace: int) -> 
     return threads
 
 
-def waking(seconds: float) -> int:
+def waking(profile: Profile, seconds: float) -> int:
     """Whether a job wakes sleeping threads: 1 in a burst of jobs, 2 always."""
-    return 1 + (seconds >= _WAKE_SECONDS)
+    return 1 + (seconds >= _REPAID_WAKINGS * profile.wake)
 
 
 def describe(s: Situation, decision: Decision | None = None, packed_bytes: int = 0) -> Plan:
@@ -190,7 +202,7 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
     if s.once:
         cycles["preparing"] = choice.preparing[row.name]
     workspace = row.workspace(s)
-    clock = cycles_a_second()
+    clock = s.profile.clock
     threads = threads_for(s, choice.running(n) / clock, workspace)
     kind, bound = row.bound(s)
     measured: Mapping[str, float] = {} if decision is None else decision.seconds
@@ -211,7 +223,7 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
         bound_kind=kind,
         seconds=choice.cycles(row.name, n) / clock,
         cycles=tuple(cycles.items()),
-        refused=reasons(choice, n),
+        refused=reasons(choice, n, clock),
         notes=tuple(notes),
         source="estimate" if decision is None else decision.source,
         candidates=tuple(
@@ -220,4 +232,5 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
         conditions="" if decision is None or not measured else f"{decision.conditions}, rigor {decision.rigor}",
         accuracy="strict" if s.strict else "fast",
         workspace_limit=s.limit,
+        profile=str(s.profile),
     )

@@ -24,6 +24,7 @@ from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import ArgumentError
 from polyconv.kernels.objects import generator
+from polyconv.machine.host import profile_in_force
 from polyconv.planning.planner import Decision, arithmetic_name, of_one_image
 from polyconv.settings import resolve
 from polyconv.target import host_target
@@ -56,8 +57,9 @@ class Entry:
     ----------
     problem : str
         Canonical text, with the batch left open.
-    cpu, target : str
-        LLVM's name of the CPU, and the instruction-set level in use.
+    cpu, target, profile : str
+        LLVM's name of the CPU, the instruction-set level in use, and the machine's profile, which decides the forms
+        that algorithms take; the last is empty in entries from before there were any.
     accuracy : str
         ``fast`` or ``strict``.
     finite : bool
@@ -90,11 +92,12 @@ class Entry:
     seconds: dict[str, float]
     generator: str
     version: str
+    profile: str = ""
 
     @property
     def key(self) -> Key:
         """What a choice depends on: never the batch, the threads or the clock."""
-        return self.problem, self.cpu, self.target, self.accuracy, self.finite, self.workspace_limit
+        return self.problem, self.cpu, self.target, self.profile, self.accuracy, self.finite, self.workspace_limit
 
 
 # -- what this process knows ---------------------------------------------------------------------------
@@ -150,11 +153,11 @@ def decision(s: Situation, among: Known | None = None) -> Decision | None:
 def remember(s: Situation, algorithm: str, seconds: dict[str, float], rigor: str) -> None:
     """Keep a measured choice for this process; ``save`` keeps it for others."""
     one, p = of_one_image(s), s.problem
-    problem, cpu, level, accuracy, finite, limit = _key(one)
+    problem, cpu, level, profile, accuracy, finite, limit = _key(one)
     entry = Entry(
         problem, cpu, level, accuracy, finite, limit, algorithm, arithmetic_name(ALGORITHMS[algorithm], one), rigor,
         p.n or 0, s.threads, {name: float(f"{t:.4g}") for name, t in sorted(seconds.items())},
-        generator(), __version__,
+        generator(), __version__, profile,
     )  # fmt: skip
     global _known
     with _lock:
@@ -164,13 +167,20 @@ def remember(s: Situation, algorithm: str, seconds: dict[str, float], rigor: str
 def _key(one: Situation) -> Key:
     text = str(replace(one.problem.canonical(), n=None))
     accuracy = "strict" if one.strict else "fast"
-    return text, host_target().cpu, one.target.level, accuracy, one.finite, one.limit
+    return text, host_target().cpu, one.target.level, str(one.profile), accuracy, one.finite, one.limit
 
 
 def outdated(entry: Entry) -> str | None:
     """Why an entry cannot be used by this polyconv on this machine, in words; None if it can."""
     if entry.cpu != host_target().cpu:
         return f"measured on another CPU, {entry.cpu}"
+    if entry.profile != str(profile_in_force()):
+        return f"measured with another machine profile, {entry.profile or 'from before there were any'}"
+    return _stale(entry)
+
+
+def _stale(entry: Entry) -> str | None:
+    """Why no setting makes an entry of this CPU useful again; None if one does."""
     if entry.version != __version__:
         return f"measured by polyconv {entry.version}"
     if entry.generator != generator():
@@ -340,7 +350,7 @@ def _add_to(file: Path) -> None:
         before = None if source == "measured" else merged.get(entry.key)
         merged[entry.key] = _better(before, entry)
     here = host_target().cpu
-    write(file, _sorted(e for e in merged.values() if e.cpu != here or outdated(e) is None))
+    write(file, _sorted(e for e in merged.values() if e.cpu != here or _stale(e) is None))
 
 
 # -- files ---------------------------------------------------------------------------------------------
@@ -478,6 +488,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "finite": (lambda v: isinstance(v, bool), "true or false"),
     "workspace_limit": (lambda v: v is None or _is_count(v), "null or a whole number, at least 0"),
     "rigor": (lambda v: v in RIGORS, " or ".join(RIGORS)),
+    "profile": (lambda v: v == "" or _is_text(v), _TEXT[1]),
     "batch": _COUNT,
     "threads": _COUNT,
     "seconds": (_is_times, "an object of algorithms and their times"),
@@ -494,6 +505,7 @@ def _short(value: Any) -> str:
 def _entry(row: Any, where: str) -> Entry:
     if not isinstance(row, dict):
         raise ArgumentError(f"{where} is not an object")
+    row = {"profile": "", **row}
     for name, (fits, wanted) in _FIELDS.items():
         if name not in row:
             raise ArgumentError(f"{where} lacks {name}")

@@ -81,6 +81,8 @@ class Plan:
         ``fast`` or ``strict``: the error bounds that were admitted.
     workspace_limit : int or None
         Most bytes of workspace that were admitted.
+    profile : str
+        Name and fingerprint of the machine's profile, of which predictions are made.
     """
 
     problem: Problem
@@ -101,6 +103,7 @@ class Plan:
     conditions: str = ""
     accuracy: str = "fast"
     workspace_limit: int | None = None
+    profile: str = ""
 
     @property
     def measured(self) -> float | None:
@@ -128,6 +131,8 @@ class Plan:
         yield "arithmetic", self.arithmetic
         cycles = ", ".join(f"{name} {count:,.0f}" for name, count in self.cycles)
         yield "predicted", f"{spelled(self.seconds)} one thread; cycles: {cycles}"
+        if self.profile:
+            yield "machine", self.profile
         if self.measured is not None:
             yield "measured", f"{spelled(self.measured)} {self.conditions}"
         workspace, packed = spelled_bytes(self.workspace_bytes), spelled_bytes(self.packed_bytes)
