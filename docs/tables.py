@@ -1,4 +1,4 @@
-"""Tables of the reference that follow from tables of the package: operators of the dialects, options of the command.
+"""Tables that follow from the package: operators of the dialects, options of the command, plans by preset.
 
 They are made when the site is built, so they cannot say something else than the package does.
 """
@@ -14,12 +14,15 @@ from typing import Any
 
 from polyconv import dialects
 from polyconv.cli import VERBS
+from polyconv.cli.machine import plans
+from polyconv.machine.profile import presets
 
 
 def write(folder: Path) -> None:
     """Write every table as a page of Markdown that others include."""
     folder.mkdir(exist_ok=True)
     (folder / "command-line.md").write_text("\n".join(_verbs()), encoding="utf-8")
+    (folder / "plans.md").write_text("\n".join(_plans()), encoding="utf-8")
     for name in dialects.__all__:
         (folder / f"operators-{name}.md").write_text("\n".join(_operators(name)), encoding="utf-8")
 
@@ -43,6 +46,14 @@ def _verbs() -> Iterator[str]:
         yield f"## polyconv {verb}\n"
         lines = (line.rstrip() for line in done.stdout.splitlines())
         yield from ("```text", *(line for line in lines if line), "```", "")
+
+
+# -- plans by preset --------------------------------------------------------------------------------------
+
+
+def _plans() -> Iterator[str]:
+    rows = ((f"`{text}`", *by_preset.values()) for text, by_preset in plans())
+    yield from _table(f"layer | {' | '.join(presets())}", rows)
 
 
 # -- the operators ----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from polyconv.arguments import bias_of
 from polyconv.dtypes import Dtype
 from polyconv.errors import ArgumentError, DtypeError, Unsupported, shown
 from polyconv.generated import Arrays, Kernel, kernels
+from polyconv.machine.host import profile_in_force
 from polyconv.names import checked
 from polyconv.operands import check_weights, deformation_shapes
 from polyconv.problem import plan as described
@@ -127,7 +128,7 @@ class Prepared(Shown):
     def __init__(self, made_by: Plan, w: ArrayLike, b: ArrayLike | None, quantities: Mapping[str, ArrayLike], *,
                  own: bool) -> None:  # fmt: skip
         p = made_by.problem
-        _check_target(made_by)
+        _check_machine(made_by)
         weights = as_array(w, "w", p.w_dtype.numpy)
         if p.bias != (b is not None):
             raise ArgumentError(_unlike(p, "b", b is not None, "b1"))
@@ -239,12 +240,18 @@ def _remake(made_by: Plan, w: Array, b: Array | None, quantities: dict[str, Arra
     return Prepared(made_by, w, b, quantities, own=True)
 
 
-def _check_target(made_by: Plan) -> None:
+def _check_machine(made_by: Plan) -> None:
     here = target(resolve("target")).level
     if made_by.target != here:
         raise Unsupported(
             f"the plan is for {made_by.target}, this process uses {here}; make one here: "
             f"polyconv.plan('{made_by.problem}')"
+        )
+    profile = profile_in_force()
+    if made_by.profile != str(profile):  # its forms may be others, and with them the bits
+        raise Unsupported(
+            f"the plan is for the machine profile {made_by.profile}, this process uses {profile}; set POLYCONV_PROFILE "
+            f"to that one, or make a plan here: polyconv.plan('{made_by.problem}')"
         )
 
 

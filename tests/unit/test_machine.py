@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from profiles import changed
 
 import polyconv
-from polyconv import ArgumentError, Problem, wisdom
+from polyconv import ArgumentError, Problem, Unsupported, wisdom
 from polyconv.algorithms.program import Situation
 from polyconv.cli.machine import LAYERS, plans
 from polyconv.machine import calibrate
@@ -119,6 +121,17 @@ def test_a_file_replaces_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (plan.algorithm, plan.cycles) == (before.algorithm, before.cycles)
     assert plan.seconds == pytest.approx(sum(cycles for _, cycles in plan.cycles) / 1e6)
     assert f"machine     {plan.profile}" in str(plan)
+
+
+def test_a_plan_for_another_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    w, x = np.ones((8, 4, 3, 3), np.float32), np.ones((1, 4, 6, 6), np.float32)
+    kept = pickle.dumps(polyconv.plan("conv f32 NCHW n1 c4 i6x6 m8 k3x3 p1"))
+    before = pickle.loads(kept)(x, w)
+    monkeypatch.setenv("POLYCONV_PROFILE", str(changed(tmp_path / "other.toml", wake="1")))
+    with pytest.raises(Unsupported, match=r"the plan is for the machine profile .* uses other .*set POLYCONV_PROFILE"):
+        pickle.loads(kept)(x, w)
+    monkeypatch.delenv("POLYCONV_PROFILE")
+    assert (pickle.loads(kept)(x, w) == before).all()
 
 
 def test_a_preset_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import Error
 from polyconv.kernels.objects import texts_only
+from polyconv.machine.profile import presets
 from polyconv.operands import strides
 from polyconv.prepared import Layer
 from polyconv.problem.problem import Problem
@@ -32,6 +33,8 @@ TARGETS = {
     "baseline": Target("baseline", "x86_64-unknown-linux-gnu", "x86-64", ""),
 }
 """One for each level of x86-64, whatever this machine is."""
+_PROFILE = "zen5"
+"""The machine that is planned for, whatever this one is: forms of algorithms, and with them kernels, follow from it."""
 
 
 @dataclass(slots=True)
@@ -86,7 +89,7 @@ def _situations(p: Problem, target: Target) -> list[Situation]:
     """In which a problem is computed: by finite weights, in some way that its text says, and by others if it can be."""
     way = zlib.crc32(str(p).encode())
     limit = (None, None, None, None, None, 1 << 14)[way // 4 % 6]
-    s = Situation(p, target, limit, 1 + way % 2, strict=way // 2 % 8 == 7)
+    s = Situation(p, target, limit, 1 + way % 2, strict=way // 2 % 8 == 7, profile=presets()[_PROFILE])
     if 0 in p.y_shape:
         return []
     return [s, replace(s, finite=False)] if p.x_dtype.is_float and way // 2 % 8 < 2 else [s]

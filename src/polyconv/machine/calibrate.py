@@ -41,7 +41,7 @@ _STREAMED = 16
 """Vectors that a turn of the kernels for loads and stores takes."""
 _NEAR_BYTES = 4096
 _ASSUMED = {"L1d": 32 << 10, "L2": 512 << 10, "L3": 8 << 20}
-_MOST_FAR_BYTES = 128 << 20
+_MOST_FAR_BYTES = 192 << 20
 _WAKES = 9
 _LONGEST_WAIT_SECONDS = 30.0
 
@@ -107,10 +107,15 @@ def _stores(k: Module, count: int) -> None:
                 k.store(value, given.memory + i * kind.bytes)
 
 
+def _tile(target: Target) -> tuple[int, int]:
+    """Rows and vectors of a tile with more sums than are added at once, and no more than the registers hold."""
+    return (10, 2) if target.registers == 32 else (5, 2)
+
+
 def _kernels(target: Target) -> dict[str, Callable[..., None]]:
     """The functions of one level, by name."""
     names = [name for name in arithmetics(target.level) if name != "bf16" or target.bf16]
-    rows, vectors = (10, 2) if target.registers == 32 else (5, 2)
+    rows, vectors = _tile(target)
     signatures: dict[str, type[Signature]] = {"loads": Pass, "stores": Run}
     signatures |= {f"{what}_{name}": Run for name in names for what in ("products", "chain")}
 
@@ -156,7 +161,7 @@ def _rates(target: Target, clock: float) -> dict[str, float]:
     """Numbers of one level, by key without the level."""
     functions, memory = _kernels(target), aligned(1 << 16, np.uint8)
     place, steps = memory.ctypes.data, _NEAR_BYTES // (_STREAMED * target.vector_bytes)
-    rows, vectors = (10, 2) if target.registers == 32 else (5, 2)
+    rows, vectors = _tile(target)
 
     def cycles(name: str, *more: int) -> float:
         return _seconds(lambda turns: functions[name](place, *more, turns)) * clock
@@ -175,18 +180,23 @@ def _rates(target: Target, clock: float) -> dict[str, float]:
 def _reads(target: Target, clock: float, sizes: Mapping[str, int]) -> dict[str, float]:
     """Bytes a cycle that come from half of each cache, and from memory."""
     loads, step = _kernels(target)["loads"], _STREAMED * target.vector_bytes
-    far = min(_MOST_FAR_BYTES, 3 * sizes["L3"])
+    far = _far_bytes(sizes)
     memory = aligned(far, np.uint8)
     memory[:] = 1
     found = {}
     for key, size in (*((name, sizes[of] // 2) for name, of in _LEVELS.items()), ("memory", far)):
-        steps = max(1, size // step)
+        steps = max(1, min(size, far) // step)
         seconds = _seconds(lambda turns, steps=steps: loads(memory.ctypes.data, steps, turns))  # type: ignore[misc]
         found[f"{key}.read"] = _rounded(steps * step / (seconds * clock))
     return found
 
 
 _LEVELS = {"l1": "L1d", "l2": "L2", "l3": "L3"}
+
+
+def _far_bytes(sizes: Mapping[str, int]) -> int:
+    """Bytes that no cache holds, unless the last one is very large."""
+    return min(_MOST_FAR_BYTES, 3 * sizes["L3"])
 
 
 def _wake() -> float:
@@ -228,6 +238,8 @@ def measured(targets: Sequence[Target]) -> Profile:
     for target in targets:
         numbers |= {f"{target.level}.{key}": value for key, value in _rates(target, clock).items()}
     today = f"measured on {time.strftime('%Y-%m-%d')} by polyconv"
+    if _far_bytes(sizes) < 2 * sizes["L3"]:
+        sources["memory.read"] = f"{today}; the last cache holds most of it"
     table = _nested(numbers) | {"cpus": [targets[-1].cpu], "sources": dict.fromkeys(numbers, today) | sources}
     return profile_of("calibrated", table, "calibration")
 
