@@ -83,7 +83,7 @@ class Plan(described.Plan):
             If the arrays are not what the problem says.
         Unsupported
             If the plan's algorithm cannot compute these arrays, as weights with Inf or NaN; or if the plan was made
-            for other instructions than this process uses.
+            for other instructions, or another machine, than this process uses.
         """
         layer = Prepared(self, w, b, quantities, own=False)
         return layer(x, residual=residual, offset=offset, mask=mask, past=past, out=out)
@@ -101,7 +101,7 @@ class Plan(described.Plan):
         Raises
         ------
         Unsupported
-            If the plan was made for other instructions than this process uses.
+            If the plan was made for other instructions, or another machine, than this process uses.
         OutOfMemory
             If the packed weights do not fit into memory.
         """
