@@ -275,7 +275,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, kind: str, tiles: tupl
 
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
     """Cycles: passes of the transforms, products or the stream of spectra, and moves."""
-    p, lane, slower = s.problem, plan.lane, s.rates(arith).slower
+    p, lane, slower, transforming = s.problem, plan.lane, s.rates(arith).slower, s.transforming(arith)
     group_in, group_out = p.c // p.groups, p.m // p.groups
     if plan.kind == "own":
         items, inputs, outputs = plan.count * -(-p.c // lane), 1, 1
@@ -286,7 +286,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     else:
         items, inputs, outputs = p.groups * -(-plan.count // lane), group_in, group_out
     points = math.prod(tile.points for tile in plan.tiles)
-    lines = [points // tile.points * _line(radices(tile.points)) * slower for tile in plan.tiles]
+    lines = [points // tile.points * _line(radices(tile.points)) * transforming for tile in plan.tiles]
     held = [min(tile.reach, axis.inp) / tile.length for axis, tile in zip(sweep, plan.tiles, strict=True)]
     wanted = [
         min(1.0, tile.outputs * axis.stride / tile.length) for axis, tile in zip(sweep, plan.tiles, strict=True)

@@ -110,6 +110,11 @@ class Situation:
         """What the machine does in a cycle with vectors of an arithmetic."""
         return self.profile.rates_of(self.target.level, arith.name)
 
+    def transforming(self, arith: Arithmetic) -> float:
+        """How much longer transforms take than where they were measured: a multiply-add is one or two instructions."""
+        instructions = 1.0 if self.target.has_fma else 2.0
+        return max(1.0, self.rates(arith).slower / instructions)
+
     def budget(self, preferred: int) -> int:
         """Workspace bytes a thread may plan with."""
         near = self.near(preferred)

@@ -321,7 +321,7 @@ def cost(s: Situation) -> dict[str, float]:
         box_count *= math.prod(-(-sweep[a].out // plan.box[a]) for a in range(len(sweep)) if a != len(sweep) - 2)
         rows, outer_lines = math.prod(plan.box[:-2]), math.prod(h.count for h in plan.held[:-2])
         taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
-        far, each = 1.2 if outer_lines > 1 else 1.0, 10.0 * rates.slower
+        far, each = 1.2 if outer_lines > 1 else 1.0, 10.0 * s.transforming(arith)
         if near and p.c * p.x_dtype.itemsize % 512 == 0 and plan.box[-1] > 8:
             each += _COLLIDING
         for _, pixels in near_equal(plan.box[-1], most):

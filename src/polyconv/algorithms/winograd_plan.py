@@ -409,9 +409,9 @@ def _at_least(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Schem
         tiles *= of_axis
     met = math.prod(axis.taps for axis in outer) * share_met(sweep, bands(outer, _LIST_BYTES))
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lanes(s.target, arith))
-    rates = s.rates(arith)
-    cycles = _SLOWER / rates.multiply_adds * products * vectors * group_in * met
-    transforms = _TRANSFORM_CYCLES * rates.slower * tiles * (vectors * y.n * x.n + vectors_in * entering)
+    slower = s.transforming(arith)
+    cycles = _SLOWER / s.rates(arith).multiply_adds * products * vectors * group_in * met
+    transforms = _TRANSFORM_CYCLES * slower * tiles * (vectors * y.n * x.n + vectors_in * entering)
     cycles += transforms if len(schemes) == 2 else _ONE_AXIS * transforms
     return cycles * math.prod(axis.out for axis in outer) * (p.n or 0) * p.groups
 
@@ -573,7 +573,7 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     p = s.problem
     group_in = p.c // p.groups
     most = channel_tile(s.target, plan.vectors)
-    lane, rates = lanes(s.target, arith), s.rates(arith)
+    lane, rates, slower = lanes(s.target, arith), s.rates(arith), s.transforming(arith)
     taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
     products = inputs = outputs = 0.0
     outer_boxes = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.outer, strict=False))
@@ -625,10 +625,10 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
                 step = whole + max(0.0, weights / bytes_a_cycle - cycles[0])  # the first tile waits for the weights
                 products += times * share * blocks * full_boxes * (step * steps + starts)
         tile_count, pixels = rows.tiles() * columns.tiles(), rows.covers * columns.covers
-        entering = tile_count * outer_lines * vectors_in * products_entering * _TRANSFORM_CYCLES * rates.slower
+        entering = tile_count * outer_lines * vectors_in * products_entering * _TRANSFORM_CYCLES * slower
         entering += math.prod(h.count for h in plan.held) * vectors_in * per_in
         inputs += times * outer_boxes * (entering + 1500.0 + far / _FAR_BYTES)
-        leaving = tile_count * points * _TRANSFORM_CYCLES * rates.slower + pixels * per_out
+        leaving = tile_count * points * _TRANSFORM_CYCLES * slower + pixels * per_out
         outputs += times * outer_rows * plan.vectors_out * leaving
         segments = times * outer_rows * columns.segments[0] * per_segment
         inputs, outputs = inputs + segments * vectors_in, outputs + segments * plan.blocks * plan.vectors

@@ -396,10 +396,11 @@ def cost(s: Situation) -> dict[str, float]:
     group_in, group_out, near = p.c // p.groups, p.m // p.groups, p.layout == "NCHW"
     lane, slower = lanes(s.target, arith), s.rates(arith).slower
     read, written = image_bytes(p)
-    each = _PASS * slower
+    transforming = s.transforming(arith)
+    each = _PASS * transforming
     if near and read + written > _NEAR_IMAGE and group_in + group_out > _FEW_PLANES:
         collides = planes_collide(p, reading=True) or planes_collide(p, reading=False)
-        each = _FAR_PASS * slower + (_COLLIDING if collides and min(group_in, group_out) >= _SET_PLANES else 0.0)
+        each = _FAR_PASS * transforming + (_COLLIDING if collides and min(group_in, group_out) >= _SET_PLANES else 0.0)
     products = transforms = moves = 0.0
     for sweep in sweeps(p):
         plan = _plan(s, arith, sweep, near)
