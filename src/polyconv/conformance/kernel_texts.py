@@ -33,8 +33,8 @@ TARGETS = {
     "baseline": Target("baseline", "x86_64-unknown-linux-gnu", "x86-64", ""),
 }
 """One for each level of x86-64, whatever this machine is."""
-_PROFILE = "zen5"
-"""The machine that is planned for, whatever this one is: forms of algorithms, and with them kernels, follow from it."""
+_PROFILES = {"avx512": "zen5", "avx2": "zen5", "baseline": "zen5", "neon": "neoverse-n1"}
+"""Machines that are planned for, whatever this one is: forms of algorithms, and with them kernels, follow from it."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ def _situations(p: Problem, target: Target) -> list[Situation]:
     """In which a problem is computed: by finite weights, in some way that its text says, and by others if it can be."""
     way = zlib.crc32(str(p).encode())
     limit = (None, None, None, None, None, 1 << 14)[way // 4 % 6]
-    s = Situation(p, target, limit, 1 + way % 2, strict=way // 2 % 8 == 7, profile=presets()[_PROFILE])
+    s = Situation(p, target, limit, 1 + way % 2, strict=way // 2 % 8 == 7, profile=presets()[_PROFILES[target.level]])
     if 0 in p.y_shape:
         return []
     return [s, replace(s, finite=False)] if p.x_dtype.is_float and way // 2 % 8 < 2 else [s]
