@@ -124,6 +124,7 @@ def test_every_error_has_its_exit_code(
 def test_a_real_interrupt_ends_with_130() -> None:
     code = (
         "import os, signal, sys, threading, polyconv.cli;"
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"  # in the background it may be ignored
         "threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start();"
         "sys.exit(polyconv.cli.main(['check', '--fuzz', '100000000', '--peers', '']))"
     )
