@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +43,10 @@ class Launchable(Protocol):
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the pointers it takes."""
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Numbers that a launch is told, behind the pointers."""
 
     def kernel(self) -> Kernel:
         """What makes its code."""

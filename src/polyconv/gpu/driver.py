@@ -19,7 +19,7 @@ from typing import Any
 
 from polyconv.errors import Error, OutOfMemory, Unsupported
 
-__all__ = ["Driver", "Event", "Function", "driver", "why_absent"]
+__all__ = ["Driver", "Event", "Function", "Launch", "driver", "why_absent"]
 
 _Handle = ctypes.c_void_p
 
@@ -166,17 +166,7 @@ class Driver:
     def launch(self, function: Function, grid: tuple[int, int, int], addresses: Sequence[int], stream: int,
                device: int) -> None:  # fmt: skip
         """Start code on a stream of a device; its arguments are addresses."""
-        count = len(addresses)
-        values = (ctypes.c_uint64 * count)(*addresses)
-        first = ctypes.addressof(values)
-        places = (_Handle * count)(*range(first, first + 8 * count, 8))
-        shape = (function.handle, *grid, function.threads, 1, 1, function.shared, stream, places, None)
-        code = self._launch(*shape)
-        if code == _INVALID_CONTEXT:  # a thread that has not met the device yet
-            self.enter(device)
-            code = self._launch(*shape)
-        if code:
-            self._check(code, "launching a kernel")
+        Launch(self, function, grid, addresses, (), device)((), stream)
 
     # -- memory, streams, time ---------------------------------------------------------------------
 
@@ -220,6 +210,47 @@ class Driver:
         handle = _Handle()
         self._check(self._lib.cuEventCreate(ctypes.byref(handle), 0), "making an event")
         return Event(self, handle)
+
+
+class Launch:
+    """A launch made ready: what changes from call to call is put into its place, and one foreign call starts it.
+
+    Parameters
+    ----------
+    of : Driver
+    function : Function
+    grid : (int, int, int)
+    addresses : sequence of int
+        Arguments; of those that change, any number.
+    changing : tuple of (int, int)
+        Which arguments change, and which of the addresses given to a call they are.
+    device : int
+    """
+
+    __slots__ = ("_changing", "_device", "_driver", "_lock", "_places", "_shape", "_values")
+
+    def __init__(self, of: Driver, function: Function, grid: tuple[int, int, int], addresses: Sequence[int],
+                 changing: tuple[tuple[int, int], ...], device: int) -> None:  # fmt: skip
+        count = len(addresses)
+        self._values = (ctypes.c_uint64 * count)(*addresses)
+        first = ctypes.addressof(self._values)
+        self._places = (_Handle * count)(*range(first, first + 8 * count, 8))
+        self._shape = (function.handle, *grid, function.threads, 1, 1, function.shared)
+        self._driver, self._changing, self._device = of, changing, device
+        self._lock = threading.Lock()
+
+    def __call__(self, given: Sequence[int], stream: int) -> None:
+        """Start it on a stream."""
+        launch, values = self._driver._launch, self._values
+        with self._lock:  # arguments are read before the foreign call returns
+            for slot, which in self._changing:
+                values[slot] = given[which]
+            code = launch(*self._shape, stream, self._places, None)
+            if code == _INVALID_CONTEXT:  # a thread that has not met the device yet
+                self._driver.enter(self._device)
+                code = launch(*self._shape, stream, self._places, None)
+        if code:
+            self._driver._check(code, "launching a kernel")
 
 
 class Event:

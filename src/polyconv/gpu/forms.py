@@ -281,8 +281,10 @@ def _input(job: Job, c: int, padded: int, staged: str) -> tuple[Lie, move.Arrang
         axes += [move.Axis(extent, step, extent) for extent, step in zip(extents, x.spatial, strict=True)]
         axes += [move.Axis(p.groups, c * x.c, p.groups), move.Axis(padded, x.c, c)]
         return lie, move.Arrange(tuple(axes), p.x, staged)
-    turn = move.Turn(n, p.groups, c, padded, extents, x.n, x.c, x.spatial, p.x, staged)
-    return lie, turn
+    spatial = x.spatial
+    if all(outer == inner * extent for outer, inner, extent in zip(spatial, spatial[1:], extents[1:], strict=False)):
+        extents, spatial = (math.prod(extents),), spatial[-1:]  # planes without gaps
+    return lie, move.Turn(n, p.groups, c, padded, extents, x.n, x.c, spatial, p.x, staged)
 
 
 _SHAPES = {

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,12 @@ class Guest:
         Its module.
     read : callable
         A ``DeviceArray`` of one of its arrays, and of the argument's name.
-    empty : callable
-        A new array of a device, a shape and a type; with the order of its axes in memory, outermost first.
+    known : callable
+        An array's address, and what else its ``DeviceArray`` follows from, to be looked up; None if it must be read.
+    maker : callable
+        What makes arrays of a device, a shape and a type; with the order of their axes in memory, outermost first.
+    address : callable
+        Address of what that makes.
     stream : callable
         Handle of the stream that is current on a device.
     waits : bool
@@ -81,9 +86,15 @@ class Guest:
 
     name: str
     read: Callable[[Any, str], DeviceArray]
-    empty: Callable[[int, tuple[int, ...], Dtype, Sequence[int] | None], Any]
+    known: Callable[[Any], tuple[int, Any] | None]
+    maker: Callable[[int, tuple[int, ...], Dtype, Sequence[int] | None], Callable[[], Any]]
+    address: Callable[[Any], int]
     stream: Callable[[int], int]
     waits: bool = False
+
+    def empty(self, device: int, shape: tuple[int, ...], dtype: Dtype) -> DeviceArray:
+        """A new array without gaps."""
+        return self.read(self.maker(device, shape, dtype, None)(), "a new array")
 
 
 def device_of(value: object) -> int | None:
@@ -188,13 +199,31 @@ def _torch() -> Any:
     return sys.modules["torch"]
 
 
-def _torch_empty(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Any:
+def _torch_known(value: Any) -> tuple[int, Any] | None:
+    if value.requires_grad:
+        return None
+    address = value.data_ptr()
+    return address, (value.shape, value.stride(), value.dtype, value.device, address & 15)
+
+
+def _torch_maker(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Callable[[], Any]:
     torch = _torch()
     kind = getattr(torch, next(n for n, d in _TORCH_TYPES.items() if d == dtype.name).partition(".")[2])
-    if order is None:
-        return torch.empty(shape, dtype=kind, device=f"cuda:{device}")
-    made = torch.empty([shape[a] for a in order], dtype=kind, device=f"cuda:{device}")
-    return made.permute([list(order).index(a) for a in range(len(shape))])
+    steps = _steps(shape, order)
+    return partial(torch.empty_strided, shape, steps, dtype=kind, device=torch.device("cuda", device))
+
+
+def _torch_address(value: Any) -> int:
+    return int(value.data_ptr())
+
+
+def _steps(shape: tuple[int, ...], order: Sequence[int] | None) -> tuple[int, ...]:
+    """Strides without gaps of axes in an order, outermost first."""
+    steps, step = [1] * len(shape), 1
+    for axis in reversed(order if order is not None else range(len(shape))):
+        steps[axis] = step
+        step *= max(1, shape[axis])
+    return tuple(steps)
 
 
 def _torch_stream(device: int) -> int:
@@ -221,26 +250,46 @@ def _interface_read(value: Any, name: str) -> DeviceArray:
     return DeviceArray(told["data"][0], shape, strides, dtype, device_of(value) or 0, value)
 
 
-def _cupy_empty(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Any:
+def _interface_known(value: Any) -> tuple[int, Any] | None:
+    told = value.__cuda_array_interface__
+    address = told["data"][0]
+    return address, (told["shape"], told.get("strides"), str(value.dtype), address & 15, device_of(value))
+
+
+def _interface_address(value: Any) -> int:
+    return int(value.__cuda_array_interface__["data"][0])
+
+
+def _ordered(make: Callable[..., Any], shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Any:
+    """An array whose axes lie in an order in memory, from what makes it without gaps."""
+    if order is None:
+        return make(shape, dtype.numpy)
+    made = make(tuple(shape[a] for a in order), dtype.numpy)
+    return made.transpose([list(order).index(a) for a in range(len(shape))])
+
+
+def _cupy_maker(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Callable[[], Any]:
     cupy = sys.modules["cupy"]
-    with cupy.cuda.Device(device):
-        made = cupy.empty([shape[a] for a in order] if order else shape, dtype.numpy)
-    return made.transpose([list(order).index(a) for a in range(len(shape))]) if order else made
+
+    def make() -> Any:
+        with cupy.cuda.Device(device):
+            return _ordered(cupy.empty, shape, dtype, order)
+
+    return make
 
 
 def _cupy_stream(device: int) -> int:
     return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
 
 
-def _numba_empty(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Any:
+def _numba_maker(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Callable[[], Any]:
     cuda = sys.modules["numba.cuda"]
-    with cuda.gpus[device]:
-        made = cuda.device_array([shape[a] for a in order] if order else shape, dtype.numpy)
-    return made.transpose([list(order).index(a) for a in range(len(shape))]) if order else made
 
+    def make() -> Any:
+        with cuda.gpus[device]:
+            return _ordered(cuda.device_array, shape, dtype, order)
 
-def _numba_stream(device: int) -> int:
-    return 0
+    return make
 
 
 # -- JAX -------------------------------------------------------------------------------------------
@@ -254,18 +303,35 @@ def _jax_read(value: Any, name: str) -> DeviceArray:
     return DeviceArray(value.unsafe_buffer_pointer(), shape, strides, dtype, device_of(value) or 0, value)
 
 
-def _jax_empty(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Any:
+def _jax_maker(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Callable[[], Any]:
     jax = sys.modules["jax"]
     place = jax.devices("gpu")[device]
-    made = jax.device_put(jax.numpy.zeros(shape, dtype.numpy), place)
-    made.block_until_ready()
-    return made
 
+    def make() -> Any:
+        made = jax.device_put(jax.numpy.zeros(shape, dtype.numpy), place)
+        return made.block_until_ready()
+
+    return make
+
+
+def _jax_known(value: Any) -> tuple[int, Any] | None:
+    return None  # it must be waited for
+
+
+def _jax_address(value: Any) -> int:
+    return int(value.unsafe_buffer_pointer())
+
+
+def _no_stream(device: int) -> int:
+    return 0
+
+
+_JAX = Guest("jax", _jax_read, _jax_known, _jax_maker, _jax_address, _no_stream, waits=True)
 
 _GUESTS: dict[str, Guest] = {
-    "torch": Guest("torch", _torch_read, _torch_empty, _torch_stream),
-    "cupy": Guest("cupy", _interface_read, _cupy_empty, _cupy_stream),
-    "numba": Guest("numba", _interface_read, _numba_empty, _numba_stream),
-    "jaxlib": Guest("jax", _jax_read, _jax_empty, lambda device: 0, waits=True),
-    "jax": Guest("jax", _jax_read, _jax_empty, lambda device: 0, waits=True),
+    "torch": Guest("torch", _torch_read, _torch_known, _torch_maker, _torch_address, _torch_stream),
+    "cupy": Guest("cupy", _interface_read, _interface_known, _cupy_maker, _interface_address, _cupy_stream),
+    "numba": Guest("numba", _interface_read, _interface_known, _numba_maker, _interface_address, _no_stream),
+    "jaxlib": _JAX,
+    "jax": _JAX,
 }

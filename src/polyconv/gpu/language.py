@@ -72,6 +72,8 @@ class Kernel(Emitter):
         Names of pointers to global memory.
     threads : int
         Of a block.
+    numbers : sequence of str
+        Names of 64-bit numbers, arguments behind the pointers.
     cluster : int
         Blocks, neighbours along x, that reach each other's shared memory.
     shared : int
@@ -80,10 +82,11 @@ class Kernel(Emitter):
         Blocks that one multiprocessor is to hold, which caps the registers of a thread.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], threads: int, *, cluster: int = 1, shared: int = 0,
-                 blocks: int = 1) -> None:  # fmt: skip
+    def __init__(self, name: str, arguments: Sequence[str], threads: int, *, numbers: Sequence[str] = (),
+                 cluster: int = 1, shared: int = 0, blocks: int = 1) -> None:  # fmt: skip
         super().__init__(fma=True)
         self.name, self.arguments, self.threads = name, tuple(arguments), threads
+        self.numbers = {one: Value(self, f"%{one}", I64) for one in numbers}
         self.cluster, self.shared, self.blocks = cluster, shared, blocks
         self._variables: list[str] = []
         self.thread = self._special("tid.x")
@@ -322,7 +325,8 @@ class Kernel(Emitter):
 
     def text(self) -> str:
         """The kernel as LLVM's text form."""
-        arguments = ", ".join(f"{_GLOBAL} noalias %{name}" for name in self.arguments)
+        pointers = [f"{_GLOBAL} noalias %{name}" for name in self.arguments]
+        arguments = ", ".join([*pointers, *(f"i64 %{name}" for name in self.numbers)])
         cluster = f' "nvvm.cluster_dim"="{self.cluster},1,1"' if self.cluster > 1 else ""
         return "\n".join([
             f'target triple = "{TRIPLE}"',

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError, DtypeError, Unsupported
 from polyconv.gpu.code import Launchable, function
 from polyconv.gpu.device import device
-from polyconv.gpu.driver import Function, driver
+from polyconv.gpu.driver import Launch, driver
 from polyconv.gpu.forms import Form, Job
 from polyconv.gpu.geometry import Lie
 from polyconv.gpu.guests import DeviceArray, Guest, device_of, guest_of, read, where
@@ -31,29 +31,42 @@ from polyconv.problem.problem import Problem
 __all__ = ["DeviceLayer", "compute", "lie_of"]
 
 _MOST_CALLS = 32
+_ABSENT = 0, None
+"""Address and key of an operand that was not given."""
 _TIMED_SECONDS = 2e-3
 """For about so long each form runs that is timed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """Code with the names of what it takes."""
-
-    code: Function
-    grid: tuple[int, int, int]
-    roles: tuple[Any, ...]
+_X, _Y, _R, _MOVED = range(4)
+"""What changes from call to call: addresses of input, result, residual and of the input's copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Launches for operands that lie in one way."""
+    """Launches for operands that lie in one way.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the result.
+    moved : callable or None
+        Makes memory for the input's copy.
+    spans : tuple
+        Bytes before and behind the address of input, result and residual.
+    is_alike : bool
+        Whether result and residual lie alike, so that they may be the same memory.
+    keep : tuple
+        Packed weights and bias.
+    """
 
     problem: Problem
-    shape: tuple[int, ...]
-    form: Form | None
-    launches: tuple[_Launch, ...] = ()
-    weights: tuple[move.Arrange, ...] = ()
-    bias: move.Arrange | None = None
+    form: Form
+    make: Callable[[], Any]
+    moved: Callable[[], Any] | None
+    launches: tuple[Launch, ...]
+    spans: tuple[tuple[int, int] | None, ...]
+    is_alike: bool
+    keep: tuple[DeviceArray, ...]
 
 
 def lie_of(a: DeviceArray, p: Problem, *, is_input: bool) -> Lie:
@@ -99,6 +112,7 @@ class DeviceLayer:
         of_w, of_b = read(w, "w"), None if bias is None else read(bias, "b")
         self._of_w = _copied(of_w) if own else of_w
         self._of_b = _copied(of_b) if own and of_b is not None else of_b
+        self._span_w = self._of_w.span
         self._lock = threading.RLock()
         self._calls: OrderedDict[Any, _Call] = OrderedDict()
         self._packed: dict[tuple[move.Arrange, bool], DeviceArray] = {}
@@ -122,31 +136,52 @@ class DeviceLayer:
     def algorithms(self) -> dict[tuple[int, ...], str]:
         """Input shapes of recent calls, the last one last, and the algorithm that computed each."""
         with self._lock:
-            return {key[0][0]: call.form.algorithm for key, call in self._calls.items() if call.form is not None}
+            return {tuple(int(e or 0) for e in c.problem.x_shape): c.form.algorithm for c in self._calls.values()}
 
     def __call__(self, x: Any, *, residual: Any = None, out: Any = None) -> Any:
         """Convolve; see ``polyconv.conv``."""
         guest = guest_of(x)
+        of_x = guest.known(x)
+        of_r = _ABSENT if residual is None else guest.known(residual)
+        of_y = _ABSENT if out is None else guest.known(out)
+        if of_x is None or of_r is None or of_y is None:
+            return self._first(guest, x, residual, out, None)
+        key = of_x[1], of_r[1], of_y[1]
+        call = self._calls.get(key)
+        if call is None or (out is not None and not self._is_clear(call, of_x[0], of_y[0], of_r[0])):
+            return self._first(guest, x, residual, out, key)
+        if out is None:
+            out = call.make()
+            self._start(call, guest, of_x[0], guest.address(out), of_r[0])
+        else:
+            self._start(call, guest, of_x[0], of_y[0], of_r[0])
+        return out
+
+    def _first(self, guest: Guest, x: Any, residual: Any, out: Any, key: Any) -> Any:
+        """A call whose operands have not been seen to lie so; it is remembered under a key."""
         a = guest.read(x, "x")
         beside = None if residual is None else _operand(residual, "residual")
-        target = None if out is None else _operand(out, "out")
-        key = _lies(a), None if beside is None else _lies(beside), None if target is None else _lies(target)
-        call = self._calls.get(key)
-        p = self._problem(a, beside) if call is None else call.problem
-        shape = tuple(int(e or 0) for e in p.y_shape) if call is None else call.shape
-        if target is None:
-            out = guest.empty(a.device, shape, p.y_dtype, _order(a, p))
+        p = self._problem(a, beside)
+        shape = tuple(int(e or 0) for e in p.y_shape)
+        make = guest.maker(a.device, shape, p.y_dtype, _order(a, p))
+        if out is None:
+            out = make()
             target = guest.read(out, "out")
         else:
+            target = _operand(out, "out")
             self._check_out(target, shape, p, a, beside)
-        if call is None:
-            call = self._planned(p, shape, a, target, beside)
+        if 0 in shape:
+            return out
+        job = self.job(p, a, target, beside)
+        stream = guest.stream(a.device)
+        is_kept = self._own and not driver().is_capturing(stream)
+        call = self._call_of(job, self._chosen(job), guest, stream, make, (a, target, beside))
+        if is_kept and key is not None:
             with self._lock:
                 self._calls[key] = call
                 if len(self._calls) > _MOST_CALLS:
                     self._calls.popitem(last=False)
-        if call.form is not None:
-            self._run(call, guest, a, target, beside)
+        self._start(call, guest, a.address, target.address, beside.address if beside else 0)
         return out
 
     # -- checking ----------------------------------------------------------------------------------
@@ -234,65 +269,72 @@ class DeviceLayer:
         rng = np.random.default_rng(0)
         shape = tuple(int(e or 0) for e in p.x_shape)
         values = rng.integers(0, 100, shape) if not p.x_dtype.is_float else rng.standard_normal(shape, np.float32)
-        x = of.read(of.empty(number, shape, p.x_dtype, None), "x")
+        x, y = of.empty(number, shape, p.x_dtype), of.empty(number, tuple(int(e or 0) for e in p.y_shape), p.y_dtype)
         driver().enter(number)
         driver().upload(x.address, values.astype(p.x_dtype.numpy).tobytes())
-        y = of.read(of.empty(number, tuple(int(e or 0) for e in p.y_shape), p.y_dtype, None), "y")
-        call, stream = self._call_of(job, form), of.stream(number)
+        stream = of.stream(number)
         beside = y if job.residual is not None else None
-        self._run(call, of, x, y, beside)
+        call = self._call_of(job, form, of, stream, lambda: y.holder, (x, y, beside))
+        places = x.address, y.address, y.address if beside else 0
+        self._start(call, of, *places)
         turns = max(3, min(200, int(_TIMED_SECONDS / form.seconds)))
         first, last = driver().event(), driver().event()
         first.record(stream)
         for _ in range(turns):
-            self._run(call, of, x, y, beside)
+            self._start(call, of, *places)
         last.record(stream)
         return last.seconds_since(first) / turns
 
-    def _planned(self, p: Problem, shape: tuple[int, ...], a: DeviceArray, target: DeviceArray,
-                 beside: DeviceArray | None) -> _Call:  # fmt: skip
-        if 0 in shape:
-            return _Call(p, shape, None)
-        job = self.job(p, a, target, beside)
-        return self._call_of(job, self._chosen(job))
+    # -- running -----------------------------------------------------------------------------------
 
-    def _call_of(self, job: Job, form: Form) -> _Call:
+    def _call_of(self, job: Job, form: Form, guest: Guest, stream: int, make: Callable[[], Any],
+                 operands: tuple[DeviceArray, DeviceArray, DeviceArray | None]) -> _Call:  # fmt: skip
+        """Code loaded, weights packed on a stream, launches ready."""
         p, number = job.problem, self._of_w.device
-        launches = []
-        if form.moved is not None:
-            launches.append(_launch(form.moved, number, {"source": "x", "target": "moved"}))
-        names: dict[str, Any] = {"x": "moved" if form.moved is not None else "x", "b": "b", "r": "r", "y": "y"}
-        launches += [
-            _launch(step.kernel, number, {**names, "w": step.weights}) for step in form.steps if step.kernel.grid[0]
-        ]
-        bias = None
+        keep: list[DeviceArray] = []
+        packed: dict[move.Arrange, int] = {}
+        for wanted in dict.fromkeys(step.weights for step in form.steps if step.weights.size):
+            keep.append(self._made(wanted, guest, stream, is_bias=False))
+            packed[wanted] = keep[-1].address
+        fixed: dict[str, int] = {}
         if self._of_b is not None:
             axis = move.Axis(p.m, self._of_b.strides[0], p.m)
             bias = move.Arrange((axis,), self._of_b.dtype.name, sum_type(form.steps[0].kernel.g))
-        weights = tuple(dict.fromkeys(step.weights for step in form.steps if step.weights.size))
-        return _Call(p, tuple(int(e or 0) for e in p.y_shape), form, tuple(launches), weights, bias)
+            keep.append(self._made(bias, guest, stream, is_bias=True))
+            fixed["b"] = keep[-1].address
+        launches, moved = [], None
+        if form.moved is not None:
+            moved = guest.maker(number, (form.moved.bytes,), DTYPES["u8"], None)
+            launches.append(_launch(form.moved, number, {"source": _X, "target": _MOVED}, {}))
+        changing = {"x": _X if moved is None else _MOVED, "y": _Y, "r": _R}
+        launches += [
+            _launch(step.kernel, number, changing, {**fixed, "w": packed.get(step.weights, 0)})
+            for step in form.steps if step.kernel.grid[0]
+        ]  # fmt: skip
+        spans = tuple(None if a is None else (a.span[0] - a.address, a.span[1] - a.address) for a in operands)
+        is_alike = operands[2] is not None and operands[2].strides == operands[1].strides
+        return _Call(p, form, make, moved, tuple(launches), spans, is_alike, tuple(keep))
 
-    # -- running -----------------------------------------------------------------------------------
+    def _is_clear(self, call: _Call, x: int, y: int, residual: int) -> bool:
+        """Whether the result's memory is surely no operand's, but for the residual's own."""
+        of_x, of_y, of_r = call.spans
+        assert of_x is not None
+        assert of_y is not None
+        low, high = y + of_y[0], y + of_y[1]
+        others = [(x + of_x[0], x + of_x[1]), self._span_w]
+        if self._of_b is not None:
+            others.append(self._of_b.span)
+        if of_r is not None and not (residual == y and call.is_alike):
+            others.append((residual + of_r[0], residual + of_r[1]))
+        return all(end <= low or high <= start for start, end in others)
 
-    def _run(self, call: _Call, guest: Guest, a: DeviceArray, target: DeviceArray, beside: DeviceArray | None) -> None:
-        number, stream = a.device, guest.stream(a.device)
-        places: dict[Any, int] = {"x": a.address, "y": target.address, "r": beside.address if beside else 0}
-        kept = []
-        for wanted in call.weights:
-            packed = self._made(wanted, guest, stream, is_bias=False)
-            places[wanted] = packed.address
-            kept.append(packed)
-        if call.bias is not None:
-            packed = self._made(call.bias, guest, stream, is_bias=True)
-            places["b"] = packed.address
-            kept.append(packed)
-        if call.form is not None and call.form.moved is not None:
-            scratch = guest.read(guest.empty(number, (call.form.moved.bytes,), DTYPES["u8"], None), "workspace")
-            places["moved"] = scratch.address
-            kept.append(scratch)
-        start = driver().launch
+    def _start(self, call: _Call, guest: Guest, x: int, y: int, residual: int) -> None:
+        """Launch."""
+        stream = guest.stream(self._of_w.device)
+        moved = None if call.moved is None else call.moved()  # its memory is the stream's until this is done
+        given = x, y, residual, 0 if moved is None else guest.address(moved)
         for launch in call.launches:
-            start(launch.code, launch.grid, [places.get(role, 0) for role in launch.roles], stream, number)
+            launch(given, stream)
         if guest.waits:
             driver().synchronize(stream)
 
@@ -304,7 +346,8 @@ class DeviceLayer:
             return found
         source = self._of_b if is_bias else self._of_w
         assert source is not None
-        made = _arranged(wanted, source, guest, stream)
+        made = guest.empty(source.device, (max(1, wanted.bytes),), DTYPES["u8"])
+        _arrange(wanted, source, made, stream)
         if self._own and not driver().is_capturing(stream):
             driver().synchronize(stream)  # once: later calls may come on other streams
             self._packed[key] = made
@@ -319,30 +362,28 @@ def compute(problem: Problem, x: Any, w: Any, bias: Any = None, residual: Any = 
     return layer(x, residual=residual, out=out)
 
 
-def _launch(spec: Launchable, number: int, roles: dict[str, Any]) -> _Launch:
-    return _Launch(function(spec, number), spec.grid, tuple(roles[name] for name in spec.arguments))
+def _launch(spec: Launchable, number: int, changing: Mapping[str, int], fixed: Mapping[str, int]) -> Launch:
+    """A kernel's launch; of its arguments some change from call to call."""
+    addresses = [fixed.get(name, 0) for name in spec.arguments]
+    slots = tuple((slot, changing[name]) for slot, name in enumerate(spec.arguments) if name in changing)
+    numbers = [value % (1 << 64) for value in spec.numbers.values()]
+    return Launch(driver(), function(spec, number), spec.grid, [*addresses, *numbers], slots, number)
 
 
-def _arranged(wanted: move.Arrange, source: DeviceArray, guest: Guest, stream: int) -> DeviceArray:
-    """A source as wanted, made on a stream."""
-    made = guest.read(guest.empty(source.device, (max(1, wanted.bytes),), DTYPES["u8"], None), "packed weights")
-    launch = _launch(wanted, source.device, {"source": "source", "target": "target"})
-    driver().launch(launch.code, launch.grid, [source.address, made.address], stream, source.device)
-    return made
+def _arrange(wanted: move.Arrange, source: DeviceArray, target: DeviceArray, stream: int) -> None:
+    fixed = {"source": source.address, "target": target.address}
+    _launch(wanted, source.device, {}, fixed)((), stream)
 
 
 def _copied(source: DeviceArray) -> DeviceArray:
     """A copy without gaps, made before this returns."""
     guest = guest_of(source.holder)
-    copy = guest.read(guest.empty(source.device, source.shape, source.dtype, None), "copy")
-    if 0 in source.shape:
-        return copy
-    axes = tuple(move.Axis(extent, step, extent) for extent, step in zip(source.shape, source.strides, strict=True))
-    wanted = move.Arrange(axes, source.dtype.name, source.dtype.name)
-    launch = _launch(wanted, source.device, {"source": "source", "target": "target"})
-    stream = guest.stream(source.device)
-    driver().launch(launch.code, launch.grid, [source.address, copy.address], stream, source.device)
-    driver().synchronize(stream)
+    copy = guest.empty(source.device, source.shape, source.dtype)
+    if 0 not in source.shape:
+        axes = tuple(move.Axis(extent, step, extent) for extent, step in zip(source.shape, source.strides, strict=True))
+        stream = guest.stream(source.device)
+        _arrange(move.Arrange(axes, source.dtype.name, source.dtype.name), source, copy, stream)
+        driver().synchronize(stream)
     return copy
 
 
@@ -350,10 +391,6 @@ def _operand(value: Any, name: str) -> DeviceArray:
     if device_of(value) is None:
         raise ArgumentError(f"{name} lies in the CPU's memory, x on a GPU; copy one of them, so that they lie together")
     return read(value, name)
-
-
-def _lies(a: DeviceArray) -> tuple[Any, ...]:
-    return a.shape, a.strides, a.align, a.dtype.name, a.device
 
 
 def _devices(name: str, one: int, other_name: str, other: int) -> str:

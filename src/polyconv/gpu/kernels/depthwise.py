@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -84,6 +84,7 @@ class Depthwise:
 
     shared: ClassVar[int] = 0
     cluster: ClassVar[int] = 1
+    numbers: ClassVar[Mapping[str, int]] = {}
 
     @property
     def arguments(self) -> tuple[str, ...]:

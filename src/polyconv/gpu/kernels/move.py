@@ -2,7 +2,8 @@
 
 ``Arrange`` writes its result in order, each element from wherever it lies: for weights, and inputs whose channels lie
 together.  ``Turn`` reads runs of pixels and writes runs of channels, through a tile of shared memory: for planes.
-Both convert, and fill with zeros what the source does not have.
+Both convert, and fill with zeros what the source does not have.  Extents and steps are told to a launch, so that a new
+layer needs no new code for them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import ClassVar
 
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.gpu.kernels.finish import ELEMENTS
-from polyconv.gpu.language import F32, I32, I64, Kernel, Pointer, Type, Value, both
+from polyconv.gpu.language import F32, I32, I64, Kernel, Pointer, Type, Value
 
 __all__ = ["Arrange", "Axis", "Turn", "converted", "widened"]
 
@@ -32,6 +33,8 @@ class Axis:
 @dataclass(frozen=True, slots=True)
 class Arrange:
     """Elements of a source in the order of a result, without gaps.
+
+    The code depends on types and the number of axes alone: extents and steps are told to a launch.
 
     Parameters
     ----------
@@ -55,9 +58,20 @@ class Arrange:
     cluster: ClassVar[int] = 1
 
     @property
+    def told(self) -> tuple[Axis, ...]:
+        """Axes that kernels are told of: those of extent 1 say nothing."""
+        return tuple(axis for axis in self.axes if axis.extent != 1)
+
+    @property
+    def index(self) -> Type:
+        """Type in which elements are counted."""
+        return I32 if self.size < 1 << 31 else I64
+
+    @property
     def name(self) -> str:
         """All that shapes the code."""
-        return f"arrange {self}"
+        halves = " in halves" if self.halves else ""
+        return f"arrange {self.source} as {self.target}{halves}, {len(self.told)} axes, counted in {self.index}"
 
     @property
     def size(self) -> int:
@@ -79,26 +93,37 @@ class Arrange:
         """Names of the pointers it takes."""
         return "source", "target"
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """What a launch is told."""
+        told = {"size": self.size, "first": self.first}
+        for i, axis in enumerate(self.told):
+            told |= {f"extent{i}": axis.extent, f"step{i}": axis.step, f"held{i}": axis.held}
+        return told
+
     def kernel(self) -> Kernel:
         """The kernel."""
-        k = Kernel("arrange", self.arguments, _THREADS)
-        index = k.cast("zext", k.block[0], I64) * _THREADS + k.cast("zext", k.thread, I64)
-        with k.only(index < self.size if self.size % _THREADS else None):
-            rest, at, held = index, k.value(self.first, I64), None
-            for axis in reversed(self.axes):
-                if axis.extent == 1:
-                    continue
-                here, rest = rest % axis.extent, rest // axis.extent
-                at = at + here * axis.step
-                if axis.held < axis.extent:
-                    held = both(held, here < axis.held)
+        k = Kernel("arrange", self.arguments, _THREADS, numbers=tuple(self.numbers))
+        wide = self.index
+
+        def counted(name: str) -> Value:
+            return k.numbers[name] if wide == I64 else k.cast("trunc", k.numbers[name], I32)
+
+        block, thread = (v if wide == I32 else k.cast("zext", v, I64) for v in (k.block[0], k.thread))
+        index = block * _THREADS + thread
+        with k.when(index.below(counted("size"))):
+            rest, at = index, k.numbers["first"]
+            held = index.equals(index)
+            for i in reversed(range(len(self.told))):
+                here, rest = rest % counted(f"extent{i}"), rest // counted(f"extent{i}")
+                held = held & here.below(counted(f"held{i}"))
+                at = at + (here if wide == I64 else k.cast("zext", here, I64)) * k.numbers[f"step{i}"]
             source, target = DTYPES[self.source], DTYPES[self.target]
-            place = at if held is None else k.select(held, at, self.first)
+            place = k.select(held, at, k.numbers["first"])
             value = k.load(ELEMENTS[source.name], Pointer("source", place * source.itemsize))
-            value = converted(k, value, source, target)
-            if held is not None:
-                value = k.select(held, value, 0)
-            self._store(k, value, Pointer("target", index * target.itemsize))
+            value = k.select(held, converted(k, value, source, target), 0)
+            whole = index if wide == I64 else k.cast("zext", index, I64)
+            self._store(k, value, Pointer("target", whole * target.itemsize))
         return k
 
     def _store(self, k: Kernel, value: Value, place: Pointer) -> None:
@@ -110,7 +135,7 @@ class Arrange:
         finite = (value - value).equals(0.0) & (high - high).equals(0.0)  # what rounds up to Inf is kept whole
         low = value - high
         k.store(k.select(finite, high, value), place)
-        k.store(k.select(finite, low, 0.0), place + 4 * self.size)
+        k.store(k.select(finite, low, 0.0), place + k.numbers["size"] * 4)
 
 
 _SIDE = 32
@@ -150,7 +175,18 @@ class Turn:
     @property
     def name(self) -> str:
         """All that shapes the code."""
-        return f"turn {self}"
+        return f"turn {self.source} as {self.target}, {len(self.extents)} axes"
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """What a launch is told."""
+        told = {
+            "pixels": self.pixels, "channels": self.groups * self.padded, "c": self.c, "padded": self.padded,
+            "batch": self.batch, "channel": self.channel,
+        }  # fmt: skip
+        for i, (extent, step) in enumerate(zip(self.extents, self.spatial, strict=True)):
+            told |= {f"extent{i}": extent, f"step{i}": step}
+        return told
 
     @property
     def shared(self) -> int:
@@ -186,21 +222,22 @@ class Turn:
         source, target = DTYPES[self.source], DTYPES[self.target]
         kept = _kept(target)
         pitch = _pitch(target)
-        k = Kernel("turn", self.arguments, _THREADS, shared=self.shared)
+        k = Kernel("turn", self.arguments, _THREADS, numbers=tuple(self.numbers), shared=self.shared)
+        pixels, channels, c_held, padded = (
+            k.cast("trunc", k.numbers[name], I32) for name in ("pixels", "channels", "c", "padded")
+        )
         lane, row = k.thread % _SIDE, k.thread // _SIDE
-        across, down = self._tiles
+        across, down = ((extent + (_SIDE - 1)) // _SIDE for extent in (pixels, channels))
         of_pixels, rest = k.block[0] % across, k.block[0] // across
         of_channels, image = rest % down, rest // down
         rows = _THREADS // _SIDE
         for turn in range(_SIDE // rows):
             held = row + turn * rows
             pixel, channel = of_pixels * _SIDE + lane, of_channels * _SIDE + held
-            inside = (pixel < self.pixels) & (channel < self.groups * self.padded)
-            group, c = channel // self.padded, channel % self.padded
-            real = both(inside, c < self.c) if self.padded > self.c else inside
+            group, c = channel // padded, channel % padded
             value = k.variable(0, kept)
-            with k.only(real):
-                at = self._in_source(k, image, pixel, group * self.c + c)
+            with k.when(pixel.below(pixels) & channel.below(channels) & c.below(c_held)):
+                at = self._in_source(k, image, pixel, group * c_held + c)
                 loaded = k.load(ELEMENTS[source.name], Pointer("source", at * source.itemsize))
                 value.set(_as_kept(k, converted(k, loaded, source, target), target))
             k.store_shared(k.base + held * pitch + lane * kept.bytes, [value.get()])
@@ -208,19 +245,20 @@ class Turn:
         for turn in range(_SIDE // rows):
             held = row + turn * rows
             pixel, channel = of_pixels * _SIDE + held, of_channels * _SIDE + lane
-            with k.when((pixel < self.pixels) & (channel < self.groups * self.padded)):
+            with k.when(pixel.below(pixels) & channel.below(channels)):
                 (value_there,) = k.load_shared(k.base + lane * pitch + held * kept.bytes, 0, 1, kept)
-                at = k.cast("zext", image, I64) * self.pixels + k.cast("zext", pixel, I64)
-                at = at * (self.groups * self.padded) + k.cast("zext", channel, I64)
+                at = k.cast("zext", image, I64) * k.numbers["pixels"] + k.cast("zext", pixel, I64)
+                at = at * k.numbers["channels"] + k.cast("zext", channel, I64)
                 k.store(_from_kept(k, value_there, target), Pointer("target", at * target.itemsize))
         return k
 
     def _in_source(self, k: Kernel, image: Value, pixel: Value, channel: Value) -> Value:
-        at = k.cast("zext", image, I64) * self.batch + k.cast("zext", channel, I64) * self.channel
+        at = k.cast("zext", image, I64) * k.numbers["batch"] + k.cast("zext", channel, I64) * k.numbers["channel"]
         rest = pixel
-        for extent, step in zip(reversed(self.extents), reversed(self.spatial), strict=True):
-            at = at + k.cast("zext", rest % extent, I64) * step
-            rest = rest // extent
+        for i in reversed(range(len(self.extents))):
+            extent = k.cast("trunc", k.numbers[f"extent{i}"], I32)
+            at = at + k.cast("zext", rest % extent if i else rest, I64) * k.numbers[f"step{i}"]
+            rest = rest // extent if i else rest
         return at
 
 

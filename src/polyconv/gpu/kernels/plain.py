@@ -6,6 +6,7 @@ Weights lie as [group][tap][input channel][output channel].
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar
@@ -44,6 +45,7 @@ class Plain:
 
     shared: ClassVar[int] = 0
     cluster: ClassVar[int] = 1
+    numbers: ClassVar[Mapping[str, int]] = {}
     threads: ClassVar[int] = _THREADS
 
     @property
