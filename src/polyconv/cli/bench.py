@@ -17,7 +17,7 @@ from polyconv.benchmark import compare, record, sets
 from polyconv.benchmark.record import Document, Row
 from polyconv.benchmark.run import Options, resumed, run
 from polyconv.benchmark.summary import published
-from polyconv.cli import bench_tables, info, pictures, render, smoke
+from polyconv.cli import bench_tables, gpu, info, pictures, render, smoke
 from polyconv.cli.interrupts import kept_when_interrupted
 from polyconv.cli.options import Accuracy, AsJson, Dim, Files, Semantics, usage
 from polyconv.cli.targets import Level, Match, Sets, Targets, cases_of
@@ -57,6 +57,15 @@ Problems = Annotated[int, typer.Option("--problems", min=1, help="With --smoke: 
 Algorithm = Annotated[str, typer.Option("--algorithm", help="With --smoke: algorithm whose floor is measured.")]
 
 
+OnDevice = Annotated[
+    str | None, typer.Option("--device", metavar="cuda[:N]", help="Instead: on this GPU, against cuDNN.")
+]
+Kinds = Annotated[
+    str, typer.Option("--kinds", metavar="KIND,...", help="With --device: f32, strict, tf32, f16, bf16.")
+]
+Forms = Annotated[int, typer.Option("--forms", min=1, help="With --device: so many forms of each layer.")]
+
+
 def command(
     targets: Targets = None,
     set_: Sets = None,
@@ -82,8 +91,11 @@ def command(
     ndimage: Ndimage = False,
     problems: Problems = 300,
     algorithm: Algorithm = "generic",
+    device: OnDevice = None,
+    kinds: Kinds = "f32,tf32,f16",
+    forms: Forms = 1,
 ) -> None:
-    """Measure convolutions against PyTorch, ONNX Runtime and OpenVINO."""
+    """Measure convolutions against PyTorch, ONNX Runtime and OpenVINO; on a GPU against cuDNN."""
     if smoke_:
         smoke.show(problems, seed, algorithm, as_json=as_json)
         return
@@ -98,6 +110,9 @@ def command(
             "name what to measure: problems, files of problems, models, --set NAME, --ndimage or --smoke"
         )
     cases = usage(sets.select, cases_of(targets or (), set_ or (), inputs, dim, semantics, seed), match)
+    if device is not None:
+        gpu.bench(device, cases, gpu.kinds_of(kinds), forms, rounds, as_json=as_json, file=save)
+        return
     names = None if peers is None else tuple(word.strip() for word in peers.split(",") if word.strip())
     options = Options(threads, resolve("accuracy", accuracy), target, names, seconds, rounds, seed)
     earlier = usage(resumed, record.load(save), options) if resume and save is not None and save.exists() else None

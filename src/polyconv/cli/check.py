@@ -16,7 +16,7 @@ import numpy as np
 import typer
 
 from polyconv.algorithms.table import ALGORITHMS
-from polyconv.cli import render
+from polyconv.cli import gpu, render
 from polyconv.cli.options import AsJson
 from polyconv.conformance.operands import operands
 from polyconv.errors import Error
@@ -88,6 +88,9 @@ def command(
         str | None,
         typer.Option("--target", metavar="LEVEL", help="Fuzz kernels for avx512, avx2, baseline or neon."),
     ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="cuda[:N]", help="Compute on this GPU, in forms drawn by chance.")
+    ] = None,
     every_algorithm: Annotated[
         bool,
         typer.Option("--every-algorithm", help="With --fuzz: each problem by every algorithm that takes it."),
@@ -104,6 +107,12 @@ def command(
         "--resume": resume, "--peers": peers, "--algorithm": algorithm, "--target": target,
         "--every-algorithm": every_algorithm or None,
     }  # fmt: skip
+    if device is not None:
+        if conformance or faults or any(value is not None for value in given.values()):
+            raise typer.BadParameter("--device goes with --fuzz N and --seed alone")
+        if not gpu.check(device, fuzz or gpu.FEW, seed, as_json=as_json):
+            raise typer.Exit(4)
+        return
     if fuzz is None and (named := [name for name, value in given.items() if value is not None]):
         raise typer.BadParameter(f"{' and '.join(named)} belong to --fuzz N")
     if every_algorithm and (peers or algorithm is not None):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
+from polyconv.gpu.arrays import GpuArray
 
 __all__ = ["DeviceArray", "Guest", "device_of", "guest_of", "read", "stand_in", "where"]
 
@@ -105,6 +106,8 @@ def device_of(value: object) -> int | None:
     if kind.__module__ == "torch" or kind.__module__.startswith("torch."):
         device = getattr(value, "device", None)
         return device.index if device is not None and device.type == "cuda" else None
+    if kind is GpuArray:
+        return int(value.device)  # type: ignore[attr-defined]
     if not hasattr(value, "__cuda_array_interface__") and not hasattr(value, "__dlpack_device__"):
         return None
     try:
@@ -326,12 +329,33 @@ def _no_stream(device: int) -> int:
     return 0
 
 
+# -- polyconv's own --------------------------------------------------------------------------------
+
+
+def _own_read(value: Any, name: str) -> DeviceArray:
+    return DeviceArray(value.address, value.shape, value.strides, value.kind, value.device, value)
+
+
+def _own_known(value: Any) -> tuple[int, Any] | None:
+    address = value.address
+    return address, (value.shape, value.strides, value.kind.name, value.device, address & 15)
+
+
+def _own_maker(device: int, shape: tuple[int, ...], dtype: Dtype, order: Sequence[int] | None) -> Callable[[], Any]:
+    return partial(GpuArray, shape, dtype, device, strides=_steps(shape, order))
+
+
+def _own_address(value: Any) -> int:
+    return int(value.address)
+
+
 _JAX = Guest("jax", _jax_read, _jax_known, _jax_maker, _jax_address, _no_stream, waits=True)
 
 _GUESTS: dict[str, Guest] = {
     "torch": Guest("torch", _torch_read, _torch_known, _torch_maker, _torch_address, _torch_stream),
     "cupy": Guest("cupy", _interface_read, _interface_known, _cupy_maker, _interface_address, _cupy_stream),
     "numba": Guest("numba", _interface_read, _interface_known, _numba_maker, _interface_address, _no_stream),
+    "polyconv": Guest("polyconv", _own_read, _own_known, _own_maker, _own_address, _no_stream),
     "jaxlib": _JAX,
     "jax": _JAX,
 }

@@ -12,7 +12,7 @@ from polyconv.gpu.geometry import Lie, packed
 from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.problem.problem import Problem
 
-__all__ = ["choose", "described", "lies_of", "measured"]
+__all__ = ["LOSSES", "choose", "described", "lies_of", "measured"]
 
 _MEASURED = 6
 """Forms that are timed, those predicted fastest; with so many the best of all is missed by 4 % (gpu.md)."""
@@ -56,7 +56,7 @@ def lies_of(p: Problem) -> tuple[Lie, Lie, tuple[int, ...]]:
     return replace(x, c=1) if p.c == 1 else x, lie(p.m, tuple(e or 0 for e in p.out)), w
 
 
-_EXTRA = {"x3": 2.0**-20, "tf32": 2.0**-9}
+LOSSES = {"x3": 2.0**-20, "tf32": 2.0**-9}
 """What products lose beyond the rounding of their sum."""
 
 
@@ -73,7 +73,7 @@ def described(job: Job, form: Form, seconds: Mapping[str, float] | None = None, 
     everything = sorted(forms(job), key=lambda one: one.seconds)
     terms = (p.c // max(1, p.groups)) * math.prod(p.k)
     accumulator = 2.0**-52 if p.x == "f64" else 2.0**-23
-    extra = next((loss for name, loss in _EXTRA.items() if f" {name} " in f"{form.arithmetic} "), 0.0)
+    extra = next((loss for name, loss in LOSSES.items() if f" {name} " in f"{form.arithmetic} "), 0.0)
     bound = (terms + 4) * accumulator + extra if p.y_dtype.is_float else 0.0
 
 
