@@ -1,0 +1,14 @@
+"""A GPU on the CPU: executes PTX text with NumPy and reports what the text does wrong.
+
+For tests on machines without a GPU.  `launch` takes the PTX that LLVM emitted and NumPy arrays; it checks what a GPU
+does not: bounds, races, missing waits and fences, deadlocks.
+"""
+
+from __future__ import annotations
+
+from .faults import AsyncFault, Deadlock, Fault, MemoryFault, Race
+from .machine import launch
+from .parser import parse
+from .tensor_map import TensorMap
+
+__all__ = ["AsyncFault", "Deadlock", "Fault", "MemoryFault", "Race", "TensorMap", "launch", "parse"]
