@@ -171,11 +171,12 @@ class MBarriers:
         self._machine = machine
         self._at = dict[int, _MBarrier]()
 
-    def _get(self, lane: int, offset: int) -> _MBarrier:
+    def _get(self, lanes: Array, offset: int) -> _MBarrier:
+        """The barrier there, which these threads know to be initialised."""
         if offset not in self._at:
-            raise Fault("this address holds no mbarrier", lane)
+            raise Fault("this address holds no mbarrier", int(lanes[0]))
         shared = self._machine.shared
-        shared.check_read(np.array([lane]), shared.units(np.array([offset]), 8))
+        shared.check_read(lanes, shared.units(np.full(len(lanes), offset), 8))
         return self._at[offset]
 
     def init(self, lane: int, offset: int, count: int) -> None:
@@ -190,7 +191,7 @@ class MBarriers:
 
     def remove(self, lane: int, offset: int) -> None:
         """``inval``: the place is memory again."""
-        self._get(lane, offset)
+        self._get(np.array([lane]), offset)
         del self._at[offset]
 
     def fence(self, lanes: Array) -> None:
@@ -201,7 +202,7 @@ class MBarriers:
 
     def arrive(self, lane: int, offset: int, count: int, bytes_: int) -> None:
         """A thread arrives, perhaps announcing bytes that copies will bring."""
-        barrier = self._get(lane, offset)
+        barrier = self._get(np.array([lane]), offset)
         barrier.bytes += bytes_
         if count > barrier.missing:
             raise Fault(f"one arrival more than the {barrier.expected} of the mbarrier", lane)
@@ -213,7 +214,7 @@ class MBarriers:
 
     def copy(self, lane: Array, offset: Array, copy: BulkCopy) -> None:
         """A bulk copy that this barrier counts."""
-        barrier = self._get(int(lane[0]), int(offset[0]))
+        barrier = self._get(lane, int(offset[0]))
         if not barrier.fenced:
             raise AsyncFault("the copy engine uses an mbarrier without fence.mbarrier_init or fence.proxy.async after "
                              "its init", int(lane[0]))  # fmt: skip
@@ -225,7 +226,7 @@ class MBarriers:
         held = list[Array]()
         for offset in np.unique(offsets):
             who = lanes[offsets == offset]
-            barrier = self._get(int(who[0]), int(offset))
+            barrier = self._get(who, int(offset))
             wanted = parity[offsets == offset]
             for p in np.unique(wanted):
                 those = who[wanted == p]

@@ -65,7 +65,7 @@ class Global:
         self._bytes = np.zeros(at + 32, np.uint8)
         self._views = {size: self._bytes.view(dtype) for size, dtype in _UNSIGNED.items()}
         self._writer = np.zeros(at, np.int32)
-        self._starts = np.array([r.start for r in self.regions] or [at])
+        self._borders = np.array([r.start - GUARD // 2 for r in self.regions] or [at])
         for region in self.regions:
             self._bytes[region.start : region.start + region.size] = np.frombuffer(region.array.tobytes(), np.uint8)
 
@@ -83,7 +83,10 @@ class Global:
     def _locate(self, lanes: Array, addresses: Array, size: int, align: int) -> tuple[Array, list[Region]]:
         """Offsets into the bytes, and the arrays they touch."""
         at = addresses.astype(np.int64) - GLOBAL_BASE
-        which = np.searchsorted(self._starts, at, side="right") - 1
+        if (at % align).any():
+            k = int(np.flatnonzero(at % align)[0])
+            raise MemoryFault(f"{size} bytes at {addresses[k]:#x}, which is no multiple of {align}", int(lanes[k]))
+        which = np.searchsorted(self._borders, at, side="right") - 1
         met = np.unique(which)
         for i in met:
             here = which == i
@@ -94,9 +97,6 @@ class Global:
                 raise MemoryFault(
                     f"{size} bytes at {at[k] - region.start} of {region.name}, which has {region.size}", int(lanes[k])
                 )
-        if (at % align).any():
-            k = int(np.flatnonzero(at % align)[0])
-            raise MemoryFault(f"{size} bytes at {addresses[k]:#x}, which is no multiple of {align}", int(lanes[k]))
         return at, [self.regions[i] for i in met]
 
     def load(

@@ -144,7 +144,7 @@ class Registers:
                 return dtype.type(float(word))
         else:
             try:
-                bits = int(word, 0)
+                bits = int(word.rstrip("U"), 0)
             except ValueError:
                 raise NotImplementedError(f"operand {word}") from None
         if type_ == "pred":
