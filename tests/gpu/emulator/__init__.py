@@ -7,8 +7,8 @@ does not: bounds, races, missing waits and fences, deadlocks.
 from __future__ import annotations
 
 from .faults import AsyncFault, Deadlock, Fault, MemoryFault, Race
-from .machine import launch
+from .machine import At, launch
 from .parser import parse
 from .tensor_map import TensorMap
 
-__all__ = ["AsyncFault", "Deadlock", "Fault", "MemoryFault", "Race", "TensorMap", "launch", "parse"]
+__all__ = ["AsyncFault", "At", "Deadlock", "Fault", "MemoryFault", "Race", "TensorMap", "launch", "parse"]

@@ -26,7 +26,7 @@ from .registers import Active, Registers
 from .tensor_map import TensorMap
 from .warpgroup import WarpgroupProducts
 
-__all__ = ["Machine", "launch"]
+__all__ = ["At", "Machine", "launch"]
 
 Array = NDArray[Any]
 Run = Callable[[Active], None]
@@ -50,6 +50,14 @@ _WITHOUT_EFFECT = {"griddepcontrol", "setmaxnreg", "prefetch", "prefetchu", "dis
 
 _JUMPS = {"bra", "ret", "exit", "trap"}
 _TOGETHER = {"mma", "ldmatrix", "stmatrix", "shfl", "vote", "redux", "elect", "wgmma", "bar", "barrier"}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class At:
+    """A pointer into an array: so many bytes behind its start."""
+
+    array: Array
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,8 +392,8 @@ def launch(
         Its ``.entry``.
     grid, threads : int or up to three ints
     arguments : sequence
-        In the order of the kernel's parameters: C-contiguous arrays (a pointer, written in place), ints, floats, NumPy
-        scalars, or a `TensorMap`.
+        In the order of the kernel's parameters: C-contiguous arrays (a pointer, written in place), `At` for a pointer
+        into one, ints, floats, NumPy scalars, or a `TensorMap`.
     shared : int
         Bytes of dynamic shared memory.
     cluster : int
@@ -470,7 +478,7 @@ def _place(
     encoded = {i: np.full(128, 0xA5, np.uint8) for i, a in enumerate(arguments) if isinstance(a, TensorMap)}
     for i, argument in enumerate(arguments):
         label = f"argument {i} ({kernel.parameters[i].name})"
-        array = argument.array if isinstance(argument, TensorMap) else argument
+        array = argument.array if isinstance(argument, TensorMap | At) else argument
         keys.append(add(label, array, i not in unwritten) if isinstance(array, np.ndarray) else 0)
         if i in encoded:
             add(f"the tensor map of {label}", encoded[i], True)
@@ -487,8 +495,9 @@ def _place(
             place = memory.address(region[encoded[i].__array_interface__["data"][0]])
             maps[place] = maps[PARAMETER_BASE + parameter.offset] = (argument, region[keys[i]])
             raw = encoded[i].tobytes() if parameter.size == 128 else struct.pack("<Q", place)
-        elif isinstance(argument, np.ndarray):
-            raw = struct.pack("<Q", memory.address(region[keys[i]]))
+        elif isinstance(argument, np.ndarray | At):
+            offset = argument.offset if isinstance(argument, At) else 0
+            raw = struct.pack("<Q", memory.address(region[keys[i]]) + offset)
         else:
             raw = _scalar(argument, parameter.size)
         if len(raw) != parameter.size:
