@@ -16,14 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from polyconv.algorithms.program import Operand
 from polyconv.dtypes import Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
-from polyconv.problem.problem import Problem
+from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime.arrays import mark, place
 from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = [
-    "Lying", "check_weights", "check_writable", "deformation", "deformation_shapes", "fused", "operand", "result_of",
-    "same_memory", "span", "strides",
+    "Lying", "check_weights", "check_writable", "deformation", "deformation_shapes", "fused",
+    "narrow_and_light", "operand", "result_of", "same_memory", "span", "strides",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -74,6 +74,53 @@ def operand(value: ArrayLike, name: str, dtype: Dtype, shape: tuple[int | None, 
     if a.shape != shape:
         raise ArgumentError(f"{name} has shape {a.shape}, this convolution needs {shape}")
     return native_order(a, name)
+
+
+def narrow_and_light(p: Problem, w: Array | None = None, zx: Any = None, zw: Any = None) -> tuple[bool, bool]:
+    """What ``Situation`` says of weights of 8 bits; of weights or zero points not known yet the best is taken."""
+    if p.w_dtype.bits != 8:
+        return False, False
+    q = p.quantisation or Quantisation()
+    known_x, known_w = (
+        0 if given is None else given if not isinstance(given, str) else at_run_time
+        for given, at_run_time in ((q.zx, zx), (q.zw, zw))
+    )
+    if known_w is None:
+        return True, True
+    zero = np.asarray(known_w).astype(np.int16).reshape(-1)
+    if w is None:
+        least, most = p.w_dtype.limits
+        return bool(least - zero[0] >= -128 and most - zero[0] <= 127), True
+    if w.size == 0:
+        return True, True
+    if p.w == "i8" and not zero.any():
+        narrow = True
+    else:
+        axes = tuple(range(1, w.ndim)) if zero.size > 1 else None
+        low, high = w.min(axes).astype(np.int16) - zero, w.max(axes).astype(np.int16) - zero
+        narrow = bool((low >= -128).all() and (high <= 127).all())
+    return narrow, narrow and _heaviest(p, w, zero) * _farthest(p, known_x) < _LIGHT
+
+
+_LIGHT = 1 << 25
+
+
+def _farthest(p: Problem, zx: Any) -> int:
+    """The farthest that an input is from its zero point; of one that is not known yet, from the best."""
+    least, most = p.x_dtype.limits
+    at = (least + most + 1) // 2 if zx is None else int(np.asarray(zx).reshape(-1)[0])
+    return max(most - at, at - least)
+
+
+def _heaviest(p: Problem, w: Array, zero: Array) -> int:
+    """The largest sum of sizes of the weights of an output channel, or a number that is not smaller and light."""
+    products = p.c // p.groups * math.prod(p.k)
+    if products * 128 * 255 < _LIGHT:
+        return products * 128
+    sizes = np.abs(w - zero.reshape(-1, *(1,) * (w.ndim - 1)))
+    if p.op == "conv_transpose":
+        sizes = sizes.reshape(p.groups, p.c // p.groups, p.m // p.groups, -1).swapaxes(1, 2)
+    return int(sizes.reshape(p.m, -1).sum(axis=1, dtype=np.int64).max(initial=0))
 
 
 def check_weights(p: Problem, w: Array, bias: Array | None) -> None:

@@ -29,6 +29,8 @@ from polyconv.algorithms.table import ALGORITHMS
 from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError, Error
 from polyconv.kernels import objects
+from polyconv.kernels.isa import ARITHMETIC
+from polyconv.kernels.layout import ROUNDING_BITS
 from polyconv.kernels.record import words
 from polyconv.operands import (
     Lying,
@@ -36,6 +38,7 @@ from polyconv.operands import (
     deformation,
     deformation_shapes,
     fused,
+    narrow_and_light,
     operand,
     result_of,
     same_memory,
@@ -68,7 +71,8 @@ _MOST_PACKED = 64 << 20
 """Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
 _KEEP_GIL_SECONDS = 5e-6
 _PIECE = 1 << 18
-_NUMPY = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "bf16": np.float32}
+_NUMPY = {"float": np.float32, "double": np.float64, "i32": np.int32, "i64": np.int64}
+"""NumPy's name of an accumulator."""
 
 
 _lock = threading.RLock()
@@ -194,6 +198,7 @@ class Layer:
             name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None
         }
         self._finite = True if not of_array(self._w.dtype, "w").is_float else _all_finite(self._w)
+        self._sizes: tuple[bool, bool] | None = None
         self._forms: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # programs of calls hold them
         self._problems: OrderedDict[tuple[int, ...], Problem] = OrderedDict()
         self._calls: OrderedDict[Any, _Call] = OrderedDict()
@@ -294,7 +299,16 @@ class Layer:
         threads = setting("threads") if self._threads is None else self._threads
         strict = self._accuracy == "strict"
         here = target_in_force()
-        return Situation(problem, here, self._limit, threads, strict, self._finite, not self._own, self._chance)
+        return Situation(
+            problem, here, self._limit, threads, strict, self._finite, not self._own, self._chance,
+            *self._narrow_and_light(problem),
+        )  # fmt: skip
+
+    def _narrow_and_light(self, p: Problem) -> tuple[bool, bool]:
+        """What a situation says of the weights; found once."""
+        if self._sizes is None:
+            self._sizes = narrow_and_light(p, self._w, self._quantities.get("zx"), self._quantities.get("zw"))
+        return self._sizes
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
@@ -438,7 +452,7 @@ class Layer:
         p = s.problem
         row = ALGORITHMS[algorithm]
         arithmetic = row.arithmetic(s)
-        kind = _NUMPY[arithmetic]
+        kind = _NUMPY[ARITHMETIC[arithmetic].accumulator]
         x, y, residual = lying
         forms: list[Any] = []
 
@@ -475,7 +489,7 @@ class Layer:
         return found
 
     def _sweep_weights(self, p: Problem, sweep: Sweep, arithmetic: str) -> Array:
-        kind = np.dtype(DTYPES["bf16"].numpy if arithmetic == "bf16" else _NUMPY[arithmetic])
+        kind = DTYPES[ARITHMETIC[arithmetic].weight].numpy
         w = self._w.astype(kind, copy=False)
         q = p.quantisation
         if q is not None and q.zw is not None:
@@ -526,7 +540,11 @@ class Layer:
         table = aligned(8, np.int64)
         q = p.quantisation
         if q is not None and q.rescales:
-            table[0] = 0 if q.zy is None else int(np.asarray(self._quantity(q.zy, "zy")).reshape(-1)[0])
+            zero = 0 if q.zy is None else int(np.asarray(self._quantity(q.zy, "zy")).reshape(-1)[0])
+            # far from where floats cease to hold all whole numbers
+            bounds = (min(max(limit - zero, -(2**20)), 2**20) for limit in p.y_dtype.limits)
+            table[:2].view(np.float32)[::2] = tuple(bounds)
+            table[2:3].view(np.int32)[0] = zero - ROUNDING_BITS
         elif p.activation is not None:
             for at, value in enumerate(p.activation.parameters):
                 if np.dtype(kind).kind == "f":
@@ -709,8 +727,10 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
     if not problem.is_known:
         raise ArgumentError(f"'{problem}' has unknown extents; a plan needs all of them: give n and i")
     plain = replace(problem, op="conv") if problem.op == "causal_conv" else problem  # the past is as good as padding
+    narrow, light = narrow_and_light(plain)
     s = Situation(plain.fused(), target_in_force(), setting("workspace_limit", workspace_limit),
-                  setting("threads", threads), setting("accuracy", accuracy) == "strict", once=once)  # fmt: skip
+                  setting("threads", threads), setting("accuracy", accuracy) == "strict", once=once,
+                  narrow=narrow, light=light)  # fmt: skip
     return replace(describe(s, _decided(s, setting("rigor", rigor))), problem=problem)
 
 

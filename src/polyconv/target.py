@@ -66,6 +66,8 @@ class Target:
         As LLVM spells them.
     bf16 : bool
         Whether it has bf16 dot products (AVX512_BF16).
+    vnni : bool
+        Whether it has dot products of bytes for its vectors (AVX512_VNNI, AVX-VNNI).
     """
 
     level: str
@@ -73,6 +75,7 @@ class Target:
     cpu: str
     features: str
     bf16: bool = False
+    vnni: bool = False
 
     @property
     def vector_bytes(self) -> int:
@@ -111,9 +114,10 @@ def host_target() -> Target:
     if highest != "avx512":
         return Target(highest, triple, cpu, has.flatten())
     if all(has.get(f) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c", "fma")):
-        return Target("avx512", triple, cpu, has.flatten(), bool(has.get("avx512bf16")))
+        vnni = bool(has.get("avx512vnni"))
+        return Target("avx512", triple, cpu, has.flatten(), bool(has.get("avx512bf16")), vnni)
     if all(has.get(f) for f in ("avx2", "fma", "f16c")):
-        return Target("avx2", triple, cpu, has.flatten())
+        return Target("avx2", triple, cpu, has.flatten(), vnni=bool(has.get("avxvnni")))
     return Target("baseline", triple, "x86-64", "")
 
 

@@ -51,9 +51,11 @@ from polyconv.algorithms.program import (
     near_equal,
     planes_collide,
     row_lists,
+    rows_follow,
+    rows_together,
     tile_cycles,
 )
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, mean_taps, sweeps
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, line_pixels, lines, mean_taps, sweeps
 from polyconv.kernels.fused import FusedTile, Walk, of_sums
 from polyconv.kernels.grouped import ENTRY_WORDS, BlocksIn, blocks_in, grouped_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
@@ -338,10 +340,7 @@ def _repeated(sweep: Sweep, plan: _Plan) -> float:
 
 def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], blocks: int) -> _Plan:
     last, pixel = sweep[-1], s.target.vector_bytes
-    span = (box[-1] - 1) * last.stride + (last.taps - 1) * last.dilation + 1 if last.taps and box[-1] else 0
-    run, step = lines(last, box[-1]), last.stride
-    if span <= run.count:  # as it lies
-        run, step = Lines(tuple(range(span)), ((0, span, 0),), tuple(t * last.dilation for t in range(last.taps))), 1
+    run, step = line_pixels(last, box[-1])
     held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
     # an odd number of cache lines: lines of the panel do not share all their sets
     line_bytes = (-(-run.count * pixel // 64) | 1) * 64
@@ -356,10 +355,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
             v for t, at in enumerate(run.start) for v in (o * line_bytes + at * pixel, (tap * last.taps + t) * of_tap)
         ) for tap, o in enumerate(outer)
     )  # fmt: skip
-    # rows leave together where they follow each other in the result
-    cut = next((a for a, (axis, b) in enumerate(zip(sweep, box, strict=True)) if b > 1), len(box) - 1)
-    follow = all(b == axis.out for axis, b in zip(sweep[cut + 1 :], box[cut + 1 :], strict=True)) and cut < len(box) - 1
-    run_rows = max(1, min(-(-_RUN_PIXELS // max(1, box[-1])), math.prod(box[:-1]))) if follow else 1
+    run_rows = rows_together(sweep, box, _RUN_PIXELS)
     header = -(-(24 * len(sweep)) // 64) * 64
     slots = header + block_bytes * blocks
     total = slots + run_rows * box[-1] * pixel + 128
@@ -406,7 +402,7 @@ def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -
         block_bytes=plan.block_bytes, row_step=pixel * (last.stride if plan.step == 1 else 1),
         rows=row_lists(sweep[:-1], plan.entries, ENTRY_WORDS),
         weights=packed, w_block=taps * group * pixel, always_cut=int(used < lanes(r.target, arith)),
-        fused=int(fused), slots=plan.slots, sum_row=pixel, run_rows=plan.run_rows if _rows_follow(r, sweep) else 1,
+        fused=int(fused), slots=plan.slots, sum_row=pixel, run_rows=plan.run_rows if rows_follow(r, sweep) else 1,
         tiles=tables, table_words=counted_words(WalkWords, tables), word_bytes=arith.bytes, tables=epilogue_tables(r),
         together=int(r.x.c == r.x.itemsize), move_in=move_in, move_blocks=move_blocks,
         move_out=move_out_address(r, Move(arith.accumulator, p.y, along_out(r, last, "c"), epilogue)),
@@ -430,16 +426,6 @@ def _moves_in(r: Request, last: Axis, used: int) -> tuple[Address[MoveIn] | None
 def of_blocks(p: Problem, used: int, blocks: int) -> Problem:
     """The problem with the last block filled up."""
     return replace(p, c=blocks * used, m=blocks * used, groups=blocks)
-
-
-def _rows_follow(r: Request, sweep: Sweep) -> bool:
-    """Whether in result and residual every row of pixels begins where the one before it ends."""
-    for o in (r.y, r.residual):
-        steps = () if o is None else tuple(step * a.out_step for a, step in zip(sweep, o.spatial, strict=True))
-        outs = [axis.out for axis in sweep]
-        if any(steps[a] != steps[a + 1] * outs[a + 1] for a in range(len(steps) - 1)):
-            return False
-    return True
 
 
 def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = False) -> list[Address[Walk]]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.panel import Driver
 from polyconv.algorithms.program import Late, Request, Situation, Step, address_of, move_in_address
+from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
@@ -274,7 +275,7 @@ def late_words(r: Request, late: Late | None) -> LateWords:
 
 def _types(arith: Arithmetic) -> tuple[str, str]:
     """Element of weights, as moves spell it in memory and in a panel."""
-    return (arith.name, arith.accumulator) if arith.channels == 1 else (arith.name, "i16")
+    return arith.weight, LLVM_NAMES[arith.weight]
 
 
 def cycles(s: Situation) -> float:

@@ -26,12 +26,12 @@ from polyconv.algorithms.panel import (
     RowLists,
     RunWords,
 )
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, bands_table
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, bands_table, whole_bands
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.fused import FusedTile, Walk, fused_channel_tile, fused_pixel_tile
+from polyconv.kernels.fused import FusedTile, Walk, WordWalk, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles, run_tiles
 from polyconv.kernels.isa import channel_tile as most_rows
-from polyconv.kernels.language import Module
+from polyconv.kernels.language import Module, Type
 from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import words, words_of
@@ -50,8 +50,8 @@ __all__ = [
     "bytes_between", "edge_address", "far_cycles", "fused_address", "image_bytes",
     "is_apart", "is_fusible", "listed_in_address", "listed_out_address", "move_in_address",
     "move_out_address", "near_equal", "near_equal_sizes", "one_step",
-    "own_bound", "planes_collide", "row_lists", "scheme_of", "thread_parts", "tile_addresses",
-    "tile_cycles", "transform_refusal", "zeros",
+    "own_bound", "planes_collide", "row_lists", "rows_follow", "rows_together", "scheme_of",
+    "thread_parts", "tile_addresses", "tile_cycles", "transform_refusal", "word_address", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -92,6 +92,10 @@ class Situation:
         A seed by which an algorithm then chooses among its forms, and how large it takes caches to be; None to choose
         by price and for real caches.  For tests: each form must be right wherever it can be built, and with small
         caches a small problem has several boxes.
+    narrow : bool
+        Whether all weights, of integers of 8 bits less their zero points, are numbers of i8.
+    light : bool
+        Whether sums of products of those, with inputs less their zero point, stay below 2^25.
     profile : Profile
         What the machine can do, of which prices are made; by default that in force.
     """
@@ -104,11 +108,13 @@ class Situation:
     finite: bool = True
     once: bool = False
     chance: int | None = None
+    narrow: bool = True
+    light: bool = True
     profile: Profile = field(default_factory=profile_in_force)
 
     def rates(self, arith: Arithmetic) -> Rates:
         """What the machine does in a cycle with vectors of an arithmetic."""
-        return self.profile.rates_of(self.target.level, arith.name)
+        return self.profile.rates_of(self.target.level, arith.rates or arith.name)
 
     def transforming(self, arith: Arithmetic) -> float:
         """How much longer transforms take than where they were measured: a multiply-add is one or two instructions."""
@@ -406,13 +412,13 @@ _LIST_BYTES = 4 << 20
 """Most bytes of lists of entries; where rows would need more of them, fewer axes tell rows apart."""
 
 
-def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int) -> RowLists:
+def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int, *, whole: bool = False) -> RowLists:
     """Words with which rows of outputs leave out the taps of outer axes that meet only padding, as ``listed_rows``."""
-    of_rows, lists, entries = listed_rows(axes, of_taps, entry_words)
+    of_rows, lists, entries = listed_rows(axes, of_taps, entry_words, whole=whole)
     return RowLists(of_rows, lists, words(entries))
 
 
-def listed_rows(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int
+def listed_rows(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int, *, whole: bool = False
                 ) -> tuple[NDArray[np.int64], list[ListWords], list[int]]:  # fmt: skip
     """Which list of entries rows of outputs have, the lists, and the words of the entries.
 
@@ -424,8 +430,10 @@ def listed_rows(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int
         The words of the entries of every combination of their taps.
     entry_words : int
         Words of an entry.
+    whole : bool
+        Whether rows have all taps, those that meet padding as well.
     """
-    found = bands(axes, _LIST_BYTES // (8 * max(1, sum(map(len, of_taps)))))
+    found = whole_bands(axes) if whole else bands(axes, _LIST_BYTES // (8 * max(1, sum(map(len, of_taps)))))
     entries: list[int] = []
     lists: list[ListWords] = []
     for ranges in itertools.product(*(kinds for kinds, _ in found)):
@@ -487,8 +495,15 @@ def move_out_address(r: Request, spec: Move) -> Address[MoveOut]:
 
 
 def _move_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
-    count, f16c = r.target.vector_bytes // (2 if spec.element == "i16" else r.arith.bytes), r.target.converts_f16
+    count, f16c = _elements(r.target, spec), r.target.converts_f16
     return address_of(r, f"{spec} {count}", "move", signature, lambda k, name: move(k, name, spec, count, f16c=f16c))
+
+
+def _elements(target: Target, spec: Move) -> int:
+    """Elements of a panel that a move takes at once; of bytes 16 where it transposes them or the CPU has no masks."""
+    element = Type(spec.element)
+    large = element.bytes > 1 or (target.has_masks and (spec.along == "cc" or spec.together > 0))
+    return (target.vector_bytes if large else 16) // element.bytes
 
 
 _APART = {"p": (2, 3, 4, 5, 8), "c": (2, 4, 8)}
@@ -585,6 +600,25 @@ def _listed_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
     return address_of(r, f"{spec} {count} listed", "move", signature, make)
 
 
+def rows_together(sweep: Sweep, box: Sequence[int], pixels: int) -> int:
+    """Rows of a box of results that have so many pixels, where rows follow each other in a packed result; else 1."""
+    cut = next((a for a, b in enumerate(box) if b > 1), len(box) - 1)
+    whole = all(b == axis.out for axis, b in zip(sweep[cut + 1 :], box[cut + 1 :], strict=True))
+    if not whole or cut == len(box) - 1:
+        return 1
+    return max(1, min(-(-pixels // max(1, box[-1])), math.prod(box[:-1])))
+
+
+def rows_follow(r: Request, sweep: Sweep) -> bool:
+    """Whether in result and residual every row of pixels begins where the one before it ends."""
+    for o in (r.y, r.residual):
+        steps = () if o is None else tuple(step * a.out_step for a, step in zip(sweep, o.spatial, strict=True))
+        outs = [axis.out for axis in sweep]
+        if any(steps[a] != steps[a + 1] * outs[a + 1] for a in range(len(steps) - 1)):
+            return False
+    return True
+
+
 _FAMILY = 7
 """Sizes of tiles that share a kernel: few enough to compile in 50 ms, enough that new extents rarely compile."""
 
@@ -635,6 +669,16 @@ def is_fusible(p: Problem) -> bool:
 
 def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> Address[Walk]:
     """Address of a fused tile."""
+    return _fused_address(r, orientation, spec, rows, vectors, Walk)
+
+
+def word_address(r: Request, spec: FusedTile, rows: int, vectors: int) -> Address[WordWalk]:
+    """Address of a fused tile of output channels for words of several channels."""
+    return _fused_address(r, "channel", spec, rows, vectors, WordWalk)
+
+
+def _fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int, signature: type[S]
+                   ) -> Address[S]:  # fmt: skip
     count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.converts_f16
     by_rows = orientation == "channel"
     make = fused_channel_tile if by_rows else fused_pixel_tile
@@ -647,7 +691,7 @@ def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vect
             make(k, name, spec, count, *((n, vectors) if by_rows else (rows, n)), f16c=f16c)
 
     label = f"{orientation} {spec} {vectors if by_rows else rows} {first}-{first + len(names) - 1}"
-    return kernel(label, dict.fromkeys(names, Walk), build, r.target, check=r.check)[f"tile{size}"]
+    return kernel(label, dict.fromkeys(names, signature), build, r.target, check=r.check)[f"tile{size}"]
 
 
 def tile_cycles(rates: Rates, rows: int, vectors: int) -> float:

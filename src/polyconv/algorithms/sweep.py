@@ -20,8 +20,8 @@ from polyconv.errors import Unsupported
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "Axis", "Bands", "Family", "Kinds", "Lines", "Sweep", "bands", "bands_table", "families", "lines", "mean_taps",
-    "pieces", "residue_lines", "share_met", "sweeps", "whole_bands",
+    "Axis", "Bands", "Family", "Kinds", "Lines", "Sweep", "bands", "bands_table", "families", "line_pixels", "lines",
+    "mean_taps", "pieces", "residue_lines", "share_met", "sweeps", "whole_bands",
 ]  # fmt: skip
 
 
@@ -374,6 +374,18 @@ def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
             found += count
             first = end
     return Lines(Positions(tuple(runs), axis.stride), tuple(runs), tuple(start[t] for t in taps))
+
+
+def line_pixels(axis: Axis, outputs: int, most: int = 1) -> tuple[Lines, int]:
+    """The pixels of a line for so many outputs, and the step between them.
+
+    They are all as they lie, or those of each residue modulo the stride, if these are fewer by a factor of ``most``.
+    """
+    run = lines(axis, outputs)
+    span = (outputs - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1 if axis.taps and outputs else 0
+    if span > most * run.count:
+        return run, axis.stride
+    return Lines(range(span), ((0, span, 0),), tuple(t * axis.dilation for t in range(axis.taps))), 1
 
 
 def residue_lines(axis: Axis, residues: int, block: int, left_out: int = 0) -> Lines:

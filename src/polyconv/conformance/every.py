@@ -20,6 +20,7 @@ from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance.judge import Expected, complaint, expected, widened
 from polyconv.conformance.trial import Trial, caller, same_bits, state_complaints
 from polyconv.errors import Unsupported
+from polyconv.operands import narrow_and_light
 from polyconv.planning.planner import arithmetic_name
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import MARKS, marked
@@ -83,7 +84,10 @@ def _situation(trial: Trial, chance: int | None) -> Situation:
         p = replace(p, op="conv", pads=((0, 0),), i=(max(int(p.i[0] or 0), p.k[0]),))
     finite = not p.w_dtype.is_float or bool(np.isfinite(w).all())
     level = target(resolve("target"))
-    return Situation(p.fused(), level, trial.workspace_limit, 1, trial.accuracy == "strict", finite, chance=chance)
+    given = trial.operands.quantities
+    narrow, light = narrow_and_light(p, w, given.get("zx"), given.get("zw"))
+    return Situation(p.fused(), level, trial.workspace_limit, 1, trial.accuracy == "strict", finite, chance=chance,
+                     narrow=narrow, light=light)  # fmt: skip
 
 
 _Result = tuple[Array, Array | None]

@@ -17,10 +17,10 @@ from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Epilogue, Move, store_out
 from polyconv.kernels.signature import Int, Signature
-from polyconv.kernels.tile import ask_early
+from polyconv.kernels.tile import ask_early, multiply_add
 
 __all__ = [
-    "LEAPS", "FusedTile", "Out", "Walk", "ask_for_results", "fused_channel_tile", "fused_pixel_tile",
+    "LEAPS", "FusedTile", "Out", "Walk", "WordWalk", "ask_for_results", "fused_channel_tile", "fused_pixel_tile",
     "of_sums",
 ]  # fmt: skip
 
@@ -49,6 +49,12 @@ class Walk(Signature):
     early: Buffer
 
 
+class WordWalk(Walk):
+    """A walk over pixels whose words, of several channels each, lie ``word`` bytes apart."""
+
+    word: Int
+
+
 LEAPS = 4
 """Rows of a panel that are found from one pointer.  With one each, loads wait for a chain of additions as long as the
 tile is tall.  Measured on Zen 5: 1-5 % off, 10 % where the other thread of the core is busy."""
@@ -61,7 +67,7 @@ class FusedTile:
     Parameters
     ----------
     arithmetic : str
-        Row of ``ARITHMETIC``, one without pairs.
+        Row of ``ARITHMETIC``.
     target : str
         dtype of the result.
     epilogue : Epilogue
@@ -91,11 +97,13 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                        f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels.
 
-    An entry is (offset, words, rows of weights before it), so that a list may leave some out.
+    An entry is (offset, words, rows of weights before it), so that a list may leave some out.  Words of one channel
+    follow each other; of several they lie as a ``WordWalk`` says.
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
-    kind = vector(arithmetic.accumulator, lanes)
-    with k.function(name, Walk) as given:
+    kind, words = (vector(element, lanes) for element in (arithmetic.accumulator, arithmetic.word))
+    with k.function(name, Walk if arithmetic.channels == 1 else WordWalk) as given:
+        step, align = (given.word, 1) if isinstance(given, WordWalk) else (arithmetic.bytes, None)
         out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
         leads, leap = [given.row * r for r in range(LEAPS)], given.row * LEAPS
         asks = spec.asked
@@ -111,15 +119,16 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                     a, b, *total = word.values
                     soon, total = _asked(k, total, asks)
                     ask_early(k, b, kind, vectors)
-                    of_b = [k.load(kind, b + j * kind.bytes) for j in range(vectors)]
+                    of_b = [k.load(words, b + j * kind.bytes) for j in range(vectors)]
                     pixel = k.opaque(a)
                     for r in range(rows):
                         if r and r % LEAPS == 0:
                             pixel = k.rebase(pixel + leap)
-                        value = k.broadcast(kind, pixel + leads[r % LEAPS])
+                        value = k.broadcast(words, pixel + leads[r % LEAPS], align)
                         for j in range(vectors):
-                            total[r * vectors + j] = k.fma(value, of_b[j], total[r * vectors + j])
-                    word.next(a + arithmetic.bytes, b + vectors * kind.bytes, *soon, *total)
+                            held = total[r * vectors + j]
+                            total[r * vectors + j] = multiply_add(k, arithmetic, value, of_b[j], held)
+                    word.next(a + step, b + vectors * kind.bytes, *soon, *total)
                 entry.next(*word.results[2:])
             group.next(
                 rows_in + given.row * rows,

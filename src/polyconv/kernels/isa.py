@@ -28,7 +28,11 @@ class Arithmetic:
     bytes : int
         Bytes of a word and of an accumulator (they are equal).
     channels : int
-        Input channels per word: 2 for dot products of pairs.
+        Input channels per word: 2 for dot products of pairs, 4 of bytes.
+    weights : str
+        dtype of a weight; empty where it is named as the arithmetic is.
+    rates : str
+        Arithmetic whose rates it has in a machine's profile; empty for its own.
     """
 
     name: str
@@ -36,6 +40,13 @@ class Arithmetic:
     accumulator: str
     bytes: int
     channels: int = 1
+    weights: str = ""
+    rates: str = ""
+
+    @property
+    def weight(self) -> str:
+        """Element type of a weight, and of an input's channel in a word."""
+        return self.weights or self.name
 
 
 ARITHMETIC: dict[str, Arithmetic] = {
@@ -46,6 +57,8 @@ ARITHMETIC: dict[str, Arithmetic] = {
         Arithmetic("i32", "i32", "i32", 4),
         Arithmetic("i64", "i64", "i64", 8),
         Arithmetic("bf16", "i32", "float", 4, 2),
+        Arithmetic("u8s8", "i32", "i32", 4, 4, "i8", "f32"),
+        Arithmetic("i16", "i32", "i32", 4, 2, rates="f32"),
     )
 }
 

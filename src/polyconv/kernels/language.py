@@ -369,9 +369,9 @@ class Module(Emitter):
         size = self.maximum(count * 2 - 1, 0) * type_.element_bytes
         self._store_masked(value, target, bits, size)
 
-    def broadcast(self, type_: Type, source: Buffer) -> Value:
-        """Load one element into every lane."""
-        return self.splat(self.load(type_.scalar, source, type_.element_bytes), type_.lanes)
+    def broadcast(self, type_: Type, source: Buffer, align: int | None = None) -> Value:
+        """Load one element into every lane; without ``align`` in bytes it is aligned to its size."""
+        return self.splat(self.load(type_.scalar, source, align or type_.element_bytes), type_.lanes)
 
     def word(self, source: Buffer, index: Value | int = 0) -> Value:
         """Load a 64-bit integer from a table."""

@@ -19,9 +19,15 @@ from polyconv.kernels.record import Memory, Record
 from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
-    "Apart", "Block", "Epilogue", "EpilogueTables", "Listed", "Move", "MoveBlock", "MoveIn", "MoveOut", "converted",
-    "ends", "load_in", "move", "store_in", "store_out", "transposed", "woven", "zero_rows", "zero_words",
+    "ROUNDING", "ROUNDING_BITS", "Apart", "Block", "Epilogue", "EpilogueTables", "Listed", "Move",
+    "MoveBlock", "MoveIn", "MoveOut", "converted", "ends", "load_in",
+    "move", "store_in", "store_out", "transposed", "woven", "zero_rows", "zero_words",
 ]  # fmt: skip
+
+ROUNDING = 1.5 * 2.0**23
+"""Added to a float far below 2^22 it leaves the nearest whole number in the low bits, ties to even."""
+ROUNDING_BITS = 0x4B400000
+"""The bits of that number."""
 
 _CHEAP = ("", "Relu", "LeakyRelu", "Clip", "HardSigmoid", "HardSwish")
 
@@ -46,7 +52,11 @@ class MoveIn(MoveBlock):
 
 
 class MoveOut(MoveBlock):
-    """A block on its way out: constants are activation parameters, or the zero point of the result."""
+    """A block on its way out: constants are activation parameters.
+
+    Of a scaled sum they are its least and most without the zero point as float32, and the zero point less
+    ``ROUNDING_BITS``.
+    """
 
     bias: Buffer
     scale: Buffer
@@ -222,6 +232,11 @@ class Block:
     f16c: bool
     source_stride: Value | None = None
     target_stride: Value | None = None
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes between neighbours along the axis that is contiguous in the source."""
+        return _sizes(self.spec)[0]
 
     def read(self, kind: Type, place: Buffer, mask: Mask | None, stride: Value | None) -> Value:
         """Load a vector or a scalar."""
@@ -525,8 +540,9 @@ def store_out(
             other = block.read(memory, where, mask, None if block.target_stride is None else rp)
             value = value + widen(k, other, dtype, kind.element, f16c=block.f16c)
         if epilogue.rescale:
-            value = _rescaled(k, value, per_channel(scale, kind.of("float"), c, mask), constant(0, kind.of("i32")))
-            value = saturate(k, value, dtype)
+            kind_of_scale = kind.of("float")
+            low, high, zero_point = constant(0, kind_of_scale), constant(1, kind_of_scale), constant(2, kind)
+            value = _rescaled(k, value, per_channel(scale, kind_of_scale, c, mask), low, high, zero_point)
         if epilogue.activation:
             parameters = [constant(i, kind) for i in range(mathfn.PARAMETERS[epilogue.activation])]
             if dtype.name == "u64":  # its sums use all 64 bits: they are not signed numbers
@@ -550,14 +566,13 @@ def _unsigned(k: Module, activation: str, value: Value, parameters: list[Value])
     return k.select(high.below(value), high, value)
 
 
-def _rescaled(k: Module, total: Value, scale: Value, zero_point: Value) -> Value:
-    """``round_half_even(total * scale) + zero_point`` in i32; QLinearConv's order (semantics 5.2).
+def _rescaled(k: Module, total: Value, scale: Value, low: Value, high: Value, zero_point: Value) -> Value:
+    """``round_half_even(total * scale) + zero_point`` in i32, saturated; QLinearConv's order (semantics 5.2).
 
-    Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits of the float; the clamp
-    before it keeps far beyond any 8-bit result.
+    Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits of the float, which ``zero_point``
+    makes up for.  The bounds are those of the result without its zero point: whole numbers, so rounding keeps them.
     """
     scaled = k.cast("sitofp", total, scale.type) * scale
-    scaled = k.select(scaled < -(2.0**20), -(2.0**20), scaled)
-    scaled = k.select(scaled > 2.0**20, 2.0**20, scaled)
-    rounded = k.cast("bitcast", scaled + 1.5 * 2.0**23, total.type) - 0x4B400000
-    return rounded + zero_point
+    scaled = k.select(scaled > low, scaled, low)
+    scaled = k.select(scaled < high, scaled, high)
+    return k.cast("bitcast", scaled + ROUNDING, total.type) + zero_point

@@ -14,7 +14,7 @@ The chain of additions of a sum is the order of the list, in every tile size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from polyconv.kernels.isa import Arithmetic
@@ -63,14 +63,41 @@ class EdgeTile(PanelTile):
 
 
 def multiply_add(k: Module, arithmetic: Arithmetic, word: Value, weights: Value, total: Value) -> Value:
-    """``total`` and the products of a word with weights, lane by lane."""
-    if arithmetic.name == "bf16":
-        # vdpbf16ps: sum of two products per lane; subnormals count as zero (stated in the plan)
-        pairs = vector("bfloat", 2 * total.type.lanes)
-        operands = (total, k.cast("bitcast", word, pairs), k.cast("bitcast", weights, pairs))
-        kinds = f"{total.type}, {pairs}, {pairs}"
-        return k.target_intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", total.type, kinds, operands)
-    return k.fma(word, weights, total)
+    """Sums with the products of words and weights added to them, as the arithmetic forms them."""
+    dot = _DOTS.get(arithmetic.name)
+    return k.fma(word, weights, total) if dot is None else dot(k, word, weights, total)
+
+
+def _of_bf16(k: Module, word: Value, weights: Value, total: Value) -> Value:
+    # vdpbf16ps: sum of two products per lane; subnormals count as zero (stated in the plan)
+    pairs = vector("bfloat", 2 * total.type.lanes)
+    operands = (total, k.cast("bitcast", word, pairs), k.cast("bitcast", weights, pairs))
+    kinds = f"{total.type}, {pairs}, {pairs}"
+    return k.target_intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", total.type, kinds, operands)
+
+
+def _of_bytes(k: Module, word: Value, weights: Value, total: Value) -> Value:
+    # vpdpbusd: sum of four products of u8 by i8 per lane; what overflows wraps, as vpdpbusds would not
+    quads = vector("i8", 4 * total.type.lanes)
+    operands = (total, k.cast("bitcast", word, quads), k.cast("bitcast", weights, quads))
+    name = f"llvm.x86.avx512.vpdpbusd.{8 * total.type.bytes}"  # without AVX-512 it is that of AVX-VNNI
+    return k.target_intrinsic(name, total.type, f"{total.type}, {quads}, {quads}", operands)
+
+
+def _of_i16(k: Module, word: Value, weights: Value, total: Value) -> Value:
+    # LLVM finds vpmaddwd, and vpdpwssd where there is one
+    lanes = total.type.lanes
+    wide, pairs = vector("i32", 2 * lanes), vector("i16", 2 * lanes)
+    a, b = (k.cast("sext", k.cast("bitcast", v, pairs), wide) for v in (word, weights))
+    products = a * b
+    return total + (k.shuffle(products, products, range(0, 2 * lanes, 2))
+                    + k.shuffle(products, products, range(1, 2 * lanes, 2)))  # fmt: skip
+
+
+_DOTS: dict[str, Callable[[Module, Value, Value, Value], Value]] = {
+    "bf16": _of_bf16, "u8s8": _of_bytes, "i16": _of_i16,
+}  # fmt: skip
+"""How arithmetic with several channels a word forms its products and adds them."""
 
 
 def _start(k: Module, kind: Type, start: Buffer, stride: Value, rows: int, vectors: int) -> list[Value]:

@@ -131,6 +131,10 @@ class Value:
     def __rshift__(self, other: Value | int) -> Value:
         return self._binary("lshr", "", other)
 
+    def signed_shift(self, bits: int) -> Value:
+        """Shifted right by some bits, the sign kept."""
+        return self._binary("ashr", "", bits)
+
     def __neg__(self) -> Value:
         if self.type.is_float:
             return self.module.emit(f"fneg {self.type} {self.name}", self.type)

@@ -1,0 +1,355 @@
+"""Small integers by dot products: dense, any rank, stride, dilation, group, pads and layout.
+
+A box of outputs gets a panel of its inputs, their padding written out; where nothing is padded and words lie as the
+instructions take them, tiles read the tensor itself.  Tiles broadcast words of several channels against vectors of
+output channels, and reduce over (tap, words) or, where taps of a kernel's line follow each other, over whole lines of
+a kernel.  Results leave from registers to their place, or by slots and a move.
+
+Bytes are multiplied as u8 by i8: i8 inputs and u8 weights move by 128, and what zero points add to a sum is the same
+for all outputs of a channel, since padding holds the input's zero point: a bias.  In 16 bits numbers less their zero
+points are multiplied.  Cost: the products, and one pass over input and output.  Exact: sums are taken modulo 2^32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.direct import packed_weights
+from polyconv.algorithms.dots_plan import Plan, channel_bytes, plan_of, workspace
+from polyconv.algorithms.panel import (
+    Common,
+    Driver,
+    EpilogueTables,
+    Frame,
+    Item,
+    RowLists,
+    axis_words,
+    box_rows,
+    decode,
+    fill,
+    row_entries,
+    row_place,
+    row_source,
+)
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Step,
+    address_of,
+    along_in,
+    along_out,
+    boxed_words,
+    epilogue_tables,
+    move_in_address,
+    move_out_address,
+    near_equal,
+    row_lists,
+    rows_follow,
+    word_address,
+)
+from polyconv.algorithms.sweep import Axis, Sweep, sweeps
+from polyconv.kernels.fused import FusedTile, WordWalk, of_sums
+from polyconv.kernels.isa import lanes, run_tiles
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut
+from polyconv.kernels.record import Counted, Function, Memory, Record, Word, counted_words, filled
+from polyconv.kernels.signature import Address
+from polyconv.kernels.words import fill_bytes, words_in
+from polyconv.runtime.arrays import aligned
+
+__all__ = ["build"]
+
+_COLLIDING = 2048
+"""Pixels so many bytes apart share few sets of a first-level cache: they are not read in place."""
+
+
+class DotTile(Record):
+    """A tile of a row: its first pixel and its function."""
+
+    first: Word
+    function: Function[WordWalk]
+
+
+class DotWords(Record):
+    """The driver's words.
+
+    A panel, if inputs are not read ``in_place``, has ``plane_channels`` of a group in each of its planes.  Lines whose
+    pixels lie as in the panel are moved as ``one_run``.  ``tiles`` holds four tables (last block or not, box cut short
+    along the last axis or not).  Results that are not ``fused`` go to slots, ``slot_bytes`` an output, and leave when
+    ``run_rows`` rows are there.
+    """
+
+    common: Common
+    in_place: Word
+    channels: Word
+    plane_channels: Word
+    channel_bytes: Word
+    pixel_bytes: Word
+    line_bytes: Word
+    plane_bytes: Word
+    one_run: Word
+    padding: Word
+    move_in: Function[MoveIn]
+    row_step: Word
+    word_step: Word
+    rows: RowLists
+    weights: Memory
+    w_group: Word
+    w_block: Word
+    w_last: Word
+    w_last_group: Word
+    outputs: Word
+    blocks: Word
+    split_blocks: Word
+    block_outputs: Word
+    last_outputs: Word
+    last_lanes: Word
+    tiles: Counted[DotTile]
+    table_words: Word
+    tables: EpilogueTables
+    fused: Word
+    slots: Word
+    slot_bytes: Word
+    slot_row: Word
+    slot_row_last: Word
+    run_rows: Word
+    move_out: Function[MoveOut]
+
+
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver to a module: an item is some blocks of outputs of a box."""
+    with k.function(name, Driver) as given:
+        frame, workspace = given.frame, given.workspace
+        p = DotWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        with k.when(p.in_place.equals(0)):
+            _pack(k, p, item, frame.x, workspace + p.common.panel, vector_bytes)
+        first = item.split * p.split_blocks
+        rows = box_rows(k, p.common, item)
+        with k.loop(first, k.minimum(first + p.split_blocks, p.blocks)) as block:
+            _block(k, p, item, frame, workspace, block.index, rows)
+
+
+def _pack(k: Module, p: DotWords, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
+    """Bring the lines of a box, and write their padding."""
+    pixel_step = p.common.step * axis_words(p.common, p.common.axes - 1).x_stride
+    byte = vector("i8", vector_bytes)
+    padding = k.splat(k.cast("trunc", p.padding, byte.scalar), vector_bytes)
+    one_run = p.one_run.equals(1)
+
+    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+        place = panel + (line * p.line_bytes + first_line * p.pixel_bytes)
+        with k.loop(0, p.channels, p.plane_channels, [place, source]) as plane:
+            target, planes = plane.values
+            with k.when(head > 0):
+                fill_bytes(k, target, head * p.pixel_bytes, padding)
+            with k.when(end < count):
+                fill_bytes(k, target + end * p.pixel_bytes, (count - end) * p.pixel_bytes, padding)
+            pixels, channels = end - head, k.minimum(p.plane_channels, p.channels - plane.index)
+            k.call(p.move_in, MoveIn(
+                planes, pixel_step, p.common.x_c, target + head * p.pixel_bytes, p.pixel_bytes, p.channel_bytes,
+                k.select(one_run, k.minimum(pixels, 1), pixels), k.select(one_run, pixels * channels, channels),
+                p.common.zero_point,
+            ))  # fmt: skip
+            plane.next(target + p.plane_bytes, planes + p.plane_channels * p.common.x_c)
+
+    fill(k, p.common, item, x, k.constant(INT, 0), put)
+
+
+def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, block: Value, rows: Value) -> None:
+    """All rows of outputs of a block of output channels."""
+    last = axis_words(p.common, p.common.axes - 1)
+    is_last = block.equals(p.blocks - 1)
+    pixels = item.extent(p.common.axes - 1)
+    table = p.tiles + k.select(is_last, p.table_words * 16, 0) + k.select(pixels < last.block, p.table_words * 8, 0)
+    weights = p.weights + k.select(
+        is_last, p.w_last + item.g * p.w_last_group, item.g * p.w_group + block * p.w_block
+    )
+    channel = item.g * p.outputs + block * p.block_outputs
+    outputs = k.select(is_last, p.last_outputs, p.block_outputs)
+    bias, scale, constants = p.tables.bias + channel * 4, p.tables.scale + channel * 4, p.tables.constants
+    slot_row = k.select(is_last, p.slot_row_last, p.slot_row)
+    beside_y, beside_r = block * p.block_outputs * p.common.y_c, block * p.block_outputs * p.common.r_c
+    fused, in_place = p.fused.equals(1), p.in_place.equals(1)
+    begin = workspace + p.common.panel
+    with k.loop(0, rows, carry=[k.constant(INT, 0), k.constant(INT, 0), k.constant(INT, 0)]) as row:
+        waiting, y_run, r_run = row.values  # rows in the slots, and where they begin
+        line, y_row, r_row = row_place(k, p.common, item, row.index)
+        source = k.either(in_place, frame.x + row_source(k, p.common, item, row.index), begin + line * p.line_bytes)
+        entries, count = row_entries(k, p.common, p.rows, item, row.index)
+        slot = p.slots + waiting * pixels * slot_row
+        y = k.either(fused, frame.y + (y_row + beside_y), workspace + slot)
+        y_step = k.select(fused, last.y_stride, slot_row)
+        r = k.either(fused, frame.residual + (r_row + beside_r), workspace)
+        r_step = k.select(fused, last.r_stride, 0)
+        with k.loop(0, table.count) as number:
+            tile = table.at(number.index)
+            first, function = tile.first, tile.function
+            k.call(function, WordWalk(
+                source + first * p.row_step, p.row_step, entries, count, weights, y + first * y_step, y_step,
+                r + first * r_step, r_step, 1, p.last_lanes, bias, scale, constants, workspace, p.word_step,
+            ))  # fmt: skip
+        begins = waiting.equals(0)
+        y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1
+        leaves = waiting.equals(p.run_rows) | (row.index + 1).equals(rows)
+        with k.when(leaves & p.fused.equals(0)):
+            k.call(p.move_out, MoveOut(
+                workspace + p.slots, slot_row, p.slot_bytes, frame.y + (y_run + beside_y), last.y_stride, p.common.y_c,
+                waiting * pixels, outputs, bias, scale, frame.residual + (r_run + beside_r), last.r_stride,
+                p.common.r_c, constants,
+            ))  # fmt: skip
+        row.next(k.select(leaves, 0, waiting), y_run, r_run)
+
+
+def build(r: Request) -> Program:
+    """Program of a request: one step per sweep."""
+    keep: list[Any] = []
+    wide = r.target.vector_bytes
+    address = address_of(r, "dots", "dots", Driver, lambda k, name: driver(k, name, wide))
+    steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
+    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
+    p, arith, last = r.problem, r.arith, sweep[-1]
+    together = r.x.c == r.x.itemsize
+    plan = plan_of(r.situation, arith, sweep, planes=not together)
+    group_in, group_out, size = p.c // p.groups, p.m // p.groups, channel_bytes(arith)
+    lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
+    w = r.weights(sweep)
+    shift = 128 if arith.name == "u8s8" and p.x == "i8" else 0
+    padding = r.zero_point + shift if arith.name == "u8s8" else 0
+    in_place = together and _lies(r, sweep, plan)
+    r = _with_bias(r, w, padding)
+    words = -(-group_in * (last.taps if plan.merged else 1) // arith.channels)
+    cut_words = plan.merged and group_in % arith.channels > 0  # else words are the same tap by tap
+    key = ("dots", arith.name, lane, plan.vectors, cut_words, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
+    packed = r.packed(key, lambda: packed_weights(
+        r, _merged(w, last.taps) if cut_words else w, plan.vectors, plan.last_vectors, max(1, words),
+    ))  # fmt: skip
+    rows = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if plan.merged else last.taps)
+    main, rest = rows * plan.vectors * of_vector, rows * plan.last_vectors * of_vector
+    along = along_out(r, last, "c")
+    fused = along == "cc"
+    by_bytes = not fused and along == "cp" and p.y_dtype.bits == 8 and r.residual is None
+    spec = FusedTile(arith.name, p.y, r.epilogue) if fused or by_bytes else of_sums(arith.name)
+    tiles = _tiles(r, last, plan, spec, (group_out - 1) % lane + 1 < lane and (fused or by_bytes))
+    slot_bytes = p.y_dtype.itemsize if by_bytes else arith.bytes
+    common, items = boxed_words(r, sweep, plan.box, plan.held, plan.splits, panel=plan.header)
+    step = replace(last, stride=plan.step)
+    values = DotWords(
+        common=replace(common, step=plan.step, zero_point=(r.zero_point if arith.name == "i16" else -shift)),
+        in_place=int(in_place), channels=group_in, plane_channels=arith.channels if plan.planes else max(1, group_in),
+        channel_bytes=size, pixel_bytes=plan.pixel_bytes, line_bytes=plan.held[-1].count * plan.pixel_bytes,
+        plane_bytes=plan.plane_bytes,
+        one_run=int(together and plan.step == 1 and p.groups == 1 and r.x.spatial[-1] == group_in * r.x.itemsize
+                    and plan.pixel_bytes == group_in * size),
+        padding=padding, move_in=_move_in(r, step, plan, group_in, together=together),
+        row_step=last.stride * r.x.spatial[-1] if in_place else plan.pixel_bytes * (last.stride // plan.step),
+        word_step=plan.plane_bytes if plan.planes else arith.bytes,
+        rows=row_lists(sweep[:-1], _entries(r, sweep, plan, words, in_place=in_place), 3, whole=padding > 0),
+        weights=packed, w_group=main * (plan.blocks - 1), w_block=main,
+        w_last=main * (plan.blocks - 1) * p.groups, w_last_group=rest,
+        outputs=group_out, blocks=plan.blocks, split_blocks=-(-plan.blocks // plan.splits),
+        block_outputs=plan.vectors * lane, last_outputs=group_out - (plan.blocks - 1) * plan.vectors * lane,
+        last_lanes=(group_out - 1) % lane + 1, tiles=tiles, table_words=counted_words(DotTile, tiles),
+        tables=epilogue_tables(r), fused=int(fused), slots=plan.header + plan.panel, slot_bytes=slot_bytes,
+        slot_row=plan.vectors * lane * slot_bytes, slot_row_last=plan.last_vectors * lane * slot_bytes,
+        run_rows=plan.run_rows if rows_follow(r, sweep) else 1,
+        move_out=move_out_address(
+            r, Move("i8", p.y, along, Epilogue()) if by_bytes else Move("i32", p.y, along, r.epilogue)
+        ),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
+
+
+def _lies(r: Request, sweep: Sweep, plan: Plan) -> bool:
+    """Whether tiles can read words from the input as it lies: nothing is padded or moved, words hold whole channels."""
+    p, arith = r.problem, r.arith
+    if p.x != ("u8" if arith.name == "u8s8" else "i16") or (arith.name == "i16" and r.zero_point):
+        return False
+    if p.c // p.groups % arith.channels or r.x.spatial[-1] % _COLLIDING == 0:
+        return False
+    return all(
+        axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + (axis.taps - 1) * axis.dilation < axis.inp
+        for axis in sweep
+    )
+
+
+def _with_bias(r: Request, w: NDArray[Any], padding: int) -> Request:
+    """The request with what the input's zero point adds to sums taken off by its bias."""
+    if not padding:
+        return r
+    bias = aligned((r.problem.m,), np.int32)
+    bias[...] = 0 if r.bias is None else r.bias
+    bias -= w.sum(axis=(2, 3), dtype=np.int32).reshape(-1) * np.int32(padding)
+    return replace(r, bias=bias)
+
+
+def _merged(w: NDArray[Any], taps: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) with those of a line of the kernel, tap by tap, as channels."""
+    groups, m, c, all_taps = w.shape
+    lines = all_taps // max(1, taps)
+    by_line = w.reshape(groups, m, c, lines, taps).transpose(0, 1, 4, 2, 3)
+    return np.ascontiguousarray(by_line).reshape(groups, m, taps * c, lines)
+
+
+def _entries(r: Request, sweep: Sweep, plan: Plan, words: int, *, in_place: bool) -> list[list[int]]:
+    """For every combination of taps of the outer axes the words of its entries: offset, words, weights before it."""
+    last = sweep[-1]
+    outer = [0]
+    for axis, h, stride in zip(sweep[:-1], plan.held[:-1], r.x.spatial[:-1], strict=True):
+        if in_place:
+            outer = [o + t * axis.dilation * stride for o in outer for t in range(axis.taps)]
+        else:
+            outer = [o * h.count + t for o in outer for t in h.start]
+    line, pixel, starts = plan.held[-1].count * plan.pixel_bytes, plan.pixel_bytes, plan.held[-1].start
+    whole = plan.merged
+    if in_place:
+        line, pixel, starts = 1, r.x.spatial[-1], tuple(t * last.dilation for t in range(last.taps))
+        whole = whole and (last.taps <= 1 or pixel == r.problem.c // r.problem.groups * r.x.itemsize)
+    if not words or not last.taps:
+        return [[] for _ in outer]
+    if whole:
+        return [[o * line, words, tap * words] for tap, o in enumerate(outer)]
+    if plan.merged:
+        words //= last.taps
+    return [
+        [v for t, at in enumerate(starts) for v in (o * line + at * pixel, words, (tap * last.taps + t) * words)]
+        for tap, o in enumerate(outer)
+    ]
+
+
+def _tiles(r: Request, last: Axis, plan: Plan, spec: FusedTile, cut: bool) -> list[list[DotTile]]:
+    """The tables of tiles; those of the last block mask its last vector where it is cut."""
+    edge = last.out % plan.box[-1] or plan.box[-1]
+    tables: list[list[DotTile]] = []
+    for vectors, is_cut, is_there in ((plan.vectors, False, plan.blocks > 1), (plan.last_vectors, cut, True)):
+        of_block = replace(spec, edge=is_cut)
+        for pixels in (plan.box[-1], edge):
+            parts = near_equal(pixels, run_tiles(r.target)[vectors]) if is_there else []
+            functions = {n: word_address(r, of_block, n, vectors) for n in sorted({n for _, n in parts})}
+            tables.append([DotTile(first, functions[n]) for first, n in parts])
+    return tables
+
+
+def _move_in(r: Request, last: Axis, plan: Plan, group_in: int, *, together: bool) -> Address[MoveIn]:
+    """The move of pixels into the panel."""
+    p, arith = r.problem, r.arith
+    element = f"i{8 * channel_bytes(arith)}"
+    along = "cc" if together else along_in(r, last, "c")
+    if not plan.planes and along == "pc" and 0 < group_in <= arith.channels:
+        return move_in_address(r, Move(p.x, element, "pc", together=group_in))
+    if not plan.planes or along not in ("pc", "2c"):
+        return move_in_address(r, Move(p.x, element, along if together else "any"))
+    spec, count = Move(p.x, element, along, together=arith.channels), r.target.vector_bytes // channel_bytes(arith)
+
+    def make(k: Module, name: str) -> None:
+        words_in(k, name, spec, count if r.target.has_masks else 16 // channel_bytes(arith), f16c=False)
+
+    return address_of(r, f"{spec} words", "move", MoveIn, make)

@@ -1,0 +1,390 @@
+"""Winograd's F(4x4, 3x3) of 8-bit integers, exact: a quarter of the products of ``dots``, in 16 bits, no rounding.
+
+A box of tiles gets a zero-padded panel of its inputs less their zero point, [line][pixel][channels of 16 bits].  Tiles
+of it become points, [point][block of channels][tile][channels], which the channel tile multiplies, point by point, with
+those of the weights; the sums of a block of output channels come back, are scaled and rounded, and leave by slots and a
+move.  Sums stand modulo 2^32, and are right if the result of no output channel can reach 2^25: what that takes of
+weights is known when they are packed.  Cost: the products, and transforms in proportion to input and output.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms import dots_plan
+from polyconv.algorithms.direct import packed_weights
+from polyconv.algorithms.panel import (
+    Common,
+    Driver,
+    EpilogueTables,
+    Frame,
+    Item,
+    axis_words,
+    decode,
+    fill,
+    row_place,
+)
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    address_of,
+    along_in,
+    along_out,
+    boxed_words,
+    boxes,
+    epilogue_tables,
+    far_cycles,
+    move_in_address,
+    move_out_address,
+    near_equal_sizes,
+    one_step,
+    thread_parts,
+    tile_addresses,
+    tile_cycles,
+)
+from polyconv.algorithms.sweep import Lines, Sweep, sweeps
+from polyconv.kernels.fused import FusedTile, of_sums
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut
+from polyconv.kernels.record import Function, Functions, Memory, Record, Word, filled, words
+from polyconv.kernels.signature import Address
+from polyconv.kernels.tile import PanelTile
+from polyconv.kernels.whole import POINTS, TILE, TilesIn, TilesOut, points_of_weights, tiles_in, tiles_out
+from polyconv.kernels.words import fill_bytes
+
+__all__ = ["applicable", "arithmetic", "build", "cost", "preparing", "scheme", "workspace"]
+
+_BLOCK = 32
+"""Channels of a block: a row of 16-bit numbers, a cache line."""
+_BLOCK_BYTES = 64
+_ALL = POINTS * POINTS
+_BUDGET = 800 << 10
+"""Workspace of a thread: a second-level cache, less what weights need that stream."""
+_IN_CYCLES, _OUT_CYCLES, _ROW_CYCLES = 100.0, 130.0, 40.0
+"""Cycles in which a vector of a tile comes in, and goes out; of a call of a product's tile.  Measured on Zen 5."""
+_STREAM_BYTES, _FAR_STREAM, _NEAR_STREAM = 512 << 10, 20.0, 64.0
+"""Points of weights beyond this come from the last cache for every box; bytes a cycle from there, and from nearer."""
+
+
+class WholeWords(Record):
+    """The driver's words: a panel, points of inputs, sums at points, slots, tables of tiles, and moves.
+
+    ``products`` has the tiles of 1, 2, ... rows for whole blocks of output channels, and so many for the last one.
+    """
+
+    common: Common
+    channels: Word
+    pixel_bytes: Word
+    line_bytes: Word
+    move_in: Function[MoveIn]
+    tiles_in: Function[TilesIn]
+    points: Word
+    point_bytes: Word
+    block_bytes: Word
+    entries: Memory
+    entry_count: Word
+    weights: Memory
+    w_group: Word
+    w_block: Word
+    w_point: Word
+    w_last: Word
+    w_last_group: Word
+    w_last_point: Word
+    outputs: Word
+    blocks: Word
+    split_blocks: Word
+    block_outputs: Word
+    last_outputs: Word
+    lanes: Word
+    most_rows: Word
+    products: Functions[PanelTile]
+    sums: Word
+    sum_point: Word
+    sum_row: Word
+    sum_row_last: Word
+    zeros: Word
+    tiles_out: Functions[TilesOut]
+    tables: EpilogueTables
+    slots: Word
+    slot_bytes: Word
+    slot_line: Word
+    move_out: Function[MoveOut]
+
+
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver to a module: an item is some blocks of outputs of a box."""
+    with k.function(name, Driver) as given:
+        frame, workspace = given.frame, given.workspace
+        p = WholeWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        k.clear(workspace + p.zeros, 256)
+        rows, columns = (_tiles_of(item.extent(axis)) for axis in (0, 1))
+        _bring(k, p, item, frame.x, workspace, rows, columns, vector_bytes)
+        first = item.split * p.split_blocks
+        with k.loop(first, k.minimum(first + p.split_blocks, p.blocks)) as block:
+            _multiply(k, p, item, workspace, block.index, rows * columns)
+            _leave(k, p, item, frame, workspace, block.index, rows, columns)
+
+
+def _tiles_of(outputs: Value) -> Value:
+    return (outputs + (TILE - 1)) // TILE
+
+
+def _bring(k: Module, p: WholeWords, item: Item, x: Buffer, workspace: Buffer, rows: Value, columns: Value,
+           vector_bytes: int) -> None:  # fmt: skip
+    """The panel of a box, and its points."""
+    panel, x_step = workspace + p.common.panel, axis_words(p.common, 1).x_stride
+    nothing = k.constant(vector("i8", vector_bytes), 0)
+
+    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+        target = panel + (line * p.line_bytes + first_line * p.pixel_bytes)
+        with k.when(head > 0):
+            fill_bytes(k, target, head * p.pixel_bytes, nothing)
+        with k.when(end < count):
+            fill_bytes(k, target + end * p.pixel_bytes, (count - end) * p.pixel_bytes, nothing)
+        k.call(p.move_in, MoveIn(
+            source, x_step, p.common.x_c, target + head * p.pixel_bytes, p.pixel_bytes, 2, end - head, p.channels,
+            p.common.zero_point,
+        ))  # fmt: skip
+
+    fill(k, p.common, item, x, k.constant(INT, 0), put)
+    with k.loop(0, rows) as row:
+        k.call(p.tiles_in, TilesIn(
+            panel + row.index * TILE * p.line_bytes, p.line_bytes, p.pixel_bytes, columns,
+            workspace + (p.points + row.index * columns * _BLOCK_BYTES), p.point_bytes, p.block_bytes, p.channels,
+        ))  # fmt: skip
+
+
+def _multiply(k: Module, p: WholeWords, item: Item, workspace: Buffer, block: Value, tiles: Value) -> None:
+    """Sums at all points of a block of output channels; tiles are cut into near-equal parts."""
+    is_last = block.equals(p.blocks - 1)
+    weights = p.weights + k.select(
+        is_last, p.w_last + item.g * p.w_last_group, item.g * p.w_group + block * p.w_block
+    )
+    w_point, sum_row = k.select(is_last, p.w_last_point, p.w_point), k.select(is_last, p.sum_row_last, p.sum_row)
+    functions = k.select(is_last, p.most_rows, 0) - 1
+    parts = (tiles + (p.most_rows - 1)) // p.most_rows
+    with k.loop(0, _ALL) as point:
+        of_point = p.points + point.index * p.point_bytes, p.sums + point.index * p.sum_point
+        with k.loop(0, parts) as part:
+            first, end = (tiles * number // parts for number in (part.index, part.index + 1))
+            k.call(p.products.at(functions + (end - first)), PanelTile(
+                workspace + (of_point[0] + first * _BLOCK_BYTES), p.entry_count, p.entries,
+                weights + point.index * w_point, workspace + p.zeros, 0,
+                workspace + (of_point[1] + first * sum_row), sum_row,
+            ))  # fmt: skip
+
+
+def _leave(k: Module, p: WholeWords, item: Item, frame: Frame, workspace: Buffer, block: Value, rows: Value,
+           columns: Value) -> None:  # fmt: skip
+    """Results of a block of output channels, from its sums to their place."""
+    is_last = block.equals(p.blocks - 1)
+    outputs, sum_row = k.select(is_last, p.last_outputs, p.block_outputs), k.select(is_last, p.sum_row_last, p.sum_row)
+    channel = item.g * p.outputs + block * p.block_outputs
+    pixel = p.block_outputs * p.slot_bytes
+    y_step, r_step = axis_words(p.common, 1).y_stride, axis_words(p.common, 1).r_stride
+    bias, scale = p.tables.bias + channel * 4, p.tables.scale + channel * 4
+    with k.loop(0, rows) as row:
+        with k.loop(0, outputs, p.lanes) as first:
+            left = k.minimum(outputs - first.index, p.lanes)
+            function = p.tiles_out.at(k.select(left < p.lanes, k.constant(INT, 1), 0))
+            k.call(function, TilesOut(
+                workspace + (p.sums + row.index * columns * sum_row + first.index * 4), p.sum_point, sum_row, columns,
+                workspace + (p.slots + first.index * p.slot_bytes), p.slot_line, pixel, left,
+                bias + first.index * 4, scale + first.index * 4, p.tables.constants,
+            ))  # fmt: skip
+        begin = row.index * TILE
+        with k.loop(begin, k.minimum(begin + TILE, item.extent(0))) as line:
+            _, y, r = row_place(k, p.common, item, line.index)
+            k.call(p.move_out, MoveOut(
+                workspace + (p.slots + (line.index - begin) * p.slot_line), pixel, p.slot_bytes,
+                frame.y + (y + block * p.block_outputs * p.common.y_c), y_step, p.common.y_c, item.extent(1), outputs,
+                bias, scale, frame.residual + (r + block * p.block_outputs * p.common.r_c), r_step, p.common.r_c,
+                p.tables.constants,
+            ))  # fmt: skip
+
+
+def applicable(s: Situation) -> str | None:
+    """None, or why not."""
+    p = s.problem
+    reason = dots_plan.applicable(s)
+    if reason is not None:
+        return reason
+    if {p.x, p.w} - {"u8", "i8"} or not s.narrow or not p.c or not p.m:
+        return "transforms inputs of 8 bits with weights that are numbers of i8"
+    if not s.light:
+        return "sums of these weights may reach 2^25, from where they would not come back exactly"
+    found = sweeps(p)
+    if len(found) != 1 or len(found[0]) != 2 or any((a.taps, a.stride, a.dilation) != (3, 1, 1) for a in found[0]):
+        return "computes windows of 3x3 pixels at stride 1 that lie together"
+    return None
+
+
+def arithmetic(s: Situation) -> str:
+    """Pairs of 16 bits."""
+    return "i16"
+
+
+def scheme(s: Situation) -> str:
+    """Which of Winograd's."""
+    return "F(4x4,3x3)"
+
+
+def workspace(s: Situation) -> int:
+    """Bytes a thread needs."""
+    return _plan(s, sweeps(s.problem)[0]).workspace
+
+
+def cost(s: Situation) -> dict[str, float]:
+    """Cycles: the products of all points, transforms on both sides, and the moves."""
+    p, arith, (sweep,) = s.problem, ARITHMETIC["i16"], sweeps(s.problem)
+    plan, lane = _plan(s, sweep), lanes(s.target, arith)
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    box_count = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.box, strict=True))
+    tiles, steps, slow = math.prod(plan.tiles), -(-group_in // 2), 1.0 if s.target.vnni else 1.5
+    products, rates = 0.0, s.rates(arith)
+    for some, count in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)):
+        for rows, alike in near_equal_sizes(tiles, channel_tile(s.target, some)):
+            products += _ALL * count * alike * (slow * tile_cycles(rates, rows, some) * steps + _ROW_CYCLES)
+    streamed = _ALL * group_in * 2 * -(-group_out // lane) * lane
+    near = streamed * p.groups <= s.near(_STREAM_BYTES)
+    products = max(products, streamed / (_NEAR_STREAM if near else _FAR_STREAM))
+    wider = 64 / s.target.vector_bytes
+    transforms = tiles * (_IN_CYCLES * wider * -(-group_in // _BLOCK) + _OUT_CYCLES * -(-group_out // lane))
+    held = math.prod(h.count for h in plan.held)
+    moves = 400 + held * -(-group_in // _BLOCK) * (6.0 if p.layout == "NHWC" else 16.0)
+    moves += tiles * TILE * TILE * -(-group_out // lane) * (2.0 if p.layout == "NHWC" else 6.0)
+    moves += far_cycles(p, held * group_in * p.x_dtype.itemsize)
+    batch = (p.n or 0) * p.groups * box_count
+    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
+
+
+def preparing(s: Situation) -> float:
+    """Cycles in which a program is made and weights are transformed."""
+    return 1.0e6 + 60.0 * math.prod(s.problem.w_shape) / 9
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Sizes of a box: outputs, tiles, the lines it needs, and bytes of what stands in the workspace."""
+
+    box: tuple[int, int]
+    tiles: tuple[int, int]
+    held: tuple[Lines, Lines]
+    vectors: int
+    last_vectors: int
+    blocks: int
+    pixel_bytes: int
+    panel: int
+    point_bytes: int
+    sum_point: int
+    slots: int
+    splits: int = 1
+
+    @property
+    def points(self) -> int:
+        """Where the points begin: after a header of six words, zeros and the panel."""
+        return 64 + 256 + self.panel
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs."""
+        return self.points + _ALL * (self.point_bytes + self.sum_point) + self.slots
+
+
+@lru_cache(256)
+def _plan(s: Situation, sweep: Sweep) -> _Plan:
+    p, arith = s.problem, ARITHMETIC["i16"]
+    whole = tuple(-(-axis.out // TILE) for axis in sweep)
+    tiles = boxes(whole, lambda some: _sizes(s, arith, some).workspace, s.budget(_BUDGET))
+    plan = _sizes(s, arith, tiles)
+    items = (p.n or 0) * p.groups * math.prod(-(-a // b) for a, b in zip(whole, tiles, strict=True))
+    return replace(plan, splits=thread_parts(s.threads, items, plan.blocks, 0.1))
+
+
+def _sizes(s: Situation, arith: Arithmetic, tiles: tuple[int, ...]) -> _Plan:
+    p, lane = s.problem, lanes(s.target, arith)
+    rows, columns = tiles
+    in_blocks = max(1, -(-(p.c // p.groups) // _BLOCK))
+    total = max(1, -(-(p.m // p.groups) // lane))
+    vectors = min(2, total)
+    blocks = -(-total // vectors)
+    held_rows, held_columns = (
+        Lines(range(count), ((0, count, 0),), tuple(range(3))) for count in (TILE * rows + 2, TILE * columns + 2)
+    )
+    pixel = in_blocks * _BLOCK_BYTES
+    count = rows * columns
+    return _Plan(
+        (TILE * rows, TILE * columns), (rows, columns), (held_rows, held_columns), vectors,
+        total - (blocks - 1) * vectors, blocks, pixel, held_rows.count * held_columns.count * pixel + 64,
+        (in_blocks * count | 1) * 64, (-(-count * vectors * s.target.vector_bytes // 64) | 1) * 64,
+        TILE * TILE * columns * vectors * lane * arith.bytes,
+    )  # fmt: skip
+
+
+def build(r: Request) -> Program:
+    """Program of a request."""
+    p, arith, (sweep,) = r.problem, r.arith, sweeps(r.problem)
+    plan, lane, wide, last = _plan(r.situation, sweep), lanes(r.target, r.arith), r.target.vector_bytes, sweep[-1]
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    widths, steps = (plan.vectors, plan.last_vectors), -(-group_in // arith.channels)
+    key = ("winograd_dots", lane, plan.vectors, tuple((a.first_tap, a.tap_step) for a in sweep))
+    packed = r.packed(key, lambda: packed_weights(r, points_of_weights(r.weights(sweep)), *widths, steps))
+    along = along_out(r, last, "c")
+    by_bytes = p.y_dtype.bits == 8 and r.residual is None
+    spec = FusedTile(arith.name, p.y, r.epilogue) if by_bytes else of_sums(arith.name)
+    count, slot = math.prod(plan.tiles), p.y_dtype.itemsize if by_bytes else arith.bytes
+    common, items = boxed_words(r, sweep, plan.box, plan.held, plan.splits, panel=64 + 256)
+    main, rest = (steps * vectors * wide for vectors in widths)
+    most = min(channel_tile(r.target, v) for v in widths)
+    rows, keep = range(1, most + 1), list[Any]()
+    values = WholeWords(
+        common=common, channels=group_in, pixel_bytes=plan.pixel_bytes,
+        line_bytes=plan.held[1].count * plan.pixel_bytes,
+        move_in=move_in_address(r, Move(p.x, "i16", along_in(r, last, "c"))),
+        tiles_in=address_of(r, "winograd dots in", "tiles", TilesIn, lambda k, name: tiles_in(k, name, wide // 2)),
+        points=plan.points, point_bytes=plan.point_bytes, block_bytes=count * _BLOCK_BYTES,
+        entries=_entries(group_in, count), entry_count=-(-group_in // _BLOCK), weights=packed,
+        w_group=main * _ALL * (plan.blocks - 1), w_block=main * _ALL, w_point=main,
+        w_last=main * _ALL * (plan.blocks - 1) * p.groups, w_last_group=rest * _ALL, w_last_point=rest,
+        outputs=group_out, blocks=plan.blocks, split_blocks=-(-plan.blocks // plan.splits),
+        block_outputs=plan.vectors * lane, last_outputs=group_out - (plan.blocks - 1) * plan.vectors * lane,
+        lanes=lane, most_rows=most, products=[f for v in widths for f in tile_addresses(r, "channel", rows, v)],
+        sums=plan.points + _ALL * plan.point_bytes, sum_point=plan.sum_point, sum_row=plan.vectors * wide,
+        sum_row_last=plan.last_vectors * wide, zeros=64, tiles_out=_ways_out(r, spec, group_out),
+        tables=epilogue_tables(r), slots=plan.points + _ALL * (plan.point_bytes + plan.sum_point), slot_bytes=slot,
+        slot_line=TILE * plan.tiles[1] * plan.vectors * lane * slot,
+        move_out=move_out_address(
+            r, Move("i8", p.y, along, Epilogue()) if by_bytes else Move("i32", p.y, along, r.epilogue)
+        ),
+    )  # fmt: skip
+    return one_step(address_of(r, "winograd dots", "box", Driver, lambda k, name: driver(k, name, wide)),
+                    filled(values, keep), items, workspace(r.situation), keep)  # fmt: skip
+
+
+def _entries(channels: int, tiles: int) -> NDArray[np.int64]:
+    """An entry for every block of channels: its offset, words, and rows of weights before it."""
+    firsts = range(0, channels, _BLOCK)
+    return words([
+        v for first in firsts for v in (first // _BLOCK * tiles * _BLOCK_BYTES, -(-min(_BLOCK, channels - first) // 2),
+                                        first // 2)
+    ])  # fmt: skip
+
+
+def _ways_out(r: Request, spec: FusedTile, outputs: int) -> list[Address[TilesOut] | None]:
+    """The way out of whole vectors of output channels, and of one that is cut; None for what there is not."""
+    lane = lanes(r.target, r.arith)
+
+    def address(spec: FusedTile) -> Address[TilesOut]:
+        label = f"winograd dots out {spec}"
+        return address_of(r, label, "tiles", TilesOut, lambda k, name: tiles_out(k, name, spec, lane))
+
+    return [address(spec) if outputs >= lane else None, address(replace(spec, edge=True)) if outputs % lane else None]

@@ -1,0 +1,173 @@
+"""Dot products of small integers: exact at the ends of ranges, round every edge of words, vectors, tiles and boxes."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from levels import BOTH_ENDS, LEVELS
+
+import polyconv
+from polyconv import prepared
+from polyconv.algorithms.program import Situation
+from polyconv.algorithms.table import ALGORITHMS
+from polyconv.benchmark.runs import restricted
+from polyconv.conformance.operands import Operands, operands
+from polyconv.problem.oracle import oracle
+from polyconv.problem.problem import Problem
+from polyconv.target import host_target, target
+
+SCALED = "zx=t zw=t zy=t sx=t sw=c sy=t"
+
+
+def _extreme(p: Problem, seed: int) -> Operands:
+    """Operands of which most lie at the ends of their ranges, and zero points anywhere."""
+    rng = np.random.default_rng(seed)
+    made = operands(p, rng, "spread")
+
+    def ends(a: Any) -> Any:
+        info = np.iinfo(a.dtype)
+        return np.where(rng.random(a.shape) < 0.7, rng.choice([info.min, info.max], a.shape), a).astype(a.dtype)
+
+    return replace(made, x=ends(made.x), w=ends(made.w))
+
+
+def _check(line: str, made: Operands | None = None, chance: int | None = None) -> None:
+    p = Problem.parse(line)
+    made = _extreme(p, 1) if made is None else made
+    got = prepared.compute(p, made.x, made.w, made.bias, made.residual, quantities=made.quantities, algorithm="dots",
+                           chance=chance)  # fmt: skip
+    want = oracle(p, made.x, made.w, made.bias, made.residual, quantities=made.quantities)
+    np.testing.assert_array_equal(got, want, line)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("types", ["u8*i8", "i8", "u8", "i8*u8", "i16"])
+def test_types_and_zero_points(types: str, layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for zero_points in ("", " zx=t", " zx=t zw=t", " zw=c") if types != "i16" else ("",):
+            _check(f"conv {types}>i32 {layout} n1 c9 i6x7 m20 k3x3 p1 b1{zero_points}")
+        if types != "i16":
+            result = types.split("*")[0]
+            _check(f"conv {types}>{result} {layout} n2 c35 i7x9 m37 k3x3 p1x2:0 b1 {SCALED}")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_channels_round_words_and_outputs_round_vectors(layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for c, m in itertools.product((1, 2, 3, 4, 5, 8, 33, 64), (1, 15, 16, 17, 40, 65)):
+            _check(f"conv u8*i8 {layout} n1 c{c} i3x5 m{m} k1x3 p0x1 b1 {SCALED}")
+            _check(f"conv i8>i32 {layout} n1 c{2 * c} i3x5 m{2 * m} k2x2 g2 zx=t")
+
+
+@pytest.mark.parametrize("level", BOTH_ENDS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_pixels_round_the_edges_of_tiles(layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for pixels in (1, 2, 6, 7, 13, 14, 15, 16, 17, 28, 29, 63, 64, 65, 257):
+            _check(f"conv u8*i8 {layout} n2 c8 i{pixels} m33 k1 b1 {SCALED}")
+            _check(f"conv u8*i8>i32 {layout} n1 c12 i3x{pixels} m18 k3x3 p1 zx=t")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("geometry", [
+    "i11x13 k3x3 s2 p1", "i11x13 k3x3 s3x1 d2x4 p2", "i20 k7 s2 p3", "i12x12 k2x2 s5", "i9x8 k1x1 s2",
+    "i5x6x7 k3x2x3 p1", "i4x4 k5x5 p4", "i4x4 k3x3 d5 p5", "i3x3 k3x3 p0:4x3:1", "i13 k3 d9 p9",
+])  # fmt: skip
+def test_geometry(geometry: str, layout: str) -> None:
+    for c, groups in ((3, 1), (8, 1), (40, 2), (6, 3)):
+        first, rest = geometry.split(" ", 1)
+        spelled = f"{layout} n1 c{c} {first} m{16 * groups} {rest}{f' g{groups}' if groups > 1 else ''}"
+        _check(f"conv u8*i8>i32 {spelled} zx=t zw=t")
+        for chance in range(3):
+            _check(f"conv i8 {spelled} {SCALED}", chance=chance)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_transposed(layout: str) -> None:
+    _check(f"conv_transpose u8*i8>i32 {layout} n1 c8 i5x6 m24 k3x3 s2 p1 zx=t zw=t")
+    _check(f"conv_transpose i8>i32 {layout} n2 c6 i7 m9 k5 s3 g3 b1")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_what_follows_sums(layout: str) -> None:
+    for y, more in itertools.product(("i8", "u8", "i16"), ("", " b1 r1", " b1 act=Relu", " r1 act=Clip(-3,90)")):
+        for overflow in ("", " overflow=saturate"):
+            _check(f"conv i8>{y} {layout} n1 c4 i6x6 m19 k3x3 p1{more}{overflow}")
+    _check(f"conv i8>i32 {layout} n1 c4 i6x6 m19 k3x3 p1 b1 r1")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_ties_are_rounded_to_even_and_what_does_not_fit_saturates(level: str | None) -> None:
+    x = np.arange(256, dtype=np.uint8).reshape(1, 1, 1, 256)
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for zy, scale in itertools.product((0, 1, 128, 255), (0.5, 0.25, 1.5, 4.0e30)):
+            p = Problem.parse("conv u8*i8 NCHW n1 c1 i1x256 m2 k1x1 zx=t zw=t zy=t sx=t sw=t sy=t")
+            one = np.float32(1)
+            given = {"zx": np.uint8(128), "zw": np.int8(0), "zy": np.uint8(zy)}
+            given |= {"sx": np.float32(scale), "sw": one, "sy": one}
+            w = np.array([1, -1], np.int8).reshape(2, 1, 1, 1)
+            got = prepared.compute(p, x, w, quantities=given, algorithm="dots")
+            sums = np.stack([np.arange(256) - 128, 128 - np.arange(256)]).reshape(1, 2, 1, 256)
+            exact = np.float32(scale) * sums.astype(np.float32)
+            want = np.clip(np.rint(exact.astype(np.float64)) + zy, 0, 255).astype(np.uint8)
+            np.testing.assert_array_equal(got, want)
+
+
+def test_arrays_that_lie_otherwise() -> None:
+    rng = np.random.default_rng(3)
+    w = rng.integers(-128, 128, (24, 12, 3, 3)).astype(np.int8)
+    x = rng.integers(0, 256, (2, 12, 9, 10)).astype(np.uint8)
+    want = oracle(Problem.parse("conv u8*i8>i32 NCHW n2 c12 i9x10 m24 k3x3"), x, w)
+    last = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    spread = np.zeros((2, 12, 18, 30), np.uint8)[:, :, ::2, ::3]
+    spread[...] = x
+    for given in (x, last, spread, np.ascontiguousarray(x[..., ::-1])[..., ::-1]):
+        out = np.zeros((24, 2, 7, 16), np.int32).transpose(1, 0, 2, 3)[..., ::2]
+        np.testing.assert_array_equal(polyconv.conv(given, w, out_dtype="int32"), want)
+        np.testing.assert_array_equal(polyconv.conv(given, w, out_dtype="int32", out=out), want)
+
+
+def test_dot_products_of_256_bits_without_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = host_target()
+    if "+avxvnni" not in host.features.split(","):
+        pytest.skip("this CPU has no AVX-VNNI")
+    narrow = replace(target("avx2"), features="+avxvnni", vnni=True)
+    monkeypatch.setattr(prepared, "target_in_force", lambda: narrow)
+    for layout in ("NCHW", "NHWC"):
+        p = Problem.parse(f"conv u8*i8 {layout} n1 c20 i9x11 m37 k3x3 p1 b1 zx=t zw=c zy=t sx=t sw=c sy=t")
+        made = _extreme(p, 2)
+        made.quantities["zw"][...] = 0
+        _check(str(p), made)
+    assert ALGORITHMS["dots"].arithmetic(Situation(p, narrow)) == "u8s8"
+
+
+def test_weights_decide_between_bytes_and_pairs() -> None:
+    if not host_target().vnni:
+        pytest.skip("this CPU multiplies pairs only")
+    few, many = np.full((16, 8, 3, 3), 127, np.uint8), np.full((16, 8, 3, 3), 128, np.uint8)
+    x = np.full((1, 8, 20, 20), 255, np.uint8)
+    for w, arithmetic in ((few, "u8s8"), (many, "i16")):
+        layer = polyconv.Conv(w, out_dtype="int32")
+        plan = layer.plan(x.shape)
+        assert plan.arithmetic == f"dots {arithmetic}"
+        np.testing.assert_array_equal(layer(x), np.full((1, 16, 18, 18), 255 * 72 * int(w[0, 0, 0, 0])))
+    assert polyconv.plan("conv u8>i32 NCHW n1 c8 i20x20 m16 k3x3").arithmetic == "dots i16"
+    assert polyconv.plan("conv u8>i32 NCHW n1 c8 i20x20 m16 k3x3 zw=128").arithmetic == "dots u8s8"
+
+
+def test_no_workspace_beyond_what_is_free() -> None:
+    p = Problem.parse("conv u8*i8>i32 NHWC n1 c64 i200x200 m64 k3x3 p1")
+    one = Situation(p, target(None), limit=0)
+    assert ALGORITHMS["dots"].refusal(one) is None
+    assert ALGORITHMS["dots"].workspace(one) <= 64 << 10
