@@ -6,6 +6,7 @@ Figures come from ``conformance.on_gpu`` and ``benchmark.cuda``; this file choos
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def bench(device: str, cases: Sequence[Case], kinds: Sequence[str], count: int, 
     number = number_of(device)
 
     def document() -> dict[str, Any]:
-        return {"command": "bench", "device": cuda.card(number), "rows": rows, "means": cuda.means(rows)}
+        means = [asdict(mean) for mean in cuda.means(rows)]
+        return {"command": "bench", "device": cuda.card(number), "rows": [asdict(row) for row in rows], "means": means}
 
     with render.progress("layers") as advance:
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from polyconv.errors import Error, OutOfMemory, Unsupported
+from polyconv.kernels.objects import kernel_text
+from polyconv.target import host_target
 
-__all__ = ["Driver", "Event", "Function", "Launch", "driver", "why_absent"]
+__all__ = ["CHANGING", "Driver", "Event", "Function", "Launch", "Launches", "driver", "why_absent"]
 
 _Handle = ctypes.c_void_p
 
@@ -53,8 +55,6 @@ class Driver:
             self._lib = ctypes.CDLL(name)
         except OSError as error:
             raise Unsupported(f"no NVIDIA driver is installed: {error}") from None
-        self._launch = self._lib.cuLaunchKernel
-        self._launch.argtypes = [_Handle, *[ctypes.c_uint] * 7, _Handle, _Handle, _Handle]
         self._lock = threading.RLock()
         self._contexts: dict[int, _Handle] = {}
         code = self._lib.cuInit(0)
@@ -110,6 +110,9 @@ class Driver:
 
     def enter(self, device: int) -> None:
         """Make a device's primary context the one of this thread."""
+        self._check(self._lib.cuCtxSetCurrent(self._context(device)), f"entering device {device}")
+
+    def _context(self, device: int) -> _Handle:
         with self._lock:
             context = self._contexts.get(device)
             if context is None:
@@ -117,7 +120,16 @@ class Driver:
                 retain = self._lib.cuDevicePrimaryCtxRetain
                 self._check(retain(ctypes.byref(context), self._device(device)), f"opening device {device}")
                 self._contexts[device] = context
-        self._check(self._lib.cuCtxSetCurrent(context), f"entering device {device}")
+            return context
+
+    @contextmanager
+    def visit(self, device: int) -> Iterator[None]:
+        """Enter a device, and leave it as this thread's device was before."""
+        self._check(self._lib.cuCtxPushCurrent_v2(self._context(device)), f"entering device {device}")
+        try:
+            yield
+        finally:
+            self._lib.cuCtxPopCurrent_v2(ctypes.byref(_Handle()))
 
     # -- code --------------------------------------------------------------------------------------
 
@@ -163,10 +175,17 @@ class Driver:
             found.append(value.value)
         return Function(function.value or 0, threads, shared, *found)
 
-    def launch(self, function: Function, grid: tuple[int, int, int], addresses: Sequence[int], stream: int,
-               device: int) -> None:  # fmt: skip
-        """Start code on a stream of a device; its arguments are addresses."""
-        Launch(self, function, grid, addresses, (), device)((), stream)
+    @cached_property
+    def start(self) -> Callable[..., int]:
+        """Native code that starts ``Launches``."""
+        place = ctypes.cast(self._lib.cuLaunchKernel, _Handle).value or 0
+        found = kernel_text("start of launches", ("start",), _TEXT, host_target(), {"cuLaunchKernel": place})
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, _Handle, *[ctypes.c_int64] * (1 + CHANGING), _Handle)
+        return kind(found["start"])
+
+    def launch(self, launch: Launch, stream: int, device: int) -> None:
+        """Start one kernel on a stream of a device."""
+        Launches(self, (launch,), device)((0,) * CHANGING, stream)
 
     # -- memory, streams, time ---------------------------------------------------------------------
 
@@ -212,43 +231,142 @@ class Driver:
         return Event(self, handle)
 
 
+@dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch made ready: what changes from call to call is put into its place, and one foreign call starts it.
+    """Code with its arguments, of which some change from call to call.
+
+    Parameters
+    ----------
+    function : Function
+    grid : (int, int, int)
+    values : tuple of int
+        Arguments; of those that change, any number.
+    changing : tuple of (int, int)
+        Which arguments change, and which of the numbers given to a call they are.
+    """
+
+    function: Function
+    grid: tuple[int, int, int]
+    values: tuple[int, ...]
+    changing: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def words(self) -> list[int]:
+        """As native code reads it: the function, its shape, and each argument with which number replaces it, or -1."""
+        given = dict(self.changing)
+        shape = [self.function.handle, *self.grid, self.function.threads, self.function.shared, len(self.values)]
+        return shape + [w for slot, value in enumerate(self.values) for w in (value, given.get(slot, -1))]
+
+
+_MOST_ARGUMENTS = 64
+CHANGING = 4
+"""Numbers that are given to a call."""
+
+_SHAPE = "\n".join(
+    f"  %p{i} = getelementptr i64, ptr %at, i64 {i}\n  %w{i} = load i64, ptr %p{i}\n  %i{i} = trunc i64 %w{i} to i32"
+    for i in range(1, 6)
+)
+
+# Each launch has its arguments on this function's own stack: threads may start the same ones at a time.
+_TEXT = f"""
+declare i32 @cuLaunchKernel(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)
+
+define i64 @start(ptr %words, i64 %launches, i64 %g0, i64 %g1, i64 %g2, i64 %g3, ptr %stream) {{
+entry:
+  %given = alloca [{CHANGING} x i64]
+  %values = alloca [{_MOST_ARGUMENTS} x i64]
+  %places = alloca [{_MOST_ARGUMENTS} x ptr]
+  store i64 %g0, ptr %given
+  %s1 = getelementptr i64, ptr %given, i64 1
+  store i64 %g1, ptr %s1
+  %s2 = getelementptr i64, ptr %given, i64 2
+  store i64 %g2, ptr %s2
+  %s3 = getelementptr i64, ptr %given, i64 3
+  store i64 %g3, ptr %s3
+  br label %launch
+launch:
+  %at = phi ptr [%words, %entry], [%after, %next]
+  %left = phi i64 [%launches, %entry], [%fewer, %next]
+  %ended = icmp eq i64 %left, 0
+  br i1 %ended, label %done, label %shape
+shape:
+  %code = load ptr, ptr %at
+{_SHAPE}
+  %pcount = getelementptr i64, ptr %at, i64 6
+  %count = load i64, ptr %pcount
+  %first = getelementptr i64, ptr %at, i64 7
+  br label %argument
+argument:
+  %slot = phi i64 [0, %shape], [%more, %put]
+  %pair = phi ptr [%first, %shape], [%behind, %put]
+  %filled = icmp eq i64 %slot, %count
+  br i1 %filled, label %start, label %one
+one:
+  %fixed = load i64, ptr %pair
+  %pwhich = getelementptr i64, ptr %pair, i64 1
+  %which = load i64, ptr %pwhich
+  %changes = icmp sge i64 %which, 0
+  br i1 %changes, label %taken, label %put
+taken:
+  %pgiven = getelementptr i64, ptr %given, i64 %which
+  %told = load i64, ptr %pgiven
+  br label %put
+put:
+  %value = phi i64 [%fixed, %one], [%told, %taken]
+  %pvalue = getelementptr i64, ptr %values, i64 %slot
+  store i64 %value, ptr %pvalue
+  %pplace = getelementptr ptr, ptr %places, i64 %slot
+  store ptr %pvalue, ptr %pplace
+  %more = add i64 %slot, 1
+  %behind = getelementptr i64, ptr %pair, i64 2
+  br label %argument
+start:
+  %error = call i32 @cuLaunchKernel(ptr %code, i32 %i1, i32 %i2, i32 %i3, i32 %i4, i32 1, i32 1,
+    i32 %i5, ptr %stream, ptr %places, ptr null)
+  %failed = icmp ne i32 %error, 0
+  br i1 %failed, label %bad, label %next
+next:
+  %size = shl i64 %count, 1
+  %after = getelementptr i64, ptr %first, i64 %size
+  %fewer = sub i64 %left, 1
+  br label %launch
+bad:
+  %wide = zext i32 %error to i64
+  ret i64 %wide
+done:
+  ret i64 0
+}}
+"""
+
+
+class Launches:
+    """Launches of one call, started together by one foreign call.
 
     Parameters
     ----------
     of : Driver
-    function : Function
-    grid : (int, int, int)
-    addresses : sequence of int
-        Arguments; of those that change, any number.
-    changing : tuple of (int, int)
-        Which arguments change, and which of the addresses given to a call they are.
+    launches : sequence of Launch
     device : int
     """
 
-    __slots__ = ("_changing", "_device", "_driver", "_lock", "_places", "_shape", "_values")
+    __slots__ = ("_address", "_count", "_device", "_driver", "_start", "_words")
 
-    def __init__(self, of: Driver, function: Function, grid: tuple[int, int, int], addresses: Sequence[int],
-                 changing: tuple[tuple[int, int], ...], device: int) -> None:  # fmt: skip
-        count = len(addresses)
-        self._values = (ctypes.c_uint64 * count)(*addresses)
-        first = ctypes.addressof(self._values)
-        self._places = (_Handle * count)(*range(first, first + 8 * count, 8))
-        self._shape = (function.handle, *grid, function.threads, 1, 1, function.shared)
-        self._driver, self._changing, self._device = of, changing, device
-        self._lock = threading.Lock()
+    def __init__(self, of: Driver, launches: Sequence[Launch], device: int) -> None:
+        words = [word % (1 << 64) for launch in launches for word in launch.words]
+        self._words = (ctypes.c_uint64 * max(1, len(words)))(*words)
+        self._address, self._count = ctypes.addressof(self._words), len(launches)
+        self._driver, self._device, self._start = of, device, of.start
 
     def __call__(self, given: Sequence[int], stream: int) -> None:
-        """Start it on a stream."""
-        launch, values = self._driver._launch, self._values
-        with self._lock:  # arguments are read before the foreign call returns
-            for slot, which in self._changing:
-                values[slot] = given[which]
-            code = launch(*self._shape, stream, self._places, None)
-            if code == _INVALID_CONTEXT:  # a thread that has not met the device yet
-                self._driver.enter(self._device)
-                code = launch(*self._shape, stream, self._places, None)
+        """Start them on a stream, with ``CHANGING`` numbers."""
+        if self._driver.count > 1:  # which device is the thread's is its own affair
+            with self._driver.visit(self._device):
+                code = self._start(self._address, self._count, *given, stream)
+        else:
+            code = self._start(self._address, self._count, *given, stream)
+        if code == _INVALID_CONTEXT:  # a thread that has not met the device yet
+            self._driver.enter(self._device)
+            code = self._start(self._address, self._count, *given, stream)
         if code:
             self._driver._check(code, "launching a kernel")
 
@@ -302,10 +420,3 @@ def why_absent() -> str | None:
     found = _loaded()
     return found if isinstance(found, str) else None
 
-
-@contextmanager
-def on_device(number: int) -> Iterator[Driver]:
-    """The driver, with a device entered."""
-    found = driver()
-    found.enter(number)
-    yield found

@@ -18,7 +18,7 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError, DtypeError, Unsupported
 from polyconv.gpu.code import Launchable, function
 from polyconv.gpu.device import device
-from polyconv.gpu.driver import Launch, driver
+from polyconv.gpu.driver import Launch, Launches, driver
 from polyconv.gpu.forms import Form, Job
 from polyconv.gpu.geometry import Lie
 from polyconv.gpu.guests import DeviceArray, Guest, device_of, guest_of, read, where
@@ -49,6 +49,8 @@ class _Call:
     ----------
     make : callable
         Makes the result.
+    start : Launches
+        Started with the addresses of input, result, residual and the input's copy.
     moved : callable or None
         Makes memory for the input's copy.
     spans : tuple
@@ -63,7 +65,7 @@ class _Call:
     form: Form
     make: Callable[[], Any]
     moved: Callable[[], Any] | None
-    launches: tuple[Launch, ...]
+    start: Launches
     spans: tuple[tuple[int, int] | None, ...]
     is_alike: bool
     keep: tuple[DeviceArray, ...]
@@ -112,7 +114,7 @@ class DeviceLayer:
         of_w, of_b = read(w, "w"), None if bias is None else read(bias, "b")
         self._of_w = _copied(of_w) if own else of_w
         self._of_b = _copied(of_b) if own and of_b is not None else of_b
-        self._span_w = self._of_w.span
+        self._spans = tuple(a.span for a in (self._of_w, self._of_b) if a is not None)
         self._lock = threading.RLock()
         self._calls: OrderedDict[Any, _Call] = OrderedDict()
         self._packed: dict[tuple[move.Arrange, bool], DeviceArray] = {}
@@ -313,7 +315,8 @@ class DeviceLayer:
         ]  # fmt: skip
         spans = tuple(None if a is None else (a.span[0] - a.address, a.span[1] - a.address) for a in operands)
         is_alike = operands[2] is not None and operands[2].strides == operands[1].strides
-        return _Call(p, form, make, moved, tuple(launches), spans, is_alike, tuple(keep))
+        start = Launches(driver(), launches, number)
+        return _Call(p, form, make, moved, start, spans, is_alike, tuple(keep))
 
     def _is_clear(self, call: _Call, x: int, y: int, residual: int) -> bool:
         """Whether the result's memory is surely no operand's, but for the residual's own."""
@@ -321,9 +324,7 @@ class DeviceLayer:
         assert of_x is not None
         assert of_y is not None
         low, high = y + of_y[0], y + of_y[1]
-        others = [(x + of_x[0], x + of_x[1]), self._span_w]
-        if self._of_b is not None:
-            others.append(self._of_b.span)
+        others = [(x + of_x[0], x + of_x[1]), *self._spans]
         if of_r is not None and not (residual == y and call.is_alike):
             others.append((residual + of_r[0], residual + of_r[1]))
         return all(end <= low or high <= start for start, end in others)
@@ -332,9 +333,7 @@ class DeviceLayer:
         """Launch."""
         stream = guest.stream(self._of_w.device)
         moved = None if call.moved is None else call.moved()  # its memory is the stream's until this is done
-        given = x, y, residual, 0 if moved is None else guest.address(moved)
-        for launch in call.launches:
-            launch(given, stream)
+        call.start((x, y, residual, 0 if moved is None else guest.address(moved)), stream)
         if guest.waits:
             driver().synchronize(stream)
 
@@ -366,13 +365,13 @@ def _launch(spec: Launchable, number: int, changing: Mapping[str, int], fixed: M
     """A kernel's launch; of its arguments some change from call to call."""
     addresses = [fixed.get(name, 0) for name in spec.arguments]
     slots = tuple((slot, changing[name]) for slot, name in enumerate(spec.arguments) if name in changing)
-    numbers = [value % (1 << 64) for value in spec.numbers.values()]
-    return Launch(driver(), function(spec, number), spec.grid, [*addresses, *numbers], slots, number)
+    numbers = list(spec.numbers.values())
+    return Launch(function(spec, number), spec.grid, (*addresses, *numbers), slots)
 
 
 def _arrange(wanted: move.Arrange, source: DeviceArray, target: DeviceArray, stream: int) -> None:
     fixed = {"source": source.address, "target": target.address}
-    _launch(wanted, source.device, {}, fixed)((), stream)
+    driver().launch(_launch(wanted, source.device, {}, fixed), stream, source.device)
 
 
 def _copied(source: DeviceArray) -> DeviceArray:
