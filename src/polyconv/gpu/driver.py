@@ -21,7 +21,9 @@ from polyconv.errors import Error, OutOfMemory, Unsupported
 from polyconv.kernels.objects import kernel_text
 from polyconv.target import host_target
 
-__all__ = ["CHANGING", "Driver", "Event", "Function", "Launch", "Launches", "driver", "why_absent"]
+__all__ = [
+    "CHANGING", "ITSELF", "Driver", "Event", "Function", "Launch", "Launches", "TensorMap", "driver", "why_absent",
+]  # fmt: skip
 
 _Handle = ctypes.c_void_p
 
@@ -187,6 +189,18 @@ class Driver:
         """Start one kernel on a stream of a device."""
         Launches(self, (launch,), device)((0,) * CHANGING, stream)
 
+    def tensor_map(self, address: int, extents: Sequence[int], steps: Sequence[int], box: Sequence[int],
+                   dtype: str) -> TensorMap:  # fmt: skip
+        """The map of an array for the copy engine; steps in bytes, from the second axis on, innermost first."""
+        made, rank = TensorMap(), len(extents)
+        code = self._lib.cuTensorMapEncodeTiled(
+            _Handle(made.address), _MAPPED[dtype], rank, _Handle(address), (ctypes.c_uint64 * rank)(*extents),
+            (ctypes.c_uint64 * (rank - 1))(*steps), (ctypes.c_uint32 * rank)(*box),
+            (ctypes.c_uint32 * rank)(*[1] * rank), 0, 3, 2, 0,
+        )  # fmt: skip
+        self._check(code, f"mapping an array of extents {tuple(extents)} and steps {tuple(steps)} in boxes of {box}")
+        return made
+
     # -- memory, streams, time ---------------------------------------------------------------------
 
     def allocate(self, size: int) -> int:
@@ -231,6 +245,20 @@ class Driver:
         return Event(self, handle)
 
 
+_MAPPED = {"f16": 6, "f32": 7, "bf16": 9}
+"""Types of arrays in tensor maps."""
+
+
+class TensorMap:
+    """128 bytes that tell the copy engine of an array."""
+
+    __slots__ = ("_memory", "address")
+
+    def __init__(self) -> None:
+        self._memory = ctypes.create_string_buffer(192)
+        self.address = (ctypes.addressof(self._memory) + 63) & ~63
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Code with its arguments, of which some change from call to call.
@@ -259,8 +287,10 @@ class Launch:
 
 
 _MOST_ARGUMENTS = 64
-CHANGING = 4
+CHANGING = 5
 """Numbers that are given to a call."""
+ITSELF = 64
+"""Added to which number of a call an argument is, if that number is the address of the argument itself."""
 
 _SHAPE = "\n".join(
     f"  %p{i} = getelementptr i64, ptr %at, i64 {i}\n  %w{i} = load i64, ptr %p{i}\n  %i{i} = trunc i64 %w{i} to i32"
@@ -271,7 +301,7 @@ _SHAPE = "\n".join(
 _TEXT = f"""
 declare i32 @cuLaunchKernel(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)
 
-define i64 @start(ptr %words, i64 %launches, i64 %g0, i64 %g1, i64 %g2, i64 %g3, ptr %stream) {{
+define i64 @start(ptr %words, i64 %launches, i64 %g0, i64 %g1, i64 %g2, i64 %g3, i64 %g4, ptr %stream) {{
 entry:
   %given = alloca [{CHANGING} x i64]
   %values = alloca [{_MOST_ARGUMENTS} x i64]
@@ -283,6 +313,8 @@ entry:
   store i64 %g2, ptr %s2
   %s3 = getelementptr i64, ptr %given, i64 3
   store i64 %g3, ptr %s3
+  %s4 = getelementptr i64, ptr %given, i64 4
+  store i64 %g4, ptr %s4
   br label %launch
 launch:
   %at = phi ptr [%words, %entry], [%after, %next]
@@ -308,15 +340,20 @@ one:
   %changes = icmp sge i64 %which, 0
   br i1 %changes, label %taken, label %put
 taken:
-  %pgiven = getelementptr i64, ptr %given, i64 %which
+  %itself = icmp sge i64 %which, {ITSELF}
+  %low = and i64 %which, {ITSELF - 1}
+  %pgiven = getelementptr i64, ptr %given, i64 %low
   %told = load i64, ptr %pgiven
   br label %put
 put:
   %value = phi i64 [%fixed, %one], [%told, %taken]
+  %isplace = phi i1 [false, %one], [%itself, %taken]
   %pvalue = getelementptr i64, ptr %values, i64 %slot
   store i64 %value, ptr %pvalue
+  %there = inttoptr i64 %value to ptr
+  %where = select i1 %isplace, ptr %there, ptr %pvalue
   %pplace = getelementptr ptr, ptr %places, i64 %slot
-  store ptr %pvalue, ptr %pplace
+  store ptr %where, ptr %pplace
   %more = add i64 %slot, 1
   %behind = getelementptr i64, ptr %pair, i64 2
   br label %argument

@@ -17,8 +17,10 @@ from polyconv.gpu.device import Device
 from polyconv.gpu.geometry import Geometry, Lie, packed
 from polyconv.gpu.kernels import move
 from polyconv.gpu.kernels.depthwise import Depthwise
+from polyconv.gpu.kernels.direct import Direct
 from polyconv.gpu.kernels.finish import sum_type
 from polyconv.gpu.kernels.gemm import Gemm, Tile
+from polyconv.gpu.kernels.patch import Patch, PatchTile
 from polyconv.gpu.kernels.plain import Plain
 from polyconv.gpu.kernels.units import ARITHMETIC
 from polyconv.gpu.price import seconds_of
@@ -58,7 +60,7 @@ class Job:
     limit: int | None = None
 
 
-Kernels = Gemm | Depthwise | Plain
+Kernels = Depthwise | Direct | Gemm | Patch | Plain
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,8 @@ class Form:
         return 0 if self.moved is None else self.moved.bytes
 
     def __str__(self) -> str:
-        first = self.steps[0].kernel
-        shape = str(first.tile) if isinstance(first, Gemm) else first.shape if isinstance(first, Depthwise) else ""
-        return " ".join(word for word in (self.algorithm, shape, "moved" if self.moved else "") if word)
+        words = self.algorithm, self.steps[0].kernel.shape, "moved" if self.moved else ""
+        return " ".join(word for word in words if word)
 
 
 def forms(job: Job) -> Iterator[Form]:
@@ -124,6 +125,31 @@ def _all(job: Job) -> Iterator[Form]:
         yield from _depthwise(job, of_sweeps)
         return
     yield from _gemms(job, of_sweeps)
+    yield from _patches(job, of_sweeps)
+    yield from _directs(job, of_sweeps)
+
+
+_FEW_CHANNELS, _FEW_TERMS = 8, 384
+"""Of a group, and products of a sum, up to which no tensor core is of use."""
+
+
+def _directs(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
+    p = job.problem
+    c = p.c // p.groups
+    if c > _FEW_CHANNELS or c * math.prod(p.k) > _FEW_TERMS:
+        return
+    for pixels, columns in ((4, 16), (2, 16), (1, 16), (4, 8), (2, 32), (1, 32), (8, 8), (4, 4)):
+        if columns >= 2 * (p.m // p.groups) and columns > 4:
+            continue
+        steps = tuple(
+            Step(
+                Direct(_geometry(job, sweep, c, job.x, p.x, p.w), pixels, columns),
+                _weights(job, sweep, outer="gtcm", padded=c, target=p.w),
+            )
+            for sweep in of_sweeps
+        )
+        arithmetic = f"direct {sum_type(steps[0].kernel.g)}"
+        yield Form("direct", arithmetic, None, steps, seconds_of(job.device, steps, None))
 
 
 _MOST_MULTIPLIER = 8
@@ -257,6 +283,92 @@ def _gemms(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
             continue
         bits = f"gemm {tile.unit} {name} k{tile.bytes} split{tile.split}"
         yield Form("gemm", bits, moved, tuple(steps), seconds_of(job.device, tuple(steps), moved))
+
+
+_PATCHES = (
+    (8, 8, 64, 1), (8, 8, 128, 1), (8, 8, 160, 1), (8, 8, 80, 1), (8, 8, 96, 1), (8, 16, 64, 1), (8, 16, 64, 2),
+    (8, 16, 128, 2), (16, 16, 64, 2), (8, 16, 8, 2), (16, 16, 8, 2), (8, 16, 16, 2), (8, 8, 32, 1), (16, 16, 32, 2),
+)  # fmt: skip
+"""Heights, widths and columns of blocks, and the warp groups that share them."""
+_MOST_SUMS = {True: 64, False: 128}
+"""Of a thread, with three passes and without: with more it runs out of registers."""
+_MOST_SLOTS = 8
+
+
+def _patches(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
+    """Forms of stride 1 along the last two axes whose channels fill whole rows of patches."""
+    p, name = job.problem, arithmetic_of(job.problem, job.accuracy)
+    row = ARITHMETIC[name]
+    if not (row.group and job.device.has_groups and p.groups == 1 and p.rank in (2, 3)):
+        return
+    is_plain = all(axis.stride == 1 and axis.dilation > 0 for sweep in of_sweeps for axis in sweep[-2:])
+    if not is_plain or p.c * row.bytes % 128 or min(sweep[-2].out for sweep in of_sweeps) < 4:
+        return
+    x, moved = _input(job, p.c, p.c, row.staged)
+    geometries = [_geometry(job, sweep, p.c, x, row.staged, row.staged) for sweep in of_sweeps]
+    for height, width, columns, groups in _PATCHES:
+        if p.m % columns and not p.m < columns < 2 * max(8, p.m):
+            continue
+        squares = height * width // (64 * groups)
+        if squares * columns // 2 > _MOST_SUMS[row.three]:
+            continue
+        for split in _patch_splits(job, height, width, columns, geometries):
+            tile = _filled(job.device, PatchTile(name, height, width, columns, groups, _MOST_SLOTS, split), geometries)
+            if tile is None:
+                continue
+            steps = tuple(
+                Step(
+                    Patch(g, replace(tile, split=min(split, _power(Patch(g, tile).steps)))),
+                    _patch_weights(job, g, tile),
+                )
+                for g in geometries
+            )
+            bits = f"patch {name} split{split}"
+            yield Form("patch", bits, moved, steps, seconds_of(job.device, steps, moved))
+
+
+def _power(most: int) -> int:
+    """The largest power of two up to a number."""
+    return 1 << (most.bit_length() - 1)
+
+
+def _filled(device: Device, tile: PatchTile, geometries: list[Geometry]) -> PatchTile | None:
+    """The tile with as many slots as leave room for a second block, or as fit at all; None if too few do."""
+    for room in (device.shared_multiprocessor // 2 - 1024, device.shared_block):
+        for slots in range(tile.slots, 2, -1):
+            made = replace(tile, slots=slots)
+            kernels = [Patch(g, made) for g in geometries]
+            if all(kernel.shared <= room and max(kernel.box) <= 256 for kernel in kernels):
+                return made
+    return None
+
+
+def _patch_splits(job: Job, height: int, width: int, columns: int, geometries: list[Geometry]) -> list[int]:
+    g = max(geometries, key=lambda g: g.pixels)
+    above, across = g.axes[-2:]
+    blocks = -(-above.out // height) * -(-across.out // width) * -(-g.m // columns)
+    blocks *= math.prod(axis.out for axis in g.axes[:-2])
+    steps = min(Patch(g, PatchTile(arithmetic_of(job.problem, job.accuracy), 8, 8, 8)).steps for g in geometries)
+    most = 2.2 * job.device.multiprocessors
+    return [s for s in (1, 2, 4, 8) if s == 1 or (blocks * s <= most and steps // s >= 2)]
+
+
+def _patch_weights(job: Job, g: Geometry, tile: PatchTile) -> move.Arrange:
+    """Weights in the order in which a block copies them: tiles of columns, channels, taps; rows swizzled."""
+    p, kernel = job.problem, Patch(g, tile)
+    first_step, second_step, *steps = job.w
+    c_step, m_step = (first_step, second_step) if p.op == "conv_transpose" else (second_step, first_step)
+    piece = kernel.channels // 8
+    taps = [move.Axis(axis.taps, axis.tap_step * step, axis.taps) for axis, step in zip(g.axes, steps, strict=True)]
+    axes = (
+        move.Axis(kernel.across, tile.columns * m_step, kernel.across),
+        move.Axis(p.c // kernel.channels, kernel.channels * c_step, p.c // kernel.channels), *taps,
+        move.Axis(tile.columns, m_step, min(p.m, tile.columns)), move.Axis(8, piece * c_step, 8),
+        move.Axis(piece, c_step, piece),
+    )  # fmt: skip
+    first = sum(axis.first_tap * step for axis, step in zip(g.axes, steps, strict=True))
+    staged = kernel.arithmetic.staged
+    return move.Arrange(axes, p.w, staged, first, kernel.parts > 1, swizzled=True)
 
 
 def _fitting(tile: Tile, g: Geometry, size: int) -> Tile:

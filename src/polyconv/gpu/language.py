@@ -20,8 +20,11 @@ __all__ = ["BOOL", "F32", "I32", "I64", "Kernel", "Pointer", "Type", "Value", "V
 
 I32, I64, F32 = Type("i32"), Type("i64"), Type("float")
 _GLOBAL = Type("ptr addrspace(1)")
+_MAP = Type("ptr")
+MAP = "map"
+"""Name of the argument that is a tensor map: 128 bytes that the driver makes of an array, told by value."""
 
-_REGISTER = {"i32": "r", "i64": "l", "float": "f", "double": "d", "ptr addrspace(1)": "l"}
+_REGISTER = {"i32": "r", "i64": "l", "float": "f", "double": "d", "ptr addrspace(1)": "l", "ptr": "l"}
 """How inline PTX names the register of a type."""
 
 
@@ -74,6 +77,8 @@ class Kernel(Emitter):
         Of a block.
     numbers : sequence of str
         Names of 64-bit numbers, arguments behind the pointers.
+    has_map : bool
+        Whether a tensor map is the argument behind the pointers.
     cluster : int
         Blocks, neighbours along x, that reach each other's shared memory.
     shared : int
@@ -83,9 +88,10 @@ class Kernel(Emitter):
     """
 
     def __init__(self, name: str, arguments: Sequence[str], threads: int, *, numbers: Sequence[str] = (),
-                 cluster: int = 1, shared: int = 0, blocks: int = 1) -> None:  # fmt: skip
+                 has_map: bool = False, cluster: int = 1, shared: int = 0, blocks: int = 1) -> None:  # fmt: skip
         super().__init__(fma=True)
         self.name, self.arguments, self.threads = name, tuple(arguments), threads
+        self.has_map = has_map
         self.numbers = {one: Value(self, f"%{one}", I64) for one in numbers}
         self.cluster, self.shared, self.blocks = cluster, shared, blocks
         self._variables: list[str] = []
@@ -265,6 +271,48 @@ class Kernel(Emitter):
         """Let the units that read shared memory by descriptor see what this thread wrote or copied there."""
         self.ptx("fence.proxy.async.shared::cta;")
 
+    # -- copies by the copy engine -----------------------------------------------------------------
+
+    def barrier_begin(self, address: Value, arrivals: int) -> None:
+        """Make 8 bytes of shared memory a barrier that so many arrivals, and all bytes expected, complete."""
+        self.ptx(f"mbarrier.init.shared::cta.b64 [$0], {arrivals};", (), [address])
+
+    def barriers_begun(self) -> None:
+        """Let the copy engine see barriers that were made."""
+        self.ptx("fence.mbarrier_init.release.cluster;")
+        self.ptx("fence.proxy.async;")
+
+    def barrier_wait(self, address: Value, parity: Value) -> None:
+        """Wait until the phase of a barrier with this parity, 0 or 1, is complete."""
+        self.ptx(
+            "{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @p bra done; bra again; "
+            "done: }", (), [address, parity],
+        )  # fmt: skip
+
+    def barrier_expect(self, address: Value, size: int) -> None:
+        """Arrive at a barrier that so many bytes complete, too."""
+        self.ptx(f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {size};", (), [address])
+
+    def barrier_arrive(self, address: Value) -> None:
+        """Arrive at a barrier."""
+        self.ptx("mbarrier.arrive.shared::cta.b64 _, [$0];", (), [address])
+
+    def copy_bulk(self, target: Value, source: Pointer, size: int, barrier: Value) -> None:
+        """Begin to copy bytes that lie together to shared memory; they complete a barrier."""
+        self.ptx(
+            f"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], {size}, [$2];", (),
+            [target, source, barrier],
+        )  # fmt: skip
+
+    def copy_box(self, target: Value, at: Sequence[Value], barrier: Value) -> None:
+        """Begin to copy a box of the array that the tensor map describes; what lies outside becomes zeros."""
+        rank = len(at)
+        places = ", ".join(f"${1 + i}" for i in range(rank))
+        self.ptx(
+            f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [$0], "
+            f"[${rank + 2}, {{{places}}}], [${rank + 1}];", (), [target, *at, barrier, Value(self, f"%{MAP}", _MAP)],
+        )  # fmt: skip
+
     # -- matrix products ---------------------------------------------------------------------------
 
     def load_matrices(self, address: Value, count: int, offset: int = 0) -> list[Value]:
@@ -326,6 +374,8 @@ class Kernel(Emitter):
     def text(self) -> str:
         """The kernel as LLVM's text form."""
         pointers = [f"{_GLOBAL} noalias %{name}" for name in self.arguments]
+        if self.has_map:
+            pointers.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %{MAP}')
         arguments = ", ".join([*pointers, *(f"i64 %{name}" for name in self.numbers)])
         cluster = f' "nvvm.cluster_dim"="{self.cluster},1,1"' if self.cluster > 1 else ""
         return "\n".join([

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError, DtypeError, Unsupported
 from polyconv.gpu.code import Launchable, function
 from polyconv.gpu.device import device
-from polyconv.gpu.driver import Launch, Launches, driver
+from polyconv.gpu.driver import ITSELF, Launch, Launches, TensorMap, driver
 from polyconv.gpu.forms import Form, Job
 from polyconv.gpu.geometry import Lie
 from polyconv.gpu.guests import DeviceArray, Guest, device_of, guest_of, read, where
 from polyconv.gpu.kernels import move
 from polyconv.gpu.kernels.finish import sum_type
+from polyconv.gpu.kernels.patch import Patch
 from polyconv.gpu.plan import choose, described, lies_of, measured
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
@@ -37,8 +38,9 @@ _TIMED_SECONDS = 2e-3
 """For about so long each form runs that is timed."""
 
 
-_X, _Y, _R, _MOVED = range(4)
-"""What changes from call to call: addresses of input, result, residual and of the input's copy."""
+_X, _Y, _R, _MOVED, _MAP = range(5)
+"""What changes from call to call: addresses of input, result, residual, of the input's copy and of its tensor map."""
+_MOST_MAPS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,10 @@ class _Call:
         Whether result and residual lie alike, so that they may be the same memory.
     keep : tuple
         Packed weights and bias.
+    map : tuple or None
+        What the input's tensor map is made of, where kernels read it through one.
+    maps : dict
+        Maps by the input's address.
     """
 
     problem: Problem
@@ -69,6 +75,19 @@ class _Call:
     spans: tuple[tuple[int, int] | None, ...]
     is_alike: bool
     keep: tuple[DeviceArray, ...]
+    map: tuple[Any, ...] | None
+    maps: dict[int, TensorMap] = field(default_factory=dict)
+
+    def mapped(self, x: int) -> int:
+        """Address of the map of an input."""
+        if self.map is None:
+            return 0
+        found = self.maps.get(x)
+        if found is None:
+            if len(self.maps) >= _MOST_MAPS:
+                self.maps.clear()
+            found = self.maps[x] = driver().tensor_map(x, *self.map)
+        return found.address
 
 
 def lie_of(a: DeviceArray, p: Problem, *, is_input: bool) -> Lie:
@@ -316,7 +335,8 @@ class DeviceLayer:
         spans = tuple(None if a is None else (a.span[0] - a.address, a.span[1] - a.address) for a in operands)
         is_alike = operands[2] is not None and operands[2].strides == operands[1].strides
         start = Launches(driver(), launches, number)
-        return _Call(p, form, make, moved, start, spans, is_alike, tuple(keep))
+        of_map = next((step.kernel.map for step in form.steps if isinstance(step.kernel, Patch)), None)
+        return _Call(p, form, make, moved, start, spans, is_alike, tuple(keep), of_map)
 
     def _is_clear(self, call: _Call, x: int, y: int, residual: int) -> bool:
         """Whether the result's memory is surely no operand's, but for the residual's own."""
@@ -333,7 +353,8 @@ class DeviceLayer:
         """Launch."""
         stream = guest.stream(self._of_w.device)
         moved = None if call.moved is None else call.moved()  # its memory is the stream's until this is done
-        call.start((x, y, residual, 0 if moved is None else guest.address(moved)), stream)
+        copy = 0 if moved is None else guest.address(moved)
+        call.start((x, y, residual, copy, call.mapped(x if moved is None else copy)), stream)
         if guest.waits:
             driver().synchronize(stream)
 
@@ -365,8 +386,10 @@ def _launch(spec: Launchable, number: int, changing: Mapping[str, int], fixed: M
     """A kernel's launch; of its arguments some change from call to call."""
     addresses = [fixed.get(name, 0) for name in spec.arguments]
     slots = tuple((slot, changing[name]) for slot, name in enumerate(spec.arguments) if name in changing)
-    numbers = list(spec.numbers.values())
-    return Launch(function(spec, number), spec.grid, (*addresses, *numbers), slots)
+    if isinstance(spec, Patch):
+        slots = (*slots, (len(addresses), ITSELF + _MAP))
+        addresses.append(0)
+    return Launch(function(spec, number), spec.grid, (*addresses, *spec.numbers.values()), slots)
 
 
 def _arrange(wanted: move.Arrange, source: DeviceArray, target: DeviceArray, stream: int) -> None:

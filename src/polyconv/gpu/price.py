@@ -47,6 +47,28 @@ def _gemm(device: Device, kernel: Any) -> float:
     return float(cycles)
 
 
+def _patch(device: Device, kernel: Any) -> float:
+    rates, tile = RATES[device.generation], kernel.tile
+    row = rates.units["group", kernel.arithmetic.three]
+    blocks = kernel.grid[0]
+    at_once = max(1, min(device.shared_multiprocessor // (kernel.shared + 1024), 2048 // kernel.threads))
+    most = -(-blocks // device.multiprocessors)
+    at_once = min(at_once, most)
+    steps = -(-kernel.steps // tile.split)
+    passes = 3 if kernel.arithmetic.three else 1
+    size = kernel.tile.height * kernel.tile.width
+    products = size * tile.columns * 128 / kernel.arithmetic.bytes * passes
+    copied = kernel.slot_bytes + kernel.patch_bytes / kernel.plane_taps
+    step = max(rates.patch_step, at_once * max(products * row.product * kernel.arithmetic.bytes, copied / rates.copied))
+    cycles = max(
+        most / at_once * steps * step, blocks * steps * copied / (rates.second_cache * device.multiprocessors)
+    )
+    cycles += most / at_once * rates.block + most * size * tile.columns * rates.result
+    if tile.split > 1:
+        cycles += rates.shared_sum + rates.shared_part * tile.split * size * tile.columns
+    return float(cycles)
+
+
 def _depthwise(device: Device, kernel: Any) -> float:
     rates, g = RATES[device.generation], kernel.g
     axis = g.axes[kernel.along]
@@ -58,11 +80,22 @@ def _depthwise(device: Device, kernel: Any) -> float:
     return float(max(work, lines * rates.line) + rates.block)
 
 
+def _direct(device: Device, kernel: Any) -> float:
+    rates, g = RATES[device.generation], kernel.g
+    threads = kernel.grid[0] * kernel.threads / device.multiprocessors
+    each = kernel.pixels * (rates.load + kernel.columns * rates.scalar) + kernel.columns / 4 * rates.load
+    waves = -(-kernel.grid[0] // (device.multiprocessors * 8))
+    lines = kernel.terms if g.c * g.axes[-1].taps > 48 else kernel.terms / 6
+    work = max(threads * kernel.terms * each, waves * lines * rates.line / 3)
+    stored = g.pixels * g.m * g.groups / device.multiprocessors * rates.result
+    return float(work + stored + rates.block)
+
+
 def _plain(device: Device, kernel: Any) -> float:
     rates, g = RATES[device.generation], kernel.g
     steps = g.taps * g.c
     return float(max(kernel.total / device.multiprocessors * steps * 2 * rates.load, steps * rates.line) + rates.block)
 
 
-_PRICES = {"Gemm": _gemm, "Depthwise": _depthwise, "Plain": _plain}
+_PRICES = {"Gemm": _gemm, "Patch": _patch, "Depthwise": _depthwise, "Direct": _direct, "Plain": _plain}
 

@@ -48,6 +48,8 @@ class Rates:
         by copies of the input.
     moving : float
         For such a copy, however small.
+    patch_step : float
+        For a tap of a patch, however little it does.
     load, scalar : float
         For a load and a multiply-add of one thread.
     line : float
@@ -64,6 +66,7 @@ class Rates:
     second_cache: float
     moved: float
     moving: float
+    patch_step: float
     load: float
     scalar: float
     line: float
@@ -76,7 +79,7 @@ _HOPPER = Rates(
         ("scalar", False): UnitRate(2.1 / 512, 450),
     },
     launch=225, block=3950, result=0.125, shared_sum=2810, shared_part=45.4 / 4096, copied=40.2, second_cache=30.4,
-    moved=18.6, moving=6540, load=0.062, scalar=0.0135, line=470,
+    moved=18.6, moving=6540, patch_step=300, load=0.062, scalar=0.0135, line=470,
 )  # fmt: skip
 
 RATES = {"ampere": replace(_HOPPER, second_cache=25.0, moved=15.0), "hopper": _HOPPER}

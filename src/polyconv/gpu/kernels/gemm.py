@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from polyconv.gpu.geometry import Geometry
-from polyconv.gpu.kernels.finish import ELEMENTS, Finish
-from polyconv.gpu.kernels.repair import exact_sum, is_finite
+from polyconv.gpu.kernels.finish import ELEMENTS
+from polyconv.gpu.kernels.repair import Product
+from polyconv.gpu.kernels.results import Again, Lying, Place, store_results
 from polyconv.gpu.kernels.stages import Stages
 from polyconv.gpu.kernels.units import UNITS, Unit
-from polyconv.gpu.language import Kernel, Pointer, Value, Variable, both
+from polyconv.gpu.language import Kernel, Pointer, Value
 
 __all__ = ["Gemm", "Tile", "gemm"]
 
@@ -81,6 +82,11 @@ class Gemm:
     def unit(self) -> Unit:
         """What multiplies."""
         return UNITS[self.tile.unit](self.tile)
+
+    @property
+    def shape(self) -> str:
+        """The tile, in short."""
+        return str(self.tile)
 
     @property
     def name(self) -> str:
@@ -162,11 +168,42 @@ def gemm(s: Gemm) -> Kernel:
     s.unit.begin(k)
     _sum(k, s, Stages(k, s, first_row, first_column, group), start, end)
     s.unit.write(k, s.pitch)
-    k.cluster_barrier() if tile.split > 1 else k.barrier()
-    _Results(k, s, first_row, first_column, group, rank).store()
-    if tile.split > 1:
-        k.cluster_barrier()  # others may still read this block's sums
+
+    def outputs(row: Value) -> tuple[Place, Value | None]:
+        pixel = first_row + row
+        return Place.of(k, g, pixel), pixel < g.pixels if g.pixels % tile.rows else None
+
+    lie = Lying(tile.rows, tile.columns, s.unit.threads, tile.split, s.pitch, s.unit.sum)
+    again = _product(k, s, group) if s.repairs else None
+    store_results(k, g, lie, rank, outputs, first_column, group, again)
     return k
+
+
+def _product(k: Kernel, s: Gemm, group: Value) -> Again:
+    """How a sum's products are read from the input and packed weights."""
+    g, unit = s.g, s.unit
+    staged, sum_ = ELEMENTS[unit.arithmetic.staged], unit.sum
+    size = staged.bytes
+
+    def wide(value: Value) -> Value:
+        return value if value.type == sum_ else k.cast("fpext", value, sum_)
+
+    def again(place: Place, channel: Value) -> Product:
+        whole = channel + group * g.m
+
+        def product(positions: Sequence[Value], tap: Value, c: Value) -> tuple[Value, Value]:
+            at = place.n * g.x.n + group * (g.c * g.x.c) + c * g.x.c
+            for position, step in zip(positions, g.x.spatial, strict=True):
+                at = at + position * step
+            of_w = Pointer("w", ((whole * g.taps + tap) * g.c + c) * size)
+            w = wide(k.load(staged, of_w))
+            if unit.parts > 1:
+                w = w + k.load(staged, of_w + size * g.m * g.groups * g.taps * g.c)
+            return wide(k.load(staged, Pointer("x", at * size))), w
+
+        return product
+
+    return again
 
 
 def _sum(k: Kernel, s: Gemm, stages: Stages, start: Value, end: Value) -> None:
@@ -206,145 +243,3 @@ def _sum(k: Kernel, s: Gemm, stages: Stages, start: Value, end: Value) -> None:
     unit.end(k)
     k.wait(0)
     k.barrier()
-
-
-class _Results:
-    """The tile's way out of shared memory: every thread finishes some runs of up to four neighbouring channels."""
-
-    def __init__(self, k: Kernel, s: Gemm, first_row: Value, first_column: Value, group: Value, rank: Value) -> None:
-        self.k, self.s, self.rank = k, s, rank
-        self.first_row, self.first_column, self.group = first_row, first_column, group
-        self.finish = Finish(k, s.g)
-        g, size = s.g, self.finish.y.itemsize
-        self.wide = 16 // s.unit.sum.bytes
-        """Sums of a run."""
-        self.along_channels = g.y.c == 1
-        fits = g.m % self.wide == 0 and g.y.aligned(size) % min(16, self.wide * size) == 0
-        self.together = self.along_channels and fits
-        self.runs = s.tile.rows * (s.tile.columns // self.wide)
-        self.share = -(-self.runs // s.tile.split)
-
-    def store(self) -> None:
-        """Store the block's share; runs with a sum that is not finite are done again and stored then.
-
-        A residual may lie where the result does: every run is stored once.
-        """
-        k, threads = self.k, self.s.unit.threads
-        suspect = k.variable(0) if self.s.repairs else None
-        for turn in range(-(-self.share // threads)):
-            mine = k.thread + turn * threads
-            guard = mine < self.share if (turn + 1) * threads > self.share else None
-            self._store_run(mine, guard, suspect)
-        if suspect is not None:
-            with k.when(suspect.get().equals(1)), k.loop(0, -(-self.share // threads)) as again:
-                mine = k.thread + again * threads
-                self._store_run(mine, mine < self.share, None)
-
-    def _store_run(self, mine: Value, guard: Value | None, suspect: Variable | None) -> None:
-        k, s, g = self.k, self.s, self.s.g
-        tile = s.tile
-        run = mine + self.rank * self.share if tile.split > 1 else mine
-        if self.runs % tile.split:
-            guard = both(guard, run < self.runs)
-        across = tile.columns // self.wide
-        row, column = (run // across, run % across) if self.along_channels else (run % tile.rows, run // tile.rows)
-        pixel, channel = self.first_row + row, self.first_column + column * self.wide
-        if g.pixels % tile.rows:
-            guard = both(guard, pixel < g.pixels)
-        if g.m % tile.columns:
-            guard = both(guard, channel < g.m)
-        with k.only(guard):
-            sums = self._sums(k.base + row * s.pitch + column * (self.wide * s.unit.sum.bytes))
-            place = _Place(k, g, pixel, self.group)
-            if not s.repairs:
-                self._write(sums, place, channel)
-                return
-            fine = is_finite(sums[0])
-            for one in sums[1:]:
-                fine = fine & is_finite(one)
-            if suspect is not None:
-                suspect.set(k.pick(fine, suspect.get(), 1))
-                with k.when(fine):
-                    self._write(sums, place, channel)
-                return
-            with k.when(fine, otherwise=True):
-                self._write([self._exact(place, channel + i, one) for i, one in enumerate(sums)], place, channel)
-
-    def _exact(self, place: _Place, channel: Value, one: Value) -> Value:
-        """A sum, done again if it is not finite; what lies beyond the last channel repeats that one's."""
-        k, g, unit = self.k, self.s.g, self.s.unit
-        channel = k.minimum(channel, g.m - 1)
-        whole = channel + self.group * g.m
-        staged = ELEMENTS[unit.arithmetic.staged]
-        size = staged.bytes
-
-        def wide(value: Value) -> Value:
-            return value if value.type == one.type else k.cast("fpext", value, one.type)
-
-        def product(positions: Sequence[Value], tap: Value, c: Value) -> tuple[Value, Value]:
-            at = place.n * g.x.n + self.group * (g.c * g.x.c) + c * g.x.c
-            for position, step in zip(positions, g.x.spatial, strict=True):
-                at = at + position * step
-            of_w = Pointer("w", ((whole * g.taps + tap) * g.c + c) * size)
-            w = wide(k.load(staged, of_w))
-            if unit.parts > 1:
-                w = w + k.load(staged, of_w + size * g.m * g.groups * g.taps * g.c)
-            return wide(k.load(staged, Pointer("x", at * size))), w
-
-        return exact_sum(k, g, place.at, one, product)
-
-    def _sums(self, address: Value) -> list[Value]:
-        """Sums of a run: this block's, or those of all blocks of the cluster in their order."""
-        k, element = self.k, self.s.unit.sum
-        if self.s.tile.split == 1:
-            return k.load_shared(address, 0, self.wide, element)
-        total = k.load_neighbour(address, 0, 0, element)
-        for rank in range(1, self.s.tile.split):
-            total = [a + b for a, b in zip(total, k.load_neighbour(address, rank, 0, element), strict=True)]
-        return total
-
-    def _write(self, sums: list[Value], place: _Place, channel: Value) -> None:
-        k, g = self.k, self.s.g
-        whole = channel + self.group * g.m if g.groups > 1 else channel
-        size = self.finish.y.itemsize
-        y_at = place.in_y(size) + whole * (g.y.c * size)
-        r_at = None if g.residual is None else place.in_residual(size) + whole * (g.residual.c * size)
-        if g.m % self.wide == 0:
-            self.finish.store(sums, whole, y_at, r_at, together=self.together)
-            return
-        for i, one in enumerate(sums):
-            with k.when(channel + i < g.m):
-                beside = None if r_at is None or g.residual is None else r_at + i * g.residual.c * size
-                self.finish.store([one], whole + i, y_at + i * g.y.c * size, beside, together=False)
-
-
-class _Place:
-    """A pixel of the result: batch and spatial position."""
-
-    def __init__(self, k: Kernel, g: Geometry, pixel: Value, group: Value) -> None:
-        self.g = g
-        rest, found = pixel, []
-        for axis in reversed(g.axes):
-            if axis.out == 1:
-                found.append(k.value(0))
-                continue
-            found.append(rest % axis.out)
-            rest = rest // axis.out
-        self.at = tuple(reversed(found))
-        self.n = rest if g.n > 1 else k.value(0)
-
-    def in_y(self, size: int) -> Value:
-        """Where its first channel lies in the result, in bytes."""
-        return self._in(self.g.y.n, self.g.y.spatial, size)
-
-    def in_residual(self, size: int) -> Value:
-        """Where its first channel lies in the residual, in bytes."""
-        assert self.g.residual is not None
-        return self._in(self.g.residual.n, self.g.residual.spatial, size)
-
-    def _in(self, n: int, spatial: tuple[int, ...], size: int) -> Value:
-        total = self.n * (n * size)
-        for axis, at, step in zip(self.g.axes, self.at, spatial, strict=True):
-            total = total + (at * axis.out_step + axis.first_out) * (step * size)
-        return total
-

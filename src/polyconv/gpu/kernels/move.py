@@ -46,6 +46,8 @@ class Arrange:
         Element of the source at which the result begins.
     halves : bool
         Whether the result has two parts: the upper 11 bits of each f32, then what they leave (``units``).
+    swizzled : bool
+        Whether the last axes are rows, pieces and elements, and piece j of row r lies at place j ^ (r % 8).
     """
 
     axes: tuple[Axis, ...]
@@ -53,6 +55,7 @@ class Arrange:
     target: str
     first: int = 0
     halves: bool = False
+    swizzled: bool = False
     threads: ClassVar[int] = _THREADS
     shared: ClassVar[int] = 0
     cluster: ClassVar[int] = 1
@@ -70,8 +73,8 @@ class Arrange:
     @property
     def name(self) -> str:
         """All that shapes the code."""
-        halves = " in halves" if self.halves else ""
-        return f"arrange {self.source} as {self.target}{halves}, {len(self.told)} axes, counted in {self.index}"
+        how = " in halves" * self.halves + " swizzled" * self.swizzled
+        return f"arrange {self.source} as {self.target}{how}, {len(self.told)} axes, counted in {self.index}"
 
     @property
     def size(self) -> int:
@@ -114,8 +117,13 @@ class Arrange:
         with k.when(index.below(counted("size"))):
             rest, at = index, k.numbers["first"]
             held = index.equals(index)
+            found = {}
             for i in reversed(range(len(self.told))):
-                here, rest = rest % counted(f"extent{i}"), rest // counted(f"extent{i}")
+                found[i], rest = rest % counted(f"extent{i}"), rest // counted(f"extent{i}")
+            if self.swizzled:
+                row, piece = len(self.told) - 3, len(self.told) - 2
+                found[piece] = found[piece] ^ (found[row] & 7)
+            for i, here in found.items():
                 held = held & here.below(counted(f"held{i}"))
                 at = at + (here if wide == I64 else k.cast("zext", here, I64)) * k.numbers[f"step{i}"]
             source, target = DTYPES[self.source], DTYPES[self.target]

@@ -47,6 +47,7 @@ class Plain:
     cluster: ClassVar[int] = 1
     numbers: ClassVar[Mapping[str, int]] = {}
     threads: ClassVar[int] = _THREADS
+    shape: ClassVar[str] = ""
 
     @property
     def arguments(self) -> tuple[str, ...]:

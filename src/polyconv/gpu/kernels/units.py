@@ -21,7 +21,7 @@ from polyconv.gpu.language import F32, I32, I64, Kernel, Type, Value, Variable
 if TYPE_CHECKING:
     from polyconv.gpu.kernels.gemm import Tile
 
-__all__ = ["ARITHMETIC", "UNITS", "Arithmetic", "Unit"]
+__all__ = ["ARITHMETIC", "PASSES", "UNITS", "Arithmetic", "Unit", "halves"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +175,14 @@ class Scalar(Unit):
                 k.store_shared(at, [total.get()], i * 4 * pitch + j * 8 * size)
 
 
-def _halves(k: Kernel, bits: Value) -> tuple[Value, Value]:
+def halves(k: Kernel, bits: Value) -> tuple[Value, Value]:
     """An f32 as h, its upper 11 bits, and l, what they leave; both as bits."""
     high = (bits + 0x1000) & -0x2000
     low = k.cast("bitcast", bits, F32) - k.cast("bitcast", high, F32)
     return high, k.cast("bitcast", low, I32)
 
 
-_PASSES = ((1, 0), (0, 1), (0, 0))
+PASSES = ((1, 0), (0, 1), (0, 0))
 """Which halves of input and weight meet, small products first."""
 
 
@@ -242,8 +242,8 @@ class Warp(Unit):
                 for j in range(columns):
                     row[j] = k.multiply(shape, a[i], b[j], row[j])
             return
-        a, b = ([[_halves(k, bits) for bits in one] for one in blocks] for blocks in (a, b))
-        for of_a, of_b in _PASSES:
+        a, b = ([[halves(k, bits) for bits in one] for one in blocks] for blocks in (a, b))
+        for of_a, of_b in PASSES:
             for i, row in enumerate(sums):
                 for j in range(columns):
                     left, right = [half[of_a] for half in a[i]], [half[of_b] for half in b[j]]
@@ -320,16 +320,16 @@ class Group(Unit):
     def _accumulate_three(self, k: Kernel, place: Value) -> None:
         tile = self.tile
         high = self._columns(k, place)
-        halves = high, high + (tile.columns * tile.bytes >> 4)
+        parts = high, high + (tile.columns * tile.bytes >> 4)
         for i, block in enumerate(self.sums):
-            a = [[_halves(k, bits) for bits in k.load_matrices(at + place, 4, i * 64 * tile.bytes)] for at in self.a_at]
+            a = [[halves(k, bits) for bits in k.load_matrices(at + place, 4, i * 64 * tile.bytes)] for at in self.a_at]
             k.group_fence()
             sums = [self._zero(k)] * len(block)
             is_first = True
             for step, of_step in enumerate(a):
-                for of_a, of_b in _PASSES:
+                for of_a, of_b in PASSES:
                     left = [half[of_a] for half in of_step]
-                    sums = self._multiply(k, left, halves[of_b] + 2 * step, sums, add=not is_first)
+                    sums = self._multiply(k, left, parts[of_b] + 2 * step, sums, add=not is_first)
                     is_first = False
             k.group_commit()
             k.group_wait(0)
