@@ -129,16 +129,16 @@ def _all(job: Job) -> Iterator[Form]:
     yield from _directs(job, of_sweeps)
 
 
-_FEW_CHANNELS, _FEW_TERMS = 8, 384
-"""Of a group, and products of a sum, up to which no tensor core is of use."""
+_FEW_CHANNELS, _FEW_TERMS = 4, 384
+"""Input channels, and products of a sum, up to which no tensor core is of use."""
 
 
 def _directs(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
     p = job.problem
     c = p.c // p.groups
-    if c > _FEW_CHANNELS or c * math.prod(p.k) > _FEW_TERMS:
+    if p.c > _FEW_CHANNELS or c * math.prod(p.k) > _FEW_TERMS:
         return
-    for pixels, columns in ((4, 16), (2, 16), (1, 16), (4, 8), (2, 32), (1, 32), (8, 8), (4, 4)):
+    for pixels, columns in ((1, 16), (2, 16), (1, 32), (2, 8), (4, 4)):
         if columns >= 2 * (p.m // p.groups) and columns > 4:
             continue
         steps = tuple(
@@ -226,10 +226,12 @@ def _depthwise(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
     is_last = job.x.c == 1 and job.y.c == 1
     widths = [1]
     if is_last and p.m == p.groups and p.w == p.x:
-        widths += [v for v in (2, 4, 8) if v * size <= 16 and p.c % v == 0 and job.x.aligned(size) % (v * size) == 0]
+        widths += [v for v in (2, 4) if v * size <= 16 and p.c % v == 0 and job.x.aligned(size) % (v * size) == 0]
     along = last if is_last or last == 0 else last - 1
     for channels in widths:
         for outputs in (1, 2, 4, 7):
+            if outputs > 2 and (channels > 2 or not _shares(of_sweeps, along, outputs)):
+                continue
             steps = tuple(
                 Step(
                     Depthwise(_geometry(job, sweep, 1, job.x, p.x, p.w), channels, outputs, along),
@@ -239,6 +241,14 @@ def _depthwise(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
             )
             arithmetic = f"depthwise {sum_type(steps[0].kernel.g)}"
             yield Form("depthwise", arithmetic, None, steps, seconds_of(job.device, steps, None))
+
+
+def _shares(of_sweeps: tuple[Sweep, ...], along: int, outputs: int) -> bool:
+    """Whether outputs that follow each other along an axis read some inputs in common."""
+    return any(
+        a.dilation * (a.taps - 1) >= a.stride and a.dilation < a.stride * outputs
+        for a in (sweep[along] for sweep in of_sweeps)
+    )
 
 
 # -- matrix products ---------------------------------------------------------------------------------

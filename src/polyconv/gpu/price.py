@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from polyconv.dtypes import DTYPES
 from polyconv.gpu.device import Device
-from polyconv.gpu.rates import RATES
+from polyconv.gpu.rates import RATES, TileRate
 
 __all__ = ["seconds_of"]
 
@@ -27,75 +28,80 @@ def seconds_of(device: Device, steps: Sequence[Any], moved: Any) -> float:
     return cycles / device.clock
 
 
-def _gemm(device: Device, kernel: Any) -> float:
-    rates, tile, unit = RATES[device.generation], kernel.tile, kernel.unit
-    row = rates.units[tile.unit, unit.arithmetic.three]
+def _tiles(device: Device, kernel: Any, rate: TileRate, *, sums: int, steps: int, products: float, copied: float
+           ) -> float:  # fmt: skip
+    """Cycles of blocks that go through stages.
+
+    Parameters
+    ----------
+    sums : int
+        Of a block.
+    steps : int
+        Stages of a block.
+    products, copied : float
+        Of a stage: multiply-adds times the bytes of a factor, and bytes.
+    """
+    split = kernel.cluster
+    registers = min(255, sums / kernel.threads + rate.registers)
+    at_once = min(
+        device.shared_multiprocessor // (kernel.shared + 1024), 2048 // kernel.threads,
+        int(65536 / (kernel.threads * registers)),
+    )  # fmt: skip
     blocks = kernel.grid[0]
-    at_once = max(1, min(device.shared_multiprocessor // (kernel.shared + 1024), 2048 // kernel.threads))
     most = -(-blocks // device.multiprocessors)  # of one multiprocessor
-    at_once = min(at_once, most)
+    at_once = max(1, min(at_once, most))
+    stage = max(rate.stage + rate.beside * (at_once - 1), at_once * max(products * rate.product, copied / rate.copied))
     rounds = most / at_once
-    stages = -(-kernel.steps // tile.split)
-    passes = 3 if unit.arithmetic.three else 1
-    products = tile.rows * tile.columns * tile.bytes / unit.element_bytes * passes
-    copied = (tile.rows + tile.columns * unit.parts) * tile.bytes
-    stage = max(row.stage, at_once * max(products * row.product * unit.element_bytes, copied / rates.copied))
-    cycles = max(rounds * stages * stage, blocks * stages * copied / (rates.second_cache * device.multiprocessors))
-    cycles += rounds * rates.block + most * tile.rows * tile.columns * rates.result
-    if tile.split > 1:
-        cycles += rates.shared_sum + rates.shared_part * tile.split * tile.rows * tile.columns
-    return float(cycles)
+    cycles = max(rounds * steps * stage, blocks * steps * copied / (rate.second_cache * device.multiprocessors))
+    cycles += rounds * rate.block + most * sums * rate.result
+    return float(cycles + (rate.shared_sum + rate.shared_part * split * sums if split > 1 else 0.0))
+
+
+def _gemm(device: Device, kernel: Any) -> float:
+    tile, unit = kernel.tile, kernel.unit
+    three = unit.arithmetic.three
+    return _tiles(
+        device, kernel, RATES[device.generation].tiles[tile.unit, three], sums=tile.rows * tile.columns,
+        steps=-(-kernel.steps // tile.split), products=tile.rows * tile.columns * tile.bytes * (3 if three else 1),
+        copied=(tile.rows + tile.columns * unit.parts) * tile.bytes,
+    )  # fmt: skip
 
 
 def _patch(device: Device, kernel: Any) -> float:
-    rates, tile = RATES[device.generation], kernel.tile
-    row = rates.units["group", kernel.arithmetic.three]
-    blocks = kernel.grid[0]
-    at_once = max(1, min(device.shared_multiprocessor // (kernel.shared + 1024), 2048 // kernel.threads))
-    most = -(-blocks // device.multiprocessors)
-    at_once = min(at_once, most)
-    steps = -(-kernel.steps // tile.split)
-    passes = 3 if kernel.arithmetic.three else 1
-    size = kernel.tile.height * kernel.tile.width
-    products = size * tile.columns * 128 / kernel.arithmetic.bytes * passes
-    copied = kernel.slot_bytes + kernel.patch_bytes / kernel.plane_taps
-    step = max(rates.patch_step, at_once * max(products * row.product * kernel.arithmetic.bytes, copied / rates.copied))
-    cycles = max(
-        most / at_once * steps * step, blocks * steps * copied / (rates.second_cache * device.multiprocessors)
-    )
-    cycles += most / at_once * rates.block + most * size * tile.columns * rates.result
-    if tile.split > 1:
-        cycles += rates.shared_sum + rates.shared_part * tile.split * size * tile.columns
-    return float(cycles)
+    tile, three = kernel.tile, kernel.arithmetic.three
+    sums = tile.height * tile.width * tile.columns
+    return _tiles(
+        device, kernel, RATES[device.generation].tiles["patch", three], sums=sums,
+        steps=-(-kernel.steps // tile.split), products=sums * 128 * (3 if three else 1),
+        copied=kernel.slot_bytes + kernel.patch_bytes / kernel.plane_taps,
+    )  # fmt: skip
 
 
 def _depthwise(device: Device, kernel: Any) -> float:
     rates, g = RATES[device.generation], kernel.g
-    axis = g.axes[kernel.along]
+    axis, size = g.axes[kernel.along], DTYPES[g.x_type].itemsize
     lines = g.taps // axis.taps
     loads = lines * len({o * axis.stride + t * axis.dilation for o in range(kernel.outputs) for t in range(axis.taps)})
-    products = g.taps * kernel.outputs * kernel.channels
-    threads = kernel.total / device.multiprocessors
-    work = threads * ((loads + g.taps) * rates.load + products * rates.scalar)
-    return float(max(work, lines * rates.line) + rates.block)
+    loads += g.taps
+    each = loads * (rates.load + rates.byte * kernel.channels * size)
+    each += g.taps * kernel.outputs * kernel.channels * rates.scalar
+    each += loads * kernel.channels * rates.widening if size < 4 else 0.0
+    warps = kernel.total / 32 / device.multiprocessors
+    work, waiting = warps * each, max(1.0, warps / rates.resident) * lines * rates.line
+    return float(rates.small_block + max(work, waiting) + rates.other * min(work, waiting))
 
 
 def _direct(device: Device, kernel: Any) -> float:
     rates, g = RATES[device.generation], kernel.g
-    threads = kernel.grid[0] * kernel.threads / device.multiprocessors
-    each = kernel.pixels * (rates.load + kernel.columns * rates.scalar) + kernel.columns / 4 * rates.load
-    waves = -(-kernel.grid[0] // (device.multiprocessors * 8))
-    lines = kernel.terms if g.c * g.axes[-1].taps > 48 else kernel.terms / 6
-    work = max(threads * kernel.terms * each, waves * lines * rates.line / 3)
-    stored = g.pixels * g.m * g.groups / device.multiprocessors * rates.result
-    return float(work + stored + rates.block)
+    products = kernel.grid[0] * kernel.threads * kernel.pixels * kernel.columns * kernel.terms / device.multiprocessors
+    more = 1 + 0.1 * (kernel.pixels > 1) + 0.15 * (kernel.columns > 16)
+    return float(rates.small_block + products * rates.direct * more * (2 if g.x_type == "f64" else 1))
 
 
 def _plain(device: Device, kernel: Any) -> float:
     rates, g = RATES[device.generation], kernel.g
-    steps = g.taps * g.c
-    return float(max(kernel.total / device.multiprocessors * steps * 2 * rates.load, steps * rates.line) + rates.block)
+    steps, warps = g.taps * g.c, kernel.total / 32 / device.multiprocessors
+    return float(rates.small_block + max(1.0, warps / rates.resident) * steps * rates.line)
 
 
-_PRICES = {"Gemm": _gemm, "Patch": _patch, "Depthwise": _depthwise, "Direct": _direct, "Plain": _plain}
-
+_PRICES = {"Depthwise": _depthwise, "Direct": _direct, "Gemm": _gemm, "Patch": _patch, "Plain": _plain}
