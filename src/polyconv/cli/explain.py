@@ -16,13 +16,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 import polyconv
-from polyconv.cli import kernels, options, render
+from polyconv.cli import gpu, kernels, options, render
 from polyconv.errors import ArgumentError
 from polyconv.models.session import NodeRecord
 from polyconv.names import nearest
 from polyconv.problem.plan import Plan, spelled
 from polyconv.problem.problem import Problem
-from polyconv.settings import spelled_bytes
+from polyconv.settings import resolve, spelled_bytes
 
 __all__ = ["command"]
 
@@ -66,6 +66,11 @@ def command(
         str | None,
         typer.Option("--match", metavar="REGEX", help="With --kernel: only kernels in whose label it is found."),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="cuda[:N]", help="A problem's plan on this GPU, or on one that is not here: "
+                     "cuda:H100, cuda:A100."),
+    ] = None,
     inputs: options.Files = None,
     dim: options.Dim = None,
     seed: options.Seed = 0,
@@ -78,6 +83,13 @@ def command(
     """Show the plan of a problem, or of every convolution of a model; with --kernel the generated code."""
     wanted = options.subject(target)
     _check(wanted, node, kernel, code, match, candidates)
+    if device is not None:
+        if not isinstance(wanted, Problem):
+            raise typer.BadParameter("--device plans problems, and the target is a model; give one of its problems")
+        with options.within(threads, accuracy, workspace_limit):
+            gpu.explain(device, wanted, resolve("accuracy"), resolve("workspace_limit"), kernel=kernel, code=code,
+                        as_json=as_json)  # fmt: skip
+        return
     with options.within(threads, accuracy, workspace_limit):
         if isinstance(wanted, Problem):
             nodes: dict[tuple[str, bool], list[str]] = {(str(wanted), once): []}

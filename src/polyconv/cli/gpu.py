@@ -6,7 +6,7 @@ Figures come from ``conformance.on_gpu`` and ``benchmark.cuda``; this file choos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,72 @@ import typer
 from polyconv.benchmark.record import save
 from polyconv.benchmark.sets import Case
 from polyconv.cli import render
+from polyconv.errors import Unsupported
+from polyconv.gpu.device import Device
+from polyconv.problem.problem import Problem
 
-__all__ = ["FEW", "bench", "check", "kinds_of", "number_of"]
+__all__ = ["FEW", "bench", "check", "device_of", "explain", "facts", "kinds_of", "number_of"]
+
+def device_of(word: str) -> Device:
+    """The GPU that ``cuda``, ``cuda:1`` or, of those that need not be here, ``cuda:H100`` names."""
+    from polyconv.gpu.device import device, presets
+
+    name = word.partition(":")[2]
+    return presets[name] if name in presets else device(number_of(word))
+
+
+def explain(word: str, problem: Problem, accuracy: str, limit: int | None, *, kernel: bool, code: str,
+            as_json: bool) -> None:  # fmt: skip
+    """The plan of a problem on a GPU, or with ``kernel`` its generated code: LLVM's text (ir) and PTX (asm)."""
+    from polyconv.gpu.compile import ptx
+    from polyconv.gpu.plan import choose, described, job_of
+
+    device = device_of(word)
+    job = job_of(problem, device, accuracy=accuracy, workspace_limit=limit)
+    form = choose(job)
+    plan = described(job, form)
+    specs = {} if form.moved is None else {form.moved.name: form.moved}
+    for step in form.steps:
+        specs |= {step.weights.name: step.weights, step.kernel.name: step.kernel}  # type: ignore[dict-item]
+    rows = [(name, f"{s.grid[0]} x {s.threads}", f"{s.shared} B") for name, s in specs.items()]
+    if as_json:
+        texts = {name: ptx(s.kernel(), device.architecture) for name, s in specs.items()} if kernel else {}
+        facts = {name: getattr(plan, name) for name in ("algorithm", "arithmetic", "seconds", "refused", "notes")}
+        render.document({"command": "explain", "problem": str(problem), "device": device.level, **facts,
+                         "kernels": [row[0] for row in rows], "ptx": texts})  # fmt: skip
+        return
+    if not kernel:
+        render.line(str(replace(plan, refused=plan.refused[:_MOST_SHOWN])))
+        if len(plan.refused) > _MOST_SHOWN:
+            render.note(f"{len(plan.refused) - _MOST_SHOWN} more forms are predicted slower; --json lists them")
+        return
+    if code in ("list", "all"):
+        render.table(f"{problem} by {form}", ("kernel", "blocks x threads", "shared"), rows)
+    for name, spec in specs.items():
+        if code in ("ir", "all"):
+            render.line(f"; {name}\n{spec.kernel().text()}")
+        if code in ("asm", "all"):
+            render.line(f"// {name}\n{ptx(spec.kernel(), device.architecture)}")
+
+
+def facts() -> dict[str, str]:
+    """The GPUs of this machine, or why there is none."""
+    from polyconv.gpu.device import device
+    from polyconv.gpu.driver import driver, why_absent
+
+    reason = why_absent()
+    if reason is not None:
+        return {"none": reason}
+    found = {}
+    for number in range(driver().count):
+        try:
+            one = device(number)
+            memory = f"{one.multiprocessors} multiprocessors, {1e-9 * one.clock:.2f} GHz, {one.l2 >> 20} MiB cache"
+            found[f"cuda:{number}"] = f"{one.name}, compute capability {one.major}.{one.minor}, {memory}"
+        except Unsupported as error:
+            found[f"cuda:{number}"] = str(error)
+    return found
+
 
 FEW = 60
 """Random problems of a check that names no number."""
@@ -62,6 +126,7 @@ def kinds_of(words: str) -> tuple[str, ...]:
     return found
 
 
+_MOST_SHOWN = 8
 _COLUMNS = ("layer", "type", "bound us", "cuDNN us", "with bias us", "polyconv us", "ratio", "planes", "error", "form")
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polyconv.cli import machine, render
+from polyconv.cli import gpu, machine, render
 from polyconv.cli.options import AsJson
 from polyconv.machine.caches import Cache, caches
 from polyconv.settings import SETTINGS, affinity, cgroup_quota, resolve, spelled_bytes
@@ -71,6 +71,7 @@ def _facts() -> dict[str, dict[str, Any]]:
         "cpu": _cpu(),
         "caches": caches(),
         "cores": _cores(),
+        "gpus": gpu.facts(),
         "versions": _versions(),
         "paths": {"package": str(Path(__file__).parent.parent), "cache": str(resolve("cache_dir"))},
         "settings": _settings(),

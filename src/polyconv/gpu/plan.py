@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from polyconv.errors import ArgumentError, Unsupported
+from polyconv.gpu.device import Device
 from polyconv.gpu.forms import Form, Job, forms
 from polyconv.gpu.geometry import Lie, packed
 from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.problem.problem import Problem
 
-__all__ = ["LOSSES", "choose", "described", "lies_of", "measured"]
+__all__ = ["LOSSES", "choose", "described", "job_of", "lies_of", "measured", "plan"]
 
 _MEASURED = 6
 """Forms that are timed, those predicted fastest; with so many the best of all is missed by 4 % (gpu.md)."""
@@ -56,6 +58,35 @@ def lies_of(p: Problem) -> tuple[Lie, Lie, tuple[int, ...]]:
     return replace(x, c=1) if p.c == 1 else x, lie(p.m, tuple(e or 0 for e in p.out)), w
 
 
+def plan(problem: Problem, device: Device, *, accuracy: str = "fast", workspace_limit: int | None = None) -> Plan:
+    """How a problem would be computed on a GPU, for operands without gaps in the order of its layout.
+
+    Parameters
+    ----------
+    device : Device
+        One of this machine (``device.device``), or of ``device.presets``.
+
+    Raises
+    ------
+    ArgumentError
+        If extents are unknown.
+    Unsupported
+        If GPUs do not compute the operator.
+    """
+    job = job_of(problem, device, accuracy=accuracy, workspace_limit=workspace_limit)
+    return described(job, choose(job))
+
+
+def job_of(problem: Problem, device: Device, *, accuracy: str = "fast", workspace_limit: int | None = None) -> Job:
+    """What a plan is made for; see ``plan``."""
+    if not problem.is_known:
+        raise ArgumentError(f"'{problem}' has unknown extents; a plan needs all of them: give n and i")
+    if problem.op not in ("conv", "conv_transpose") or problem.quantisation is not None:
+        raise Unsupported(f"'{problem}' is computed on the CPU only")
+    x, y, w = lies_of(problem)
+    return Job(problem, x, y, y if problem.residual else None, w, accuracy, device, workspace_limit)
+
+
 LOSSES = {"x3": 2.0**-20, "tf32": 2.0**-9}
 """What products lose beyond the rounding of their sum."""
 
@@ -86,7 +117,7 @@ def described(job: Job, form: Form, seconds: Mapping[str, float] | None = None, 
     return Plan(
         problem=p, algorithm=form.algorithm, arithmetic=form.arithmetic, target=job.device.level, threads=1,
         workspace_bytes=form.workspace, packed_bytes=packed_bytes, error_bound=bound, bound_kind="own",
-        seconds=form.seconds, cycles=(("cycles of the device", form.seconds * job.device.clock),), refused=refused,
+        seconds=form.seconds, cycles=(), refused=refused,
         notes=(f"kernel: {form}", *notes), source="measured" if seconds else "estimate",
         candidates=tuple(
             Candidate(str(one), one.seconds, seconds.get(str(one))) for one in everything

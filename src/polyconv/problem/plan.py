@@ -110,6 +110,11 @@ class Plan:
         """Measured seconds of the chosen algorithm; None where nothing was measured."""
         return next((c.measured for c in self.candidates if c.algorithm == self.algorithm), None)
 
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether it is made for a GPU."""
+        return self.target.startswith("cuda ")
+
     def __str__(self) -> str:
         return "\n".join(f"{name:<10}  {text}" for name, text in self._rows())
 
@@ -123,20 +128,23 @@ class Plan:
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         yield "problem", str(self.problem)
-        yield "algorithm", f"{self.algorithm} for {self.target}, up to {self.threads} thread(s)"
+        threads = "" if self.is_on_gpu else f", up to {self.threads} thread(s)"
+        yield "algorithm", f"{self.algorithm} for {self.target}{threads}"
         yield "chosen", _SOURCES[self.source].format(count=len(self.candidates))
         limit = "" if self.workspace_limit is None else f", workspace at most {spelled_bytes(self.workspace_limit)}"
         if limit or self.accuracy != "fast":
             yield "asked for", f"accuracy {self.accuracy}{limit}"
         yield "arithmetic", self.arithmetic
         cycles = ", ".join(f"{name} {count:,.0f}" for name, count in self.cycles)
-        yield "predicted", f"{spelled(self.seconds)} one thread; cycles: {cycles}"
+        detail = "" if self.is_on_gpu else f" one thread; cycles: {cycles}"
+        yield "predicted", f"{spelled(self.seconds)}{detail}"
         if self.profile:
             yield "machine", self.profile
         if self.measured is not None:
             yield "measured", f"{spelled(self.measured)} {self.conditions}"
         workspace, packed = spelled_bytes(self.workspace_bytes), spelled_bytes(self.packed_bytes)
-        yield "memory", f"workspace {workspace} (+ 64 KiB a thread), packed weights {packed}"
+        always = "" if self.is_on_gpu else " (+ 64 KiB a thread)"
+        yield "memory", f"workspace {workspace}{always}, packed weights {packed}"
         bound = f"at most {self.error_bound:.2g} x {_SIZES[self.bound_kind]}, plus one rounding"
         yield "error", "exact" if self.error_bound == 0 else bound
         for name, reason in self.refused:
