@@ -1,0 +1,99 @@
+"""NVIDIA's assembler takes the PTX of every kind of kernel: syntax, registers, spills.
+
+It comes with the PyPI wheel ``nvidia-cuda-nvcc``; no GPU and no driver takes part.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_kernels import ARITHMETIC, DEPTHWISE, all_forms
+
+from polyconv.gpu.compile import ptx
+from polyconv.gpu.device import presets
+from polyconv.gpu.forms import Form
+
+
+def _assembler() -> Path | None:
+    spec = importlib.util.find_spec("nvidia")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    found = [Path(place) / "cu13" / "bin" / "ptxas" for place in places]
+    return next((path for path in found if path.exists()), None)
+
+
+PTXAS = _assembler()
+pytestmark = pytest.mark.skipif(PTXAS is None, reason="the wheel nvidia-cuda-nvcc, which has ptxas, is not installed")
+
+KINDS = [
+    *((f"conv {types} NHWC n1 c64 i14x14 m256 k3x3 p1", accuracy) for types, accuracy in ARITHMETIC),
+    ("conv f16 NCHW n2 c6 i9x8 m10 k3x2 s2x3 p1 b1 r1 act=Sigmoid", "fast"),
+    *((f"conv {types} NHWC {DEPTHWISE[0]}", "fast") for types in ("f32", "f16", "i8")),
+]  # fmt: skip
+
+
+MOST_SPILLED = 32
+"""Bytes stored and loaded outside loops cost nothing to speak of; sums that do not fit would spill hundreds."""
+
+
+def assembled(text: str, architecture: str, folder: Path) -> dict[str, int]:
+    """What ptxas says of a kernel: registers, and bytes of spills."""
+    source = folder / "kernel.ptx"
+    source.write_text(text)
+    done = subprocess.run(
+        [str(PTXAS), "-arch", architecture, "-v", "-o", str(folder / "kernel.cubin"), str(source)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stderr}\n{text[:2000]}"
+    assert "wgmma" not in done.stderr, done.stderr  # "serialized": products that wait for each other
+    numbers = {
+        "registers": r"Used (\d+) registers",
+        "stores": r"(\d+) bytes spill stores", "loads": r"(\d+) bytes spill loads",
+    }  # fmt: skip
+    return {name: int(re.findall(pattern, done.stderr)[0]) for name, pattern in numbers.items()}
+
+
+def _some(found: list[Form]) -> list[Form]:
+    """Of every unit the largest tile, which takes most registers, the smallest, and a shared sum."""
+
+    def size(form: Form) -> int:
+        tile = getattr(form.steps[0].kernel, "tile", None)
+        return tile.rows * tile.columns if tile else 0
+
+    kinds: dict[object, list[Form]] = {}
+    for form in found:
+        tile = getattr(form.steps[0].kernel, "tile", None)
+        kinds.setdefault((tile.unit, tile.split > 1) if tile else None, []).append(form)
+    return [pick(forms, key=size) for forms in kinds.values() for pick in (max, min)]
+
+
+@pytest.mark.parametrize("like", ["H100", "A100"])
+@pytest.mark.parametrize(("line", "accuracy"), KINDS)
+def test_kernels_assemble_and_fit_registers(
+    line: str, accuracy: str, like: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    spilled = []
+    for form in _some(all_forms(line, accuracy, like)):
+        architecture = presets[like].architecture
+        found = assembled(ptx(form.steps[0].kernel.kernel(), architecture), architecture, tmp_path)
+        record_property(str(form), str(found))
+        if found["stores"] + found["loads"] > MOST_SPILLED:
+            spilled.append(f"{form}: {found}")
+    assert not spilled, "\n".join(spilled)
+
+
+@pytest.mark.parametrize("like", ["H100", "A100"])
+def test_copies_assemble(like: str, tmp_path: Path) -> None:
+    """Kernels that bring input and weights into order."""
+    for line in (
+        "conv f16 NCHW n2 c6 i9x8 m10 k3x3", "conv f32 NHWC n1 c6 i9 m10 k3", "conv i64 NCHW n1 c3 i9x9 m4 k3x3",
+    ):  # fmt: skip
+        form = all_forms(line, "fast", like)[0]
+        architecture = presets[like].architecture
+        for spec in (form.moved, *(step.weights for step in form.steps)):
+            if spec is not None:
+                assembled(ptx(spec.kernel(), architecture), architecture, tmp_path)
