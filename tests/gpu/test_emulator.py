@@ -260,6 +260,7 @@ def test_functions_besides_kernels_are_refused() -> None:
     ({"box": (16, 300, 1)}, "1 to 256"), ({"box": (3, 4, 1)}, "multiple of 16"), ({"swizzle": 48}, "swizzle"),
     ({"swizzle": 32}, "64 bytes, the swizzle 32"), ({"dims": (16, 4, 5)}, "an array of"),
     ({"dims": (0, 4, 4)}, "extents"), ({"element_strides": (1, 9, 1)}, "element strides"),
+    ({"offset": 8}, "multiple of 16"), ({"offset": 16}, "an array of"),
 ])  # fmt: skip
 def test_what_a_tensor_map_refuses(change: dict[str, Any], words: str) -> None:
     good: dict[str, Any] = {"dims": (16, 4, 4), "strides": (64, 256), "box": (16, 2, 2), "swizzle": 64}

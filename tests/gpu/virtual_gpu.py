@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from emulator import At, launch, parse
+from emulator import At, TensorMap, launch, parse
 from numpy.typing import NDArray
 
 from polyconv.gpu import arrays, code, device, driver
@@ -80,6 +80,7 @@ class Libcuda:
         self.fault: Exception | None = None
         self.cuLaunchKernel = _start
         self._known = dict[str, Any]()
+        self._maps = dict[bytes, TensorMap]()
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("cu"):
@@ -208,10 +209,32 @@ class Libcuda:
         return 0
 
     def _argument(self, raw: bytes) -> Any:
-        """A pointer into an array of the device, or a number."""
+        """A tensor map, a pointer into an array of the device, or a number."""
+        if raw in self._maps:
+            return self._maps[raw]
         value = int.from_bytes(raw, "little")
         start = self._start(value)
         return value if len(raw) < 8 or start is None else At(self._arrays[start], value - start)
+
+    def _cuTensorMapEncodeTiled(
+        self, target: Any, kind: Any, rank: Any, address: Any, dims: Any, strides: Any, box: Any, steps: Any,
+        interleave: Any, swizzle: Any, promotion: Any, fill: Any,
+    ) -> int:  # fmt: skip
+        count, start = _number(rank), self._start(_number(address))
+        if start is None or _number(interleave) or _number(fill):
+            return INVALID_VALUE
+        try:
+            made = TensorMap(
+                self._arrays[start], list(dims)[:count], list(strides)[: count - 1], list(box)[:count],
+                (0, 32, 64, 128)[_number(swizzle)], list(steps)[:count], _number(address) - start,
+                (1, 2, 4, 4, 8, 8, 2, 4, 8, 2)[_number(kind)],
+            )  # fmt: skip
+        except ValueError:
+            return INVALID_VALUE
+        raw = len(self._maps).to_bytes(8, "little") + b"tensor map of the emulator".ljust(120, b"\xa5")
+        self._maps[raw] = made
+        ctypes.memmove(target, raw, len(raw))
+        return 0
 
     # -- memory, streams, time ---------------------------------------------------------------------
 

@@ -23,6 +23,12 @@ _OWN = 1 << 24
 """What a thread knows of itself: everything but what is in flight."""
 
 
+def _run(lanes: Array) -> Any:
+    """Lanes as a slice where they follow each other, so that NumPy copies nothing to get at them."""
+    follow = len(lanes) > 0 and lanes[-1] - lanes[0] == len(lanes) - 1 and bool((lanes[1:] > lanes[:-1]).all())
+    return slice(int(lanes[0]), int(lanes[-1]) + 1) if follow else lanes
+
+
 class Order:
     """Clocks of all threads.
 
@@ -74,16 +80,18 @@ class Order:
 
     def learn(self, lanes: Array, knowledge: Array) -> None:
         """Threads take over what a barrier gathered."""
-        self._known[:, lanes] = np.maximum(self._known[:, lanes], knowledge[:, None])
+        where = _run(lanes)
+        self._known[:, where] = np.maximum(self._known[:, where], knowledge[:, None])
         self._known[0, lanes, self.index[lanes]] = _OWN
 
     def join(self, groups: Array) -> None:
         """Every row of threads meets: each knows afterwards what any of them knew."""
-        lanes = groups.reshape(-1)
-        rows = self._rows(lanes).reshape(len(self._known), *groups.shape, self.width)
-        self._known[:, groups] = rows.max(axis=2)[:, :, None]
-        self._known[0, lanes, self.index[lanes]] = _OWN
-        self.clock[lanes] += 1
+        for lanes in groups:
+            where = _run(lanes)
+            self._known[0, lanes, self.index[lanes]] = self.clock[lanes]
+            self._known[:, where] = self._known[:, where].max(axis=1)[:, None]
+            self._known[0, lanes, self.index[lanes]] = _OWN
+        self.clock[groups.reshape(-1)] += 1
 
     def meet(self, lanes: Array) -> None:
         """Warps execute an instruction together: from here each of their threads speaks for all, up to now."""

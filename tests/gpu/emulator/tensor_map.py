@@ -32,7 +32,8 @@ class TensorMap:
     Parameters
     ----------
     array : ndarray
-        Memory that the map describes: the kernel's copies read nothing outside it.
+        Memory that the map describes: the kernel's copies read nothing outside it.  Elements have its type, unless
+        ``itemsize`` says their bytes.
     dims : sequence of int
         Extents in elements, innermost first; one to five.
     strides : sequence of int
@@ -43,6 +44,9 @@ class TensorMap:
         Bytes: 0, 32, 64 or 128.
     element_strides : sequence of int, optional
         Steps of the box in elements.
+    offset : int
+        Bytes of the array before the first element.
+    itemsize : int, optional
 
     Raises
     ------
@@ -56,9 +60,12 @@ class TensorMap:
     box: Sequence[int]
     swizzle: int = 0
     element_strides: Sequence[int] = ()
+    offset: int = 0
+    itemsize: int = 0
 
     def __post_init__(self) -> None:
-        rank, item = len(self.dims), self.array.itemsize
+        rank, item = len(self.dims), self.itemsize or self.array.itemsize
+        object.__setattr__(self, "itemsize", item)
         steps = tuple(self.element_strides) or (1,) * rank
         object.__setattr__(self, "element_strides", steps)
         rules = {
@@ -68,6 +75,7 @@ class TensorMap:
             f"extents {tuple(self.dims)} lie within 1 to 2**32": all(1 <= d <= 2**32 for d in self.dims),
             f"strides {tuple(self.strides)} are multiples of 16 below 2**40": (
                 all(s % 16 == 0 and 0 < s < 2**40 for s in self.strides)),
+            f"an offset of {self.offset} bytes is a multiple of 16": self.offset % 16 == 0,
             f"box extents {tuple(self.box)} lie within 1 to 256": all(1 <= b <= 256 for b in self.box),
             f"element strides {steps} lie within 1 to 8": all(1 <= s <= 8 for s in steps),
             f"a swizzle has 0, 32, 64 or 128 bytes, not {self.swizzle}": self.swizzle in (0, 32, 64, 128),
@@ -77,7 +85,8 @@ class TensorMap:
         rules[f"the innermost box extent has {inner} bytes, the swizzle {self.swizzle}"] = (
             not self.swizzle or inner <= self.swizzle
         )
-        last = (self.dims[0] - 1) * item + sum((d - 1) * s for d, s in zip(self.dims[1:], self.strides, strict=False))
+        outer = sum((d - 1) * s for d, s in zip(self.dims[1:], self.strides, strict=False))
+        last = self.offset + (self.dims[0] - 1) * item + outer
         rules[f"the map reaches byte {last + item} of an array of {self.array.nbytes}"] = (
             last + item <= self.array.nbytes
         )
@@ -88,7 +97,7 @@ class TensorMap:
     @property
     def bytes(self) -> int:
         """Size of a box."""
-        return int(np.prod(self.box)) * self.array.itemsize
+        return int(np.prod(self.box)) * self.itemsize
 
     def box_at(self, memory: Array, start: Sequence[int]) -> Array:
         """Bytes of the box at these coordinates, elements outside the array as zeros.
@@ -100,8 +109,8 @@ class TensorMap:
         start : sequence of int
             Coordinates, innermost first; negative ones lie outside.
         """
-        item, rank = self.array.itemsize, len(self.dims)
-        at, inside = np.zeros(1, np.int64), np.ones(1, bool)
+        item, rank = self.itemsize, len(self.dims)
+        at, inside = np.full(1, self.offset, np.int64), np.ones(1, bool)
         for d in reversed(range(rank)):
             position = start[d] + np.arange(self.box[d]) * self.element_strides[d]
             stride = item if d == 0 else self.strides[d - 1]

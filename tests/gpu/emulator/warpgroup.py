@@ -36,12 +36,24 @@ _ROW = 32
 
 @dataclass(slots=True)
 class _Product:
-    """An issued product: its warps, the group each will commit it in, its accumulators and what it reads."""
+    """An issued product: its warps, the group each will commit it in, its accumulators, who reads what."""
 
     warps: Array
     group: Array
     names: tuple[str, ...]
-    reads: list[tuple[Array, Array]]
+    readers: Array
+    units: Array
+
+    def of(self, which: Array) -> _Product:
+        """The part of some of its warps."""
+        warps = self.warps[which]
+        reads = np.isin(self.readers // 32, warps)
+        return _Product(warps, self.group[which], self.names, self.readers[reads], self.units[reads])
+
+    @property
+    def lanes(self) -> Array:
+        """All threads of its warps."""
+        return (self.warps[:, None] * 32 + np.arange(32)).reshape(-1)
 
 
 class WarpgroupProducts:
@@ -95,14 +107,14 @@ class WarpgroupProducts:
     def _later(self, name: str) -> Array:
         return self._future.setdefault(name, np.zeros(self._machine.count, np.uint32))
 
-    def finish(self, groups: Array, names: tuple[str, ...], words: Array, reads: list[tuple[Array, Array]]) -> None:
+    def finish(self, groups: Array, names: tuple[str, ...], words: Array, readers: Array, units: Array) -> None:
         """Keep the results until they are waited for."""
         lanes = groups.reshape(-1)
         for i, name in enumerate(names):
             self._later(name)[lanes] = words[i].reshape(-1)
             self._flying[name][lanes] = True
         warps = lanes[::32] // 32
-        self._pending.append(_Product(warps, self._committed[warps], names, reads))
+        self._pending.append(_Product(warps, self._committed[warps], names, readers, units))
 
     def commit(self, active: Active) -> None:
         """The products so far are a group of every warp."""
@@ -118,30 +130,21 @@ class WarpgroupProducts:
         for product in self._pending:
             due = product.group < limit[product.warps]
             if due.any():
-                done = product.warps[due]
-                reads = [(lanes, units) for lanes, units in product.reads if (lanes[0] // 32) in done]
-                ended.append(_Product(done, product.group[due], product.names, reads))
+                ended.append(product.of(due) if not due.all() else product)
             if not due.all():
-                stay = product.warps[~due]
-                reads = [(lanes, units) for lanes, units in product.reads if (lanes[0] // 32) in stay]
-                still.append(_Product(stay, product.group[~due], product.names, reads))
+                still.append(product.of(~due) if due.any() else product)
         self._pending = still
         for product in ended:
-            lanes = (product.warps[:, None] * 32 + np.arange(32)).reshape(-1)
             for name in product.names:
-                self._flying[name][lanes] = False
-            for readers, units in product.reads:
-                machine.shared.mark_read(readers, units)
+                self._flying[name][product.lanes] = False
+            machine.shared.mark_read(product.readers, product.units)
         for product in still:  # a register or a place that a later product uses too stays in flight
-            lanes = (product.warps[:, None] * 32 + np.arange(32)).reshape(-1)
             for name in product.names:
-                self._flying[name][lanes] = True
-            for readers, units in product.reads:
-                machine.shared.mark_read(readers, units, IN_FLIGHT)
+                self._flying[name][product.lanes] = True
+            machine.shared.mark_read(product.readers, product.units, IN_FLIGHT)
         for product in ended:
-            lanes = (product.warps[:, None] * 32 + np.arange(32)).reshape(-1)
             for name in product.names:
-                ready = lanes[~self._flying[name][lanes]]
+                ready = product.lanes[~self._flying[name][product.lanes]]
                 machine.registers.array(name)[ready] = self._later(name)[ready]
 
 
@@ -167,23 +170,22 @@ def _rows(descriptors: Array, rows: int) -> Array:
     return np.where(span > 0, logical ^ (logical >> 7 & (span // 16 - 1)) << 4, logical)
 
 
-def _read(
-    machine: Machine, groups: Array, descriptors: Array, rows: int, split: bool
-) -> tuple[Array, list[tuple[Array, Array]]]:
-    """Rows of 32 bytes ``[warpgroup, row, 8 words]``, and who reads what; ``split``: each warp its quarter of rows."""
-    places = _rows(descriptors, rows)
-    shared, reads, first = machine.shared, list[tuple[Array, Array]](), groups[:, 0]
-    flat = places.reshape(len(groups), -1)
-    offsets = shared.locate(np.repeat(first, flat.shape[1]), flat.reshape(-1), 16).reshape(places.shape)
-    for g in range(len(groups)):
-        for w in range(4):
-            part = offsets[g, 16 * w : 16 * w + 16] if split else offsets[g]
-            lanes = np.full(part.size, groups[g, 32 * w])
-            units = shared.units(part.reshape(-1), 16)
-            shared.begin_read(lanes, units)
-            reads.append((lanes, units))
+def _read(machine: Machine, groups: Array, descriptors: Array, rows: int, *, split: bool) -> tuple[Array, Array, Array]:
+    """Rows of 32 bytes ``[warpgroup, row, 8 words]``; who reads, and which places: a row for every 16 bytes.
+
+    All four warps read every row, or with ``split`` each its quarter.
+    """
+    places, shared, count = _rows(descriptors, rows), machine.shared, len(groups)
+    first = np.repeat(groups[:, 0], 2 * rows)
+    offsets = shared.locate(first, places.reshape(-1), 16).reshape(count, 2 * rows)
+    if split:
+        readers, read = np.repeat(groups[:, ::32], rows // 2, axis=1), offsets
+    else:
+        readers, read = np.repeat(groups[:, ::32], 2 * rows, axis=1), np.tile(offsets, (1, 4))
+    lanes, units = readers.reshape(-1), shared.units(read.reshape(-1), 16)
+    shared.begin_read(lanes, units)
     words = shared.views[4][offsets[..., None] // 4 + np.arange(4)]
-    return words.reshape(len(groups), rows, 8), reads
+    return words.reshape(count, rows, 8), lanes, units
 
 
 def _multiply(machine: Machine, ins: Instruction) -> Run:
@@ -207,15 +209,15 @@ def _multiply(machine: Machine, ins: Instruction) -> Run:
 
     def run(active: Active) -> None:
         groups = whole(active, 128)
-        reads = list[tuple[Array, Array]]()
+        words, readers, units = _read(machine, groups, _uniform(b_source, groups), n, split=False)
+        b = wide(words, b_type).reshape(len(groups), n, -1)
         if in_registers:
             words = np.stack([s[groups.reshape(-1)] for s in a_sources]).reshape(4, -1, 32)
             a = fragment_a(words, a_type).reshape(len(groups), 64, -1)
         else:
-            words, more = _read(machine, groups, _uniform(a_sources[0], groups), 64, True)
-            a, reads = wide(words, a_type).reshape(len(groups), 64, -1), reads + more
-        words, more = _read(machine, groups, _uniform(b_source, groups), n, False)
-        b, reads = wide(words, b_type).reshape(len(groups), n, -1), reads + more
+            words, *of_a = _read(machine, groups, _uniform(a_sources[0], groups), 64, split=True)
+            a = wide(words, a_type).reshape(len(groups), 64, -1)
+            readers, units = (np.concatenate(pair) for pair in zip((readers, units), of_a, strict=True))
         old = machine.products.issue(groups, names, a_names)
         keep = _uniform(np.broadcast_to(scale(), machine.count), groups)
         total = a @ b.transpose(0, 2, 1) * signs
@@ -223,7 +225,7 @@ def _multiply(machine: Machine, ins: Instruction) -> Run:
             kept = _matrix(old, d_type)
             total = np.where(keep[:, None, None], total + kept, total)
         result = total.astype(np.float32 if d_type == "f32" else np.int32)
-        machine.products.finish(groups, names, _spread(result), reads)
+        machine.products.finish(groups, names, _spread(result), readers, units)
 
     return run
 
