@@ -152,8 +152,11 @@ def bench(device: str, cases: Sequence[Case], kinds: Sequence[str], count: int, 
                 save({"schema_version": render.SCHEMA_VERSION, **document()}, file)
 
         cuda.run(cases, kinds, device=number, forms=count, rounds=rounds, progress=finished)
+    spent = cuda.costs(number)
+    if file is not None:
+        save({"schema_version": render.SCHEMA_VERSION, **document(), "costs": asdict(spent)}, file)
     if as_json:
-        render.document(document())
+        render.document({**document(), "costs": asdict(spent)})
         return
     card = cuda.card(number)
     title = ", ".join(f"{name} {value}" for name, value in card.items())
@@ -164,6 +167,11 @@ def bench(device: str, cases: Sequence[Case], kinds: Sequence[str], count: int, 
             f"{mean.bias:.2f} with it; planes against planes {mean.planes:.2f}; {mean.share:.0%} of the bound; "
             f"lost: {', '.join(mean.lost) or 'none'}"
         )
+    render.line(
+        f"a call takes {spent.call:.1f} us of the host, {spent.call_out:.1f} us with out= (PyTorch's conv2d "
+        f"{spent.torch:.1f} us); a layer's first call {spent.first:.0f} ms, a new image size {spent.size:.0f} ms, with "
+        f"the code in the cache {spent.cached:.1f} ms"
+    )
 
 
 def _row(row: Any) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from polyconv.gpu.driver import Function, driver
 from polyconv.gpu.language import Kernel
 from polyconv.kernels import objects
 
-__all__ = ["Launchable", "function", "generator"]
+__all__ = ["Launchable", "forget", "function", "generator"]
 
 
 class Launchable(Protocol):
@@ -61,6 +61,12 @@ def generator() -> str:
 
 
 generator()  # now: the files may change while this process lives, the code that it has read does not
+
+def forget() -> None:
+    """Load code anew from now on, from the cache if it is there; what was loaded stays valid.  For measuring."""
+    with _lock:
+        _loaded.clear()
+
 
 _lock = threading.RLock()
 _loaded: dict[tuple[int, str], Function] = {}
