@@ -169,10 +169,8 @@ def costs(device: int = 0) -> Costs:
         cached = spent(lambda: Conv(w, pads=1)(x))
         out = layer(z)
         library = torch.nn.functional.conv2d
-        each = [_host(torch, work) for work in (
-            lambda: layer(z), lambda: layer(z, out=out), lambda: library(z, w, padding=1),
-        )]  # fmt: skip
-    return Costs(*each, first, size, cached)
+        call, call_out = _host(torch, lambda: layer(z)), _host(torch, lambda: layer(z, out=out))
+        return Costs(call, call_out, _host(torch, lambda: library(z, w, padding=1)), first, size, cached)
 
 
 def _host(torch: Any, work: Callable[[], object]) -> float:

@@ -134,6 +134,7 @@ class DeviceLayer:
         self._of_w = _copied(of_w) if own else of_w
         self._of_b = _copied(of_b) if own and of_b is not None else of_b
         self._spans = tuple(a.span for a in (self._of_w, self._of_b) if a is not None)
+        self._guest, self._kind = guest_of(w), type(w)
         self._lock = threading.RLock()
         self._calls: OrderedDict[Any, _Call] = OrderedDict()
         self._packed: dict[tuple[move.Arrange, bool], DeviceArray] = {}
@@ -161,16 +162,16 @@ class DeviceLayer:
 
     def __call__(self, x: Any, *, residual: Any = None, out: Any = None) -> Any:
         """Convolve; see ``polyconv.conv``."""
-        guest = guest_of(x)
+        guest = self._guest if type(x) is self._kind else guest_of(x)
         of_x = guest.known(x)
         of_r = _ABSENT if residual is None else guest.known(residual)
         of_y = _ABSENT if out is None else guest.known(out)
         if of_x is None or of_r is None or of_y is None:
-            return self._first(guest, x, residual, out, None)
+            return self._first(x, residual, out, None)
         key = of_x[1], of_r[1], of_y[1]
         call = self._calls.get(key)
         if call is None or (out is not None and not self._is_clear(call, of_x[0], of_y[0], of_r[0])):
-            return self._first(guest, x, residual, out, key)
+            return self._first(x, residual, out, key)
         if out is None:
             out = call.make()
             self._start(call, guest, of_x[0], guest.address(out), of_r[0])
@@ -178,8 +179,9 @@ class DeviceLayer:
             self._start(call, guest, of_x[0], of_y[0], of_r[0])
         return out
 
-    def _first(self, guest: Guest, x: Any, residual: Any, out: Any, key: Any) -> Any:
+    def _first(self, x: Any, residual: Any, out: Any, key: Any) -> Any:
         """A call whose operands have not been seen to lie so; it is remembered under a key."""
+        guest = guest_of(x)
         a = guest.read(x, "x")
         beside = None if residual is None else _operand(residual, "residual")
         p = self._problem(a, beside)
