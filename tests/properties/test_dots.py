@@ -36,10 +36,10 @@ def _extreme(p: Problem, seed: int) -> Operands:
     return replace(made, x=ends(made.x), w=ends(made.w))
 
 
-def _check(line: str, made: Operands | None = None, chance: int | None = None) -> None:
+def _check(line: str, made: Operands | None = None, chance: int | None = None, algorithm: str = "dots") -> None:
     p = Problem.parse(line)
     made = _extreme(p, 1) if made is None else made
-    got = prepared.compute(p, made.x, made.w, made.bias, made.residual, quantities=made.quantities, algorithm="dots",
+    got = prepared.compute(p, made.x, made.w, made.bias, made.residual, quantities=made.quantities, algorithm=algorithm,
                            chance=chance)  # fmt: skip
     want = oracle(p, made.x, made.w, made.bias, made.residual, quantities=made.quantities)
     np.testing.assert_array_equal(got, want, line)
@@ -92,10 +92,34 @@ def test_geometry(geometry: str, layout: str) -> None:
             _check(f"conv i8 {spelled} {SCALED}", chance=chance)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("group", [1, 2, 4, 8])
+def test_small_groups(group: int, layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for groups, types in itertools.product((1, 3, 8, 17), ("u8*i8", "i8", "u8")):
+            c = group * groups
+            spelled = f"{layout} n2 c{c} i7x9 m{c} k3x3 p1 g{groups}"
+            _check(f"conv {types} {spelled} b1 {SCALED}", algorithm="dots_grouped")
+            _check(f"conv {types}>i32 {spelled} b1 zx=t", algorithm="dots_grouped")
+        c = group * 40
+        for geometry in ("i5x21 k3x3 s2 p1", "i9x9 k5x5 p2", "i8x13 k3x3 d2 p2", "i40 k7 s3 p3", "i4x5x6 k2x3x3 p1"):
+            first, rest = geometry.split(" ", 1)
+            for chance in (None, 1, 2):
+                _check(f"conv i8 {layout} n1 c{c} {first} m{c} {rest} g40 {SCALED}", chance=chance,
+                       algorithm="dots_grouped")  # fmt: skip
+        _check(f"conv i8 {layout} n1 c{c} i6x6 m{c} k3x3 g40 b1 r1 act=Relu overflow=saturate",
+               algorithm="dots_grouped")  # fmt: skip
+        _check(f"conv u8>i32 {layout} n1 c{c} i2 m{c} k1 s3 p1:0 d2 g40 zw=c", algorithm="dots_grouped")  # padding only
+        _check(f"conv_transpose u8*i8>i32 {layout} n1 c{c} i5x6 m{c} k3x3 s2 p1 g40 zx=t", algorithm="dots_grouped")
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_transposed(layout: str) -> None:
     _check(f"conv_transpose u8*i8>i32 {layout} n1 c8 i5x6 m24 k3x3 s2 p1 zx=t zw=t")
     _check(f"conv_transpose i8>i32 {layout} n2 c6 i7 m9 k5 s3 g3 b1")
+    _check(f"conv_transpose u8*i8>i32 {layout} n1 c4 i4x9 m2 k3x3 s3x2 p1x2 d1x2 g2")  # phases without taps
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -62,7 +62,10 @@ from polyconv.kernels.signature import Address
 from polyconv.kernels.words import fill_bytes, words_in
 from polyconv.runtime.arrays import aligned
 
-__all__ = ["build"]
+__all__ = [
+    "DotTile", "DotWords", "build", "driver_address", "finished_in_registers", "padding_of", "panel_common",
+    "panel_words", "result_words", "with_bias",
+]  # fmt: skip
 
 _COLLIDING = 2048
 """Pixels so many bytes apart share few sets of a first-level cache: they are not read in place."""
@@ -75,16 +78,13 @@ class DotTile(Record):
     function: Function[WordWalk]
 
 
-class DotWords(Record):
-    """The driver's words.
+class DotPanel(Record):
+    """Words of a panel that is filled with a box's inputs, if tiles do not read them ``in_place``.
 
-    A panel, if inputs are not read ``in_place``, has ``plane_channels`` of a group in each of its planes.  Lines whose
-    pixels lie as in the panel are moved as ``one_run``.  ``tiles`` holds four tables (last block or not, box cut short
-    along the last axis or not).  Results that are not ``fused`` go to slots, ``slot_bytes`` an output, and leave when
-    ``run_rows`` rows are there.
+    Each of its planes has ``plane_channels`` of a group.  Lines whose pixels lie as in the panel are moved as
+    ``one_run``; ``padding`` is the byte of what lies outside.
     """
 
-    common: Common
     in_place: Word
     channels: Word
     plane_channels: Word
@@ -95,8 +95,36 @@ class DotWords(Record):
     one_run: Word
     padding: Word
     move_in: Function[MoveIn]
+
+
+class DotResults(Record):
+    """Words with which results leave: ``fused`` from registers, or by slots.
+
+    Slots have ``slot_bytes`` an output, and leave when ``run_rows`` rows are there.
+    """
+
+    tables: EpilogueTables
+    fused: Word
+    slots: Word
+    slot_bytes: Word
+    slot_row: Word
+    slot_row_last: Word
+    run_rows: Word
+    move_out: Function[MoveOut]
+
+
+class DotWords(Record):
+    """The driver's words.
+
+    ``tiles`` holds four tables (last block or not, box cut short along the last axis or not).  A block of outputs reads
+    the channels that the one before it does, or those ``source_block`` bytes further.
+    """
+
+    common: Common
+    panel: DotPanel
     row_step: Word
     word_step: Word
+    source_block: Word
     rows: RowLists
     weights: Memory
     w_group: Word
@@ -111,14 +139,7 @@ class DotWords(Record):
     last_lanes: Word
     tiles: Counted[DotTile]
     table_words: Word
-    tables: EpilogueTables
-    fused: Word
-    slots: Word
-    slot_bytes: Word
-    slot_row: Word
-    slot_row_last: Word
-    run_rows: Word
-    move_out: Function[MoveOut]
+    results: DotResults
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
@@ -127,7 +148,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         frame, workspace = given.frame, given.workspace
         p = DotWords.read(k, given.words)
         item = decode(k, p.common, given.item, workspace)
-        with k.when(p.in_place.equals(0)):
+        with k.when(p.panel.in_place.equals(0)):
             _pack(k, p, item, frame.x, workspace + p.common.panel, vector_bytes)
         first = item.split * p.split_blocks
         rows = box_rows(k, p.common, item)
@@ -137,33 +158,35 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
 
 def _pack(k: Module, p: DotWords, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
     """Bring the lines of a box, and write their padding."""
-    pixel_step = p.common.step * axis_words(p.common, p.common.axes - 1).x_stride
+    common, lines = p.common, p.panel
+    pixel_step = common.step * axis_words(common, common.axes - 1).x_stride
     byte = vector("i8", vector_bytes)
-    padding = k.splat(k.cast("trunc", p.padding, byte.scalar), vector_bytes)
-    one_run = p.one_run.equals(1)
+    padding = k.splat(k.cast("trunc", lines.padding, byte.scalar), vector_bytes)
+    one_run = lines.one_run.equals(1)
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
-        place = panel + (line * p.line_bytes + first_line * p.pixel_bytes)
-        with k.loop(0, p.channels, p.plane_channels, [place, source]) as plane:
+        place = panel + (line * lines.line_bytes + first_line * lines.pixel_bytes)
+        with k.loop(0, lines.channels, lines.plane_channels, [place, source]) as plane:
             target, planes = plane.values
             with k.when(head > 0):
-                fill_bytes(k, target, head * p.pixel_bytes, padding)
+                fill_bytes(k, target, head * lines.pixel_bytes, padding)
             with k.when(end < count):
-                fill_bytes(k, target + end * p.pixel_bytes, (count - end) * p.pixel_bytes, padding)
-            pixels, channels = end - head, k.minimum(p.plane_channels, p.channels - plane.index)
-            k.call(p.move_in, MoveIn(
-                planes, pixel_step, p.common.x_c, target + head * p.pixel_bytes, p.pixel_bytes, p.channel_bytes,
+                fill_bytes(k, target + end * lines.pixel_bytes, (count - end) * lines.pixel_bytes, padding)
+            pixels, channels = end - head, k.minimum(lines.plane_channels, lines.channels - plane.index)
+            k.call(lines.move_in, MoveIn(
+                planes, pixel_step, common.x_c,
+                target + head * lines.pixel_bytes, lines.pixel_bytes, lines.channel_bytes,
                 k.select(one_run, k.minimum(pixels, 1), pixels), k.select(one_run, pixels * channels, channels),
-                p.common.zero_point,
+                common.zero_point,
             ))  # fmt: skip
-            plane.next(target + p.plane_bytes, planes + p.plane_channels * p.common.x_c)
+            plane.next(target + lines.plane_bytes, planes + lines.plane_channels * common.x_c)
 
-    fill(k, p.common, item, x, k.constant(INT, 0), put)
+    fill(k, common, item, x, k.constant(INT, 0), put)
 
 
 def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, block: Value, rows: Value) -> None:
     """All rows of outputs of a block of output channels."""
-    last = axis_words(p.common, p.common.axes - 1)
+    last, results, tables = axis_words(p.common, p.common.axes - 1), p.results, p.results.tables
     is_last = block.equals(p.blocks - 1)
     pixels = item.extent(p.common.axes - 1)
     table = p.tiles + k.select(is_last, p.table_words * 16, 0) + k.select(pixels < last.block, p.table_words * 8, 0)
@@ -172,17 +195,18 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
     )
     channel = item.g * p.outputs + block * p.block_outputs
     outputs = k.select(is_last, p.last_outputs, p.block_outputs)
-    bias, scale, constants = p.tables.bias + channel * 4, p.tables.scale + channel * 4, p.tables.constants
-    slot_row = k.select(is_last, p.slot_row_last, p.slot_row)
+    bias, scale, constants = tables.bias + channel * 4, tables.scale + channel * 4, tables.constants
+    slot_row = k.select(is_last, results.slot_row_last, results.slot_row)
     beside_y, beside_r = block * p.block_outputs * p.common.y_c, block * p.block_outputs * p.common.r_c
-    fused, in_place = p.fused.equals(1), p.in_place.equals(1)
+    fused, in_place = results.fused.equals(1), p.panel.in_place.equals(1)
     begin = workspace + p.common.panel
     with k.loop(0, rows, carry=[k.constant(INT, 0), k.constant(INT, 0), k.constant(INT, 0)]) as row:
         waiting, y_run, r_run = row.values  # rows in the slots, and where they begin
         line, y_row, r_row = row_place(k, p.common, item, row.index)
-        source = k.either(in_place, frame.x + row_source(k, p.common, item, row.index), begin + line * p.line_bytes)
+        there = frame.x + row_source(k, p.common, item, row.index)
+        source = k.either(in_place, there, begin + line * p.panel.line_bytes) + block * p.source_block
         entries, count = row_entries(k, p.common, p.rows, item, row.index)
-        slot = p.slots + waiting * pixels * slot_row
+        slot = results.slots + waiting * pixels * slot_row
         y = k.either(fused, frame.y + (y_row + beside_y), workspace + slot)
         y_step = k.select(fused, last.y_stride, slot_row)
         r = k.either(fused, frame.residual + (r_row + beside_r), workspace)
@@ -196,12 +220,12 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
             ))  # fmt: skip
         begins = waiting.equals(0)
         y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1
-        leaves = waiting.equals(p.run_rows) | (row.index + 1).equals(rows)
-        with k.when(leaves & p.fused.equals(0)):
-            k.call(p.move_out, MoveOut(
-                workspace + p.slots, slot_row, p.slot_bytes, frame.y + (y_run + beside_y), last.y_stride, p.common.y_c,
-                waiting * pixels, outputs, bias, scale, frame.residual + (r_run + beside_r), last.r_stride,
-                p.common.r_c, constants,
+        leaves = waiting.equals(results.run_rows) | (row.index + 1).equals(rows)
+        with k.when(leaves & results.fused.equals(0)):
+            k.call(results.move_out, MoveOut(
+                workspace + results.slots, slot_row, results.slot_bytes, frame.y + (y_run + beside_y), last.y_stride,
+                p.common.y_c, waiting * pixels, outputs, bias, scale,
+                frame.residual + (r_run + beside_r), last.r_stride, p.common.r_c, constants,
             ))  # fmt: skip
         row.next(k.select(leaves, 0, waiting), y_run, r_run)
 
@@ -209,23 +233,26 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
 def build(r: Request) -> Program:
     """Program of a request: one step per sweep."""
     keep: list[Any] = []
-    wide = r.target.vector_bytes
-    address = address_of(r, "dots", "dots", Driver, lambda k, name: driver(k, name, wide))
+    address = driver_address(r)
     steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
+
+
+def driver_address(r: Request) -> Address[Driver]:
+    """Address of the driver."""
+    wide = r.target.vector_bytes
+    return address_of(r, "dots", "dots", Driver, lambda k, name: driver(k, name, wide))
 
 
 def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
     p, arith, last = r.problem, r.arith, sweep[-1]
     together = r.x.c == r.x.itemsize
     plan = plan_of(r.situation, arith, sweep, planes=not together)
-    group_in, group_out, size = p.c // p.groups, p.m // p.groups, channel_bytes(arith)
+    group_in, group_out = p.c // p.groups, p.m // p.groups
     lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
-    w = r.weights(sweep)
-    shift = 128 if arith.name == "u8s8" and p.x == "i8" else 0
-    padding = r.zero_point + shift if arith.name == "u8s8" else 0
+    w, padding = r.weights(sweep), padding_of(r)
     in_place = together and _lies(r, sweep, plan)
-    r = _with_bias(r, w, padding)
+    r = with_bias(r, w, padding)
     words = -(-group_in * (last.taps if plan.merged else 1) // arith.channels)
     cut_words = plan.merged and group_in % arith.channels > 0  # else words are the same tap by tap
     key = ("dots", arith.name, lane, plan.vectors, cut_words, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
@@ -234,38 +261,72 @@ def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -
     ))  # fmt: skip
     rows = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if plan.merged else last.taps)
     main, rest = rows * plan.vectors * of_vector, rows * plan.last_vectors * of_vector
-    along = along_out(r, last, "c")
-    fused = along == "cc"
-    by_bytes = not fused and along == "cp" and p.y_dtype.bits == 8 and r.residual is None
-    spec = FusedTile(arith.name, p.y, r.epilogue) if fused or by_bytes else of_sums(arith.name)
-    tiles = _tiles(r, last, plan, spec, (group_out - 1) % lane + 1 < lane and (fused or by_bytes))
-    slot_bytes = p.y_dtype.itemsize if by_bytes else arith.bytes
+    in_registers = finished_in_registers(r, last)
+    spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
+    tiles = _tiles(r, last, plan, spec, (group_out - 1) % lane + 1 < lane and in_registers)
     common, items = boxed_words(r, sweep, plan.box, plan.held, plan.splits, panel=plan.header)
-    step = replace(last, stride=plan.step)
+    move = _move_in(r, replace(last, stride=plan.step), plan, group_in, together=together)
     values = DotWords(
-        common=replace(common, step=plan.step, zero_point=(r.zero_point if arith.name == "i16" else -shift)),
-        in_place=int(in_place), channels=group_in, plane_channels=arith.channels if plan.planes else max(1, group_in),
-        channel_bytes=size, pixel_bytes=plan.pixel_bytes, line_bytes=plan.held[-1].count * plan.pixel_bytes,
-        plane_bytes=plan.plane_bytes,
-        one_run=int(together and plan.step == 1 and p.groups == 1 and r.x.spatial[-1] == group_in * r.x.itemsize
-                    and plan.pixel_bytes == group_in * size),
-        padding=padding, move_in=_move_in(r, step, plan, group_in, together=together),
+        common=panel_common(r, common, plan),
+        panel=panel_words(r, plan, group_in, padding, move, in_place=in_place),
         row_step=last.stride * r.x.spatial[-1] if in_place else plan.pixel_bytes * (last.stride // plan.step),
-        word_step=plan.plane_bytes if plan.planes else arith.bytes,
+        word_step=plan.plane_bytes if plan.planes else arith.bytes, source_block=0,
         rows=row_lists(sweep[:-1], _entries(r, sweep, plan, words, in_place=in_place), 3, whole=padding > 0),
         weights=packed, w_group=main * (plan.blocks - 1), w_block=main,
         w_last=main * (plan.blocks - 1) * p.groups, w_last_group=rest,
         outputs=group_out, blocks=plan.blocks, split_blocks=-(-plan.blocks // plan.splits),
         block_outputs=plan.vectors * lane, last_outputs=group_out - (plan.blocks - 1) * plan.vectors * lane,
         last_lanes=(group_out - 1) % lane + 1, tiles=tiles, table_words=counted_words(DotTile, tiles),
-        tables=epilogue_tables(r), fused=int(fused), slots=plan.header + plan.panel, slot_bytes=slot_bytes,
-        slot_row=plan.vectors * lane * slot_bytes, slot_row_last=plan.last_vectors * lane * slot_bytes,
+        results=result_words(r, sweep, plan, lane, in_registers=in_registers),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
+
+
+def padding_of(r: Request) -> int:
+    """The byte that stands for the input's zero point in a panel: bytes are multiplied with their zero point."""
+    if r.arith.name != "u8s8":
+        return 0
+    return r.zero_point + (128 if r.problem.x == "i8" else 0)
+
+
+def panel_common(r: Request, common: Common, plan: Plan) -> Common:
+    """The words of every blocked driver, and what is taken off numbers on their way into the panel."""
+    moved = -128 if r.problem.x == "i8" else 0
+    return replace(common, step=plan.step, zero_point=moved if r.arith.name == "u8s8" else r.zero_point)
+
+
+def panel_words(r: Request, plan: Plan, channels: int, padding: int, move_in: Address[MoveIn], *, in_place: bool = False
+                ) -> DotPanel:  # fmt: skip
+    """Words of the panel for so many channels of an item."""
+    size, of_pixel = channel_bytes(r.arith), channels * r.x.itemsize
+    runs = r.x.c == r.x.itemsize and plan.step == 1 and channels == r.x_channels and r.x.spatial[-1] == of_pixel
+    return DotPanel(
+        in_place=int(in_place), channels=channels, plane_channels=r.arith.channels if plan.planes else max(1, channels),
+        channel_bytes=size, pixel_bytes=plan.pixel_bytes, line_bytes=plan.held[-1].count * plan.pixel_bytes,
+        plane_bytes=plan.plane_bytes, one_run=int(runs and plan.pixel_bytes == channels * size), padding=padding,
+        move_in=move_in,
+    )  # fmt: skip
+
+
+def finished_in_registers(r: Request, last: Axis) -> bool:
+    """Whether results are finished where their sums are: they lie together, or leave as bytes by slots."""
+    along = along_out(r, last, "c")
+    return along == "cc" or (along == "cp" and r.problem.y_dtype.bits == 8 and r.residual is None)
+
+
+def result_words(r: Request, sweep: Sweep, plan: Plan, lane: int, *, in_registers: bool) -> DotResults:
+    """Words with which results leave, of blocks of ``plan.vectors`` times so many lanes."""
+    p, along = r.problem, along_out(r, sweep[-1], "c")
+    fused, by_bytes = in_registers and along == "cc", in_registers and along != "cc"
+    size = p.y_dtype.itemsize if by_bytes else r.arith.bytes
+    return DotResults(
+        tables=epilogue_tables(r), fused=int(fused), slots=plan.header + plan.panel, slot_bytes=size,
+        slot_row=plan.vectors * lane * size, slot_row_last=plan.last_vectors * lane * size,
         run_rows=plan.run_rows if rows_follow(r, sweep) else 1,
         move_out=move_out_address(
             r, Move("i8", p.y, along, Epilogue()) if by_bytes else Move("i32", p.y, along, r.epilogue)
         ),
     )  # fmt: skip
-    return Step(address, filled(values, keep), items)
 
 
 def _lies(r: Request, sweep: Sweep, plan: Plan) -> bool:
@@ -281,7 +342,7 @@ def _lies(r: Request, sweep: Sweep, plan: Plan) -> bool:
     )
 
 
-def _with_bias(r: Request, w: NDArray[Any], padding: int) -> Request:
+def with_bias(r: Request, w: NDArray[Any], padding: int) -> Request:
     """The request with what the input's zero point adds to sums taken off by its bias."""
     if not padding:
         return r

@@ -26,11 +26,11 @@ from polyconv.algorithms.sweep import Lines, Sweep, line_pixels, lines, share_me
 from polyconv.algorithms.sweep import bands as bands_of
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, run_tiles
 
-__all__ = ["Plan", "applicable", "arithmetic", "channel_bytes", "cost", "plan_of", "workspace"]
+__all__ = ["RUN_PIXELS", "Plan", "applicable", "arithmetic", "channel_bytes", "cost", "plan_of", "workspace"]
 
 _PANEL_BYTES = 400 << 10
 """Workspace of a thread, beside which weights stay in a second-level cache."""
-_RUN_PIXELS = 256
+RUN_PIXELS = 256
 """Pixels that leave in one move at least, where rows follow each other in the result."""
 _LINE_PIXELS = 256
 """Most outputs of a box along the last axis."""
@@ -194,7 +194,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
     panel = plane * (words if planes else 1)
     total = max(1, -(-group_out // lanes(s.target, arith)))
     blocks = -(-total // vectors)
-    run_rows = rows_together(sweep, box, _RUN_PIXELS)
+    run_rows = rows_together(sweep, box, RUN_PIXELS)
     slots = run_rows * box[-1] * vectors * s.target.vector_bytes
     return Plan(
         box, held, step, planes, merged, pixel, line, plane, panel, vectors, total - (blocks - 1) * vectors, blocks,

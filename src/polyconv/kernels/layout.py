@@ -20,7 +20,7 @@ from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
     "ROUNDING", "ROUNDING_BITS", "Apart", "Block", "Epilogue", "EpilogueTables", "Listed", "Move",
-    "MoveBlock", "MoveIn", "MoveOut", "converted", "ends", "load_in",
+    "MoveBlock", "MoveIn", "MoveOut", "converted", "ends", "finished", "load_in",
     "move", "store_in", "store_out", "transposed", "woven", "zero_rows", "zero_words",
 ]  # fmt: skip
 
@@ -514,6 +514,18 @@ def _load_out(block: Block) -> Load:
 def store_out(
     block: Block, bias: Buffer, scale: Buffer, residual: Buffer, rp: Value, rc: Value, constants: Buffer
 ) -> Store:
+    finish = finished(block, bias, scale, residual, rp, rc, constants)
+
+    def store(value: Value, place: Buffer, p: Value, c: Value, mask: Mask | None) -> None:
+        block.write(finish(value, p, c, mask), place, mask)
+
+    return store
+
+
+def finished(
+    block: Block, bias: Buffer, scale: Buffer, residual: Buffer, rp: Value, rc: Value, constants: Buffer
+) -> Callable[[Value, Value, Value, Mask | None], Value]:
+    """What makes a result of a sum, its pixel and its channel: the epilogue and the conversion."""
     spec, k, kind = block.spec, block.k, block.kind
     epilogue, dtype = spec.epilogue, DTYPES[spec.target]
     assert epilogue is not None
@@ -532,7 +544,7 @@ def store_out(
         value = k.load(kind.scalar, place)
         return k.splat(value, kind.lanes) if kind.lanes else value
 
-    def store(value: Value, place: Buffer, p: Value, c: Value, mask: Mask | None) -> None:
+    def finish(value: Value, p: Value, c: Value, mask: Mask | None) -> Value:
         if epilogue.bias:
             value = value + per_channel(bias, kind, c, mask)
         if epilogue.residual:
@@ -551,10 +563,9 @@ def store_out(
                 value = mathfn.apply(k, epilogue.activation, value, parameters)
         if epilogue.saturate:
             value = saturate(k, value, dtype)
-        result = narrow(k, value, dtype, f16c=block.f16c)
-        block.write(result, place, mask)
+        return narrow(k, value, dtype, f16c=block.f16c)
 
-    return store
+    return finish
 
 
 def _unsigned(k: Module, activation: str, value: Value, parameters: list[Value]) -> Value:

@@ -1,0 +1,96 @@
+"""Tiles of small groups of small integers: a pixel's channels as they lie, word by word against weights of their own.
+
+The words of a vector are of several groups.  A sum for every output of a word's groups takes the words of all of them
+at once, so no channel moves before the end: then the words of one group are added, and results are put in the order of
+channels.  It must not know sizes of a problem.
+"""
+
+from __future__ import annotations
+
+from polyconv.kernels.fused import FusedTile, WordWalk
+from polyconv.kernels.isa import ARITHMETIC
+from polyconv.kernels.language import INT, Module, Type, Value, vector
+from polyconv.kernels.layout import Block, Move, finished, woven
+from polyconv.kernels.tile import multiply_add
+
+__all__ = ["grouped_dot_tile", "sum_count"]
+
+
+def sum_count(arithmetic: str, group: int) -> int:
+    """Sums of a word: one for every output of its groups, which are as wide out as in."""
+    return max(ARITHMETIC[arithmetic].channels, group)
+
+
+def grouped_dot_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, group: int) -> None:
+    """Add the tile of ``rows`` pixels by a vector of words, of groups of ``group`` channels.
+
+    An entry is (offset, ignored, taps before it).  Results of 8 bits take biases and scales in the order of sums;
+    others are stored as sums.
+    """
+    arithmetic = ARITHMETIC[spec.arithmetic]
+    kind, words = (vector(element, lanes) for element in (arithmetic.accumulator, arithmetic.word))
+    count, together = sum_count(spec.arithmetic, group), arithmetic.channels
+    with k.function(name, WordWalk) as g:
+        with k.loop(0, g.count, carry=[k.constant(kind, 0)] * (rows * count)) as entry:
+            place = g.entries + entry.index * 24
+            weights = g.weights + k.word(place, 2) * (count * words.bytes)
+            pixel, total = g.panel + k.word(place), list(entry.values)
+            if count <= rows:  # what is used again is held
+                of_sums = [k.load(words, weights + j * words.bytes) for j in range(count)]
+                for r in range(rows):
+                    value = k.load(words, pixel + g.row * r)
+                    for j, weight in enumerate(of_sums):
+                        total[r * count + j] = multiply_add(k, arithmetic, value, weight, total[r * count + j])
+            else:
+                values = [k.load(words, pixel + g.row * r) for r in range(rows)]
+                for j in range(count):
+                    weight = k.load(words, weights + j * words.bytes)
+                    for r, value in enumerate(values):
+                        total[r * count + j] = multiply_add(k, arithmetic, value, weight, total[r * count + j])
+            entry.next(*total)
+        y = g.y
+        channels = k.mask(g.last, lanes * together) if spec.edge else None
+        for r in range(rows):
+            sums = _added(k, entry.results[r * count : (r + 1) * count], together)
+            if spec.target == "i32":
+                for j, run in enumerate(woven(k, sums)):
+                    k.store(run, y + j * kind.bytes)
+            else:
+                block = Block(k, Move("i32", spec.target, "cc", spec.epilogue), kind, False)
+                result = _in_order(k, block, sums, g)
+                if channels is None:
+                    k.store(result, y)
+                else:
+                    k.store_first(result, y, channels)
+            y = y + g.y_row
+
+
+def _added(k: Module, sums: list[Value], together: int) -> list[Value]:
+    """As many sums as a word has channels: the words of a group added, its results in lanes one after another."""
+    step = 1
+    while len(sums) > together:
+        lanes = range(sums[0].type.lanes)
+        # lanes with the bit ``step`` in their number take the sum that stands ``together`` later
+        low = [(len(lanes) if lane & step else 0) + (lane & ~step) for lane in lanes]
+        pairs = [(i, i + together) for i in range(len(sums)) if not i & together]
+        sums = [
+            k.shuffle(sums[a], sums[b], low) + k.shuffle(sums[a], sums[b], [at + step for at in low]) for a, b in pairs
+        ]
+        step *= 2
+    return sums
+
+
+def _in_order(k: Module, block: Block, sums: list[Value], g: WordWalk) -> Value:
+    """Results of 8 bits in the order of channels: each lane's bytes are those of its word."""
+    nothing, size = k.constant(INT, 0), block.kind.bytes
+    word = None
+    for j, total in enumerate(sums):
+        finish = finished(
+            block, g.bias + j * size, g.scale + j * size, g.residual, nothing, nothing, g.constants
+        )
+        byte = k.cast("zext", finish(total, nothing, nothing, None), block.kind) << 8 * j
+        word = byte if word is None else word | byte
+    assert word is not None
+    if len(sums) < 4:
+        word = k.cast("trunc", word, block.kind.of(f"i{8 * len(sums)}"))
+    return k.cast("bitcast", word, Type("i8", block.kind.lanes * len(sums)))
