@@ -94,6 +94,26 @@ def test_geometry(geometry: str, layout: str) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_depthwise(layout: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for c, types in itertools.product((1, 7, 16, 64, 65, 150), ("u8*i8", "i8", "u8")):
+            _check(f"conv {types} {layout} n2 c{c} i7x9 m{c} k3x3 p1 g{c} b1 {SCALED}", algorithm="dots_depthwise")
+            _check(f"conv {types}>i32 {layout} n2 c{c} i7x9 m{c} k3x3 p1 g{c} b1 zx=t", algorithm="dots_depthwise")
+        for geometry in (
+            "i5x21 k3x3 s2 p1", "i9x9 k5x5 p2", "i8x13 k3x3 d2x1 p2", "i40 k7 s3 p3", "i4x5x6 k2x3x3 p1",
+            "i3x3 k4x1 p3x0", "i1x1 k3x3 p1", "i9x30 k5x6 s2x5 p2",
+        ):  # fmt: skip
+            first, rest = geometry.split(" ", 1)
+            for chance in (None, 1, 2):
+                _check(f"conv i8 {layout} n1 c70 {first} m70 {rest} g70 {SCALED}", chance=chance,
+                       algorithm="dots_depthwise")  # fmt: skip
+        _check(f"conv i8 {layout} n1 c70 i6x6 m70 k3x3 g70 b1 r1 act=Relu overflow=saturate",
+               algorithm="dots_depthwise")  # fmt: skip
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("group", [1, 2, 4, 8])
 def test_small_groups(group: int, layout: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)

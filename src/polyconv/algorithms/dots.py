@@ -72,9 +72,10 @@ _COLLIDING = 2048
 
 
 class DotTile(Record):
-    """A tile of a row: its first pixel and its function."""
+    """A tile of a row: its first pixel, how many follow each other, and their function."""
 
     first: Word
+    times: Word
     function: Function[WordWalk]
 
 
@@ -213,10 +214,10 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
         r_step = k.select(fused, last.r_stride, 0)
         with k.loop(0, table.count) as number:
             tile = table.at(number.index)
-            first, function = tile.first, tile.function
+            first, times, function = tile.first, tile.times, tile.function
             k.call(function, WordWalk(
                 source + first * p.row_step, p.row_step, entries, count, weights, y + first * y_step, y_step,
-                r + first * r_step, r_step, 1, p.last_lanes, bias, scale, constants, workspace, p.word_step,
+                r + first * r_step, r_step, times, p.last_lanes, bias, scale, constants, workspace, p.word_step,
             ))  # fmt: skip
         begins = waiting.equals(0)
         y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1
@@ -395,7 +396,7 @@ def _tiles(r: Request, last: Axis, plan: Plan, spec: FusedTile, cut: bool) -> li
         for pixels in (plan.box[-1], edge):
             parts = near_equal(pixels, run_tiles(r.target)[vectors]) if is_there else []
             functions = {n: word_address(r, of_block, n, vectors) for n in sorted({n for _, n in parts})}
-            tables.append([DotTile(first, functions[n]) for first, n in parts])
+            tables.append([DotTile(first, 1, functions[n]) for first, n in parts])
     return tables
 
 

@@ -9,7 +9,8 @@ over input and output.  Exact: sums are taken modulo 2^32.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms import dots, dots_plan
 from polyconv.algorithms.dots import DotTile
 from polyconv.algorithms.dots_plan import Plan, channel_bytes
-from polyconv.algorithms.panel import Driver
+from polyconv.algorithms.panel import Driver, RowLists
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -48,7 +49,9 @@ from polyconv.kernels.signature import Address
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
-__all__ = ["applicable", "build", "cost", "workspace"]
+__all__ = [
+    "Form", "applicable", "block_channels", "blocks_step", "build", "cost", "line_offsets", "plan_of", "workspace",
+]  # fmt: skip
 
 _GROUPS = (1, 2, 4, 8)
 _MOST_ROWS = 8
@@ -70,7 +73,7 @@ def applicable(s: Situation) -> str | None:
 def workspace(s: Situation) -> int:
     """Bytes a thread needs."""
     arith = ARITHMETIC[dots_plan.arithmetic(s)]
-    return max((_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem)), default=0)
+    return max((plan_of(s, arith, sweep).workspace for sweep in sweeps(s.problem)), default=0)
 
 
 def cost(s: Situation) -> dict[str, float]:
@@ -80,7 +83,7 @@ def cost(s: Situation) -> dict[str, float]:
     count, most = sum_count(arith.name, group), _most_rows(s.target, arith, group)
     products = moves = 0.0
     for sweep in sweeps(p):
-        plan = _plan(s, arith, sweep)
+        plan = plan_of(s, arith, sweep)
         box_count = math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, plan.box, strict=True))
         rows, width = math.prod(plan.box[:-1]) * box_count, plan.box[-1]
         taps = math.prod(axis.taps for axis in sweep)
@@ -88,8 +91,8 @@ def cost(s: Situation) -> dict[str, float]:
             step = max(slow * pixels * count / rates.multiply_adds, (pixels + count) / rates.loads, rates.latency)
             products += rows * alike * plan.blocks * (taps * (step + 1) + 15 + pixels * (4.0 * arith.channels + count))
         held = math.prod(max(1, h.count) for h in plan.held)
-        moves += box_count * (400 + held * plan.blocks * (3.0 if p.layout == "NHWC" else 24.0))
-        moves += rows * width * plan.blocks * (0.0 if p.layout == "NHWC" else 24.0)
+        moves += box_count * (400 + held * plan.blocks * (3.0 if p.layout == "NHWC" else 8.0))
+        moves += rows * width * plan.blocks * (0.0 if p.layout == "NHWC" else 10.0)
         moves += far_cycles(p, box_count * held * p.c * p.x_dtype.itemsize)
     return {"products": products * (p.n or 0), "moves": moves * (p.n or 0)}
 
@@ -102,7 +105,8 @@ def _most_rows(target: Target, arith: Arithmetic, group: int) -> int:
 
 
 @lru_cache(256)
-def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan:
+def plan_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan:
+    """Sizes of a sweep's boxes."""
     p = s.problem
     extents = tuple(axis.out for axis in sweep)
     batch = p.n or 0
@@ -121,7 +125,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     last, wide = sweep[-1], s.target.vector_bytes
     run, step = line_pixels(last, box[-1])
     held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
-    blocks = max(1, -(-s.problem.c // _block_channels(s.target, arith)))
+    blocks = max(1, -(-s.problem.c // block_channels(s.target, arith)))
     pixel = blocks * wide
     line = run.count * pixel
     panel = math.prod(max(1, h.count) for h in held[:-1]) * line + 64
@@ -131,7 +135,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     return Plan(box, held, step, False, False, pixel, line, panel, panel, vectors, vectors, blocks, run_rows, slots)
 
 
-def _block_channels(target: Target, arith: Arithmetic) -> int:
+def block_channels(target: Target, arith: Arithmetic) -> int:
+    """Channels of a vector of words."""
     return lanes(target, arith) * arith.channels
 
 
@@ -143,67 +148,110 @@ def build(r: Request) -> Program:
     return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a vector's worth of words is multiplied.
+
+    Parameters
+    ----------
+    weights : array
+        Of all blocks.
+    rows : RowLists
+        Entries of rows of outputs.
+    channels : tuple of int
+        For every lane of every sum the channel of a block that it is of.
+    tiles : callable
+        ``tiles(spec)``: addresses of the tiles of 1, 2, ... rows.
+    whole_rows : bool
+        Whether the only tile walks along a whole row.
+    """
+
+    weights: NDArray[Any]
+    rows: RowLists
+    channels: tuple[int, ...]
+    tiles: Callable[[FusedTile], Sequence[Address[WordWalk]]]
+    whole_rows: bool = False
+
+
 def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
-    p, arith, last = r.problem, r.arith, sweep[-1]
-    plan, block = _plan(r.situation, arith, sweep), _block_channels(r.target, arith)
-    group, wide, taps = p.c // p.groups, r.target.vector_bytes, math.prod(axis.taps for axis in sweep)
-    w, padding = r.weights(sweep), dots.padding_of(r)
-    in_registers = p.y_dtype.bits == 8 and dots.finished_in_registers(r, last) and r.residual is None
-    r = _by_sums(dots.with_bias(r, w, padding), plan.blocks * block) if in_registers else dots.with_bias(r, w, padding)
-    spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
-    key = ("dots_grouped", arith.name, wide, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
-    packed = r.packed(key, lambda: _packed(w, arith, block))
-    outer = [0]
-    for h in plan.held[:-1]:
-        outer = [o * h.count + t for o in outer for t in h.start]
+    arith, plan, block = r.arith, plan_of(r.situation, r.arith, sweep), block_channels(r.target, r.arith)
+    group, last, padding = r.problem.c // r.problem.groups, sweep[-1], dots.padding_of(r)
+    key = ("dots_grouped", arith.name, r.target.vector_bytes, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
     entries = [
-        [v for t, at in enumerate(plan.held[-1].start) for v in (o * plan.line_bytes + at * plan.pixel_bytes, 1,
-                                                                tap * last.taps + t)]
-        for tap, o in enumerate(outer)
-    ]  # fmt: skip
+        [v for t, at in enumerate(plan.held[-1].start) for v in (line + at * plan.pixel_bytes, 1, tap * last.taps + t)]
+        for tap, line in enumerate(line_offsets(plan))
+    ]
+    form = Form(
+        weights=r.packed(key, lambda: _packed(r.weights(sweep), arith, block)),
+        rows=row_lists(sweep[:-1], entries, 3, whole=padding > 0),
+        channels=tuple(np.arange(block).reshape(-1, arith.channels).T.reshape(-1).tolist()),
+        tiles=lambda spec: _functions(r, spec, group, _most_rows(r.target, arith, group)),
+    )
+    return blocks_step(r, sweep, plan, form, address, keep)
+
+
+def line_offsets(plan: Plan) -> list[int]:
+    """Bytes in the panel before the lines that taps of the outer axes meet, for the first outputs of a box."""
+    found = [0]
+    for h in plan.held[:-1]:
+        found = [o * h.count + t for o in found for t in h.start]
+    return [o * plan.line_bytes for o in found]
+
+
+def blocks_step(r: Request, sweep: Sweep, plan: Plan, form: Form, address: Address[Driver], keep: list[Any]) -> Step:
+    """Step of a sweep whose blocks of outputs are made of as many input channels, in one of the forms."""
+    p, arith, last = r.problem, r.arith, sweep[-1]
+    block, padding = block_channels(r.target, arith), dots.padding_of(r)
+    in_registers = p.y_dtype.bits == 8 and dots.finished_in_registers(r, last) and r.residual is None
+    r = dots.with_bias(r, r.weights(sweep), padding)
+    if in_registers:
+        r = _by_sums(r, plan.blocks, form.channels)
+    spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
     one_group = replace(r, situation=replace(r.situation, problem=replace(p, groups=1)))
     common, items = boxed_words(one_group, sweep, plan.box, plan.held, plan.splits, panel=plan.header)
-    tiles = _tiles(r, plan, spec, last.out % plan.box[-1] or plan.box[-1], group, cut=in_registers and p.c % block > 0)
-    of_block = taps * sum_count(arith.name, group) * wide
-    element = f"i{8 * channel_bytes(arith)}"
-    move = move_in_address(r, Move(p.x, element, along_in(r, replace(last, stride=plan.step), "c")))
+    edge = last.out % plan.box[-1] or plan.box[-1]
+    tiles = _tiles(plan, spec, edge, form, cut=in_registers and p.c % block > 0)
+    of_block = form.weights.nbytes // plan.blocks
+    move = Move(p.x, f"i{8 * channel_bytes(arith)}", along_in(r, replace(last, stride=plan.step), "c"))
+    outputs = p.m - (plan.blocks - 1) * block
     values = dots.DotWords(
-        common=dots.panel_common(r, common, plan), panel=dots.panel_words(r, plan, p.c, padding, move),
-        row_step=plan.pixel_bytes * (last.stride // plan.step), word_step=arith.bytes, source_block=wide,
-        rows=row_lists(sweep[:-1], entries, 3, whole=padding > 0),
-        weights=packed, w_group=0, w_block=of_block, w_last=of_block * (plan.blocks - 1), w_last_group=0,
+        common=dots.panel_common(r, common, plan),
+        panel=dots.panel_words(r, plan, p.c, padding, move_in_address(r, move)),
+        row_step=plan.pixel_bytes * (last.stride // plan.step), word_step=plan.pixel_bytes,
+        source_block=r.target.vector_bytes, rows=form.rows,
+        weights=form.weights, w_group=0, w_block=of_block, w_last=of_block * (plan.blocks - 1), w_last_group=0,
         outputs=p.m, blocks=plan.blocks, split_blocks=-(-plan.blocks // plan.splits), block_outputs=block,
-        last_outputs=p.m - (plan.blocks - 1) * block, last_lanes=p.m - (plan.blocks - 1) * block,
-        tiles=tiles, table_words=counted_words(DotTile, tiles),
+        last_outputs=outputs, last_lanes=outputs, tiles=tiles, table_words=counted_words(DotTile, tiles),
         results=dots.result_words(r, sweep, plan, lanes(r.target, arith), in_registers=in_registers),
     )  # fmt: skip
     return Step(address, filled(values, keep), items)
 
 
-def _by_sums(r: Request, channels: int) -> Request:
-    """The request with biases and scales in the order of sums: of every block the first channel of each word, ..."""
-    lane, together = lanes(r.target, r.arith), r.arith.channels
+def _by_sums(r: Request, blocks: int, channels: tuple[int, ...]) -> Request:
+    """The request with biases and scales in the order of the lanes of sums, for whole blocks."""
 
     def ordered(table: NDArray[Any] | None) -> NDArray[Any] | None:
         if table is None:
             return None
-        filled_up = aligned((channels,), table.dtype)
-        filled_up[...] = 0
-        filled_up[: table.size] = table
-        filled_up[...] = filled_up.reshape(-1, lane, together).swapaxes(1, 2).reshape(-1)
-        return filled_up
+        whole, found = np.zeros((blocks, len(channels)), table.dtype), aligned((blocks * len(channels),), table.dtype)
+        whole.reshape(-1)[: table.size] = table
+        found[...] = whole[:, channels].reshape(-1)
+        return found
 
     return replace(r, bias=ordered(r.bias), scale=ordered(r.scale))
 
 
-def _tiles(r: Request, plan: Plan, spec: FusedTile, edge: int, group: int, *, cut: bool) -> list[list[DotTile]]:
+def _tiles(plan: Plan, spec: FusedTile, edge: int, form: Form, *, cut: bool) -> list[list[DotTile]]:
     """The tables of tiles; those of the last block mask its last channels where it is cut."""
-    most = _most_rows(r.target, r.arith, group)
     tables: list[list[DotTile]] = []
     for is_cut, is_there in ((False, plan.blocks > 1), (cut, True)):
+        functions = form.tiles(replace(spec, edge=is_cut)) if is_there else []
         for pixels in (plan.box[-1], edge):
-            functions = _functions(r, replace(spec, edge=is_cut), group, most) if is_there else []
-            tables.append([DotTile(first, functions[n - 1]) for first, n in near_equal(pixels, most) if is_there])
+            if is_there and form.whole_rows:
+                tables.append([DotTile(0, pixels, functions[0])])
+            else:
+                parts = near_equal(pixels, len(functions)) if is_there else []
+                tables.append([DotTile(first, 1, functions[n - 1]) for first, n in parts])
     return tables
 
 

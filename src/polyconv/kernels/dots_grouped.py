@@ -7,13 +7,15 @@ channels.  It must not know sizes of a problem.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from polyconv.kernels.fused import FusedTile, WordWalk
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import INT, Module, Type, Value, vector
+from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Move, finished, woven
 from polyconv.kernels.tile import multiply_add
 
-__all__ = ["grouped_dot_tile", "sum_count"]
+__all__ = ["grouped_dot_tile", "store_block", "sum_count"]
 
 
 def sum_count(arithmetic: str, group: int) -> int:
@@ -48,21 +50,35 @@ def grouped_dot_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
                     for r, value in enumerate(values):
                         total[r * count + j] = multiply_add(k, arithmetic, value, weight, total[r * count + j])
             entry.next(*total)
-        y = g.y
-        channels = k.mask(g.last, lanes * together) if spec.edge else None
         for r in range(rows):
             sums = _added(k, entry.results[r * count : (r + 1) * count], together)
-            if spec.target == "i32":
-                for j, run in enumerate(woven(k, sums)):
-                    k.store(run, y + j * kind.bytes)
-            else:
-                block = Block(k, Move("i32", spec.target, "cc", spec.epilogue), kind, False)
-                result = _in_order(k, block, sums, g)
-                if channels is None:
-                    k.store(result, y)
-                else:
-                    k.store_first(result, y, channels)
-            y = y + g.y_row
+            store_block(k, g, spec, sums, g.y + g.y_row * r, woven, None)
+
+
+def store_block(
+    k: Module, g: WordWalk, spec: FusedTile, sums: list[Value], y: Buffer,
+    in_order: Callable[[Module, list[Value]], list[Value]], bytes_order: Sequence[int] | None,
+) -> None:  # fmt: skip
+    """Store a pixel's results of 8 bits, finished, or its sums, in the order of channels.
+
+    Parameters
+    ----------
+    in_order : callable
+        Brings sums into it.
+    bytes_order : sequence of int, optional
+        For every channel which byte of the words it is that a lane's results make; None if they are in order.
+    """
+    if spec.target == "i32":
+        for j, run in enumerate(in_order(k, sums)):
+            k.store(run, y + j * run.type.bytes)
+        return
+    result = _finished_bytes(k, Block(k, Move("i32", spec.target, "cc", spec.epilogue), sums[0].type, False), sums, g)
+    if bytes_order is not None:
+        result = k.shuffle(result, result, bytes_order)
+    if spec.edge:
+        k.store_first(result, y, k.mask(g.last, result.type.lanes))
+    else:
+        k.store(result, y)
 
 
 def _added(k: Module, sums: list[Value], together: int) -> list[Value]:
@@ -80,8 +96,8 @@ def _added(k: Module, sums: list[Value], together: int) -> list[Value]:
     return sums
 
 
-def _in_order(k: Module, block: Block, sums: list[Value], g: WordWalk) -> Value:
-    """Results of 8 bits in the order of channels: each lane's bytes are those of its word."""
+def _finished_bytes(k: Module, block: Block, sums: list[Value], g: WordWalk) -> Value:
+    """Results of 8 bits: of each lane those of all sums, one after another."""
     nothing, size = k.constant(INT, 0), block.kind.bytes
     word = None
     for j, total in enumerate(sums):
