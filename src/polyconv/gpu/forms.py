@@ -324,7 +324,7 @@ def _patches(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
             continue
         for split in _patch_splits(job, height, width, columns, geometries):
             tile = _filled(job.device, PatchTile(name, height, width, columns, groups, _MOST_SLOTS, split), geometries)
-            if tile is None:
+            if tile is None or len({Patch(g, tile).map for g in geometries}) > 1:  # a call has one tensor map
                 continue
             steps = tuple(
                 Step(
