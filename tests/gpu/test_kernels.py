@@ -7,6 +7,7 @@ nothing wrong with how it came about.
 from __future__ import annotations
 
 import itertools
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulator import AsyncFault, Fault, Race
+from emulator import AsyncFault, Deadlock, Fault, Race
 from numpy.typing import NDArray
 from virtual_gpu import Libcuda, virtual_gpu
 
@@ -172,6 +173,65 @@ def test_all_forms_for_ampere(types: str) -> None:
         check(line)
         assert all(word not in text for text in gpu.launched for word in ("wgmma", "mapa", "cluster", "cp.async.bulk"))
         assert all(".target sm_80" in text for text in gpu.launched)
+
+
+# -- patches of images, first layers -----------------------------------------------------------------
+
+
+def _one_each(found: list[Form], algorithm: str, splits: tuple[int, ...]) -> list[Form]:
+    """Forms of an algorithm with every tile, each with one of the splits in turn."""
+    tiles: dict[str, list[Form]] = {}
+    for form in found:
+        if form.algorithm == algorithm:
+            tiles.setdefault(form.steps[0].kernel.shape.partition(" split")[0], []).append(form)
+    return [forms[min(splits[i % len(splits)], len(forms) - 1)] for i, forms in enumerate(tiles.values())]
+
+
+PATCHES = [
+    ("conv f16 NHWC n1 c64 i9x10 m64 k3x3 p1 b1", "fast"), ("conv f32 NHWC n2 c32 i6x11 m5 k3x3 p1", "fast"),
+    ("conv f32 NCHW n1 c64 i8x9 m32 k1x5 p0x2 r1", "tf32"), ("conv bf16 NHWC n1 c64 i7x17 m80 k3x2 d2x3 p2", "fast"),
+    ("conv f16 NHWC n1 c64 i3x9x7 m16 k2x3x3 p1 s2x1x1", "fast"),
+    ("conv_transpose f16 NHWC n1 c64 i5x6 m8 k4x4 s2 p1", "fast"),
+    ("conv f32 NHWC n1 c32 i7x8 m64 k3x3", "fast"), ("conv f16 NHWC n1 c64 i17x18 m7 k7x7 p3 act=Relu", "fast"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "accuracy"), PATCHES)
+def test_patches(gpu: Libcuda, line: str, accuracy: str) -> None:
+    found = _one_each(all_forms(line, accuracy), "patch", (0, 1, 2))
+    assert found
+    for form in found:
+        check(line, exactly(form), accuracy=accuracy)
+
+
+def test_patches_of_unlike_sweeps() -> None:
+    """A transposed convolution may be sweeps with other numbers of taps, so other patches: but a call has one map."""
+    check_all("conv_transpose f16 NHWC n1 c64 i5x6 m8 k3x3 s2 p1", "fast")
+
+
+def test_patches_where_numbers_are_not_finite(gpu: Libcuda) -> None:
+    for line in ("conv f16 NHWC n1 c64 i9x10 m64 k3x3 p1", "conv f32 NHWC n1 c32 i9x10 m32 k3x3 p1"):
+        check(line, exactly(_one_each(all_forms(line), "patch", (1,))[0]), kind="nonfinite")
+
+
+FIRST_LAYERS = [
+    "n2 c3 i17x15 m20 k7x7 s2 p3 b1", "n1 c1 i9x8 m33 k3x3 p1", "n1 c3 i16x12 m5 k4x4 s4",
+    "n1 c4 i6x7 m16 k3x3 g2 p1 r1",
+    "n1 c2 i5x4x6 m7 k3x3x3 p1", "n1 c4 i30 m10 k9 s2 d2 act=Sigmoid",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("types", ["f32", "f16", "u8>i32"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_first_layers(gpu: Libcuda, layout: str, types: str) -> None:
+    for fields in FIRST_LAYERS:
+        line = f"conv {types} {layout} {fields}"
+        if types[0] == "u":
+            line = line.removesuffix(" act=Sigmoid")
+        found = [form for form in all_forms(line) if form.algorithm == "direct"]
+        assert found
+        for form in found if types == "f32" else found[:1]:
+            check(line, exactly(form))
 
 
 # -- geometry ----------------------------------------------------------------------------------------
@@ -407,6 +467,45 @@ MISTAKES = [
     ("group", 1, _with("wgmma.commit_group.sync.aligned;", ""), Fault),
     ("group", 1, _with("wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 2;"), Race),
 ]  # fmt: skip
+
+
+def _substituted(pattern: str, new: str) -> Callable[[str], str]:
+    """Replace all places of a pattern in the kernels that multiply."""
+
+    def edit(text: str) -> str:
+        if ".entry convolution" not in text:
+            return text
+        changed, count = re.subn(pattern, new, text)
+        assert count, pattern
+        return changed
+
+    return edit
+
+
+PATCH_MISTAKES = [
+    ("no barrier after the init", 1, _with("bar.sync 0;", ""), Race),
+    ("no barrier before sums are written", 1, _with("bar.sync 0;", "", 1), Race),
+    ("no cluster barrier", 2, _with(BOTH, "bar.sync 0;"), Race),
+    ("barriers not fenced", 1, _substituted(r"fence\.(mbarrier_init\.release\.cluster|proxy\.async);", ""), AsyncFault),
+    ("a step too few waited for", 1, _with("wait_group.sync.aligned 1;", "wait_group.sync.aligned 2;"), Race),
+    ("a slot never freed", 1, _with("mbarrier.arrive.shared::cta.b64", "//"), Deadlock),
+    ("bytes too many", 1, _substituted(r"(expect_tx.* )(\d+);", r"\g<1>1\g<2>;"), Deadlock),
+    ("bytes too few", 1, _substituted(r"(expect_tx.* )(\d+);", r"\g<1>16;"), Deadlock),
+    ("slots not waited for", 1, _substituted(r"(try_wait[^;]*, )%r\d+;(?=[^$]*cp\.async\.bulk\.sh)", r"\g<1>1;"), Fault),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("split", "edit", "fault"), [pytest.param(*rest, id=name) for name, *rest in PATCH_MISTAKES])
+def test_mistakes_planted_in_patches_are_found(split: int, edit: Callable[[str], str], fault: type[Fault]) -> None:
+    line = "conv f16 NHWC n1 c128 i9x10 m64 k3x3 p1"
+
+    def choose(job: Job) -> Form:
+        return next(f for f in forms(job) if f.arithmetic == f"patch f16 split{split}")
+
+    with virtual_gpu():
+        check(line, choose)
+    with virtual_gpu(edit=edit), pytest.raises(fault):
+        check(line, choose)
 
 
 @pytest.mark.parametrize(("unit", "split", "edit", "fault"), MISTAKES)

@@ -33,6 +33,7 @@ KINDS = [
     *((f"conv {types} NHWC n1 c64 i14x14 m256 k3x3 p1", accuracy) for types, accuracy in ARITHMETIC),
     ("conv f16 NCHW n2 c6 i9x8 m10 k3x2 s2x3 p1 b1 r1 act=Sigmoid", "fast"),
     *((f"conv {types} NHWC {DEPTHWISE[0]}", "fast") for types in ("f32", "f16", "i8")),
+    ("conv f16 NCHW n1 c3 i32x32 m32 k7x7 s2 p3", "fast"),
 ]  # fmt: skip
 
 
