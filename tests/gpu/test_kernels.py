@@ -491,7 +491,7 @@ PATCH_MISTAKES = [
     ("a slot never freed", 1, _with("mbarrier.arrive.shared::cta.b64", "//"), Deadlock),
     ("bytes too many", 1, _substituted(r"(expect_tx.* )(\d+);", r"\g<1>1\g<2>;"), Deadlock),
     ("bytes too few", 1, _substituted(r"(expect_tx.* )(\d+);", r"\g<1>16;"), Deadlock),
-    ("slots not waited for", 1, _substituted(r"(try_wait[^;]*, )%r\d+;(?=[^$]*cp\.async\.bulk\.sh)", r"\g<1>1;"), Fault),
+    ("slots not awaited", 1, _substituted(r"(try_wait[^;]*, )%r\d+;(?=[^$]*cp\.async\.bulk\.sh)", r"\g<1>1;"), Fault),
 ]  # fmt: skip
 
 
