@@ -235,14 +235,13 @@ class Kernel(Emitter):
         kind = _SPELLED[values[0].type.element]
         self.ptx(f"st.shared{wide}.{kind} [$0+{offset}], {braces};", (), [address, *values])
 
-    def load_neighbour(self, address: Value, rank: int, offset: int = 0, element: Type = F32) -> list[Value]:
-        """Load 16 bytes at an address of shared memory, in that of another block of the cluster."""
+    def load_neighbour(self, address: Value, rank: int, count: int, element: Type = F32) -> list[Value]:
+        """Load elements at an address of shared memory, in that of another block of the cluster."""
         (there,) = self.ptx("mapa.shared::cluster.u32 $0, $1, $2;", [I32], [address, rank], pure=True)
-        count, kind = 16 // element.bytes, _SPELLED[element.element]
         names = ",".join(f"${i}" for i in range(count))
-        return self.ptx(
-            f"ld.shared::cluster.v{count}.{kind} {{{names}}}, [${count}+{offset}];", [element] * count, [there]
-        )
+        wide, braces = (f".v{count}", f"{{{names}}}") if count > 1 else ("", names)
+        kind = _SPELLED[element.element]
+        return self.ptx(f"ld.shared::cluster{wide}.{kind} {braces}, [${count}];", [element] * count, [there])
 
     def copy(self, target: Value, source: Pointer, size: Value | int, offset: int = 0, *, piece: int = 16) -> None:
         """Begin to copy a piece of 4, 8 or 16 bytes to shared memory; zeros take the place of those beyond ``size``."""

@@ -7,6 +7,7 @@ are added again and stored then.  A residual may lie where the result does, so e
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
 from polyconv.gpu.geometry import Geometry
@@ -15,6 +16,9 @@ from polyconv.gpu.kernels.repair import Product, exact_sum, is_finite
 from polyconv.gpu.language import Kernel, Type, Value, Variable, both
 
 __all__ = ["Again", "Lying", "Place", "store_results"]
+
+_UNROLLED = 4
+"""Runs of a thread that are under way together; with more, code grows and the driver's compiler takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +133,13 @@ class _Results:
         """Store the runs of this block's share, then those to be added again."""
         k, lie = self.k, self.lie
         suspect = k.variable(0) if self.again is not None else None
-        for turn in range(-(-lie.share // lie.threads)):
-            mine = k.thread + turn * lie.threads
-            guard = mine < lie.share if (turn + 1) * lie.threads > lie.share else None
-            self._store_run(mine, guard, suspect)
+        turns = -(-lie.share // lie.threads)
+        rounds = -(-turns // _UNROLLED)
+        with k.loop(0, rounds) if rounds > 1 else nullcontext(k.value(0)) as start:
+            for turn in range(min(turns, _UNROLLED)):
+                mine = k.thread + start * (_UNROLLED * lie.threads) + turn * lie.threads
+                whole = lie.share % ((_UNROLLED if rounds > 1 else turns) * lie.threads) == 0
+                self._store_run(mine, None if whole else mine < lie.share, suspect)
         if suspect is not None:
             with k.when(suspect.get().equals(1)), k.loop(0, -(-lie.share // lie.threads)) as again:
                 mine = k.thread + again * lie.threads
@@ -151,7 +158,8 @@ class _Results:
         if g.m % lie.columns:
             guard = both(guard, channel < g.m)
         with k.only(guard):
-            sums = self._sums(k.base + row * lie.pitch + column * 16)
+            address = k.base + row * lie.pitch + column * 16
+            sums = self._sums(address, lie.wide)
             if self.again is None:
                 self._write(sums, place, channel)
                 return
@@ -163,23 +171,21 @@ class _Results:
                 with k.when(fine):
                     self._write(sums, place, channel)
                 return
-            with k.when(fine, otherwise=True):
-                self._write([self._exact(place, channel + i, one) for i, one in enumerate(sums)], place, channel)
+            with ExitStack() as stack:
+                stack.enter_context(k.when(fine, otherwise=True))
+                i = stack.enter_context(k.loop(0, lie.wide))
+                stack.enter_context(k.only(channel + i < g.m if g.m % lie.wide else None))
+                (one,) = self._sums(address + i * lie.sum.bytes, 1)
+                self._write([exact_sum(k, g, place.at, one, self.again(place, channel + i))], place, channel + i)
 
-    def _exact(self, place: Place, channel: Value, one: Value) -> Value:
-        """A sum, done again if it is not finite; what lies beyond the last channel repeats that one's."""
-        assert self.again is not None
-        channel = self.k.minimum(channel, self.g.m - 1)
-        return exact_sum(self.k, self.g, place.at, one, self.again(place, channel))
-
-    def _sums(self, address: Value) -> list[Value]:
-        """Sums of a run: this block's, or those of all blocks of the cluster in their order."""
+    def _sums(self, address: Value, count: int) -> list[Value]:
+        """Sums that lie together: this block's, or those of all blocks of the cluster in their order."""
         k, lie = self.k, self.lie
         if lie.split == 1:
-            return k.load_shared(address, 0, lie.wide, lie.sum)
-        total = k.load_neighbour(address, 0, 0, lie.sum)
+            return k.load_shared(address, 0, count, lie.sum)
+        total = k.load_neighbour(address, 0, count, lie.sum)
         for rank in range(1, lie.split):
-            total = [a + b for a, b in zip(total, k.load_neighbour(address, rank, 0, lie.sum), strict=True)]
+            total = [a + b for a, b in zip(total, k.load_neighbour(address, rank, count, lie.sum), strict=True)]
         return total
 
     def _write(self, sums: list[Value], place: Place, channel: Value) -> None:
@@ -190,7 +196,7 @@ class _Results:
         r_at = None
         if g.residual is not None:
             r_at = place.offset(g.residual.n, g.residual.spatial, size) + whole * (g.residual.c * size)
-        if g.m % self.lie.wide == 0:
+        if g.m % self.lie.wide == 0 or len(sums) == 1:
             self.finish.store(sums, whole, y_at, r_at, together=self.together)
             return
         for i, one in enumerate(sums):
