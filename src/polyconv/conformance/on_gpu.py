@@ -153,7 +153,8 @@ def _alone(trial: Trial, there: list[GpuArray | None], accuracy: str, got: Array
     last = int(p.n or 0) - 1
     one = replace(p, n=1)
     residual = None if made.residual is None else to_gpu(made.residual[last:])
-    alone = compute(one, to_gpu(made.x[last:]), there[1], there[2], residual, accuracy=accuracy).numpy()
-    same = same_bits(np.ascontiguousarray(alone), got[last:])
+    alone = GpuArray([int(e or 0) for e in one.y_shape], p.y_dtype)
+    compute(one, to_gpu(made.x[last:]), there[1], there[2], residual, out=alone, accuracy=accuracy)
+    same = same_bits(alone.numpy(), got[last:])
     return [] if same else [f"{trial}: {accuracy}: the last image alone has other bits than in its batch"]
 

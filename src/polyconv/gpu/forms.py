@@ -22,7 +22,7 @@ from polyconv.gpu.kernels.finish import sum_type
 from polyconv.gpu.kernels.gemm import Gemm, Tile
 from polyconv.gpu.kernels.patch import Patch, PatchTile
 from polyconv.gpu.kernels.plain import Plain
-from polyconv.gpu.kernels.units import ARITHMETIC
+from polyconv.gpu.kernels.units import ARITHMETIC, UNITS
 from polyconv.gpu.price import seconds_of
 from polyconv.problem.problem import Problem
 
@@ -239,7 +239,7 @@ def _depthwise(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
                 )
                 for sweep in of_sweeps
             )
-            arithmetic = f"depthwise {sum_type(steps[0].kernel.g)}"
+            arithmetic = f"depthwise {sum_type(steps[0].kernel.g)}, taps of axis {along} inner"
             yield Form("depthwise", arithmetic, None, steps, seconds_of(job.device, steps, None))
 
 
@@ -282,7 +282,7 @@ def _gemms(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
     w_type = p.w if row.bytes == 1 else row.staged
     geometries = [_geometry(job, sweep, padded, x, row.staged, w_type) for sweep in of_sweeps]
     of_one = [_geometry(one, sweep, padded, x, row.staged, w_type) for sweep in of_sweeps]
-    for tile in _tiles(job.device, name, max(of_one, key=lambda g: g.pixels * g.taps)):
+    for tile in _tiles(job.device, name, *max(zip(of_one, geometries, strict=True), key=lambda g: g[0].pixels)):
         steps = []
         for sweep, g in zip(of_sweeps, geometries, strict=True):
             kernel = Gemm(g, _fitting(tile, g, row.bytes))
@@ -291,7 +291,7 @@ def _gemms(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
             steps.append(Step(kernel, weights))
         if any(step.kernel.shared > job.device.shared_block for step in steps):
             continue
-        bits = f"gemm {tile.unit} {name} k{tile.bytes} split{tile.split}"
+        bits = f"gemm {tile.unit} {name} k{tile.bytes} parts{tile.parts}"
         yield Form("gemm", bits, moved, tuple(steps), seconds_of(job.device, tuple(steps), moved))
 
 
@@ -322,24 +322,17 @@ def _patches(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
         squares = height * width // (64 * groups)
         if squares * columns // 2 > _MOST_SUMS[row.three]:
             continue
-        for split in _patch_splits(job, height, width, columns, geometries):
-            tile = _filled(job.device, PatchTile(name, height, width, columns, groups, _MOST_SLOTS, split), geometries)
-            if tile is None or len({Patch(g, tile).map for g in geometries}) > 1:  # a call has one tensor map
-                continue
-            steps = tuple(
-                Step(
-                    Patch(g, replace(tile, split=min(split, _power(Patch(g, tile).steps)))),
-                    _patch_weights(job, g, tile),
-                )
-                for g in geometries
-            )
-            bits = f"patch {name} split{split}"
+        plain = _filled(job.device, PatchTile(name, height, width, columns, groups, _MOST_SLOTS), geometries)
+        if plain is None:
+            continue
+        most = max(geometries, key=lambda g: g.pixels)
+        blocks, stages = Patch(most, plain).grid[0], min(Patch(g, plain).steps for g in geometries)
+        is_batch, each = (p.n or 0) > 1, squares * columns / 2
+        for parts, split in _shares_of_sums(job.device, blocks, stages, each, is_batch=is_batch, three=row.three):
+            tile = replace(plain, parts=parts, split=split)
+            steps = tuple(Step(Patch(g, tile), _patch_weights(job, g, tile)) for g in geometries)
+            bits = f"patch {name} parts{parts}"
             yield Form("patch", bits, moved, steps, seconds_of(job.device, steps, moved))
-
-
-def _power(most: int) -> int:
-    """The largest power of two up to a number."""
-    return 1 << (most.bit_length() - 1)
 
 
 def _filled(device: Device, tile: PatchTile, geometries: list[Geometry]) -> PatchTile | None:
@@ -351,16 +344,6 @@ def _filled(device: Device, tile: PatchTile, geometries: list[Geometry]) -> Patc
             if all(kernel.shared <= room and max(kernel.box) <= 256 for kernel in kernels):
                 return made
     return None
-
-
-def _patch_splits(job: Job, height: int, width: int, columns: int, geometries: list[Geometry]) -> list[int]:
-    g = max(geometries, key=lambda g: g.pixels)
-    above, across = g.axes[-2:]
-    blocks = -(-above.out // height) * -(-across.out // width) * -(-g.m // columns)
-    blocks *= math.prod(axis.out for axis in g.axes[:-2])
-    steps = min(Patch(g, PatchTile(arithmetic_of(job.problem, job.accuracy), 8, 8, 8)).steps for g in geometries)
-    most = 2.2 * job.device.multiprocessors
-    return [s for s in (1, 2, 4, 8) if s == 1 or (blocks * s <= most and steps // s >= 2)]
 
 
 def _patch_weights(job: Job, g: Geometry, tile: PatchTile) -> move.Arrange:
@@ -384,10 +367,10 @@ def _patch_weights(job: Job, g: Geometry, tile: PatchTile) -> move.Arrange:
 def _fitting(tile: Tile, g: Geometry, size: int) -> Tile:
     """A tile whose blocks all have something to add, for a sweep with fewer taps than another."""
     stages = -(-g.taps * g.c * size // tile.bytes)
-    split = tile.split
-    while split > max(1, stages):
-        split //= 2
-    return replace(tile, split=split)
+    parts = tile.parts
+    while parts > max(1, stages):
+        parts //= 2
+    return replace(tile, parts=parts, split=min(tile.split, parts))
 
 
 def _input(job: Job, c: int, padded: int, staged: str) -> tuple[Lie, move.Arrange | move.Turn | None]:
@@ -421,7 +404,8 @@ _WARPS = {
 _SCALAR = {(64, 64): (8, 4), (64, 32): (4, 4), (32, 32): (4, 2), (128, 64): (8, 8), (128, 128): (8, 8)}
 
 
-def _tiles(device: Device, arithmetic: str, g: Geometry) -> Iterator[Tile]:
+def _tiles(device: Device, arithmetic: str, one: Geometry, g: Geometry) -> Iterator[Tile]:
+    """Tiles of a geometry whose parts suit that of one image."""
     row = ARITHMETIC[arithmetic]
     units = ["warp"] if row.warp else ["scalar"]
     if row.group and device.has_groups:
@@ -440,14 +424,30 @@ def _tiles(device: Device, arithmetic: str, g: Geometry) -> Iterator[Tile]:
                 base |= {"warps": _WARPS[rows, columns], "stages": 3 if row.three else 4}
             else:
                 base |= {"warps": (rows // 64, 1), "stages": 3 if row.three else 4}
-            for split in _splits(device, Tile(**base), g, row.bytes):
-                yield Tile(**base, split=split)
+            tile = Tile(**base)
+            blocks = -(-g.pixels // rows) * -(-g.m // columns) * g.groups
+            stages = -(-g.taps * g.c * row.bytes // tile.bytes)
+            each = rows * columns / UNITS[unit](tile).threads
+            for parts, split in _shares_of_sums(device, blocks, stages, each, is_batch=g.n > 1, three=row.three):
+                yield replace(tile, parts=parts, split=split)
 
 
-def _splits(device: Device, tile: Tile, g: Geometry, size: int) -> list[int]:
-    """Numbers of blocks that may share a sum: more where there are few blocks, two stages at least for each."""
-    if not device.has_clusters:
-        return [1]
-    blocks = -(-g.pixels // tile.rows) * -(-g.m // tile.columns) * g.groups
-    stages = -(-g.taps * g.c * size // tile.bytes)
-    return [s for s in (1, 2, 4, 8) if s == 1 or (blocks * s <= 2.2 * device.multiprocessors and stages // s >= 2)]
+def _shares_of_sums(device: Device, blocks: int, stages: int, each: float, *, is_batch: bool, three: bool
+                    ) -> Iterator[tuple[int, int]]:  # fmt: skip
+    """Parts of a sum, and blocks that share it.
+
+    More where there are few blocks, two stages at least for each.  A batch, whose parts are those of one image, may
+    have them added by one block if it has registers for the totals: ``each`` is the number of a thread's sums.
+    """
+    for parts in (1, 2, 4, 8):
+        if parts > 1 and (stages // parts < 2 or not device.has_clusters):
+            return
+        if parts == 1 or blocks * parts <= _BLOCKS * device.multiprocessors:
+            yield parts, parts
+        if is_batch and parts > 1 and each * (3 if three else 2) <= _MOST_TOTALS:
+            yield parts, 1
+
+
+_BLOCKS = 2.2
+"""For each multiprocessor, up to which sums are divided."""
+_MOST_TOTALS = 160

@@ -42,7 +42,8 @@ def _tiles(device: Device, kernel: Any, rate: TileRate, *, sums: int, steps: int
         Of a stage: multiply-adds times the bytes of a factor, and bytes.
     """
     split = kernel.cluster
-    registers = min(255, sums / kernel.threads + rate.registers)
+    held = 2 if kernel.tile.parts > split else 1  # sums, and totals of parts
+    registers = min(255, held * sums / kernel.threads + rate.registers)
     at_once = min(
         device.shared_multiprocessor // (kernel.shared + 1024), 2048 // kernel.threads,
         int(65536 / (kernel.threads * registers)),

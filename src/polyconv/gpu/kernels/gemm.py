@@ -20,7 +20,7 @@ from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.kernels.repair import Product
 from polyconv.gpu.kernels.results import Again, Lying, Place, store_results
 from polyconv.gpu.kernels.stages import Stages
-from polyconv.gpu.kernels.units import UNITS, Unit
+from polyconv.gpu.kernels.units import UNITS, Parts, Unit
 from polyconv.gpu.language import Kernel, Pointer, Value
 
 __all__ = ["Gemm", "Tile", "gemm"]
@@ -44,8 +44,10 @@ class Tile:
         How many share the rows and the columns; of warp groups the first counts groups.
     stages : int
         How many lie in shared memory.
+    parts : int
+        Into which a sum is divided, each added by itself: 1, 2, 4 or 8.  They fix the bits.
     split : int
-        Blocks that share a sum: 1, 2, 4 or 8.
+        Blocks that share a sum: as many as there are parts, or one that adds them all in the same order.
     blocks : int
         Blocks a multiprocessor is to hold, which caps registers.
     scalar : (int, int)
@@ -59,6 +61,7 @@ class Tile:
     bytes: int = 128
     warps: tuple[int, int] = (2, 2)
     stages: int = 4
+    parts: int = 1
     split: int = 1
     blocks: int = 1
     scalar: tuple[int, int] = (8, 8)
@@ -67,7 +70,7 @@ class Tile:
         own = f"t{self.scalar[0]}x{self.scalar[1]}" if self.unit == "scalar" else f"w{self.warps[0]}x{self.warps[1]}"
         return (
             f"{self.unit} {self.arithmetic} {self.rows}x{self.columns} k{self.bytes} {own} s{self.stages} "
-            f"split{self.split}" + (f" b{self.blocks}" if self.blocks > 1 else "")
+            f"split{self.split}" + (f" of {self.parts}" if self.parts != self.split else "")
         )
 
 
@@ -166,6 +169,8 @@ def gemm(s: Gemm) -> Kernel:
     first_row, first_column = row * tile.rows, column * tile.columns
     start, end = rank * s.steps // tile.split, (rank + 1) * s.steps // tile.split
     s.unit.begin(k)
+    if tile.parts > tile.split:
+        s.unit.begin_parts(k)
     _sum(k, s, Stages(k, s, first_row, first_column, group), start, end)
     s.unit.write(k, s.pitch)
 
@@ -216,6 +221,7 @@ def _sum(k: Kernel, s: Gemm, stages: Stages, start: Value, end: Value) -> None:
             stages.copy(start + stage, k.value(stage * stages.bytes))
         k.commit()
     reading, writing = k.variable(0), k.variable(ahead * stages.bytes)
+    parts = Parts(k, s.steps, s.tile.parts, unit.end_part) if s.tile.parts > s.tile.split else None
 
     def following(place: Value) -> Value:
         after = place + stages.bytes
@@ -240,6 +246,8 @@ def _sum(k: Kernel, s: Gemm, stages: Stages, start: Value, end: Value) -> None:
             copy_next(turn)
             unit.accumulate(k, reading.get())
         reading.set(following(reading.get()))
+        if parts is not None:
+            parts.after(start + turn)
     unit.end(k)
     k.wait(0)
     k.barrier()

@@ -21,7 +21,7 @@ from polyconv.gpu.geometry import Geometry
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.kernels.repair import Product
 from polyconv.gpu.kernels.results import Lying, Place, store_results
-from polyconv.gpu.kernels.units import ARITHMETIC, PASSES, Arithmetic, halves
+from polyconv.gpu.kernels.units import ARITHMETIC, PASSES, Arithmetic, Parts, halves
 from polyconv.gpu.language import F32, Kernel, Pointer, Value, Variable, both
 
 __all__ = ["Patch", "PatchTile"]
@@ -48,8 +48,8 @@ class PatchTile:
         Warp groups that share the squares.
     slots : int
         Taps whose weights lie in shared memory.
-    split : int
-        Blocks that share a sum.
+    parts, split : int
+        Into which a sum is divided, and blocks that share it: as many, or one.
     """
 
     arithmetic: str
@@ -58,12 +58,13 @@ class PatchTile:
     columns: int
     groups: int = 1
     slots: int = 4
+    parts: int = 1
     split: int = 1
 
     def __str__(self) -> str:
         return (
             f"{self.arithmetic} {self.height}x{self.width}x{self.columns} g{self.groups} s{self.slots} "
-            f"split{self.split}"
+            f"split{self.split}" + (f" of {self.parts}" if self.parts != self.split else "")
         )
 
 
@@ -306,6 +307,8 @@ class _Block:
         patches, slots = _Ring(k, _PATCHES, 0), _Ring(k, s.tile.slots, 0)
         patch, before = k.variable(0), k.variable(0)
         across = s.g.axes[-1]
+        totals = [[k.variable(0, F32) for _ in square] for square in sums] if s.tile.parts > s.tile.split else []
+        parts = Parts(k, s.steps, s.tile.parts, lambda k: self._end_part(sums, totals)) if totals else None
         with k.loop(self.start, self.end) as step:
             tap = step % s.plane_taps
             with k.when(step.equals(self.start) | tap.equals(0)):
@@ -331,11 +334,31 @@ class _Block:
                         self._free(self.patch_free + (patch.get() ^ 1) * 8)
                 before.set(i)
             slots.advance()
-        if not three:
+            if parts is not None:
+                parts.after(step)
+        self._settle(sums)
+        for square, of_square in zip(sums, totals, strict=False):
+            for one, total in zip(square, of_square, strict=True):
+                one.set(total.get())
+
+    def _settle(self, sums: list[list[Variable]]) -> None:
+        """Wait for all products."""
+        k = self.k
+        if not self.s.arithmetic.three:
             k.group_wait(0)
             flat = [one for square in sums for one in square]
             for one, total in zip(flat, k.settled([one.get() for one in flat]), strict=True):
                 one.set(total)
+
+    def _end_part(self, sums: list[list[Variable]], totals: list[list[Variable]]) -> None:
+        """Add the sums to the totals, and begin sums anew."""
+        k = self.k
+        self._settle(sums)
+        zero = k.constant(F32, 0.0)
+        for square, of_square in zip(sums, totals, strict=True):
+            for one, total in zip(square, of_square, strict=True):
+                total.set(total.get() + one.get())
+                one.set(k.emit(f"fadd {F32} {zero.name}, {zero.name}", F32))
 
     def _free(self, barrier: Value) -> None:
         with self.k.when(self.lane.equals(0)):

@@ -11,7 +11,7 @@ Where x or w is not finite, l is no number: results that are not finite are done
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +21,7 @@ from polyconv.gpu.language import F32, I32, I64, Kernel, Type, Value, Variable
 if TYPE_CHECKING:
     from polyconv.gpu.kernels.gemm import Tile
 
-__all__ = ["ARITHMETIC", "PASSES", "UNITS", "Arithmetic", "Unit", "halves"]
+__all__ = ["ARITHMETIC", "PASSES", "UNITS", "Arithmetic", "Parts", "Unit", "halves"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,7 @@ class Unit:
 
     def __init__(self, tile: Tile) -> None:
         self.tile, self.arithmetic = tile, ARITHMETIC[tile.arithmetic]
+        self.totals: list[Variable] = []
 
     @property
     def element_bytes(self) -> int:
@@ -113,14 +114,60 @@ class Unit:
     def end(self, k: Kernel) -> None:
         """Wait for the last products."""
 
+    @property
+    def flat(self) -> list[Variable]:
+        """All sums of a thread."""
+        raise NotImplementedError
+
+    def begin_parts(self, k: Kernel) -> None:
+        """Make totals, to which sums of parts are added."""
+        self.totals = [k.variable(0, self.sum) for _ in self.flat]
+
+    def end_part(self, k: Kernel) -> None:
+        """Add the sums to the totals, and begin sums anew."""
+        self.end(k)
+        for total, one in zip(self.totals, self.flat, strict=True):
+            total.set(total.get() + one.get())
+            one.set(self._zero(k))
+
     def write(self, k: Kernel, pitch: int) -> None:
         """Store the sums to shared memory, rows ``pitch`` bytes apart."""
+        for total, one in zip(self.totals, self.flat, strict=True) if self.totals else ():
+            one.set(total.get())
+        self._write(k, pitch)
+
+    def _write(self, k: Kernel, pitch: int) -> None:
         raise NotImplementedError
 
     def _zero(self, k: Kernel) -> Value:
         """A zero that counts as computed: LLVM hands constants to inline PTX one by one, not as a register."""
         zero = k.constant(self.sum, 0)
         return k.emit(f"{'fadd' if self.sum.is_float else 'add'} {self.sum} {zero.name}, {zero.name}", self.sum)
+
+
+class Parts:
+    """Where the parts of a sum end: after stage ``(p + 1) steps / parts`` for part p.
+
+    Parameters
+    ----------
+    steps, parts : int
+        Stages of the whole sum, and its parts.
+    end : callable
+        Ends a part.
+    """
+
+    def __init__(self, k: Kernel, steps: int, parts: int, end: Callable[[Kernel], None]) -> None:
+        self.k, self.steps, self.parts, self.end = k, steps, parts, end
+        self.part, self.next = k.variable(1), k.variable(steps // parts)
+
+    def after(self, step: Value) -> None:
+        """End a part if this stage was its last."""
+        k = self.k
+        with k.when((step + 1).equals(self.next.get())):
+            self.end(k)
+            part = self.part.get() + 1
+            self.part.set(part)
+            self.next.set(part * self.steps // self.parts)
 
 
 class Scalar(Unit):
@@ -148,6 +195,11 @@ class Scalar(Unit):
         self.rows_at = [k.base + self.row * tile.bytes + ((of_row ^ piece) << 4) for piece in range(pieces)]
         self.columns_at = [below + self.column * tile.bytes + ((of_column ^ piece) << 4) for piece in range(pieces)]
 
+    @property
+    def flat(self) -> list[Variable]:
+        """All sums of a thread."""
+        return [one for row in self.sums for one in row]
+
     def accumulate(self, k: Kernel, place: Value) -> None:
         """Add the products of a stage."""
         tile, wide = self.tile, 16 // self.element_bytes
@@ -166,8 +218,7 @@ class Scalar(Unit):
                         total = k.fma(a, b, total)
                     self.sums[i][j].set(total)
 
-    def write(self, k: Kernel, pitch: int) -> None:
-        """Store the sums to shared memory."""
+    def _write(self, k: Kernel, pitch: int) -> None:
         size = self.sum.bytes
         at = k.base + self.row * pitch + self.column * size
         for i, row in enumerate(self.sums):
@@ -214,6 +265,11 @@ class Warp(Unit):
         self.b_at = [b ^ (step * 32) for step in range(tile.bytes // 32)]
         self.row, self.column = first_row + (lane >> 2), first_column + (lane & 3) * 2
 
+    @property
+    def flat(self) -> list[Variable]:
+        """All sums of a thread."""
+        return [one for row in self.sums for block in row for one in block]
+
     def accumulate(self, k: Kernel, place: Value) -> None:
         """Add the products of a stage."""
         three = self.arithmetic.three
@@ -249,8 +305,7 @@ class Warp(Unit):
                     left, right = [half[of_a] for half in a[i]], [half[of_b] for half in b[j]]
                     row[j] = k.multiply(shape, left, right, row[j])
 
-    def write(self, k: Kernel, pitch: int) -> None:
-        """Store the sums to shared memory."""
+    def _write(self, k: Kernel, pitch: int) -> None:
         size = self.sum.bytes
         at = k.base + self.row * pitch + self.column * size
         for i, row in enumerate(self.sums):
@@ -291,6 +346,11 @@ class Group(Unit):
     def _columns(self, k: Kernel, place: Value) -> Value:
         tile = self.tile
         return k.descriptor(k.base + place + tile.rows * tile.bytes, tile.bytes, 8 * tile.bytes)
+
+    @property
+    def flat(self) -> list[Variable]:
+        """All sums of a thread."""
+        return [one for block in self.sums for one in block]
 
     def accumulate(self, k: Kernel, place: Value) -> None:
         """Add the products of a stage, which are under way when this returns but with three passes."""
@@ -340,12 +400,10 @@ class Group(Unit):
         """Wait for the last products."""
         if not self.arithmetic.three:
             k.group_wait(0)
-            flat: list[Variable] = [one for block in self.sums for one in block]
-            for one, total in zip(flat, k.settled([one.get() for one in flat]), strict=True):
+            for one, total in zip(self.flat, k.settled([one.get() for one in self.flat]), strict=True):
                 one.set(total)
 
-    def write(self, k: Kernel, pitch: int) -> None:
-        """Store the sums to shared memory."""
+    def _write(self, k: Kernel, pitch: int) -> None:
         at = k.base + self.row * pitch + self.column * 4
         for i, block in enumerate(self.sums):
             for j in range(0, len(block), 4):
