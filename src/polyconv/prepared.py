@@ -47,7 +47,7 @@ from polyconv.operands import (
 )
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
-from polyconv.planning.planner import Choice, Decision, choose, describe, reasons, threads_for, waking
+from polyconv.planning.planner import Choice, Decision, choose, describe, reasons, take, threads_for, waking
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
@@ -425,9 +425,10 @@ class Layer:
         planned, lying = fused(p, lying)
         # how arrays lie decides no algorithm, and with it no bits, unless this one cannot take them
         whole, s = replace(s, problem=p.fused()), replace(s, problem=planned)
-        choice = choose(whole, self._chosen(whole))
+        find = choose if "dispatch" in self._verbose else take  # what is not taken costs time to price
+        choice = find(whole, self._chosen(whole))
         if s != whole and choice.algorithm.refusal(s) is not None:
-            choice = choose(s, self._chosen(s))
+            choice = find(s, self._chosen(s))
         return choice, replace(s, once=False), lying
 
     def unrun(self, x: Array, y: Array, residual: Array | None, offset: Array | None, mask: Array | None,

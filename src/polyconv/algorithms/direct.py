@@ -14,11 +14,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
 
+from polyconv.algorithms.least import least
 from polyconv.algorithms.packing import LateWords, Set, late_sets, late_words, packed_sets, when_needed
 from polyconv.algorithms.panel import (
     Ahead,
@@ -62,6 +63,7 @@ from polyconv.algorithms.program import (
     moved_by_planes,
     near_equal,
     near_equal_sizes,
+    of_one_image,
     planes_collide,
     thread_parts,
     tile_cycles,
@@ -100,11 +102,12 @@ from polyconv.kernels.record import (
 from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.tile import FIRST, LAST, ROW_WORDS, EdgeTile
 from polyconv.kernels.unzip import ListedMoveIn, MoveApart
+from polyconv.target import Target
 
 __all__ = [
-    "DirectBox", "again_words", "again_workspace", "applicable", "arithmetic", "build", "careful_applicable",
-    "careful_build", "careful_cost", "cost", "pack_panel", "plain_words", "sweep_cost", "sweep_step", "sweep_workspace",
-    "workspace",
+    "DirectBox", "again_words", "again_workspace", "applicable", "arithmetic", "at_least", "build",
+    "careful_applicable", "careful_build", "careful_cost", "cost", "pack_panel", "plain_words", "sweep_cost",
+    "sweep_step", "sweep_workspace", "workspace",
 ]  # fmt: skip
 
 PANEL_BYTES = 400 << 10
@@ -527,6 +530,25 @@ def cost(s: Situation) -> dict[str, float]:
     return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
 
 
+def at_least(s: Situation) -> float:
+    """Cycles that products, entries, and the ways in and out take, whatever the boxes and tiles."""
+    p, arith, work = s.problem, ARITHMETIC[arithmetic(s)], least(s.problem)
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    vectors = -(-group_out // lanes(s.target, arith))
+    blocks_in = -(-group_in // (ROW_WORDS * arith.channels))
+    cycles = work.met * vectors * group_in_words(group_in, arith) / s.rates(arith).multiply_adds
+    cycles += work.met * vectors * 4.0 * blocks_in / _largest_tile(s.target)
+    cycles += work.outputs * vectors * _leaving(s, arith, fused=p.layout == "NHWC")
+    cycles += work.brought * (blocks_in * 6.0 if group_in >= 8 else group_in * 3.0)
+    return cycles * (p.n or 0) * p.groups
+
+
+@cache
+def _largest_tile(target: Target) -> int:
+    """Most vectors of sums of a tile."""
+    return max(vectors * channel_tile_rows(target, vectors) for vectors in (1, 2, 3))
+
+
 _MOST_PIECES = 32
 """Most sweeps that one is cut into."""
 
@@ -535,7 +557,7 @@ _MOST_PIECES = 32
 def _sweeps(s: Situation, arith: Arithmetic) -> tuple[Sweep, ...]:
     """The sweeps, cut up where enough taps meet padding: those left out would add zeros, so no bits depend on it."""
     whole = sweeps(s.problem)
-    s = replace(s, problem=replace(s.problem, n=1), threads=1)
+    s = of_one_image(s)
     ways = [whole]
     for axes in sorted({1, len(s.problem.i)}) if s.finite else ():  # the last alone, or all
         cut = [(*((axis,) for axis in sweep[:-axes]), *(pieces(axis) for axis in sweep[-axes:])) for sweep in whole]
@@ -566,15 +588,21 @@ def sweep_cost(s: Situation, arith: Arithmetic, sweep: Sweep) -> dict[str, float
     moves = box_count * _pack_cycles(s, arith, sweep, plan)
     bytes_in = box_count * lines_held * group_in * p.x_dtype.itemsize
     moves += far_cycles(p, bytes_in, soon=True)
-    # a row of outputs leaves through a transposition, or straight from registers
-    if p.layout == "NHWC":
-        across = 1.5 if fused else 4.0
-    else:
-        across = (12.0 if planes_collide(p, reading=False) else 9.0) + apart_cycles(p, sweep[-1])
-    per_output = across if group_out >= lane // 2 else 2.0 * group_out
-    moves += rows * plan.box[-1] * -(-group_out // lane) * per_output
+    leaving = _leaving(s, arith, fused=fused, apart=apart_cycles(p, sweep[-1]))
+    moves += rows * plan.box[-1] * -(-group_out // lane) * leaving
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "moves": moves * batch}
+
+
+def _leaving(s: Situation, arith: Arithmetic, *, fused: bool, apart: float = 0.0) -> float:
+    """Cycles in which a vector of results leaves: through a transposition, or straight from registers."""
+    p = s.problem
+    group_out = p.m // p.groups
+    if group_out < lanes(s.target, arith) // 2:
+        return 2.0 * group_out
+    if p.layout == "NHWC":
+        return 1.5 if fused else 4.0
+    return (12.0 if planes_collide(p, reading=False) else 9.0) + apart
 
 
 def sweep_workspace(s: Situation, arith: Arithmetic, sweep: Sweep) -> int:

@@ -27,6 +27,7 @@ from polyconv.algorithms.program import (
     Situation,
     accumulator_arithmetic,
     image_bytes,
+    of_one_image,
     planes_collide,
     scheme_of,
     transform_refusal,
@@ -35,9 +36,12 @@ from polyconv.algorithms.sweep import Axis, Sweep, sweeps
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.fft import RADICES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
+from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
-__all__ = ["Plan", "Tile", "applicable", "bound", "cost", "dense_rows", "parts", "radices", "scheme", "workspace"]
+__all__ = [
+    "Plan", "Tile", "applicable", "at_least", "bound", "cost", "dense_rows", "parts", "radices", "scheme", "workspace",
+]  # fmt: skip
 
 _LONGEST = 1 << 15
 _SMOOTH = sorted(
@@ -52,9 +56,11 @@ _CANDIDATES = {1: 16, 2: 8, 3: 4}
 
 _BUTTERFLY = {2: 7.0, 3: 12.0, 4: 14.0, 5: 23.0, 6: 28.0, 8: 42.0, 9: 56.0}
 """Cycles of a butterfly, twiddles and memory of the second level included."""
+_LEAST_PASS = 3.5
+"""The least of them for a point of a pass of radix 3 or more."""
 _CALL = 12.0
-_POINT = 12.0
-"""Cycles of a product at a point, with the spectra taken apart and put together."""
+_POINT, _TERM = 12.0, 2.7
+"""Cycles of a product at a point, with the spectra taken apart and put together; of each term of a matrix product."""
 _NEAR_BYTES, _FAR_BYTES = 900 << 10, 24.0
 """Planes that stay in a second-level cache, and bytes a cycle that cost time where they do not."""
 _CACHED_BYTES = 24 << 20
@@ -276,15 +282,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, kind: str, tiles: tupl
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
     """Cycles: passes of the transforms, products or the stream of spectra, and moves."""
     p, lane, slower, transforming = s.problem, plan.lane, s.rates(arith).slower, s.transforming(arith)
-    group_in, group_out = p.c // p.groups, p.m // p.groups
-    if plan.kind == "own":
-        items, inputs, outputs = plan.count * -(-p.c // lane), 1, 1
-    elif plan.kind == "shared":
-        items, inputs, outputs = plan.count, p.c, -(-p.m // lane)
-    elif plan.kind == "dense":
-        items, inputs, outputs = p.groups * plan.count, -(-group_in // lane), -(-group_out // lane)
-    else:
-        items, inputs, outputs = p.groups * -(-plan.count // lane), group_in, group_out
+    group_in = p.c // p.groups
+    items, inputs, outputs = _transforms(p, plan.kind, lane, plan.count)
     points = math.prod(tile.points for tile in plan.tiles)
     lines = [points // tile.points * _line(radices(tile.points)) * transforming for tile in plan.tiles]
     held = [min(tile.reach, axis.inp) / tile.length for axis, tile in zip(sweep, plan.tiles, strict=True)]
@@ -301,12 +300,11 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     stream = weights / (12.0 if of_all < _CACHED_BYTES / 3 else 8.0 if of_all < _CACHED_BYTES else 6.0)
     if plan.kind == "dense":
         lots = p.groups * -(-plan.count // plan.together)
-        matrices = points * group_in * max(2.7 * plan.together, 5.0) * slower
+        matrices = points * group_in * max(_TERM * plan.together, 5.0) * slower
         joined = items * points * _POINT * slower * (inputs + outputs) / 2
         products = lots * outputs * max(matrices, stream) + joined
     else:
-        point = _POINT * (1.5 if plan.kind == "shared" else 1.0) + 8.0 * (group_in - 1)  # from one plane to another
-        products = items * outputs * max(points * point * slower, stream)
+        products = items * outputs * max(points * _point(plan.kind, group_in) * slower, stream)
     per_in, per_out = (3.0, 4.0) if p.layout == "NHWC" else (6.0, 9.0)
     if p.layout == "NHWC" and len(sweep) == 1:  # pixels of a line that meet few sets of a cache
         per_in += 8.0 * (math.gcd(p.c * p.x_dtype.itemsize, 2048) // 1024)
@@ -336,6 +334,44 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
         moves += _SCATTERED[p.layout] * max(0, sum(bytes_moved) - _HELD_BYTES)
     batch = p.n or 0
     return {"transforms": transforms * batch, "products": products * batch, "moves": moves * batch}
+
+
+def _transforms(p: Problem, kind: str, lane: int, tiles: int) -> tuple[int, int, int]:
+    """How often tiles are transformed and multiplied together, and each time how many inputs and outputs."""
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    if kind == "own":
+        return tiles * -(-p.c // lane), 1, 1
+    if kind == "shared":
+        return tiles, p.c, -(-p.m // lane)
+    if kind == "dense":
+        return p.groups * tiles, -(-group_in // lane), -(-group_out // lane)
+    return p.groups * -(-tiles // lane), group_in, group_out
+
+
+def _point(kind: str, group_in: int) -> float:
+    """Cycles of a point of an output, where lanes are no channels of both sides: from one plane to another."""
+    return _POINT * (1.5 if kind == "shared" else 1.0) + 8.0 * (group_in - 1)
+
+
+def at_least(s: Situation) -> float:
+    """Cycles that transforms, products and the way out take, whatever the tiles."""
+    p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
+    if max(p.k) < _LEAST_TAPS or not p.c * p.m:
+        return math.inf
+    lane, slower, group_in = lanes(s.target, arith), s.rates(arith).slower, p.c // p.groups
+    # half as many points as positions along the first axis, and a pass over them of radix 3 or more
+    points = sum(math.prod((a.out - 1) * min(a.stride, _extent(a)) + 1 for a in sweep) for sweep in sweeps(p)) / 2
+    passed = _LEAST_PASS * s.transforming(arith) if len(p.k) == 1 or max(p.k[:-1]) >= _LEAST_TAPS else 0.0
+    leaving = (4.0 if p.layout == "NHWC" else 9.0) * math.prod(o or 0 for o in p.out)
+    cycles = []
+    for kind in _kinds(s):
+        items, inputs, outputs = _transforms(p, kind, lane, lane)
+        product = outputs * _point(kind, group_in)
+        if kind == "dense":
+            product = outputs * group_in * _TERM + _POINT * (inputs + outputs) / 2
+        each = (inputs + outputs) * passed + product * slower
+        cycles.append(items / lane * (points * each + outputs * leaving))
+    return min(cycles, default=math.inf) * (p.n or 0)
 
 
 def applicable(s: Situation) -> str | None:
@@ -375,7 +411,7 @@ def preparing(s: Situation) -> float:
 @lru_cache(256)
 def parts(s: Situation) -> tuple[tuple[Sweep, Plan | None], ...]:
     """Every sweep with its plan."""
-    s = replace(s, problem=replace(s.problem, n=1), threads=1)  # neither may change what is chosen, not even a tie
+    s = of_one_image(s)  # neither may change what is chosen, not even a tie
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     return tuple((sweep, _plan(s, arith, sweep)) for sweep in sweeps(s.problem))
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.least import least
 from polyconv.algorithms.panel import (
     Ahead,
     Common,
@@ -72,7 +73,7 @@ from polyconv.kernels.tile import PanelTile
 from polyconv.kernels.unzip import MoveApart
 from polyconv.problem.problem import Problem
 
-__all__ = ["applicable", "build", "cost", "driver", "scheme", "workspace"]
+__all__ = ["applicable", "at_least", "build", "cost", "driver", "scheme", "workspace"]
 
 PANEL_BYTES = 256 << 10
 MOST_GROUPS = 64
@@ -87,6 +88,9 @@ _ASKED = 0.2
 
 _SHORT_STEP = 8.0
 """Where sums go through slots a step takes a cycle more, but for whole boxes of so many cycles a step."""
+
+_CALL = 1.2
+"""Cycles in which a vector of results leaves a fused tile."""
 
 _FAR_LINES = 1.07
 """Factor on the multiply-adds of a row of outputs whose taps lie in several lines of the panel."""
@@ -376,6 +380,19 @@ def cost(s: Situation) -> dict[str, float]:
     return {name: sum(t[name] for t in terms) for name in terms[0]} if terms else {"products": 0.0}
 
 
+def at_least(s: Situation) -> float:
+    """Cycles that products, and the ways in and out take, whatever the boxes, the order of axes and the tiles."""
+    p, arith, work = s.problem, ARITHMETIC[accumulator_arithmetic(s)], least(s.problem)
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    lane, planes = lanes(s.target, arith), p.layout == "NCHW"
+    if not work.taken or not group_in:
+        return 0.0
+    leaving = _CALL / lane if planes and is_fusible(p) else 0.4 if planes or p.m == 1 else 0.6
+    cycles = work.taken * group_in * group_out / (lane * s.rates(arith).multiply_adds)
+    cycles += work.outputs * group_out * leaving + work.brought * group_in * (0.3 if planes else 0.35)
+    return cycles * (p.n or 0) * p.groups
+
+
 def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
     p = s.problem
     group_in, group_out = p.c // p.groups, plan.outputs
@@ -396,7 +413,7 @@ def _cost(s: Situation, arith: Arithmetic, plan: _Plan) -> dict[str, float]:
         if plan.fused:
             walks = near_equal_sizes(vectors, heights[rows])
             number = sum(count for _, count in walks)
-            calls = 2 * 40 + 10 * number + 1.2 * rows * vectors
+            calls = 2 * 40 + 10 * number + _CALL * rows * vectors
             line = -(-vectors // max(1, number)) * s.target.vector_bytes + last.taps * arith.bytes
             missed = 1.5 * vectors if group_in * outer * line > _NEAR_BYTES else 0.0
             cycles = sum(count * tile(rows, v) for v, count in walks) + missed + calls / max(1, entries)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.least import least
 from polyconv.algorithms.panel import (
     Common,
     Driver,
@@ -69,7 +70,7 @@ from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [
-    "applicable", "block_count", "build", "cost", "lanes_used", "most_rows", "of_blocks", "packed_weights",
+    "applicable", "at_least", "block_count", "build", "cost", "lanes_used", "most_rows", "of_blocks", "packed_weights",
     "tile_functions", "walks_of", "workspace",
 ]  # fmt: skip
 
@@ -273,6 +274,17 @@ def cost(s: Situation) -> dict[str, float]:
         moves += rows * plan.box[-1] * per_out
     batch = (p.n or 0) * block_count(s, arith)
     return {"products": products * batch, "moves": moves * batch}
+
+
+def at_least(s: Situation) -> float:
+    """Cycles that products and the way in take, whatever the boxes and tiles."""
+    p, arith, work = s.problem, ARITHMETIC[accumulator_arithmetic(s)], least(s.problem)
+    group = p.c // p.groups
+    if not 0 < group <= lanes(s.target, arith):
+        return math.inf
+    step = max(group / s.rates(arith).multiply_adds, 1.3 if group == 1 else 0.0)
+    cycles = work.met * step + work.outputs * 0.35 * group + work.brought * (7.0 if p.layout == "NCHW" else 5.5)
+    return cycles * (p.n or 0) * block_count(s, arith)
 
 
 @dataclass(frozen=True, slots=True)

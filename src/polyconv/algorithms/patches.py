@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from polyconv.algorithms import points
+from polyconv.algorithms.least import least
 from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, fill, row_place
 from polyconv.algorithms.points import PointWords, Row
 from polyconv.algorithms.pointwise import fill_step, is_inside, pieces
@@ -55,7 +56,7 @@ from polyconv.kernels.unzip import STEPS, Unzip, unzip
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "PanelWords", "PatchWords", "Plan", "applicable", "build", "by_entry", "cost", "folds", "header_bytes",
+    "PanelWords", "PatchWords", "Plan", "applicable", "at_least", "build", "by_entry", "cost", "folds", "header_bytes",
     "pack_cycles", "pack_panel", "panel_words", "sizes", "workspace",
 ]  # fmt: skip
 
@@ -287,6 +288,16 @@ def cost(s: Situation) -> dict[str, float]:
     """Cycles: multiply-adds with the lanes that are filled, and the moves."""
     terms = [_cost(s, _cheapest(s, sweep), sweep) for sweep in _inner(s)]
     return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
+
+
+def at_least(s: Situation) -> float:
+    """Cycles that products, and the ways in and out take, whatever the boxes and tiles."""
+    p, arith, work = s.problem, ARITHMETIC[accumulator_arithmetic(s)], least(s.problem)
+    lane, group_in, group_out = lanes(s.target, arith), p.c // p.groups, p.m // p.groups
+    cycles = work.met * group_in * group_out / (lane * s.rates(arith).multiply_adds)
+    cycles += min(work.met, work.outputs) * group_out / lane * (1.5 if is_fusible(p) else 4.0)
+    cycles += work.met * group_in / lane * (4.0 if p.layout == "NCHW" else 5.0)
+    return cycles * (p.n or 0) * p.groups
 
 
 def _inner(s: Situation) -> list[Sweep]:

@@ -11,6 +11,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,7 +50,7 @@ __all__ = [
     "accumulator_arithmetic", "ahead_words", "along_in", "along_out", "apart_cycles", "boxes",
     "bytes_between", "edge_address", "far_cycles", "fused_address", "image_bytes",
     "is_apart", "is_fusible", "listed_in_address", "listed_out_address", "move_in_address",
-    "move_out_address", "near_equal", "near_equal_sizes", "one_step",
+    "move_out_address", "near_equal", "near_equal_sizes", "of_one_image", "one_step",
     "own_bound", "planes_collide", "row_lists", "rows_follow", "rows_together", "scheme_of",
     "thread_parts", "tile_addresses", "tile_cycles", "transform_refusal", "word_address", "zeros",
 ]  # fmt: skip
@@ -133,6 +134,16 @@ class Situation:
     def price(self, form: object, cycles: float) -> float:
         """What decides among forms, the lowest wins: predicted cycles, or a lot where that is left to chance."""
         return cycles if self.chance is None else float(_lot(self.chance, form))
+
+
+def of_one_image(s: Situation) -> Situation:
+    """A situation without what no choice may depend on."""
+    return s if s.problem.n == 1 == s.threads else _alone(s)
+
+
+@lru_cache(1024)
+def _alone(s: Situation) -> Situation:
+    return replace(s, problem=replace(s.problem, n=1), threads=1)
 
 
 def _lot(seed: int, thing: object) -> int:

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from polyconv.algorithms.direct import group_in_words, packed_weights
+from polyconv.algorithms.least import least
 from polyconv.algorithms.panel import (
     Ahead,
     Common,
@@ -80,8 +81,9 @@ from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, MoveOut, zero_words
 from polyconv.kernels.record import Counted, Function, Memory, Record, Word, counted_words, filled, words
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.problem.problem import Problem
 
-__all__ = ["applicable", "build", "cost", "driver", "workspace"]
+__all__ = ["applicable", "at_least", "build", "cost", "driver", "workspace"]
 
 PANEL_BYTES = 256 << 10
 """Workspace of a thread: a quarter of a 1 MiB second-level cache."""
@@ -305,9 +307,7 @@ def cost(s: Situation) -> dict[str, float]:
         row = sum(c + (_SHORT_CYCLES if vectors > 1 and c < _SHORT_STEP else 0.0) for c in each) * steps
         row += 1.2 * plan.box[-1] * vectors
         products += rows * count * (row + len(tiles) * (25 + per_run * runs) + 40 + missed)
-        if p.layout == "NCHW" or not is_fusible(p):
-            across = 4.0 if p.layout == "NHWC" else 16.0 if planes_collide(p, reading=False) else 11.0
-            moves += rows * count * plan.box[-1] * vectors * across
+        moves += rows * count * plan.box[-1] * vectors * _leaving(p)
     weights = p.m * group_in * math.prod(axis.taps for axis in sweep) * arith.bytes
     streamed = weights / next(rate for most, rate in _STREAMED if weights <= most)
     products = max(products, box_count * streamed / p.groups)  # each box brings them all
@@ -319,6 +319,20 @@ def cost(s: Situation) -> dict[str, float]:
     batch = (p.n or 0) * p.groups
     far = _ASKED * far_cycles(p, image_bytes(p)[0], soon=True) * (p.n or 0)
     return {"products": products * batch, "moves": moves * batch + far}
+
+
+def at_least(s: Situation) -> float:
+    """Cycles that products and the way out take, whatever the boxes and tiles."""
+    p, arith, work = s.problem, ARITHMETIC[accumulator_arithmetic(s)], least(s.problem)
+    cycles = work.met * (p.c // p.groups) / s.rates(arith).multiply_adds + work.outputs * (1.2 + _leaving(p))
+    return cycles * -(-(p.m // p.groups) // lanes(s.target, arith)) * (p.n or 0) * p.groups
+
+
+def _leaving(p: Problem) -> float:
+    """Cycles in which a vector of results leaves."""
+    if p.layout == "NHWC":
+        return 0.0 if is_fusible(p) else 4.0
+    return 16.0 if planes_collide(p, reading=False) else 11.0
 
 
 def build(r: Request) -> Program:

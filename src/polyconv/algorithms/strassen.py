@@ -23,6 +23,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyconv.algorithms import packing, patches, points, strassen_weights
+from polyconv.algorithms.least import least
 from polyconv.algorithms.packing import LateWords, late_words, when_needed
 from polyconv.algorithms.panel import Driver, Frame, Item, axis_words, box_rows, decode, row_place
 from polyconv.algorithms.patches import PatchWords
@@ -40,6 +41,7 @@ from polyconv.algorithms.program import (
     image_bytes,
     move_out_address,
     near_equal_sizes,
+    of_one_image,
     planes_collide,
     thread_parts,
     tile_cycles,
@@ -55,7 +57,7 @@ from polyconv.kernels.record import Callees, Function, Functions, Link, Memory, 
 from polyconv.kernels.signature import Address, memory_of
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
 
-__all__ = ["applicable", "bound", "build", "cost", "preparing", "scheme", "workspace"]
+__all__ = ["applicable", "at_least", "bound", "build", "cost", "preparing", "scheme", "workspace"]
 
 _BOX_BYTES = 2 << 20
 """Workspace of a thread that a box may take: sums of its inputs, which stay in a second-level cache."""
@@ -308,6 +310,15 @@ def cost(s: Situation) -> dict[str, float]:
     return _cost(s, _cheapest(s))
 
 
+def at_least(s: Situation) -> float:
+    """Cycles that products, sums and the way out take, whatever the boxes."""
+    p, arith, work = s.problem, _arith(s), least(s.problem)
+    lane = lanes(s.target, arith)
+    cycles = _SLOWER * PRODUCTS / 8 * work.taken * p.c * p.m / (lane * s.rates(arith).multiply_adds)
+    cycles += work.outputs * p.m / lane * (_RESULT_CYCLES / 4 + 2.0) + work.taken * p.c / lane * _SUM_CYCLES / 4
+    return cycles * (p.n or 0)
+
+
 _CUTS = 24
 """Ways to cut an axis that are compared."""
 
@@ -318,7 +329,7 @@ def _cheapest(s: Situation) -> _Plan:
 
     The same for any batch and any threads.
     """
-    s = replace(s, problem=replace(s.problem, n=1), threads=1)
+    s = of_one_image(s)
     budget, halved = s.budget(_BOX_BYTES), replace(s, problem=replace(s.problem, m=s.problem.m // 2))
     extents = tuple(axis.out for axis in _sweep(s))
     single = (1,) * len(extents)

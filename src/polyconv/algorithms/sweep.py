@@ -239,6 +239,8 @@ def _trimmed(axis: Axis) -> Axis:
     first = max(0, -((axis.stride * (axis.out - 1) - axis.pad) // axis.dilation))
     end = min(axis.taps, (axis.inp - 1 + axis.pad) // axis.dilation + 1)
     taps = max(0, end - first) if axis.out else 0
+    if taps == axis.taps and (taps > 1 or axis.dilation == 1) and not first:
+        return axis
     return replace(
         axis, taps=taps, first_tap=axis.first_tap + first * axis.tap_step, pad=axis.pad - first * axis.dilation,
         dilation=axis.dilation if taps > 1 else 1,

@@ -301,8 +301,8 @@ def _tables(r: Request, plan: Plan) -> tuple[list[TileBox], list[TileRow], list[
 
 def _class_ends(plan: Plan, rows: Cut, columns: Cut) -> list[int]:
     """Where the four classes of tiles begin, and where the last ends."""
-    full_rows, full_columns = rows.tiles(plan.y.m), columns.tiles(plan.x.m)
-    short_rows, short_columns = rows.tiles() - full_rows, columns.tiles() - full_columns
+    full_rows, full_columns = rows.full, columns.full
+    short_rows, short_columns = rows.tiles - full_rows, columns.tiles - full_columns
     counts = (
         short_rows * full_columns, full_rows * full_columns, full_rows * short_columns, short_rows * short_columns,
     )  # fmt: skip
@@ -337,8 +337,8 @@ def _row_of_tiles(columns: Cut, m: int, pitch: int) -> list[TileRun]:
 
 def _records(plan: Plan, rows: Cut, columns: Cut) -> list[TileRow]:
     """The rows of tiles of a box."""
-    full_columns = columns.tiles(plan.x.m)
-    short_columns = columns.tiles() - full_columns
+    full_columns = columns.full
+    short_columns = columns.tiles - full_columns
     _, class_1, class_2, class_3, _ = _class_ends(plan, rows, columns)
     records: list[TileRow] = []
     full, short, pitch = 0, 0, plan.rows[0].residues
@@ -358,9 +358,7 @@ def _records(plan: Plan, rows: Cut, columns: Cut) -> list[TileRow]:
 
 
 def _has_short(plan: Plan) -> bool:
-    return any(cut.tiles() > cut.tiles(plan.x.m) for cut in plan.columns) or any(
-        cut.tiles() > cut.tiles(plan.y.m) for cut in plan.rows
-    )
+    return any(cut.tiles > cut.full for cut in (*plan.columns, *plan.rows))
 
 
 S = TypeVar("S", bound=Signature)

@@ -61,6 +61,7 @@ from polyconv.algorithms.program import (
     move_in_address,
     move_out_address,
     near_equal,
+    of_one_image,
     planes_collide,
     row_lists,
     scheme_of,
@@ -361,7 +362,7 @@ class _Plan:
 
 @lru_cache(256)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
-    s = replace(s, problem=replace(s.problem, n=1), threads=1)  # boxes are what is done again
+    s = of_one_image(s)  # boxes are what is done again
     whole = tuple(axis.out for axis in (*sweep[:-2], sweep[-1]))
     budget = s.budget(_NEAR_BYTES if len(sweep) == 2 else _BOX_BYTES)
 

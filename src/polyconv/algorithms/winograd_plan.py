@@ -32,7 +32,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from polyconv.algorithms import direct, packing
@@ -44,6 +44,7 @@ from polyconv.algorithms.program import (
     is_apart,
     near_equal,
     near_equal_sizes,
+    of_one_image,
     planes_collide,
     scheme_of,
     tile_cycles,
@@ -54,11 +55,12 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Closed, Scheme
+from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "NEAR_BYTES", "Cut", "Plan", "again_box", "applicable", "bound", "cost", "is_stacked", "order", "outer_bands",
-    "parts", "scheme", "shared", "turned", "workspace",
+    "NEAR_BYTES", "Cut", "Plan", "again_box", "applicable", "at_least", "bound", "cost", "is_stacked", "order",
+    "outer_bands", "parts", "scheme", "shared", "turned", "workspace",
 ]  # fmt: skip
 
 _PAIRS = (5 / 8, 3 / 2)
@@ -163,6 +165,8 @@ class Cut:
         Outputs of each tile of the first residue, full ones first.
     whole : int
         Residues that are like the first; the last tile of the others has an output less.
+    tiles, full : int
+        Number of tiles of all residues, and of those that are not short.
     """
 
     first: int
@@ -170,6 +174,8 @@ class Cut:
     residues: int
     sizes: tuple[int, ...]
     whole: int
+    tiles: int
+    full: int
 
     @property
     def outputs(self) -> int:
@@ -199,13 +205,6 @@ class Cut:
         fewer = (*self.sizes[:-1], *((self.sizes[-1] - 1,) if self.sizes[-1] > 1 else ()))
         groups = (0, self.whole, self.sizes), (self.whole, self.residues - self.whole, fewer)
         return tuple(group for group in groups if group[1])
-
-    def tiles(self, full: int | None = None) -> int:
-        """Number of tiles, or of those of ``full`` outputs."""
-        last, fewer = self.sizes[-1], self.residues - self.whole
-        if full is None:
-            return self.residues * len(self.sizes) - fewer * (last == 1)
-        return self.residues * self.sizes.count(full) + fewer * ((last - 1 == full) - (last == full))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +286,18 @@ def tile_sizes(out: int, m: int) -> tuple[int, ...]:
     return (m,) * (count - 1) + (out - (count - 1) * m,)
 
 
-_ALONE = (Cut(0, 1, 1, (1,), 1),)
+_ALONE = (Cut(0, 1, 1, (1,), 1, 1, 1),)
 """The one row of an axis that is not there."""
 
 
+def _cut(first: int, apart: int, residues: int, sizes: tuple[int, ...], whole: int, m: int) -> Cut:
+    """Some tiles of an axis, those of ``m`` outputs full."""
+    last, fewer = sizes[-1], residues - whole
+    full = residues * sizes.count(m) + fewer * ((last - 1 == m) - (last == m))
+    return Cut(first, apart, residues, sizes, whole, residues * len(sizes) - fewer * (last == 1), full)
+
+
+@lru_cache(1024)
 def _cuts(axis: Axis, m: int, most: int, residues: int) -> tuple[Cut, ...]:
     """An axis in boxes of at most so many tiles of each residue and so many residues.
 
@@ -305,12 +312,12 @@ def _cuts(axis: Axis, m: int, most: int, residues: int) -> tuple[Cut, ...]:
         for first, count in near_equal(len(sizes), most):
             here = sizes[first : first + count]
             whole = together if first + count < len(sizes) else min(max(longer - low, 0), together)
-            cut = Cut(low + done * apart, apart, together, here, whole)
+            cut = _cut(low + done * apart, apart, together, here, whole, m)
             done += sum(here)
             if whole:
                 found.append(cut)
             elif fewer := cut.alike[0][2]:
-                found.append(replace(cut, sizes=fewer, whole=together))
+                found.append(_cut(cut.first, apart, together, fewer, together, m))
     return tuple(found)
 
 
@@ -381,8 +388,7 @@ def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int, schemes: tupl
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
     """The cheapest schemes and boxes; None where the sweep admits no scheme."""
     best, least = None, math.inf
-    schemes = [(_at_least(s, arith, sweep, *pair), pair) for pair in _schemes(sweep, s.problem.c // s.problem.groups)]
-    for bound, (y, x) in sorted(schemes, key=lambda scheme: scheme[0]):  # the likeliest first: others then cannot win
+    for bound, (y, x) in _likeliest(s, arith, sweep):  # others then cannot win
         if bound >= least:
             break
         for plan in _candidates(s, arith, sweep, y, x):
@@ -392,7 +398,14 @@ def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
     return best
 
 
-def _at_least(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme) -> float:
+@lru_cache(256)
+def _likeliest(s: Situation, arith: Arithmetic, sweep: Sweep) -> list[tuple[float, tuple[Scheme, Scheme]]]:
+    """Pairs of schemes with the least cycles of each, the likeliest first."""
+    pairs = _schemes(sweep, s.problem.c // s.problem.groups)
+    return sorted(((_scheme_at_least(s, arith, sweep, *pair), pair) for pair in pairs), key=lambda scheme: scheme[0])
+
+
+def _scheme_at_least(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme) -> float:
     """Cycles that the products and transforms of two schemes take, whatever the boxes: most schemes need no more."""
     p, schemes = s.problem, (x,) if y is _NONE else (y, x)
     outer, inner = sweep[: -len(schemes)], sweep[-len(schemes) :]
@@ -400,7 +413,7 @@ def _at_least(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Schem
     products = entering = tiles = 1
     for axis, scheme in zip(inner, schemes, strict=True):
         cuts = _cuts(axis, scheme.m, axis.out, axis.dilation)
-        of_axis, full = sum(cut.tiles() for cut in cuts), sum(cut.tiles(scheme.m) for cut in cuts)
+        of_axis, full = sum(cut.tiles for cut in cuts), sum(cut.full for cut in cuts)
         step, taps = (scheme.r, axis.taps) if axis.stride == 1 else (axis.stride, axis.taps)
         phases = -(-taps // step) if axis.stride == 1 else min(step, taps)
         whole = taps // step if axis.stride == 1 else taps - (scheme.r - 1) * step
@@ -496,7 +509,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     block_bytes = all_lines * line_bytes + 64
     in_blocks = -(-group_in // ROW_WORDS)
     outer_lines = math.prod(h.count for h in held[: len(sweep) - transformed])
-    tiles = max(cut.tiles() for cut in rows) * max(cut.tiles() for cut in columns)
+    tiles = max(cut.tiles for cut in rows) * max(cut.tiles for cut in columns)
     v_line = tiles * row_bytes
     v_block = outer_lines * v_line
     phases = _phases(sweep, held, transformed, (y, x))
@@ -568,6 +581,12 @@ def _alike(cuts: Sequence[Cut]) -> list[tuple[Cut, int]]:
     return [(same[0], len(same)) for same in alike.values()]
 
 
+@cache
+def _step_cycles(rates: Rates, vectors: int, most: int) -> list[float]:
+    """Cycles of a step of a tile of so many vectors, by its rows."""
+    return [_SLOWER * tile_cycles(rates, rows, vectors) for rows in range(most + 1)]
+
+
 def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str, float]:
     """Cycles: products, where the first tile of a box waits for the weights to stream in, and the passes over tiles."""
     p = s.problem
@@ -604,27 +623,30 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     # what leaves the second-level cache is written to the third and read from there
     held = plan.workspace - (plan.out - plan.sums) // plan.together * (plan.together - 1)
     far = 2 * held if held > _near(plan.transformed) else 0
-    in_blocks = [(v, b) for v, b in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)) if b]
+    blocks_of = [
+        (vectors, blocks, vectors * lane * arith.bytes / again, vectors * lane * arith.bytes / bytes_a_cycle,
+         _step_cycles(rates, vectors, most))
+        for vectors, blocks in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)) if blocks
+    ]  # fmt: skip
+    kinds = [(kind, plan.points(kind), met * taps * group_in * by_kind[kind]) for kind in range(4) if plan.points(kind)]
     for (rows, tall_boxes), (columns, wide_boxes) in itertools.product(_alike(plan.rows), _alike(plan.columns)):
         times = tall_boxes * wide_boxes
-        tall_by_end, wide_by_end = (rows.tiles(), rows.tiles(plan.y.m)), (columns.tiles(), columns.tiles(plan.x.m))
-        for kind in range(4):
-            tall, wide, share = tall_by_end[kind >> 1], wide_by_end[kind & 1], plan.points(kind)
-            if not (share and tall and wide):
+        tall_by_end, wide_by_end = (rows.tiles, rows.full), (columns.tiles, columns.full)
+        for kind, share, steps in kinds:
+            tall, wide = tall_by_end[kind >> 1], wide_by_end[kind & 1]
+            if not (tall and wide):
                 continue
-            steps = met * taps * group_in * by_kind[kind]
             joins = not kind and tall * wide == plan.tiles
             sizes = near_equal_sizes(deep * tall * wide if joins else tall * wide, most)
             repeated = 1 if joins else deep
             count = repeated * sum(number for _, number in sizes)
-            for vectors, blocks in in_blocks:
-                weights = vectors * lane * arith.bytes
-                cycles = [max(_SLOWER * tile_cycles(rates, rows_, vectors), weights / again) for rows_, _ in sizes]
+            for vectors, blocks, nearby, streamed, step_cycles in blocks_of:
+                cycles = [(max(step_cycles[rows_], nearby), number) for rows_, number in sizes]
                 starts = 20 * count + 1.0 * deep * tall * wide * vectors
-                whole = repeated * sum(c * number for c, (_, number) in zip(cycles, sizes, strict=True))
-                step = whole + max(0.0, weights / bytes_a_cycle - cycles[0])  # the first tile waits for the weights
+                whole = repeated * sum([c * number for c, number in cycles])
+                step = whole + max(0.0, streamed - cycles[0][0])  # the first tile waits for the weights
                 products += times * share * blocks * full_boxes * (step * steps + starts)
-        tile_count, pixels = rows.tiles() * columns.tiles(), rows.covers * columns.covers
+        tile_count, pixels = rows.tiles * columns.tiles, rows.covers * columns.covers
         entering = tile_count * outer_lines * vectors_in * products_entering * _TRANSFORM_CYCLES * slower
         entering += math.prod(h.count for h in plan.held) * vectors_in * per_in
         inputs += times * outer_boxes * (entering + 1500.0 + far / _FAR_BYTES)
@@ -677,6 +699,18 @@ def turned(s: Situation) -> Situation:
 _MOST_OUTPUTS = 1 << 22
 
 
+def at_least(s: Situation) -> float:
+    """Cycles that products and transforms take, whatever the boxes; infinite where no scheme is admitted."""
+    p = s.problem
+    if p.c // p.groups < 8 or p.m // p.groups < 8 or not p.x_dtype.is_float:
+        return math.inf
+    one = of_one_image(turned(s))
+    if len(sweeps(one.problem)) > 1:  # some may be the direct algorithm's
+        return 0.0
+    found = _likeliest(one, ARITHMETIC[accumulator_arithmetic(s)], sweeps(one.problem)[0])
+    return found[0][0] * (p.n or 0) if found else math.inf
+
+
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
     p, reason = s.problem, transform_refusal(s)
@@ -694,8 +728,8 @@ def applicable(s: Situation) -> str | None:
 @lru_cache(256)
 def parts(s: Situation) -> tuple[tuple[Sweep, Plan | None], ...]:
     """Every sweep with its plan; None where the direct algorithm does it better."""
-    whole = turned(replace(s, threads=1))
-    s = replace(whole, problem=replace(whole.problem, n=1))  # neither may change what is chosen, by any tie
+    whole = turned(s if s.threads == 1 else replace(s, threads=1))
+    s = of_one_image(whole)  # neither batch nor threads may change what is chosen, by any tie
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     parts: list[tuple[Sweep, Plan | None]] = []
     for sweep in sweeps(s.problem):
@@ -822,7 +856,7 @@ def _load(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan, splits: int
         [len(range(axis.out)[first : first + b]) for first in range(0, axis.out, b)]
         for axis, b in zip(sweep, plan.outer, strict=False)
     ]  # fmt: skip
-    cut += [[rows.tiles() for rows in plan.rows], [columns.tiles() for columns in plan.columns]]
+    cut += [[rows.tiles for rows in plan.rows], [columns.tiles for columns in plan.columns]]
     boxes = [math.prod(sizes) for sizes in itertools.product(*cut)]
     share = -(-plan.blocks // splits)
     parts = [min(share, plan.blocks - first) / plan.blocks for first in range(0, plan.blocks, share)]

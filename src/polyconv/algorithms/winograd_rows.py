@@ -52,6 +52,7 @@ from polyconv.algorithms.program import (
     is_fusible,
     move_out_address,
     near_equal,
+    of_one_image,
     planes_collide,
     row_lists,
     scheme_of,
@@ -82,7 +83,7 @@ from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [
-    "SCHEME", "again_header", "applicable", "as_it_lies", "bound", "build", "cost", "in_tiles", "odd_lines",
+    "SCHEME", "again_header", "applicable", "as_it_lies", "at_least", "bound", "build", "cost", "in_tiles", "odd_lines",
     "preparing", "scheme", "workspace",
 ]  # fmt: skip
 
@@ -425,6 +426,21 @@ def cost(s: Situation) -> dict[str, float]:
     return {"products": products, "transforms": transforms, "moves": moves}
 
 
+def at_least(s: Situation) -> float:
+    """Cycles that products and transforms take, whatever the boxes."""
+    p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    if group_in == 0 or not all(_admits(sweep) for sweep in sweeps(p)):
+        return math.inf
+    total = 0.0
+    for sweep in sweeps(p):
+        taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
+        cycles = taps * group_in * (group_out / 2 + 0.6) + group_out + 4
+        cycles = _SLOWER * s.rates(arith).slower * SCHEME.n * cycles + _PASS * s.transforming(arith) * group_out
+        total += math.prod(axis.out for axis in in_tiles(sweep)) * cycles
+    return total / lanes(s.target, arith) * (p.n or 0) * p.groups
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Sizes of one sweep's boxes, in tiles along the last axis but one, and where things lie."""
@@ -475,7 +491,7 @@ def _tile(target: Target, outputs: int) -> tuple[tuple[tuple[int, int], ...], in
 @lru_cache(512)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep, near: bool) -> _Plan:
     """The plan of a sweep; ``near`` if pixels lie together on both sides."""
-    s = replace(s, problem=replace(s.problem, n=1), threads=1)  # boxes are what is done again
+    s = of_one_image(s)  # boxes are what is done again
     tiled = in_tiles(sweep)
     order = (len(tiled) - 2, *range(len(tiled) - 2), len(tiled) - 1)  # rows of tiles are cut first
 

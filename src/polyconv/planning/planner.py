@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from polyconv.algorithms.program import FREE_BYTES, Situation
+from polyconv.algorithms.program import FREE_BYTES, Situation, of_one_image
 from polyconv.algorithms.table import ALGORITHMS, Algorithm
 from polyconv.errors import Unsupported
 from polyconv.machine.profile import Profile
@@ -20,8 +20,8 @@ from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.runtime.threads import MOST_WORKERS
 
 __all__ = [
-    "Choice", "Decision", "arithmetic_name", "choose", "describe", "of_one_image", "reasons", "threads_for",
-    "threads_of", "waking",
+    "Choice", "Decision", "arithmetic_name", "choose", "describe", "reasons", "take", "threads_for", "threads_of",
+    "waking",
 ]  # fmt: skip
 
 # Below this a second thread costs more than it brings; below so many wakings, waking one that sleeps does, though it
@@ -76,12 +76,6 @@ class Choice:
         return n * sum(self.costs[name].values()) + self.preparing.get(name, 0.0)
 
 
-@lru_cache(1024)
-def of_one_image(s: Situation) -> Situation:
-    """A situation without what no choice may depend on."""
-    return replace(s, problem=replace(s.problem, n=1), threads=1)
-
-
 def arithmetic_name(row: Algorithm, s: Situation) -> str:
     """What fixes the bits of an algorithm's results."""
     return " ".join(word for word in (row.name, row.arithmetic(s), row.scheme(s)) if word)
@@ -108,12 +102,42 @@ def choose(s: Situation, decision: Decision | None = None) -> Choice:
     return replace(_estimated(one, None), algorithm=ALGORITHMS[decision.algorithm], decision=decision)
 
 
+def take(s: Situation, decision: Decision | None = None) -> Choice:
+    """What ``choose`` takes, with its own costs alone: others are priced only as far as they might be cheaper."""
+    one = of_one_image(s)
+    return _cheapest(one) if decision is None else replace(_estimated(one, decision.algorithm), decision=decision)
+
+
+_ROUNDED = 1 + 1e-9
+"""Costs and the least of them are rounded on different ways."""
+
+
+@lru_cache(1024)
+def _cheapest(one: Situation) -> Choice:
+    """The choice among all, the likeliest first: of others it is enough that they take longer at least."""
+    ready = replace(one, once=False) if one.once else one
+    rows = [(row.at_least(ready), at, row) for at, row in enumerate(ALGORITHMS.values())]
+    best: tuple[float, int] = (math.inf, 0)
+    found: Choice | None = None
+    for at_least, at, row in sorted(rows, key=lambda each: each[:2]):
+        if at_least > best[0] * _ROUNDED or at_least == math.inf:
+            break
+        if row.refusal(ready) is not None:
+            continue
+        costs = _priced(row, ready)
+        preparing = {row.name: row.preparing(ready)} if one.once else {}
+        price = sum(costs.values()) + sum(preparing.values()), at
+        if found is None or price < best:
+            best, found = price, Choice(row, {row.name: costs}, preparing, ())
+    return _estimated(one, None) if found is None else found
+
+
 @lru_cache(1024)
 def _estimated(one: Situation, only: str | None) -> Choice:
     refused: list[tuple[str, str]] = []
     costs: dict[str, Mapping[str, float]] = {}
     preparing: dict[str, float] = {}
-    ready = replace(one, once=False)  # no algorithm asks
+    ready = replace(one, once=False) if one.once else one  # no algorithm asks
     for name, row in ALGORITHMS.items():
         reason = row.refusal(ready) if only in (None, name) else f"only {only} was asked for"
         if reason is None:

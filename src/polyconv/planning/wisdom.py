@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from polyconv import __version__
-from polyconv.algorithms.program import Situation
+from polyconv.algorithms.program import Situation, of_one_image
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import ArgumentError
 from polyconv.kernels.objects import generator
 from polyconv.machine.host import profile_in_force
-from polyconv.planning.planner import Decision, arithmetic_name, of_one_image
+from polyconv.planning.planner import Decision, arithmetic_name
 from polyconv.settings import resolve
 from polyconv.target import host_target
 

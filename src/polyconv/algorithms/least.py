@@ -1,0 +1,60 @@
+"""Work that no form of an algorithm does without, from a problem alone: so that one that cannot win is not priced.
+
+An algorithm's ``at_least`` makes cycles of it.  It must not plan anything: it is asked for every new extent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from polyconv.algorithms.sweep import Axis, inside, mean_taps, sweeps
+from polyconv.problem.problem import Problem
+
+__all__ = ["Least", "least"]
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """Of one channel of one image.
+
+    Parameters
+    ----------
+    outputs : int
+        Positions of the result.
+    taken : int
+        Pairs of an output and a tap, those that meet padding among them.
+    met : float
+        Pairs that meet an input.
+    brought : int
+        Inputs that are brought in place, for whatever boxes: those of every output, less those that neighbours may
+        have brought, and padding.
+    """
+
+    outputs: int
+    taken: int
+    met: float
+    brought: int
+
+
+@lru_cache(256)
+def least(p: Problem) -> Least:
+    """The least work of a problem with known extents."""
+    taken = met = brought = 0.0
+    for sweep in sweeps(p):
+        taken += math.prod(axis.out * axis.taps for axis in sweep)
+        met += math.prod(_met(axis) for axis in sweep)
+        brought += math.prod(len(inside(axis)) * _apart(axis) for axis in sweep)
+    # phases of a transposed convolution may share what they bring
+    return Least(math.prod(o or 0 for o in p.out), int(taken), met, 0 if p.op == "conv_transpose" else int(brought))
+
+
+@lru_cache(1024)
+def _met(axis: Axis) -> float:
+    return axis.out * mean_taps(axis)
+
+
+def _apart(axis: Axis) -> int:
+    """Inputs of an output that no neighbour of it reads: of taps with different residues modulo the stride."""
+    return min(axis.taps, axis.stride // math.gcd(axis.stride, axis.dilation))
