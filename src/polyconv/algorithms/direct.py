@@ -664,6 +664,7 @@ def plain_words(r: Request, sweep: Sweep, box: tuple[int, ...]) -> tuple[DirectW
     return _dense_words(r, sweep, plan, False, late=True)[0], plan.blocks
 
 
+@lru_cache(1024)
 def again_workspace(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...],
                     vectors: int | None = None) -> int:  # fmt: skip
     """Bytes that computing such a box takes."""

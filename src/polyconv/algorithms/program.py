@@ -51,7 +51,7 @@ __all__ = [
     "bytes_between", "edge_address", "far_cycles", "fused_address", "image_bytes",
     "is_apart", "is_fusible", "listed_in_address", "listed_out_address", "move_in_address",
     "move_out_address", "near_equal", "near_equal_sizes", "of_one_image", "one_step",
-    "own_bound", "planes_collide", "row_lists", "rows_follow", "rows_together", "scheme_of",
+    "own_bound", "places_of", "planes_collide", "row_lists", "rows_follow", "rows_together", "scheme_of",
     "thread_parts", "tile_addresses", "tile_cycles", "transform_refusal", "word_address", "zeros",
 ]  # fmt: skip
 
@@ -586,10 +586,14 @@ def moved_by_planes(common: Common, r: Request, sweep: Sweep, held: Sequence[Lin
     if not (follow and padded and last.stride == sweep[-2].stride == 1 and gapless):
         return common
     spec, lines = Move(r.problem.x, r.arith.accumulator, "pc"), min(rows.count, sweep[-2].inp)
-    places = [line * line_bytes + (last.pad + i) * row_bytes for line in range(lines) for i in range(last.inp)]
-    return replace(
-        common, planes=1, plane_places=words([*places, *places[-1:] * count]), move_planes=listed_in_address(r, spec)
-    )
+    places = places_of(lines, line_bytes, last.inp, row_bytes, count) + last.pad * row_bytes
+    return replace(common, planes=1, plane_places=places, move_planes=listed_in_address(r, spec))
+
+
+def places_of(lines: int, line_bytes: int, pixels: int, pixel_bytes: int, more: int) -> NDArray[np.int64]:
+    """Places of the pixels of some lines, for moves that take a list of them: the last one so often again."""
+    places = np.add.outer(np.arange(lines, dtype=np.int64) * line_bytes, np.arange(pixels) * pixel_bytes).ravel()
+    return np.concatenate([places, places[-1:].repeat(more)])
 
 
 def listed_in_address(r: Request, spec: Move) -> Address[ListedMoveIn]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import direct
@@ -31,6 +32,7 @@ from polyconv.algorithms.program import (
     move_out_address,
     moved_apart,
     moved_by_planes,
+    places_of,
     tile_addresses,
 )
 from polyconv.algorithms.sweep import Bands, Sweep, bands_table
@@ -98,6 +100,8 @@ def build(r: Request) -> Program:
 def _turned(r: Request) -> Request:
     """The request with its axes in the order in which they are swept."""
     axes, weights = order(r.problem), r.weights
+    if axes == tuple(range(len(axes))):
+        return r
 
     def turn(o: Operand) -> Operand:
         return replace(o, spatial=tuple(o.spatial[a] for a in axes))
@@ -212,13 +216,12 @@ def _planes_out(r: Request, sweep: Sweep, plan: Plan) -> PlanesOut:
     follow = all(o is None or o.spatial[-2] == last.out * o.spatial[-1] for o in (r.y, r.residual))
     if not follow or along_out(r, last, "c") != "cp" or {a.dilation * a.out_step for a in sweep[-2:]} != {1}:
         return nothing
-    tables = []
-    for vectors in (plan.vectors, plan.last_vectors):
-        row = vectors * lane * r.arith.bytes
-        places = [line * plan.out_line + i * row for line in range(plan.y.m) for i in range(last.out)]
-        tables.append([*places, *places[-1:] * lane])
+    tables = [
+        places_of(plan.y.m, plan.out_line, last.out, vectors * lane * r.arith.bytes, lane)
+        for vectors in (plan.vectors, plan.last_vectors)
+    ]
     return PlanesOut(
-        together=1, places=words([*tables[0], *tables[1]]), places_bytes=8 * len(tables[0]),
+        together=1, places=np.concatenate(tables), places_bytes=tables[0].nbytes,
         move=listed_out_address(r, Move(r.arith.accumulator, r.problem.y, "cp", r.epilogue)),
     )  # fmt: skip
 

@@ -219,6 +219,9 @@ class Plan:
     outer: tuple[int, ...]
     held: tuple[Lines, ...]
     phases: tuple[Phase, ...]
+    points: tuple[int, int, int, int]  # how many there are of each kind
+    by_kind: tuple[int, int, int, int]  # phases that have products at points of each kind
+    products: int  # of an input channel and an output channel: points, each by the phases that enter it
     vectors: int
     last_vectors: int
     blocks: int
@@ -253,28 +256,9 @@ class Plan:
         return 2 * low_end + (point % self.x.n >= self.x.n - self.x.ends)
 
     @property
-    def by_kind(self) -> list[int]:
-        """Phases that have products, by kind of point."""
-        return [sum(phase.enters(kind) for phase in self.phases) for kind in range(4)]
-
-    @property
     def point_phases(self) -> list[int]:
         """Phases that have products, by point."""
-        by_kind = self.by_kind
-        return [by_kind[self.kind(point)] for point in range(self.y.n * self.x.n)]
-
-    @property
-    def products(self) -> int:
-        """Products of an input channel and an output channel: points, each by the phases that enter it."""
-        by_kind = self.by_kind
-        return sum(self.points(kind) * by_kind[kind] for kind in range(4))
-
-    def points(self, kind: int) -> int:
-        """How many points there are of a kind."""
-        along_x = self.x.ends if kind & 1 else self.x.n - self.x.ends
-        if self.transformed == 2:
-            return along_x * (self.y.ends if kind & 2 else self.y.n - self.y.ends)
-        return 0 if kind & 2 else along_x * self.y.n
+        return [self.by_kind[self.kind(point)] for point in range(self.y.n * self.x.n)]
 
 
 def tile_sizes(out: int, m: int) -> tuple[int, ...]:
@@ -441,33 +425,30 @@ def _candidates(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Sch
     extents = tuple(axis.out for axis in sweep[: len(sweep) - transformed])
     depths = sorted({-(-extents[-1] // -(-extents[-1] // most)) for most in _DEPTHS}) if extents else [1]
     budget = s.budget(TRANSFORMED_BYTES)
-    plans = []
-    heights = [(most, high) for most in sorted({1, 2, 3, 4, 7, tall}) if most <= tall]
+    plans: dict[tuple[Any, ...], Plan] = {}
+
+    def keep(of_rows: tuple[int, int], of_columns: tuple[int, int], outer: tuple[int, ...], room: int) -> Plan:
+        """The plan of a box, which is a candidate if there is room; some are met twice."""
+        key = of_rows, of_columns, outer
+        columns = _cuts(sweep[-1], x.m, *of_columns)
+        plan = plans.get(key) or _sizes(s, arith, sweep, y, x, rows(*of_rows), columns, outer, together)
+        if plan.workspace <= room:
+            plans[key] = plan
+        return plan
+
+    heights = [(most, high) for most in sorted({-(-tall // -(-tall // most)) for most in (1, 2, 3, 4, 7, tall)})]
     heights += [(tall, residues) for residues in sorted({1, 2, 3, -(-high // 2)}) if residues < high]
-    for most_rows, residues in heights:
-        for depth in depths:
-            outer = (*(1 for _ in extents[:-1]), depth) if extents else ()
-            columns = _cuts(sweep[-1], x.m, wide, across)
-            plan = _sizes(s, arith, sweep, y, x, rows(most_rows, residues), columns, outer, together)
-            if plan.workspace <= budget:
-                plans.append(plan)
+    for height, depth in itertools.product(heights, depths):
+        keep(height, (wide, across), (*(1 for _ in extents[:-1]), depth) if extents else (), budget)
+    near, single = min(_near(transformed), budget), (1,) * len(extents)
     for most in _halves(wide):  # a single row of tiles or parts of it, down to what stays near
-        columns = _cuts(sweep[-1], x.m, most, across)
-        plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents), together)
-        if plan.workspace <= (budget if plans or s.limit is not None else _LARGEST_BYTES):
-            plans.append(plan)
-        if plan.workspace <= min(_near(transformed), budget):
+        room = budget if plans or s.limit is not None else _LARGEST_BYTES
+        if keep((1, 1), (most, across), single, room).workspace <= near:
             break
     for residues in _halves(across)[1:]:
-        if residues < _LEAST_RESIDUES:
+        if residues < _LEAST_RESIDUES or keep((1, 1), (wide, residues), single, budget).workspace <= near:
             break
-        columns = _cuts(sweep[-1], x.m, wide, residues)
-        plan = _sizes(s, arith, sweep, y, x, rows(1, 1), columns, (1,) * len(extents), together)
-        if plan.workspace <= budget:
-            plans.append(plan)
-        if plan.workspace <= min(_near(transformed), budget):
-            break
-    return plans
+    return list(plans.values())
 
 
 def _near(transformed: int) -> int:
@@ -513,6 +494,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     v_line = tiles * row_bytes
     v_block = outer_lines * v_line
     phases = _phases(sweep, held, transformed, (y, x))
+    points, by_kind = _points(transformed, y, x), _by_kind(tuple(phase.full for phase in phases))
     v_phase = in_blocks * v_block
     # an odd number of cache lines between points: their stores fall into different sets
     v_point = (-(-len(phases) * v_phase // 64) | 1) * 64
@@ -534,10 +516,27 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     row_notes = flags + 8 * (1 + blocks * (1 + tiles * math.prod(outer)))
     notes = row_notes + 56 * math.prod(outer)
     return Plan(
-        y, x, transformed, rows, columns, outer, held, phases, vectors, vectors_out - (blocks - 1) * vectors, blocks,
-        together, tiles, line_bytes, block_bytes, chunk_blocks * ROW_WORDS, v_block, v_line, v_phase, v_point, s_point,
-        out_line, header, v, sums, out, flags, row_notes, notes, notes + 24 * len(sweep) + 8 * (all_lines + 2) + 64,
+        y, x, transformed, rows, columns, outer, held, phases, points, by_kind,
+        sum([count * number for count, number in zip(points, by_kind, strict=True)]), vectors,
+        vectors_out - (blocks - 1) * vectors, blocks, together, tiles, line_bytes, block_bytes,
+        chunk_blocks * ROW_WORDS, v_block, v_line, v_phase, v_point, s_point, out_line, header, v, sums, out, flags,
+        row_notes, notes, notes + 24 * len(sweep) + 8 * (all_lines + 2) + 64,
     )  # fmt: skip
+
+
+def _points(transformed: int, y: Scheme, x: Scheme) -> tuple[int, int, int, int]:
+    """How many points there are of each kind."""
+    inner, ends = x.n - x.ends, x.ends
+    if transformed == 1:
+        return inner * y.n, ends * y.n, 0, 0
+    return inner * (y.n - y.ends), ends * (y.n - y.ends), inner * y.ends, ends * y.ends
+
+
+@cache
+def _by_kind(full: tuple[tuple[bool, bool], ...]) -> tuple[int, int, int, int]:
+    """Of phases with all taps, or one less, along the two axes: how many have products at points of each kind."""
+    along_y, along_x = sum(y for y, _ in full), sum(x for _, x in full)
+    return len(full), along_x, along_y, sum(y and x for y, x in full)
 
 
 def _lines(axis: Axis, residues: int, block: int, scheme: Scheme) -> Lines:
@@ -611,7 +610,6 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     if alone and weight_bytes > _FROM_FAR:
         bytes_a_cycle *= _SOONER
     full_boxes = outer_rows / deep
-    points = plan.y.n * plan.x.n
     vectors_in = -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
     per_in, per_out, per_segment = 3.5, 3.0, 0.0
     if p.layout == "NCHW":
@@ -623,12 +621,15 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
     # what leaves the second-level cache is written to the third and read from there
     held = plan.workspace - (plan.out - plan.sums) // plan.together * (plan.together - 1)
     far = 2 * held if held > _near(plan.transformed) else 0
+    numbers = [(plan.vectors, [plan.blocks - 1]), (plan.last_vectors, [1])]
+    if plan.vectors == plan.last_vectors:
+        numbers = [(plan.vectors, [plan.blocks - 1, 1])]
     blocks_of = [
         (vectors, blocks, vectors * lane * arith.bytes / again, vectors * lane * arith.bytes / bytes_a_cycle,
          _step_cycles(rates, vectors, most))
-        for vectors, blocks in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)) if blocks
+        for vectors, blocks in numbers
     ]  # fmt: skip
-    kinds = [(kind, plan.points(kind), met * taps * group_in * by_kind[kind]) for kind in range(4) if plan.points(kind)]
+    kinds = [(kind, share, met * taps * group_in * by_kind[kind]) for kind, share in enumerate(plan.points) if share]
     for (rows, tall_boxes), (columns, wide_boxes) in itertools.product(_alike(plan.rows), _alike(plan.columns)):
         times = tall_boxes * wide_boxes
         tall_by_end, wide_by_end = (rows.tiles, rows.full), (columns.tiles, columns.full)
@@ -645,12 +646,13 @@ def _cost(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> dict[str
                 starts = 20 * count + 1.0 * deep * tall * wide * vectors
                 whole = repeated * sum([c * number for c, number in cycles])
                 step = whole + max(0.0, streamed - cycles[0][0])  # the first tile waits for the weights
-                products += times * share * blocks * full_boxes * (step * steps + starts)
+                for of_these in blocks:
+                    products += times * share * of_these * full_boxes * (step * steps + starts)
         tile_count, pixels = rows.tiles * columns.tiles, rows.covers * columns.covers
         entering = tile_count * outer_lines * vectors_in * products_entering * _TRANSFORM_CYCLES * slower
         entering += math.prod(h.count for h in plan.held) * vectors_in * per_in
         inputs += times * outer_boxes * (entering + 1500.0 + far / _FAR_BYTES)
-        leaving = tile_count * points * _TRANSFORM_CYCLES * slower + pixels * per_out
+        leaving = tile_count * plan.y.n * plan.x.n * _TRANSFORM_CYCLES * slower + pixels * per_out
         outputs += times * outer_rows * plan.vectors_out * leaving
         segments = times * outer_rows * columns.segments[0] * per_segment
         inputs, outputs = inputs + segments * vectors_in, outputs + segments * plan.blocks * plan.vectors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import lru_cache
 from typing import Any
 
 from numpy.typing import NDArray
@@ -76,14 +77,20 @@ def places(r: Request, sweep: Sweep, plan: Plan) -> list[int]:
     """
     taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
     row = taps * (r.problem.c // r.problem.groups) * lanes(r.target, r.arith) * r.arith.bytes
-    of_points = plan.point_phases
-    places = [[0] * len(of_points) for _ in range(plan.blocks)]
+    return _places(tuple(plan.point_phases), row, plan.blocks, plan.together, plan.vectors, plan.last_vectors)
+
+
+@lru_cache(64)
+def _places(of_points: tuple[int, ...], row: int, blocks: int, together: int, vectors: int, last_vectors: int
+            ) -> list[int]:  # fmt: skip
+    """The same for points that so many phases enter each, and bytes of a vector's row."""
+    places = [[0] * len(of_points) for _ in range(blocks)]
     end = 0
-    for first in range(0, plan.blocks, plan.together):
+    for first in range(0, blocks, together):
         for point, phases in enumerate(of_points):
-            for block in range(first, min(first + plan.together, plan.blocks)):
+            for block in range(first, min(first + together, blocks)):
                 places[block][point] = end
-                end += phases * row * (plan.vectors if block < plan.blocks - 1 else plan.last_vectors)
+                end += phases * row * (vectors if block < blocks - 1 else last_vectors)
     return [end, *itertools.chain.from_iterable(places)]
 
 
