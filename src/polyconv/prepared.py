@@ -437,7 +437,9 @@ class Layer:
 
         A layer whose weights were not packed must not be called.
         """
-        problem = replace(self.problem_for(x.shape), residual=residual is not None)
+        problem = self.problem_for(x.shape)
+        if problem.residual != (residual is not None):
+            problem = replace(problem, residual=residual is not None)
         choice, s, lying = self._choice(self.situation(problem), x, y, residual)
         return self.program(s, choice.algorithm.name, lying, offset, mask, run)
 

@@ -914,13 +914,17 @@ def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool, ca
     """
     edge = last.out % plan.box[-1] or plan.box[-1]
 
+    one_rows = [edge_address(r, 1, vectors) if careful else None for vectors in (plan.vectors, plan.last_vectors)]
+
     def functions(vectors: int, cut: bool) -> Sequence[Address[Walk | EdgeTile] | None]:
         rows = range(1, channel_tile_rows(r.target, vectors) + 1)
+        if careful:
+            return [one_rows[vectors == plan.last_vectors], *[None] * (len(rows) - 1)]
         needed = {n for pixels in (plan.box[-1], edge) for _, n in near_equal(pixels, rows[-1])}
         if fused:
             spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, cut)
             return [fused_address(r, "channel", spec, n, vectors) if n in needed else None for n in rows]
-        return [edge_address(r, n, vectors) if n in ({1} if careful else needed) else None for n in rows]
+        return [edge_address(r, n, vectors) if n in needed else None for n in rows]
 
     families = functions(plan.vectors, False), functions(plan.last_vectors, cut)
     tiles = [
@@ -928,7 +932,6 @@ def _tile_tables(r: Request, last: Axis, plan: _Plan, fused: bool, cut: bool, ca
         for of_block in families
         for pixels in (plan.box[-1], edge)
     ]
-    one_rows = [edge_address(r, 1, vectors) if careful else None for vectors in (plan.vectors, plan.last_vectors)]
     return tiles, one_rows
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from polyconv.algorithms import depthwise_plan, direct, packing
 from polyconv.algorithms.program import (
@@ -56,8 +56,8 @@ _CANDIDATES = {1: 16, 2: 8, 3: 4}
 
 _BUTTERFLY = {2: 7.0, 3: 12.0, 4: 14.0, 5: 23.0, 6: 28.0, 8: 42.0, 9: 56.0}
 """Cycles of a butterfly, twiddles and memory of the second level included."""
-_LEAST_PASS = 3.5
-"""The least of them for a point of a pass of radix 3 or more."""
+_LEAST_BIT = 1.75
+"""The least of them for a point, for every halving of a line: of radix 4 or 8."""
 _CALL = 12.0
 _POINT, _TERM = 12.0, 2.7
 """Cycles of a product at a point, with the spectra taken apart and put together; of each term of a matrix product."""
@@ -353,15 +353,31 @@ def _point(kind: str, group_in: int) -> float:
     return _POINT * (1.5 if kind == "shared" else 1.0) + 8.0 * (group_in - 1)
 
 
+def _least_passes(axis: Axis) -> float:
+    """Cycles of the passes for a position that results need, in tiles that overlap or one that holds all."""
+    if _extent(axis) < _LEAST_TAPS or not axis.out:
+        return 0.0
+    return min(_LEAST_BIT * math.log2(max(2, _whole(axis)) / 2), _overlapping(_extent(axis), axis.stride))
+
+
+@cache
+def _overlapping(extent: int, stride: int) -> float:
+    """The same, of tiles of the best length."""
+    lengths = (n for n in _SMOOTH if n >= extent)
+    return min((n / (n - extent + stride) * _LEAST_BIT * math.log2(n / 2) for n in lengths), default=math.inf)
+
+
 def at_least(s: Situation) -> float:
     """Cycles that transforms, products and the way out take, whatever the tiles."""
     p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
     if max(p.k) < _LEAST_TAPS or not p.c * p.m:
         return math.inf
     lane, slower, group_in = lanes(s.target, arith), s.rates(arith).slower, p.c // p.groups
-    # half as many points as positions along the first axis, and a pass over them of radix 3 or more
-    points = sum(math.prod((a.out - 1) * min(a.stride, _extent(a)) + 1 for a in sweep) for sweep in sweeps(p)) / 2
-    passed = _LEAST_PASS * s.transforming(arith) if len(p.k) == 1 or max(p.k[:-1]) >= _LEAST_TAPS else 0.0
+    points = passed = 0.0
+    for sweep in sweeps(p):  # half as many points as positions along the first axis; all pass along all axes but one
+        of_sweep = math.prod((axis.out - 1) * min(axis.stride, _extent(axis)) + 1 for axis in sweep) / 2
+        points += of_sweep
+        passed += of_sweep * sum(map(_least_passes, sweep[:-1] or sweep)) * s.transforming(arith)
     leaving = (4.0 if p.layout == "NHWC" else 9.0) * math.prod(o or 0 for o in p.out)
     cycles = []
     for kind in _kinds(s):
@@ -369,8 +385,8 @@ def at_least(s: Situation) -> float:
         product = outputs * _point(kind, group_in)
         if kind == "dense":
             product = outputs * group_in * _TERM + _POINT * (inputs + outputs) / 2
-        each = (inputs + outputs) * passed + product * slower
-        cycles.append(items / lane * (points * each + outputs * leaving))
+        transforms = (inputs + outputs) * passed
+        cycles.append(items / lane * (transforms + points * product * slower + outputs * leaving))
     return min(cycles, default=math.inf) * (p.n or 0)
 
 

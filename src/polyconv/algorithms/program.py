@@ -41,6 +41,7 @@ from polyconv.kernels.tile import EdgeTile, PanelTile, channel_tile, edge_tile, 
 from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
 from polyconv.machine.host import profile_in_force
 from polyconv.machine.profile import Profile, Rates
+from polyconv.problem.hashed import Hashed
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
@@ -71,7 +72,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(Hashed):
     """All that choosing an algorithm may depend on.
 
     Parameters
@@ -112,6 +113,8 @@ class Situation:
     narrow: bool = True
     light: bool = True
     profile: Profile = field(default_factory=profile_in_force)
+
+    __hash__ = Hashed.__hash__
 
     def rates(self, arith: Arithmetic) -> Rates:
         """What the machine does in a cycle with vectors of an arithmetic."""

@@ -258,7 +258,11 @@ class Plan:
     @property
     def point_phases(self) -> list[int]:
         """Phases that have products, by point."""
-        return [self.by_kind[self.kind(point)] for point in range(self.y.n * self.x.n)]
+        rows = [
+            [self.by_kind[kind]] * (self.x.n - self.x.ends) + [self.by_kind[kind + 1]] * self.x.ends for kind in (0, 2)
+        ]  # fmt: skip
+        ends = self.y.ends if self.transformed == 2 else 0
+        return rows[0] * (self.y.n - ends) + rows[1] * ends
 
 
 def tile_sizes(out: int, m: int) -> tuple[int, ...]:
@@ -369,17 +373,18 @@ def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int, schemes: tupl
 
 
 @lru_cache(256)
-def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> Plan | None:
-    """The cheapest schemes and boxes; None where the sweep admits no scheme."""
-    best, least = None, math.inf
+def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> tuple[Plan | None, dict[str, float]]:
+    """The cheapest schemes and boxes with their cycles; None where the sweep admits no scheme."""
+    best, least, cycles = None, math.inf, dict[str, float]()
     for bound, (y, x) in _likeliest(s, arith, sweep):  # others then cannot win
         if bound >= least:
             break
         for plan in _candidates(s, arith, sweep, y, x):
-            price = s.price(plan, sum(_cost(s, arith, sweep, plan).values()))
+            terms = _cost(s, arith, sweep, plan)
+            price = s.price(plan, sum(terms.values()))
             if price < least:
-                best, least = plan, price
-    return best
+                best, least, cycles = plan, price, terms
+    return best, cycles
 
 
 @lru_cache(256)
@@ -735,10 +740,10 @@ def parts(s: Situation) -> tuple[tuple[Sweep, Plan | None], ...]:
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     parts: list[tuple[Sweep, Plan | None]] = []
     for sweep in sweeps(s.problem):
-        plan = _plan(s, arith, sweep)
+        plan, cycles = _plan(s, arith, sweep)
         if plan is not None and len(sweeps(s.problem)) > 1:
             plain = direct.sweep_cost(s, arith, sweep)
-            plan = plan if sum(_cost(s, arith, sweep, plan).values()) < sum(plain.values()) else None
+            plan = plan if sum(cycles.values()) < sum(plain.values()) else None
         parts.append((sweep, plan))
     images = whole.problem.n or 0
     return tuple(
@@ -800,10 +805,12 @@ def cost(s: Situation) -> dict[str, float]:
     """Cycles by term."""
     s = turned(s)
     arith = ARITHMETIC[accumulator_arithmetic(s)]
+    is_one = of_one_image(s) is s  # whose plans were found by their cycles
     terms = [
-        direct.sweep_cost(s, arith, sweep) if plan is None else _cost(s, arith, sweep, plan)
+        direct.sweep_cost(s, arith, sweep) if plan is None
+        else _plan(s, arith, sweep)[1] if is_one else _cost(s, arith, sweep, plan)
         for sweep, plan in parts(s)
-    ]
+    ]  # fmt: skip
     return {name: sum(t.get(name, 0.0) for t in terms) for name in dict.fromkeys(itertools.chain(*terms))}
 
 

@@ -20,6 +20,7 @@ import operator
 import types
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
@@ -255,8 +256,7 @@ class Table(Generic[R]):
     def put(self, table: list[int], value: Sequence[R], keep: list[Any]) -> None:
         """Append where the records lie."""
         rows: list[int] = []
-        for record in value:
-            _put(rows, self.record, record, keep)
+        _put_rows(rows, self.record, value, keep)
         _put_elsewhere(table, rows, keep)
 
 
@@ -303,8 +303,7 @@ class Counted(Generic[R]):
         for rows in value:
             end = len(tables) + length
             tables.append(len(rows))
-            for record in rows:
-                _put(tables, self.record, record, keep)
+            _put_rows(tables, self.record, rows, keep)
             tables += [0] * (end - len(tables))
         _put_elsewhere(table, tables, keep)
 
@@ -442,6 +441,17 @@ def _put(table: list[int], declared: type[Record], record: Record, keep: list[An
     except TypeError:
         _say_which(declared, record)
         raise
+
+
+def _put_rows(table: list[int], declared: type[Record], records: Sequence[Record], keep: list[Any]) -> None:
+    """Append the words of records that follow each other: of integers alone at once, for tables are long."""
+    fillers = _fillers(declared)
+    if [put for _, put in fillers] == [_put_integers] and all([type(record) is declared for record in records]):
+        with suppress(TypeError):  # of a value that is none; said below
+            table += [*map(operator.index, itertools.chain.from_iterable(map(fillers[0][0], records)))]
+            return
+    for record in records:
+        _put(table, declared, record, keep)
 
 
 def _say_which(declared: type[Record], record: Record) -> None:

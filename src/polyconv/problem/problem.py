@@ -15,6 +15,7 @@ from typing import Any
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.problem.epilogue import Activation
+from polyconv.problem.hashed import Hashed
 from polyconv.problem.operators import check_operator, check_types
 
 __all__ = ["Extent", "Problem", "Quantisation", "effective_kernel", "output_extent"]
@@ -61,7 +62,7 @@ def output_extent(i: int, k: int, s: int, d: int, begin: int, end: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Hashed):
     """A convolution.
 
     Parameters
@@ -132,6 +133,8 @@ class Problem:
     quantisation: Quantisation | None = field(default=None)
     offset_groups: int = 0
     mask: bool = False
+
+    __hash__ = Hashed.__hash__
 
     def __post_init__(self) -> None:
         _make_whole(self)
