@@ -73,6 +73,7 @@ from polyconv.algorithms.sweep import (
     Bands,
     Lines,
     Sweep,
+    anywhere,
     bands,
     bands_table,
     lines,
@@ -694,6 +695,12 @@ class _Plan:
 
 @lru_cache(256)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
+    return _plan_anywhere(s, arith, tuple(anywhere(axis) for axis in sweep))
+
+
+@lru_cache(256)
+def _plan_anywhere(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
+    """The plan, which depends neither on places nor on pads."""
     budget = s.budget(PANEL_BYTES)
     extents = tuple(axis.out for axis in sweep)
     start = (*extents[:-1], min(extents[-1], 256))

@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -717,6 +717,7 @@ def tile_cycles(rates: Rates, rows: int, vectors: int) -> float:
     return max(rows * vectors / rates.multiply_adds, (rows + vectors) / rates.loads, rates.latency)
 
 
+@lru_cache(256)
 def planes_collide(p: Problem, *, reading: bool) -> bool:
     """Whether channels of the input (or result) lie a multiple of 4 KiB apart: all in the same sets of a cache."""
     extents, dtype = (p.i, p.x_dtype) if reading else (p.out, p.y_dtype)
@@ -730,6 +731,7 @@ _MEMORY_BYTES = 3.0
 """Bytes a cycle that lines of a panel come from there."""
 
 
+@lru_cache(256)
 def image_bytes(p: Problem) -> tuple[int, int]:
     """Bytes of the input and of the result of one image."""
     read, written = (math.prod(e or 0 for e in extents) for extents in (p.i, p.out))
@@ -840,6 +842,7 @@ def one_step(driver: Address[Driver], table: NDArray[np.int64], items: int, work
     return Program((Step(driver, table, items),) if items else (), workspace, tuple(keep))
 
 
+@cache
 def zeros() -> NDArray[Any]:
     """A table nobody reads, for an absent bias or scale."""
     return aligned(8, np.int64)

@@ -20,8 +20,8 @@ from polyconv.errors import Unsupported
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "Axis", "Bands", "Family", "Kinds", "Lines", "Sweep", "bands", "bands_table", "families", "line_pixels", "lines",
-    "mean_taps", "pieces", "residue_lines", "share_met", "sweeps", "whole_bands",
+    "Axis", "Bands", "Family", "Kinds", "Lines", "Sweep", "anywhere", "bands", "bands_table", "families",
+    "line_pixels", "lines", "mean_taps", "pieces", "residue_lines", "share_met", "sweeps", "whole_bands",
 ]  # fmt: skip
 
 
@@ -52,6 +52,11 @@ class Axis:
 
 
 Sweep = tuple[Axis, ...]
+
+
+def anywhere(axis: Axis, pad: int = 0) -> Axis:
+    """An axis without where it lies in result and kernel: phases of a stride are often alike but for that."""
+    return Axis(axis.out, axis.inp, axis.taps, axis.stride, axis.dilation, pad, out_step=axis.out_step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +395,7 @@ def line_pixels(axis: Axis, outputs: int, most: int = 1) -> tuple[Lines, int]:
     return Lines(range(span), ((0, span, 0),), tuple(t * axis.dilation for t in range(axis.taps))), 1
 
 
+@lru_cache(4096)
 def residue_lines(axis: Axis, residues: int, block: int, left_out: int = 0) -> Lines:
     """Lines of ``block`` outputs of each of some neighbouring residues modulo the dilation, at stride 1.
 

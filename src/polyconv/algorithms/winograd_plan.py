@@ -50,7 +50,18 @@ from polyconv.algorithms.program import (
     tile_cycles,
     transform_refusal,
 )
-from polyconv.algorithms.sweep import Axis, Bands, Lines, Sweep, bands, lines, residue_lines, share_met, sweeps
+from polyconv.algorithms.sweep import (
+    Axis,
+    Bands,
+    Lines,
+    Sweep,
+    anywhere,
+    bands,
+    lines,
+    residue_lines,
+    share_met,
+    sweeps,
+)
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
 from polyconv.kernels.tile import ROW_WORDS
@@ -375,6 +386,17 @@ def _phases(sweep: Sweep, held: Sequence[Lines], transformed: int, schemes: tupl
 @lru_cache(256)
 def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> tuple[Plan | None, dict[str, float]]:
     """The cheapest schemes and boxes with their cycles; None where the sweep admits no scheme."""
+    transformed = min((1 if y is _NONE else 2 for y, _ in _schemes(sweep, s.problem.c // s.problem.groups)), default=0)
+    return _plan_anywhere(s, arith, tuple(
+        # pads of other axes say which taps are left out, those of three taps whether their scheme may be the closed one
+        anywhere(axis, 0 if after < transformed and axis.taps != 3 else axis.pad)
+        for axis, after in zip(sweep, reversed(range(len(sweep))), strict=True)
+    ))  # fmt: skip
+
+
+@lru_cache(256)
+def _plan_anywhere(s: Situation, arith: Arithmetic, sweep: Sweep) -> tuple[Plan | None, dict[str, float]]:
+    """The same for a sweep that may lie anywhere in result and kernel."""
     best, least, cycles = None, math.inf, dict[str, float]()
     for bound, (y, x) in _likeliest(s, arith, sweep):  # others then cannot win
         if bound >= least:
@@ -482,7 +504,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     vectors_out = -(-group_out // lane)
     vectors = min(vectors_out, 2)
     blocks = -(-vectors_out // vectors)
-    tall, wide = max(len(cut.sizes) for cut in rows), max(len(cut.sizes) for cut in columns)
+    tall, wide = max([len(cut.sizes) for cut in rows]), max([len(cut.sizes) for cut in columns])
     width = columns[0].residues * wide * x.m
     inner = (rows[0].residues, tall * y.m, y), (columns[0].residues, wide * x.m, x)
     held = (
@@ -495,7 +517,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     block_bytes = all_lines * line_bytes + 64
     in_blocks = -(-group_in // ROW_WORDS)
     outer_lines = math.prod(h.count for h in held[: len(sweep) - transformed])
-    tiles = max(cut.tiles for cut in rows) * max(cut.tiles for cut in columns)
+    tiles = max([cut.tiles for cut in rows]) * max([cut.tiles for cut in columns])
     v_line = tiles * row_bytes
     v_block = outer_lines * v_line
     phases = _phases(sweep, held, transformed, (y, x))
@@ -557,8 +579,8 @@ def _lines(axis: Axis, residues: int, block: int, scheme: Scheme) -> Lines:
 def again_box(transformed: int, rows: tuple[Cut, ...], columns: tuple[Cut, ...],
               outer: tuple[int, ...]) -> tuple[int, ...]:  # fmt: skip
     """What the direct algorithm does again at a time, at most: neighbouring tiles of a row."""
-    tall = (max(size for cut in rows for size in cut.sizes),) if transformed == 2 else ()
-    return (*(1 for _ in outer), *tall, max(max(cut.segments[1:]) for cut in columns))
+    tall = (max([cut.sizes[0] for cut in rows]),) if transformed == 2 else ()  # full tiles come first
+    return (*(1 for _ in outer), *tall, max([max(cut.segments[1:]) for cut in columns]))
 
 
 _LIST_BYTES = 512 << 10

@@ -20,7 +20,6 @@ import operator
 import types
 from array import array
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
@@ -445,13 +444,17 @@ def _put(table: list[int], declared: type[Record], record: Record, keep: list[An
 
 def _put_rows(table: list[int], declared: type[Record], records: Sequence[Record], keep: list[Any]) -> None:
     """Append the words of records that follow each other: of integers alone at once, for tables are long."""
-    fillers = _fillers(declared)
-    if [put for _, put in fillers] == [_put_integers] and all([type(record) is declared for record in records]):
-        with suppress(TypeError):  # of a value that is none; said below
-            table += [*map(operator.index, itertools.chain.from_iterable(map(fillers[0][0], records)))]
-            return
-    for record in records:
-        _put(table, declared, record, keep)
+    values_of, put = _fillers(declared)[0]
+    if put is not _put_integers or len(_fillers(declared)) > 1 or any([type(each) is not declared for each in records]):
+        for record in records:
+            _put(table, declared, record, keep)
+        return
+    try:
+        table += [*map(operator.index, itertools.chain.from_iterable(map(values_of, records)))]
+    except TypeError:
+        for record in records:
+            _say_which(declared, record)
+        raise
 
 
 def _say_which(declared: type[Record], record: Record) -> None:

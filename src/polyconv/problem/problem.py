@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from polyconv.dtypes import DTYPES, Dtype
@@ -275,20 +276,7 @@ class Problem(Hashed):
 
     def fused(self) -> Problem:
         """The equal problem in which each of ``plain_runs`` is one axis."""
-        runs = self.plain_runs()
-        if len(runs) == self.rank:
-            return self
-
-        def of(values: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(values[first] for first, _ in runs)
-
-        def together(extents: tuple[Extent, ...]) -> tuple[int, ...]:
-            return tuple(math.prod(e or 0 for e in extents[first:end]) for first, end in runs)
-
-        return replace(
-            self, i=together(self.i), k=of(self.k), s=of(self.s), d=of(self.d), pads=of(self.pads),
-            output_padding=of(self.output_padding), o=None if self.o is None else together(self.o),
-        )  # fmt: skip
+        return self if len(self.plain_runs()) == self.rank else _fused(self)
 
     def canonical(self) -> Problem:
         """The equal problem that a planner hashes.
@@ -332,6 +320,22 @@ class Problem(Hashed):
             output_padding=(0,) * len(rows),
             o=None,
         )
+
+
+@lru_cache(256)
+def _fused(p: Problem) -> Problem:
+    runs = p.plain_runs()
+
+    def of(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(values[first] for first, _ in runs)
+
+    def together(extents: tuple[Extent, ...]) -> tuple[int, ...]:
+        return tuple(math.prod(e or 0 for e in extents[first:end]) for first, end in runs)
+
+    return replace(
+        p, i=together(p.i), k=of(p.k), s=of(p.s), d=of(p.d), pads=of(p.pads), output_padding=of(p.output_padding),
+        o=None if p.o is None else together(p.o),
+    )  # fmt: skip
 
 
 _NUMBERS = ("n", "c", "m", "groups", "offset_groups")
