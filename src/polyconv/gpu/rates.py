@@ -88,14 +88,14 @@ class Rates:
     direct: float
 
 
-_PATCH = TileRate(1.9 / 4096, 377, 50, 354, 4580, 0.213, 3500, 0.028, 39.3, 29.2)
+_PATCH = TileRate(1.33 / 4096, 470, 50, 362, 2900, 0.459, 3540, 0.0283, 97.0, 34.4)
 
 _HOPPER = Rates(
     tiles={
         ("group", False): TileRate(1.86 / 4096, 330, 40), ("group", True): TileRate(1.92 / 4096, 955, 40),
         ("warp", False): TileRate(3.57 / 4096, 346, 60), ("warp", True): TileRate(3.27 / 4096, 805, 60),
         ("scalar", False): TileRate(2.1 / 512, 450, 60),
-        ("patch", False): _PATCH, ("patch", True): replace(_PATCH, product=1.98 / 4096, stage=909, registers=90),
+        ("patch", False): _PATCH, ("patch", True): replace(_PATCH, product=1.96 / 4096, stage=936, registers=90),
     },
     launch=0, moved=8.8, moving=5660, small_block=2410, load=0.915, byte=0.39, scalar=0.717, widening=0.426, line=639,
     resident=51.9, other=0.25, direct=0.035,
