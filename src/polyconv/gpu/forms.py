@@ -291,7 +291,8 @@ def _gemms(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
             steps.append(Step(kernel, weights))
         if any(step.kernel.shared > job.device.shared_block for step in steps):
             continue
-        bits = f"gemm {tile.unit} {name} k{tile.bytes} parts{tile.parts}"
+        scalar = " scalar" * (tile.unit == "scalar")  # products of warps and of warp groups have the same bits
+        bits = f"gemm{scalar} {name} k{tile.bytes} parts{tile.parts}"
         yield Form("gemm", bits, moved, tuple(steps), seconds_of(job.device, tuple(steps), moved))
 
 

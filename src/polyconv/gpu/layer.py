@@ -346,10 +346,14 @@ class DeviceLayer:
         assert of_x is not None
         assert of_y is not None
         low, high = y + of_y[0], y + of_y[1]
-        others = [(x + of_x[0], x + of_x[1]), *self._spans]
-        if of_r is not None and not (residual == y and call.is_alike):
-            others.append((residual + of_r[0], residual + of_r[1]))
-        return all(end <= low or high <= start for start, end in others)
+        if x + of_x[0] < high and low < x + of_x[1]:
+            return False
+        for start, end in self._spans:
+            if start < high and low < end:
+                return False
+        if of_r is None or (residual == y and call.is_alike):
+            return True
+        return residual + of_r[1] <= low or high <= residual + of_r[0]
 
     def _start(self, call: _Call, guest: Guest, x: int, y: int, residual: int) -> None:
         """Launch."""
