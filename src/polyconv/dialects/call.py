@@ -18,8 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from polyconv import dtypes as element_types
 from polyconv.dialects import inputs as given
 from polyconv.dialects.node import Lowering, Node, Shape, Value, join, split
-from polyconv.errors import ArgumentError, DtypeError, shown
+from polyconv.errors import ArgumentError, DtypeError, Unsupported, shown
 from polyconv.problem.problem import Problem
+from polyconv.settings import resolve
 
 if TYPE_CHECKING:
     from polyconv.dialects.rows import Row
@@ -102,6 +103,8 @@ class Operator:
         ArgumentError, DtypeError
             If the inputs do not fit each other or the attributes.
         """
+        if not all(value is None or type(value) is np.ndarray for value in inputs) and _any_on_gpu(inputs):
+            return self._compute_on_gpu(inputs, out)
         arrays = self._arrays(inputs)
         return self._compute(self._lower(self._values(arrays)), arrays, out)
 
@@ -271,6 +274,43 @@ class Operator:
         quantities = {role: operands.pop(role) for role in QUANTITIES if role in operands}
         result: Result = compute(lowering.problem, **operands, out=out, quantities=quantities, **self.options)
         return result
+
+
+    def _compute_on_gpu(self, inputs: Sequence[Any], out: Any) -> Result:
+        """Compute where the inputs lie; those that are sizes lie in the CPU's memory."""
+        from polyconv.gpu.guests import stand_in, where  # here, so that shape inference needs no compiler
+        from polyconv.gpu.layer import compute
+        from polyconv.prepared import keep_where_settings_say
+
+        self._check_count([a is not None for a in inputs])
+        rows = self.row.inputs
+        padded = (*inputs, *[None] * (len(rows) - len(inputs)))
+        where({row.name: value for row, value in zip(rows, padded, strict=True) if row.role != SIZES} | {"out": out})
+        shown = tuple(
+            None if value is None else given.array(value, row.name) if row.role == SIZES else stand_in(value, row.name)
+            for row, value in zip(rows, padded, strict=True)
+        )
+        lowering = self._lower(self._values(shown))
+        assert lowering.problem is not None  # all shapes and types are known
+        operands = {r.role: v for r, v in zip(rows, padded, strict=True) if v is not None and r.role != SIZES}
+        if changed := [role for role in operands if role not in _ON_GPU or lowering.operands.get(role) is not None]:
+            raise Unsupported(f"{self.name} with {', '.join(changed)} is computed on the CPU; copy its inputs there")
+        keep_where_settings_say()
+        result: Result = compute(
+            lowering.problem, **operands, out=out, accuracy=resolve("accuracy", self.options.get("accuracy")),
+            limit=resolve("workspace_limit", self.options.get("workspace_limit")),
+        )  # fmt: skip
+        return result
+
+
+def _any_on_gpu(inputs: Sequence[Any]) -> bool:
+    from polyconv.gpu.guests import device_of
+
+    return any(device_of(value) is not None for value in inputs)
+
+
+_ON_GPU = ("x", "w", "bias", "residual")
+"""Operands that GPUs take."""
 
 
 def _check_kind(value: Any, kind: Any, name: str, wanted: str) -> None:
