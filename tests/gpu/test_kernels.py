@@ -6,133 +6,35 @@ nothing wrong with how it came about.
 
 from __future__ import annotations
 
-import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from emulator import AsyncFault, Deadlock, Fault, Race
 from numpy.typing import NDArray
+from on_virtual_gpu import all_forms, check, exactly, nth, on_gpu, one_each, seeded, shifted, wrong
 from virtual_gpu import Libcuda, virtual_gpu
 
 import polyconv
 from polyconv.conformance import on_gpu as campaign
-from polyconv.conformance.judge import complaint, expected
-from polyconv.conformance.operands import Operands, operands
+from polyconv.conformance.judge import expected
+from polyconv.conformance.operands import operands
 from polyconv.conformance.trial import drawn
 from polyconv.gpu import forms as forms_file
 from polyconv.gpu.arrays import GpuArray, to_gpu
-from polyconv.gpu.forms import Form, Job, forms
+from polyconv.gpu.forms import Form
 from polyconv.gpu.kernels.depthwise import Depthwise
 from polyconv.gpu.kernels.gemm import Gemm, Tile
 from polyconv.gpu.layer import compute
-from polyconv.problem.oracle import magnitude
 from polyconv.problem.problem import Problem
 
 Array = NDArray[Any]
-Choose = Callable[[Job], Form]
-
-_LOST = {"x3": 2.0**-20, "tf32": 2.0**-9 + 2.0**-20}
-"""Of a product, in parts of ``|x||w|``: three passes leave out less than the first; one pass cuts each factor's 13 last
-bits, an error below 2^-10 of it."""
-
 
 @pytest.fixture
 def gpu() -> Iterator[Libcuda]:
     with virtual_gpu() as found:
         yield found
-
-
-def seeded(text: str) -> np.random.Generator:
-    """Random numbers that depend on a name only."""
-    return np.random.default_rng(zlib.crc32(text.encode()))
-
-
-def wrong(p: Problem, made: Operands, got: Array, accuracy: str) -> str | None:
-    """What is wrong with a result, by the bound of its arithmetic; None when nothing is."""
-    want = expected(p, made)
-    lost = _LOST.get({"fast": "x3", "tf32": "tf32"}.get(accuracy, ""), 0.0) if p.x == "f32" else 0.0
-    if lost:
-        with np.errstate(all="ignore"):
-            size = magnitude(p, made.x, made.w, made.bias, made.residual)
-            want = replace(want, allowed=want.allowed + lost * size)
-    return complaint(p, want, got)
-
-
-def _laid(a: Array, p: Problem, channels_last: bool) -> Array:
-    """The same values; planes lie channels last if so asked."""
-    if not channels_last or p.layout == "NHWC":
-        return a
-    return np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1)
-
-
-def on_gpu(p: Problem, made: Operands, *, channels_last: bool = False) -> list[Any]:
-    """Operands on the GPU: x, w, bias, residual."""
-    x, residual = (None if a is None else to_gpu(_laid(a, p, channels_last)) for a in (made.x, made.residual))
-    return [x, to_gpu(made.w), None if made.bias is None else to_gpu(made.bias), residual]
-
-
-def shifted(a: Array, elements: int) -> GpuArray:
-    """A copy on the GPU that begins so many elements behind an aligned address."""
-    flat = np.zeros(a.size + elements, a.dtype)
-    flat[elements:] = a.reshape(-1)
-    whole = to_gpu(flat)
-    return GpuArray(a.shape, whole.kind, memory=whole._memory, offset=elements * a.itemsize)
-
-
-def check(line: str, choose: Choose | None = None, *, accuracy: str = "fast", kind: str = "normal",
-          channels_last: bool = False) -> None:  # fmt: skip
-    """Compute a problem on the GPU and judge the result."""
-    p = Problem.parse(line)
-    made = operands(p, seeded(line), kind)
-    options: dict[str, Any] = {} if choose is None else {"form": choose}
-    got = compute(p, *on_gpu(p, made, channels_last=channels_last), accuracy=accuracy, **options).numpy()
-    found = wrong(p, made, got, accuracy)
-    assert found is None, f"{line}: {found}"
-
-
-def nth(i: int) -> Choose:
-    """The form with this number, counted round and round."""
-
-    def choose(job: Job) -> Form:
-        found = list(forms(job))
-        return found[i % len(found)]
-
-    return choose
-
-
-def exactly(form: Form) -> Choose:
-    """A form that was found before."""
-    return lambda job: form
-
-
-class _Found(Exception):
-    """Carries the forms of a job away before anything is made of them."""
-
-
-def all_forms(line: str, accuracy: str = "fast", like: str = "H100") -> list[Form]:
-    """Forms of a problem whose operands lie without gaps."""
-
-    def found(job: Job) -> Form:
-        raise _Found(list(forms(job)))
-
-    p = Problem.parse(line)
-    with virtual_gpu(like), pytest.raises(_Found) as noted:
-        compute(p, *on_gpu(p, operands(p, seeded(line), "small")), accuracy=accuracy, form=found)
-    (every,) = noted.value.args
-    return list(every)
-
-
-def one_each(found: list[Form], algorithm: str = "") -> list[Form]:
-    """Forms, perhaps of one algorithm, with every shape once; how many blocks share a sum goes round."""
-    shapes: dict[str, list[Form]] = {}
-    for form in found:
-        if algorithm in ("", form.algorithm):
-            shapes.setdefault(f"{form.algorithm} {form.steps[0].kernel.shape.partition(' split')[0]}", []).append(form)
-    return [same[i % len(same)] for i, same in enumerate(shapes.values())]
 
 
 # -- every tile of every unit ------------------------------------------------------------------------
@@ -441,85 +343,3 @@ def test_the_public_calls_run_on_the_gpu(gpu: Libcuda) -> None:
     got = polyconv.conv(x, w, b, pads=1, activation="Relu")
     assert isinstance(got, GpuArray)
     assert wrong(p, made, got.numpy(), "fast") is None
-
-
-# -- mistakes planted in the kernels -----------------------------------------------------------------
-
-
-def _with(old: str, new: str, which: int = 0) -> Callable[[str], str]:
-    """Replace one occurrence of an instruction in the kernels that multiply."""
-
-    def edit(text: str) -> str:
-        if ".entry convolution" not in text:
-            return text
-        parts = text.split(old)
-        assert len(parts) > which + 1, old
-        return old.join(parts[: which + 1]) + new + old.join(parts[which + 1 :])
-
-    return edit
-
-
-BOTH = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;"
-MISTAKES = [
-    ("warp", 1, _with("bar.sync 0;", ""), Race), ("warp", 1, _with("bar.sync 0;", "", 1), Race),
-    ("warp", 1, _with("bar.sync 0;", "", 2), Race),
-    ("warp", 1, _with("cp.async.wait_group 2;", "cp.async.wait_group 3;"), Race),
-    ("warp", 1, _with("cp.async.commit_group;", "", 3), Race), ("warp", 2, _with(BOTH, "bar.sync 0;"), Race),
-    ("warp", 2, _with(BOTH, "", 1), Race), ("scalar", 1, _with("bar.sync 0;", "", 1), Race),
-    ("group", 1, _with("fence.proxy.async.shared::cta;", ""), AsyncFault),
-    ("group", 1, _with("wgmma.wait_group.sync.aligned 0;", ""), AsyncFault),
-    ("group", 1, _with("wgmma.commit_group.sync.aligned;", ""), Fault),
-    ("group", 1, _with("wgmma.wait_group.sync.aligned 1;", "wgmma.wait_group.sync.aligned 2;"), Race),
-]  # fmt: skip
-
-
-def _substituted(pattern: str, new: str) -> Callable[[str], str]:
-    """Replace all places of a pattern in the kernels that multiply."""
-
-    def edit(text: str) -> str:
-        if ".entry convolution" not in text:
-            return text
-        changed, count = re.subn(pattern, new, text)
-        assert count, pattern
-        return changed
-
-    return edit
-
-
-PATCH_MISTAKES = [
-    ("no barrier after the init", 1, _with("bar.sync 0;", ""), Race),
-    ("no barrier before sums are written", 1, _with("bar.sync 0;", "", 1), Race),
-    ("no cluster barrier", 2, _with(BOTH, "bar.sync 0;"), Race),
-    ("barriers not fenced", 1, _substituted(r"fence\.(mbarrier_init\.release\.cluster|proxy\.async);", ""), AsyncFault),
-    ("a step too few waited for", 1, _with("wait_group.sync.aligned 1;", "wait_group.sync.aligned 2;"), Race),
-    ("a slot never freed", 1, _with("mbarrier.arrive.shared::cta.b64", "//"), Deadlock),
-    ("bytes too many", 1, _substituted(r"(expect_tx.* )(\d+);", r"\g<1>1\g<2>;"), Deadlock),
-    ("bytes too few", 1, _substituted(r"(expect_tx.* )(\d+);", r"\g<1>16;"), Deadlock),
-    ("slots not awaited", 1, _substituted(r"(try_wait[^;]*, )%r\d+;(?=[^$]*cp\.async\.bulk\.sh)", r"\g<1>1;"), Fault),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("split", "edit", "fault"), [pytest.param(*rest, id=name) for name, *rest in PATCH_MISTAKES])
-def test_mistakes_planted_in_patches_are_found(split: int, edit: Callable[[str], str], fault: type[Fault]) -> None:
-    line = "conv f16 NHWC n1 c128 i9x10 m64 k3x3 p1"
-
-    def choose(job: Job) -> Form:
-        return next(f for f in forms(job) if f.arithmetic == f"patch f16 split{split}")
-
-    with virtual_gpu():
-        check(line, choose)
-    with virtual_gpu(edit=edit), pytest.raises(fault):
-        check(line, choose)
-
-
-@pytest.mark.parametrize(("unit", "split", "edit", "fault"), MISTAKES)
-def test_planted_mistakes_are_found(unit: str, split: int, edit: Callable[[str], str], fault: type[Fault]) -> None:
-    line = "conv f16 NHWC n1 c128 i6x7 m64 k3x3 p1" if unit != "scalar" else "conv f64 NHWC n1 c32 i6x7 m64 k3x3 p1"
-
-    def choose(job: Job) -> Form:
-        return next(f for f in forms(job) if (_tile(f).unit, _tile(f).split) == (unit, split))
-
-    with virtual_gpu():
-        check(line, choose)
-    with virtual_gpu(edit=edit), pytest.raises(fault):
-        check(line, choose)

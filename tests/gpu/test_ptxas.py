@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_kernels import ARITHMETIC, DEPTHWISE, all_forms
+from on_virtual_gpu import all_forms
+from test_kernels import ARITHMETIC, DEPTHWISE
 
 from polyconv.gpu.compile import ptx
 from polyconv.gpu.device import presets

@@ -8,10 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from .arithmetic import (
+    bit_field,
+    bits_inserted,
+    bits_reversed,
+    bytes_permuted,
+    dot_of_bytes,
+    extreme,
+    flushed,
+    funnel,
+    high_product,
+    leading_zeros,
+    nearest,
+    remainder,
+    shift_left,
+    shift_right,
+    table_logic,
+    truncated_quotient,
+)
 from .fused import compiled, narrow, rounded_to_bf16
 from .parser import Instruction, size_of
 from .registers import NUMPY, Active, is_float
@@ -25,171 +42,10 @@ Array = NDArray[Any]
 Run = Callable[[Active], None]
 Builder = Callable[["Machine", Instruction], Run]
 
-_CANONICAL_NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF}
-"""Bits of the NaN that min and max return; f64 keeps one of its operands' NaNs."""
-
-
 def _element(type_: str) -> str:
     return type_.removesuffix("x2")
 
 
-def _flushed(x: Any) -> Any:
-    """Subnormal numbers as zeros of their sign: what ``.ftz`` asks for."""
-    tiny = np.finfo(np.float32).tiny
-    return np.where(np.abs(x) < tiny, np.copysign(np.float32(0), x), x)
-
-
-# functions of values ------------------------------------------------------------------------------------------
-def _truncated_quotient(a: Any, b: Any) -> Any:
-    """Division of integers toward zero; by zero gives all ones."""
-    safe = np.where(b == 0, np.ones_like(b), b)
-    quotient = a // safe
-    if np.issubdtype(np.asarray(a).dtype, np.signedinteger):
-        quotient = quotient + ((a % safe != 0) & ((a < 0) != (safe < 0)))
-    return np.where(b == 0, np.invert(np.zeros_like(quotient)), quotient)
-
-
-def _remainder(a: Any, b: Any) -> Any:
-    return np.where(b == 0, a, a - _truncated_quotient(a, b) * b)
-
-
-def _high_product(a: Any, b: Any) -> Any:
-    """The upper half of the product of two integers."""
-    dtype = np.asarray(a).dtype
-    bits = 8 * dtype.itemsize
-    if bits < 64:
-        wide = np.int64 if dtype.kind == "i" else np.uint64
-        return (np.asarray(a).astype(wide) * np.asarray(b).astype(wide) >> wide(bits)).astype(dtype)
-    # 64 bits: four products of halves, then corrections for the signs
-    x, y, low = np.asarray(a).astype(np.uint64), np.asarray(b).astype(np.uint64), np.uint64(0xFFFFFFFF)
-    s = np.uint64(32)
-    x0, x1, y0, y1 = x & low, x >> s, y & low, y >> s
-    middle = x1 * y0 + (x0 * y0 >> s)
-    carry = (middle & low) + x0 * y1
-    high = x1 * y1 + (middle >> s) + (carry >> s)
-    if dtype.kind == "i":
-        high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
-    return high.astype(dtype)
-
-
-def _extreme(largest: bool, nan: bool) -> Callable[[Any, Any], Any]:
-    """Min or max of floats: -0 below +0; a NaN gives way to a number, or with ``nan`` wins."""
-
-    def compute(a: Any, b: Any) -> Any:
-        a, b = np.broadcast_arrays(np.asarray(a), np.asarray(b))
-        dtype, unsigned = a.dtype, np.dtype(f"u{a.itemsize}")
-        one = np.where(np.isnan(a), b, np.where(np.isnan(b), a, np.where((a > b) == largest, a, b))).astype(dtype)
-        bits_a, bits_b = np.ascontiguousarray(a).view(unsigned), np.ascontiguousarray(b).view(unsigned)
-        # equal numbers have equal bits, but for the two zeros
-        equal = (bits_a & bits_b if largest else bits_a | bits_b).view(dtype)
-        one = np.where(a == b, equal, one).astype(dtype)
-        spoilt = (np.isnan(a) | np.isnan(b)) if nan else (np.isnan(a) & np.isnan(b))
-        if dtype == np.float64:
-            return np.where(spoilt, np.where(np.isnan(a), a, b), one)
-        name = {2: "f16", 4: "f32"}[a.itemsize]
-        return np.where(spoilt, np.array([_CANONICAL_NAN[name]], unsigned).view(dtype), one)
-
-    return compute
-
-
-def _shift_left(a: Any, amount: Any) -> Any:
-    bits = 8 * np.asarray(a).dtype.itemsize
-    dtype = np.asarray(a).dtype.type
-    return np.where(amount >= bits, dtype(0), a << np.minimum(amount, bits - 1).astype(dtype))
-
-
-def _shift_right(a: Any, amount: Any) -> Any:
-    dtype = np.asarray(a).dtype
-    bits = 8 * dtype.itemsize
-    shifted = a >> np.minimum(amount, bits - 1).astype(dtype)
-    return shifted if dtype.kind == "i" else np.where(amount >= bits, dtype.type(0), shifted)
-
-
-def _mask(bits: Any) -> Any:
-    """That many ones, up to 64."""
-    full = np.minimum(bits, 63).astype(np.uint64)
-    return np.where(bits >= 64, np.uint64(2**64 - 1), (np.uint64(1) << full) - np.uint64(1))
-
-
-def _field(a: Any, position: Any, length: Any) -> Any:
-    """Bit field extract; a signed one extends its highest bit, or that of the value where it ends there."""
-    dtype = np.asarray(a).dtype
-    bits = 8 * dtype.itemsize
-    position, length = np.asarray(position) & 255, np.asarray(length) & 255
-    wide = np.asarray(a).astype(np.int64 if dtype.kind == "i" else np.uint64)
-    got = (wide >> np.minimum(position, 63).astype(wide.dtype)).view(np.uint64)
-    got = np.where((position >= 64) & (dtype.kind == "u"), np.uint64(0), got) & _mask(length)
-    if dtype.kind == "i":
-        top = np.minimum(position.astype(np.int64) + length - 1, bits - 1)
-        negative = (length > 0) & ((wide >> np.maximum(top, 0)) & 1 == 1)
-        got = np.where(negative, got | ~_mask(length), got)
-    return got.astype(np.dtype(f"u{dtype.itemsize}")).view(dtype)
-
-
-def _inserted(a: Any, b: Any, position: Any, length: Any) -> Any:
-    """Bit field insert: the low bits of a into b."""
-    dtype = np.asarray(b).dtype
-    position, length = np.asarray(position) & 255, np.asarray(length) & 255
-    inside = np.where(position >= 64, np.uint64(0), _mask(length) << np.minimum(position, 63).astype(np.uint64))
-    moved = np.asarray(a).astype(np.uint64) << np.minimum(position, 63).astype(np.uint64)
-    return (np.asarray(b).astype(np.uint64) & ~inside | moved & inside).astype(dtype)
-
-
-def _permuted(a: Any, b: Any, selector: Any) -> Any:
-    """Four bytes picked among eight; bit 3 of a pick repeats the byte's sign instead."""
-    eight = np.asarray(a).astype(np.uint64) | np.asarray(b).astype(np.uint64) << np.uint64(32)
-    out: Any = np.uint32(0)
-    for i in range(4):
-        pick = np.asarray(selector).astype(np.uint64) >> np.uint64(4 * i) & np.uint64(15)
-        byte = eight >> (pick & np.uint64(7)) * np.uint64(8) & np.uint64(255)
-        sign = np.where(byte >= 128, np.uint64(255), np.uint64(0))
-        out = out | np.where(pick >= 8, sign, byte).astype(np.uint32) << np.uint32(8 * i)
-    return out
-
-
-def _table_logic(a: Any, b: Any, c: Any, table: Any) -> Any:
-    """lop3: bit (4a + 2b + c) of the table, for every bit."""
-    out: Any = np.uint32(0)
-    for i in range(8):
-        if int(table) >> i & 1:
-            out = out | (a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c)
-    return np.broadcast_to(out, np.broadcast(a, b, c).shape)
-
-
-def _funnel(left: bool, wrap: bool) -> Callable[..., Any]:
-    def compute(low: Any, high: Any, amount: Any) -> Any:
-        both = np.asarray(high).astype(np.uint64) << np.uint64(32) | np.asarray(low).astype(np.uint64)
-        amount = (amount & np.uint32(31) if wrap else np.minimum(amount, np.uint32(32))).astype(np.uint64)
-        moved = both << amount >> np.uint64(32) if left else both >> amount
-        if left:
-            moved = np.where(amount == 32, np.asarray(low).astype(np.uint64), moved)
-        return moved.astype(np.uint32)
-
-    return compute
-
-
-def _reversed(a: Any) -> Any:
-    dtype = np.asarray(a).dtype
-    out = np.zeros_like(a)
-    for i in range(8 * dtype.itemsize):
-        out = out | (a >> dtype.type(i) & dtype.type(1)) << dtype.type(8 * dtype.itemsize - 1 - i)
-    return out
-
-
-def _leading_zeros(a: Any) -> Any:
-    bits = 8 * np.asarray(a).dtype.itemsize
-    for shift in (1, 2, 4, 8, 16, 32)[: bits.bit_length() - 1]:
-        a = a | a >> np.asarray(a).dtype.type(shift)
-    return bits - np.bitwise_count(a).astype(np.uint32)
-
-
-def _dot(a: Any, b: Any, c: Any) -> Any:
-    """Four products of bytes added to c; a and b come as rows of bytes."""
-    total = (a.astype(np.int64) * b.astype(np.int64)).sum(axis=-1) + np.asarray(c).astype(np.int64)
-    return total.astype(np.asarray(c).dtype)
-
-
-# builders -----------------------------------------------------------------------------------------------------
 def _elementwise(function: Callable[..., Any], machine: Machine, ins: Instruction, types: list[str]) -> Run:
     """``d = function(a, b, ..)``, the types in the order of the operands."""
     registers = machine.registers
@@ -205,8 +61,8 @@ def _elementwise(function: Callable[..., Any], machine: Machine, ins: Instructio
         return lambda active: function(*sources, out=view, where=active.where)
 
     def run(active: Active) -> None:
-        value = function(*(map(_flushed, sources) if flush else sources))
-        value = _flushed(value) if flush else value
+        value = function(*(map(flushed, sources) if flush else sources))
+        value = flushed(value) if flush else value
         if saturate:
             value = np.where(np.isnan(value), 0, np.clip(value, 0, 1))
         if view is not None:
@@ -246,7 +102,7 @@ def _shift(function: Callable[..., Any]) -> Builder:
         ins.only(ins.type)
         amount = ins.word(2)
         if not machine.registers.is_register(amount) and int(amount, 0) < 8 * size_of(ins.type):
-            simple = np.left_shift if function is _shift_left else np.right_shift
+            simple = np.left_shift if function is shift_left else np.right_shift
             return _elementwise(simple, machine, ins, [ins.type] * 3)
         return _elementwise(function, machine, ins, [ins.type, ins.type, "u32"])
 
@@ -261,7 +117,7 @@ def _multiply(machine: Machine, ins: Instruction) -> Run:
         return _elementwise(lambda a, b: np.multiply(a, b, dtype=dtype), machine, ins, [wide, ins.type, ins.type])
     if "hi" in ins.opcode:
         ins.only("hi", ins.type)
-        return _elementwise(_high_product, machine, ins, [ins.type] * 3)
+        return _elementwise(high_product, machine, ins, [ins.type] * 3)
     return _plain(np.multiply, np.multiply, 2)(machine, ins)
 
 
@@ -280,7 +136,7 @@ def _multiply_add(machine: Machine, ins: Instruction) -> Run:
     ins.only("lo", "hi", ins.type)
     high = "hi" in ins.opcode
     types = [ins.type] * 4
-    return _elementwise(lambda a, b, c: (_high_product(a, b) if high else a * b) + c, machine, ins, types)
+    return _elementwise(lambda a, b, c: (high_product(a, b) if high else a * b) + c, machine, ins, types)
 
 
 def _fma(machine: Machine, ins: Instruction) -> Run:
@@ -288,7 +144,7 @@ def _fma(machine: Machine, ins: Instruction) -> Run:
     types, element = [ins.type] * 4, _element(ins.type)
     if element in ("f16", "bf16"):
         rounded = rounded_to_bf16 if element == "bf16" else lambda v: v.astype(np.float16)
-        relu = _extreme(True, True)
+        relu = extreme(True, True)
         zero = NUMPY[element](0)
 
         def compute(a: Any, b: Any, c: Any) -> Any:
@@ -313,7 +169,7 @@ def _fma(machine: Machine, ins: Instruction) -> Run:
 
 def _divide(machine: Machine, ins: Instruction) -> Run:
     ins.only("rn", "full", "approx", "ftz", ins.type)
-    function = np.divide if is_float(ins.type) else _truncated_quotient
+    function = np.divide if is_float(ins.type) else truncated_quotient
     return _elementwise(function, machine, ins, [ins.type] * 3)
 
 
@@ -322,7 +178,7 @@ def _minmax(largest: bool) -> Builder:
         ins.only("NaN", "ftz", "relu" if not is_float(ins.type) else "ftz", ins.type)
         types, function = [ins.type] * 3, np.maximum if largest else np.minimum
         if is_float(ins.type):
-            return _elementwise(_extreme(largest, "NaN" in ins.opcode), machine, ins, types)
+            return _elementwise(extreme(largest, "NaN" in ins.opcode), machine, ins, types)
         if "relu" in ins.opcode:
             return _elementwise(lambda a, b: np.maximum(function(a, b), 0), machine, ins, types)
         return _elementwise(function, machine, ins, types)
@@ -382,7 +238,7 @@ def _set_predicate(machine: Machine, ins: Instruction) -> Run:
         return lambda active: np.copyto(out, compare(a, b), where=active.where)
 
     def run(active: Active) -> None:
-        x, y = (_flushed(a), _flushed(b)) if "ftz" in ins.opcode else (a, b)
+        x, y = (flushed(a), flushed(b)) if "ftz" in ins.opcode else (a, b)
         result = compare(x, y)
         other = np.logical_not(result)
         if combine is not None:
@@ -462,31 +318,20 @@ def _byte_dot(machine: Machine, ins: Instruction) -> Run:
     def run(active: Active) -> None:
         a, b = (np.ascontiguousarray(np.broadcast_to(r, machine.count)).view(t).reshape(-1, 4)
                 for r, t in zip(rows, bytes_, strict=True))  # fmt: skip
-        registers.write(ins.word(0), _dot(a, b, c), active)
+        registers.write(ins.word(0), dot_of_bytes(a, b, c), active)
 
     return run
 
 
 def _funnel_shift(machine: Machine, ins: Instruction) -> Run:
     ins.only("l", "r", "wrap", "clamp", "b32")
-    function = _funnel("l" in ins.opcode, "wrap" in ins.opcode)
+    function = funnel("l" in ins.opcode, "wrap" in ins.opcode)
     return _elementwise(function, machine, ins, ["b32", "b32", "b32", "u32"])
 
 
 def _absolute_difference(machine: Machine, ins: Instruction) -> Run:
     ins.only(ins.type)
     return _elementwise(lambda a, b, c: np.where(a < b, b - a, a - b) + c, machine, ins, [ins.type] * 4)
-
-
-def _rounded(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """An approximate function of the hardware: here the nearest value, which its error bound contains."""
-
-    def compute(x: Any) -> Any:
-        dtype = np.asarray(x).dtype
-        value = function(np.asarray(x).astype(np.float64))
-        return rounded_to_bf16(value) if dtype == ml_dtypes.bfloat16 else value.astype(dtype)
-
-    return compute
 
 
 BUILDERS: dict[str, Builder] = {
@@ -496,34 +341,34 @@ BUILDERS: dict[str, Builder] = {
     "mad": _multiply_add,
     "fma": _fma,
     "div": _divide,
-    "rem": _plain(None, _remainder, 2),
+    "rem": _plain(None, remainder, 2),
     "min": _minmax(False),
     "max": _minmax(True),
     "abs": _sign_bit("abs"),
     "neg": _sign_bit("neg"),
     "copysign": _sign_bit("copysign"),
     "sqrt": _plain(np.sqrt, None, 1),
-    "rcp": _plain(_rounded(np.reciprocal), None, 1),
-    "rsqrt": _plain(_rounded(lambda x: 1 / np.sqrt(x)), None, 1),
-    "ex2": _plain(_rounded(np.exp2), None, 1),
-    "lg2": _plain(_rounded(np.log2), None, 1),
-    "tanh": _plain(_rounded(np.tanh), None, 1),
-    "sin": _plain(_rounded(np.sin), None, 1),
-    "cos": _plain(_rounded(np.cos), None, 1),
+    "rcp": _plain(nearest(np.reciprocal), None, 1),
+    "rsqrt": _plain(nearest(lambda x: 1 / np.sqrt(x)), None, 1),
+    "ex2": _plain(nearest(np.exp2), None, 1),
+    "lg2": _plain(nearest(np.log2), None, 1),
+    "tanh": _plain(nearest(np.tanh), None, 1),
+    "sin": _plain(nearest(np.sin), None, 1),
+    "cos": _plain(nearest(np.cos), None, 1),
     "and": _bitwise(np.bitwise_and, np.logical_and),
     "or": _bitwise(np.bitwise_or, np.logical_or),
     "xor": _bitwise(np.bitwise_xor, np.logical_xor),
     "not": _bitwise(np.invert, np.logical_not),
-    "shl": _shift(_shift_left),
-    "shr": _shift(_shift_right),
+    "shl": _shift(shift_left),
+    "shr": _shift(shift_right),
     "shf": _funnel_shift,
-    "bfe": _typed(_field, "T", "T", "u32", "u32"),
-    "bfi": _typed(_inserted, "T", "T", "T", "u32", "u32"),
-    "prmt": _typed(_permuted, "b32", "b32", "b32", "b32"),
-    "lop3": _typed(_table_logic, "b32", "b32", "b32", "b32", "u32"),
+    "bfe": _typed(bit_field, "T", "T", "u32", "u32"),
+    "bfi": _typed(bits_inserted, "T", "T", "T", "u32", "u32"),
+    "prmt": _typed(bytes_permuted, "b32", "b32", "b32", "b32"),
+    "lop3": _typed(table_logic, "b32", "b32", "b32", "b32", "u32"),
     "popc": _typed(np.bitwise_count, "u32", "T"),
-    "clz": _typed(_leading_zeros, "u32", "T"),
-    "brev": _typed(_reversed, "T", "T"),
+    "clz": _typed(leading_zeros, "u32", "T"),
+    "brev": _typed(bits_reversed, "T", "T"),
     "dp4a": _byte_dot,
     "sad": _absolute_difference,
     "setp": _set_predicate,
