@@ -360,5 +360,5 @@ def virtual_gpu(
     finally:
         _current.remove(lib)
         for one in held:
-            del one.address
+            one.__dict__.pop("address", None)
         device.device.cache_clear()

@@ -324,7 +324,7 @@ def _patches(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
         if squares * columns // 2 > _MOST_SUMS[row.three]:
             continue
         plain = _filled(job.device, PatchTile(name, height, width, columns, groups, _MOST_SLOTS), geometries)
-        if plain is None:
+        if plain is None or len({Patch(g, plain).map for g in geometries}) > 1:  # a call has one tensor map
             continue
         most = max(geometries, key=lambda g: g.pixels)
         blocks, stages = Patch(most, plain).grid[0], min(Patch(g, plain).steps for g in geometries)
