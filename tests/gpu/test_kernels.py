@@ -200,7 +200,7 @@ def test_all_forms_of_depthwise(layout: str) -> None:
 @pytest.mark.parametrize("types", ["f32", "f16", "bf16", "f64", "i8>i32", "u8", "i16", "u32", "i64", "u64"])
 def test_the_kernel_for_everything(gpu: Libcuda, monkeypatch: pytest.MonkeyPatch, types: str) -> None:
     """What takes arrays that 32 bits cannot address."""
-    monkeypatch.setattr(forms_file, "_MOST_BYTES", 0)
+    monkeypatch.setattr(forms_file, "MOST_BYTES", 0)
     check(f"conv {types} NCHW n2 c6 i5x7 m4 k3x2 s2x1 p1 g2 b1", nth(0))
     check(f"conv_transpose {types} NHWC n1 c4 i4x3 m6 k3x3 s2 p1", nth(0))
     assert gpu.launched

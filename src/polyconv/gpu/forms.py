@@ -8,99 +8,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from polyconv.algorithms.sweep import Sweep, sweeps
-from polyconv.dtypes import DTYPES
 from polyconv.gpu.device import Device
-from polyconv.gpu.geometry import Geometry, Lie, packed
-from polyconv.gpu.kernels import move
+from polyconv.gpu.geometry import Geometry
+from polyconv.gpu.job import Form, Job, Step
+from polyconv.gpu.kernels.arithmetic import ARITHMETIC
 from polyconv.gpu.kernels.depthwise import Depthwise
 from polyconv.gpu.kernels.direct import Direct
 from polyconv.gpu.kernels.finish import sum_type
 from polyconv.gpu.kernels.gemm import Gemm, Tile
 from polyconv.gpu.kernels.patch import Patch, PatchTile
 from polyconv.gpu.kernels.plain import Plain
-from polyconv.gpu.kernels.units import ARITHMETIC, UNITS
+from polyconv.gpu.kernels.units import UNITS
+from polyconv.gpu.placing import (
+    MOST_BYTES,
+    arithmetic_of,
+    geometry_of,
+    input_of,
+    most_bytes,
+    patch_weights,
+    weights_of,
+)
 from polyconv.gpu.price import seconds_of
-from polyconv.problem.problem import Problem
 
 __all__ = ["Form", "Job", "Step", "forms"]
-
-_MOST_BYTES = 1 << 31
-"""Arrays of fewer are addressed with 32 bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A problem on a device, and how its operands lie.
-
-    Parameters
-    ----------
-    problem : Problem
-    x, y : Lie
-    residual : Lie or None
-    w : tuple of int
-        Steps of the weights, in elements, in the order of their axes.
-    accuracy : str
-        ``fast``, ``strict`` or ``tf32``.
-    device : Device
-    limit : int or None
-        Most bytes beyond the result.
-    """
-
-    problem: Problem
-    x: Lie
-    y: Lie
-    residual: Lie | None
-    w: tuple[int, ...]
-    accuracy: str
-    device: Device
-    limit: int | None = None
-
-
-Kernels = Depthwise | Direct | Gemm | Patch | Plain
-
-
-@dataclass(frozen=True)
-class Step:
-    """A kernel with the weights of its sweep."""
-
-    kernel: Kernels
-    weights: move.Arrange
-
-
-@dataclass(frozen=True)
-class Form:
-    """A way to compute a job.
-
-    Parameters
-    ----------
-    algorithm : str
-    arithmetic : str
-        What fixes the bits of results.
-    moved : Arrange, Turn or None
-        What makes a copy of the input that kernels read in its place.
-    steps : tuple of Step
-        One a sweep.
-    """
-
-    algorithm: str
-    arithmetic: str
-    moved: move.Arrange | move.Turn | None
-    steps: tuple[Step, ...]
-    seconds: float
-
-    @property
-    def workspace(self) -> int:
-        """Bytes beyond the result."""
-        return 0 if self.moved is None else self.moved.bytes
-
-    def __str__(self) -> str:
-        words = self.algorithm, self.steps[0].kernel.shape, "moved" if self.moved else ""
-        return " ".join(word for word in words if word)
-
 
 def forms(job: Job) -> Iterator[Form]:
     """All forms of a job that fit into its limit; there is one at least."""
@@ -116,7 +50,7 @@ def forms(job: Job) -> Iterator[Form]:
 def _all(job: Job) -> Iterator[Form]:
     p = job.problem
     of_sweeps = sweeps(p)
-    small = _bytes(job) < _MOST_BYTES
+    small = most_bytes(job) < MOST_BYTES
     has_products = p.c > 0 and all(axis.taps for sweep in of_sweeps for axis in sweep)
     if not (small and has_products):
         yield _plain(job, of_sweeps)
@@ -143,8 +77,8 @@ def _directs(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
             continue
         steps = tuple(
             Step(
-                Direct(_geometry(job, sweep, c, job.x, p.x, p.w), pixels, columns),
-                _weights(job, sweep, outer="gtcm", padded=c, target=p.w),
+                Direct(geometry_of(job, sweep, c, job.x, p.x, p.w), pixels, columns),
+                weights_of(job, sweep, outer="gtcm", padded=c, target=p.w),
             )
             for sweep in of_sweeps
         )
@@ -155,57 +89,6 @@ def _directs(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
 _MOST_MULTIPLIER = 8
 
 
-def _bytes(job: Job) -> int:
-    """Bytes from the first to the last element of the operand that spans most, as it lies or channels last."""
-    p = job.problem
-    i, o = [e or 0 for e in p.i], [e or 0 for e in p.out]
-
-    def span(lie: Lie, c: int, extents: list[int], size: int) -> int:
-        steps = zip((p.n or 0, c, *extents), (lie.n, lie.c, *lie.spatial), strict=True)
-        return size * (1 + sum((e - 1) * abs(s) for e, s in steps if e))
-
-    whole = 8 * (p.n or 0) * math.prod(i) * (p.c + 16 * p.groups)
-    weights = 16 * p.m * (p.c // max(1, p.groups) + 16) * math.prod(p.k)
-    return max(
-        span(job.x, p.c, i, p.x_dtype.itemsize), span(job.y, p.m, o, p.y_dtype.itemsize), weights, whole // 8,
-        span(job.residual, p.m, o, p.y_dtype.itemsize) if job.residual else 0,
-    )  # fmt: skip
-
-
-def _geometry(job: Job, sweep: Sweep, c: int, x: Lie, x_type: str, w_type: str) -> Geometry:
-    p = job.problem
-    return Geometry(
-        n=p.n or 0, groups=p.groups, c=c, m=p.m // p.groups, axes=sweep, x=x, y=job.y, residual=job.residual,
-        x_type=x_type, w_type=w_type, y_type=p.y, bias=p.bias, activation=p.activation,
-        saturate=p.overflow == "saturate",
-    )  # fmt: skip
-
-
-# -- weights -----------------------------------------------------------------------------------------
-
-
-def _weights(job: Job, sweep: Sweep, *, outer: str, padded: int, target: str, halves: bool = False) -> move.Arrange:
-    """Weights of a sweep: axes in the order that letters name, of g group, m output, c input channel, t taps."""
-    p = job.problem
-    c, m = p.c // p.groups, p.m // p.groups
-    first_step, second_step, *steps = job.w
-    if p.op == "conv_transpose":  # (c, m / groups, taps)
-        of = {"g": (p.groups, c * first_step), "c": (c, first_step), "m": (m, second_step)}
-    else:
-        of = {"g": (p.groups, m * first_step), "m": (m, first_step), "c": (c, second_step)}
-    axes: list[move.Axis] = []
-    for letter in outer:
-        if letter == "t":
-            axes += [
-                move.Axis(axis.taps, axis.tap_step * step, axis.taps) for axis, step in zip(sweep, steps, strict=True)
-            ]
-            continue
-        extent, step = of[letter]
-        axes.append(move.Axis(padded if letter == "c" else extent, step, extent))
-    first = sum(axis.first_tap * step for axis, step in zip(sweep, steps, strict=True))
-    return move.Arrange(tuple(axes), p.w, target, first, halves)
-
-
 # -- plain and depthwise -----------------------------------------------------------------------------
 
 
@@ -213,7 +96,10 @@ def _plain(job: Job, of_sweeps: tuple[Sweep, ...]) -> Form:
     p = job.problem
     c = p.c // max(1, p.groups)
     steps = tuple(
-        Step(Plain(_geometry(job, sweep, c, job.x, p.x, p.w)), _weights(job, sweep, outer="gtcm", padded=c, target=p.w))
+        Step(
+            Plain(geometry_of(job, sweep, c, job.x, p.x, p.w)),
+            weights_of(job, sweep, outer="gtcm", padded=c, target=p.w),
+        )
         for sweep in of_sweeps
     )
     return Form("plain", f"plain {sum_type(steps[0].kernel.g)}", None, steps, seconds_of(job.device, steps, None))
@@ -234,8 +120,8 @@ def _depthwise(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
                 continue
             steps = tuple(
                 Step(
-                    Depthwise(_geometry(job, sweep, 1, job.x, p.x, p.w), channels, outputs, along),
-                    _weights(job, sweep, outer="tgmc", padded=1, target=p.w),
+                    Depthwise(geometry_of(job, sweep, 1, job.x, p.x, p.w), channels, outputs, along),
+                    weights_of(job, sweep, outer="tgmc", padded=1, target=p.w),
                 )
                 for sweep in of_sweeps
             )
@@ -254,40 +140,23 @@ def _shares(of_sweeps: tuple[Sweep, ...], along: int, outputs: int) -> bool:
 # -- matrix products ---------------------------------------------------------------------------------
 
 
-def arithmetic_of(p: Problem, accuracy: str) -> str:
-    """Row of ``ARITHMETIC`` in which products of a problem are summed."""
-    x, w = p.x_dtype, p.w_dtype
-    if x.is_float:
-        if x.name == "f32":
-            return {"fast": "x3", "strict": "f32", "tf32": "tf32"}[accuracy]
-        return x.name
-    whole = p.overflow == "saturate" or p.activation is not None or p.y_dtype.bits == 64
-    terms = (p.c // p.groups) * math.prod(p.k)
-    largest = terms * 2 ** (x.bits + w.bits - (x.kind == "i") - (w.kind == "i"))
-    if whole and largest >= 2**31:
-        return "i64"
-    if x.bits == 8:
-        return f"{'s' if x.kind == 'i' else 'u'}8{'s' if w.kind == 'i' else 'u'}8"
-    return "i32"
-
-
 def _gemms(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
     p, name = job.problem, arithmetic_of(job.problem, job.accuracy)
     row = ARITHMETIC[name]
     c = p.c // p.groups
     piece = 16 // row.bytes
     padded = -(-c // piece) * piece
-    x, moved = _input(job, c, padded, row.staged)
+    x, moved = input_of(job, c, padded, row.staged)
     one = replace(job, problem=replace(p, n=1))
     w_type = p.w if row.bytes == 1 else row.staged
-    geometries = [_geometry(job, sweep, padded, x, row.staged, w_type) for sweep in of_sweeps]
-    of_one = [_geometry(one, sweep, padded, x, row.staged, w_type) for sweep in of_sweeps]
+    geometries = [geometry_of(job, sweep, padded, x, row.staged, w_type) for sweep in of_sweeps]
+    of_one = [geometry_of(one, sweep, padded, x, row.staged, w_type) for sweep in of_sweeps]
     for tile in _tiles(job.device, name, *max(zip(of_one, geometries, strict=True), key=lambda g: g[0].pixels)):
         steps = []
         for sweep, g in zip(of_sweeps, geometries, strict=True):
             kernel = Gemm(g, _fitting(tile, g, row.bytes))
             halves = kernel.unit.parts > 1
-            weights = _weights(job, sweep, outer="gmtc", padded=padded, target=w_type, halves=halves)
+            weights = weights_of(job, sweep, outer="gmtc", padded=padded, target=w_type, halves=halves)
             steps.append(Step(kernel, weights))
         if any(step.kernel.shared > job.device.shared_block for step in steps):
             continue
@@ -315,8 +184,8 @@ def _patches(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
     is_plain = all(axis.stride == 1 and axis.dilation > 0 for sweep in of_sweeps for axis in sweep[-2:])
     if not is_plain or p.c * row.bytes % 128 or min(sweep[-2].out for sweep in of_sweeps) < 4:
         return
-    x, moved = _input(job, p.c, p.c, row.staged)
-    geometries = [_geometry(job, sweep, p.c, x, row.staged, row.staged) for sweep in of_sweeps]
+    x, moved = input_of(job, p.c, p.c, row.staged)
+    geometries = [geometry_of(job, sweep, p.c, x, row.staged, row.staged) for sweep in of_sweeps]
     for height, width, columns, groups in _PATCHES:
         if p.m % columns and not p.m < columns < 2 * max(8, p.m):
             continue
@@ -331,7 +200,7 @@ def _patches(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
         is_batch, each = (p.n or 0) > 1, squares * columns / 2
         for parts, split in _shares_of_sums(job.device, blocks, stages, each, is_batch=is_batch, three=row.three):
             tile = replace(plain, parts=parts, split=split)
-            steps = tuple(Step(Patch(g, tile), _patch_weights(job, g, tile)) for g in geometries)
+            steps = tuple(Step(Patch(g, tile), patch_weights(job, g, tile)) for g in geometries)
             bits = f"patch {name} parts{parts}"
             yield Form("patch", bits, moved, steps, seconds_of(job.device, steps, moved))
 
@@ -347,24 +216,6 @@ def _filled(device: Device, tile: PatchTile, geometries: list[Geometry]) -> Patc
     return None
 
 
-def _patch_weights(job: Job, g: Geometry, tile: PatchTile) -> move.Arrange:
-    """Weights in the order in which a block copies them: tiles of columns, channels, taps; rows swizzled."""
-    p, kernel = job.problem, Patch(g, tile)
-    first_step, second_step, *steps = job.w
-    c_step, m_step = (first_step, second_step) if p.op == "conv_transpose" else (second_step, first_step)
-    piece = kernel.channels // 8
-    taps = [move.Axis(axis.taps, axis.tap_step * step, axis.taps) for axis, step in zip(g.axes, steps, strict=True)]
-    axes = (
-        move.Axis(kernel.across, tile.columns * m_step, kernel.across),
-        move.Axis(p.c // kernel.channels, kernel.channels * c_step, p.c // kernel.channels), *taps,
-        move.Axis(tile.columns, m_step, min(p.m, tile.columns)), move.Axis(8, piece * c_step, 8),
-        move.Axis(piece, c_step, piece),
-    )  # fmt: skip
-    first = sum(axis.first_tap * step for axis, step in zip(g.axes, steps, strict=True))
-    staged = kernel.arithmetic.staged
-    return move.Arrange(axes, p.w, staged, first, kernel.parts > 1, swizzled=True)
-
-
 def _fitting(tile: Tile, g: Geometry, size: int) -> Tile:
     """A tile whose blocks all have something to add, for a sweep with fewer taps than another."""
     stages = -(-g.taps * g.c * size // tile.bytes)
@@ -372,25 +223,6 @@ def _fitting(tile: Tile, g: Geometry, size: int) -> Tile:
     while parts > max(1, stages):
         parts //= 2
     return replace(tile, parts=parts, split=min(tile.split, parts))
-
-
-def _input(job: Job, c: int, padded: int, staged: str) -> tuple[Lie, move.Arrange | move.Turn | None]:
-    """How the input lies that kernels read, and what makes it where it is not the caller's."""
-    p, x = job.problem, job.x
-    size = DTYPES[staged].itemsize
-    n, extents = p.n or 0, tuple(e or 0 for e in p.i)
-    if staged == p.x and c == padded and x.c == 1 and x.aligned(size) == 16:
-        return x, None
-    lie = packed(n, padded * p.groups, extents)
-    if x.c == 1 or math.prod(extents) == 1:
-        axes = [move.Axis(n, x.n, n)]
-        axes += [move.Axis(extent, step, extent) for extent, step in zip(extents, x.spatial, strict=True)]
-        axes += [move.Axis(p.groups, c * x.c, p.groups), move.Axis(padded, x.c, c)]
-        return lie, move.Arrange(tuple(axes), p.x, staged)
-    spatial = x.spatial
-    if all(outer == inner * extent for outer, inner, extent in zip(spatial, spatial[1:], extents[1:], strict=False)):
-        extents, spatial = (math.prod(extents),), spatial[-1:]  # planes without gaps
-    return lie, move.Turn(n, p.groups, c, padded, extents, x.n, x.c, spatial, p.x, staged)
 
 
 _SHAPES = {

@@ -1,0 +1,123 @@
+"""How operands are told to kernels: the geometry of a sweep, weights in a kernel's order, the input or a copy of it.
+
+It must not know prices, nor which kernel is taken.
+"""
+
+from __future__ import annotations
+
+import math
+
+from polyconv.algorithms.sweep import Sweep
+from polyconv.dtypes import DTYPES
+from polyconv.gpu.geometry import Geometry, Lie, packed
+from polyconv.gpu.job import Job
+from polyconv.gpu.kernels import move
+from polyconv.gpu.kernels.patch import Patch, PatchTile
+from polyconv.problem.problem import Problem
+
+__all__ = ["MOST_BYTES", "arithmetic_of", "geometry_of", "input_of", "most_bytes", "patch_weights", "weights_of"]
+
+MOST_BYTES = 1 << 31
+"""Arrays of fewer are addressed with 32 bits."""
+
+
+def most_bytes(job: Job) -> int:
+    """Bytes from the first to the last element of the operand that spans most, as it lies or channels last."""
+    p = job.problem
+    i, o = [e or 0 for e in p.i], [e or 0 for e in p.out]
+
+    def span(lie: Lie, c: int, extents: list[int], size: int) -> int:
+        steps = zip((p.n or 0, c, *extents), (lie.n, lie.c, *lie.spatial), strict=True)
+        return size * (1 + sum((e - 1) * abs(s) for e, s in steps if e))
+
+    whole = 8 * (p.n or 0) * math.prod(i) * (p.c + 16 * p.groups)
+    weights = 16 * p.m * (p.c // max(1, p.groups) + 16) * math.prod(p.k)
+    return max(
+        span(job.x, p.c, i, p.x_dtype.itemsize), span(job.y, p.m, o, p.y_dtype.itemsize), weights, whole // 8,
+        span(job.residual, p.m, o, p.y_dtype.itemsize) if job.residual else 0,
+    )  # fmt: skip
+
+
+def geometry_of(job: Job, sweep: Sweep, c: int, x: Lie, x_type: str, w_type: str) -> Geometry:
+    p = job.problem
+    return Geometry(
+        n=p.n or 0, groups=p.groups, c=c, m=p.m // p.groups, axes=sweep, x=x, y=job.y, residual=job.residual,
+        x_type=x_type, w_type=w_type, y_type=p.y, bias=p.bias, activation=p.activation,
+        saturate=p.overflow == "saturate",
+    )  # fmt: skip
+
+
+def weights_of(job: Job, sweep: Sweep, *, outer: str, padded: int, target: str, halves: bool = False) -> move.Arrange:
+    """Weights of a sweep: axes in the order that letters name, of g group, m output, c input channel, t taps."""
+    p = job.problem
+    c, m = p.c // p.groups, p.m // p.groups
+    first_step, second_step, *steps = job.w
+    if p.op == "conv_transpose":  # (c, m / groups, taps)
+        of = {"g": (p.groups, c * first_step), "c": (c, first_step), "m": (m, second_step)}
+    else:
+        of = {"g": (p.groups, m * first_step), "m": (m, first_step), "c": (c, second_step)}
+    axes: list[move.Axis] = []
+    for letter in outer:
+        if letter == "t":
+            axes += [
+                move.Axis(axis.taps, axis.tap_step * step, axis.taps) for axis, step in zip(sweep, steps, strict=True)
+            ]
+            continue
+        extent, step = of[letter]
+        axes.append(move.Axis(padded if letter == "c" else extent, step, extent))
+    first = sum(axis.first_tap * step for axis, step in zip(sweep, steps, strict=True))
+    return move.Arrange(tuple(axes), p.w, target, first, halves)
+
+
+def patch_weights(job: Job, g: Geometry, tile: PatchTile) -> move.Arrange:
+    """Weights in the order in which a block copies them: tiles of columns, channels, taps; rows swizzled."""
+    p, kernel = job.problem, Patch(g, tile)
+    first_step, second_step, *steps = job.w
+    c_step, m_step = (first_step, second_step) if p.op == "conv_transpose" else (second_step, first_step)
+    piece = kernel.channels // 8
+    taps = [move.Axis(axis.taps, axis.tap_step * step, axis.taps) for axis, step in zip(g.axes, steps, strict=True)]
+    axes = (
+        move.Axis(kernel.across, tile.columns * m_step, kernel.across),
+        move.Axis(p.c // kernel.channels, kernel.channels * c_step, p.c // kernel.channels), *taps,
+        move.Axis(tile.columns, m_step, min(p.m, tile.columns)), move.Axis(8, piece * c_step, 8),
+        move.Axis(piece, c_step, piece),
+    )  # fmt: skip
+    first = sum(axis.first_tap * step for axis, step in zip(g.axes, steps, strict=True))
+    staged = kernel.arithmetic.staged
+    return move.Arrange(axes, p.w, staged, first, kernel.parts > 1, swizzled=True)
+
+
+def arithmetic_of(p: Problem, accuracy: str) -> str:
+    """Row of ``ARITHMETIC`` in which products of a problem are summed."""
+    x, w = p.x_dtype, p.w_dtype
+    if x.is_float:
+        if x.name == "f32":
+            return {"fast": "x3", "strict": "f32", "tf32": "tf32"}[accuracy]
+        return x.name
+    whole = p.overflow == "saturate" or p.activation is not None or p.y_dtype.bits == 64
+    terms = (p.c // p.groups) * math.prod(p.k)
+    largest = terms * 2 ** (x.bits + w.bits - (x.kind == "i") - (w.kind == "i"))
+    if whole and largest >= 2**31:
+        return "i64"
+    if x.bits == 8:
+        return f"{'s' if x.kind == 'i' else 'u'}8{'s' if w.kind == 'i' else 'u'}8"
+    return "i32"
+
+
+def input_of(job: Job, c: int, padded: int, staged: str) -> tuple[Lie, move.Arrange | move.Turn | None]:
+    """How the input lies that kernels read, and what makes it where it is not the caller's."""
+    p, x = job.problem, job.x
+    size = DTYPES[staged].itemsize
+    n, extents = p.n or 0, tuple(e or 0 for e in p.i)
+    if staged == p.x and c == padded and x.c == 1 and x.aligned(size) == 16:
+        return x, None
+    lie = packed(n, padded * p.groups, extents)
+    if x.c == 1 or math.prod(extents) == 1:
+        axes = [move.Axis(n, x.n, n)]
+        axes += [move.Axis(extent, step, extent) for extent, step in zip(extents, x.spatial, strict=True)]
+        axes += [move.Axis(p.groups, c * x.c, p.groups), move.Axis(padded, x.c, c)]
+        return lie, move.Arrange(tuple(axes), p.x, staged)
+    spatial = x.spatial
+    if all(outer == inner * extent for outer, inner, extent in zip(spatial, spatial[1:], extents[1:], strict=False)):
+        extents, spatial = (math.prod(extents),), spatial[-1:]  # planes without gaps
+    return lie, move.Turn(n, p.groups, c, padded, extents, x.n, x.c, spatial, p.x, staged)
