@@ -326,7 +326,7 @@ class DeviceLayer:
             keep.append(self._made(bias, guest, stream, is_bias=True))
             fixed["b"] = keep[-1].address
         launches, moved = [], None
-        if form.moved is not None:
+        if form.moved is not None and form.moved.grid[0]:  # an input without elements has no copy
             moved = guest.maker(number, (form.moved.bytes,), DTYPES["u8"], None)
             launches.append(_launch(form.moved, number, {"source": _X, "target": _MOVED}, {}))
         changing = {"x": _X if moved is None else _MOVED, "y": _Y, "r": _R}
