@@ -56,6 +56,10 @@ _BAND = 32
 _LINE = 64
 _LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3): 7.0}
 """Cycles of a load of pixels, by their stride and by taps across the lanes that share it."""
+_WIDENED, _ONE_BY_ONE = {1: 0.15, 2: 0.045}, {1: 0.5, 2: 0.19}
+"""Where elements of so many bytes are widened without masks they come one by one: cycles more of each product for a
+lane at stride 1, and by how much longer a load takes for a lane beyond.  Measured on Zen 5 at AVX2: i8 takes 2 to 7
+times as long as f32, bf16 and i16 1.4 to 3.5 times; at SSE2, with half the lanes, about half as much longer."""
 
 _FAR_ROW = 30.0
 """Most cycles that a row waits for whose taps share no inputs with those of the next, a line of the map further on."""
@@ -310,11 +314,15 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     channel_load = 0.9
     if not pixels and not plan.held and window_share(s, plan) > FAR_SHARE:
         channel_load = 3.5 if p.c * p.x_dtype.itemsize % 4096 else 7.0
+    widened, one_by_one = 0.0, 1.0
+    if pixels and not s.target.has_masks:
+        widened = lane * _WIDENED.get(p.x_dtype.itemsize, 0.0) if last.stride == 1 else 0.0
+        one_by_one += lane * _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0) if last.stride > 1 else 0.0
     entry = 0.0
     for number, taps, _, groups, across, *_ in plan.kinds:
-        load = (_LOAD.get((last.stride, across), 20.0) if pixels else channel_load) * 2.0 / rates.loads
+        load = (_LOAD.get((last.stride, across), 20.0) * one_by_one if pixels else channel_load) * 2.0 / rates.loads
         loads = ((rows - 1) * plan.stride + taps) * load + taps * across / 2
-        products = inside * rows * taps * across / rates.multiply_adds
+        products = inside * rows * taps * across * (1 / rates.multiply_adds + widened)
         waited = rates.latency / 2 * taps * across
         entry += number * groups * (max(products, inside * loads, waited) + 3)
     guarded = sum(kind[0] * kind[3] for kind in plan.kinds)
