@@ -146,7 +146,7 @@ def test_a_change_needs_ranges_apart_and_more_than_the_limit() -> None:
 
 def test_engines_are_chosen_by_name_or_guest_and_ours_are_always_there() -> None:
     assert {ENGINES[name].guest for name in ENGINES} == set(GUESTS)
-    assert set(chosen(["onnxruntime"])) == {"polyconv", "polyconv-nhwc", "onnxruntime"}
+    assert set(chosen(["onnxruntime"])) == {"polyconv", "polyconv-nhwc", "onnxruntime", "onnxruntime-nhwc"}
     assert {name for name in chosen(["torch"]) if ENGINES[name].guest == "torch"} == {
         "torch", "torch-nhwc", "torch-packed", "torch-packed-nhwc",
     }  # fmt: skip

@@ -66,6 +66,9 @@ def test_every_engine_that_is_here_is_measured_and_right(document: record.Docume
             if not _here(name):
                 assert measure.why == "not installed"
                 continue
+            if name == "onnxruntime-nhwc":
+                assert "QLinearConv" in measure.why
+                continue
             assert measure.why == "" and measure.counts, (row.label, measure)
             assert measure.error is not None and measure.error < 1e-6, (row.label, measure)
             assert measure.seconds is not None and measure.seconds > 0.0
@@ -73,6 +76,19 @@ def test_every_engine_that_is_here_is_measured_and_right(document: record.Docume
             assert len(measure.rounds) == len(row.rounds)
             assert "f32" in measure.precision and measure.kernel
     assert document.peaks.flops > 0.0 and document.peaks.bandwidth > 0.0
+
+
+@pytest.mark.skipif(not all(map(_here, ("onnxruntime", "openvino"))), reason="compares with two other engines")
+@pytest.mark.parametrize("types", ["u8*i8", "i8"])
+def test_quantised_layers_have_peers_in_both_layouts(types: str) -> None:
+    """Exact where the operator is QLinearConv; the nodes round it may round otherwise, by a quantum."""
+    line = f"conv {types} NCHW n1 c16 i9x11 m24 k3x3 p1 g2 b1 zx={0 if types == 'i8' else 't'} zw=0 zy=t sx=t sw=c sy=t"
+    (row,) = run([of_line(line)], Options(seconds=0.02, rounds=1), machine={"cpu": {"name": "this"}}).rows
+    for name in ("polyconv", "polyconv-nhwc", "onnxruntime", "onnxruntime-nhwc", "openvino", "openvino-nhwc"):
+        measure = row.measures[name]
+        assert measure.why == "" and measure.counts and measure.error is not None, (name, measure)
+        assert measure.error < (0.01 if name.startswith("openvino") else 1e-12), (name, measure)
+    assert "no operator" in row.measures["torch"].why
 
 
 def test_work_and_bytes_are_those_of_the_problem(document: record.Document) -> None:

@@ -86,7 +86,11 @@ ENGINES: dict[str, Engine] = {
     ),
     "torch-packed-nhwc": Engine("torch", "NHWC", "the same on channels_last tensors"),
     "onnxruntime": Engine("onnxruntime", "NCHW", "a model of one node, arrays bound with io_binding"),
-    "openvino": Engine("openvino", "NCHW", "a model of one node, f32 hint, tensors set before"),
+    "onnxruntime-nhwc": Engine("onnxruntime", "NHWC", "com.microsoft.QLinearConv with channels_last, the only such"),
+    "openvino": Engine(
+        "openvino", "NCHW",
+        "a model of one node, f32 hint, tensors set before; of QLinearConv the nodes that quantise round a Conv",
+    ),
     "openvino-nhwc": Engine("openvino", "NHWC", "the same between two transposes, which its compiler takes away"),
 }  # fmt: skip
 """All engines; those of one guest share a process and never run at the same time."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from polyconv.benchmark.engines.ready import Lacking, Ready, Task
+from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last
 from polyconv.conformance.deviations import refusal
 from polyconv.conformance.guests.onnxruntime import activation, convolution
 from polyconv.conformance.operands import Operands
@@ -40,19 +41,22 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
     reason = refusal("onnxruntime", p, made)
     if reason is not None:
         raise Lacking(reason)
+    last = engine == "onnxruntime-nhwc"
+    if last and (p.quantisation is None or not p.quantisation.rescales):
+        raise Lacking("of its operators for all types only QLinearConv takes channels last")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = task.threads, 1
     options.log_severity_level = 4
     if task.threads > 1 and task.cpus:
         places = ";".join(str(cpu + 1) for cpu in task.cpus[1:])  # it counts from 1
         options.add_session_config_entry("session.intra_op_thread_affinities", places)
-    model, arrays = _model(p, made)
+    model, arrays = _model(p, made, last=last)
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
     for name, array in arrays.items():
         binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
     output = session.get_outputs()[0]
-    shape = tuple(int(e or 0) for e in p.y_shape)
+    shape = tuple(int(e or 0) for e in (replace(p, layout="NHWC") if last else p).y_shape)
     result = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, p.y_dtype.numpy))
     binding.bind_ortvalue_output(output.name, result)
 
@@ -60,28 +64,34 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
         return session.run_with_iobinding(binding)
 
     def values() -> NDArray[Any]:
-        return np.asarray(result.numpy())
+        return np.moveaxis(result.numpy(), -1, 1) if last else np.asarray(result.numpy())
 
     return Ready(run, values, lambda: {"precision": p.x, "kernel": "MLAS", "remark": ""})
 
 
-def _model(p: Problem, made: Operands) -> tuple[bytes, dict[str, NDArray[Any]]]:
-    """A serialised model, and the arrays that it is fed."""
+def _model(p: Problem, made: Operands, *, last: bool) -> tuple[bytes, dict[str, NDArray[Any]]]:
+    """A serialised model, and the arrays that it is fed; a quantised one may take channels last."""
     constants, nodes = convolution(p, made)
+    if last:
+        constants["X"] = channels_last(constants["X"])
+        nodes[0].domain = "com.microsoft"
+        nodes[0].attribute.append(helper.make_attribute("channels_last", 1))
     fed: dict[str, NDArray[Any]] = {n: constants.pop(n) for n in ("X", "offset", "mask") if n in constants}
-    last = nodes[-1].output[0]
+    found = nodes[-1].output[0]
     if made.residual is not None:
         fed["Z"] = np.ascontiguousarray(made.residual)
-        nodes.append(helper.make_node("Add", [last, "Z"], ["sum"]))
-        last = "sum"
+        nodes.append(helper.make_node("Add", [found, "Z"], ["sum"]))
+        found = "sum"
     if p.activation is not None:
-        nodes += activation(p, last, constants)
-        last = nodes[-1].output[0]
+        nodes += activation(p, found, constants)
+        found = nodes[-1].output[0]
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in fed.items()
     ]
-    output = helper.make_tensor_value_info(last, TensorProto.UNDEFINED, None)
+    kind = helper.np_dtype_to_tensor_dtype(p.y_dtype.numpy) if last else TensorProto.UNDEFINED
+    output = helper.make_tensor_value_info(found, kind, None)
     inside = [numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in constants.items()]
     graph = helper.make_graph(nodes, "problem", inputs, [output], inside)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return onnx.shape_inference.infer_shapes(model).SerializeToString(), fed

@@ -15,6 +15,7 @@ import openvino
 from numpy.typing import NDArray
 from openvino import opset8, opset13
 
+from polyconv.benchmark.engines.qdq import quantised_model
 from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last
 from polyconv.conformance.deviations import refusal
 from polyconv.conformance.guests.openvino import activation, convolution
@@ -37,6 +38,8 @@ def start(task: Task) -> None:
 
 def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
     """A compiled model with its tensors set."""
+    if p.quantisation is not None and p.quantisation.rescales:
+        return _quantised(p, made, task, last=engine == "openvino-nhwc")
     reason = refusal("openvino", p, made)
     if reason is not None:
         raise Lacking(reason)
@@ -66,7 +69,7 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
         node = activation(p, node)
     if last:
         node = opset8.transpose(node, opset8.constant(np.array(outer)))
-    compiled = _CORE.compile_model(openvino.Model([opset8.result(node)], parameters), "CPU", _properties(p, task))
+    compiled = _CORE.compile_model(openvino.Model([opset8.result(node)], parameters), "CPU", _properties(p.x, task))
     if p.x == "f16" and "bf16" in _facts(compiled)["precision"]:  # whatever the hint, where the CPU has only that
         raise Lacking("computes f16 in bf16")
     request = compiled.create_infer_request()
@@ -86,9 +89,28 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
     return Ready(request.infer, result, lambda: _facts(compiled))
 
 
-def _properties(p: Problem, task: Task) -> dict[str, Any]:
+def _quantised(p: Problem, made: Operands, task: Task, *, last: bool) -> Ready:
+    """A compiled model of QDQ form, as quantised networks come to OpenVINO; ``precision`` says what it made of it."""
+    try:
+        model = quantised_model(p, made, last=last)
+    except ImportError:
+        raise Lacking("its quantised models are written by the package onnx, which is not installed") from None
+    compiled = _CORE.compile_model(_CORE.read_model(model), "CPU", _properties("f32", task))
+    request, x = compiled.create_infer_request(), channels_last(made.x) if last else made.x
+    tensor = openvino.Tensor(getattr(openvino.Type, p.x), list(x.shape))
+    tensor.data[...] = x
+    request.set_input_tensor(tensor)
+
+    def result() -> NDArray[Any]:
+        values = np.array(request.get_output_tensor(0).data)
+        return np.moveaxis(values, -1, 1) if last else values
+
+    return Ready(request.infer, result, lambda: _facts(compiled))
+
+
+def _properties(hint: str, task: Task) -> dict[str, Any]:
     return {
-        "INFERENCE_PRECISION_HINT": p.x, "INFERENCE_NUM_THREADS": task.threads, "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": task.threads, "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY", "ENABLE_CPU_PINNING": True,
     }  # fmt: skip
 

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem, effective_kernel
 
-__all__ = ["activation", "convolution", "run_model", "run_problem", "version"]
+__all__ = ["activation", "convolution", "quantities", "run_model", "run_problem", "version"]
 
 Array = NDArray[Any]
 
@@ -105,7 +105,7 @@ def convolution(p: Problem, made: Operands) -> tuple[dict[str, Array], list[Any]
         if made.mask is not None:
             feeds["mask"] = made.mask
     if p.quantisation is not None:
-        feeds |= {name: np.asarray(a) for name, a in made.quantities.items()}
+        feeds |= quantities(p, made)
         if p.quantisation.rescales:
             operator = "QLinearConv"
             inputs = ["X", "sx", "zx", "W", "sw", "zw", "sy", "zy", "B" if p.bias else ""]
@@ -118,6 +118,17 @@ def convolution(p: Problem, made: Operands) -> tuple[dict[str, Array], list[Any]
         inputs.pop()
     node = helper.make_node(operator, inputs, ["conv"], pads=[*begins, *ends], **attributes)
     return feeds, [node]
+
+
+def quantities(p: Problem, made: Operands) -> dict[str, Array]:
+    """Zero points and scales by name, those that the problem states among them."""
+    kinds = {"zx": p.x_dtype, "zw": p.w_dtype, "zy": p.y_dtype}
+    stated = {name: getattr(p.quantisation, name) for name in ("zx", "zw", "zy", "sx", "sw", "sy")}
+    found = {
+        name: np.asarray(value, kinds[name].numpy if name in kinds else np.float32)
+        for name, value in stated.items() if value is not None and not isinstance(value, str)
+    }  # fmt: skip
+    return found | {name: np.asarray(a) for name, a in made.quantities.items()}
 
 
 def activation(p: Problem, source: str, feeds: dict[str, Array]) -> list[Any]:
