@@ -262,21 +262,26 @@ def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -
     ))  # fmt: skip
     rows = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if plan.merged else last.taps)
     main, rest = rows * plan.vectors * of_vector, rows * plan.last_vectors * of_vector
+    sets, channels, outputs = p.groups, group_in, group_out
+    if plan.at_once:
+        sets, channels, outputs = 1, p.c, p.m
     in_registers = finished_in_registers(r, last)
     spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
     tiles = _tiles(r, last, plan, spec, (group_out - 1) % lane + 1 < lane and in_registers)
-    common, items = boxed_words(r, sweep, plan.box, plan.held, plan.splits, panel=plan.header)
+    of_sets = replace(r, situation=replace(r.situation, problem=replace(p, groups=sets)))
+    common, items = boxed_words(of_sets, sweep, plan.box, plan.held, plan.splits, panel=plan.header)
     move = _move_in(r, replace(last, stride=plan.step), plan, group_in, together=together)
     values = DotWords(
         common=panel_common(r, common, plan),
-        panel=panel_words(r, plan, group_in, padding, move, in_place=in_place),
+        panel=panel_words(r, plan, channels, padding, move, in_place=in_place),
         row_step=last.stride * r.x.spatial[-1] if in_place else plan.pixel_bytes * (last.stride // plan.step),
-        word_step=plan.plane_bytes if plan.planes else arith.bytes, source_block=0,
+        word_step=plan.plane_bytes if plan.planes else arith.bytes,
+        source_block=words * arith.bytes if plan.at_once else 0,
         rows=row_lists(sweep[:-1], _entries(r, sweep, plan, words, in_place=in_place), 3, whole=padding > 0),
         weights=packed, w_group=main * (plan.blocks - 1), w_block=main,
-        w_last=main * (plan.blocks - 1) * p.groups, w_last_group=rest,
-        outputs=group_out, blocks=plan.blocks, split_blocks=-(-plan.blocks // plan.splits),
-        block_outputs=plan.vectors * lane, last_outputs=group_out - (plan.blocks - 1) * plan.vectors * lane,
+        w_last=main * (plan.blocks - 1) * sets, w_last_group=rest,
+        outputs=outputs, blocks=plan.blocks, split_blocks=-(-plan.blocks // plan.splits),
+        block_outputs=plan.vectors * lane, last_outputs=outputs - (plan.blocks - 1) * plan.vectors * lane,
         last_lanes=(group_out - 1) % lane + 1, tiles=tiles, table_words=counted_words(DotTile, tiles),
         results=result_words(r, sweep, plan, lane, in_registers=in_registers),
     )  # fmt: skip

@@ -56,7 +56,11 @@ def _values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Dtype, kind
         lo, hi = dtype.limits
         if kind == "small":
             lo, hi = max(lo, -8), min(hi, 8)
-        return rng.integers(lo, hi, shape, dtype=dtype.numpy, endpoint=True)
+        values = rng.integers(lo, hi, shape, dtype=dtype.numpy, endpoint=True)
+        if kind != "spread":
+            return values
+        bits, (low, high) = values & 3, (dtype.numpy.type(v) for v in (lo, hi))  # its own bits: nothing more is drawn
+        return np.where(bits == 0, low, np.where(bits == 1, high, values))
     if kind == "small":
         return rng.integers(-4, 5, shape).astype(dtype.numpy)
     values = rng.standard_normal(shape)
@@ -87,7 +91,10 @@ def _quantities(rng: np.random.Generator, p: Problem) -> dict[str, Array]:
         shape = (p.m,) if given == "c" else ()
         if name.startswith("z"):
             dtype = {"zx": p.x_dtype, "zw": p.w_dtype, "zy": p.y_dtype}[name]
-            return rng.integers(*dtype.limits, shape, dtype=dtype.numpy, endpoint=True)
+            values = rng.integers(*dtype.limits, shape, dtype=dtype.numpy, endpoint=True)
+            if name == "zw" and values.size and values.flat[0] & 1:  # as in most models: weights less it are all of i8
+                return np.full_like(values, 0 if dtype.kind == "i" else (dtype.limits[1] + 1) // 2)
+            return values
         # sx * sw / sy of about 2^-13..2^-5 brings sums of 8-bit products back into 8 bits
         exponent = {"sx": -4.0, "sw": -5.0, "sy": 0.0}[name] + rng.uniform(-2.0, 2.0, shape)
         return _scalar(2.0**exponent, np.float32)
@@ -106,8 +113,8 @@ def operands(p: Problem, rng: np.random.Generator, kind: str | None = None) -> O
     rng : numpy.random.Generator
         Source of the values.
     kind : str, optional
-        ``small`` whole numbers (sums are exact in f32), ``normal``, ``spread`` over four orders of
-        magnitude (integers: the full range), or ``nonfinite`` (a few NaN and infinities in x or w).
+        ``small`` whole numbers (sums are exact in f32), ``normal``, ``spread`` over four orders of magnitude
+        (integers: the full range, half of them at its ends), or ``nonfinite`` (a few NaN and infinities in x or w).
         Drawn when left out.
     """
     kind = kind or str(rng.choice(["small", "normal", "spread", "nonfinite"], p=[0.3, 0.48, 0.14, 0.08]))

@@ -266,6 +266,27 @@ FAULTS: dict[str, Fault] = {
             "chunk weights", "the next chunk of input channels goes on one tap too late in the weights",
             _ALGORITHMS + "pixels", "rows * chunk_entries * size", "rows * (chunk_entries + 1) * size", "generic",
         ),
+        # -- small integers
+        Fault(
+            "bytes in place", "windows that end one pixel beyond the input are read as they lie",
+            _ALGORITHMS + "dots", "(axis.taps - 1) * axis.dilation < axis.inp",
+            "(axis.taps - 1) * axis.dilation <= axis.inp", "dots",
+        ),
+        Fault(
+            "last bytes", "the last channels of a pixel are stored one too many",
+            _KERNELS + "dots_grouped", "k.mask(g.last, result.type.lanes)", "k.mask(g.last + 1, result.type.lanes)",
+            "dots_grouped",
+        ),
+        Fault(
+            "woven taps", "weights of lines and columns are taken for each other",
+            _ALGORITHMS + "dots_depthwise", "w.reshape(count, lines, taps)",
+            "w.reshape(count, taps, lines).swapaxes(1, 2)", "dots_depthwise", seen_in_check_mode=False,
+        ),
+        Fault(
+            "cut tile", "tiles that are cut short at the end of a box are left out",
+            _ALGORITHMS + "winograd_dots", "return (outputs + (TILE - 1)) // TILE", "return outputs // TILE",
+            "winograd_dots",
+        ),
         Fault(
             "tap offset", "a deformed sample takes its horizontal offset from the next tap",
             _ALGORITHMS + "deformable", "read(offsets, at + p.o_c)", "read(offsets, at + 2 * p.o_c)", "deformable",
