@@ -268,9 +268,9 @@ FAULTS: dict[str, Fault] = {
         ),
         # -- small integers
         Fault(
-            "bytes in place", "windows that end one pixel beyond the input are read as they lie",
-            _ALGORITHMS + "dots", "(axis.taps - 1) * axis.dilation < axis.inp",
-            "(axis.taps - 1) * axis.dilation <= axis.inp", "dots",
+            "padded bytes", "of the pixels beyond the end of a line the last is not filled",
+            _ALGORITHMS + "dots", "(count - end) * lines.pixel_bytes, padding",
+            "(count - end - 1) * lines.pixel_bytes, padding", "dots",
         ),
         Fault(
             "last bytes", "the last channels of a pixel are stored one too many",
