@@ -207,7 +207,8 @@ def test_the_kernel_for_everything(gpu: Libcuda, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("line", [
-    "conv_transpose u8*i8>i32 NHWC n2 c12 i0x33 m12 k3x3 g6 y3x38 r1 act=Clip(3,60)", "conv f32 NCHW n0 c5 i6x6 m7 k3x3",
+    "conv_transpose u8*i8>i32 NHWC n2 c12 i0x33 m12 k3x3 g6 y3x38 r1 act=Clip(3,60)",
+    "conv f32 NCHW n0 c5 i6x6 m7 k3x3",
     "conv_transpose f32 NCHW n1 c5 i0 m7 k3 y4 b1", "conv f32 NCHW n1 c5 i0x4 m7 k3x3 p3 b1",
     "conv f16 NCHW n2 c0 i4x4 m3 k1x1 b1", "conv f32 NHWC n1 c6 i0x4 m6 k3x3 g6 p3 b1",
 ])  # fmt: skip
