@@ -734,7 +734,15 @@ def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = N
     s = Situation(plain.fused(), target_in_force(), setting("workspace_limit", workspace_limit),
                   setting("threads", threads), setting("accuracy", accuracy) == "strict", once=once,
                   narrow=narrow, light=light)  # fmt: skip
-    return replace(describe(s, _decided(s, setting("rigor", rigor))), problem=problem)
+    found = describe(s, _decided(s, setting("rigor", rigor)))
+    notes = (*found.notes, _WITHOUT_WEIGHTS) if plain.w_dtype.bits == 8 else found.notes
+    return replace(found, problem=problem, notes=notes)
+
+
+_WITHOUT_WEIGHTS = (
+    "planned without weights: those that less their zero points are no numbers of i8, or may sum to 2^25 with inputs, "
+    "are computed in another way; a layer's plan knows"
+)
 
 
 def _decided(s: Situation, rigor: str, known: wisdom.Known | None = None) -> Decision | None:

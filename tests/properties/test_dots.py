@@ -206,7 +206,8 @@ def test_weights_decide_between_bytes_and_pairs() -> None:
         plan = layer.plan(x.shape)
         assert plan.arithmetic == f"dots {arithmetic}"
         np.testing.assert_array_equal(layer(x), np.full((1, 16, 18, 18), 255 * 72 * int(w[0, 0, 0, 0])))
-    assert polyconv.plan("conv u8>i32 NCHW n1 c8 i20x20 m16 k3x3").arithmetic == "dots i16"
+    unknown = polyconv.plan("conv u8>i32 NCHW n1 c8 i20x20 m16 k3x3")
+    assert unknown.arithmetic == "dots i16" and "planned without weights" in " ".join(unknown.notes)
     assert polyconv.plan("conv u8>i32 NCHW n1 c8 i20x20 m16 k3x3 zw=128").arithmetic == "dots u8s8"
 
 
