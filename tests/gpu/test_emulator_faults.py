@@ -246,6 +246,15 @@ def test_mistakes_with_a_warp_group(change: dict[str, Any], fault: type[Fault], 
         group_product("f16", 8, 128, **change)
 
 
+def test_registers_changed_between_products_need_a_second_fence() -> None:
+    again = """wgmma.wait_group.sync.aligned 0; mov.b32 %r100, 0; FENCE setp.eq.u32 %p3, 1, 1;
+        wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r100, %r101, %r102, %r103}, %rd30, %rd31, %p3, 1, 1, 0, 0;
+        wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"""
+    group_product("f16", 8, 128, wait=again.replace("FENCE", "wgmma.fence.sync.aligned;"))
+    with pytest.raises(AsyncFault, match=r"%r100 was written and there was no wgmma.fence"):
+        group_product("f16", 8, 128, wait=again.replace("FENCE", ""))
+
+
 @pytest.mark.parametrize("span", [128, 64])
 def test_a_wrong_swizzle_gives_wrong_numbers(span: int) -> None:
     got, want = group_product("f16", 8, span, turn=16)
