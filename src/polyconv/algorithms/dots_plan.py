@@ -149,20 +149,20 @@ def cost(s: Situation) -> dict[str, float]:
         sets, panel_in = (1, p.c) if plan.at_once else (p.groups, group_in)
         products += sets * rows * _row_cycles(s, arith, plan.vectors, plan.last_vectors, plan.blocks, width, steps)
         held = math.prod(max(1, h.count) for h in plan.held)
-        moves += sets * box_count * (400 + held * (4 + panel_in * channel_bytes(arith) / (8 if plan.planes else 24)))
+        moves += sets * box_count * (400 + held * (1 + panel_in * channel_bytes(arith) / (40 if plan.planes else 120)))
         moves += far_cycles(p, sets * box_count * held * panel_in * p.x_dtype.itemsize)
-        across = 2.0 if p.layout == "NHWC" else 6.0 if p.y_dtype.bits == 8 and not p.residual else 10.0
+        across = 0.4 if p.layout == "NHWC" else 1.2 if p.y_dtype.bits == 8 and not p.residual else 2.0
         moves += p.groups * rows * width * -(-group_out // lane) * across
     return {"products": products * (p.n or 0), "moves": moves * (p.n or 0)}
 
 
 def _row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks: int, width: int, steps: float
                 ) -> float:  # fmt: skip
-    """Cycles of the tiles of a row of outputs in all blocks; without VNNI a product takes an addition besides."""
-    slow, rates, total = 1.0 if s.target.vnni else 1.5, s.rates(arith), 0.0
+    """Cycles of the tiles of a row of outputs in all blocks; additions beside products of pairs use other ports."""
+    rates, total = s.rates(arith), 0.0
     for some, count in ((vectors, blocks - 1), (last, 1)):
         for rows, alike in near_equal_sizes(width, run_tiles(s.target)[some]):
-            total += count * alike * (slow * tile_cycles(rates, rows, some) * steps + 20 + 2.0 * rows * some)
+            total += count * alike * (tile_cycles(rates, rows, some) * steps + 20 + 2.0 * rows * some)
     return total
 
 
