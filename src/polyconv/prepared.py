@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from polyconv.algorithms.form import Form, Refusal
 from polyconv.algorithms.program import Late, Program, Request, Situation, Step
 from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.table import ALGORITHMS
@@ -47,7 +48,7 @@ from polyconv.operands import (
 )
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
-from polyconv.planning.planner import Choice, Decision, choose, describe, reasons, take, threads_for, waking
+from polyconv.planning.planner import Choice, Decision, choose, describe, form_of, reasons, take, threads_for, waking
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
 from polyconv.runtime import threads as pool
@@ -385,15 +386,15 @@ class Layer:
         choice, s, lying = self._choice(s, x, y, residual)
         algorithm = choice.algorithm
         if "plan" in self._verbose:
-            _log.info("plan %s by %s", problem, algorithm.name)
+            _log.info("plan %s by %s", problem, algorithm)
         if "dispatch" in self._verbose:
             for name, reason in reasons(choice, 1, s.profile.clock):
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
         seconds = choice.running(problem.n or 0) / s.profile.clock
-        s = replace(s, threads=threads_for(s, seconds, algorithm.workspace(s)))
-        packing = f"{sized('w', self._w.shape, self._w.dtype)} and a packed form for {algorithm.name}"
+        s = replace(s, threads=threads_for(s, seconds, form_of(algorithm, s).workspace))
+        packing = f"{sized('w', self._w.shape, self._w.dtype)} and a packed form for {algorithm}"
         with allocating(packing, "compute some of the output channels at a time"):
-            program = self.program(s, algorithm.name, lying, offset, mask)
+            program = self.program(form_of(algorithm, s), lying, offset, mask)
         table = words(
             [v for step in program.steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)]
         )
@@ -405,7 +406,7 @@ class Layer:
         if self._own and not self._check and offset is None and x.size and items < pool.MOST_ITEMS:
             entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,
                                seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
-        call = _Call(key, algorithm.name, threads, program, table, environment, wake, self._check, entry, y.shape,
+        call = _Call(key, algorithm, threads, program, table, environment, wake, self._check, entry, y.shape,
                      y.dtype)  # fmt: skip
         _make_ready(call)
         most = max(_MOST_PACKED, 8 * self._w.nbytes)
@@ -427,7 +428,7 @@ class Layer:
         whole, s = replace(s, problem=p.fused()), replace(s, problem=planned)
         find = choose if "dispatch" in self._verbose else take  # what is not taken costs time to price
         choice = find(whole, self._chosen(whole))
-        if s != whole and choice.algorithm.refusal(s) is not None:
+        if s != whole and isinstance(ALGORITHMS[choice.algorithm].fitting(s), Refusal):
             choice = find(s, self._chosen(s))
         return choice, replace(s, once=False), lying
 
@@ -441,7 +442,7 @@ class Layer:
         if problem.residual != (residual is not None):
             problem = replace(problem, residual=residual is not None)
         choice, s, lying = self._choice(self.situation(problem), x, y, residual)
-        return self.program(s, choice.algorithm.name, lying, offset, mask, run)
+        return self.program(form_of(choice.algorithm, s), lying, offset, mask, run)
 
     def _formed(self) -> int:
         forms = list(self._forms.values())
@@ -449,12 +450,10 @@ class Layer:
         converted = (source.nbytes for source in sources if not np.may_share_memory(source, self._w))
         return sum((*(form.nbytes for form in forms), *converted))
 
-    def program(self, s: Situation, algorithm: str, lying: Lying, offset: Array | None, mask: Array | None,
+    def program(self, form: Form, lying: Lying, offset: Array | None, mask: Array | None,
                 run: Callable[[Step, int, int], object] | None = None) -> Program:  # fmt: skip
-        """The program of an algorithm for arrays that lie so; ``run`` packs weights, if not this process."""
-        p = s.problem
-        row = ALGORITHMS[algorithm]
-        arithmetic = row.arithmetic(s)
+        """The program of a form for arrays that lie so; ``run`` packs weights, if not this process."""
+        s, p, arithmetic = form.s, form.s.problem, form.arithmetic
         kind = _NUMPY[ARITHMETIC[arithmetic].accumulator]
         x, y, residual = lying
         forms: list[Any] = []
@@ -472,7 +471,7 @@ class Layer:
             offset=None if offset is None else strides(offset, replace(p, layout="NCHW")),
             mask=None if mask is None else strides(mask, replace(p, layout="NCHW")),
         )  # fmt: skip
-        program = row.build(request)
+        program = form.build(request)
         return replace(program, keep=(*program.keep, *forms))
 
     def _run_now(self, step: Step, scratch: int, threads: int) -> None:

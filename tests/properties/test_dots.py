@@ -17,6 +17,7 @@ from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.operands import Operands, operands
+from polyconv.planning.planner import form_of
 from polyconv.problem.oracle import oracle
 from polyconv.problem.problem import Problem
 from polyconv.target import host_target, target
@@ -193,7 +194,7 @@ def test_dot_products_of_256_bits_without_avx512(monkeypatch: pytest.MonkeyPatch
         made = _extreme(p, 2)
         made.quantities["zw"][...] = 0
         _check(str(p), made)
-    assert ALGORITHMS["dots"].arithmetic(Situation(p, narrow)) == "u8s8"
+    assert form_of("dots", Situation(p, narrow)).arithmetic == "u8s8"
 
 
 def test_weights_decide_between_bytes_and_pairs() -> None:
@@ -215,4 +216,4 @@ def test_no_workspace_beyond_what_is_free() -> None:
     p = Problem.parse("conv u8*i8>i32 NHWC n1 c64 i200x200 m64 k3x3 p1")
     one = Situation(p, target(None), limit=0)
     assert ALGORITHMS["dots"].refusal(one) is None
-    assert ALGORITHMS["dots"].workspace(one) <= 64 << 10
+    assert form_of("dots", one).workspace <= 64 << 10

@@ -17,6 +17,7 @@ from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
 from polyconv.kernels.fft import RADICES
+from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target
 
@@ -157,7 +158,7 @@ def test_rms_errors_are_near_those_of_a_direct_sum_and_bounds_hold(line: str) ->
     exact = expected(p, made).exact
     got = result(p, made, "fft")
     assert _error(got, exact) <= 2 * _error(result(p, made, "direct"), exact)
-    kind, factor = ALGORITHMS["fft"].bound(Situation(p, target(None)))
+    kind, factor = form_of("fft", Situation(p, target(None))).bound
     heaviest = np.abs(made.w).reshape(p.m, -1).sum(axis=1).reshape(1, -1, *(1,) * p.rank)
     assert kind == "window"
     assert (np.abs(got - exact) <= factor * np.abs(made.x).max() * heaviest).all()
@@ -165,10 +166,10 @@ def test_rms_errors_are_near_those_of_a_direct_sum_and_bounds_hold(line: str) ->
 
 def test_a_small_workspace_takes_smaller_tiles() -> None:
     line = "conv f32 NCHW n1 c1 i300x300 m1 k9x9"
-    whole = fft_plan.workspace(Situation(Problem.parse(line), target(None)))
+    whole = form_of("fft", Situation(Problem.parse(line), target(None))).workspace
     for limit in (whole // 2, 100 << 10, 0):
         assert _judged(line, workspace_limit=limit)
-        assert fft_plan.workspace(Situation(Problem.parse(line), target(None), limit)) <= limit + FREE_BYTES
+        assert form_of("fft", Situation(Problem.parse(line), target(None), limit)).workspace <= limit + FREE_BYTES
     assert not _judged("conv f32 NCHW n1 c1 i5000 m1 k2000", workspace_limit=0)
 
 

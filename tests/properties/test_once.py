@@ -28,7 +28,7 @@ def test_preparing_counts_once_a_call_and_the_batch_decides_nothing(n: int) -> N
     s = Situation(Problem.parse(_LARGE_KERNEL.replace("n1", f"n{n}")), target(None), once=True)
     choice = choose(s)
     assert choice.algorithm is choose(Situation(Problem.parse(_LARGE_KERNEL), target(None), once=True)).algorithm
-    name = choice.algorithm.name
+    name = choice.algorithm
     assert choice.cycles(name, n) == pytest.approx(choice.running(n) + choice.preparing[name])
     assert polyconv.plan(s.problem, once=True).seconds == pytest.approx(choice.cycles(name, n) / s.profile.clock)
 

@@ -12,10 +12,10 @@ from levels import LEVELS
 
 import polyconv
 from polyconv.algorithms.program import Situation
-from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
+from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target
 
@@ -95,8 +95,9 @@ def test_a_long_axis_costs_as_much_a_pixel_as_a_short_one(layout: str, algorithm
     """Boxes that fit are found however many there are."""
     for kernel in ("c32 i{} m64 k2 s2", "c128 i{} m512 k1", "c4 i{} m256 k4 s4"):
         short, long = (
-            sum(ALGORITHMS[algorithm].cost(Situation(Problem.parse(f"conv f32 {layout} n1 {kernel.format(n)}"),
-                                                     target(None))).values())
+            sum(form_of(
+                algorithm, Situation(Problem.parse(f"conv f32 {layout} n1 {kernel.format(n)}"), target(None))
+            ).cost().values())
             for n in (16000, 1600000)
         )
         assert long < 200 * short  # of which memory takes some

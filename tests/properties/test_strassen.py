@@ -11,11 +11,12 @@ import pytest
 from algorithms import result
 from levels import BOTH_ENDS, HIGHEST_TWO, LEVELS
 
-from polyconv.algorithms import strassen
 from polyconv.algorithms.program import FREE_BYTES, Situation
+from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
+from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target
 
@@ -140,13 +141,13 @@ def test_a_limit_of_workspace_is_kept() -> None:
     for layout in ("NCHW", "NHWC"):
         p = Problem.parse(f"conv f32 {layout} n1 c64 i50x50 m64 k1x1").fused()
         whole, less = (Situation(p, target(None), limit=limit) for limit in (None, 0))
-        assert strassen.workspace(less) <= FREE_BYTES < strassen.workspace(whole)
+        assert form_of("strassen", less).workspace <= FREE_BYTES < form_of("strassen", whole).workspace
     _agrees("conv f32 NCHW n1 c64 i50x50 m64 k1x1", workspace_limit=0)
 
 
 def test_what_it_leaves_to_others() -> None:
     def refusal(line: str) -> str:
-        return strassen.applicable(Situation(Problem.parse(line), target(None))) or ""
+        return ALGORITHMS["strassen"].refusal(Situation(Problem.parse(line), target(None))) or ""
 
     assert "even numbers" in refusal("conv f32 NCHW n1 c65 i50 m64 k1")
     assert "for its error" in refusal("conv f32 NCHW n1 c14 i50 m64 k1")

@@ -17,6 +17,7 @@ from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
 from polyconv.kernels.isa import ARITHMETIC
+from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target
 
@@ -68,10 +69,10 @@ def test_threads_and_workspace_change_no_bits() -> None:
     made = operands(p, np.random.default_rng(0), "normal")
     alone = result(p, made, "winograd", threads=1)
     assert alone is not None
-    scheme = winograd_plan.scheme(Situation(p, target(None)))
+    scheme = form_of("winograd", Situation(p, target(None))).scheme
     limits = [
         limit << 10 for limit in range(200, 1600, 100)
-        if winograd_plan.scheme(Situation(p, target(None), limit << 10)) == scheme
+        if form_of("winograd", Situation(p, target(None), limit << 10)).scheme == scheme
     ]  # fmt: skip
     assert len({_cuts(line, limit) for limit in limits}) > 1
     for options in ({"threads": 2}, {"threads": 5}, *({"workspace_limit": limit} for limit in limits)):

@@ -10,11 +10,11 @@ import pytest
 from algorithms import agrees, result
 from levels import LEVELS
 
-from polyconv.algorithms import winograd_plan
 from polyconv.algorithms.program import Situation
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
+from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target
 
@@ -75,7 +75,7 @@ def test_a_sum_that_is_not_finite_is_repaired() -> None:
 )  # fmt: skip
 def test_errors_stay_near_those_of_direct_sums(line: str, scheme: str) -> None:
     p = Problem.parse(line)
-    assert winograd_plan.scheme(Situation(p, target(None))).startswith(scheme)
+    assert form_of("winograd", Situation(p, target(None))).scheme.startswith(scheme)
     made = operands(p, np.random.default_rng(3), "normal")
     exact = expected(p, made).exact
     errors = []

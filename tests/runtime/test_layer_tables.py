@@ -87,7 +87,7 @@ def learn(layer: polyconv.Conv, shape: tuple[int, ...]) -> str:
     """Have wisdom say something that the estimate does not; what it says."""
     s = layer._layer.situation(layer._layer.problem_for(shape).fused())
     choice = choose(s)
-    name = next(name for name in choice.costs if name != choice.algorithm.name)
+    name = next(name for name in choice.costs if name != choice.algorithm)
     wisdom.remember(s, name, {name: 1e-6}, "measure")
     return name
 

@@ -199,7 +199,7 @@ def test_wisdom_of_another_profile_is_kept_and_not_used(tmp_path: Path, monkeypa
     monkeypatch.setenv("POLYCONV_WISDOM", str(tmp_path / "wisdom.json"))
     wisdom.forget()
     s = Situation(Problem.parse(TEXT).fused(), host_target())
-    other = next(name for name in choose(s).costs if name != choose(s).algorithm.name)
+    other = next(name for name in choose(s).costs if name != choose(s).algorithm)
     wisdom.remember(s, other, {other: 1e-6}, "measure")
     assert wisdom.decision(s) is not None
     monkeypatch.setenv("POLYCONV_PROFILE", str(changed(tmp_path / "other.toml", wake="1")))

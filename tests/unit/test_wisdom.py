@@ -52,13 +52,13 @@ def _situation(text: str = TEXT, **more: Any) -> Situation:
 def _other(s: Situation) -> str:
     """An applicable algorithm that the estimate does not choose."""
     choice = choose(s)
-    return next(name for name in choice.costs if name != choice.algorithm.name)
+    return next(name for name in choice.costs if name != choice.algorithm)
 
 
 def _learn(s: Situation | None = None) -> str:
     s = s or _situation()
     name = _other(s)
-    wisdom.remember(s, name, {name: 1e-6, choose(s).algorithm.name: 2e-6}, "measure")
+    wisdom.remember(s, name, {name: 1e-6, choose(s).algorithm: 2e-6}, "measure")
     return name
 
 
@@ -130,7 +130,7 @@ def test_measuring_decides_once_and_more_rigor_measures_again(monkeypatch: pytes
 def test_a_gain_within_the_noise_leaves_the_prediction() -> None:
     fine = {"a": 1.0}
     assert measure._times({"a": lambda: None}, 2, 1e-4).keys() == fine.keys()
-    predicted = choose(_situation()).algorithm.name
+    predicted = choose(_situation()).algorithm
     found = measure.fastest(_situation(), "measure", lambda s, name: lambda: sum(range(2000)))
     assert found is not None
     if found.seconds[predicted] <= 1.02 * min(found.seconds.values()):

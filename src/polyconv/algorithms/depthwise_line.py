@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms import depthwise, depthwise_plan
 from polyconv.algorithms.depthwise_block import channel_bytes, lane_of, rates_of
+from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, decode
 from polyconv.algorithms.program import (
     Operand,
@@ -38,7 +39,7 @@ from polyconv.kernels.record import Functions, Link, Memory, Record, Word, fille
 from polyconv.kernels.signature import Address
 from polyconv.runtime.arrays import aligned
 
-__all__ = ["applicable", "build", "cost", "workspace"]
+__all__ = ["forms"]
 
 _MOST = {32: 12, 16: 10}
 """Vectors of the largest tile, by vector registers."""
@@ -181,7 +182,7 @@ def _places(
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Cut:
     """How the lines of a sweep are cut.
 
     Parameters
@@ -211,7 +212,7 @@ class _Plan:
 
 
 @lru_cache(256)
-def _plan_of(s: Situation, sweep: Sweep) -> _Plan:
+def _cut_of(s: Situation, sweep: Sweep) -> Cut:
     p, lane, most, last = s.problem, lane_of(s), _MOST[s.target.registers], sweep[-1]
     size = p.x_dtype.itemsize
     most_taps = min(lane, _ACROSS[s.target.registers]) if last.dilation == 1 else 1
@@ -235,7 +236,7 @@ def _plan_of(s: Situation, sweep: Sweep) -> _Plan:
     together = max(1, min(_LINES, s.near(_COPIED_BYTES) // max(1, copies * slot * size)))
     if copies < -(-last.out // (lane * most)):  # whole lines in order, as the hardware foresees them
         together = 1
-    return _Plan(entries, extra, slot, copies, together, chunk, tuple(box))
+    return Cut(entries, extra, slot, copies, together, chunk, tuple(box))
 
 
 def _inside(last: Axis, o: int, vectors: int, lane: int, extra: int) -> bool:
@@ -248,8 +249,8 @@ def _asks(s: Situation, sweep: Sweep) -> bool:
     return s.problem.c * channel_bytes(s, sweep) > s.near(_CACHE_BYTES)
 
 
-def applicable(s: Situation) -> str | None:
-    """None, or why not."""
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
     reason = depthwise_plan.applicable(s)
     if reason is not None:
         return reason
@@ -262,67 +263,75 @@ def applicable(s: Situation) -> str | None:
     *outer, last = sweep
     if last.taps < 2 or last.stride != 1 or any(a.taps != 1 or depthwise_plan.interior(a) != (0, a.out) for a in outer):
         return "computes kernels that have all taps along the last axis, without a stride"
-    return None
+    return (LineForm(s, sweep, _cut_of(s, sweep)),)
 
 
-def workspace(s: Situation) -> int:
-    """Bytes a thread needs: the item's box, and copies."""
-    (sweep,) = sweeps(s.problem)
-    plan = _plan_of(s, sweep)
-    return depthwise_plan.list_place(len(sweep)) + plan.together * plan.copies * plan.slot * s.problem.x_dtype.itemsize
+@dataclass(frozen=True, slots=True)
+class LineForm(Form):
+    """Lines of pixels, cut into tiles of neighbouring vectors."""
+
+    sweep: Sweep
+    cut: Cut
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs: the item's box, and copies."""
+        cut, size = self.cut, self.s.problem.x_dtype.itemsize
+        return depthwise_plan.list_place(len(self.sweep)) + cut.together * cut.copies * cut.slot * size
+
+    def cost(self) -> dict[str, float]:
+        """Cycles: multiply-adds or loads; tiles; copies; at least the stream of input and result."""
+        s, p, last, cut = self.s, self.s.problem, self.sweep[-1], self.cut
+        lane, rates = lane_of(s), rates_of(s)
+        lines = p.m * math.prod(axis.out for axis in self.sweep[:-1])
+        vectors = -(-last.out // lane)
+        tiles = -(-vectors // _MOST[s.target.registers])
+        of_vector = sum(max(1.1, 0.55 * across * rates.slower + 0.3) for across, _ in cut.entries)
+        latency = rates.latency * last.taps
+        of_tile = max(vectors / max(1, tiles) * of_vector, latency) + 40 + 3 * len(cut.entries)
+        moves = lines * cut.copies * (15 + 2.0 * (vectors / max(1, tiles) + cut.extra / lane))
+        streamed = p.c * channel_bytes(s, self.sweep)
+        batch = p.n or 0
+        return {"products": max(lines * tiles * of_tile, streamed / 30.0) * batch, "moves": moves * batch}
+
+    def choices(self) -> dict[str, object]:
+        """How lines are cut."""
+        most = _MOST[self.s.target.registers]
+        return {"box": self.cut.box, "channels of an item": self.cut.chunk, "tile": f"up to {most} vectors of a line"}
+
+    def build(self, r: Request) -> Program:
+        """Program of a request: one step for every output of a channel."""
+        lying = [o.spatial[-1] == o.itemsize for o in (r.x, r.y, r.residual) if o is not None]
+        if not all(lying):
+            return depthwise.build(r)
+        keep: list[Any] = []
+        steps = [_step(share, self, keep) for share in depthwise.shares(r)]
+        return Program(tuple(step for step in steps if step.items), self.workspace, tuple(keep))
 
 
-def cost(s: Situation) -> dict[str, float]:
-    """Cycles: multiply-adds or loads; tiles; copies; at least the stream of input and result."""
-    p, lane, rates = s.problem, lane_of(s), rates_of(s)
-    (sweep,) = sweeps(p)
-    plan, last = _plan_of(s, sweep), sweep[-1]
-    lines = p.m * math.prod(axis.out for axis in sweep[:-1])
-    vectors = -(-last.out // lane)
-    tiles = -(-vectors // _MOST[s.target.registers])
-    of_vector = sum(max(1.1, 0.55 * across * rates.slower + 0.3) for across, _ in plan.entries)
-    latency = rates.latency * last.taps
-    of_tile = max(vectors / max(1, tiles) * of_vector, latency) + 40 + 3 * len(plan.entries)
-    moves = lines * plan.copies * (15 + 2.0 * (vectors / max(1, tiles) + plan.extra / lane))
-    streamed = p.c * channel_bytes(s, sweep)
-    batch = p.n or 0
-    return {"products": max(lines * tiles * of_tile, streamed / 30.0) * batch, "moves": moves * batch}
-
-
-def build(r: Request) -> Program:
-    """Program of a request: one step for every output of a channel."""
-    lying = [o.spatial[-1] == o.itemsize for o in (r.x, r.y, r.residual) if o is not None]
-    if not all(lying):
-        return depthwise.build(r)
-    keep: list[Any] = []
-    (sweep,) = sweeps(r.problem)
-    steps = [_step(share, sweep, keep) for share in depthwise.shares(r)]
-    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
-
-
-def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
-    s, p, arith, last = r.situation, r.problem, r.arith, sweep[-1]
-    lane, plan, size = lane_of(s), _plan_of(s, sweep), r.x.itemsize
+def _step(r: Request, form: LineForm, keep: list[Any]) -> Step:
+    s, p, arith, sweep, cut = r.situation, r.problem, r.arith, form.sweep, form.cut
+    last, lane, size = sweep[-1], lane_of(s), r.x.itemsize
     flat, written = len(sweep) == 1, r.y.itemsize
     name = "flat_lines" if flat else "lines"
     label = f"depthwise {name} {size} {written} {lane}"
     address = address_of(r, label, name, Driver, lambda k, name: driver(k, name, size, written, lane, flat))
     of_sweep = (last.taps, last.first_tap, last.tap_step)
     weights = r.packed(("depthwise line", arith.name, of_sweep), lambda: _packed(r.weights(sweep)))
-    kinds = Counter(across for across, _ in plan.entries)  # the last may have less
+    kinds = Counter(across for across, _ in cut.entries)  # the last may have less
     count, *others = kinds.values()
-    entries = words([tap * last.dilation * size for _, tap in plan.entries])
+    entries = words([tap * last.dilation * size for _, tap in cut.entries])
 
     def of_line(o: Operand | None, step: int = 1) -> int:
         return 0 if o is None else o.c if flat else o.spatial[-2] * step
 
     panel = depthwise_plan.list_place(len(sweep))
     held = [Lines((), (), ())] * len(sweep)
-    common, items = boxed_words(r, sweep, plan.box, held, block_groups=plan.chunk, panel=panel)
+    common, items = boxed_words(r, sweep, cut.box, held, block_groups=cut.chunk, panel=panel)
     values = LineWords(
-        common=common, channels=p.c, chunk_channels=plan.chunk, together=plan.together,
-        most=_MOST[r.target.registers], extra=plan.extra, copied=-(-plan.extra // lane), slot=plan.slot * size,
-        weights=weights, w_channel=last.taps * arith.bytes, tiles=_tile_addresses(r, plan, tuple(kinds), sweep),
+        common=common, channels=p.c, chunk_channels=cut.chunk, together=cut.together,
+        most=_MOST[r.target.registers], extra=cut.extra, copied=-(-cut.extra // lane), slot=cut.slot * size,
+        weights=weights, w_channel=last.taps * arith.bytes, tiles=_tile_addresses(r, cut, tuple(kinds), sweep),
         settings=LineSettings(entries, epilogue_tables(r), count, sum(others)),
         x_line=of_line(r.x, sweep[-2:][0].stride), y_line=of_line(r.y), r_line=of_line(r.residual),
         channel_line=int(flat), ahead=AHEAD if _asks(s, sweep) else 0,
@@ -330,12 +339,12 @@ def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     return Step(address, filled(values, keep), items)
 
 
-def _tile_addresses(r: Request, plan: _Plan, kinds: tuple[int, ...], sweep: Sweep) -> list[Address[Line] | None]:
+def _tile_addresses(r: Request, cut: Cut, kinds: tuple[int, ...], sweep: Sweep) -> list[Address[Line] | None]:
     """Addresses of the tiles that a step uses, by vectors; None for the others."""
     lane, most, out, asks = lane_of(r.situation), _MOST[r.target.registers], sweep[-1].out, _asks(r.situation, sweep)
     spec = DepthwiseLine(r.problem.x, r.problem.y, r.arith.accumulator, r.epilogue, kinds, asks)
     table: list[Address[Line] | None] = [None] * most
-    extents = {-(-extent // lane) for extent in (min(plan.box[-1], out), out % plan.box[-1])}
+    extents = {-(-extent // lane) for extent in (min(cut.box[-1], out), out % cut.box[-1])}
     runs = {(most - count) // _TOGETHER for n in extents for _, count in near_equal(n, most)}
     for vectors in range(1, most + 1):  # each compiles in less than 50 ms
         if (most - vectors) // _TOGETHER not in runs:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The table of algorithms: one row each; the planner reads it and never names one.
 
 To add an algorithm, write its file and add its row.
@@ -5,8 +6,9 @@ To add an algorithm, write its file and add its row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from polyconv.algorithms import (
     deformable,
@@ -27,7 +29,6 @@ from polyconv.algorithms import (
     grouped,
     in_place,
     in_planes,
-    packing,
     patches,
     pointwise,
     stem,
@@ -39,7 +40,9 @@ from polyconv.algorithms import (
     winograd_rows,
     woven,
 )
-from polyconv.algorithms.program import FREE_BYTES, Program, Request, Situation, accumulator_arithmetic, own_bound
+from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.algorithms.of_functions import Functions
+from polyconv.algorithms.program import FREE_BYTES, Situation, accumulator_arithmetic, own_bound
 from polyconv.target import Target
 
 __all__ = ["ALGORITHMS", "Algorithm"]
@@ -47,53 +50,48 @@ __all__ = ["ALGORITHMS", "Algorithm"]
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way to compute a convolution.
+    """One way to compute convolutions.
 
     Parameters
     ----------
     name : str
-    applicable : callable
-        ``applicable(situation)``: None, or a sentence that says why not, whatever the workspace limit.
-    cost : callable
-        ``cost(situation)``: predicted cycles of one core, by term.
-    workspace : callable
-        ``workspace(situation)``: bytes a thread needs.
-    arithmetic : callable
-        ``arithmetic(situation)``: in which arithmetic it forms products.
-    bound : callable
-        ``bound(situation)``: ``own`` or ``window``, and the factor of its error bound.
-    build : callable
-        ``build(request)``: the program.
-    scheme : callable
-        ``scheme(situation)``: what else fixes the bits; empty if nothing does.
-    preparing : callable
-        ``preparing(situation)``: predicted cycles of what comes before the first call: the program and the weights.
-    excluded : callable
-        ``excluded(target)``: None, or why no problem at all can use it on a target.
+    forms : callable
+        ``forms(situation)``: its forms, that predicted fastest first; or a sentence that says why it has none.
     at_least : callable
         ``at_least(situation)``: cycles that no cost stays below, found without planning, so that what cannot be the
-        cheapest is not planned; 0 where nothing is known, infinite where it is soon seen that it is not applicable.
+        cheapest is not planned; 0 where nothing is known, infinite where it is soon seen that it has no form.
+    excluded : callable
+        ``excluded(target)``: None, or why no problem at all can use it on a target.
     """
 
     name: str
-    applicable: Callable[[Situation], str | None]
-    cost: Callable[[Situation], Mapping[str, float]]
-    workspace: Callable[[Situation], int]
-    arithmetic: Callable[[Situation], str]
-    bound: Callable[[Situation], tuple[str, float]]
-    build: Callable[[Request], Program]
-    scheme: Callable[[Situation], str] = lambda s: ""
-    preparing: Callable[[Situation], float] = packing.cycles
-    excluded: Callable[[Target], str | None] = lambda target: None
+    forms: Callable[[Situation], Forms]
     at_least: Callable[[Situation], float] = lambda s: 0.0
+    excluded: Callable[[Target], str | None] = lambda target: None
 
-    def refusal(self, s: Situation) -> str | None:
-        """None, or why it cannot be used: not applicable, or beyond the workspace limit."""
-        reason = self.excluded(s.target) or self.applicable(s)
-        if reason is not None or s.limit is None:
-            return reason
-        needed = self.workspace(s) - FREE_BYTES
-        return f"needs {needed} bytes of workspace, the limit is {s.limit}" if needed > s.limit else None
+    def form(self, s: Situation) -> Form | Refusal:
+        """Its first form, whatever the workspace limit; or why it has none."""
+        return _first(self.name, s)
+
+    def fitting(self, s: Situation) -> Form | Refusal:
+        """The same, but a form that needs more workspace than the limit is none."""
+        found = _first(self.name, s)
+        if s.limit is None or isinstance(found, Refusal):
+            return found
+        needed = found.workspace - FREE_BYTES
+        return f"needs {needed} bytes of workspace, the limit is {s.limit}" if needed > s.limit else found
+
+    def refusal(self, s: Situation) -> Refusal | None:
+        """Why no form is fitting; None if one is."""
+        found = self.fitting(s)
+        return found if isinstance(found, Refusal) else None
+
+
+@lru_cache(4096)
+def _first(name: str, s: Situation) -> Form | Refusal:
+    row = ALGORITHMS[name]
+    found = row.excluded(s.target) or row.forms(s)
+    return found if isinstance(found, Refusal) else next(iter(found))
 
 
 def _few_registers(target: Target) -> str | None:
@@ -109,59 +107,30 @@ def _no_masks(target: Target) -> str | None:
 ALGORITHMS: dict[str, Algorithm] = {
     row.name: row
     for row in (
-        Algorithm("direct", direct.applicable, direct.cost, direct.workspace, direct.arithmetic, own_bound,
-                  direct.build, at_least=direct.at_least),
-        Algorithm("dots", dots_plan.applicable, dots_plan.cost, dots_plan.workspace, dots_plan.arithmetic, own_bound,
-                  dots.build),
-        Algorithm("dots_depthwise", dots_depthwise.applicable, dots_depthwise.cost, dots_grouped.workspace,
-                  dots_plan.arithmetic, own_bound, dots_depthwise.build),
-        Algorithm("dots_grouped", dots_grouped.applicable, dots_grouped.cost, dots_grouped.workspace,
-                  dots_plan.arithmetic, own_bound, dots_grouped.build),
-        Algorithm("pointwise", pointwise.applicable, pointwise.cost, pointwise.workspace, accumulator_arithmetic,
-                  own_bound, pointwise.build),
-        Algorithm("patches", patches.applicable, patches.cost, patches.workspace, accumulator_arithmetic, own_bound,
-                  patches.build, at_least=patches.at_least),
-        Algorithm("strassen", strassen.applicable, strassen.cost, strassen.workspace, accumulator_arithmetic,
-                  strassen.bound, strassen.build, strassen.scheme, strassen.preparing, at_least=strassen.at_least),
-        Algorithm("winograd", winograd_plan.applicable, winograd_plan.cost, winograd_plan.workspace,
-                  accumulator_arithmetic, winograd_plan.bound, winograd.build, winograd_plan.scheme,
-                  winograd_plan.preparing, at_least=winograd_plan.at_least),
-        Algorithm("winograd_dots", winograd_dots.applicable, winograd_dots.cost, winograd_dots.workspace,
-                  winograd_dots.arithmetic, own_bound, winograd_dots.build, winograd_dots.scheme,
-                  winograd_dots.preparing),
-        Algorithm("winograd_rows", winograd_rows.applicable, winograd_rows.cost, winograd_rows.workspace,
-                  accumulator_arithmetic, winograd_rows.bound, winograd_rows.build, winograd_rows.scheme,
-                  winograd_rows.preparing, at_least=winograd_rows.at_least),
-        Algorithm("winograd_groups", winograd_groups.applicable, winograd_groups.cost, winograd_groups.workspace,
-                  accumulator_arithmetic, winograd_rows.bound, winograd_groups.build, winograd_groups.scheme,
-                  winograd_rows.preparing),
-        Algorithm("fft", fft_plan.applicable, fft_plan.cost, fft_plan.workspace, accumulator_arithmetic,
-                  fft_plan.bound, fft.build, fft_plan.scheme, fft_plan.preparing, at_least=fft_plan.at_least),
-        Algorithm("depthwise", depthwise_plan.applicable, depthwise_plan.cost, depthwise_plan.workspace,
-                  accumulator_arithmetic, own_bound, depthwise.build),
-        Algorithm("depthwise_block", depthwise_block.applicable, depthwise_block.cost, depthwise_block.workspace,
-                  accumulator_arithmetic, own_bound, depthwise_block.build, excluded=_few_registers),
-        Algorithm("depthwise_line", depthwise_line.applicable, depthwise_line.cost, depthwise_line.workspace,
-                  accumulator_arithmetic, own_bound, depthwise_line.build),
-        Algorithm("depthwise_panel", depthwise_panel.applicable, depthwise_panel.cost, depthwise_panel.workspace,
-                  accumulator_arithmetic, own_bound, depthwise_panel.build),
-        Algorithm("depthwise_plane", depthwise_plane.applicable, depthwise_plane.cost, depthwise_plane.workspace,
-                  accumulator_arithmetic, own_bound, depthwise_plane.build, excluded=_no_masks),
-        Algorithm("grouped", grouped.applicable, grouped.cost, grouped.workspace, accumulator_arithmetic, own_bound,
-                  grouped.build, at_least=grouped.at_least),
-        Algorithm("in_place", in_place.applicable, in_place.cost, in_place.workspace, accumulator_arithmetic, own_bound,
-                  in_place.build),
-        Algorithm("in_planes", in_planes.applicable, in_planes.cost, in_planes.workspace, accumulator_arithmetic,
-                  own_bound, in_planes.build, excluded=_no_masks),
-        Algorithm("stem", stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build,
-                  stem.scheme, at_least=stem.at_least),
-        Algorithm("woven", woven.applicable, woven.cost, woven.workspace, accumulator_arithmetic, own_bound,
-                  woven.build),
-        Algorithm("careful", direct.careful_applicable, direct.careful_cost, direct.workspace,
-                  accumulator_arithmetic, own_bound, direct.careful_build),
-        Algorithm("generic", generic.applicable, generic.cost, generic.workspace, accumulator_arithmetic, own_bound,
-                  generic.build, generic.scheme, at_least=generic.at_least),
-        Algorithm("deformable", deformable.applicable, deformable.cost, deformable.workspace, accumulator_arithmetic,
-                  own_bound, deformable.build),
+        Algorithm("direct", Functions(direct.applicable, direct.cost, direct.workspace, direct.arithmetic, own_bound, direct.build), at_least=direct.at_least),
+        Algorithm("dots", Functions(dots_plan.applicable, dots_plan.cost, dots_plan.workspace, dots_plan.arithmetic, own_bound, dots.build)),
+        Algorithm("dots_depthwise", Functions(dots_depthwise.applicable, dots_depthwise.cost, dots_grouped.workspace, dots_plan.arithmetic, own_bound, dots_depthwise.build)),
+        Algorithm("dots_grouped", Functions(dots_grouped.applicable, dots_grouped.cost, dots_grouped.workspace, dots_plan.arithmetic, own_bound, dots_grouped.build)),
+        Algorithm("pointwise", Functions(pointwise.applicable, pointwise.cost, pointwise.workspace, accumulator_arithmetic, own_bound, pointwise.build)),
+        Algorithm("patches", Functions(patches.applicable, patches.cost, patches.workspace, accumulator_arithmetic, own_bound, patches.build), at_least=patches.at_least),
+        Algorithm("strassen", Functions(strassen.applicable, strassen.cost, strassen.workspace, accumulator_arithmetic, strassen.bound, strassen.build, strassen.scheme, strassen.preparing), at_least=strassen.at_least),
+        Algorithm("winograd", Functions(winograd_plan.applicable, winograd_plan.cost, winograd_plan.workspace, accumulator_arithmetic, winograd_plan.bound, winograd.build, winograd_plan.scheme, winograd_plan.preparing), at_least=winograd_plan.at_least),
+        Algorithm("winograd_dots", Functions(winograd_dots.applicable, winograd_dots.cost, winograd_dots.workspace, winograd_dots.arithmetic, own_bound, winograd_dots.build, winograd_dots.scheme, winograd_dots.preparing)),
+        Algorithm("winograd_rows", Functions(winograd_rows.applicable, winograd_rows.cost, winograd_rows.workspace, accumulator_arithmetic, winograd_rows.bound, winograd_rows.build, winograd_rows.scheme, winograd_rows.preparing), at_least=winograd_rows.at_least),
+        Algorithm("winograd_groups", Functions(winograd_groups.applicable, winograd_groups.cost, winograd_groups.workspace, accumulator_arithmetic, winograd_rows.bound, winograd_groups.build, winograd_groups.scheme, winograd_rows.preparing)),
+        Algorithm("fft", Functions(fft_plan.applicable, fft_plan.cost, fft_plan.workspace, accumulator_arithmetic, fft_plan.bound, fft.build, fft_plan.scheme, fft_plan.preparing), at_least=fft_plan.at_least),
+        Algorithm("depthwise", Functions(depthwise_plan.applicable, depthwise_plan.cost, depthwise_plan.workspace, accumulator_arithmetic, own_bound, depthwise.build)),
+        Algorithm("depthwise_block", Functions(depthwise_block.applicable, depthwise_block.cost, depthwise_block.workspace, accumulator_arithmetic, own_bound, depthwise_block.build), excluded=_few_registers),
+        Algorithm("depthwise_line", depthwise_line.forms),
+        Algorithm("depthwise_panel", Functions(depthwise_panel.applicable, depthwise_panel.cost, depthwise_panel.workspace, accumulator_arithmetic, own_bound, depthwise_panel.build)),
+        Algorithm("depthwise_plane", Functions(depthwise_plane.applicable, depthwise_plane.cost, depthwise_plane.workspace, accumulator_arithmetic, own_bound, depthwise_plane.build), excluded=_no_masks),
+        Algorithm("grouped", Functions(grouped.applicable, grouped.cost, grouped.workspace, accumulator_arithmetic, own_bound, grouped.build), at_least=grouped.at_least),
+        Algorithm("in_place", Functions(in_place.applicable, in_place.cost, in_place.workspace, accumulator_arithmetic, own_bound, in_place.build)),
+        Algorithm("in_planes", Functions(in_planes.applicable, in_planes.cost, in_planes.workspace, accumulator_arithmetic, own_bound, in_planes.build), excluded=_no_masks),
+        Algorithm("stem", Functions(stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build, stem.scheme), at_least=stem.at_least),
+        Algorithm("woven", Functions(woven.applicable, woven.cost, woven.workspace, accumulator_arithmetic, own_bound, woven.build)),
+        Algorithm("careful", Functions(direct.careful_applicable, direct.careful_cost, direct.workspace, accumulator_arithmetic, own_bound, direct.careful_build)),
+        Algorithm("generic", Functions(generic.applicable, generic.cost, generic.workspace, accumulator_arithmetic, own_bound, generic.build, generic.scheme), at_least=generic.at_least),
+        Algorithm("deformable", Functions(deformable.applicable, deformable.cost, deformable.workspace, accumulator_arithmetic, own_bound, deformable.build)),
     )
 }  # fmt: skip

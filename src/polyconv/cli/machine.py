@@ -46,7 +46,7 @@ def plans() -> list[tuple[str, dict[str, str]]]:
     for text in LAYERS:
         problem = Problem.parse(text).fused()
         found = {name: Situation(problem, _target(preset), profile=preset) for name, preset in presets().items()}
-        rows.append((text, {name: choose(s).algorithm.name for name, s in found.items()}))
+        rows.append((text, {name: choose(s).algorithm for name, s in found.items()}))
     return rows
 
 

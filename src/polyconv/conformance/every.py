@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.form import Refusal
 from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance.judge import Expected, complaint, expected, widened
@@ -48,7 +49,8 @@ def by_every_algorithm(trial: Trial, only: str | None = None) -> tuple[dict[str,
         bits: dict[str, tuple[str, Array]] = {}
         for form, chance in _forms(trial):
             s = _situation(trial, chance)
-            if ALGORITHMS[name].refusal(s) is not None:
+            planned = ALGORITHMS[name].fitting(s)
+            if isinstance(planned, Refusal):
                 continue
             want = want or expected(trial.problem, trial.operands)
             results, again, wrong = _on_threads(trial, name, chance)
@@ -56,7 +58,7 @@ def by_every_algorithm(trial: Trial, only: str | None = None) -> tuple[dict[str,
             found += [f"{name}, {form}: {message}" for message in wrong]
             if wrong or not results:
                 continue
-            own = ALGORITHMS[name].bound(s)[0] == "own"
+            own = planned.bound[0] == "own"
             for way, result in (("", results[0]), (" called again with an input that lies otherwise", again)):
                 if result is not None:
                     judged = _judged(trial, want, result, own=own)
@@ -64,7 +66,7 @@ def by_every_algorithm(trial: Trial, only: str | None = None) -> tuple[dict[str,
             if trial.problem.op == "causal_conv":
                 continue  # computed in two parts, each with an arithmetic of its own
             got = results[0][0]
-            before, other = bits.setdefault(arithmetic_name(ALGORITHMS[name], s), (form, got))
+            before, other = bits.setdefault(arithmetic_name(name, planned), (form, got))
             if not same_bits(got, other):
                 found.append(f"{name}, {form}: other bits than {before}, though both name the same arithmetic")
     return runs, found

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.form import Refusal
 from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import Error
@@ -75,9 +76,10 @@ def kernel_texts(problems: Iterable[Problem], target: Target, *, check: bool = F
             problem = replace(p, op="conv") if p.op == "causal_conv" else p
             layer, lying, deformation = _made(problem)
             for situation in _situations(problem, target):
-                for algorithm, row in ALGORITHMS.items():
-                    if row.refusal(situation) is None:
-                        layer.program(situation, algorithm, lying, *deformation, run=_nothing)
+                for algorithm in ALGORITHMS:
+                    form = ALGORITHMS[algorithm].fitting(situation)
+                    if not isinstance(form, Refusal):
+                        layer.program(form, lying, *deformation, run=_nothing)
     return found
 
 

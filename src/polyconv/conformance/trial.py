@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.program import Situation
-from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance import corpus
 from polyconv.conformance.judge import Expected, complaint, expected, present_state, widened
 from polyconv.conformance.operands import Operands, dressed, operands
 from polyconv.errors import Unsupported
 from polyconv.layer import Layer, compute, plan
+from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.settings import resolve
 from polyconv.target import target
@@ -165,8 +165,8 @@ def _is_windowed(trial: Trial, algorithm: str | None) -> bool:
     if p.op == "causal_conv":  # computed as one or two plain ones
         p = replace(p, op="conv", pads=((0, 0),), i=(p.k[0] - 1 + int(p.i[0] or 0),))
     options: dict[str, Any] = {"accuracy": trial.accuracy, "workspace_limit": limit, "once": not trial.is_layer}
-    row = ALGORITHMS[algorithm or plan(p, **options).algorithm]
-    return row.bound(Situation(p, target(resolve("target")), limit))[0] == "window"
+    name = algorithm or plan(p, **options).algorithm
+    return form_of(name, Situation(p, target(resolve("target")), limit)).bound[0] == "window"
 
 
 def caller(trial: Trial, threads: int, algorithm: str | None, chance: int | None = None

@@ -58,7 +58,7 @@ def fastest(s: Situation, rigor: str, candidate: Callable[[Situation, str], Call
             return known
         choice = choose(s)
         cycles = {name: choice.cycles(name) for name in choice.costs}
-        predicted = choice.algorithm.name
+        predicted = choice.algorithm
         most = _MEASURED_BELOW[rigor] * cycles[predicted]
         names = [name for name in sorted(cycles, key=cycles.__getitem__) if cycles[name] <= most]
         if len(cycles) < 2 or 0 in s.problem.y_shape:

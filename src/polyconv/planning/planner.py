@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from polyconv.algorithms.form import Form, Refusal
 from polyconv.algorithms.program import FREE_BYTES, Situation, of_one_image
-from polyconv.algorithms.table import ALGORITHMS, Algorithm
+from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import Unsupported
 from polyconv.machine.profile import Profile
 from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.runtime.threads import MOST_WORKERS
 
 __all__ = [
-    "Choice", "Decision", "arithmetic_name", "choose", "describe", "reasons", "take", "threads_for", "threads_of",
-    "waking",
+    "Choice", "Decision", "arithmetic_name", "choose", "describe", "form_of", "reasons", "take", "threads_for",
+    "threads_of", "waking",
 ]  # fmt: skip
 
 # Below this a second thread costs more than it brings; below so many wakings, waking one that sleeps does, though it
@@ -56,29 +57,50 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An algorithm for one image, the cost of every candidate by term, and why others are none.
+    """An algorithm for one image, the form and the cost of every candidate, and why others are none.
 
-    With weights that come anew with each call, ``preparing`` has the cycles that every candidate needs for them.
+    Costs are by term.  With weights that come anew with each call, ``preparing`` has the cycles that every candidate
+    needs for them.
     """
 
-    algorithm: Algorithm
+    algorithm: str
+    forms: Mapping[str, Form]
     costs: Mapping[str, Mapping[str, float]]
     preparing: Mapping[str, float]
-    refused: tuple[tuple[str, str], ...]
+    refused: tuple[tuple[str, Refusal], ...]
     decision: Decision | None = None
+
+    @property
+    def form(self) -> Form:
+        """What was chosen."""
+        return self.forms[self.algorithm]
 
     def running(self, n: int = 1) -> float:
         """Predicted cycles of the algorithm for so many images, once it is prepared."""
-        return n * sum(self.costs[self.algorithm.name].values())
+        return n * sum(self.costs[self.algorithm].values())
 
     def cycles(self, name: str, n: int = 1) -> float:
         """Predicted cycles of a call with so many images by a candidate."""
         return n * sum(self.costs[name].values()) + self.preparing.get(name, 0.0)
 
 
-def arithmetic_name(row: Algorithm, s: Situation) -> str:
-    """What fixes the bits of an algorithm's results."""
-    return " ".join(word for word in (row.name, row.arithmetic(s), row.scheme(s)) if word)
+def arithmetic_name(algorithm: str, form: Form) -> str:
+    """What fixes the bits of a form's results."""
+    return " ".join(word for word in (algorithm, form.arithmetic, form.scheme) if word)
+
+
+def form_of(algorithm: str, s: Situation) -> Form:
+    """The form with which an algorithm computes a situation, whatever the workspace limit.
+
+    Raises
+    ------
+    Unsupported
+        If it has none.
+    """
+    found = ALGORITHMS[algorithm].form(replace(s, once=False) if s.once else s)
+    if isinstance(found, Refusal):
+        raise Unsupported(f"{algorithm} cannot compute '{s.problem}': {found}")
+    return found
 
 
 def choose(s: Situation, decision: Decision | None = None) -> Choice:
@@ -99,7 +121,7 @@ def choose(s: Situation, decision: Decision | None = None) -> Choice:
         return _estimated(one, None)
     if decision.source == "asked":
         return replace(_estimated(one, decision.algorithm), decision=decision)
-    return replace(_estimated(one, None), algorithm=ALGORITHMS[decision.algorithm], decision=decision)
+    return replace(_estimated(one, None), algorithm=decision.algorithm, decision=decision)
 
 
 def take(s: Situation, decision: Decision | None = None) -> Choice:
@@ -122,30 +144,28 @@ def _cheapest(one: Situation) -> Choice:
     for at_least, at, row in sorted(rows, key=lambda each: each[:2]):
         if at_least > best[0] * _ROUNDED or at_least == math.inf:
             break
-        if row.refusal(ready) is not None:
+        form = row.fitting(ready)
+        if isinstance(form, Refusal):
             continue
-        costs = _priced(row, ready)
-        preparing = {row.name: row.preparing(ready)} if one.once else {}
+        costs = _priced(form)
+        preparing = {row.name: form.preparing()} if one.once else {}
         price = sum(costs.values()) + sum(preparing.values()), at
         if found is None or price < best:
-            best, found = price, Choice(row, {row.name: costs}, preparing, ())
+            best, found = price, Choice(row.name, {row.name: form}, {row.name: costs}, preparing, ())
     return _estimated(one, None) if found is None else found
 
 
 @lru_cache(1024)
 def _estimated(one: Situation, only: str | None) -> Choice:
-    refused: list[tuple[str, str]] = []
-    costs: dict[str, Mapping[str, float]] = {}
-    preparing: dict[str, float] = {}
     ready = replace(one, once=False) if one.once else one  # no algorithm asks
-    for name, row in ALGORITHMS.items():
-        reason = row.refusal(ready) if only in (None, name) else f"only {only} was asked for"
-        if reason is None:
-            costs[name] = _priced(row, ready)
-            if one.once:
-                preparing[name] = row.preparing(ready)
-        else:
-            refused.append((name, reason))
+    found = {
+        name: row.fitting(ready) if only in (None, name) else f"only {only} was asked for"
+        for name, row in ALGORITHMS.items()
+    }
+    forms = {name: form for name, form in found.items() if not isinstance(form, Refusal)}
+    refused = tuple((name, reason) for name, reason in found.items() if isinstance(reason, Refusal))
+    costs = {name: _priced(form) for name, form in forms.items()}
+    preparing = {name: form.preparing() for name, form in forms.items()} if one.once else {}
     if not costs and only is not None:
         reason = dict(refused).get(only, "there is no such algorithm")
         raise Unsupported(f"{only}, the algorithm asked for, cannot compute '{one.problem}': {reason}")
@@ -153,17 +173,17 @@ def _estimated(one: Situation, only: str | None) -> Choice:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
         raise Unsupported(f"no algorithm can compute '{one.problem}': {reasons}")
     best = min(costs, key=lambda name: sum(costs[name].values()) + preparing.get(name, 0.0))
-    return Choice(ALGORITHMS[best], costs, preparing, tuple(refused))
+    return Choice(best, forms, costs, preparing, refused)
 
 
 _MOVES = ("moves", "panels", "sums")
 """Terms of loads and stores in caches, which algorithms count for a machine with two loads and one store a cycle."""
 
 
-def _priced(row: Algorithm, s: Situation) -> Mapping[str, float]:
-    """Cycles of an algorithm by term, those of moves by how fast the machine moves vectors."""
-    times = s.profile.rates_of(s.target.level, "f32").moving
-    return {term: cycles * (times if term in _MOVES else 1.0) for term, cycles in row.cost(s).items()}
+def _priced(form: Form) -> Mapping[str, float]:
+    """Cycles of a form by term, those of moves by how fast the machine moves vectors."""
+    times = form.s.profile.rates_of(form.s.target.level, "f32").moving
+    return {term: cycles * (times if term in _MOVES else 1.0) for term, cycles in form.cost().items()}
 
 
 def reasons(choice: Choice, n: int, clock: float) -> tuple[tuple[str, str], ...]:
@@ -176,7 +196,7 @@ def reasons(choice: Choice, n: int, clock: float) -> tuple[tuple[str, str], ...]
     clock : float
         Cycles a second, for these as well.
     """
-    chosen = choice.algorithm.name
+    chosen = choice.algorithm
     measured = {} if choice.decision is None else choice.decision.seconds
     said = list(choice.refused)
     for name in choice.costs:
@@ -221,31 +241,32 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
     p = s.problem
     n = p.n or 0
     choice = choose(s, decision)
-    row = choice.algorithm
-    cycles = {name: count * n for name, count in choice.costs[row.name].items()}
+    name = choice.algorithm
+    form = form_of(name, s)
+    cycles = {term: count * n for term, count in choice.costs[name].items()}
     if s.once:
-        cycles["preparing"] = choice.preparing[row.name]
-    workspace = row.workspace(s)
+        cycles["preparing"] = choice.preparing[name]
+    workspace = form.workspace
     clock = s.profile.clock
     threads = threads_for(s, choice.running(n) / clock, workspace)
-    kind, bound = row.bound(s)
+    kind, bound = form.bound
     measured: Mapping[str, float] = {} if decision is None else decision.seconds
     notes = []
-    if row.arithmetic(s) == "bf16":
+    if form.arithmetic == "bf16":
         notes.append("dot products of bf16 pairs count subnormal numbers as zero; accuracy='strict' does not use them")
     if s.once:
         notes.append("weights are prepared in every call; the choice is that for one image: no batch changes bits")
     return Plan(
         problem=p,
-        algorithm=row.name,
-        arithmetic=arithmetic_name(row, s),
+        algorithm=name,
+        arithmetic=arithmetic_name(name, form),
         target=s.target.level,
         threads=threads,
         workspace_bytes=threads * max(0, workspace - FREE_BYTES),
         packed_bytes=packed_bytes,
         error_bound=bound,
         bound_kind=kind,
-        seconds=choice.cycles(row.name, n) / clock,
+        seconds=choice.cycles(name, n) / clock,
         cycles=tuple(cycles.items()),
         refused=reasons(choice, n, clock),
         notes=tuple(notes),

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from polyconv import __version__
+from polyconv.algorithms.form import Refusal
 from polyconv.algorithms.program import Situation, of_one_image
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import ArgumentError
 from polyconv.kernels.objects import generator
 from polyconv.machine.host import profile_in_force
-from polyconv.planning.planner import Decision, arithmetic_name
+from polyconv.planning.planner import Decision, arithmetic_name, form_of
 from polyconv.settings import resolve
 from polyconv.target import host_target
 
@@ -143,8 +144,8 @@ def decision(s: Situation, among: Known | None = None) -> Decision | None:
     entry, source = among.get(_key(one), (None, ""))
     if entry is None or outdated(entry) is not None:
         return None
-    row = ALGORITHMS.get(entry.algorithm)
-    if row is None or row.refusal(one) is not None or arithmetic_name(row, one) != entry.arithmetic:
+    form = ALGORITHMS[entry.algorithm].fitting(one)
+    if isinstance(form, Refusal) or arithmetic_name(entry.algorithm, form) != entry.arithmetic:
         return None
     threads = f"{entry.threads} thread" + "s" * (entry.threads > 1)
     return Decision(entry.algorithm, source, entry.seconds, entry.rigor, f"with batch {entry.batch}, {threads}")
@@ -155,9 +156,9 @@ def remember(s: Situation, algorithm: str, seconds: dict[str, float], rigor: str
     one, p = of_one_image(s), s.problem
     problem, cpu, level, profile, accuracy, finite, limit = _key(one)
     entry = Entry(
-        problem, cpu, level, accuracy, finite, limit, algorithm, arithmetic_name(ALGORITHMS[algorithm], one), rigor,
-        p.n or 0, s.threads, {name: float(f"{t:.4g}") for name, t in sorted(seconds.items())},
-        generator(), __version__, profile,
+        problem, cpu, level, accuracy, finite, limit, algorithm,
+        arithmetic_name(algorithm, form_of(algorithm, one)), rigor, p.n or 0, s.threads,
+        {name: float(f"{t:.4g}") for name, t in sorted(seconds.items())}, generator(), __version__, profile,
     )  # fmt: skip
     global _known
     with _lock:
