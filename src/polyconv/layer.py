@@ -169,7 +169,8 @@ class _Described(Shown):
             w = as_array(w, "w")
             self._description = d = describe(self._op, None, w, b, **keywords)
             self._layer = Layer(d.problem, w, bias_of(b, d, w), layout=d.layout, **options)
-        self._arguments = (self._layer._w, self._layer._bias, {**keywords, **options, "overflow": d.overflow})
+        given = self._layer.weights
+        self._arguments = (given.w, given.bias, {**keywords, **options, "overflow": d.overflow})
 
     def __call__(self, x: ArrayLike, *, residual: ArrayLike | None = None, out: Any = None) -> Any:
         """Convolve x; see ``conv`` for x, residual, out and errors."""

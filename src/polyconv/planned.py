@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyconv import prepared
 from polyconv.arguments import bias_of
+from polyconv.causal import causal
 from polyconv.dtypes import Dtype
 from polyconv.errors import ArgumentError, DtypeError, Unsupported, shown
 from polyconv.generated import Arrays, Kernel, kernels
@@ -152,7 +153,7 @@ class Prepared(Shown):
             raise ArgumentError(_unlike(p, "residual", residual is not None, "r1"))
         try:
             if self._head is not None:
-                return prepared.causal(p, x, past, out, self._part)
+                return causal(p, x, past, out, self._part)
             if past is not None:
                 raise ArgumentError(f"past is the state of a causal_conv, the plan's problem is '{p}'; leave it out")
             return self._layer(x, residual=residual, out=out, offset=offset, mask=mask)
@@ -197,7 +198,7 @@ class Prepared(Shown):
         return self._plan.algorithm
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remake, (self._plan, self._layer._w, self._layer._bias, self._quantities)
+        return _remake, (self._plan, self._layer.weights.w, self._layer.weights.bias, self._quantities)
 
 
 def _calls(made_by: Plan) -> list[tuple[prepared.Layer, Arrays]]:
@@ -222,7 +223,7 @@ def _calls(made_by: Plan) -> list[tuple[prepared.Layer, Arrays]]:
         def part(x: Array, y: Array, *, is_head: bool) -> None:
             calls.append((layer.part(is_head=is_head), (x, y, None, None, None)))
 
-        prepared.causal(p, x, None, y, part)
+        causal(p, x, None, y, part)
         return calls
     offset, mask = (blank(s, p.x_dtype) for s in deformation_shapes(p)) if p.op == "deform_conv" else (None, None)
     return [(layer.part(), (x, y, y if p.residual else None, offset, mask if p.mask else None))]

@@ -6,33 +6,28 @@ are checked in ``operands``, all of them before the first store.  It must know n
 
 from __future__ import annotations
 
-import itertools
 import logging
-import math
 import operator
-import os
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
-from weakref import WeakValueDictionary
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyconv.algorithms.form import Form, Refusal
-from polyconv.algorithms.program import Late, Program, Request, Situation, Step
-from polyconv.algorithms.sweep import Sweep
+from polyconv.algorithms.program import Program, Request, Situation, Step
 from polyconv.algorithms.table import ALGORITHMS
-from polyconv.dtypes import DTYPES, Dtype, of_array
-from polyconv.errors import ArgumentError, Error
+from polyconv.calls import Call, bound, execute, make_ready, run_now
+from polyconv.causal import causal
+from polyconv.dtypes import Dtype
+from polyconv.errors import ArgumentError
 from polyconv.kernels import objects
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.layout import ROUNDING_BITS
-from polyconv.kernels.record import words
 from polyconv.operands import (
     Lying,
     check_weights,
@@ -43,25 +38,22 @@ from polyconv.operands import (
     operand,
     result_of,
     same_memory,
-    span,
     strides,
 )
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
-from polyconv.planning.planner import Choice, Decision, choose, describe, form_of, reasons, take, threads_for, waking
+from polyconv.planning.planner import Choice, Decision, choose, describe, form_of, reasons, take, threads_for
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem, Quantisation
-from polyconv.runtime import threads as pool
-from polyconv.runtime.arrays import MARKS, aligned, mark, marked, may_overlap
-from polyconv.runtime.call import make_entry
+from polyconv.runtime.arrays import may_overlap
 from polyconv.runtime.guests import as_array, is_plain
-from polyconv.runtime.memory import allocating, native_order, sized
+from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
-from polyconv.settings import spelled_bytes
 from polyconv.target import Target, target
+from polyconv.weights import TABLES, Weights
 
-__all__ = ["Layer", "causal", "compute", "keep_where_settings_say", "plan", "target_in_force"]
+__all__ = ["Layer", "compute", "keep_where_settings_say", "plan", "target_in_force"]
 
 Array = NDArray[Any]
 
@@ -70,19 +62,8 @@ _log = logging.getLogger("polyconv")
 _MOST_CALLS = 32
 _MOST_PACKED = 64 << 20
 """Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
-_KEEP_GIL_SECONDS = 5e-6
-_PIECE = 1 << 18
 _NUMPY = {"float": np.float32, "double": np.float64, "i32": np.int32, "i64": np.int64}
 """NumPy's name of an accumulator."""
-
-
-_lock = threading.RLock()
-"""Guards the tables of all layers, for a moment at a time; a fork waits for it.
-
-Whoever holds it may take it again: a finaliser or a signal handler may call a layer at any point.
-"""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def target_in_force() -> Target:
@@ -97,39 +78,6 @@ def keep_where_settings_say() -> None:
         objects.use_folder(setting("cache_dir"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A program bound to arrays of given shapes and strides."""
-
-    key: Any
-    algorithm: str
-    plan_threads: int
-    program: Program
-    steps: NDArray[np.int64]
-    environment: int
-    wake: int
-    check: bool
-    entry: Any
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
-def _in_workspace(call: _Call) -> AbstractContextManager[None]:
-    size = spelled_bytes(call.program.workspace * call.plan_threads)
-    return allocating(
-        f"the workspace of {call.plan_threads} thread(s) takes {size}", "lower threads, or set a workspace_limit"
-    )
-
-
-def _make_ready(call: _Call) -> None:
-    """Have what a call shares with others: the pool's threads and its workspace (both are lost in a fork)."""
-    if call.plan_threads > 1:
-        pool.start_workers(call.plan_threads)
-    if call.entry is not None:
-        with _in_workspace(call):
-            pool.grow_workspace(call.program.workspace * call.plan_threads)
-
-
 def _extents(shape: Any) -> tuple[int, ...]:
     """A shape given by a caller, its extents as int: 8.0 would be found for 8 in tables, and 8 for 8.0."""
     try:
@@ -142,7 +90,7 @@ def _extents(shape: Any) -> tuple[int, ...]:
 
 
 def _used(table: OrderedDict[Any, Any], key: Any) -> Any:
-    """What a table holds under a key, which is now the last to leave it; None if it holds nothing.  Under ``_lock``."""
+    """What a table holds under a key, which now is the last to leave; None if it holds nothing.  Under ``TABLES``."""
     found = table.get(key)
     if found is not None:
         table.move_to_end(key)
@@ -191,21 +139,12 @@ class Layer:
         self._check = setting("check")
         self._verbose = setting("verbose")
         objects.log_compiling("compile" in self._verbose)
-        w = native_order(as_array(w, "w"), "w")
-        with allocating(sized("a layer's copy of w", w.shape, w.dtype), "call conv instead, which makes none"):
-            self._w = _aligned_copy(w) if own else w
-        self._bias = None if bias is None else np.array(native_order(as_array(bias, "b"), "b"), copy=own or None)
-        self._quantities = {
-            name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None
-        }
-        self._finite = True if not of_array(self._w.dtype, "w").is_float else _all_finite(self._w)
-        self._sizes: tuple[bool, bool] | None = None
-        self._forms: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # programs of calls hold them
+        self.weights = Weights(w, bias, quantities, own=own)
         self._problems: OrderedDict[tuple[int, ...], Problem] = OrderedDict()
-        self._calls: OrderedDict[Any, _Call] = OrderedDict()
+        self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._choices: dict[Any, Decision | None] = {}
         self._wisdom: wisdom.Known | None = None
-        self._last: tuple[_Call, Any] | None = None
+        self._last: tuple[Call, Any] | None = None
 
     # -- calling -----------------------------------------------------------------------------------
 
@@ -234,7 +173,7 @@ class Layer:
         problem = self.problem_for(x.shape)
         copied = x.dtype.isnative is False
         x = operand(x_given if is_plain(x_given) else x, "x", problem.x_dtype, problem.x_shape)
-        check_weights(problem, self._w, self._bias)
+        check_weights(problem, self.weights.w, self.weights.bias)
         if problem.residual != (residual_given is not None):
             problem = replace(problem, residual=residual_given is not None)
         residual = None
@@ -247,8 +186,8 @@ class Layer:
             ("residual", residual),
             ("offset", offset),
             ("mask", mask),
-            ("w", self._w),
-            ("b", self._bias),
+            ("w", self.weights.w),
+            ("b", self.weights.bias),
         ):
             if other is None or not may_overlap(other, target_array):
                 continue
@@ -261,20 +200,20 @@ class Layer:
         if target_array.size:
             started = time.perf_counter()
             call = self._call_for(problem, x, target_array, residual, offset, mask)
-            self._execute(call, x, target_array, residual, offset, mask)
+            execute(call, (x, target_array, residual, offset, mask))
             is_timed = "exec" in self._verbose
             if is_timed:
                 _log.info("exec %s, %.1f us", problem, 1e6 * (time.perf_counter() - started))
             plain = out is None or type(out) is np.ndarray
             if plain and not copied and call.entry is not None and offset is None and not is_timed:
-                with _lock:
+                with TABLES:
                     if self._calls.get(call.key) is call:
                         self._last = call, settings_context()
         return result
 
     def problem_for(self, shape: tuple[int, ...]) -> Problem:
         """Problem of an input shape."""
-        with _lock:
+        with TABLES:
             found: Problem | None = _used(self._problems, shape)
         if found is not None:
             return found
@@ -284,10 +223,10 @@ class Layer:
         problem = self._resolve(shape[0], tuple(spatial))
         if problem.x_shape != shape:
             raise ArgumentError(
-                f"x has shape {shape}, the weights {tuple(self._w.shape)} with groups={problem.groups} need "
+                f"x has shape {shape}, the weights {tuple(self.weights.w.shape)} with groups={problem.groups} need "
                 f"{problem.c} channels in layout {self._layout}: {problem.x_shape}"
             )
-        with _lock:
+        with TABLES:
             self._problems[shape] = problem
             if len(self._problems) > _MOST_CALLS:
                 self._problems.popitem(last=False)
@@ -301,15 +240,9 @@ class Layer:
         strict = self._accuracy == "strict"
         here = target_in_force()
         return Situation(
-            problem, here, self._limit, threads, strict, self._finite, not self._own, self._chance,
-            *self._narrow_and_light(problem),
+            problem, here, self._limit, threads, strict, self.weights.is_finite, not self._own, self._chance,
+            *self.weights.narrow_and_light(problem),
         )  # fmt: skip
-
-    def _narrow_and_light(self, p: Problem) -> tuple[bool, bool]:
-        """What a situation says of the weights; found once."""
-        if self._sizes is None:
-            self._sizes = narrow_and_light(p, self._w, self._quantities.get("zx"), self._quantities.get("zw"))
-        return self._sizes
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
@@ -340,7 +273,7 @@ class Layer:
             return
         found, key = _decided(s, rigor), (s.problem.i, s.problem.residual)
         is_found_again = self._rigor == "estimate" and found == _decided(s, "estimate", self._first_wisdom())
-        with _lock:
+        with TABLES:
             if is_found_again:
                 self._choices.pop(key, None)
             else:
@@ -351,7 +284,7 @@ class Layer:
     def _first_wisdom(self) -> wisdom.Known:
         if self._wisdom is None:
             known = wisdom.known()  # outside the lock: it may read a file
-            with _lock:
+            with TABLES:
                 if self._wisdom is None:
                     self._wisdom = known
         return self._wisdom
@@ -359,29 +292,29 @@ class Layer:
     @property
     def packed_bytes(self) -> int:
         """Bytes of the weights this layer owns, in all their forms."""
-        with _lock:
-            return self._w.nbytes + self._formed()
+        with TABLES:
+            return self.weights.w.nbytes + self.weights.packed_bytes
 
     @property
     def algorithms(self) -> dict[tuple[int, ...], str]:
         """Input shapes of the calls that are kept, the last one last, and the algorithm that computes each."""
-        with _lock:
+        with TABLES:
             return {key[0][0][0]: call.algorithm for key, call in self._calls.items()}
 
     # -- programs ----------------------------------------------------------------------------------
 
     def _call_for(self, problem: Problem, x: Array, y: Array, residual: Array | None, offset: Array | None,
-                  mask: Array | None) -> _Call:  # fmt: skip
+                  mask: Array | None) -> Call:  # fmt: skip
         s = self.situation(problem)
         arrays = (x, y, residual, offset, mask)
         key = (tuple(None if a is None else (a.shape, a.strides) for a in arrays), s.threads, s.target.level, s.profile)
-        with _lock:
+        with TABLES:
             calls = self._calls
             if self._last is not None:  # its calls went past this table
                 _used(calls, self._last[0].key)
-            found: _Call | None = _used(calls, key)
+            found: Call | None = _used(calls, key)
         if found is not None:
-            _make_ready(found)
+            make_ready(found)
             return found
         choice, s, lying = self._choice(s, x, y, residual)
         algorithm = choice.algorithm
@@ -392,27 +325,16 @@ class Layer:
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
         seconds = choice.running(problem.n or 0) / s.profile.clock
         s = replace(s, threads=threads_for(s, seconds, form_of(algorithm, s).workspace))
-        packing = f"{sized('w', self._w.shape, self._w.dtype)} and a packed form for {algorithm}"
+        weights = self.weights.w
+        packing = f"{sized('w', weights.shape, weights.dtype)} and a packed form for {algorithm}"
         with allocating(packing, "compute some of the output channels at a time"):
             program = self.program(form_of(algorithm, s), lying, offset, mask)
-        table = words(
-            [v for step in program.steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)]
-        )
-        items = sum(step.items for step in program.steps)
-        threads = min(s.threads, max(1, items))
-        environment = pool.control_word(strict=s.strict)
-        wake = waking(s.profile, seconds)
-        entry = None
-        if self._own and not self._check and offset is None and x.size and items < pool.MOST_ITEMS:
-            entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,
-                               seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
-        call = _Call(key, algorithm, threads, program, table, environment, wake, self._check, entry, y.shape,
-                     y.dtype)  # fmt: skip
-        _make_ready(call)
-        most = max(_MOST_PACKED, 8 * self._w.nbytes)
-        with _lock:
+        call = bound(program, key, algorithm, arrays, threads=s.threads, strict=s.strict, seconds=seconds,
+                     profile=s.profile, check=self._check, often=self._own)  # fmt: skip
+        most = max(_MOST_PACKED, 8 * self.weights.w.nbytes)
+        with TABLES:
             calls[key] = call
-            while len(calls) > 1 and (len(calls) > _MOST_CALLS or self._formed() > most):
+            while len(calls) > 1 and (len(calls) > _MOST_CALLS or self.weights.packed_bytes > most):
                 gone = calls.popitem(last=False)[1]
                 if self._last is not None and self._last[0] is gone:
                     self._last = None
@@ -444,145 +366,28 @@ class Layer:
         choice, s, lying = self._choice(self.situation(problem), x, y, residual)
         return self.program(form_of(choice.algorithm, s), lying, offset, mask, run)
 
-    def _formed(self) -> int:
-        forms = list(self._forms.values())
-        sources = [form.source for form in forms if isinstance(form, Late)]
-        converted = (source.nbytes for source in sources if not np.may_share_memory(source, self._w))
-        return sum((*(form.nbytes for form in forms), *converted))
-
     def program(self, form: Form, lying: Lying, offset: Array | None, mask: Array | None,
                 run: Callable[[Step, int, int], object] | None = None) -> Program:  # fmt: skip
         """The program of a form for arrays that lie so; ``run`` packs weights, if not this process."""
         s, p, arithmetic = form.s, form.s.problem, form.arithmetic
         kind = _NUMPY[ARITHMETIC[arithmetic].accumulator]
         x, y, residual = lying
-        forms: list[Any] = []
+        weights, held = self.weights, list[Any]()
 
         def packed(key: Any, make: Callable[[], Any]) -> Any:
-            forms.append(self._packed(key, make))
-            return forms[-1]
+            held.append(weights.packed(key, make))
+            return held[-1]
 
         request = Request(
-            situation=s, arithmetic=arithmetic, x=x, y=y, residual=residual, check=self._check,
-            packed=packed, late=packed, weights=lambda sweep: self._sweep_weights(p, sweep, arithmetic),
-            bias=None if self._bias is None else _aligned_copy(self._bias.astype(kind)),
-            scale=self._scale(p), constants=self._constants(p, kind), zero_point=self._zero_point(p),
-            run=run or self._run_now,
+            situation=s, arithmetic=arithmetic, x=x, y=y, residual=residual, check=self._check, packed=packed,
+            late=packed, weights=lambda sweep: weights.of_sweep(p, sweep, arithmetic), bias=weights.bias_in(kind),
+            scale=weights.scale(p), constants=weights.constants(p, kind), zero_point=weights.zero_point(p),
+            run=run or partial(run_now, check=self._check),
             offset=None if offset is None else strides(offset, replace(p, layout="NCHW")),
             mask=None if mask is None else strides(mask, replace(p, layout="NCHW")),
         )  # fmt: skip
         program = form.build(request)
-        return replace(program, keep=(*program.keep, *forms))
-
-    def _run_now(self, step: Step, scratch: int, threads: int) -> None:
-        steps = words([step.driver, step.words.ctypes.data, step.words.nbytes, step.items])
-        pool.run_steps(
-            steps, words([0] * 10), scratch, environment=pool.control_word(strict=True), threads=threads, wake=2,
-            check=self._check,
-        )  # fmt: skip
-
-    def _packed(self, key: Any, make: Callable[[], Any]) -> Any:
-        with _lock:
-            found = self._forms.get(key)
-        if found is None:
-            found = make()
-            with _lock:
-                found = self._forms.setdefault(key, found)
-        return found
-
-    def _sweep_weights(self, p: Problem, sweep: Sweep, arithmetic: str) -> Array:
-        kind = DTYPES[ARITHMETIC[arithmetic].weight].numpy
-        w = self._w.astype(kind, copy=False)
-        q = p.quantisation
-        if q is not None and q.zw is not None:
-            zero = np.asarray(self._quantity(q.zw, "zw")).astype(kind)
-            w = w - (zero.reshape(()) if zero.size == 1 else zero.reshape((-1,) + (1,) * (w.ndim - 1)))
-        g = p.groups
-        if p.op == "conv_transpose":
-            w = np.swapaxes(w.reshape(g, p.c // g, p.m // g, *p.k), 1, 2)
-        else:
-            w = w.reshape(g, p.m // g, p.c // g, *p.k)
-        at: tuple[Any, ...]
-        indices = list(itertools.product(*(axis.tap_indices for axis in sweep)))
-        if p.op == "conv_transpose" and math.prod(p.k) > 1:
-            # tap by tap: outputs, which lie a tap's distance apart, then lie together
-            by_tap: Array = np.empty((len(indices), g, p.c // g, p.m // g), kind)
-            for target, tap in zip(by_tap, indices, strict=True):
-                at = (..., *tap)
-                target[...] = w[at].swapaxes(1, 2)
-            return by_tap.transpose(1, 3, 2, 0)
-        if len(indices) < math.prod(p.k):
-            some = (slice(a.first_tap, a.first_tap + a.taps) for a in sweep)  # forward, their steps are 1
-            at = (..., *some)
-            w = w[at]
-        return w.reshape(*w.shape[:3], len(indices))
-
-    def _quantity(self, value: float | str, name: str) -> Any:
-        if not isinstance(value, str):
-            return value
-        if name not in self._quantities:
-            raise ArgumentError(f"{name} is given at run time by this problem, but was not passed")
-        return self._quantities[name]
-
-    def _zero_point(self, p: Problem) -> int:
-        q = p.quantisation
-        return 0 if q is None or q.zx is None else int(np.asarray(self._quantity(q.zx, "zx")).reshape(-1)[0])
-
-    def _scale(self, p: Problem) -> Array | None:
-        q = p.quantisation or Quantisation()
-        if q.sx is None or q.sw is None or q.sy is None:
-            return None
-        one = np.float32
-        sx, sw, sy = (np.asarray(self._quantity(v, n), one) for v, n in ((q.sx, "sx"), (q.sw, "sw"), (q.sy, "sy")))
-        with np.errstate(all="ignore"):
-            scale = (sx.reshape(-1)[0] * sw.reshape(-1)) / sy.reshape(-1)[0]
-        return _aligned_copy(np.broadcast_to(scale.astype(one), (p.m,)))
-
-    def _constants(self, p: Problem, kind: Any) -> Array:
-        table = aligned(8, np.int64)
-        q = p.quantisation
-        if q is not None and q.rescales:
-            zero = 0 if q.zy is None else int(np.asarray(self._quantity(q.zy, "zy")).reshape(-1)[0])
-            # far from where floats cease to hold all whole numbers
-            bounds = (min(max(limit - zero, -(2**20)), 2**20) for limit in p.y_dtype.limits)
-            table[:2].view(np.float32)[::2] = tuple(bounds)
-            table[2:3].view(np.int32)[0] = zero - ROUNDING_BITS
-        elif p.activation is not None:
-            for at, value in enumerate(p.activation.parameters):
-                if np.dtype(kind).kind == "f":
-                    with np.errstate(over="ignore"):  # a bound beyond the type is infinite
-                        table[at : at + 1].view(kind)[0] = value
-                else:
-                    info = np.iinfo(np.uint64 if p.y == "u64" else kind)
-                    table[at : at + 1].view(info.dtype)[0] = int(min(max(value, info.min), info.max))
-        return table
-
-    def _execute(self, call: _Call, x: Array, y: Array, residual: Array | None, offset: Array | None,
-                 mask: Array | None) -> None:  # fmt: skip
-        frame = words([v for a in (x, y, residual, offset, mask) for v in ((0, 0) if a is None else span(a))])
-
-        def run() -> None:
-            with _in_workspace(call):
-                pool.run_steps(
-                    call.steps, frame, call.program.workspace, environment=call.environment, threads=call.plan_threads,
-                    wake=call.wake, check=call.check,
-                )  # fmt: skip
-
-        if not call.check:
-            run()
-            return
-        # what depends on memory that nobody wrote differs between the marks such memory starts as
-        added = residual.copy() if residual is not None and may_overlap(residual, y) else None
-        found = []
-        for pattern in MARKS:
-            with marked(pattern):
-                if added is None:
-                    mark(y)
-                else:
-                    y[...] = added
-                run()
-            found.append(y.copy("C"))
-        _same_or_raise(*found)
+        return replace(program, keep=(*program.keep, *held))
 
 
 def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None = None,
@@ -621,83 +426,6 @@ def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None
         return causal(problem, x, past, out, run)
     layer = Layer(lambda n, i: problem, w, bias, layout=problem.layout, own=False, quantities=quantities, **keywords)
     return layer._run(x, residual, out, offset, mask)
-
-
-_PARTS = "compute parts of the batch"
-
-
-class Part(Protocol):
-    """What computes a part of a causal convolution as a plain one without pads, into ``y``."""
-
-    def __call__(self, part: Array, y: Array, /, *, is_head: bool) -> object:
-        """Compute; ``is_head`` tells the first k - 1 outputs, which reach into the past."""
-
-
-def causal(p: Problem, x_given: ArrayLike, past: ArrayLike | None, out: Any, run: Part) -> tuple[Any, Array]:
-    """Causal convolution with state, as one or two plain ones (ONNX CausalConvWithState-27).
-
-    Outputs from k - 1 on need no history and read x in place; only the first k - 1, which reach into the
-    past, read a copy of 2 (k - 1) positions.
-    """
-    x = operand(x_given, "input", p.x_dtype, p.x_shape)
-    (k,), (length,) = p.k, x.shape[2:]
-    history_shape = (x.shape[0], x.shape[1], k - 1)
-    if past is None:
-        with allocating(sized("a past_state of zeros", history_shape, x.dtype), _PARTS):
-            history = np.zeros(history_shape, x.dtype)
-    else:
-        history = operand(past, "past_state", p.x_dtype, history_shape)
-    result, y = result_of(p, out)
-    for name, other in (("input", x), ("past_state", history)):
-        if may_overlap(other, y):
-            raise ArgumentError(f"out overlaps {name} in memory; pass an array of its own")
-    reach = min(k - 1, length)
-    if reach:
-        head_shape = (*x.shape[:2], k - 1 + reach)
-        with allocating(sized("a copy of the first inputs with their past", head_shape, x.dtype), _PARTS):
-            head = np.concatenate([history, x[:, :, :reach]], axis=2)
-        run(head, y[:, :, :reach], is_head=True)
-    if length > reach:
-        run(x, y[:, :, reach:], is_head=False)
-    with allocating(sized("present_state", history_shape, x.dtype), _PARTS):
-        if length >= k - 1:
-            present = x[:, :, length - (k - 1) :].copy()
-        else:
-            present = np.concatenate([history[:, :, length:], x], axis=2)
-    return result, present
-
-
-def _same_or_raise(one: Array, other: Array) -> None:
-    """Compare two runs bit by bit.
-
-    Raises
-    ------
-    Error
-        If outputs differ: they were never written, or computed from memory that was not.
-    """
-    bits = (one.nbytes // max(1, one.size),)
-    differ = (one.view(np.uint8).reshape(one.shape + bits) != other.view(np.uint8).reshape(one.shape + bits)).any(-1)
-    if differ.any():
-        at = tuple(int(i) for i in np.argwhere(differ)[0])
-        raise Error(
-            f"{int(differ.sum())} of {one.size} outputs, the first at {at}, were not written or come from memory that "
-            f"was not; please report it"
-        )
-
-
-def _all_finite(w: Array) -> bool:
-    """Whether all elements are finite; many are judged in pieces, so that no array of answers is as large as they."""
-    if w.size <= _PIECE:
-        return bool(np.isfinite(w).all())
-    once = w[tuple(slice(1 if step == 0 else None) for step in w.strides)]  # what is repeated need not be judged again
-    pieces = np.nditer(once, ["external_loop", "buffered"], buffersize=_PIECE)
-    return all(bool(np.isfinite(piece).all()) for piece in pieces)
-
-
-def _aligned_copy(values: Array) -> Array:
-    copy = aligned(values.shape, values.dtype)
-    copy[...] = values
-    return copy
 
 
 def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = None, threads: int | None = None,

@@ -35,12 +35,12 @@ class Shown(ABC):
     @property
     def weight(self) -> Any:
         """The layer's own weights, as they were given: a read-only view (on a GPU, the array itself)."""
-        return _read_only(self._layer._w)
+        return _read_only(self._layer.weights.w)
 
     @property
     def bias(self) -> Any:
         """The layer's own bias: a read-only view, or None."""
-        return None if self._layer._bias is None else _read_only(self._layer._bias)
+        return None if self._layer.weights.bias is None else _read_only(self._layer.weights.bias)
 
     @property
     def kernel_shape(self) -> tuple[int, ...]:

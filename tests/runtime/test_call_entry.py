@@ -151,7 +151,7 @@ def test_other_inputs_go_the_other_way(kind: str) -> None:
             layer(strange)
         return
     plain = np.array(np.asarray(strange), dtype=np.float32, order="C", copy=True, subok=False)
-    right = polyconv.conv(plain, layer._layer._w, pads=1, accuracy="strict")
+    right = polyconv.conv(plain, layer._layer.weights.w, pads=1, accuracy="strict")
     for _ in range(2):
         y = layer(strange)
         assert type(y) is np.ndarray

@@ -9,7 +9,7 @@ import pytest
 from profiles import changed
 
 import polyconv
-from polyconv import Problem, prepared
+from polyconv import Problem, calls
 from polyconv.machine.host import profile_in_force
 from polyconv.runtime.clock import cycles_a_second
 
@@ -57,13 +57,13 @@ def test_bits_are_the_same_on_a_slow_and_on_a_fast_machine(
     rng = np.random.default_rng(4)
     w, x = rng.standard_normal((32, 16, 3, 3), np.float32), rng.standard_normal((2, 16, 30, 30), np.float32)
     results, told = [], []
-    make = prepared.make_entry
+    make = calls.make_entry
 
     def entry(*arguments: object) -> object:
         told.append(arguments[7:10])  # threads, waking, whether the GIL is kept
         return make(*arguments)
 
-    monkeypatch.setattr(prepared, "make_entry", entry)
+    monkeypatch.setattr(calls, "make_entry", entry)
     for clock in (SLOW, FAST):
         monkeypatch.setenv("POLYCONV_PROFILE", clocks[clock])
         with polyconv.settings(check=False):

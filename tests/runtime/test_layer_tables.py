@@ -35,9 +35,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     count: Counter[int] = Counter()
     build = prepared.Layer.program
 
-    def counted(self: Any, s: Any, *more: Any) -> Any:
-        count[s.problem.i[-1]] += 1
-        return build(self, s, *more)
+    def counted(self: Any, form: Any, *more: Any) -> Any:
+        count[form.s.problem.i[-1]] += 1
+        return build(self, form, *more)
 
     monkeypatch.setattr(prepared.Layer, "program", counted)
     return count
@@ -153,8 +153,8 @@ def test_a_finaliser_may_call_a_layer_while_another_looks_into_its_tables() -> N
     """Memory is taken there, so garbage may be collected there, and what runs then is anybody's code."""
     code = """
         import gc
-        from polyconv.prepared import Layer
-        other, small, formed = layer(), image(size=20), Layer._formed
+        from polyconv.weights import Weights
+        other, small, formed = layer(), image(size=20), Weights.packed_bytes.fget
 
         class Caller:
             def __init__(self):
@@ -164,12 +164,12 @@ def test_a_finaliser_may_call_a_layer_while_another_looks_into_its_tables() -> N
                 print("called", other(small).shape)
 
         def collecting(self):
-            if self is not other._layer:
+            if self is not other._layer.weights:
                 Caller()
                 gc.collect()
             return formed(self)
 
-        Layer._formed = collecting
+        Weights.packed_bytes = property(collecting)
         one = layer()
         one(small)
         print(one(image()).shape)

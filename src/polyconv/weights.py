@@ -1,0 +1,187 @@
+"""The weights of a layer: as they were given, and in all forms in which kernels stream them.
+
+Turns weights, bias and quantities of a problem into the arrays that a program points to; each form is made once and
+kept as long as a program holds it.  It must not know which algorithm asks, or why.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyconv.algorithms.program import Late
+from polyconv.algorithms.sweep import Sweep
+from polyconv.dtypes import DTYPES, of_array
+from polyconv.errors import ArgumentError
+from polyconv.kernels.isa import ARITHMETIC
+from polyconv.kernels.layout import ROUNDING_BITS
+from polyconv.operands import narrow_and_light
+from polyconv.problem.problem import Problem, Quantisation
+from polyconv.runtime.arrays import aligned
+from polyconv.runtime.guests import as_array
+from polyconv.runtime.memory import allocating, native_order, sized
+
+__all__ = ["TABLES", "Weights"]
+
+Array = NDArray[Any]
+
+_PIECE = 1 << 18
+"""Elements that are judged at a time."""
+
+TABLES = threading.RLock()
+"""Guards the tables of all layers, for a moment at a time; a fork waits for it.
+
+Whoever holds it may take it again: a finaliser or a signal handler may call a layer at any point.
+"""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=TABLES.acquire, after_in_parent=TABLES.release, after_in_child=TABLES.release)
+
+
+class Weights:
+    """Weights, bias and quantities of a convolution.
+
+    Parameters
+    ----------
+    w, bias : array
+        As in a problem.
+    quantities : mapping
+        Run-time ``zx zw zy sx sw sy`` of quantised problems.
+    own : bool
+        Copy them; without it they must not change while this lives.
+    """
+
+    def __init__(self, w: ArrayLike, bias: ArrayLike | None, quantities: Mapping[str, ArrayLike | None] | None, *,
+                 own: bool) -> None:  # fmt: skip
+        given = native_order(as_array(w, "w"), "w")
+        with allocating(sized("a layer's copy of w", given.shape, given.dtype), "call conv instead, which makes none"):
+            self.w = _aligned_copy(given) if own else given
+        self.bias = None if bias is None else np.array(native_order(as_array(bias, "b"), "b"), copy=own or None)
+        self.is_finite = True if not of_array(self.w.dtype, "w").is_float else _all_finite(self.w)
+        self._quantities = {
+            name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None
+        }
+        self._sizes: tuple[bool, bool] | None = None
+        self._forms: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # programs hold them
+
+    def narrow_and_light(self, p: Problem) -> tuple[bool, bool]:
+        """What a ``Situation`` says of how large weights are; found once."""
+        if self._sizes is None:
+            self._sizes = narrow_and_light(p, self.w, self._quantities.get("zx"), self._quantities.get("zw"))
+        return self._sizes
+
+    def packed(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The form kept under a key, made on first use."""
+        with TABLES:
+            found = self._forms.get(key)
+        if found is None:
+            found = make()
+            with TABLES:
+                found = self._forms.setdefault(key, found)
+        return found
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of all forms that programs hold, beside the weights themselves."""
+        with TABLES:
+            forms = list(self._forms.values())
+        sources = [form.source for form in forms if isinstance(form, Late)]
+        converted = (source.nbytes for source in sources if not np.may_share_memory(source, self.w))
+        return sum((*(form.nbytes for form in forms), *converted))
+
+    def of_sweep(self, p: Problem, sweep: Sweep, arithmetic: str) -> Array:
+        """Weights of a sweep less their zero points: (groups, m/groups, c/groups, taps), in the arithmetic's type."""
+        kind = DTYPES[ARITHMETIC[arithmetic].weight].numpy
+        w = self.w.astype(kind, copy=False)
+        q = p.quantisation
+        if q is not None and q.zw is not None:
+            zero = np.asarray(self._quantity(q.zw, "zw")).astype(kind)
+            w = w - (zero.reshape(()) if zero.size == 1 else zero.reshape((-1,) + (1,) * (w.ndim - 1)))
+        g = p.groups
+        if p.op == "conv_transpose":
+            w = np.swapaxes(w.reshape(g, p.c // g, p.m // g, *p.k), 1, 2)
+        else:
+            w = w.reshape(g, p.m // g, p.c // g, *p.k)
+        at: tuple[Any, ...]
+        indices = list(itertools.product(*(axis.tap_indices for axis in sweep)))
+        if p.op == "conv_transpose" and math.prod(p.k) > 1:
+            # tap by tap: outputs, which lie a tap's distance apart, then lie together
+            by_tap: Array = np.empty((len(indices), g, p.c // g, p.m // g), kind)
+            for target, tap in zip(by_tap, indices, strict=True):
+                at = (..., *tap)
+                target[...] = w[at].swapaxes(1, 2)
+            return by_tap.transpose(1, 3, 2, 0)
+        if len(indices) < math.prod(p.k):
+            some = (slice(a.first_tap, a.first_tap + a.taps) for a in sweep)  # forward, their steps are 1
+            at = (..., *some)
+            w = w[at]
+        return w.reshape(*w.shape[:3], len(indices))
+
+    def bias_in(self, kind: Any) -> Array | None:
+        """The bias in the accumulator's type."""
+        return None if self.bias is None else _aligned_copy(self.bias.astype(kind))
+
+    def zero_point(self, p: Problem) -> int:
+        """Zero point of the input."""
+        q = p.quantisation
+        return 0 if q is None or q.zx is None else int(np.asarray(self._quantity(q.zx, "zx")).reshape(-1)[0])
+
+    def scale(self, p: Problem) -> Array | None:
+        """What sums of each output channel are multiplied by: ``sx sw / sy`` in f32."""
+        q = p.quantisation or Quantisation()
+        if q.sx is None or q.sw is None or q.sy is None:
+            return None
+        one = np.float32
+        sx, sw, sy = (np.asarray(self._quantity(v, n), one) for v, n in ((q.sx, "sx"), (q.sw, "sw"), (q.sy, "sy")))
+        with np.errstate(all="ignore"):
+            scale = (sx.reshape(-1)[0] * sw.reshape(-1)) / sy.reshape(-1)[0]
+        return _aligned_copy(np.broadcast_to(scale.astype(one), (p.m,)))
+
+    def constants(self, p: Problem, kind: Any) -> Array:
+        """Parameters of the activation, or of rounding to the result's type, in slots of 8 bytes."""
+        table = aligned(8, np.int64)
+        q = p.quantisation
+        if q is not None and q.rescales:
+            zero = 0 if q.zy is None else int(np.asarray(self._quantity(q.zy, "zy")).reshape(-1)[0])
+            # far from where floats cease to hold all whole numbers
+            bounds = (min(max(limit - zero, -(2**20)), 2**20) for limit in p.y_dtype.limits)
+            table[:2].view(np.float32)[::2] = tuple(bounds)
+            table[2:3].view(np.int32)[0] = zero - ROUNDING_BITS
+        elif p.activation is not None:
+            for at, value in enumerate(p.activation.parameters):
+                if np.dtype(kind).kind == "f":
+                    with np.errstate(over="ignore"):  # a bound beyond the type is infinite
+                        table[at : at + 1].view(kind)[0] = value
+                else:
+                    info = np.iinfo(np.uint64 if p.y == "u64" else kind)
+                    table[at : at + 1].view(info.dtype)[0] = int(min(max(value, info.min), info.max))
+        return table
+
+    def _quantity(self, value: float | str, name: str) -> Any:
+        if not isinstance(value, str):
+            return value
+        if name not in self._quantities:
+            raise ArgumentError(f"{name} is given at run time by this problem, but was not passed")
+        return self._quantities[name]
+
+
+def _all_finite(w: Array) -> bool:
+    """Whether all elements are finite; many are judged in pieces, so that no array of answers is as large as they."""
+    if w.size <= _PIECE:
+        return bool(np.isfinite(w).all())
+    once = w[tuple(slice(1 if step == 0 else None) for step in w.strides)]  # what is repeated need not be judged again
+    pieces = np.nditer(once, ["external_loop", "buffered"], buffersize=_PIECE)
+    return all(bool(np.isfinite(piece).all()) for piece in pieces)
+
+
+def _aligned_copy(values: Array) -> Array:
+    copy = aligned(values.shape, values.dtype)
+    copy[...] = values
+    return copy
