@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
-SHOWN = ("text", "dockerfile")
-"""Languages of blocks that show something and are not run: output, a grammar, a file for another tool."""
+SHOWN = ("text", "dockerfile", "py")
+"""Languages of blocks that show something and are not run: output, a grammar, a file of the package or another tool."""
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.M | re.S)
 

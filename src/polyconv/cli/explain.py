@@ -26,8 +26,8 @@ from polyconv.settings import resolve, spelled_bytes
 
 __all__ = ["command"]
 
-_FACTS = ("algorithm", "source", "arithmetic", "threads", "workspace_bytes", "error_bound", "bound_kind", "seconds",
-          "measured", "conditions", "candidates", "refused", "notes")  # fmt: skip
+_FACTS = ("algorithm", "source", "arithmetic", "form", "threads", "workspace_bytes", "error_bound", "bound_kind",
+          "seconds", "measured", "conditions", "candidates", "refused", "notes")  # fmt: skip
 
 
 def command(

@@ -236,6 +236,11 @@ def waking(profile: Profile, seconds: float) -> int:
     return 1 + (seconds >= _REPAID_WAKINGS * profile.wake)
 
 
+def _spelled(value: object) -> str:
+    """A choice in words: ``(14, 14)`` is ``14x14``."""
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def describe(s: Situation, decision: Decision | None = None, packed_bytes: int = 0) -> Plan:
     """Plan of a situation."""
     p = s.problem
@@ -278,4 +283,5 @@ def describe(s: Situation, decision: Decision | None = None, packed_bytes: int =
         accuracy="strict" if s.strict else "fast",
         workspace_limit=s.limit,
         profile=str(s.profile),
+        form=tuple((term, _spelled(value)) for term, value in form.choices().items()),
     )

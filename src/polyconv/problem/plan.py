@@ -83,6 +83,8 @@ class Plan:
         Most bytes of workspace that were admitted.
     profile : str
         Name and fingerprint of the machine's profile, of which predictions are made.
+    form : tuple of (str, str)
+        What the algorithm chose for this problem, such as its tile and its box, by name; none of it changes bits.
     """
 
     problem: Problem
@@ -104,6 +106,7 @@ class Plan:
     accuracy: str = "fast"
     workspace_limit: int | None = None
     profile: str = ""
+    form: tuple[tuple[str, str], ...] = ()
 
     @property
     def measured(self) -> float | None:
@@ -135,6 +138,8 @@ class Plan:
         if limit or self.accuracy != "fast":
             yield "asked for", f"accuracy {self.accuracy}{limit}"
         yield "arithmetic", self.arithmetic
+        if self.form:
+            yield "form", ", ".join(f"{name} {value}" for name, value in self.form)
         cycles = ", ".join(f"{name} {count:,.0f}" for name, count in self.cycles)
         detail = "" if self.is_on_gpu else f" one thread; cycles: {cycles}"
         yield "predicted", f"{spelled(self.seconds)}{detail}"
