@@ -1,7 +1,8 @@
-"""``polyconv bench``: convolutions measured against every other engine that is installed, ``--ndimage`` or ``--smoke``.
+"""``polyconv bench``: convolutions measured against every other engine that is installed, or whole models.
 
 What to measure comes from problem lines, files of them, layer sets that come with the package, or a model;
-tables, a JSON document and a report page come out.  How it is measured is the package ``benchmark``'s.
+tables, a JSON document and a report page come out.  ``--networks``, ``--ndimage`` and ``--smoke`` measure other things.
+How it is measured is the package ``benchmark``'s.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import typer
 
 from polyconv.benchmark import compare, record, sets
 from polyconv.benchmark.record import Document, Row
+from polyconv.benchmark.rounds import Budget
 from polyconv.benchmark.run import Options, resumed, run
 from polyconv.benchmark.summary import published
-from polyconv.cli import bench_tables, gpu, info, pictures, render, smoke
+from polyconv.cli import bench_tables, gpu, info, networks, pictures, render, smoke
 from polyconv.cli.interrupts import kept_when_interrupted
 from polyconv.cli.options import Accuracy, AsJson, Dim, Files, Semantics, usage
 from polyconv.cli.targets import Level, Match, Sets, Targets, cases_of
@@ -52,6 +54,9 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Of operands, orders an
 Smoke = Annotated[bool, typer.Option("--smoke", help="Instead: a minute's look at this installation alone.")]
 Ndimage = Annotated[
     bool, typer.Option("--ndimage", help="Instead: filters of pictures against SciPy's and OpenCV's.")
+]
+Networks = Annotated[
+    bool, typer.Option("--networks", help="Instead: whole models, each engine in a process of its own.")
 ]
 Problems = Annotated[int, typer.Option("--problems", min=1, help="With --smoke: random problems for the floor.")]
 Algorithm = Annotated[str, typer.Option("--algorithm", help="With --smoke: algorithm whose floor is measured.")]
@@ -89,6 +94,7 @@ def command(
     seed: Seed = 0,
     smoke_: Smoke = False,
     ndimage: Ndimage = False,
+    networks_: Networks = False,
     problems: Problems = 300,
     algorithm: Algorithm = "generic",
     device: OnDevice = None,
@@ -105,15 +111,19 @@ def command(
     if ndimage:
         pictures.show(match, threads, seconds, rounds, seed, as_json=as_json, file=save)
         return
+    names = None if peers is None else tuple(word.strip() for word in peers.split(",") if word.strip())
+    if networks_:
+        budget = Budget(seconds, rounds)
+        networks.show(targets or (), names, threads, budget, seed, inputs, dim, as_json=as_json, file=save)
+        return
     if not targets and not set_:
         raise typer.BadParameter(
-            "name what to measure: problems, files of problems, models, --set NAME, --ndimage or --smoke"
+            "name what to measure: problems, files of problems, models, --set NAME, --networks, --ndimage or --smoke"
         )
     cases = usage(sets.select, cases_of(targets or (), set_ or (), inputs, dim, semantics, seed), match)
     if device is not None:
         gpu.bench(device, cases, gpu.kinds_of(kinds), forms, rounds, as_json=as_json, file=save)
         return
-    names = None if peers is None else tuple(word.strip() for word in peers.split(",") if word.strip())
     options = Options(threads, resolve("accuracy", accuracy), target, names, seconds, rounds, seed)
     earlier = usage(resumed, record.load(save), options) if resume and save is not None and save.exists() else None
     before = None if compare_ is None else record.load(compare_)

@@ -16,13 +16,13 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last
+from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last, keeping
 from polyconv.conformance.deviations import refusal
 from polyconv.conformance.guests.onnxruntime import activation, convolution
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem
 
-__all__ = ["ready", "start", "version"]
+__all__ = ["network", "ready", "start", "version"]
 
 
 def version() -> str:
@@ -44,12 +44,7 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
     last = engine == "onnxruntime-nhwc"
     if last and (p.quantisation is None or not p.quantisation.rescales):
         raise Lacking("of its operators for all types only QLinearConv takes channels last")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = task.threads, 1
-    options.log_severity_level = 4
-    if task.threads > 1 and task.cpus:
-        places = ";".join(str(cpu + 1) for cpu in task.cpus[1:])  # it counts from 1
-        options.add_session_config_entry("session.intra_op_thread_affinities", places)
+    options = _options(task)
     model, arrays = _model(p, made, last=last)
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
@@ -67,6 +62,22 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
         return np.moveaxis(result.numpy(), -1, 1) if last else np.asarray(result.numpy())
 
     return Ready(run, values, lambda: {"precision": p.x, "kernel": "MLAS", "remark": ""})
+
+
+def network(path: str, feeds: dict[str, Any], task: Task) -> Ready:
+    """A session on a model's file."""
+    session = onnxruntime.InferenceSession(path, _options(task), providers=["CPUExecutionProvider"])
+    return Ready(*keeping(lambda: session.run(None, feeds)))
+
+
+def _options(task: Task) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = task.threads, 1
+    options.log_severity_level = 4
+    if task.threads > 1 and task.cpus:
+        places = ";".join(str(cpu + 1) for cpu in task.cpus[1:])  # it counts from 1
+        options.add_session_config_entry("session.intra_op_thread_affinities", places)
+    return options
 
 
 def _model(p: Problem, made: Operands, *, last: bool) -> tuple[bytes, dict[str, NDArray[Any]]]:

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from openvino import opset8, opset13
 
 from polyconv.benchmark.engines.qdq import quantised_model
-from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last
+from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last, keeping
 from polyconv.conformance.deviations import refusal
 from polyconv.conformance.guests.openvino import activation, convolution
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem
 
-__all__ = ["ready", "start", "version"]
+__all__ = ["network", "ready", "start", "version"]
 
 _CORE = openvino.Core()
 
@@ -106,6 +106,13 @@ def _quantised(p: Problem, made: Operands, task: Task, *, last: bool) -> Ready:
         return np.moveaxis(values, -1, 1) if last else values
 
     return Ready(request.infer, result, lambda: _facts(compiled))
+
+
+def network(path: str, feeds: dict[str, Any], task: Task) -> Ready:
+    """A compiled model of a file."""
+    compiled = _CORE.compile_model(_CORE.read_model(path), "CPU", _properties("f32", task))
+    request = compiled.create_infer_request()
+    return Ready(*keeping(lambda: list(request.infer(feeds).values())))
 
 
 def _properties(hint: str, task: Task) -> dict[str, Any]:

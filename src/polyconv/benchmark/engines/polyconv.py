@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from polyconv.benchmark.engines.ready import Ready, Task, channels_last
+from polyconv.benchmark.engines.ready import Ready, Task, channels_last, keeping
 from polyconv.conformance.operands import Operands
 from polyconv.kernels.objects import EVENTS
 from polyconv.layer import Layer
+from polyconv.models.session import InferenceSession
 from polyconv.problem.problem import Problem
 
-__all__ = ["ready", "start", "version"]
+__all__ = ["network", "ready", "start", "version"]
 
 
 def version() -> str:
@@ -65,3 +66,9 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
 
     plain = residual is None and made.offset is None
     return Ready(run if plain else run_all, lambda: np.moveaxis(out, -1, 1) if last else out, facts)
+
+
+def network(path: str, feeds: dict[str, Any], task: Task) -> Ready:
+    """A session on a model's file."""
+    session = InferenceSession(path, threads=task.threads, accuracy=task.accuracy)
+    return Ready(*keeping(lambda: session.run(None, feeds)))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Lacking", "Ready", "Task", "channels_last"]
+__all__ = ["Lacking", "Ready", "Task", "channels_last", "keeping"]
 
 
 class Lacking(Exception):
@@ -60,3 +60,14 @@ class Ready:
 def channels_last(a: NDArray[Any]) -> NDArray[Any]:
     """A copy with the channels innermost."""
     return np.ascontiguousarray(np.moveaxis(a, 1, -1))
+
+
+def keeping(run: Callable[[], Any]) -> tuple[Callable[[], object], Callable[[], Any]]:
+    """A function that keeps what it returned last, and one that tells it."""
+    kept: list[Any] = [None]
+
+    def call() -> object:
+        kept[0] = run()
+        return kept[0]
+
+    return call, lambda: kept[0]

@@ -13,6 +13,7 @@ import itertools
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,26 @@ class Worker:
         self._ready[engine] = made
         return {"prepare_seconds": prepared - begin, "first_seconds": first - prepared, **made.facts()}
 
+    def open(self, engine: str, path: str, feeds: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        """Open a model's file and run it once: seconds of both, and bytes by which the process grew."""
+        self._ready.clear()
+        prepare = self._guest.network
+        before, begin = _resident("VmRSS"), time.perf_counter()
+        made = prepare(path, feeds, self._task)
+        opened = time.perf_counter()
+        loaded, start = _resident("VmRSS"), time.perf_counter()
+        made.run()
+        first = time.perf_counter()
+        self._ready[engine] = made
+        grown = {} if before is None or loaded is None else {
+            "loaded_bytes": loaded - before, "peak_bytes": (_resident("VmHWM") or 0) - before,
+        }  # fmt: skip
+        return {"load_seconds": opened - begin, "first_seconds": first - start, **grown}
+
+    def results(self, engine: str) -> list[NDArray[Any]]:
+        """What the last run of a model made."""
+        return [np.array(a) for a in self._ready[engine].result()]
+
     def sample(self, engine: str, channels: NDArray[np.intp]) -> NDArray[Any]:
         """Some output channels of the last image of the batch."""
         return np.ascontiguousarray(self._ready[engine].result()[-1:, channels])
@@ -88,6 +109,15 @@ class Worker:
         finally:
             gc.enable()
         return times
+
+
+def _resident(row: str) -> int | None:
+    """Bytes of memory of this process, now (VmRSS) or at most (VmHWM); None where the system does not tell."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{row}:"):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def main(guest: str) -> None:

@@ -1,0 +1,110 @@
+"""The table of ``polyconv bench --networks``: whole models beside ONNX Runtime and OpenVINO.
+
+Figures come from ``benchmark.networks``; this file chooses columns and spells numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from polyconv.benchmark.networks import NETWORK_GUESTS, OURS, Measure, Network, chosen_guests, measure, summary
+from polyconv.benchmark.record import save
+from polyconv.benchmark.rounds import Budget
+from polyconv.cli import feeds, render
+from polyconv.cli.options import subject, usage
+from polyconv.models.limits import shorten
+from polyconv.models.reading import read_model
+
+__all__ = ["show"]
+
+_COLUMNS = ("network", "polyconv ms", "onnxruntime ms", "openvino ms", "ratio", "load s", "first s", "peak MB", "error",
+            "rounds")  # fmt: skip
+
+
+def show(
+    targets: Sequence[str], peers: Sequence[str] | None, threads: int, budget: Budget, seed: int,
+    inputs: Sequence[str] | None, dim: Sequence[str] | None, *, as_json: bool, file: Path | None,
+) -> None:  # fmt: skip
+    """Measure models, and write a table or one document.
+
+    Parameters
+    ----------
+    targets : sequence of str
+        Model files.
+    peers : sequence of str or None
+        Other engines; None is all that are installed.
+    inputs, dim : sequence of str or None
+        What models are fed, as for ``run``.
+    file : Path or None
+        Takes the document besides, after every model.
+    """
+    named = [subject(word) for word in targets]
+    paths = [path for path in named if isinstance(path, Path)]
+    if not paths or len(paths) < len(named):
+        raise typer.BadParameter("--networks measures whole models: name .onnx or .xml files")
+    guests = usage(chosen_guests, peers)
+    known = usage(feeds.dims, dim or ())
+    rows: list[Network] = []
+    with render.progress("networks") as advance:
+        for done, path in enumerate(paths):
+            advance(done, len(paths))
+            graph = read_model(path)
+            given = [value for value in graph.inputs if value.name not in graph.defaults]
+            fed = usage(feeds.feeds, given, inputs or (), known, seed)
+            arrays = {name: feed.array for name, feed in fed.items()}
+            del graph
+            rows.append(measure(path, arrays, guests, threads, budget, seed))
+            render.note(_line(rows[-1]))
+            if file is not None:
+                save({"schema_version": render.SCHEMA_VERSION, **_document(rows, threads)}, file)
+    if as_json:
+        render.document(_document(rows, threads))
+        return
+    title = f"whole models, {threads} thread(s); ratio: time of the fastest other engine over polyconv's"
+    render.table(title, _COLUMNS, [_row(row) for row in rows], " ".join(_COLUMNS[1:]))
+    found = summary(rows)
+    if found["compared"]:
+        render.line(
+            f"ratio {found['mean']:.2f} in the geometric mean of {found['compared']}, at least {found['least']:.2f}; "
+            f"below 1 for {', '.join(found['below']) or 'none'}"
+        )
+    render.line("load, first and peak: polyconv / onnxruntime / openvino; error: rms, from onnxruntime's outputs")
+    for guest, why in guests.items():
+        if why:
+            render.note(f"{guest}: {why}")
+
+
+def _line(row: Network) -> str:
+    """One finished model in a line."""
+    times = ", ".join(f"{g} {1e3 * m.seconds:.2f} ms" if m.seconds else f"{g}: {shorten(m.why, 100)}"
+                      for g, m in row.measures.items())  # fmt: skip
+    return f"{row.name}: {times}" + ("" if row.ratio is None else f" = {row.ratio:.2f}x")
+
+
+def _row(row: Network) -> tuple[object, ...]:
+    own = row.measures[OURS]
+    times = (_spelled(row.measures, (guest,), "seconds", 1e3, ".2f") for guest in NETWORK_GUESTS)
+    return (
+        row.name, *times, None if row.ratio is None else f"{row.ratio:.2f}",
+        _spelled(row.measures, row.measures, "load_seconds", 1, ".2f"),
+        _spelled(row.measures, row.measures, "first_seconds", 1, ".2f"),
+        _spelled(row.measures, row.measures, "peak_bytes", 1e-6, ".0f"),
+        None if own.error is None else f"{own.error:.1e}", f"{row.good}/{row.rounds}",
+    )  # fmt: skip
+
+
+def _spelled(measures: Mapping[str, Measure], guests: Any, name: str, factor: float, form: str) -> str:
+    """A figure of some engines, with a slash between them."""
+    values = [getattr(measures[g], name) if g in measures else None for g in guests]
+    return " / ".join("-" if v is None else format(factor * v, form) for v in values)
+
+
+def _document(rows: Sequence[Network], threads: int) -> dict[str, Any]:
+    return {
+        "command": "bench", "threads": threads, "networks": [asdict(row) for row in rows], "summary": summary(rows),
+    }  # fmt: skip
