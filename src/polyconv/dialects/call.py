@@ -360,6 +360,24 @@ class Bound:
         )
         return result
 
+    def direct(self, *inputs: ArrayLike | None) -> tuple[Any, int, int | None] | None:
+        """What computes inputs of such types without looking at them again.
+
+        Returns
+        -------
+        tuple or None
+            A ``Layer``, the position of its ``x`` and that of its ``residual``, if there is one; None where a call
+            takes more than these two, or takes them in another form.
+        """
+        arrays = self.operator._arrays([self.constants.get(at, value) for at, value in enumerate(inputs)])
+        lowering = self._lowering(arrays)
+        layer = self._layer(lowering, arrays)
+        rows = self.operator.row.inputs
+        moving = {row.role: at for at, row in enumerate(rows) if arrays[at] is not None and at not in self.constants}
+        if layer is None or not {"x"} <= set(moving) <= {"x", "residual"} or set(moving) & set(lowering.operands):
+            return None
+        return layer, moving["x"], moving.get("residual")
+
     def once(self, present: Sequence[bool]) -> bool:
         """Whether each call prepares its own weights, as something prepared with them comes with the call.
 
