@@ -45,7 +45,7 @@ INTERFACE: dict[str, dict[str, str]] = {
         "add_session_config_entry": "kept; a session warns that it has no effect",
         "get_session_config_entry": "yes",
         "optimized_model_filepath": "warns: no optimised model is written",
-        "graph_optimization_level": "warns, if it is not the default: graphs are always fused and folded",
+        "graph_optimization_level": "ORT_DISABLE_ALL rewrites only what leaves every bit as it is; others warn",
         "execution_mode": "warns, if it is not the default: nodes run one after another",
         "execution_order": "warns, if it is not the default: nodes run in the order of the file",
         "inter_op_num_threads": "warns, if it is not 0: nodes run one after another",

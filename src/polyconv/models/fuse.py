@@ -31,6 +31,7 @@ from polyconv.models.operators import (
     make,
     row_of,
 )
+from polyconv.models.spelled import spelled_out
 from polyconv.problem.epilogue import Activation
 
 __all__ = ["TAKES_CONSTANTS", "Fused", "activation_of", "fuse"]
@@ -73,7 +74,13 @@ class Fused:
     constants: Mapping[str, Array] = field(default_factory=dict)
 
 
-def fuse(nodes: Sequence[Node], results: Collection[str], constants: Mapping[str, Array]) -> Fused:
+def fuse(
+    nodes: Sequence[Node],
+    results: Collection[str],
+    constants: Mapping[str, Array],
+    *,
+    is_spelled_out: bool = True,
+) -> Fused:
     """Fold what follows convolutions into them.
 
     Parameters
@@ -84,6 +91,8 @@ def fuse(nodes: Sequence[Node], results: Collection[str], constants: Mapping[str
         Values that must stay.
     constants : mapping
         Values that are known.
+    is_spelled_out : bool
+        Whether activations in several nodes become one, which rounds less often.
 
     Notes
     -----
@@ -103,7 +112,7 @@ def fuse(nodes: Sequence[Node], results: Collection[str], constants: Mapping[str
             or not has_row(node)
         ):
             continue
-        chain = _chain(node, readers, kept, constants, gone, made)
+        chain = _chain(node, readers, kept, constants, gone, made, is_spelled_out)
         if chain.absorbed:
             last = chain.absorbed[-1]
             swaps[last] = chain.ready()
@@ -140,6 +149,7 @@ def _chain(
     constants: Mapping[str, Array],
     gone: Collection[Node],
     made: dict[str, Array],
+    is_spelled_out: bool,
 ) -> _Chain:
     chain = _Chain(node, node, node.outputs[0])
     dtype = _dtype(node, constants)
@@ -148,7 +158,10 @@ def _chain(
         if any(n in gone or len(n.outputs) != 1 for n in following):
             break
         activation: Activation | None
-        if _is_silu(following, readers, kept, chain.value):
+        spelled = spelled_out(chain.value, readers, kept, constants, activation_of) if is_spelled_out else None
+        if spelled is not None:
+            activation, absorbed = spelled
+        elif _is_silu(following, readers, kept, chain.value):
             activation, absorbed = Activation("Silu"), sorted(following, key=lambda n: n.op != "Sigmoid")
         elif len(following) == 1:
             activation, absorbed = activation_of(following[0], chain.value, constants), following

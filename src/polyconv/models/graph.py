@@ -69,7 +69,9 @@ class Node:
     varies : bool
         Whether two runs on equal inputs may differ (random numbers, state).
     origin : object
-        The file's own node, for the host that runs it.
+        The file's own node, for the host that runs it; None for one that a rewrite made.
+    stands_for : tuple of Node
+        Nodes of the file whose place it took; none for a node of the file itself.
     """
 
     name: str
@@ -83,6 +85,12 @@ class Node:
     hidden: tuple[str, ...] = ()
     varies: bool = False
     origin: Any = None
+    stands_for: tuple[Node, ...] = ()
+
+    @property
+    def of_file(self) -> tuple[Node, ...]:
+        """The nodes of the file that it is."""
+        return tuple(node for each in self.stands_for for node in each.of_file) or (self,)
 
     @property
     def label(self) -> str:
@@ -151,6 +159,8 @@ class Graph:
         Types and extents of values in between: proven (ONNX) or claimed by the file (OpenVINO).
     origin : object
         What the format's host needs beside the nodes.
+    removed : tuple of Node
+        Nodes of the file that need no computing, as rewrites found.
     about : ModelMetadata
         What the file says of itself.
     """
@@ -165,6 +175,7 @@ class Graph:
     aliases: Mapping[str, str] = field(default_factory=dict)
     stated: Mapping[str, Value] = field(default_factory=dict)
     origin: Any = None
+    removed: tuple[Node, ...] = ()
     about: ModelMetadata = field(default_factory=ModelMetadata)
 
 
@@ -263,7 +274,9 @@ def consumers(nodes: Iterable[Node]) -> dict[str, list[Node]]:
     return readers
 
 
-def cut(nodes: Sequence[Node], alone: Callable[[Node], bool]) -> list[tuple[Node, ...]]:
+def cut(
+    nodes: Sequence[Node], alone: Callable[[Node], bool], late: Callable[[Node], bool] = lambda node: False
+) -> list[tuple[Node, ...]]:
     """Cut a graph into steps: every node for which ``alone`` holds, and the groups between them.
 
     A node's depth counts the lonely nodes on the deepest path to it.  All others of one depth form
@@ -275,16 +288,25 @@ def cut(nodes: Sequence[Node], alone: Callable[[Node], bool]) -> list[tuple[Node
         In running order.
     alone : callable
         Whether a node is a step of its own.
+    late : callable
+        Whether a node goes into the group of its first reader, not into the first one in which it can run.
     """
     after: dict[str, int] = {}
+    depths: dict[Node, int] = {}
+    for node in nodes:
+        depths[node] = max((after.get(name, 0) for name in node.reads), default=0)
+        for name in node.writes:
+            after[name] = depths[node] + alone(node)
+    first: dict[str, int] = {}  # depth of the first reader of a value
+    for node in reversed(nodes):
+        if late(node) and all(name in first for name in node.writes):
+            depths[node] = max(depths[node], min(first[name] for name in node.writes))
+        for name in node.reads:
+            first[name] = min(depths[node], first.get(name, depths[node]))
     groups: dict[int, list[Node]] = {}
     lonely: dict[int, list[Node]] = {}
     for node in nodes:
-        depth = max((after.get(name, 0) for name in node.reads), default=0)
-        single = alone(node)
-        (lonely if single else groups).setdefault(depth, []).append(node)
-        for name in node.writes:
-            after[name] = depth + single
+        (lonely if alone(node) else groups).setdefault(depths[node], []).append(node)
     steps: list[tuple[Node, ...]] = []
     for depth in sorted({*groups, *lonely}):
         if depth in groups:

@@ -24,7 +24,7 @@ from polyconv.models.onnx_tensor import tensor_array
 from polyconv.models.segment import Segment
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
+    from onnx import ModelProto, NodeProto
 
 __all__ = ["onnx_host", "onnx_views"]
 
@@ -99,12 +99,28 @@ def _submodel(
             tensor.external_data.add(key=key, value=value)
         tensors.append(tensor)
     body = helper.make_graph(
-        [node.origin for node in nodes], "segment", [value_info(v) for v in inputs],
+        [_message(node) for node in nodes], "segment", [value_info(v) for v in inputs],
         [ValueInfoProto(name=name) for name in outputs], tensors,
     )  # fmt: skip
     opsets = {**graph.origin.opsets, "": _least_opset(nodes, graph.origin.opsets[""])}
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     return helper.make_model(body, opset_imports=imports, ir_version=IR_VERSION), large
+
+
+def _message(node: Node) -> NodeProto:
+    """The file's own message of a node, with the names that rewrites gave its inputs; or one that they made."""
+    from onnx import NodeProto, helper
+
+    if node.origin is None:
+        return helper.make_node(
+            node.op, node.inputs, node.outputs, node.name, domain=node.domain, **node.attributes
+        )
+    if tuple(node.origin.input) == node.inputs:
+        return node.origin
+    message = NodeProto()
+    message.CopyFrom(node.origin)
+    message.input[:] = node.inputs
+    return message
 
 
 def _least_opset(nodes: Sequence[Node], opset: int) -> int:

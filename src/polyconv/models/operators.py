@@ -37,6 +37,7 @@ class Options:
     accuracy: str | None = None
     threads: int | None = None
     workspace_limit: int | None = None
+    rewrites: str = "all"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ engines that make it.  It knows no file format and no engine by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -61,6 +61,8 @@ class Program:
         In running order.
     folded : tuple of Node
         Nodes that were computed when the model was read, or lie in a step as constants.
+    removed : tuple of Node
+        Nodes that need no computing.
     constants : mapping
         Results that are the same in every run.
     values : mapping
@@ -69,6 +71,7 @@ class Program:
 
     steps: tuple[Step, ...]
     folded: tuple[Node, ...]
+    removed: tuple[Node, ...]
     constants: Mapping[str, Array]
     values: Mapping[str, Value]
     _schedules: dict[tuple[str, ...], list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
@@ -197,7 +200,7 @@ def compile_graph(
     wanted = sorted(same.intersection({name for node in readers for name in node.reads}.union(graph.results)))
     folded = fold(graph, steady, wanted, constants, views, host, _threads(options))
     known = {**constants, **folded}
-    fused = fuse(moving, graph.results, known)
+    fused = fuse(moving, graph.results, known, is_spelled_out=options.rewrites == "all")
     making = _Making(
         graph=graph,
         options=options,
@@ -209,7 +212,16 @@ def compile_graph(
     )
     _make_steps(making, fused)
     results = {name: known[name] for name in graph.results if name in known}
-    return Program(tuple(making.steps), tuple(steady), results, making.values)
+    return Program(tuple(making.steps), _of_file(steady), graph.removed, results, making.values)
+
+
+def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """The nodes of the file that some nodes are."""
+    return tuple(dict.fromkeys(node for each in nodes for node in each.of_file))
+
+
+_WIDENING = frozenset(("DequantizeLinear",))
+"""Operators whose result is larger than what they read, and which hosts fuse with its readers."""
 
 
 def _threads(options: Options) -> int:
@@ -218,7 +230,7 @@ def _threads(options: Options) -> int:
 
 def _make_steps(making: _Making, fused: Fused) -> None:
     readers: dict[str, list[int]] = {}
-    groups = cut(fused.nodes, lambda node: is_convolution(node.op))
+    groups = cut(fused.nodes, lambda node: is_convolution(node.op), lambda node: node.op in _WIDENING)
     for index, group in enumerate(groups):
         for node in group:
             for name in node.reads:
@@ -248,7 +260,7 @@ def _make_convolution(making: _Making, node: Node, epilogue: Epilogue) -> None:
     reads = tuple(name for name in node.reads if name not in making.constants)
     _add(
         making,
-        Step(epilogue.stands_for or (node,), reads, tuple(value.name for value in segment.outputs), segment),
+        Step(_of_file(epilogue.stands_for or (node,)), reads, tuple(value.name for value in segment.outputs), segment),
     )
 
 
@@ -272,7 +284,7 @@ def _make_group(making: _Making, group: Sequence[Node], outputs: Sequence[str]) 
     constants = {name: making.constants[name] for name in outside if name in making.constants}
     inputs = tuple(_known(making, name) for name in outside if name not in constants)
     segment = making.host(making.graph, nodes, inputs, outputs, constants, _threads(making.options))
-    _add(making, Step(tuple(group), tuple(value.name for value in inputs), tuple(outputs), segment))
+    _add(making, Step(_of_file(group), tuple(value.name for value in inputs), tuple(outputs), segment))
 
 
 def _with_constant_part(making: _Making, group: Sequence[Node]) -> list[Node]:

@@ -18,10 +18,12 @@ from polyconv.models.graph import Graph, Value
 from polyconv.models.limits import shorten
 from polyconv.models.onnx_file import read_onnx
 from polyconv.models.onnx_host import onnx_host, onnx_views
+from polyconv.models.onnx_rules import RULES
 from polyconv.models.openvino_file import read_openvino
 from polyconv.models.openvino_host import openvino_host
 from polyconv.models.operators import Options
 from polyconv.models.program import Program, compile_graph
+from polyconv.models.rewriting import rewritten
 from polyconv.models.segment import Host
 
 __all__ = ["Source", "compiled", "host_of", "read_model", "source_of", "with_dimensions"]
@@ -108,4 +110,7 @@ def host_of(graph: Graph) -> Host:
 def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
     """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
     host, views = _HOSTS[graph.format]
+    if graph.format == "onnx":
+        rules = [rule for rule in RULES if rule.is_exact or options.rewrites == "all"]
+        graph = rewritten(graph, rules, overridden, graph.origin.opsets)
     return compile_graph(graph, overridden, options, host, views)

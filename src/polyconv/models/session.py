@@ -25,7 +25,13 @@ from polyconv.models.operators import Options
 from polyconv.models.ort_value import OrtValue
 from polyconv.models.program import Program
 from polyconv.models.reading import compiled, read_model, source_of, with_dimensions
-from polyconv.models.session_options import PROVIDER, SessionOptions, provider_options_of, warn_of_ignored
+from polyconv.models.session_options import (
+    PROVIDER,
+    GraphOptimizationLevel,
+    SessionOptions,
+    provider_options_of,
+    warn_of_ignored,
+)
 from polyconv.models.trace import Trace
 from polyconv.names import checked
 from polyconv.settings import resolve
@@ -38,7 +44,8 @@ _HOST_PROVIDERS: Mapping[str, str] = {
     "openvino": "OpenVINOExecutionProvider",
     "numpy": "NumPy",
 }
-FOLDED = "constant"
+FOLDED, REMOVED = "constant", "removed"
+_REWRITES = ("all", "exact")
 _SEMANTICS = ("onnx", "onnxruntime")
 
 
@@ -51,8 +58,8 @@ class NodeRecord:
     name, op : str
         As in the file.
     engine : str
-        ``polyconv``, ``onnxruntime``, ``onnx.reference``, ``openvino``, ``numpy``, or ``constant`` for a
-        node that is computed before the first run.
+        ``polyconv``, ``onnxruntime``, ``onnx.reference``, ``openvino``, ``numpy``, ``constant`` for a node that is
+        computed before the first run, or ``removed`` for one that need not be.
     step : int or None
         Nodes with one number run as one.
     problem : str or None
@@ -88,6 +95,10 @@ class InferenceSession:
         The .bin file of an IR given as bytes.
     semantics : str
         ``onnx``, or ``onnxruntime`` where that deviates.
+    rewrites : str
+        ``all``; or ``exact``, which leaves out what may change a bit of a result: BatchNormalization and factors in
+        the weights before them, quantised graphs in integers, products as convolutions, activations that are spelled
+        out.  ``graph_optimization_level=ORT_DISABLE_ALL`` says ``exact`` too.
     accuracy, threads, workspace_limit : optional
         As for ``polyconv.conv``; None is the setting.
 
@@ -132,13 +143,18 @@ class InferenceSession:
         *,
         weights: bytes | None = None,
         semantics: str = "onnx",
+        rewrites: str = "all",
         accuracy: str | None = None,
         threads: int | None = None,
         workspace_limit: int | None = None,
     ) -> None:
         if semantics not in _SEMANTICS:
             raise ArgumentError(f"semantics={shorten(semantics)!r} is not known; choose onnx or onnxruntime")
+        if rewrites not in _REWRITES:
+            raise ArgumentError(f"rewrites={shorten(rewrites)!r} is not known; choose all or exact")
         options = SessionOptions.of(sess_options)
+        if options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
+            rewrites = "exact"
         warn_of_ignored(options)
         if threads is None:
             threads = options.intra_op_num_threads or None
@@ -149,7 +165,7 @@ class InferenceSession:
         ):
             resolve(name, value)  # refuses what is invalid, before the file is read
         self.sess_options, self.providers, self.provider_options = sess_options, providers, provider_options
-        self._session_options, self._options = options, Options(semantics, accuracy, threads, workspace_limit)
+        self._session_options, self._options = options, Options(semantics, accuracy, threads, workspace_limit, rewrites)
         self._provider_options = options.providers | provider_options_of(providers, provider_options)
         source = source_of(path_or_bytes)
         graph = with_dimensions(read_model(source, weights), options.free_dimensions)
@@ -224,7 +240,7 @@ class InferenceSession:
         o = self._options
         keywords = {
             "weights": self._weights, "semantics": o.semantics, "accuracy": o.accuracy, "threads": o.threads,
-            "workspace_limit": o.workspace_limit,
+            "workspace_limit": o.workspace_limit, "rewrites": o.rewrites,
         }  # fmt: skip
         return _opened, (self._source, self._session_options, self.providers, self.provider_options, keywords)
 
@@ -331,6 +347,7 @@ class InferenceSession:
         """What ran where: a record for every node of the file that the outputs need."""
         program, seconds = self._last or (self._program, [None] * len(self._program.steps))
         records = [NodeRecord(node.name, node.op, FOLDED) for node in program.folded]
+        records += [NodeRecord(node.name, node.op, REMOVED) for node in program.removed]
         for index, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
             segment = step.segment
             about = segment.engine, index, segment.problem(), time, segment.once

@@ -27,7 +27,7 @@ _HOSTS = {"onnxruntime": "CPUExecutionProvider", "openvino": "OpenVINOExecutionP
 
 
 class GraphOptimizationLevel(IntEnum):
-    """How far onnxruntime rewrites a graph; polyconv always fuses and folds all it can."""
+    """How far a graph is rewritten; polyconv knows all, and what leaves every bit as it is (ORT_DISABLE_ALL)."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -69,7 +69,10 @@ class SessionOptions:
         Path of the file that it writes, to which the time and .json are added.
     enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse : bool
         There is no arena here; accepted.
-    execution_mode, execution_order, graph_optimization_level, inter_op_num_threads, optimized_model_filepath
+    graph_optimization_level : GraphOptimizationLevel
+        ORT_DISABLE_ALL leaves out rewrites that may change a bit, as a session's ``rewrites="exact"``; of the others
+        all do the same, of which a session warns.
+    execution_mode, execution_order, inter_op_num_threads, optimized_model_filepath
         Without effect; a session warns where they are not the default.
     log_severity_level, log_verbosity_level, logid
         Accepted; polyconv logs to the logger named polyconv.
@@ -219,7 +222,7 @@ def _own(row: Field[Any], value: Any) -> Any:
 
 _IGNORED = {
     "optimized_model_filepath": "no optimised model is written",
-    "graph_optimization_level": "graphs are always fused and folded in the same way",
+    "graph_optimization_level": "graphs are rewritten as far as can be, or with ORT_DISABLE_ALL exactly",
     "execution_mode": "nodes run one after another, each on all threads",
     "execution_order": "nodes run in the order of the file",
     "inter_op_num_threads": "nodes run one after another, each on all threads",
@@ -232,7 +235,7 @@ def warn_of_ignored(options: SessionOptions) -> None:
     for row in fields(SessionOptions):
         if row.name in _IGNORED:
             value = getattr(options, row.name)
-            if value != row.default:
+            if value != row.default and value is not GraphOptimizationLevel.ORT_DISABLE_ALL:
                 shown = value.name if isinstance(value, IntEnum) else repr(value)
                 warn(f"sess_options.{row.name}={shown} has no effect: {_IGNORED[row.name]}", IgnoredWarning)
     for key, entry in options._entries.items():

@@ -1,0 +1,207 @@
+"""Rewrites of ONNX graphs in which nodes that quantise stand round those that compute: into integer operators.
+
+A tensor of integers q with a scale s and a zero point z stands for ``s (q - z)``.  The one idea: what DequantizeLinear
+and QuantizeLinear do round a convolution is what QLinearConv does, with the sums exact.  It runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyconv.models.elements import BY_TYPE
+from polyconv.models.graph import Array, Node
+from polyconv.models.rewriting import Change, View
+
+__all__ = ["integer_convolution", "integer_pooling"]
+
+_BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+_CLIPPING = ("Relu", "Clip")
+_NEAR = 1e-5
+"""How near the scale of a bias is to that of the sums, relatively, where it was computed as theirs in f32."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    """What stands for real values: the integers' name, and scale and zero point as arrays."""
+
+    node: Node
+    integers: str
+    scale: Array
+    zero: Array
+
+
+def _quantity(node: Node | None, view: View, op: str) -> _Quantity | None:
+    """A DequantizeLinear or QuantizeLinear with constant quantities of 8-bit integers; None if it is none."""
+    if node is None or node.op != op or node.domain or set(node.attributes) - {"axis"}:
+        return None
+    scale, zero = view.constant(node, 1), view.constant(node, 2)
+    if scale is None or scale.dtype != np.float32 or not ((scale > 0) & np.isfinite(scale)).all():
+        return None
+    if zero is None:
+        if len(node.inputs) > 2 and node.inputs[2]:
+            return None
+        kind = _type(node, view) if op == "DequantizeLinear" else np.dtype(np.uint8)
+        if kind is None:
+            return None
+        zero = np.zeros(scale.shape, kind)
+    if scale.ndim > 1 or zero.size not in (1, scale.size):
+        return None
+    return _Quantity(node, node.inputs[0] if op == "DequantizeLinear" else node.outputs[0], scale, zero)
+
+
+def _type(node: Node, view: View) -> np.dtype[Any] | None:
+    """Element type of what a node reads."""
+    constant, value = view.constant(node, 0), view.values.get(node.inputs[0])
+    if constant is not None:
+        return constant.dtype
+    row = None if value is None else BY_TYPE.get(value.type)
+    return None if row is None else row.numpy
+
+
+def _tensor_wide(found: _Quantity | None) -> _Quantity | None:
+    """A quantity with one scale and one zero point, of bytes."""
+    if found is None or found.scale.size != 1 or found.zero.size != 1 or found.zero.dtype not in _BYTES:
+        return None
+    return found
+
+
+def _quantised(value: float, to: _Quantity) -> int:
+    """QuantizeLinear of a number."""
+    info = np.iinfo(to.zero.dtype)
+    if math.isinf(value):
+        return int(info.max if value > 0 else info.min)
+    quotient = np.rint(np.float32(value) / to.scale.reshape(-1)[0])
+    return int(min(max(float(quotient) + int(to.zero.reshape(-1)[0]), info.min), info.max))
+
+
+def _bounds(node: Node, view: View) -> tuple[float, float] | None:
+    """Between what a Relu or a Clip with constant bounds holds values."""
+    if node.op == "Relu":
+        return 0.0, math.inf
+    if node.version < 11:
+        return float(node.attributes.get("min", -math.inf)), float(node.attributes.get("max", math.inf))
+    found = []
+    for position, absent in ((1, -math.inf), (2, math.inf)):
+        given = view.constant(node, position)
+        if given is None and len(node.inputs) > position and node.inputs[position]:
+            return None
+        found.append(absent if given is None else float(given.reshape(-1)[0]))
+    return (found[0], found[1]) if found[0] <= found[1] else None
+
+
+def integer_convolution(conv: Node, view: View) -> Change | None:
+    """``QuantizeLinear([Relu](Conv(Dequantize(x), Dequantize(w), b)))`` -> ``[Clip](QLinearConv(x, w, b))``.
+
+    A Relu or Clip commutes with quantising, which keeps order; where the result's type holds it in anyway, it goes.
+    """
+    if conv.domain or len(conv.outputs) != 1:
+        return None
+    x = _tensor_wide(_quantity(view.makers.get(conv.inputs[0]), view, "DequantizeLinear"))
+    w = _weights(conv, view)
+    taken, bounds = [conv], None
+    following = view.only_reader(conv.outputs[0])
+    if following is not None and following.op in _CLIPPING and not following.domain:
+        bounds = _bounds(following, view)
+        if bounds is None:
+            return None
+        taken.append(following)
+        following = view.only_reader(following.outputs[0])
+    y = _tensor_wide(_quantity(following, view, "QuantizeLinear"))
+    if x is None or w is None or y is None or following is None or following.inputs[0] != taken[-1].outputs[0]:
+        return None
+    taken.append(following)
+    integers = view.constants[w.integers]
+    bias = _bias(conv, view, x, w, integers)
+    if bias is None:
+        return None
+    name = conv.outputs[0]
+    constants: dict[str, Array] = {
+        view.fresh(f"{role} of {name}"): array
+        for role, array in (
+            ("x_scale", x.scale.reshape(())), ("x_zero_point", x.zero.reshape(())), ("w_scale", w.scale),
+            ("w_zero_point", w.zero), ("y_scale", y.scale.reshape(())), ("y_zero_point", y.zero.reshape(())),
+            *((("bias", bias),) if bias.size else ()),
+        )
+    }  # fmt: skip
+    sx, zx, sw, zw, sy, zy, *b = constants
+    file = tuple(node for each in taken for node in each.of_file)
+    operands = x.integers, sx, zx, w.integers, sw, zw, sy, zy, *b
+    made = Node(conv.name, "QLinearConv", "", conv.version, operands, y.node.outputs, conv.attributes, stands_for=file)
+    limits = np.iinfo(y.zero.dtype)
+    low, high = (limits.min, limits.max) if bounds is None else (_quantised(bound, y) for bound in bounds)
+    if (low, high) == (limits.min, limits.max):
+        return Change(tuple(taken), (made,), constants)
+    if view.opsets[""] < 12:  # no Clip of bytes
+        return None
+    inner = view.fresh(f"unclipped {y.integers}")
+    ends = {view.fresh(f"{end} of {y.integers}"): np.array(value, y.zero.dtype) for end, value in
+            (("least", low), ("most", high))}  # fmt: skip
+    clip = Node(taken[1].name, "Clip", "", view.opsets[""], (inner, *ends), y.node.outputs, stands_for=taken[1].of_file)
+    made = Node(
+        made.name, made.op, "", made.version, made.inputs, (inner,), made.attributes,
+        stands_for=tuple(node for each in (conv, y.node) for node in each.of_file),
+    )  # fmt: skip
+    return Change(tuple(taken), (made, clip), constants | ends)
+
+
+def _weights(conv: Node, view: View) -> _Quantity | None:
+    """Constant weights in bytes, with one scale or one per output channel."""
+    found = _quantity(view.makers.get(conv.inputs[1]), view, "DequantizeLinear")
+    integers = None if found is None else view.constants.get(found.integers)
+    if found is None or integers is None or integers.dtype not in _BYTES or integers.ndim < 3:
+        return None
+    if found.scale.size == 1:
+        return _Quantity(found.node, found.integers, found.scale.reshape(()), found.zero.reshape(-1)[:1].reshape(()))
+    axis = found.node.attributes.get("axis", 1)
+    if axis not in (0, -integers.ndim) or found.scale.shape != integers.shape[:1]:
+        return None
+    zero = np.ascontiguousarray(np.broadcast_to(found.zero, found.scale.shape))
+    return _Quantity(found.node, found.integers, found.scale, zero)
+
+
+def _bias(conv: Node, view: View, x: _Quantity, w: _Quantity, integers: Array) -> Array | None:
+    """The bias in units of the sums; empty without one, None where it cannot be spelled so."""
+    if len(conv.inputs) < 3 or not conv.inputs[2]:
+        return np.zeros(0, np.int32)
+    unit = np.broadcast_to(x.scale.astype(np.float64).reshape(-1) * w.scale.astype(np.float64), integers.shape[:1])
+    real = view.constant(conv, 2)
+    found = _quantity(view.makers.get(conv.inputs[2]), view, "DequantizeLinear")
+    if real is None and found is not None:
+        held: Any = view.constants.get(found.integers)
+        if held is None or held.dtype != np.int32 or found.zero.any():
+            return None
+        relative = found.scale.astype(np.float64) / unit
+        is_unit = bool((np.abs(relative - 1.0) < _NEAR).all())
+        return np.asarray(held) if is_unit else _whole(held * relative)
+    return None if real is None else _whole(real.astype(np.float64) / unit)
+
+
+def _whole(steps: Array) -> Array | None:
+    if not (np.abs(steps) < 2.0**31 - 1).all():
+        return None
+    return np.rint(steps).astype(np.int32)
+
+
+def integer_pooling(pool: Node, view: View) -> Change | None:
+    """``QuantizeLinear(MaxPool(DequantizeLinear(x)))`` with the same quantities on both sides -> ``MaxPool(x)``.
+
+    The largest of some integers stands for the largest of the values they stand for.
+    """
+    if pool.domain or len(pool.outputs) != 1 or view.opsets[""] < 12:
+        return None
+    x = _tensor_wide(_quantity(view.makers.get(pool.inputs[0]), view, "DequantizeLinear"))
+    y = _tensor_wide(_quantity(view.only_reader(pool.outputs[0]), view, "QuantizeLinear"))
+    if x is None or y is None or x.zero.dtype != y.zero.dtype:
+        return None
+    if x.scale.reshape(-1) != y.scale.reshape(-1) or x.zero.reshape(-1) != y.zero.reshape(-1):
+        return None
+    taken = (pool, y.node)
+    made = Node(
+        pool.name, "MaxPool", "", pool.version, (x.integers,), y.node.outputs, pool.attributes,
+        stands_for=tuple(node for each in taken for node in each.of_file),
+    )  # fmt: skip
+    return Change(taken, (made,))

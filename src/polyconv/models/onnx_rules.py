@@ -1,0 +1,244 @@
+"""Rewrites of ONNX graphs: what they look for, and what takes its place.
+
+Each rule stands with the graph before and after it.  The one idea: a rule fires only where all that it needs is known,
+and says whether bits may change.  It runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from polyconv.dialects import ort
+from polyconv.models.elements import BY_ONNX, type_of
+from polyconv.models.graph import Array, Node
+from polyconv.models.onnx_integers import integer_convolution, integer_pooling
+from polyconv.models.operators import has_row
+from polyconv.models.rewriting import Change, Rule, View
+
+__all__ = ["RULES"]
+
+_LEAST_MACS = 1 << 20  # of a product; below it a step of its own costs more than it gains
+
+
+def same_value(node: Node, view: View) -> Change | None:
+    """``y = Identity(x)``, ``y = Dropout(x)``, ``y = Cast(x)`` to its own type -> ``x``."""
+    if node.domain or (node.op == "Dropout" and not _is_no_dropout(node, view)):
+        return None
+    if node.op == "Cast":
+        row = BY_ONNX.get(node.attributes.get("to", 0))
+        value = view.values.get(node.inputs[0])
+        if row is None or value is None or row.type != value.type:
+            return None
+    if any(name in view.readers or name in view.results for name in node.outputs[1:]):
+        return None
+    return Change((node,), renamed={node.outputs[0]: node.inputs[0]})
+
+
+def _is_no_dropout(node: Node, view: View) -> bool:
+    if node.version < 7:
+        return False  # an attribute said whether it is a test
+    training = view.constant(node, 2)
+    return len(node.inputs) < 3 or not node.inputs[2] or (training is not None and not training.any())
+
+
+def same_node(node: Node, view: View) -> Change | None:
+    """Two ``Shape``, ``Transpose``, ... nodes of one value -> the first of them."""
+    first = next(other for other in view.readers[node.inputs[0]] if _key(other) == _key(node))
+    return None if first is node else Change((node,), renamed={node.outputs[0]: first.outputs[0]})
+
+
+def _key(node: Node) -> tuple[Any, ...]:
+    return node.op, node.domain, node.inputs, len(node.outputs), sorted(node.attributes.items())
+
+
+def known_shape(node: Node, view: View) -> Change | None:
+    """``Shape(x)`` of an x whose extents are numbers -> a constant."""
+    value = view.values.get(node.inputs[0])
+    constant = view.constant(node, 0)
+    dims = constant.shape if constant is not None else None if value is None else value.dims
+    name = node.outputs[0]
+    if node.domain or dims is None or name in view.results:
+        return None
+    start, end = node.attributes.get("start", 0), node.attributes.get("end", len(dims))
+    part = dims[start:end]
+    if not all(isinstance(extent, int) for extent in part):
+        return None
+    known = view.fresh(f"extents {name}")
+    return Change((node,), constants={known: np.array(part, np.int64)}, renamed={name: known})
+
+
+def padding(node: Node, view: View) -> Change | None:
+    """``Conv(Pad(x, zeros))`` -> ``Conv(x)`` with the pads of both.
+
+    Weights must be finite: a product of a padded zero and an infinite weight is no number, one with padding is absent.
+    """
+    conv = view.only_reader(node.outputs[0])
+    pads = _spatial_pads(node, view)
+    if node.domain or conv is None or pads is None or conv.op != "Conv" or not has_row(conv):
+        return None
+    weights = view.constant(conv, 1)
+    if conv.inputs[0] != node.outputs[0] or conv.inputs.count(node.outputs[0]) > 1 or weights is None:
+        return None
+    if conv.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or not np.isfinite(weights).all():
+        return None
+    own = conv.attributes.get("pads") or [0] * len(pads)
+    if len(own) != len(pads) or weights.ndim != len(pads) // 2 + 2:
+        return None
+    attributes = {name: value for name, value in conv.attributes.items() if name != "auto_pad"}
+    attributes["pads"] = [a + b for a, b in zip(own, pads, strict=True)]
+    inputs = (node.inputs[0], *conv.inputs[1:])
+    return Change((node, conv), (_made(conv, (node, conv), inputs=inputs, attributes=attributes),))
+
+
+def _spatial_pads(node: Node, view: View) -> list[int] | None:
+    """What a Pad adds to spatial axes, begins before ends; None unless it adds zeros there and nowhere else."""
+    if node.attributes.get("mode", "constant") != "constant" or len(node.inputs) > 3:
+        return None
+    if node.version < 11:
+        given, value = node.attributes.get("pads"), node.attributes.get("value", 0.0)
+    else:
+        array, constant = view.constant(node, 1), view.constant(node, 2)
+        given = None if array is None else array.tolist()
+        is_given = len(node.inputs) > 2 and bool(node.inputs[2])
+        value = None if is_given and constant is None else 0.0 if constant is None else constant.reshape(-1)[0]
+    if given is None or value is None or float(value) != 0.0 or len(given) % 2 or min(given, default=-1) < 0:
+        return None
+    rank = len(given) // 2
+    if rank < 3 or any((*given[:2], *given[rank : rank + 2])):
+        return None
+    return [*given[2:rank], *given[rank + 2 :]]
+
+
+def scaled(node: Node, view: View) -> Change | None:
+    """``BatchNormalization(Conv(x))``, ``Mul`` or ``Div`` of it by a constant per channel -> ``Conv``, other weights.
+
+    ``w' = w scale`` and ``b' = b scale + shift`` in f64, rounded once.
+    """
+    conv = view.makers.get(node.inputs[0]) or (view.makers.get(node.inputs[1]) if len(node.inputs) == 2 else None)
+    if conv is None or conv.op not in _SCALABLE or view.only_reader(conv.outputs[0]) is not node or not has_row(conv):
+        return None
+    w, bias = view.constant(conv, 1), view.constant(conv, 2)
+    has_bias = len(conv.inputs) > 2 and bool(conv.inputs[2])
+    if w is None or w.dtype.kind != "f" or w.ndim < 3 or (has_bias and bias is None) or len(conv.inputs) > 3:
+        return None
+    if "activation" in conv.attributes or len(node.outputs) != 1:
+        return None
+    groups = conv.attributes.get("group", 1)
+    m = w.shape[1] * groups if conv.op == "ConvTranspose" else w.shape[0]
+    axis = w.ndim - 1 if conv.op == "NhwcConv" else 1
+    factors = _normalisation(node, view) if node.op == "BatchNormalization" else _factor(node, conv, view, w.ndim, axis)
+    if factors is None or any(f.shape != (m,) for f in factors) or (axis != 1 and node.op == "BatchNormalization"):
+        return None
+    scale, shift = factors
+    if conv.op == "ConvTranspose":  # (c, m / groups, ...): channels of a group of results follow each other
+        by_group = w.astype(np.float64).reshape(groups, -1, *w.shape[1:])
+        new = (by_group * scale.reshape(groups, 1, -1, *(1,) * (w.ndim - 2))).reshape(w.shape)
+    else:
+        new = w.astype(np.float64) * scale.reshape(-1, *(1,) * (w.ndim - 1))
+    added = shift if bias is None else bias.astype(np.float64) * scale + shift
+    names = view.fresh(f"weights of {node.outputs[0]}"), view.fresh(f"bias of {node.outputs[0]}")
+    with np.errstate(over="ignore"):
+        constants = {names[0]: new.astype(w.dtype), names[1]: added.astype(w.dtype)}
+    made = _made(conv, (conv, node), inputs=(conv.inputs[0], *names), outputs=node.outputs)
+    return Change((conv, node), (made,), constants)
+
+
+_SCALABLE = frozenset(("Conv", "ConvTranspose", "NhwcConv"))
+
+
+def _normalisation(node: Node, view: View) -> tuple[Array, Array] | None:
+    """Scale and shift of a BatchNormalization with constant statistics."""
+    given = [view.constant(node, position) for position in range(1, 5)]
+    if node.domain or node.attributes.get("training_mode", 0) or node.attributes.get("spatial", 1) != 1:
+        return None
+    if node.version < 7 and not node.attributes.get("is_test", 0):
+        return None
+    arrays = [a.astype(np.float64) for a in given if a is not None]
+    if len(arrays) != 4:
+        return None
+    gamma, beta, mean, variance = arrays
+    with np.errstate(all="ignore"):
+        scale = gamma / np.sqrt(variance + float(np.float32(node.attributes.get("epsilon", 1e-5))))
+        shift = beta - mean * scale
+    return scale, shift
+
+
+def _factor(node: Node, conv: Node, view: View, rank: int, axis: int) -> tuple[Array, Array] | None:
+    """Scale, and no shift, of a Mul or Div by a constant per channel, or by one number."""
+    at = 1 - node.inputs.index(conv.outputs[0])
+    given = view.constant(node, at)
+    weights = view.constant(conv, 1)
+    if node.domain or node.attributes or given is None or weights is None or (node.op == "Div" and at == 0):
+        return None
+    groups = conv.attributes.get("group", 1)
+    m = weights.shape[1] * groups if conv.op == "ConvTranspose" else weights.shape[0]
+    if given.ndim > rank or given.dtype != weights.dtype:
+        return None
+    aligned = (1,) * (rank - given.ndim) + given.shape
+    if aligned[axis] not in (1, m) or math.prod(aligned) != aligned[axis]:
+        return None
+    values = np.broadcast_to(given.reshape(-1).astype(np.float64), (m,))
+    with np.errstate(all="ignore"):
+        return (values if node.op == "Mul" else 1.0 / values), np.zeros(m)
+
+
+def product(node: Node, view: View) -> Change | None:
+    """``MatMul(x, w)`` of an x of 3 to 5 axes -> a convolution of 1x1 windows, channels last, of the same x."""
+    w, x = view.constant(node, 1), view.values.get(node.inputs[0])
+    if node.domain or w is None or w.ndim != 2 or w.dtype.kind != "f" or x is None or x.dims is None:
+        return None
+    rank = len(x.dims)
+    extents = [extent for extent in x.dims if isinstance(extent, int)]
+    if not 3 <= rank <= 5 or len(extents) < rank or x.type != type_of(w.dtype) or x.dims[-1] != w.shape[0]:
+        return None
+    if math.prod(extents) * w.shape[1] < _LEAST_MACS or x.type not in ("tensor(float)", "tensor(double)"):
+        return None
+    name = view.fresh(f"windows of {node.outputs[0]}")
+    windows = w.T.reshape(*w.T.shape, *(1,) * (rank - 2))
+    made = Node(
+        node.name, "NhwcConv", ort.CONTRIB, 1, (node.inputs[0], name), node.outputs, stands_for=node.of_file
+    )  # fmt: skip
+    return Change((node,), (made,), {name: windows})
+
+
+def one_slope(node: Node, view: View) -> Change | None:
+    """``PRelu(x)`` of one slope -> ``LeakyRelu``."""
+    slope = view.constant(node, 1)
+    if node.domain or slope is None or not slope.size or slope.dtype != np.float32 or (slope != slope.flat[0]).any():
+        return None
+    attributes = {"alpha": float(slope.flat[0])}
+    value = view.values.get(node.inputs[0])
+    if value is None or value.dims is None or slope.ndim > len(value.dims):
+        return None
+    made = Node(node.name, "LeakyRelu", "", node.version, node.inputs[:1], node.outputs, attributes,
+                stands_for=node.of_file)  # fmt: skip
+    return Change((node,), (made,))
+
+
+def _made(like: Node, taken: Sequence[Node], **fields: Any) -> Node:
+    """A node like another, in the place of some."""
+    stands_for = tuple(node for each in taken for node in each.of_file)
+    return replace(like, **fields, origin=None, stands_for=stands_for)
+
+
+def _rule(apply: Any, *ops: str, is_exact: bool = False) -> Rule:
+    return Rule(frozenset(ops), apply, is_exact)
+
+
+RULES = (
+    _rule(same_value, "Identity", "Dropout", "Cast", is_exact=True),
+    _rule(known_shape, "Shape", is_exact=True),
+    _rule(same_node, "Shape", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Relu", is_exact=True),
+    _rule(one_slope, "PRelu", is_exact=True),
+    _rule(integer_pooling, "MaxPool", is_exact=True),
+    _rule(integer_convolution, "Conv"),
+    _rule(padding, "Pad"),
+    _rule(scaled, "BatchNormalization", "Mul", "Div"),
+    _rule(product, "MatMul"),
+)
+"""The rules, in the order in which they are tried."""

@@ -1,0 +1,292 @@
+"""Rewrites of ONNX graphs: what becomes of each, that results are onnxruntime's, and what is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from making import close, info, onnx_model, random, session
+from onnx import TensorProto, helper
+
+import polyconv
+from polyconv.models import InferenceSession
+from polyconv.models.onnx_rules import RULES
+
+node = helper.make_node
+
+
+def ops(made: InferenceSession) -> list[str]:
+    """What each step of a session stands for, and who runs it."""
+    steps: dict[Any, list[str]] = {}
+    engines: dict[Any, str] = {}
+    for record in made.nodes:
+        steps.setdefault((record.engine, record.step), []).append(record.op)
+        engines[record.engine, record.step] = record.engine
+    return [f"{engines[key]}: {'+'.join(names)}" for key, names in steps.items()]
+
+
+def statistics(m: int, seed: int = 5) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    low, high = {"gamma": 0.5, "var": 0.2, "beta": -1.0, "mean": -1.0}, 1.5
+    return {name: rng.uniform(least, high, m).astype(np.float32) for name, least in low.items()}
+
+
+NORM = node("BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["y"], "norm", epsilon=1e-3)
+CONVS: Mapping[str, tuple[onnx.NodeProto, dict[str, np.ndarray], int]] = {
+    "plain": (node("Conv", ["x", "w"], ["c"], "conv"), {"w": random(6, 4, 3, 3, seed=1)}, 6),
+    "bias": (node("Conv", ["x", "w", "b"], ["c"], "conv"), {"w": random(6, 4, 3, 3), "b": random(6, seed=2)}, 6),
+    "groups": (node("Conv", ["x", "w"], ["c"], "conv", group=2), {"w": random(6, 2, 3, 3, seed=1)}, 6),
+    "transposed": (node("ConvTranspose", ["x", "w"], ["c"], "conv"), {"w": random(4, 6, 3, 3, seed=1)}, 6),
+    "transposed groups": (
+        node("ConvTranspose", ["x", "w", "b"], ["c"], "conv", group=2, strides=[2, 2]),
+        {"w": random(4, 3, 3, 3, seed=1), "b": random(6, seed=3)}, 6,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVS)
+def test_normalisation_goes_into_weights(name: str) -> None:
+    conv, constants, m = CONVS[name]
+    model = onnx_model([conv, NORM], [info("x", [2, 4, 9, 8])], ["y"], {**constants, **statistics(m)})
+    made = close(model, {"x": random(2, 4, 9, 8)})
+    assert ops(made) == [f"polyconv: {conv.op_type}+BatchNormalization"]
+
+
+@pytest.mark.parametrize("op", ["Mul", "Div"])
+@pytest.mark.parametrize("shape", [(6, 1, 1), (1, 6, 1, 1), (1,), ()])
+def test_factors_go_into_weights(op: str, shape: tuple[int, ...]) -> None:
+    conv, constants, _ = CONVS["bias"]
+    factor = np.random.default_rng(3).uniform(0.5, 2, shape).astype(np.float32)
+    nodes = [conv, node(op, ["c", "f"], ["y"])]
+    model = onnx_model(nodes, [info("x", [2, 4, 9, 8])], ["y"], {**constants, "f": factor})
+    assert ops(close(model, {"x": random(2, 4, 9, 8)})) == [f"polyconv: Conv+{op}"]
+
+
+def test_a_normalised_convolution_takes_its_residual_and_activation() -> None:
+    nodes = [CONVS["plain"][0], node("BatchNormalization", [*NORM.input], ["n"]), node("Add", ["n", "r"], ["a"]),
+             node("Relu", ["a"], ["y"])]  # fmt: skip
+    inputs = [info("x", [1, 4, 9, 8]), info("r", [1, 6, 7, 6])]
+    model = onnx_model(nodes, inputs, ["y"], {**CONVS["plain"][1], **statistics(6)})
+    made = close(model, {"x": random(1, 4, 9, 8), "r": random(1, 6, 7, 6)})
+    assert ops(made) == ["polyconv: Conv+BatchNormalization+Add+Relu"]
+
+
+def test_weights_are_folded_in_f64_and_rounded_once() -> None:
+    """One tap and inputs of 1: the result is the folded weight plus the folded bias."""
+    given = statistics(3)
+    w = random(3, 1, 1, seed=9)
+    conv = node("Conv", ["x", "w"], ["c"])
+    model = onnx_model([conv, NORM], [info("x", [1, 1, 1])], ["y"], {"w": w, **given})
+    [zero] = session(model).run(None, {"x": np.zeros((1, 1, 1), np.float32)})
+    wide = {name: a.astype(np.float64) for name, a in given.items()}
+    scale = wide["gamma"] / np.sqrt(wide["var"] + np.float64(np.float32(1e-3)))
+    np.testing.assert_array_equal(zero.ravel(), (wide["beta"] - wide["mean"] * scale).astype(np.float32))
+    [one] = session(model).run(None, {"x": np.full((1, 1, 1), 2.0**60, np.float32)})  # the bias is far below its ulp
+    np.testing.assert_array_equal(one.ravel(), (w.ravel() * scale).astype(np.float32) * np.float32(2.0**60))
+
+
+LEFT_ALONE: Mapping[str, tuple[list[onnx.NodeProto], list[str]]] = {
+    "read twice": ([CONVS["plain"][0], NORM, node("Relu", ["c"], ["z"])], ["y", "z"]),
+    "returned": ([CONVS["plain"][0], NORM], ["y", "c"]),
+    "factor that varies": ([CONVS["plain"][0], node("Mul", ["c", "f"], ["y"])], ["y"]),
+    "factor a pixel": ([CONVS["plain"][0], node("Mul", ["c", "pixels"], ["y"])], ["y"]),
+    "divided by it": ([CONVS["plain"][0], node("Div", ["one", "c"], ["y"])], ["y"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_what_others_need_or_what_varies_is_left_alone(name: str) -> None:
+    nodes, outputs = LEFT_ALONE[name]
+    varies = any("f" in each.input for each in nodes)
+    constants = {**CONVS["plain"][1], **statistics(6), "pixels": random(7, 6), "one": np.ones(1, np.float32)}
+    inputs = [info("x", [1, 4, 9, 8])] + [info("f", [1, 6, 1, 1])] * varies
+    feeds = {"x": random(1, 4, 9, 8)} | ({"f": random(1, 6, 1, 1)} if varies else {})
+    made = close(onnx_model(nodes, inputs, outputs, constants), feeds)
+    assert ops(made)[0] == "polyconv: Conv"
+
+
+def test_exact_leaves_every_bit_as_it_is_without_rewrites() -> None:
+    conv, constants, m = CONVS["bias"]
+    model = onnx_model([conv, NORM], [info("x", [1, 4, 9, 8])], ["y"], {**constants, **statistics(m)})
+    apart = onnx_model([conv, NORM], [info("x", [1, 4, 9, 8])], ["y", "c"], {**constants, **statistics(m)})
+    x = {"x": random(1, 4, 9, 8)}
+    expected = session(apart).run(["y"], x)[0]  # a returned value is not fused away
+    level = onnxruntime.SessionOptions()
+    level.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for made in (session(model, rewrites="exact"), session(model, sess_options=level)):
+        assert ops(made) == ["polyconv: Conv", "onnxruntime: BatchNormalization"]
+        np.testing.assert_array_equal(made.run(None, x)[0], expected)
+    with pytest.raises(polyconv.ArgumentError, match="rewrites='some' is not known; choose all or exact"):
+        session(model, rewrites="some")
+
+
+def test_values_that_are_others_are_removed() -> None:
+    nodes = [
+        node("Identity", ["x"], ["i"], "same"), node("Conv", ["i", "w"], ["c"], "conv"),
+        node("Dropout", ["c"], ["d"], "dropout"), node("Cast", ["d"], ["f"], "cast", to=TensorProto.FLOAT),
+        node("Relu", ["f"], ["y"], "relu"),
+    ]  # fmt: skip
+    model = onnx_model(nodes, [info("x", [1, 4, 9, 8])], ["y"], CONVS["plain"][1])
+    made = close(model, {"x": random(1, 4, 9, 8)})
+    assert {record.name: record.engine for record in made.nodes} == {
+        "same": "removed", "dropout": "removed", "cast": "removed", "conv": "polyconv", "relu": "polyconv",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Identity", ["x"], ["y"])],
+        [node("Relu", ["x"], ["r"]), node("Identity", ["r"], ["y"])],
+        [node("Cast", ["x"], ["c"], to=TensorProto.DOUBLE), node("Cast", ["c"], ["y"], to=TensorProto.FLOAT)],
+        [node("Relu", ["x"], ["a"]), node("Relu", ["x"], ["b"]), node("Add", ["a", "b"], ["y"])],
+        [node("Identity", ["x"], ["a"]), node("Identity", ["a"], ["b"]), node("Neg", ["b"], ["y"])],
+    ],
+    ids=["returned", "result", "casts", "same twice", "chain"],
+)
+def test_results_keep_their_names(nodes: Sequence[onnx.NodeProto]) -> None:
+    close(onnx_model(nodes, [info("x", [2, 3])], ["y"]), {"x": random(2, 3)})
+
+
+def test_a_value_that_a_subgraph_reads_keeps_its_maker() -> None:
+    branch = helper.make_graph([node("Neg", ["i"], ["n"])], "branch", [], [info("n", None)])
+    nodes = [node("Identity", ["x"], ["i"]), node("If", ["choice"], ["y"], then_branch=branch, else_branch=branch)]
+    model = onnx_model(nodes, [info("x", [2, 3]), info("choice", [], TensorProto.BOOL)], ["y"])
+    close(model, {"x": random(2, 3), "choice": np.array(True)})
+
+
+def test_shapes_that_are_known_are_constants() -> None:
+    """The chain that torch exports for ``x.view(n, c // 2, 2, -1)``."""
+    constants = {**CONVS["plain"][1], "one": np.array(1), "two": np.array([2]), "rest": np.array([-1]),
+                 "axes": np.array([0])}  # fmt: skip
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]), node("Shape", ["c"], ["s"]), node("Gather", ["s", "one"], ["g"]),
+        node("Unsqueeze", ["g", "axes"], ["u"]), node("Div", ["u", "two"], ["h"]),
+        node("Concat", ["h", "two", "rest"], ["t"], axis=0), node("Reshape", ["c", "t"], ["y"]),
+    ]  # fmt: skip
+    feeds = {"x": random(1, 4, 9, 8)}
+    made = close(onnx_model(nodes, [info("x", [1, 4, 9, 8])], ["y"], constants), feeds)
+    assert {r.op: r.engine for r in made.nodes} == {
+        "Conv": "polyconv", "Shape": "removed", "Gather": "constant", "Unsqueeze": "constant", "Div": "constant",
+        "Concat": "constant", "Reshape": "onnxruntime",
+    }  # fmt: skip
+    dynamic = close(onnx_model(nodes, [info("x", ["n", 4, "h", 8])], ["y"], constants), feeds)
+    assert {r.op: r.engine for r in dynamic.nodes}["Shape"] == "onnxruntime"
+
+
+@pytest.mark.parametrize("own", [None, [1, 0, 2, 1]])
+@pytest.mark.parametrize("pads", [[0, 0, 1, 2, 0, 0, 3, 0], [0, 0, 1, 0, 0, 1, 0, 0], [0, 0, -1, 0, 0, 0, 0, 0]])
+def test_zeros_round_an_input_become_pads(own: list[int] | None, pads: list[int]) -> None:
+    conv = node("Conv", ["p", "w"], ["y"], "conv", **({"pads": own} if own else {}))
+    constants = {"w": random(6, 5 if pads[5] else 4, 3, 3), "pads": np.array(pads)}
+    model = onnx_model([node("Pad", ["x", "pads"], ["p"]), conv], [info("x", [1, 4, 9, 8])], ["y"], constants)
+    made = close(model, {"x": random(1, 4, 9, 8)})
+    fits = pads == [0, 0, 1, 2, 0, 0, 3, 0]
+    assert ops(made) == (["polyconv: Pad+Conv"] if fits else ["onnxruntime: Pad", "polyconv: Conv"])
+
+
+@pytest.mark.parametrize(
+    ("mode", "value", "w"), [("reflect", None, 1.0), ("constant", 1.0, 1.0), ("constant", 0.0, np.inf)]
+)
+def test_other_paddings_stay(mode: str, value: float | None, w: float) -> None:
+    weights = np.full((6, 4, 3, 3), w, np.float32)
+    constants = {"w": weights, "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
+    inputs = ["x", "pads"]
+    if value is not None:
+        constants["value"] = np.array(value, np.float32)
+        inputs.append("value")
+    nodes = [node("Pad", inputs, ["p"], mode=mode), node("Conv", ["p", "w"], ["y"])]
+    made = close(onnx_model(nodes, [info("x", [1, 4, 9, 8])], ["y"], constants), {"x": random(1, 4, 9, 8)})
+    assert ops(made) == ["onnxruntime: Pad", "polyconv: Conv"]
+
+
+@pytest.mark.parametrize("shape", [(2, 300, 40), (1, 20, 15, 40), (1, 3, 10, 10, 40)])
+def test_products_are_convolutions_with_bias_and_activation(shape: tuple[int, ...]) -> None:
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("Add", ["b", "p"], ["a"]), node("Relu", ["a"], ["y"])]
+    model = onnx_model(nodes, [info("x", shape)], ["y"], {"w": random(40, 96, seed=1), "b": random(96, seed=2)})
+    made = close(model, {"x": random(*shape)})
+    assert ops(made) == ["polyconv: MatMul+Add+Relu"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "w"), [((300, 400), (400, 96)), ((2, 3, 40), (40, 96)), ((1, 300, 400), (1, 400, 96))]
+)
+def test_products_that_are_small_or_no_convolutions_stay(shape: tuple[int, ...], w: tuple[int, ...]) -> None:
+    model = onnx_model([node("MatMul", ["x", "w"], ["y"])], [info("x", shape)], ["y"], {"w": random(*w, seed=1)})
+    assert ops(close(model, {"x": random(*shape)})) == ["onnxruntime: MatMul"]
+
+
+def test_one_slope_is_a_leaky_relu() -> None:
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("PRelu", ["c", "slope"], ["y"])]
+    slopes = {"one": np.full((6, 1, 1), 0.25, np.float32), "many": random(6, 1, 1)}
+    for name, slope in slopes.items():
+        model = onnx_model(nodes, [info("x", [1, 4, 9, 8])], ["y"], {**CONVS["plain"][1], "slope": slope})
+        made = close(model, {"x": random(1, 4, 9, 8)})
+        assert len(ops(made)) == (1 if name == "one" else 2)
+
+
+SPELLED: Mapping[str, list[onnx.NodeProto]] = {
+    "Gelu": [
+        node("Div", ["c", "root2"], ["d"]), node("Erf", ["d"], ["e"]), node("Add", ["e", "one"], ["a"]),
+        node("Mul", ["c", "a"], ["m"]), node("Mul", ["m", "half"], ["y"]),
+    ],
+    "Gelu of halves": [
+        node("Mul", ["c", "root1_2"], ["d"]), node("Erf", ["d"], ["e"]), node("Add", ["one", "e"], ["a"]),
+        node("Mul", ["half", "c"], ["h"]), node("Mul", ["h", "a"], ["y"]),
+    ],
+    "HardSwish": [node("HardSigmoid", ["c"], ["h"], alpha=1 / 6, beta=0.5), node("Mul", ["h", "c"], ["y"])],
+    "HardSwish by Clip": [
+        node("Add", ["c", "three"], ["a"]), node("Clip", ["a", "zero", "six"], ["k"]), node("Mul", ["c", "k"], ["m"]),
+        node("Div", ["m", "six"], ["y"]),
+    ],
+    "HardSigmoid": [
+        node("Add", ["c", "three"], ["a"]), node("Clip", ["a", "zero", "six"], ["k"]), node("Div", ["k", "six"], ["y"]),
+    ],
+    "Mish": [node("Softplus", ["c"], ["s"]), node("Tanh", ["s"], ["t"]), node("Mul", ["c", "t"], ["y"])],
+    "Silu": [node("Sigmoid", ["c"], ["s"]), node("Mul", ["c", "s"], ["y"])],
+    "Sigmoid": [
+        node("Neg", ["c"], ["n"]), node("Exp", ["n"], ["e"]), node("Add", ["e", "one"], ["a"]),
+        node("Div", ["one", "a"], ["y"]),
+    ],
+}  # fmt: skip
+NUMBERS = {
+    "root2": 2**0.5, "root1_2": 0.5**0.5, "one": 1.0, "half": 0.5, "three": 3.0, "zero": 0.0, "six": 6.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPELLED)
+def test_spelled_out_activations_are_fused(name: str) -> None:
+    constants = {**CONVS["plain"][1], **{k: np.array(v, np.float32) for k, v in NUMBERS.items()}}
+    model = onnx_model([CONVS["plain"][0], *SPELLED[name]], [info("x", [1, 4, 9, 8])], ["y"], constants)
+    made = close(model, {"x": random(1, 4, 9, 8)})
+    assert len(ops(made)) == 1
+    word = name.partition(" ")[0]
+    assert all(f"act={word}" in (record.problem or "") for record in made.nodes)
+
+
+@pytest.mark.parametrize("name", ["Gelu", "HardSwish by Clip", "Mish"])
+@pytest.mark.parametrize("what", ["other number", "inner value returned", "inner value read"])
+def test_what_is_nearly_an_activation_is_not_fused(name: str, what: str) -> None:
+    numbers = {**NUMBERS, **({"root2": 1.5, "six": 5.0} if what == "other number" else {})}
+    constants = {**CONVS["plain"][1], **{k: np.array(v, np.float32) for k, v in numbers.items()}}
+    inner = SPELLED[name][-2].output[0]
+    nodes = [CONVS["plain"][0], *SPELLED[name]]
+    outputs = ["y"]
+    if what == "inner value returned":
+        outputs.append(inner)
+    elif what == "inner value read":
+        nodes.append(node("Neg", [inner], ["z"]))
+        outputs.append("z")
+    elif name == "Mish":
+        nodes[-2] = node("Sigmoid", ["s"], ["t"])
+    made = close(onnx_model(nodes, [info("x", [1, 4, 9, 8])], outputs, constants), {"x": random(1, 4, 9, 8)})
+    assert ops(made)[0] == "polyconv: Conv"
+
+
+def test_every_rule_says_what_it_looks_for() -> None:
+    for rule in RULES:
+        assert rule.ops and "->" in (rule.apply.__doc__ or "")
