@@ -16,6 +16,7 @@ from polyconv import dialects
 from polyconv.cli import VERBS
 from polyconv.cli.machine import plans
 from polyconv.machine.profile import presets
+from polyconv.models.onnx_rules import RULES
 
 
 def write(folder: Path) -> None:
@@ -23,6 +24,7 @@ def write(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "command-line.md").write_text("\n".join(_verbs()), encoding="utf-8")
     (folder / "plans.md").write_text("\n".join(_plans()), encoding="utf-8")
+    (folder / "rewrites.md").write_text("\n".join(_rewrites()), encoding="utf-8")
     for name in dialects.__all__:
         (folder / f"operators-{name}.md").write_text("\n".join(_operators(name)), encoding="utf-8")
 
@@ -33,6 +35,12 @@ def _table(head: str, rows: Iterable[Iterable[str]]) -> Iterator[str]:
     for row in rows:
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
     yield ""
+
+
+def _rewrites() -> Iterator[str]:
+    rows = ((str(rule.apply.__doc__).partition("\n")[0].replace("``", "`").rstrip("."),
+             "kept" if rule.is_exact else "may change") for rule in RULES)  # fmt: skip
+    yield from _table("before -> after | bits of results", rows)
 
 
 # -- the command line -------------------------------------------------------------------------------------

@@ -63,20 +63,22 @@ def convolution(
     bound = operator.bind(held)
     moving = {name: at for at, name in enumerate(n for n in node.reads if n not in constants)}
     places = [moving.get(name) for name in node.inputs]
-    last: list[Any] = [None, None, None]  # shapes and types, problem, and the direct call, of the run before
+    last: tuple[Any, Any, Any] = (None, None, None)  # shapes and types, problem, direct call, of the run before
 
     def run(arrays: Sequence[Array]) -> Sequence[Array]:
+        nonlocal last
         try:
-            sizes, direct = [(a.shape, a.dtype) for a in arrays], last[2]
-            if direct is not None and sizes == last[0]:
+            sizes = [(a.shape, a.dtype) for a in arrays]
+            known, problem, direct = last  # one tuple, as other threads may run other sizes
+            if direct is not None and sizes == known:
                 layer, x, residual = direct
                 return (layer(arrays[x], residual=None if residual is None else arrays[residual]),)
             given = [None if at is None else arrays[at] for at in places]
-            if sizes != last[0]:
-                last[:] = sizes, _admitted(operator, node, given, held), None
+            if sizes != known:
+                problem = _admitted(operator, node, given, held)
             result = bound(*given)
             found = bound.direct(*given)
-            last[2] = found and (found[0], *(None if at is None else places[at] for at in found[1:]))
+            last = sizes, problem, found and (found[0], *(None if at is None else places[at] for at in found[1:]))
         except Error as error:
             raise type(error)(f"{node.label}: {error}") from error
         return result if isinstance(result, tuple) else (result,)

@@ -8,7 +8,7 @@ Exact means: Relu commutes with rounding; so does Clip when the type can spell b
 activations and Adds are fused where the accumulator has the result's type (f32, f64), because nothing is
 rounded before them then.  An IR's bias Add is fused for every float type, as OpenVINO does: its
 convolutions have no other bias.  Integers wrap, so Adds are exact and activations are not.
-BatchNormalization is left alone: folding it into weights rounds them.
+BatchNormalization goes into weights before (``onnx_rules``), as that rounds them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _chain(
         spelled = spelled_out(chain.value, readers, kept, constants, activation_of) if is_spelled_out else None
         if spelled is not None:
             activation, absorbed = spelled
-        elif _is_silu(following, readers, kept, chain.value):
+        elif is_spelled_out and _is_silu(following, readers, kept, chain.value):
             activation, absorbed = Activation("Silu"), sorted(following, key=lambda n: n.op != "Sigmoid")
         elif len(following) == 1:
             activation, absorbed = activation_of(following[0], chain.value, constants), following

@@ -16,7 +16,7 @@ from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Array, Node
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["integer_convolution", "integer_pooling"]
+__all__ = ["integer_convolution", "integer_pooling", "integer_weights"]
 
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 _CLIPPING = ("Relu", "Clip")
@@ -87,7 +87,8 @@ def _bounds(node: Node, view: View) -> tuple[float, float] | None:
     found = []
     for position, absent in ((1, -math.inf), (2, math.inf)):
         given = view.constant(node, position)
-        if given is None and len(node.inputs) > position and node.inputs[position]:
+        is_given = len(node.inputs) > position and bool(node.inputs[position])
+        if is_given and (given is None or given.size != 1):
             return None
         found.append(absent if given is None else float(given.reshape(-1)[0]))
     return (found[0], found[1]) if found[0] <= found[1] else None
@@ -116,7 +117,7 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
     taken.append(following)
     integers = view.constants[w.integers]
     bias = _bias(conv, view, x, w, integers)
-    if bias is None:
+    if bias is None or not _is_moderate(x, w, y):
         return None
     name = conv.outputs[0]
     constants: dict[str, Array] = {
@@ -146,6 +147,14 @@ def integer_convolution(conv: Node, view: View) -> Change | None:
         stands_for=tuple(node for each in (conv, y.node) for node in each.of_file),
     )  # fmt: skip
     return Change(tuple(taken), (made, clip), constants | ends)
+
+
+def _is_moderate(x: _Quantity, w: _Quantity, y: _Quantity) -> bool:
+    """Whether the factors from sums to results are normal numbers of f32."""
+    sx, sw, sy = (each.scale.astype(np.float64).reshape(-1) for each in (x, w, y))
+    factors = sx * sw / sy
+    limits = np.finfo(np.float32)
+    return bool(((factors >= limits.tiny) & (factors <= limits.max)).all())
 
 
 def _weights(conv: Node, view: View) -> _Quantity | None:
@@ -205,3 +214,24 @@ def integer_pooling(pool: Node, view: View) -> Change | None:
         stands_for=tuple(node for each in taken for node in each.of_file),
     )  # fmt: skip
     return Change(taken, (made,))
+
+
+def integer_weights(node: Node, view: View) -> Change | None:
+    """``QuantizeLinear(w)`` of a constant w -> the integers, a constant."""
+    w, name = view.constant(node, 0), node.outputs[0]
+    found = _quantity(node, view, "QuantizeLinear")
+    if found is None or w is None or w.dtype != np.float32 or found.zero.dtype not in _BYTES or name in view.results:
+        return None
+    axis = node.attributes.get("axis", 1)
+    if found.scale.size > 1 and (not -w.ndim <= axis < w.ndim or found.scale.shape != (w.shape[axis],)):
+        return None
+    along = (-1, *(1,) * (w.ndim - 1 - axis % max(1, w.ndim))) if found.scale.size > 1 else ()
+    scale, zero = found.scale.reshape(along), found.zero.reshape(along if found.zero.size > 1 else ())
+    limits = np.iinfo(zero.dtype)
+    with np.errstate(over="ignore"):
+        quotient = np.rint(w / scale)
+    if np.isnan(quotient).any():
+        return None
+    integers = np.clip(quotient.astype(np.float64) + zero, limits.min, limits.max).astype(zero.dtype)
+    known = view.fresh(f"integers {name}")
+    return Change((node,), constants={known: integers}, renamed={name: known})

@@ -16,7 +16,7 @@ import numpy as np
 from polyconv.dialects import ort
 from polyconv.models.elements import BY_ONNX, type_of
 from polyconv.models.graph import Array, Node
-from polyconv.models.onnx_integers import integer_convolution, integer_pooling
+from polyconv.models.onnx_integers import integer_convolution, integer_pooling, integer_weights
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View
 
@@ -235,6 +235,7 @@ RULES = (
     _rule(known_shape, "Shape", is_exact=True),
     _rule(same_node, "Shape", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Relu", is_exact=True),
     _rule(one_slope, "PRelu", is_exact=True),
+    _rule(integer_weights, "QuantizeLinear", is_exact=True),
     _rule(integer_pooling, "MaxPool", is_exact=True),
     _rule(integer_convolution, "Conv"),
     _rule(padding, "Pad"),

@@ -1,0 +1,199 @@
+"""Nodes that quantise round convolutions: they become integer operators, and results are what real numbers give.
+
+Expected values come from arithmetic in f64 on the integers themselves.  What may differ is derived: a result is the
+real one to half a step, and as far as one factor and one bias, rounded once each, can move it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from making import info, onnx_model, random, session
+from onnx import TensorProto, helper
+
+from polyconv.models import InferenceSession
+from polyconv.problem.oracle import oracle
+from polyconv.problem.problem import Problem
+
+node = helper.make_node
+KINDS = {"u8": (np.uint8, TensorProto.UINT8), "i8": (np.int8, TensorProto.INT8)}
+EPS = float(np.finfo(np.float32).eps)
+
+
+def steps_of(made: InferenceSession) -> list[tuple[str, str]]:
+    """Engine and operators of every step."""
+    found: dict[int, tuple[str, list[str]]] = {}
+    for record in made.nodes:
+        if record.step is not None:
+            found.setdefault(record.step, (record.engine, []))[1].append(record.op)
+    return [(engine, "+".join(names)) for engine, names in found.values()]
+
+
+def arrays(numbers: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Numbers as arrays."""
+    return {name: np.asarray(number) for name, number in numbers.items()}
+
+
+def quantised(kind: str, bias: str, between: list[onnx.NodeProto], zero: int) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """A convolution between quantities, and the numbers that it is made of."""
+    dtype, element = KINDS[kind]
+    rng = np.random.default_rng(7)
+    limits = np.iinfo(dtype)
+    constants: dict[str, Any] = {
+        "sx": np.float32(0.021), "zx": np.array(limits.min + 100, dtype),
+        "w": rng.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8),
+        "sw": rng.uniform(0.002, 0.02, 8).astype(np.float32), "zw": np.zeros(8, np.int8),
+        "sy": np.float32(0.05), "zy": np.array(limits.min + zero, dtype),
+        "low": np.float32(-0.3), "high": np.float32(6.0),
+    }  # fmt: skip
+    unit = constants["sx"] * constants["sw"]  # in f32, as onnxruntime.quantization has it
+    nodes = [
+        node("DequantizeLinear", ["q", "sx", "zx"], ["x"]),
+        node("DequantizeLinear", ["w", "sw", "zw"], ["wf"], axis=0),
+        node("Conv", ["x", "wf", "b"] if bias != "none" else ["x", "wf"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        *between, node("QuantizeLinear", [between[-1].output[0] if between else "c", "sy", "zy"], ["y"]),
+    ]  # fmt: skip
+    if bias == "integers":
+        constants |= {"bi": rng.integers(-3000, 3000, 8).astype(np.int32), "sb": unit, "zb": np.zeros(8, np.int32)}
+        nodes.insert(2, node("DequantizeLinear", ["bi", "sb", "zb"], ["b"], axis=0))
+    elif bias == "real":
+        constants["b"] = rng.uniform(-1, 1, 8).astype(np.float32)
+    return onnx_model(nodes, [info("q", [2, 4, 9, 8], element)], ["y"], arrays(constants)), constants
+
+
+def real_result(q: np.ndarray, given: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The convolution of what the integers stand for, in f64, and how far rounding its bias to whole steps moves it."""
+    x = (q.astype(np.float64) - float(given["zx"])) * float(given["sx"])
+    scale = given["sw"].astype(np.float64).reshape(-1, 1, 1, 1)
+    y = oracle(Problem.parse("conv f64 NCHW n2 c4 i9x8 m8 k3x3 p1"), x, given["w"] * scale)
+    unit = float(given["sx"]) * given["sw"].astype(np.float64)
+    if "bi" in given:
+        bias = given["bi"] * given["sb"].astype(np.float64)
+    else:
+        bias = np.asarray(given.get("b", np.zeros(8)), np.float64)
+    moved = 0.5 * unit + EPS * np.abs(bias)
+    return y + bias.reshape(-1, 1, 1), np.broadcast_to(moved.reshape(-1, 1, 1), y.shape)
+
+
+def check(found: np.ndarray, real: np.ndarray, moved: np.ndarray, given: dict[str, Any]) -> None:
+    """Every result is the real one to half a step, and what rounding may move it."""
+    limits = np.iinfo(found.dtype)
+    place = real / float(given["sy"]) + float(given["zy"])
+    slack = moved / float(given["sy"]) + 3 * EPS * np.abs(real / float(given["sy"]))
+    inside = np.clip(place, limits.min, limits.max)
+    assert (np.abs(found - inside) <= 0.5 + slack).all()
+    assert np.unique(found).size > 20
+
+
+CLIPS = {
+    "nothing": [], "Relu": [node("Relu", ["c"], ["r"])], "Clip": [node("Clip", ["c", "low", "high"], ["r"])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", ["none", "integers", "real"])
+@pytest.mark.parametrize("between", CLIPS)
+@pytest.mark.parametrize("zero", [0, 40])
+def test_a_convolution_between_quantities_runs_on_integers(kind: str, bias: str, between: str, zero: int) -> None:
+    model, given = quantised(kind, bias, CLIPS[between], zero)
+    limits = np.iinfo(KINDS[kind][0])
+    q = np.random.default_rng(3).integers(limits.min, limits.max + 1, (2, 4, 9, 8)).astype(KINDS[kind][0])
+    made = session(model)
+    [found] = made.run(None, {"q": q})
+    real, moved = real_result(q, given)
+    bounds = {"nothing": (-np.inf, np.inf), "Relu": (0.0, np.inf), "Clip": (float(given["low"]), float(given["high"]))}
+    check(found, np.clip(real, *bounds[between]), moved, given)
+    operators = "+".join(["Conv", *(each.op_type for each in CLIPS[between]), "QuantizeLinear"])
+    is_free = between == "nothing" or zero == 0  # else the type does not hold results within the bounds by itself
+    first = operators if is_free and between != "Clip" else "Conv+QuantizeLinear"
+    if between != "Clip" or zero != 0:
+        assert steps_of(made)[0] == ("polyconv", first)
+    assert not any("Dequantize" in names for _, names in steps_of(made))
+
+
+def test_exact_leaves_quantities_as_they_are() -> None:
+    model, _ = quantised("u8", "integers", [], 0)
+    assert [names for _, names in steps_of(session(model, rewrites="exact"))][-1] == "QuantizeLinear"
+
+
+def replaced(model: onnx.ModelProto, name: str, array: np.ndarray) -> onnx.ModelProto:
+    """The model with another constant."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for tensor in changed.graph.initializer:
+        if tensor.name == name:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return changed
+
+
+OTHERS = {
+    "a scale of nothing": ("sy", np.float32(0.0)),
+    "factors beyond f32": ("sy", np.float32(1e-43)),
+    "weights along the wrong axis": ("sw", np.full(4, 0.01, np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_integers_cannot_say_stays_real(name: str) -> None:
+    model, given = quantised("u8", "none", [], 0)
+    what, array = OTHERS[name]
+    changed = replaced(model, what, array)
+    if what == "sw":
+        changed = replaced(changed, "zw", np.zeros(4, np.int8))
+        for each in changed.graph.node:
+            if each.input[0] == "w":
+                each.attribute[0].i = 1
+    made = session(changed)
+    assert ("polyconv", "Conv") in steps_of(made)
+    made.run(None, {"q": np.full((2, 4, 9, 8), given["zx"])})
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_the_largest_of_integers_is_that_of_what_they_stand_for(same: bool) -> None:
+    constants = {"s": np.float32(0.02), "z": np.uint8(7), "t": np.float32(0.02 if same else 0.03)}
+    nodes = [
+        node("DequantizeLinear", ["q", "s", "z"], ["x"]),
+        node("MaxPool", ["x"], ["m"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        node("QuantizeLinear", ["m", "t", "z"], ["y"]),
+    ]  # fmt: skip
+    model = onnx_model(nodes, [info("q", [1, 3, 8, 8], TensorProto.UINT8)], ["y"], arrays(constants))
+    q = np.random.default_rng(0).integers(0, 256, (1, 3, 8, 8)).astype(np.uint8)
+    made = session(model)
+    [y] = made.run(None, {"q": q})
+    padded = np.pad(q, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    largest = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)).max((4, 5))
+    if same:
+        np.testing.assert_array_equal(y, largest)
+        assert [names for _, names in steps_of(made)] == ["MaxPool+QuantizeLinear"]
+    else:
+        real = (largest.astype(np.float64) - 7) * np.float32(0.02) / np.float32(0.03)
+        assert (np.abs(y - np.clip(real + 7, 0, 255)) <= 0.5 + 3 * EPS * np.abs(real)).all()
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_constant_weights_that_are_quantised_in_the_graph_are_integers(axis: int | None) -> None:
+    """What training with quantisation exports: real weights that are quantised and made real again."""
+    model, given = quantised("u8", "none", [], 0)
+    scale = given["sw"] if axis == 0 else np.float32(0.01)
+    zero = np.zeros(8, np.int8) if axis == 0 else np.int8(0)
+    weights = random(8, 4, 3, 3)
+    nodes = [*model.graph.node]
+    words = {} if axis is None else {"axis": axis}
+    nodes[1:2] = [
+        node("QuantizeLinear", ["real", "scale", "zero"], ["wq"], **words),
+        node("DequantizeLinear", ["wq", "scale", "zero"], ["wf"], **words),
+    ]
+    constants = {"real": weights, "scale": np.asarray(scale), "zero": np.asarray(zero)} | {
+        name: np.asarray(given[name]) for name in ("sx", "zx", "sy", "zy")
+    }
+    made = session(onnx_model(nodes, [info("q", [2, 4, 9, 8], TensorProto.UINT8)], ["y"], constants))
+    q = np.random.default_rng(3).integers(0, 256, (2, 4, 9, 8)).astype(np.uint8)
+    [found] = made.run(None, {"q": q})
+    along = np.asarray(scale).reshape((-1, 1, 1, 1) if axis == 0 else ())
+    integers = np.clip(np.rint(weights / along), -128, 127)
+    real, moved = real_result(q, {**given, "w": integers, "sw": np.broadcast_to(scale, 8)})
+    check(found, real, moved, given)
+    assert steps_of(made) == [("polyconv", "Conv+QuantizeLinear")]
