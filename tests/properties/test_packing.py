@@ -37,7 +37,7 @@ def _input(p: Problem) -> Any:
 
 
 def _forms(layer: Layer) -> dict[Any, Any]:
-    return {key: form.weights if isinstance(form, Late) else form for key, form in layer._forms.items()}
+    return {key: form.weights if isinstance(form, Late) else form for key, form in layer.weights._forms.items()}
 
 
 def _streamed(w: Any, lane: int, vectors: int, pair: int) -> list[float]:
@@ -143,7 +143,7 @@ def test_weights_for_repairs_are_packed_when_a_result_is_not_finite(line: str, a
         layer = Layer(lambda n, i: p, w, None, layout=p.layout, algorithm=algorithm, threads=1)
         x = _input(p)
         finite = layer(np.nan_to_num(x))
-        (key, late), = ((key, form) for key, form in layer._forms.items() if isinstance(form, Late))
+        (key, late), = ((key, form) for key, form in layer.weights._forms.items() if isinstance(form, Late))
         before = layer.packed_bytes
         assert late.nbytes == 0 and not late.weights.any() and not finite.any()
         layer(x)
@@ -171,5 +171,5 @@ def test_weights_that_are_kept_for_repairs_count_if_they_are_copies(kind: str, c
     w = np.ones(p.w_shape, p.w_dtype.numpy)
     layer = Layer(lambda n, i: p, w, None, algorithm="winograd", threads=1)
     layer(np.zeros(p.x_shape, p.x_dtype.numpy))
-    (packed,) = (form for key, form in layer._forms.items() if key[0] == "winograd")
+    (packed,) = (form for key, form in layer.weights._forms.items() if key[0] == "winograd")
     assert layer.packed_bytes == w.nbytes * (1 + converted) + packed.nbytes

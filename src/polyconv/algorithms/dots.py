@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.direct import packed_weights
+from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.dots_plan import Plan, channel_bytes, plan_of, workspace
 from polyconv.algorithms.panel import (
     Common,

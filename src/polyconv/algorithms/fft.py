@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import depthwise, direct
+from polyconv.algorithms import depthwise
+from polyconv.algorithms.dense import direct
+from polyconv.algorithms.dense.driver import DirectBox, DirectWords
 from polyconv.algorithms.fft_plan import FEW_TAPS, Plan, parts, radices, workspace
 from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, decode
 from polyconv.algorithms.program import (
@@ -168,7 +170,7 @@ class FftWords(Record):
     constants: Memory
     move_in: Function[MoveIn]
     move_out: Function[MoveOut]
-    again: Function[Driver | direct.DirectBox]
+    again: Function[Driver | DirectBox]
     again_words: Memory
     again_blocks: Word
 
@@ -430,8 +432,8 @@ def _repair(k: Module, p: FftWords, item: Item, frame: Frame, workspace: Buffer,
     def again(header: Buffer) -> None:
         with k.loop(0, p.common.axes * 3) as word:
             k.store(k.word(header, word.index), free + word.index * 8, 8)
-        k.call(p.again, direct.DirectBox(
-            frame, direct.DirectWords.read(k, p.again_words), free, item.n, item.g, *blocks,
+        k.call(p.again, DirectBox(
+            frame, DirectWords.read(k, p.again_words), free, item.n, item.g, *blocks,
         ))  # fmt: skip
 
     if kind == "shared":
@@ -537,7 +539,7 @@ def _along(o: Operand, step: int) -> str:
 
 
 def _again(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]
-           ) -> tuple[Address[Driver | direct.DirectBox], NDArray[np.int64], int]:  # fmt: skip
+           ) -> tuple[Address[Driver | DirectBox], NDArray[np.int64], int]:  # fmt: skip
     """Driver, words and blocks of outputs of the algorithm that repairs."""
     if plan.kind == "own":
         step = depthwise.box_step(r, sweep, plan.outputs, plan.lane, keep)

@@ -22,7 +22,8 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-from polyconv.algorithms import depthwise_plan, direct, packing
+from polyconv.algorithms import depthwise_plan, packing
+from polyconv.algorithms.dense.plan import again_workspace
 from polyconv.algorithms.program import (
     Situation,
     accumulator_arithmetic,
@@ -228,7 +229,7 @@ def _spectra_bytes(s: Situation, arith: Arithmetic, plan: Plan) -> int:
 def _with_repair(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> Plan:
     """With room for the algorithm that repairs, where the planes were."""
     own = plan.kind == "own"
-    again = depthwise_plan.workspace(s) if own else direct.again_workspace(s, arith, sweep, plan.outputs, 1)
+    again = depthwise_plan.workspace(s) if own else again_workspace(s, arith, sweep, plan.outputs, 1)
     return replace(plan, workspace=max(plan.workspace, plan.header + again))
 
 

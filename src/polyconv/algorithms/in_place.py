@@ -19,7 +19,9 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms import direct, grouped
+from polyconv.algorithms import grouped
+from polyconv.algorithms.dense import direct
+from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.grouped import WalkWords
 from polyconv.algorithms.panel import Driver, EpilogueTables
 from polyconv.algorithms.program import (
@@ -199,7 +201,7 @@ def visit(k: Module, p: PlaceWords, tables: CountedRows[R], given: Driver, tile:
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
     p = s.problem
-    reason = direct.applicable(s)
+    reason = direct.refusal(s)
     if reason is not None:
         return reason
     if p.layout != "NHWC" or p.groups == 1 or p.c == p.groups or p.m == 0:
@@ -217,7 +219,7 @@ def applicable(s: Situation) -> str | None:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs where arrays lie otherwise."""
-    return grouped.workspace(s) if _side_by_side(s, ARITHMETIC[s.problem.x]) else direct.workspace(s)
+    return grouped.workspace(s) if _side_by_side(s, ARITHMETIC[s.problem.x]) else direct.DirectForm.of(s).workspace
 
 
 def cost(s: Situation) -> dict[str, float]:
@@ -344,7 +346,7 @@ def build(r: Request) -> Program:
     s, side_by_side = r.situation, _side_by_side(r.situation, r.arith)
     lying = r.x.c == r.x.itemsize and all(along_out(r, sweep[-1], "c") == "cc" for sweep in sweeps(r.problem))
     if not lying:
-        return grouped.build(r) if side_by_side else direct.build(r)
+        return grouped.build(r) if side_by_side else direct.DirectForm.of(s).build(r)
     form = _grouped_form(s, r.arith) if side_by_side else _channel_form(s, r.arith)
     keep: list[Any] = []
     address = address_of(r, "in_place", "in_place", Driver, driver)
@@ -362,7 +364,7 @@ def _step(r: Request, sweep: Sweep, form: _Form, address: Address[Driver], keep:
     else:
         packed = r.packed(
             ("direct", arith.name, lane, form.vectors, key),
-            lambda: direct.packed_weights(r, r.weights(sweep), form.vectors, form.last_vectors),
+            lambda: packed_weights(r, r.weights(sweep), form.vectors, form.last_vectors),
         )
     blocks = list(_blocks(r, form, residual, math.prod(a.taps for a in sweep)))
     entries, lists = _lists(r, sweep, form)

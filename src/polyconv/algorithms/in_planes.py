@@ -15,7 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms import direct
+from polyconv.algorithms.dense import direct
 from polyconv.algorithms.in_place import Block, Piece, PieceLine, PlaceWords, Steps, parts_of, place_words, runs, visit
 from polyconv.algorithms.panel import Driver
 from polyconv.algorithms.program import (
@@ -82,7 +82,7 @@ def driver(k: Module, name: str) -> None:
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
     p = s.problem
-    reason = direct.applicable(s)
+    reason = direct.refusal(s)
     if reason is not None:
         return reason
     if p.op != "conv" or p.layout != "NCHW" or p.groups == 1 or p.c == p.groups:
@@ -116,7 +116,7 @@ def _sets(s: Situation, sweep: Sweep) -> list[tuple[int, int]]:
 
 def workspace(s: Situation) -> int:
     """Bytes a thread needs where arrays lie otherwise."""
-    return direct.workspace(s)
+    return direct.DirectForm.of(s).workspace
 
 
 def cost(s: Situation) -> dict[str, float]:
@@ -136,7 +136,7 @@ def build(r: Request) -> Program:
     """Program of a request: one step."""
     (sweep,) = sweeps(r.problem)
     if r.x.spatial[-1] != r.x.itemsize or along_out(r, sweep[-1], "p") != "pp":
-        return direct.build(r)
+        return direct.DirectForm.of(r.situation).build(r)
     keep: list[Any] = []
     step = _step(r, sweep, keep)
     return Program((step,) if step.items else (), 0, tuple(keep))

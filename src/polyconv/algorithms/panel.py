@@ -17,7 +17,7 @@ from polyconv.kernels.unzip import ListedMoveIn, MoveApart
 
 __all__ = [
     "Ahead", "AxisWords", "BoxWords", "Common", "Driver", "EpilogueTables", "Frame", "Item", "ListWords", "RowLists",
-    "RunWords", "ahead_place", "axis_words", "box_rows", "decode", "fill", "line_place", "row_entries",
+    "RunWords", "ahead_place", "axis_words", "box_rows", "decode", "fill", "header_bytes", "line_place", "row_entries",
     "row_list", "row_place", "row_source",
 ]  # fmt: skip
 
@@ -159,6 +159,11 @@ class Item:
     def first(self, axis: Value | int) -> Value:
         """First output of the box along an axis."""
         return self.k.word(self.header, axis * 3 + 2)
+
+
+def header_bytes(axes: int) -> int:
+    """Bytes of the workspace's header, whole cache lines."""
+    return -(-24 * axes // 64) * 64
 
 
 def axis_words(p: BoxWords, axis: Value | int) -> AxisWords:

@@ -48,12 +48,12 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "MOST_LISTED", "Late", "Operand", "Program", "Request", "Situation", "Step",
-    "accumulator_arithmetic", "ahead_words", "along_in", "along_out", "apart_cycles", "boxes",
+    "accumulator_arithmetic", "ahead_words", "along_in", "along_out", "apart_cycles", "arith_of", "boxes",
     "bytes_between", "edge_address", "far_cycles", "fused_address", "image_bytes",
     "is_apart", "is_fusible", "listed_in_address", "listed_out_address", "move_in_address",
     "move_out_address", "near_equal", "near_equal_sizes", "of_one_image", "one_step",
-    "own_bound", "places_of", "planes_collide", "row_lists", "rows_follow", "rows_together", "scheme_of",
-    "thread_parts", "tile_addresses", "tile_cycles", "transform_refusal", "word_address", "zeros",
+    "own_bound", "places_of", "planes_collide", "program_of", "row_lists", "rows_follow", "rows_together",
+    "scheme_of", "thread_parts", "tile_addresses", "tile_cycles", "transform_refusal", "word_address", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -129,6 +129,10 @@ class Situation(Hashed):
         """Workspace bytes a thread may plan with."""
         near = self.near(preferred)
         return near if self.limit is None else min(near, self.limit + FREE_BYTES)
+
+    def cache(self, level: str, share: float) -> int:
+        """``near`` of a share of one of the machine's caches: ``l1``, ``l2`` or ``l3``."""
+        return self.near(round(share * self.profile.numbers[f"{level}.bytes"]))
 
     def near(self, size: int) -> int:
         """Bytes that decide how work is cut and what is asked for early, but no value of a result."""
@@ -359,6 +363,11 @@ def accumulator_arithmetic(s: Situation) -> str:
     products = (p.c // p.groups) * math.prod(p.k)
     added = (p.bias + p.residual) * max(abs(v) for v in p.y_dtype.limits)
     return "i32" if largest * products + added < 1 << 31 and p.y_dtype.bits <= 32 else "i64"
+
+
+def arith_of(s: Situation) -> Arithmetic:
+    """The row of ``accumulator_arithmetic``."""
+    return ARITHMETIC[accumulator_arithmetic(s)]
 
 
 def boxed_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: Sequence[Lines], splits: int = 1,
@@ -835,6 +844,11 @@ def thread_parts(threads: int, items: int, blocks: int, repeated: float) -> int:
 
     found = min(range(1, min(blocks, 4 * threads) + 1), key=load)
     return -(-blocks // -(-blocks // found))
+
+
+def program_of(steps: Sequence[Step], workspace: int, keep: list[Any]) -> Program:
+    """Program of some steps, without those that have no items."""
+    return Program(tuple(step for step in steps if step.items), workspace, tuple(keep))
 
 
 def one_step(driver: Address[Driver], table: NDArray[np.int64], items: int, workspace: int, keep: list[Any]) -> Program:

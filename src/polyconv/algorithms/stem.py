@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from polyconv.algorithms.direct import group_in_words, packed_weights
+from polyconv.algorithms.dense.sizes import channel_words
+from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.least import least
 from polyconv.algorithms.panel import (
     Ahead,
@@ -437,7 +438,7 @@ def _words(r: Request, plan: _Plan) -> tuple[StemWords, int]:
         ("direct", arith.name, lane, plan.vectors, key, *([together] if together != ROW_WORDS else [])),
         lambda: packed_weights(r, r.weights(sweep), plan.vectors, plan.last_vectors, together),
     )
-    steps = group_in_words(group_in, arith) * math.prod(a.taps for a in sweep)
+    steps = channel_words(group_in, arith) * math.prod(a.taps for a in sweep)
     main = steps * plan.vectors * lane * arith.bytes
     header = -(-(24 * len(sweep)) // 64) * 64
     common, items = boxed_words(r, sweep, plan.box, held, panel=header)

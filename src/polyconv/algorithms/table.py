@@ -18,7 +18,6 @@ from polyconv.algorithms import (
     depthwise_panel,
     depthwise_plan,
     depthwise_plane,
-    direct,
     dots,
     dots_depthwise,
     dots_grouped,
@@ -40,6 +39,7 @@ from polyconv.algorithms import (
     winograd_rows,
     woven,
 )
+from polyconv.algorithms.dense import direct
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.of_functions import Functions
 from polyconv.algorithms.program import FREE_BYTES, Situation, accumulator_arithmetic, own_bound
@@ -107,7 +107,7 @@ def _no_masks(target: Target) -> str | None:
 ALGORITHMS: dict[str, Algorithm] = {
     row.name: row
     for row in (
-        Algorithm("direct", Functions(direct.applicable, direct.cost, direct.workspace, direct.arithmetic, own_bound, direct.build), at_least=direct.at_least),
+        Algorithm("direct", direct.forms, at_least=direct.at_least),
         Algorithm("dots", Functions(dots_plan.applicable, dots_plan.cost, dots_plan.workspace, dots_plan.arithmetic, own_bound, dots.build)),
         Algorithm("dots_depthwise", Functions(dots_depthwise.applicable, dots_depthwise.cost, dots_grouped.workspace, dots_plan.arithmetic, own_bound, dots_depthwise.build)),
         Algorithm("dots_grouped", Functions(dots_grouped.applicable, dots_grouped.cost, dots_grouped.workspace, dots_plan.arithmetic, own_bound, dots_grouped.build)),
@@ -129,7 +129,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("in_planes", Functions(in_planes.applicable, in_planes.cost, in_planes.workspace, accumulator_arithmetic, own_bound, in_planes.build), excluded=_no_masks),
         Algorithm("stem", Functions(stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build, stem.scheme), at_least=stem.at_least),
         Algorithm("woven", Functions(woven.applicable, woven.cost, woven.workspace, accumulator_arithmetic, own_bound, woven.build)),
-        Algorithm("careful", Functions(direct.careful_applicable, direct.careful_cost, direct.workspace, accumulator_arithmetic, own_bound, direct.careful_build)),
+        Algorithm("careful", direct.careful_forms),
         Algorithm("generic", Functions(generic.applicable, generic.cost, generic.workspace, accumulator_arithmetic, own_bound, generic.build, generic.scheme), at_least=generic.at_least),
         Algorithm("deformable", Functions(deformable.applicable, deformable.cost, deformable.workspace, accumulator_arithmetic, own_bound, deformable.build)),
     )

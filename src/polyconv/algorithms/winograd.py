@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import direct
+from polyconv.algorithms.dense import direct
+from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.panel import Common, Driver
 from polyconv.algorithms.program import (
     MOST_LISTED,
@@ -182,7 +183,7 @@ def _step(r: Request, sweep: Sweep, alone: Plan, address: Address[Driver], keep:
     return Step(address, filled(values, keep), items)
 
 
-def _panel(r: Request, sweep: Sweep, plan: Plan, splits: int) -> tuple[Common, direct.PanelWords, int]:
+def _panel(r: Request, sweep: Sweep, plan: Plan, splits: int) -> tuple[Common, PanelWords, int]:
     """Words of boxes and of their panels, and how many items there are.
 
     As ``decode`` sees them axes have boxes instead of outputs; a table says where these lie.
@@ -200,7 +201,7 @@ def _panel(r: Request, sweep: Sweep, plan: Plan, splits: int) -> tuple[Common, d
     common = moved_apart(common, r, last, plan.held[-1], "c", row_bytes)
     if len(plan.columns) == 1:
         common = moved_by_planes(common, r, sweep, plan.held, plan.line_bytes, row_bytes)
-    return common, direct.PanelWords(
+    return common, PanelWords(
         total_channels=p.c, channels=p.c // p.groups, block_channels=ROW_WORDS, unpaired=0,
         channel_bytes=r.arith.bytes, row_bytes=row_bytes, block_bytes=plan.block_bytes, line_bytes=plan.line_bytes,
         chunk=plan.chunk, move_in=move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "c"))),

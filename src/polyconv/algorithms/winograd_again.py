@@ -5,7 +5,7 @@ Boxes depend on the number of threads and images, tiles do not: so neither do bi
 
 from __future__ import annotations
 
-from polyconv.algorithms.direct import DirectBox
+from polyconv.algorithms.dense.driver import DirectBox
 from polyconv.algorithms.panel import Common, Frame, Item, axis_words, box_rows
 from polyconv.algorithms.winograd_driver import (
     BoxAgain,

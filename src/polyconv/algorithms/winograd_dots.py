@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms import dots_plan
-from polyconv.algorithms.direct import packed_weights
+from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.panel import (
     Common,
     Driver,

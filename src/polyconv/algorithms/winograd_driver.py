@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from polyconv.algorithms.direct import DirectBox, DirectWords, PanelWords
+from polyconv.algorithms.dense.channel_panel import PanelWords
+from polyconv.algorithms.dense.driver import DirectBox, DirectWords
 from polyconv.algorithms.panel import (
     Common,
     Driver,

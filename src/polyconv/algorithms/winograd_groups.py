@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import direct, winograd_rows
-from polyconv.algorithms.direct import DirectBox, DirectWords
+from polyconv.algorithms import winograd_rows
+from polyconv.algorithms.dense import direct
+from polyconv.algorithms.dense.driver import DirectBox, DirectWords
+from polyconv.algorithms.dense.plan import again_workspace
 from polyconv.algorithms.grouped import (
     WalkWords,
     block_count,
@@ -383,7 +385,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) 
     sums = v + together * outer_lines * SCHEME.n * line_bytes
     s_point = odd_lines(box[-1] * pixel)
     out = sums + together * SCHEME.n * s_point
-    end = max(out + SCHEME.m * box[-1] * pixel, panel + direct.again_workspace(s, arith, sweep, outputs))
+    end = max(out + SCHEME.m * box[-1] * pixel, panel + again_workspace(s, arith, sweep, outputs))
     blocks = -(-total // -(-total // _MOST_BLOCKS))
     return _Plan(box, held, blocks, line_bytes, panel, v, line_bytes, sums, s_point, out, box[-1] * pixel, end)
 

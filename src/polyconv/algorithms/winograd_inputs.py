@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyconv.algorithms import direct
+from polyconv.algorithms.dense.channel_panel import pack_panel
 from polyconv.algorithms.panel import Item, axis_words, fill
 from polyconv.algorithms.winograd_driver import BoxInputs, PhaseWords, TileBox, TileRun, WinogradWords, each_run
 from polyconv.kernels.language import INT, Buffer, Module, Value
@@ -21,7 +21,7 @@ def inputs(k: Module, name: str) -> None:
             following = chunk.index + to.chunk
             with k.when(p.asks.equals(1) & (following < to.channels)):
                 _ask(k, p, item, x, following)
-            direct.pack_panel(k, p.common, to, item, x, panel, chunk.index)
+            pack_panel(k, p.common, to, item, x, panel, chunk.index)
             target = workspace + (p.v + chunk.index // to.block_channels * p.v_block)
             there = k.minimum(to.chunk, to.channels - chunk.index)
             with k.loop(0, there, to.block_channels, [panel, target]) as block:

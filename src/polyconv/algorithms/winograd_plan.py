@@ -35,7 +35,8 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
-from polyconv.algorithms import direct, packing
+from polyconv.algorithms import packing
+from polyconv.algorithms.dense.plan import again_workspace, sweep_cost, sweep_workspace
 from polyconv.algorithms.program import (
     Situation,
     accumulator_arithmetic,
@@ -538,7 +539,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme, 
     sums = v + y.n * x.n * v_point
     out = sums + y.n * x.n * s_point
     flags = out + y.m * out_line
-    again = direct.again_workspace(s, arith, sweep, again_box(transformed, rows, columns, outer), vectors)
+    again = again_workspace(s, arith, sweep, again_box(transformed, rows, columns, outer), vectors)
     flags = max(flags, v + again)
     row_notes = flags + 8 * (1 + blocks * (1 + tiles * math.prod(outer)))
     notes = row_notes + 56 * math.prod(outer)
@@ -764,7 +765,7 @@ def parts(s: Situation) -> tuple[tuple[Sweep, Plan | None], ...]:
     for sweep in sweeps(s.problem):
         plan, cycles = _plan(s, arith, sweep)
         if plan is not None and len(sweeps(s.problem)) > 1:
-            plain = direct.sweep_cost(s, arith, sweep)
+            plain = sweep_cost(s, arith, sweep)
             plan = plan if sum(cycles.values()) < sum(plain.values()) else None
         parts.append((sweep, plan))
     images = whole.problem.n or 0
@@ -819,7 +820,7 @@ def workspace(s: Situation) -> int:
     s = turned(s)
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     return max(
-        direct.sweep_workspace(s, arith, sweep) if plan is None else plan.workspace for sweep, plan in parts(s)
+        sweep_workspace(s, arith, sweep) if plan is None else plan.workspace for sweep, plan in parts(s)
     )
 
 
@@ -829,7 +830,7 @@ def cost(s: Situation) -> dict[str, float]:
     arith = ARITHMETIC[accumulator_arithmetic(s)]
     is_one = of_one_image(s) is s  # whose plans were found by their cycles
     terms = [
-        direct.sweep_cost(s, arith, sweep) if plan is None
+        sweep_cost(s, arith, sweep) if plan is None
         else _plan(s, arith, sweep)[1] if is_one else _cost(s, arith, sweep, plan)
         for sweep, plan in parts(s)
     ]  # fmt: skip

@@ -19,8 +19,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import direct, packing
-from polyconv.algorithms.direct import DirectBox, DirectWords
+from polyconv.algorithms import packing
+from polyconv.algorithms.dense import direct
+from polyconv.algorithms.dense.driver import DirectBox, DirectWords
+from polyconv.algorithms.dense.plan import again_workspace
 from polyconv.algorithms.panel import (
     Common,
     Driver,
@@ -531,7 +533,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
     v = panel + channels * channel_bytes
     sums = v + outer_lines * SCHEME.n * v_point
     out = sums + SCHEME.n * s_point
-    flags = max(out + groups * group_out * out_channel, panel + direct.again_workspace(s, arith, sweep, outputs))
+    flags = max(out + groups * group_out * out_channel, panel + again_workspace(s, arith, sweep, outputs))
     return _Plan(
         box, held, groups, pitch, vectors, most_vectors, heights, channel_bytes, panel, v, v_point, v_channel, sums,
         s_point, out, out_line, out_channel, flags, flags + 8 * groups,

@@ -145,19 +145,20 @@ FAULTS: dict[str, Fault] = {
         # -- one or more for every algorithm
         Fault(
             "pixel step", "pixels are taken one further apart than the stride",
-            _ALGORITHMS + "direct", "pixel_step = c.step *", "pixel_step = (c.step + 1) *", "direct",
+            _ALGORITHMS + "dense.channel_panel", "pixel_step = c.step *", "pixel_step = (c.step + 1) *", "direct",
         ),
         Fault(
             "last channel", "a block of output channels stores one channel too many",
-            _ALGORITHMS + "direct", "p.total_outputs - absolute)", "p.total_outputs - absolute) + 1", "direct",
+            _ALGORITHMS + "dense.driver", "p.total_outputs - absolute)", "p.total_outputs - absolute) + 1", "direct",
         ),
         Fault(
             "entry weights", "a tap of a block of channels takes its weights one row too late",
-            _ALGORITHMS + "direct", "ROW_WORDS * taps + tap * count)", "ROW_WORDS * taps + tap * count + 1)", "direct",
+            _ALGORITHMS + "dense.entries", "ROW_WORDS * taps + tap * count)", "ROW_WORDS * taps + tap * count + 1)",
+            "direct",
         ),
         Fault(
             "careful edge", "a weight of Inf meets the padding one pixel beyond the input",
-            _ALGORITHMS + "direct", "position.below(of_axis.inp)", "position.below(of_axis.inp + 1)", "careful",
+            _ALGORITHMS + "dense.driver", "position.below(of_axis.inp)", "position.below(of_axis.inp + 1)", "careful",
             seen_in_check_mode=False,
         ),
         Fault(

@@ -1,0 +1,302 @@
+"""Direct convolution with output channels in the lanes: dense, any rank, stride, dilation, group, pads, layout.
+
+A box of outputs gets a zero-padded panel of its inputs, and a tile reduces it, entry by entry, against packed weights.
+``direct`` leaves out taps that lie in the padding of outer axes for a whole row of outputs, which would add zeros;
+``careful``, for weights with Inf or NaN, each product with padding.
+Cost: the products, with lanes filled to m/groups of a multiple of the vector, plus one pass over input and output.
+Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from polyconv.algorithms.dense.channel_panel import PanelWords
+from polyconv.algorithms.dense.driver import DirectBox, DirectWords, TileWords, addresses
+from polyconv.algorithms.dense.entries import entries_of, tap_offsets
+from polyconv.algorithms.dense.plan import again_sizes, pieces_of, sizes_of
+from polyconv.algorithms.dense.price import cycles_at_least, cycles_of, is_fused, weights_are_far
+from polyconv.algorithms.dense.sizes import ZEROS_BYTES, Sizes, channel_words, steps_of, weight_bytes
+from polyconv.algorithms.dense.weights import packed_weights, weight_sets
+from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.packing import LateWords, late_sets, late_words
+from polyconv.algorithms.panel import Common, header_bytes
+from polyconv.algorithms.program import (
+    Late,
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    ahead_words,
+    along_in,
+    along_out,
+    boxed_words,
+    edge_address,
+    epilogue_tables,
+    fused_address,
+    image_bytes,
+    move_in_address,
+    move_out_address,
+    moved_apart,
+    moved_by_planes,
+    near_equal,
+    near_equal_sizes,
+    program_of,
+)
+from polyconv.algorithms.sweep import Axis, Sweep, bands_table
+from polyconv.kernels.fused import FusedTile, Walk
+from polyconv.kernels.isa import ARITHMETIC
+from polyconv.kernels.isa import channel_tile as most_rows
+from polyconv.kernels.layout import Move
+from polyconv.kernels.record import counted_words, filled, words
+from polyconv.kernels.signature import Address
+from polyconv.kernels.tile import ROW_WORDS, EdgeTile
+
+__all__ = [
+    "DirectForm", "again_words", "at_least", "careful_forms", "forms", "plain_words", "refusal",
+    "repair_address", "sweep_step",
+]  # fmt: skip
+
+_BLOCK_WEIGHTS = 0.5
+"""Share of a second-level cache: weights of a block of outputs up to this are asked for before they are needed."""
+
+_RESULT_BYTES = 1.0
+"""Share of a second-level cache: results beyond it come from afar when they are written, and are asked for before."""
+
+
+def refusal(s: Situation) -> str | None:
+    """Why ``direct`` has no form; None if it has one."""
+    if s.problem.op not in ("conv", "conv_transpose"):
+        return f"computes conv and conv_transpose, not {s.problem.op}"
+    return None if s.finite else "weights hold Inf or NaN, which would meet the zeros of the padding"
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    return refusal(s) or (DirectForm.of(s),)
+
+
+def careful_forms(s: Situation) -> Forms:
+    """The form that leaves out each product with padding, or why there is none."""
+    if s.problem.op not in ("conv", "conv_transpose"):
+        return f"computes conv and conv_transpose, not {s.problem.op}"
+    return "only needed for weights with Inf or NaN: all are finite" if s.finite else (CarefulForm.of(s),)
+
+
+def at_least(s: Situation) -> float:
+    """Cycles that ``direct`` takes whatever its boxes and tiles."""
+    return cycles_at_least(s, ARITHMETIC[_arithmetic(s)])
+
+
+def _arithmetic(s: Situation) -> str:
+    """Dot products of bf16 pairs where the CPU has them; else the accumulator's."""
+    p = s.problem
+    pairs = p.x == p.w == "bf16" and s.target.bf16 and not s.strict and p.c // p.groups > 1
+    return "bf16" if pairs and s.finite else accumulator_arithmetic(s)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectForm(Form):
+    """Sweeps of outputs, each with the sizes of its boxes, blocks and chunks."""
+
+    parts: tuple[tuple[Sweep, Sizes], ...]
+
+    @classmethod
+    def of(cls, s: Situation) -> Self:
+        """That of a situation which has one."""
+        arith = ARITHMETIC[_arithmetic(s)]
+        return cls(s, tuple((sweep, sizes_of(s, arith, sweep)) for sweep in pieces_of(s, arith)))
+
+    @property
+    def arithmetic(self) -> str:
+        """Dot products of bf16 pairs where the CPU has them; else the accumulator's."""
+        return _arithmetic(self.s)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs."""
+        return max((sizes.workspace for _, sizes in self.parts), default=0)
+
+    def cost(self) -> dict[str, float]:
+        """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
+        terms = [cycles_of(self.s, ARITHMETIC[self.arithmetic], *part) for part in self.parts]
+        return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
+
+    def choices(self) -> dict[str, object]:
+        """Of the first sweep: tiles, boxes, and how many input channels are in the panel at a time."""
+        if not self.parts:
+            return {}
+        sizes = self.parts[0][1]
+        vectors = sizes.blocks.vectors
+        rows = max((n for n, _ in near_equal_sizes(sizes.box[-1], most_rows(self.s.target, vectors))), default=0)
+        found: dict[str, object] = {"tile": f"{rows} outputs by {vectors} vectors of channels", "box": sizes.box}
+        return found if sizes.chunks == 1 else {**found, "input channels at a time": sizes.chunk}
+
+    def build(self, r: Request) -> Program:
+        """Program of a request: one step per sweep."""
+        return _program(self, r, careful=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CarefulForm(DirectForm):
+    """The same, but rows are computed output by output and tap by tap."""
+
+    def cost(self) -> dict[str, float]:
+        """Cycles: one call of a one-row tile per output, tap and block of channels."""
+        p = self.s.problem
+        outputs = (p.n or 0) * math.prod(o or 0 for o in p.out)
+        blocks = -(-(p.c // p.groups) // ROW_WORDS) * -(-(p.m // p.groups) // 8) * p.groups
+        return {"products": 60.0 * outputs * math.prod(p.k) * blocks}
+
+    def build(self, r: Request) -> Program:
+        """Program of a request: one step per sweep."""
+        return _program(self, r, careful=True)
+
+
+def _program(form: DirectForm, r: Request, *, careful: bool) -> Program:
+    keep: list[Any] = []
+    return program_of([_step(r, *part, keep, careful=careful) for part in form.parts], form.workspace, keep)
+
+
+def sweep_step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
+    """Step of one sweep, for an algorithm that computes others itself."""
+    return _step(r, sweep, sizes_of(r.situation, r.arith, sweep), keep, careful=False)
+
+
+def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any], *, careful: bool) -> Step:
+    values, items = _words(r, sweep, sizes, careful, planes=r.arith.channels == 1)
+    return Step(addresses(r)[0], filled(values, keep), items)
+
+
+# -- boxes of other algorithms -------------------------------------------------------------------------
+
+
+def repair_address(r: Request) -> Address[DirectBox]:
+    """Address of the ``DirectBox`` that computes boxes for an algorithm whose own results are not finite.
+
+    Its words are ``again_words`` or ``plain_words``.
+    """
+    return addresses(r)[1]
+
+
+def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int) -> DirectWords:
+    """Words with which ``repair_address`` computes boxes of at most this size, skipping padded taps."""
+    return _words(r, sweep, again_sizes(r.situation, r.arith, sweep, box, vectors), True, late=True)[0]
+
+
+def plain_words(r: Request, sweep: Sweep, box: tuple[int, ...]) -> tuple[DirectWords, int]:
+    """Words with which ``repair_address`` computes boxes of this size, or the last ones; blocks of outputs."""
+    sizes = again_sizes(r.situation, r.arith, sweep, box, 1)
+    return _words(r, sweep, sizes, False, late=True)[0], sizes.blocks.count
+
+
+# -- words ---------------------------------------------------------------------------------------------
+
+
+def _words(r: Request, sweep: Sweep, sizes: Sizes, careful: bool, *, late: bool = False, planes: bool = False
+           ) -> tuple[DirectWords, int]:  # fmt: skip
+    """Words of a sweep, and how many items there are; weights that few calls need are packed ``late``.
+
+    Boxes of whole lines may bring ``planes`` into the panel at once.
+    """
+    s, p, arith, blocks, last = r.situation, r.problem, r.arith, sizes.blocks, sweep[-1]
+    channels, size = p.c // p.groups, r.arith.bytes
+    lies = along_out(r, last, "c")
+    fused = not careful and is_fused(s, arith, sweep, sizes) and lies == "cc"
+    tiles, one_rows = _tiles(r, last, sizes, fused, careful)
+    entries = entries_of(arith, sweep, sizes, channels, careful=careful, fused=fused)
+    packed, when = _weights(r, sweep, sizes, late=late)
+    taps, steps = math.prod(a.taps for a in sweep), steps_of(s, arith, sweep)
+    chunk_steps = taps * channel_words(min(sizes.chunk, channels), arith)
+    row, last_row = blocks.outputs * size, blocks.last_vectors * blocks.lanes * size
+    common, items, inputs = _panel(r, sweep, sizes, planes=planes)
+    far = blocks.count * sizes.chunks > 1 and weights_are_far(s, weight_bytes(s, arith, sweep, blocks))
+    x_planes = 1 if r.x.c == r.x.itemsize else channels if r.x.spatial[-1] == r.x.itemsize else 0
+    return DirectWords(
+        common=common, inputs=inputs, careful=int(careful), taps=taps,
+        offsets=words(tap_offsets(sweep)), total_outputs=r.y_channels, chunks=sizes.chunks,
+        chunk_entries=entries.chunk_count, entry_count=entries.count, entries=words(entries.words),
+        bands=words(bands_table(entries.bands)), lists=entries.lists,
+        weights=packed, w_group=steps * row * (blocks.count - 1), w_block=steps * row, w_chunk=chunk_steps * row,
+        w_last=steps * row * (blocks.count - 1) * p.groups, w_last_group=steps * last_row,
+        w_last_chunk=chunk_steps * last_row,
+        outputs=p.m // p.groups, blocks=blocks.count, split_blocks=-(-blocks.count // sizes.splits),
+        block_outputs=blocks.outputs, last_outputs=blocks.last_outputs, sum_row=row, sum_row_last=last_row,
+        ahead=ahead_words(r, sweep, sizes.box, x_planes),
+        ahead_weights=chunk_steps * row if far and chunk_steps * row <= s.cache("l2", _BLOCK_WEIGHTS) else 0,
+        chunk_steps=max(1, chunk_steps),
+        row_tiles=len(near_equal(sizes.box[-1], most_rows(r.target, blocks.vectors))),
+        ask_results=int(lies == "cp" and image_bytes(p)[1] * (p.n or 0) > s.cache("l2", _RESULT_BYTES)),
+        slots=header_bytes(len(sweep)) + sizes.panel + ZEROS_BYTES,
+        slot_block=sizes.slot_block, slot_row=sizes.slot_row, tiles=tiles, table_words=counted_words(TileWords, tiles),
+        one_rows=one_rows, word_bytes=size, fused=int(fused), last_lanes=blocks.last_lanes, tables=epilogue_tables(r),
+        move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)), late=when,
+    ), items  # fmt: skip
+
+
+def _panel(r: Request, sweep: Sweep, sizes: Sizes, *, planes: bool) -> tuple[Common, int, PanelWords]:
+    """Words of the boxes, how many items there are, and words of the panel."""
+    p, arith, last = r.problem, r.arith, sweep[-1]
+    element = "i16" if arith.name == "bf16" else arith.accumulator
+    header = header_bytes(len(sweep))
+    common, items = boxed_words(
+        r, sweep, sizes.box, sizes.held, sizes.splits, panel=header, scratch=header + sizes.panel
+    )
+    common = moved_apart(common, r, last, sizes.held[-1], "c", sizes.row_bytes, element)
+    if planes and sizes.box[-1] == last.out:
+        common = moved_by_planes(common, r, sweep, sizes.held, sizes.line_bytes, sizes.row_bytes)
+    return common, items, PanelWords(
+        total_channels=r.x_channels, channels=p.c // p.groups, block_channels=ROW_WORDS * arith.channels,
+        unpaired=arith.channels - 1, channel_bytes=arith.bytes // arith.channels, row_bytes=sizes.row_bytes,
+        block_bytes=sizes.block_bytes, line_bytes=sizes.line_bytes, chunk=sizes.chunk,
+        move_in=move_in_address(r, Move(p.x, element, along_in(r, last, "c"))),
+    )  # fmt: skip
+
+
+def _weights(r: Request, sweep: Sweep, sizes: Sizes, *, late: bool) -> tuple[NDArray[Any], LateWords]:
+    """Packed weights, and what packs them when they are first needed, if that is ``late``."""
+    blocks, widths = sizes.blocks, (sizes.blocks.vectors, sizes.blocks.last_vectors)
+    key = (r.arith.name, blocks.lanes, blocks.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
+    if not late:
+        return r.packed(("direct", *key), lambda: packed_weights(r, r.weights(sweep), *widths)), late_words(r, None)
+
+
+    def make() -> Late:
+        w = r.weights(sweep)
+        return late_sets(r, w, *weight_sets(r, w.shape, *widths))
+
+    found = r.late(("direct late", *key), make)
+    return found.weights, late_words(r, found)
+
+
+def _tiles(r: Request, last: Axis, sizes: Sizes, fused: bool, careful: bool
+           ) -> tuple[list[list[TileWords]], list[Address[EdgeTile] | None]]:  # fmt: skip
+    """The tables of tiles, and the tiles of one row, where rows are computed output by output."""
+    blocks, box = sizes.blocks, sizes.box[-1]
+    lengths = box, last.out % box or box
+    one_rows = [edge_address(r, 1, n) if careful else None for n in (blocks.vectors, blocks.last_vectors)]
+
+    def functions(vectors: int, cut: bool) -> Sequence[Address[Walk | EdgeTile] | None]:
+        rows = range(1, most_rows(r.target, vectors) + 1)
+        if careful:
+            return [one_rows[vectors == blocks.last_vectors], *[None] * (len(rows) - 1)]
+        needed = {n for pixels in lengths for _, n in near_equal(pixels, rows[-1])}
+        if fused:
+            spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, cut)
+            return [fused_address(r, "channel", spec, n, vectors) if n in needed else None for n in rows]
+        return [edge_address(r, n, vectors) if n in needed else None for n in rows]
+
+    cut = blocks.last_lanes < blocks.lanes
+    families = functions(blocks.vectors, False), functions(blocks.last_vectors, cut)
+    tiles = [
+        [TileWords(first, of_block[rows - 1]) for first, rows in near_equal(pixels, len(of_block))]
+        for of_block in families
+        for pixels in lengths
+    ]
+    return tiles, one_rows
