@@ -113,6 +113,25 @@ def test_depthwise(layout: str, level: str | None) -> None:
                algorithm="dots_depthwise")  # fmt: skip
 
 
+_LINES = (
+    "i5x21 k3x3 s2 p1", "i9x9 k5x5 p2", "i8x13 k3x3 d2x1 p2", "i40x150 k7x7 s2 p3", "i3x3 k4x1 p3x0", "i1x1 k3x3 p1",
+    "i9x30 k5x6 s2x4 p2", "i30x64 k3x3 p1", "i30x62 k3x3 p1", "i31x63 k3x3 s1x2 p1", "i20x14 k3x3 p1", "i20x15 k3x3 p1",
+    "i28x30 k3x3 p1", "i28x31 k3x3 p1", "i200x300 k3x8 p0:1x2:3", "i12x12 k3x3", "i17x3 k7x7 p3", "i13x13 k2x2 s4",
+    "i13x13 k2x2 s3x2 d5x1 p5x0", "i16x18 k3x3 p-2:1x-1:3",
+)  # fmt: skip
+"""Kernels whose lines end round vectors and words, share vectors, and lie in several bands or residues."""
+
+
+@pytest.mark.skipif(not (host_target().vnni and host_target().has_masks), reason="needs products of bytes, and masks")
+@pytest.mark.parametrize("geometry", _LINES)
+def test_depthwise_along_lines(geometry: str) -> None:
+    first, rest = geometry.split(" ", 1)
+    for multiple, chance in itertools.product((1, 3), (None, 1, 2, 3)):
+        spelled = f"NCHW n2 c5 {first} m{5 * multiple} {rest} g5 b1"
+        _check(f"conv i8 {spelled} {SCALED.replace('zw=t', 'zw=0')}", chance=chance, algorithm="dots_lines")
+        _check(f"conv u8*i8>i32 {spelled} zx=t", chance=chance, algorithm="dots_lines")
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("group", [1, 2, 4, 8])

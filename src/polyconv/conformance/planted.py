@@ -284,6 +284,11 @@ FAULTS: dict[str, Fault] = {
             "w.reshape(count, taps, lines).swapaxes(1, 2)", "dots_depthwise", seen_in_check_mode=False,
         ),
         Fault(
+            "line before", "where lines that taps meet have a stride, those of one residue begin a line late",
+            _ALGORITHMS + "dots_lines", "k.maximum(stride - 1 - origin, 0)", "k.maximum(stride - origin, 0)",
+            "dots_lines", seen_in_check_mode=False,
+        ),
+        Fault(
             "cut tile", "tiles that are cut short at the end of a box are left out",
             _ALGORITHMS + "winograd_dots", "return (outputs + (TILE - 1)) // TILE", "return outputs // TILE",
             "winograd_dots",
