@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.field_driver import TILES, FieldWords, StageWords, driver
-from polyconv.algorithms.field_plan import Again, Field, Layout, Stage, header_bytes, layout_of
 from polyconv.algorithms.panel import AxisWords, BoxWords, Driver
 from polyconv.algorithms.program import Program, one_step
+from polyconv.fields.driver import TILES, FieldWords, StageWords, driver
+from polyconv.fields.plan import Again, Field, Layout, Stage, header_bytes, layout_of
 from polyconv.kernels.field import FILLING, FieldLine, LineOfField, field_line, field_tiles
 from polyconv.kernels.field_again import DIVISOR, DOUBT, SumAgain
 from polyconv.kernels.field_sums import ENTRY_WORDS, TilesOfField
