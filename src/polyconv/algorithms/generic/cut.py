@@ -281,7 +281,7 @@ def _step_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
             number = sum(count for _, count in walks)
             calls = 2 * 40 + 10 * number + FUSED_CYCLES * rows * vectors
             line = -(-vectors // max(1, number)) * s.target.vector_bytes + last.taps * arith.bytes
-            far = group_in * outer * line > int(_NEAR_SHARE * s.profile.numbers["l1.bytes"])
+            far = group_in * outer * line > s.cache("l1", _NEAR_SHARE)
             cycles = sum(count * tile(rows, v) for v, count in walks) + (1.5 * vectors if far else 0.0)
             step += times * math.prod(cut.box[:-1]) * (cycles + calls / max(1, entries))
             continue
