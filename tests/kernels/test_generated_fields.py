@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from elf import TARGETS, assembly, object_code, undefined_symbols
 
-from polyconv.algorithms.field import build
 from polyconv.dtypes import DTYPES
+from polyconv.fields.program import build
 from polyconv.kernels.field import field_tiles
 from polyconv.kernels.field_sums import FieldTile
 from polyconv.kernels.isa import field_tile

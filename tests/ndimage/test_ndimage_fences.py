@@ -23,7 +23,7 @@ from calls import by_chance
 from fenced import fenced
 from polyconv import ndimage
 from polyconv.runtime import arrays, threads
-import polyconv.algorithms.field as field
+import polyconv.fields.program as field
 
 def of_lines(shape, dtype):
     return fenced(shape, dtype, step=64)

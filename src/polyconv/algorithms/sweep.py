@@ -20,8 +20,9 @@ from polyconv.errors import Unsupported
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "Axis", "Bands", "Family", "Kinds", "Lines", "Sweep", "anywhere", "bands", "bands_table", "families",
-    "line_pixels", "lines", "mean_taps", "pieces", "residue_lines", "share_met", "sweeps", "whole_bands",
+    "Axis", "Bands", "Family", "Kinds", "Lines", "Sweep", "anywhere", "bands", "bands_table", "box_count", "families",
+    "line_pixels", "lines", "mean_taps", "pieces", "residue_lines", "share_met", "sweeps", "taps_of",
+    "whole_bands",
 ]  # fmt: skip
 
 
@@ -52,6 +53,16 @@ class Axis:
 
 
 Sweep = tuple[Axis, ...]
+
+
+def box_count(sweep: Sweep, box: Sequence[int]) -> int:
+    """Boxes of outputs that a sweep is cut into."""
+    return math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, box, strict=True))
+
+
+def taps_of(sweep: Sweep) -> tuple[tuple[int, int, int], ...]:
+    """Which taps of the kernel it has: with them packed weights differ."""
+    return tuple((axis.taps, axis.first_tap, axis.tap_step) for axis in sweep)
 
 
 def anywhere(axis: Axis, pad: int = 0) -> Axis:

@@ -25,7 +25,6 @@ from polyconv.algorithms import (
     dots_plan,
     fft,
     fft_plan,
-    generic,
     grouped,
     in_place,
     in_planes,
@@ -42,6 +41,7 @@ from polyconv.algorithms import (
 )
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.algorithms.generic import form as generic
 from polyconv.algorithms.of_functions import Functions
 from polyconv.algorithms.program import FREE_BYTES, Situation, accumulator_arithmetic, own_bound
 from polyconv.target import Target
@@ -132,7 +132,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("stem", Functions(stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build, stem.scheme), at_least=stem.at_least),
         Algorithm("woven", Functions(woven.applicable, woven.cost, woven.workspace, accumulator_arithmetic, own_bound, woven.build)),
         Algorithm("careful", direct.careful_forms),
-        Algorithm("generic", Functions(generic.applicable, generic.cost, generic.workspace, accumulator_arithmetic, own_bound, generic.build, generic.scheme), at_least=generic.at_least),
-        Algorithm("deformable", Functions(deformable.applicable, deformable.cost, deformable.workspace, accumulator_arithmetic, own_bound, deformable.build)),
+        Algorithm("generic", generic.forms, at_least=generic.at_least),
+        Algorithm("deformable", deformable.forms),
     )
 }  # fmt: skip

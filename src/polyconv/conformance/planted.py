@@ -265,7 +265,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "chunk weights", "the next chunk of input channels goes on one tap too late in the weights",
-            _ALGORITHMS + "pixels", "rows * chunk_entries * size", "rows * (chunk_entries + 1) * size", "generic",
+            _ALGORITHMS + "pixels", "rows * chunk * taps * size", "rows * (chunk * taps + 1) * size", "generic",
         ),
         # -- small integers
         Fault(
@@ -295,7 +295,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "tap offset", "a deformed sample takes its horizontal offset from the next tap",
-            _ALGORITHMS + "deformable", "read(offsets, at + p.o_c)", "read(offsets, at + 2 * p.o_c)", "deformable",
+            _ALGORITHMS + "deformable", "(at + p.offset.c)", "(at + 2 * p.offset.c)", "deformable",
         ),
     )
 }  # fmt: skip

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.field import build
-from polyconv.algorithms.field_plan import Field
 from polyconv.algorithms.program import Program
+from polyconv.fields.plan import Field
+from polyconv.fields.program import build
 from polyconv.kernels.record import words
 from polyconv.machine.host import profile_in_force
 from polyconv.operands import span

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.field_plan import Field, FieldAxis
+from polyconv.fields.plan import Field, FieldAxis
 from polyconv.ndimage.borders import beyond
 from polyconv.ndimage.passes import Pass
 from polyconv.ndimage.stages import Grid, Types, stages_of

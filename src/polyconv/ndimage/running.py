@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.field_plan import PANEL_BYTES
 from polyconv.dtypes import of_array
+from polyconv.fields.plan import PANEL_BYTES
 from polyconv.ndimage.calls import Conditions, Ready, bound
 from polyconv.ndimage.fields import field
 from polyconv.ndimage.large import large

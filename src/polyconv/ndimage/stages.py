@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.field_plan import Again, Stage
 from polyconv.dtypes import DTYPES
+from polyconv.fields.plan import Again, Stage
 from polyconv.kernels.field_sums import FieldTile
 from polyconv.ndimage.borders import MODES
 from polyconv.ndimage.passes import Pass

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.panel import header_bytes
 from polyconv.algorithms.program import FREE_BYTES
 from polyconv.errors import Unsupported
 from polyconv.kernels.field_sums import FieldTile
@@ -21,7 +22,7 @@ from polyconv.kernels.isa import field_tile
 from polyconv.kernels.language import Type
 from polyconv.target import Target
 
-__all__ = ["PANEL_BYTES", "Again", "Field", "FieldAxis", "Layout", "Stage", "header_bytes", "layout_of"]
+__all__ = ["PANEL_BYTES", "Again", "Field", "FieldAxis", "Layout", "Stage", "layout_of"]
 
 PANEL_BYTES = 384 << 10
 """Panels of a box: less than half of a second-level cache of 1 MiB."""
@@ -178,7 +179,7 @@ def layout_of(f: Field, target: Target, threads: int, limit: int | None) -> Layo
     size = Type(f.panel).element_bytes
     rows, vectors = field_tile(target)
     lanes = target.vector_bytes // size
-    header = header_bytes(f) + 2 * _LINE  # and room for a vector and two numbers
+    header = header_bytes(len(f.axes)) + 2 * _LINE  # and room for a vector and two numbers
     slots = _slots(f)
     budget = PANEL_BYTES if limit is None else min(PANEL_BYTES, limit + FREE_BYTES)
 
@@ -268,11 +269,6 @@ def _shared(f: Field, box: tuple[int, ...], rows: int, threads: int) -> tuple[in
         parts = min(n, -(-n // smaller[a]) * -(-wanted // items))
         smaller[a] = max(1, min(smaller[a], _rounded_up(-(-n // parts), multiple, n)))
     return tuple(smaller)
-
-
-def header_bytes(f: Field) -> int:
-    """Bytes of what ``panel.decode`` writes, in whole lines."""
-    return -(-24 * len(f.axes) // _LINE) * _LINE
 
 
 def _slots(f: Field) -> list[int]:

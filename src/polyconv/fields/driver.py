@@ -2,7 +2,7 @@
 
 A *surface* is where lines lie: the panel that the field comes into, panels that stages leave for the next one, and last
 the result.  Along every axis a surface has as many lines as the box has outputs and ``left`` more, which later stages
-still need.  All panels have the same steps, so that a tap is an offset.  Its words are made in ``field``.
+still need.  All panels have the same steps, so that a tap is an offset.  Its words are made in ``program``.
 """
 
 from __future__ import annotations

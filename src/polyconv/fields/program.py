@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.field_driver import TILES, FieldWords, StageWords, driver
-from polyconv.algorithms.field_plan import Again, Field, Layout, Stage, header_bytes, layout_of
-from polyconv.algorithms.panel import AxisWords, BoxWords, Driver
+from polyconv.algorithms.panel import AxisWords, BoxWords, Driver, header_bytes
 from polyconv.algorithms.program import Program, one_step
+from polyconv.fields.driver import TILES, FieldWords, StageWords, driver
+from polyconv.fields.plan import Again, Field, Layout, Stage, layout_of
 from polyconv.kernels.field import FILLING, FieldLine, LineOfField, field_line, field_tiles
 from polyconv.kernels.field_again import DIVISOR, DOUBT, SumAgain
 from polyconv.kernels.field_sums import ENTRY_WORDS, TilesOfField
@@ -75,7 +75,7 @@ def build(f: Field, target: Target, *, threads: int, limit: int | None, check: b
     values = FieldWords(
         boxes=BoxWords(len(f.axes), axes, positions, boxes=items, splits=1, groups=1), x_base=f.offsets[0],
         y_base=f.offsets[1], line=bring, surfaces=words(_surfaces(f, layout)), surface_words=1 + 2 * len(f.axes),
-        stage_count=len(f.stages), stages=stages, constants=_constants(f, f.stages[0]), room=header_bytes(f),
+        stage_count=len(f.stages), stages=stages, constants=_constants(f, f.stages[0]), room=header_bytes(len(f.axes)),
         ahead=_AHEAD * f.axes[-2].x_stride,
     )  # fmt: skip
     return one_step(address, filled(values, keep), items, layout.workspace, keep)

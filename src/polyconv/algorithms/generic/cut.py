@@ -1,0 +1,327 @@
+"""How the generic algorithm cuts outputs into boxes, and what that costs.
+
+A box is as large as its panel and sums may be.  Which axis lies along the lanes, whether sums leave from registers and
+how many channels are in the panel at a time follow from the cost.  It must not know drivers or words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from polyconv.algorithms.panel import header_bytes
+from polyconv.algorithms.pixels import ZERO_BYTES, tile_rows
+from polyconv.algorithms.program import (
+    Situation,
+    boxes,
+    far_cycles,
+    is_apart,
+    is_fusible,
+    near_equal_sizes,
+    tile_cycles,
+)
+from polyconv.algorithms.sweep import Family, Lines, Sweep, box_count, lines
+from polyconv.kernels.isa import Arithmetic, lanes, pixel_tiles
+
+__all__ = ["FUSED_CYCLES", "Cut", "cost", "cut_of", "cut_with_slots"]
+
+_PANEL_SHARE = 1 / 4
+"""Of a second-level cache, for the panel of a box: it stays there while it is read m/groups times."""
+_MOST_GROUPS = 64
+"""Groups of an item."""
+_LONGEST_ROW = 4096
+"""Outputs of a row of a box."""
+
+_NEAR_SHARE = 1 / 3
+"""Of a first-level cache, for the inputs of one tile: more do not stay until the next tile reads them again."""
+
+FUSED_CYCLES = 1.2
+"""Cycles in which a vector of results leaves a fused tile."""
+
+_ASKED = 0.2
+"""Share of the cycles of inputs from memory that is left where whole rows are asked for a box early."""
+
+_SHORT_STEP = 8.0
+"""Where sums go through slots a step takes a cycle more, but for whole boxes of so many cycles a step."""
+
+_FAR_LINES = 1.07
+"""Factor on the multiply-adds of a row of outputs whose taps lie in several lines of the panel."""
+
+_SPARE = 128
+"""Bytes behind the sums, so that the last vector may be whole."""
+
+_LATE = 0.1
+"""Share of an item by which one thread is done later than another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a family of sweeps is cut, and what a thread keeps in its workspace.
+
+    Parameters
+    ----------
+    family : Family
+        Phases of a transposed convolution that are computed together; else the only sweep.
+    order : tuple of int
+        Axes of the problem, outermost first; the last lies along the lanes.
+    sweep : Sweep
+        The family's, in that order.
+    outputs : int
+        Rows of tiles: output channels of a group, of every member.
+    box : tuple of int
+        Outputs of an item along every axis.
+    held : tuple of Lines
+        Inputs of a box along every axis.
+    flat : bool
+        Whether lanes go along the flattened box, over its rows and what lies between them.
+    fused : bool
+        Whether results leave from registers; else sums go through slots.
+    block_groups : int
+        Groups of an item.
+    chunk : int
+        Channels of a group that are in the panel at a time.
+    plane_bytes, panel : int
+        Bytes of a channel in the panel, and of the panel.
+    row_bytes, output_bytes, slot_bytes : int
+        From a row of an output's sums to the next, from an output of a tile to the next, and from an output to the
+        next where all have sums at a time.
+    workspace : int
+        Bytes.
+    splits : int
+        Parts of the sets of outputs, each an item.
+    """
+
+    family: Family
+    order: tuple[int, ...]
+    sweep: Sweep
+    outputs: int
+    box: tuple[int, ...]
+    held: tuple[Lines, ...]
+    flat: bool
+    fused: bool
+    block_groups: int
+    chunk: int
+    plane_bytes: int
+    panel: int
+    row_bytes: int
+    output_bytes: int
+    slot_bytes: int
+    workspace: int
+    splits: int = 1
+
+    @property
+    def members(self) -> int:
+        """Sweeps of the family."""
+        return len(self.family.members)
+
+    @property
+    def line_pixels(self) -> int:
+        """Pixels of a line of the panel."""
+        return self.held[-1].count
+
+    @property
+    def taps(self) -> int:
+        """Taps of a channel."""
+        return math.prod(axis.taps for axis in self.sweep)
+
+    @property
+    def boxes(self) -> int:
+        """Boxes of a group of an image."""
+        return box_count(self.sweep, self.box)
+
+
+def cut_of(s: Situation, arith: Arithmetic, family: Family) -> Cut:
+    """The cheapest order of axes: the innermost reads in place, a longer one fills more lanes."""
+    sweep = family.sweep
+    rank = len(sweep)
+    orders = [tuple(range(rank))]
+    longest = max(range(rank), key=lambda a: (sweep[a].out, a))
+    if longest != rank - 1 and sweep[longest].out > 2 * sweep[-1].out:
+        orders.append((*(a for a in range(rank) if a != longest), longest))
+    one = replace(s, threads=1) if s.threads > 1 else s  # their number decides no order
+    cuts = [_cut_in_order(one, arith, family, order, fused=False) for order in orders]
+    alone = len(family.members) == 1 and sweep[-1].out_step == 1
+    if s.problem.layout == "NCHW" and alone and is_fusible(s.problem):
+        fused = _cut_in_order(one, arith, family, orders[0], fused=True)
+        cuts += [fused] if fused.fused else []
+    best = cuts[0]
+    if len(cuts) > 1:
+        best = min(cuts, key=lambda cut: s.price(cut, sum(cost(one, arith, cut).values())))
+    return best if s is one else _cut_in_order(s, arith, family, best.order, fused=best.fused)
+
+
+def cut_with_slots(s: Situation, arith: Arithmetic, cut: Cut) -> Cut:
+    """The same order for results that do not lie as their layout says: they cannot leave from registers."""
+    return _cut_in_order(s, arith, cut.family, cut.order, fused=False) if cut.fused else cut
+
+
+def _cut_in_order(s: Situation, arith: Arithmetic, family: Family, order: tuple[int, ...], *, fused: bool) -> Cut:
+    """The largest box that fits, with as few chunks of channels, or as many groups, as there is room for."""
+    p, sweep = s.problem, tuple(family.sweep[a] for a in order)
+    group_in = max(1, p.c // p.groups)
+    sets = len(tile_rows(p.m // p.groups * len(family.members), s.target))
+    room = int(_PANEL_SHARE * s.profile.numbers["l2.bytes"])
+    budget = s.budget(room if sets > 2 else 2 * room)
+    extents = tuple(axis.out for axis in sweep)
+    start = (*extents[:-1], min(extents[-1], _LONGEST_ROW))
+    enough = min(4 * lanes(s.target, arith), math.prod(extents))  # outputs of a box: fewer read the panel badly
+
+    # channels that lie together should be read together: boxes small enough for a cache line of them
+    together = min(p.groups, -(-16 // group_in)) if p.layout == "NHWC" or extents[-1] < 64 else 1
+    together = 1 if fused else together
+
+    def sizes(box: tuple[int, ...], block_groups: int, chunk: int) -> Cut:
+        return _sizes(s, arith, family, order, fused, box, block_groups, chunk)
+
+    def fitted(chunk: int) -> Cut:
+        return sizes(boxes(start, lambda box: sizes(box, together, chunk).workspace, budget), 1, chunk)
+
+    chunk = group_in
+    cut = fitted(chunk)
+    while chunk > 1 and (cut.workspace > budget or math.prod(cut.box) < enough):
+        chunk = -(-chunk // 2)
+        less = fitted(chunk)
+        if cut.workspace <= budget and math.prod(less.box) <= math.prod(cut.box):
+            break  # sums take the room, not channels
+        cut = less
+    if cut.chunk >= group_in and p.groups > 1 and not fused:
+        beside = header_bytes(len(sweep)) + ZERO_BYTES + _SPARE
+        most = (budget - beside) // max(1, cut.workspace - beside)
+        block_groups = max(1, min(p.groups, _MOST_GROUPS, most))
+        while block_groups > 1 and sizes(cut.box, block_groups, cut.chunk).workspace > budget:
+            block_groups = -(-block_groups // 2)
+        cut = sizes(cut.box, block_groups, cut.chunk)
+    return _shared(s, arith, cut, sets, lambda box: sizes(box, cut.block_groups, cut.chunk))
+
+
+def _sizes(s: Situation, arith: Arithmetic, family: Family, order: tuple[int, ...], fused: bool, box: tuple[int, ...],
+           block_groups: int, chunk: int) -> Cut:  # fmt: skip
+    """What a box takes."""
+    p, members = s.problem, len(family.members)
+    sweep, lane = tuple(family.sweep[a] for a in order), lanes(s.target, arith)
+    group_in, group_out = p.c // p.groups, p.m // p.groups * members
+    held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
+    counts = [h.count for h in held]
+    rows, pixels = math.prod(box[:-1]), math.prod(counts)
+    pitches = [math.prod(counts[a + 1 :]) for a in range(len(held))]
+    whole = sum((b - 1) * pitch for b, pitch in zip(box, pitches, strict=True)) + 1
+    fused = fused and chunk >= group_in and block_groups == 1
+    flat = not fused and -(-whole // lane) < rows * -(-box[-1] // lane)
+    padded = -(-(whole if flat else box[-1]) // lane) * lane
+    row_bytes = (counts[-1] if flat else padded) * arith.bytes
+    output_bytes = (padded + lane if flat else padded * rows) * arith.bytes
+    plane = (pixels + 2 * lane) * arith.bytes
+    all_slots = block_groups > 1 or chunk < group_in or members > 1
+    tallest = max((height for _, height in tile_rows(group_out, s.target)), default=1)
+    sums = 0 if fused else output_bytes * (block_groups * group_out if all_slots else tallest)
+    panel = -(-min(chunk, group_in) * block_groups * plane // 64) * 64
+    workspace = header_bytes(len(sweep)) + panel + ZERO_BYTES + sums + _SPARE
+    return Cut(
+        family, order, sweep, group_out, box, held, flat, fused, block_groups, chunk, plane, panel, row_bytes,
+        output_bytes, output_bytes if all_slots else 0, workspace,
+    )  # fmt: skip
+
+
+def _shared(s: Situation, arith: Arithmetic, cut: Cut, sets: int, sizes: Callable[[tuple[int, ...]], Cut]) -> Cut:
+    """With smaller boxes, or the sets of output channels split, so that the busiest thread has least to do.
+
+    Boxes share lines of inputs, which each brings in place; every part of the sets does so with all of them.
+    """
+    p = s.problem
+    if s.threads == 1 or 0 in cut.box or not p.n:
+        return cut
+    outer = next((a for a, axis in enumerate(cut.sweep) if axis.out > 1), 0)
+    extent, fewest = cut.sweep[outer].out, -(-cut.sweep[outer].out // cut.box[outer])
+    most_splits = 1 if cut.block_groups > 1 or cut.members > 1 else max(1, sets)
+    best, least = cut, math.inf
+    for parts in range(fewest, max(fewest, min(extent, 4 * s.threads)) + 1):
+        smaller = sizes((*cut.box[:outer], -(-extent // parts), *cut.box[outer + 1 :]))
+        cycles, items = cost(s, arith, smaller), p.n * -(-p.groups // cut.block_groups) * smaller.boxes
+        for splits in range(1, min(most_splits, 4 * s.threads) + 1):
+            of_sets = -(-sets // -(-sets // splits))
+            total = cycles["products"] + of_sets * cycles["panels"] + cycles["moves"]
+            turns = -(-items * of_sets // s.threads) + _LATE
+            load = total * turns / (items * of_sets)
+            if load < 0.99 * least and smaller.workspace <= cut.workspace:
+                best, least = replace(smaller, splits=of_sets), load
+    return best
+
+
+def cost(s: Situation, arith: Arithmetic, cut: Cut) -> dict[str, float]:
+    """Cycles: multiply-adds with the lanes that rows or boxes fill, filling panels, and moving sums out."""
+    p, last = s.problem, cut.sweep[-1]
+    group_in, items = p.c // p.groups, cut.boxes * p.groups * (p.n or 0)
+    bytes_in = math.prod(max(1, h.count) for h in cut.held) * group_in * p.x_dtype.itemsize
+    far = far_cycles(p, cut.boxes * p.groups * bytes_in, soon=True) * (p.n or 0)
+    far *= _ASKED if cut.fused and cut.box[-1] == last.out else 1.0
+    products = group_in * cut.taps * _step_cycles(s, arith, cut)
+    panel, moves = _panel_cycles(s, arith, cut), _moves_cycles(s, cut)
+    return {"products": items * products, "panels": items * panel + far, "moves": items * moves}
+
+
+def _step_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
+    """Cycles of a tap of a channel, for all outputs of a box."""
+    p, lane, rates, last = s.problem, lanes(s.target, arith), s.rates(arith), cut.sweep[-1]
+    group_in, heights = p.c // p.groups, pixel_tiles(s.target)
+    entries, outer = group_in * cut.taps, math.prod(axis.taps for axis in cut.sweep[:-1])
+    of_chunk = max(1, entries // -(-group_in // cut.chunk)) if group_in else 1
+    vectors = -(-cut.box[-1] // lane) if cut.fused else cut.output_bytes // (lane * arith.bytes)
+
+    def tile(rows: int, vectors: int) -> float:
+        """Cycles of a step: neighbouring taps load across lines, one vector a cycle."""
+        cycles = max(tile_cycles(rates, rows, vectors), vectors if last.taps > 1 else 0.0)
+        return cycles * _FAR_LINES if outer > 1 and not cut.flat else cycles
+
+    step = 0.0
+    for rows, times in Counter(rows for _, rows in tile_rows(cut.outputs, s.target)).items():
+        if cut.fused:
+            walks = near_equal_sizes(vectors, heights[rows])
+            number = sum(count for _, count in walks)
+            calls = 2 * 40 + 10 * number + FUSED_CYCLES * rows * vectors
+            line = -(-vectors // max(1, number)) * s.target.vector_bytes + last.taps * arith.bytes
+            far = group_in * outer * line > s.cache("l1", _NEAR_SHARE)
+            cycles = sum(count * tile(rows, v) for v, count in walks) + (1.5 * vectors if far else 0.0)
+            step += times * math.prod(cut.box[:-1]) * (cycles + calls / max(1, entries))
+            continue
+        full, rest = divmod(vectors, heights[rows])
+        step += times * (full + (rest > 0)) * 30 / of_chunk
+        for v, count in ((heights[rows], full), (rest, int(rest > 0))):
+            late = 0.0 if cut.flat and cut.members == 1 and tile(rows, v) >= _SHORT_STEP else 1.0
+            step += times * count * (tile(rows, v) + late)
+    return step
+
+
+def _panel_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
+    """Cycles in which the panel of a box of a group is filled."""
+    p, last = s.problem, cut.sweep[-1]
+    group_in = p.c // p.groups
+    planes = p.layout == "NCHW" and cut.order[-1] == len(cut.order) - 1
+    apart = planes and is_apart(p, last, lanes(s.target, arith), "p")  # a line is found and moved once, not run by run
+    if apart:
+        pixel = 0.4
+    elif planes and last.stride <= 4:
+        pixel = 0.3 * last.stride
+    else:
+        pixel = 0.35 if p.layout == "NHWC" and cut.block_groups * group_in >= 8 else 1.6
+    runs = 1 if apart else max(1, len(cut.held[-1].runs))
+    rows = math.prod(max(1, h.count) for h in cut.held[:-1]) * runs
+    return rows * (30.0 * len(cut.sweep) / cut.block_groups + group_in * (8 + cut.line_pixels / runs * pixel))
+
+
+def _moves_cycles(s: Situation, cut: Cut) -> float:
+    """Cycles in which an item begins, and sums of a box of a group go to the result."""
+    p, last = s.problem, cut.sweep[-1]
+    begin = 300.0 / cut.block_groups
+    if cut.fused:
+        return begin
+    innermost, group_out = cut.order[-1] == len(cut.order) - 1, cut.outputs
+    if (p.layout == "NCHW" or p.m == 1) and last.out_step == 1 and innermost:
+        pixel = 0.4
+    elif p.layout == "NCHW" and innermost and last.out_step == 2:
+        pixel = 0.6
+    else:
+        pixel = 0.6 if p.layout == "NHWC" and cut.block_groups * group_out >= 8 else 1.5
+    rows, width = math.prod(cut.box[:-1]), cut.box[-1]
+    return begin + rows * (40.0 * len(cut.sweep) / cut.block_groups + group_out * (8 + width * pixel))

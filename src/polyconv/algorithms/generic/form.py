@@ -1,0 +1,225 @@
+"""The generic algorithm: any rank, type, group and layout; lanes are pixels.
+
+A box of outputs gets a zero-padded panel of inputs, [channel][line][pixel].  Pixels a stride apart lie together there,
+so what a tap meets is a contiguous vector, whatever stride and dilation.
+Cost: the products over lane use, plus a pass over the inputs of every group.  Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.generic.cut import FUSED_CYCLES, Cut, cost, cut_of, cut_with_slots
+from polyconv.algorithms.generic.driver import GenericWords, driver
+from polyconv.algorithms.least import least
+from polyconv.algorithms.panel import Ahead, Driver, header_bytes
+from polyconv.algorithms.pixels import ZERO_BYTES, contiguous, packed_weights, panel_tiles, pixel_sums, tile_rows
+from polyconv.algorithms.program import (
+    Operand,
+    Program,
+    Request,
+    Situation,
+    Step,
+    address_of,
+    ahead_words,
+    along_in,
+    along_out,
+    arith_of,
+    asks_ahead,
+    boxed_words,
+    fused_address,
+    is_fusible,
+    move_in_address,
+    moved_apart,
+    near_equal,
+    program_of,
+)
+from polyconv.algorithms.sweep import Family, families, sweeps, taps_of
+from polyconv.kernels.fused import FusedTile, Walk
+from polyconv.kernels.isa import lanes, pixel_tiles
+from polyconv.kernels.layout import Move
+from polyconv.kernels.record import filled, words
+from polyconv.kernels.signature import Address
+from polyconv.kernels.tile import PanelTile
+from polyconv.problem.problem import Problem
+
+__all__ = ["at_least", "forms"]
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    if s.problem.op not in ("conv", "conv_transpose"):
+        return f"computes conv and conv_transpose, not {s.problem.op}"
+    if not s.finite:
+        return "weights hold Inf or NaN, which would meet the zeros of the padding"
+    cuts = tuple(cut_of(s, arith_of(s), family) for family in _families(s.problem))
+    return (GenericForm(s, cuts, tuple(cut_with_slots(s, arith_of(s), cut) for cut in cuts)),)
+
+
+def _families(p: Problem) -> tuple[Family, ...]:
+    """What is computed together: phases that read the same inputs, where there is one group."""
+    if p.groups == 1:
+        return families(p)
+    return tuple(Family(sweep, ((sweep, (0,) * len(sweep)),)) for sweep in sweeps(p))
+
+
+def at_least(s: Situation) -> float:
+    """Cycles that products, and the ways in and out take, whatever the boxes, the order of axes and the tiles."""
+    p, arith, work = s.problem, arith_of(s), least(s.problem)
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    lane, planes = lanes(s.target, arith), p.layout == "NCHW"
+    if not work.taken or not group_in:
+        return 0.0
+    leaving = FUSED_CYCLES / lane if planes and is_fusible(p) else 0.4 if planes or p.m == 1 else 0.6
+    cycles = work.taken * group_in * group_out / (lane * s.rates(arith).multiply_adds)
+    cycles += work.outputs * group_out * leaving + work.brought * group_in * (0.3 if planes else 0.35)
+    return cycles * (p.n or 0) * p.groups
+
+
+@dataclass(frozen=True, slots=True)
+class GenericForm(Form):
+    """Every sweep, or family of sweeps, cut into boxes; and how it is cut where results cannot leave from registers."""
+
+    cuts: tuple[Cut, ...]
+    with_slots: tuple[Cut, ...]
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs, wherever results lie."""
+        return max((cut.workspace for cut in self.cuts + self.with_slots), default=0)
+
+    @property
+    def scheme(self) -> str:
+        """The order of the axes, where it is not their own, and which phases have it: taps are summed in it."""
+        phases: dict[tuple[int, ...], list[int]] = {}
+        for number, cut in enumerate(self.cuts):
+            phases.setdefault(cut.order, []).append(number)
+        own = tuple(range(self.s.problem.rank))
+        return " ".join(
+            f"axes {','.join(map(str, order))}" + (f" of phases {','.join(map(str, some))}" if len(phases) > 1 else "")
+            for order, some in sorted(phases.items()) if order != own
+        )  # fmt: skip
+
+    def cost(self) -> dict[str, float]:
+        """Cycles: multiply-adds with the lanes that rows or boxes fill, and the moves."""
+        terms = [cost(self.s, arith_of(self.s), cut) for cut in self.cuts]
+        return {name: sum(t[name] for t in terms) for name in terms[0]} if terms else {"products": 0.0}
+
+    def choices(self) -> dict[str, object]:
+        """How the sweep with the most outputs is cut."""
+        if not self.cuts:
+            return {}
+        cut = max(self.cuts, key=lambda cut: math.prod(axis.out for axis in cut.sweep))
+        return {
+            "order of axes": cut.order, "box": cut.box, "lanes": f"pixels of a {'box' if cut.flat else 'row'}",
+            "results leave": "from registers" if cut.fused else "from the workspace",
+            "groups of an item": cut.block_groups, "input channels at a time": cut.chunk,
+        }  # fmt: skip
+
+    def build(self, r: Request) -> Program:
+        """One step for every family of sweeps; results that do not lie as their layout says leave by way of slots."""
+        keep: list[Any] = []
+        suited = [
+            slots if cut.fused and along_out(r, cut.sweep[-1], "p") != "pp" else cut
+            for cut, slots in zip(self.cuts, self.with_slots, strict=True)
+        ]
+        return program_of([_step(r, cut, keep) for cut in suited], self.workspace, keep)
+
+
+def _step(given: Request, cut: Cut, keep: list[Any]) -> Step:
+    r = replace(
+        given, x=_in_order(given.x, cut), y=_in_order(given.y, cut),
+        residual=None if given.residual is None else _in_order(given.residual, cut),
+    )  # fmt: skip
+    p, arith, last = r.problem, r.arith, cut.sweep[-1]
+    sets = tile_rows(cut.outputs, r.target)
+    panel = header_bytes(len(cut.sweep))
+    zeros = panel + cut.panel
+    common, items = boxed_words(
+        r, cut.sweep, cut.box, cut.held, cut.splits, cut.block_groups, panel=panel, scratch=zeros
+    )
+    ahead = ahead_words(r, cut.sweep, cut.box, p.c // p.groups if r.x.spatial[-1] == r.x.itemsize else 0)
+
+    def functions_of(rows: int) -> Sequence[Address[PanelTile | Walk] | None]:
+        return _fused_tiles(r, cut, rows, ahead) if cut.fused else panel_tiles(r, rows)
+
+    sums = pixel_sums(
+        r, _packed(r, cut, sets), sets, _places(cut, arith.bytes), taps=cut.taps, chunk=cut.chunk,
+        slots=zeros + ZERO_BYTES, output_bytes=cut.output_bytes, functions_of=functions_of,
+        along=contiguous(along_out(r, last, "p"), p.m // p.groups * cut.block_groups),
+    )  # fmt: skip
+    along = contiguous(along_in(r, last, "p"), p.c // p.groups * cut.block_groups)
+    address = address_of(
+        r, "generic", "generic", Driver, lambda k, name: driver(k, name, r.target.vector_bytes)
+    )
+    values = GenericWords(
+        common=moved_apart(common, r, last, cut.held[-1], "p", arith.bytes), sums=sums, block_groups=cut.block_groups,
+        group_total=p.groups, plane_bytes=cut.plane_bytes, line_bytes=cut.line_pixels * arith.bytes,
+        move_in=move_in_address(r, Move(p.x, arith.accumulator, along)), ahead=ahead,
+        split_sets=-(-len(sets) // cut.splits), flat=int(cut.flat), fused=int(cut.fused), slot_bytes=cut.slot_bytes,
+        row_bytes=cut.row_bytes, member_count=cut.members, members=words(_members(r, cut)),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items if cut.outputs else 0)
+
+
+def _in_order(o: Operand, cut: Cut) -> Operand:
+    return replace(o, spatial=tuple(o.spatial[a] for a in cut.order))
+
+
+def _places(cut: Cut, size: int) -> list[int]:
+    """Where in the panel taps meet the first pixel, for every channel of a chunk."""
+    outer = [0]
+    for h in cut.held[:-1]:
+        outer = [o * h.count + s for o in outer for s in h.start]
+    taps = [(o * cut.line_pixels + s) * size for o in outer for s in cut.held[-1].start]
+    return [c * cut.plane_bytes + at for c in range(cut.chunk) for at in taps]
+
+
+def _fused_tiles(r: Request, cut: Cut, rows: int, ahead: Ahead) -> list[Address[PanelTile | Walk] | None]:
+    """Tiles of 1, 2, ... vectors, then those whose last vector is masked; None for sizes that no row is cut into."""
+    lane, most = lanes(r.target, r.arith), pixel_tiles(r.target)[rows]
+    whole, masked = set(), set()
+    for width in (cut.box[-1], cut.sweep[-1].out % cut.box[-1]):
+        sizes = [size for _, size in near_equal(-(-width // lane), most)]
+        masked |= set(sizes[-1:]) if width % lane else set()
+        whole |= set(sizes[: -1 if width % lane else None])
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, asked=int(asks_ahead(ahead)))
+    return [
+        fused_address(r, "pixel", kind, rows, size) if size in wanted else None
+        for kind, wanted in ((spec, whole), (replace(spec, edge=True), masked))
+        for size in range(1, most + 1)
+    ]
+
+
+def _members(r: Request, cut: Cut) -> list[int]:
+    """Records of the members of a family; ``r`` has its axes in order already."""
+    strides = [o.spatial if o is not None else (0,) * len(cut.order) for o in (r.y, r.residual)]
+    records: list[int] = []
+    for member, shifts in cut.family.members:
+        ordered = [(cut.family.sweep[a], member[a], shifts[a]) for a in cut.order]
+        places = [own.first_out - whole.first_out - shift * whole.out_step for whole, own, shift in ordered]
+        records += [sum(at * step for at, step in zip(places, of, strict=True)) for of in strides]
+        records += [v for _, own, shift in ordered for v in (shift, shift + own.out)]
+    return records
+
+
+def _packed(r: Request, cut: Cut, sets: Sequence[tuple[int, int]]) -> NDArray[Any]:
+    """Weights of a family, one member after the other, with taps in the order of the axes."""
+
+    def make() -> NDArray[Any]:
+        parts = []
+        for member, _ in cut.family.members:
+            w = r.weights(member)
+            spread = w.reshape(*w.shape[:3], *(axis.taps for axis in member))
+            parts.append(spread.transpose(0, 1, 2, *(3 + a for a in cut.order)).reshape(w.shape))
+        return packed_weights(r, np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0], sets)
+
+    taps = tuple(taps_of(member) for member, _ in cut.family.members)
+    return r.packed(("generic", r.arith.name, r.target.level, cut.order, taps), make)
