@@ -99,7 +99,7 @@ def generator() -> str:
     root = Path(__file__).parent.parent
     folders = ("kernels", "algorithms", "machine")
     return fingerprint([
-        *(file for name in folders for file in root.glob(f"{name}/*.py")), root / "dtypes.py", root / "target.py"
+        *(file for name in folders for file in root.glob(f"{name}/**/*.py")), root / "dtypes.py", root / "target.py"
     ])  # fmt: skip
 
 
