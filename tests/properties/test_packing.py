@@ -11,7 +11,8 @@ import pytest
 from levels import LEVELS
 
 from polyconv.algorithms.program import Late
-from polyconv.algorithms.winograd_plan import parts
+from polyconv.algorithms.winograd.channels import WinogradForm
+from polyconv.algorithms.winograd.channels import forms as winograd_forms
 from polyconv.benchmark.runs import restricted
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.prepared import Layer
@@ -98,31 +99,34 @@ def test_any_strides_pack_alike(algorithm: str, change: Any) -> None:
     "conv f32 NCHW n1 c9 i40x40 m8 k2x2",
 ])  # fmt: skip
 def test_transformed_weights_are_rounded_once(line: str, level: str | None) -> None:
-    w, forms, s = _packed(line, "winograd", level)
+    w, kept, s = _packed(line, "winograd", level)
     p = s.problem
-    ((sweep, plan),) = parts(s)
-    assert plan is not None
+    (form,) = winograd_forms(s)
+    assert isinstance(form, WinogradForm)
+    boxes = form.parts[0].boxes
+    assert boxes is not None
+    case = boxes.case
     arith = ARITHMETIC[p.x]
     lane, m, c = lanes(s.target, arith), p.m // p.groups, p.c // p.groups
-    inner = sweep[-1].taps * (sweep[-2].taps if plan.transformed == 2 else 1)
+    inner = case.sweep[-1].taps * (case.sweep[-2].taps if case.transformed == 2 else 1)
     spread = w.reshape(p.groups, m, c, -1, inner).astype(np.longdouble)
-    points = np.einsum("pt,gmcot->gpocm", np.kron(plan.y.weights, plan.x.weights).astype(np.longdouble), spread)
+    points = np.einsum("pt,gmcot->gpocm", np.kron(case.y.weights, case.x.weights).astype(np.longdouble), spread)
     outer = points.shape[2]
-    (packed,) = (form for key, form in forms.items() if key[0] == "winograd")
+    (packed,) = (array for key, array in kept.items() if key[0] == "winograd")
     rows = packed.reshape(p.groups, -1)
-    scale = math.prod(np.abs(scheme.weights).sum(1).max() for scheme in (plan.y, plan.x)) * 9
+    scale = math.prod(np.abs(scheme.weights).sum(1).max() for scheme in (case.y, case.x)) * 9
     of_blocks = []
-    for block in range(plan.blocks):
-        first = block * plan.vectors * lane
-        width = (plan.vectors if block < plan.blocks - 1 else plan.last_vectors) * lane
+    for block in range(boxes.blocks):
+        first = block * boxes.vectors * lane
+        width = (boxes.vectors if block < boxes.blocks - 1 else boxes.last_vectors) * lane
         some = points[..., first : first + width]
         some = np.pad(some, [(0, 0)] * 4 + [(0, width - some.shape[-1])])
         of_blocks.append(np.concatenate([
             some[:, :, :, f : f + 16].reshape(*points.shape[:2], -1) for f in range(0, c, 16)
         ], axis=2))  # fmt: skip
     wanted = np.concatenate([
-        of_block[:, point] for first in range(0, plan.blocks, plan.together) for point in range(points.shape[1])
-        for of_block in of_blocks[first : first + plan.together]
+        of_block[:, point] for first in range(0, boxes.blocks, boxes.together) for point in range(points.shape[1])
+        for of_block in of_blocks[first : first + boxes.together]
     ], axis=1)  # fmt: skip
     error = np.abs(rows - wanted)
     eps = np.finfo(packed.dtype).eps

@@ -10,7 +10,7 @@ import pytest
 from algorithms import agrees, result
 from levels import LEVELS
 
-from polyconv.algorithms.winograd_plan import order
+from polyconv.algorithms.winograd.channels import order
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands

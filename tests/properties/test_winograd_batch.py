@@ -12,7 +12,8 @@ from algorithms import result
 from levels import BOTH_ENDS, LEVELS
 
 from polyconv.algorithms.program import FREE_BYTES, Situation
-from polyconv.algorithms.winograd_plan import is_stacked, parts
+from polyconv.algorithms.winograd.channels import WinogradForm, forms
+from polyconv.algorithms.winograd.cost import is_stacked
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
@@ -81,9 +82,11 @@ def test_what_is_not_finite_changes_no_bits_of_other_tiles(line: str, level: str
 @pytest.mark.parametrize("line", IMAGES)
 def test_images_share_boxes_where_room_is(line: str) -> None:
     p = Problem.parse(line)
-    found = parts(Situation(p, target(None)))
-    assert any(plan is not None and is_stacked(p, sweep) and plan.outer[0] > 1 for sweep, plan in found)
-    assert all(plan is None or plan.workspace <= FREE_BYTES for _, plan in parts(Situation(p, target(None), limit=0)))
+    (form,) = forms(Situation(p, target(None)))
+    assert isinstance(form, WinogradForm)
+    assert any(part.boxes is not None and is_stacked(p, part.sweep) and part.boxes.outer[0] > 1 for part in form.parts)
+    none_or_small = forms(Situation(p, target(None), limit=0))
+    assert isinstance(none_or_small, str) or all(form.workspace <= FREE_BYTES for form in none_or_small)
 
 
 def test_an_image_whose_sums_are_not_finite_is_repaired() -> None:

@@ -10,13 +10,15 @@ import pytest
 from algorithms import agrees, result
 from levels import LEVELS
 
-from polyconv.algorithms import winograd_plan
-from polyconv.algorithms.program import Situation, accumulator_arithmetic
+from polyconv.algorithms.program import Situation
 from polyconv.algorithms.sweep import sweeps
+from polyconv.algorithms.winograd.boxes import Boxes
+from polyconv.algorithms.winograd.channels import WinogradForm
+from polyconv.algorithms.winograd.schemes import options
+from polyconv.algorithms.winograd.tiles import cuts
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
-from polyconv.kernels.isa import ARITHMETIC
 from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target
@@ -55,12 +57,12 @@ def test_other_ranks_groups_and_types(layout: str) -> None:
     assert agrees(f"conv_transpose f32 {layout} n1 c24 i12x13 m24 k3x3 p2x2 d2x2", "winograd")
 
 
-def _cuts(line: str, limit: int | None) -> tuple[winograd_plan.Cut, ...]:
-    s = Situation(Problem.parse(line), target(None), limit)
-    ((_, plan),) = winograd_plan.parts(s)
-    assert plan is not None
-    (sweep,) = sweeps(s.problem)
-    return winograd_plan.shared(s, ARITHMETIC[accumulator_arithmetic(s)], sweep, plan)[0].rows
+def _boxes(p: Problem, limit: int | None) -> Boxes:
+    form = form_of("winograd", Situation(p, target(None), limit))
+    assert isinstance(form, WinogradForm)
+    (part,) = form.parts
+    assert part.boxes is not None
+    return part.boxes
 
 
 def test_threads_and_workspace_change_no_bits() -> None:
@@ -74,9 +76,9 @@ def test_threads_and_workspace_change_no_bits() -> None:
         limit << 10 for limit in range(200, 1600, 100)
         if form_of("winograd", Situation(p, target(None), limit << 10)).scheme == scheme
     ]  # fmt: skip
-    assert len({_cuts(line, limit) for limit in limits}) > 1
-    for options in ({"threads": 2}, {"threads": 5}, *({"workspace_limit": limit} for limit in limits)):
-        again = result(p, made, "winograd", **options)
+    assert len({_boxes(p, limit).rows for limit in limits}) > 1
+    for settings in ({"threads": 2}, {"threads": 5}, *({"workspace_limit": limit} for limit in limits)):
+        again = result(p, made, "winograd", **settings)
         assert again is not None and np.array_equal(alone, again)
 
 
@@ -90,9 +92,8 @@ def test_boxes_of_unequal_numbers_of_residues(kernel: str) -> None:
         got = result(p, made, "winograd", workspace_limit=limit)
         if got is not None:
             assert complaint(p, widened(p, made, expected(p, made)), got) is None, limit
-            ((_, plan),) = winograd_plan.parts(Situation(p, target(None), limit))
-            assert plan is not None
-            unequal += any(len({cut.residues for cut in cuts}) > 1 for cuts in (plan.rows, plan.columns))
+            boxes = _boxes(p, limit)
+            unequal += any(len({cut.residues for cut in along}) > 1 for along in (boxes.rows, boxes.columns))
     assert unequal
 
 
@@ -109,7 +110,7 @@ def test_residues_of_two_inputs_or_one(layout: str, level: str | None) -> None:
         assert agrees(f"conv f32 {layout} n3 c35 i2x2 m20 k3x3 p1 b1", "winograd")
         assert agrees(f"conv f64 {layout} n1 c16 i5x41x150 m20 k3x3x3 p1x5x90 d1x5x90 r1", "winograd")
     (axis,) = sweeps(Problem.parse(f"conv f32 {layout} n1 c35 i33 m20 k3 p18 d18"))[0]
-    assert [str(scheme) for scheme in winograd_plan._options(axis)] == ["T(2,3)", "F(4,3)", "F(2,3)"]
+    assert [str(scheme) for scheme in options(axis)] == ["T(2,3)", "F(4,3)", "F(2,3)"]
 
 
 @pytest.mark.parametrize("limit", [None, 200 << 10])
@@ -128,8 +129,7 @@ def test_a_sum_that_is_not_finite_is_repaired(kernel: str, limit: int | None) ->
 def test_boxes_of_some_residues_of_a_long_line(layout: str) -> None:
     """A box holds segments of outputs next to each other, a dilation apart; so does what is done again."""
     p = Problem.parse(f"conv f32 {layout} n1 c32 i2500 m24 k3 p160:0 d160 b1 r1")
-    ((_, plan),) = winograd_plan.parts(Situation(p, target(None), 150 << 10))
-    assert plan is not None and plan.columns[0].residues < 160
+    assert _boxes(p, 150 << 10).columns[0].residues < 160
     made = operands(p, np.random.default_rng(0), "normal")
     got = result(p, made, "winograd", workspace_limit=150 << 10)
     assert got is not None
@@ -149,7 +149,7 @@ def test_cuts_hold_every_output_once() -> None:
             axis = sweeps(Problem.parse(f"conv f32 NCHW n1 c8 i{out + 2 * d} m8 k3 d{d}"))[0][0]
             for most, residues in ((1, 1), (2, 1), (2, d), (99, 2), (99, d)):
                 found = []
-                for cut in winograd_plan._cuts(axis, 4, most, residues):
+                for cut in cuts(axis, 4, most, residues):
                     here = [o for r in range(cut.residues) for o in range(r, cut.span, cut.apart)]
                     count, size, end = cut.segments
                     step = cut.apart

@@ -32,11 +32,6 @@ from polyconv.algorithms import (
     pointwise,
     stem,
     strassen,
-    winograd,
-    winograd_dots,
-    winograd_groups,
-    winograd_plan,
-    winograd_rows,
     woven,
 )
 from polyconv.algorithms.dense import direct
@@ -44,6 +39,7 @@ from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.generic import form as generic
 from polyconv.algorithms.of_functions import Functions
 from polyconv.algorithms.program import FREE_BYTES, Situation, accumulator_arithmetic, own_bound
+from polyconv.algorithms.winograd import channels, groups, integers, rows
 from polyconv.target import Target
 
 __all__ = ["ALGORITHMS", "Algorithm"]
@@ -116,10 +112,10 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("pointwise", Functions(pointwise.applicable, pointwise.cost, pointwise.workspace, accumulator_arithmetic, own_bound, pointwise.build)),
         Algorithm("patches", Functions(patches.applicable, patches.cost, patches.workspace, accumulator_arithmetic, own_bound, patches.build), at_least=patches.at_least),
         Algorithm("strassen", Functions(strassen.applicable, strassen.cost, strassen.workspace, accumulator_arithmetic, strassen.bound, strassen.build, strassen.scheme, strassen.preparing), at_least=strassen.at_least),
-        Algorithm("winograd", Functions(winograd_plan.applicable, winograd_plan.cost, winograd_plan.workspace, accumulator_arithmetic, winograd_plan.bound, winograd.build, winograd_plan.scheme, winograd_plan.preparing), at_least=winograd_plan.at_least),
-        Algorithm("winograd_dots", Functions(winograd_dots.applicable, winograd_dots.cost, winograd_dots.workspace, winograd_dots.arithmetic, own_bound, winograd_dots.build, winograd_dots.scheme, winograd_dots.preparing)),
-        Algorithm("winograd_rows", Functions(winograd_rows.applicable, winograd_rows.cost, winograd_rows.workspace, accumulator_arithmetic, winograd_rows.bound, winograd_rows.build, winograd_rows.scheme, winograd_rows.preparing), at_least=winograd_rows.at_least),
-        Algorithm("winograd_groups", Functions(winograd_groups.applicable, winograd_groups.cost, winograd_groups.workspace, accumulator_arithmetic, winograd_rows.bound, winograd_groups.build, winograd_groups.scheme, winograd_rows.preparing)),
+        Algorithm("winograd", channels.forms, at_least=channels.at_least),
+        Algorithm("winograd_dots", Functions(integers.applicable, integers.cost, integers.workspace, integers.arithmetic, own_bound, integers.build, integers.scheme, integers.preparing)),
+        Algorithm("winograd_rows", Functions(rows.applicable, rows.cost, rows.workspace, accumulator_arithmetic, rows.bound, rows.build, rows.scheme, rows.preparing), at_least=rows.at_least),
+        Algorithm("winograd_groups", Functions(groups.applicable, groups.cost, groups.workspace, accumulator_arithmetic, rows.bound, groups.build, groups.scheme, rows.preparing)),
         Algorithm("fft", Functions(fft_plan.applicable, fft_plan.cost, fft_plan.workspace, accumulator_arithmetic, fft_plan.bound, fft.build, fft_plan.scheme, fft_plan.preparing), at_least=fft_plan.at_least),
         Algorithm("depthwise", Functions(depthwise_plan.applicable, depthwise_plan.cost, depthwise_plan.workspace, accumulator_arithmetic, own_bound, depthwise.build)),
         Algorithm("depthwise_block", Functions(depthwise_block.applicable, depthwise_block.cost, depthwise_block.workspace, accumulator_arithmetic, own_bound, depthwise_block.build), excluded=_few_registers),

@@ -188,17 +188,17 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "short tiles", "a row of tiles one output short begins where whole ones do",
-            _ALGORITHMS + "winograd_driver", "record.t_short, record.t_full)", "record.t_full, record.t_full)",
+            _ALGORITHMS + "winograd.driver", "row.first_short, row.first_full)", "row.first_full, row.first_full)",
             "winograd", seen_in_check_mode=False,
         ),
         Fault(
             "tile bottom", "a row of tiles reads one line beyond the input",
-            _ALGORITHMS + "winograd_rows", "k.minimum(y.inp - first, p.down.y_taps), 0)",
+            _ALGORITHMS + "winograd.rows", "k.minimum(y.inp - first, p.down.y_taps), 0)",
             "k.minimum(y.inp - first + 1, p.down.y_taps), 0)", "winograd_rows",
         ),
         Fault(
             "column bottom", "a column of inputs is read one line beyond the image",
-            _ALGORITHMS + "winograd_groups", "k.minimum(y.inp - first, p.down.y_taps),",
+            _ALGORITHMS + "winograd.groups", "k.minimum(y.inp - first, p.down.y_taps),",
             "k.minimum(y.inp - first + 1, p.down.y_taps),", "winograd_groups",
         ),
         Fault(
@@ -290,7 +290,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "cut tile", "tiles that are cut short at the end of a box are left out",
-            _ALGORITHMS + "winograd_dots", "return (outputs + (TILE - 1)) // TILE", "return outputs // TILE",
+            _ALGORITHMS + "winograd.integers", "return (outputs + (TILE - 1)) // TILE", "return outputs // TILE",
             "winograd_dots",
         ),
         Fault(

@@ -120,6 +120,10 @@ class Profile:
         """Seconds until a thread that sleeps runs."""
         return self.numbers["wake"]
 
+    def cache(self, level: str, share: float) -> int:
+        """Bytes of a share of a cache: ``l1``, ``l2`` or ``l3``."""
+        return round(share * self.numbers[f"{level}.bytes"])
+
     @property
     def levels(self) -> tuple[str, ...]:
         """Levels of instructions that it has numbers for."""

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import winograd_rows
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.driver import DirectBox, DirectWords
 from polyconv.algorithms.dense.plan import again_workspace
@@ -70,7 +69,8 @@ from polyconv.algorithms.program import (
     tile_cycles,
 )
 from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
-from polyconv.algorithms.winograd_rows import SCHEME, TilesDown, again_header, as_it_lies, in_tiles, odd_lines, of_boxes
+from polyconv.algorithms.winograd import rows as winograd_rows
+from polyconv.algorithms.winograd.rows import SCHEME, TilesDown, again_header, as_it_lies, in_tiles, odd_lines, of_boxes
 from polyconv.kernels.fused import Walk, of_sums
 from polyconv.kernels.grouped import ENTRY_WORDS, ColumnsIn, ColumnsOut, columns_in, columns_out
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes

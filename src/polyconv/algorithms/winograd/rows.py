@@ -6,7 +6,7 @@ together the transforms read the inputs and write the results as they lie, else 
 
 Cost: half the products of a direct sum, a few additions for each input and output.  Error: window bound, k eps
 max|x| sum|w| over a tile's inputs; admitted in accuracy "fast" only.  Groups of a box with an output that is not finite
-are done again by the direct algorithm.  Sources: as ``winograd_plan``.
+are done again by the direct algorithm.  Sources: as ``channels``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Weights of the Winograd algorithm: transformed, in the order in which they stream."""
+"""Weights of the matrix products: transformed, in the order in which they stream."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -21,8 +20,7 @@ from polyconv.algorithms.packing import (
 from polyconv.algorithms.panel import Driver
 from polyconv.algorithms.program import Request, Step, address_of, move_in_address
 from polyconv.algorithms.sweep import Sweep
-from polyconv.algorithms.winograd_plan import Plan
-from polyconv.kernels.isa import lanes
+from polyconv.algorithms.winograd.boxes import Boxes, Case
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
@@ -70,14 +68,15 @@ class TransformWords(Record):
     place: Function[MoveIn]
 
 
-def places(r: Request, sweep: Sweep, plan: Plan) -> list[int]:
+def places(boxes: Boxes) -> list[int]:
     """Bytes of a group's transformed weights, then bytes before those of every block and point.
 
     They stream in the order of products: [blocks whose sums are held together][point][block].
     """
-    taps = math.prod(axis.taps for axis in sweep[: len(sweep) - plan.transformed])
-    row = taps * (r.problem.c // r.problem.groups) * lanes(r.target, r.arith) * r.arith.bytes
-    return _places(tuple(plan.point_phases), row, plan.blocks, plan.together, plan.vectors, plan.last_vectors)
+    case = boxes.case
+    row = case.outer_taps * case.groups[0] * case.lane * case.arith.bytes
+    of_points = tuple([boxes.entering[kind] for kind in boxes.kinds])
+    return _places(of_points, row, boxes.blocks, boxes.together, boxes.vectors, boxes.last_vectors)
 
 
 @lru_cache(64)
@@ -122,49 +121,49 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
                         ))  # fmt: skip
 
 
-def packed_weights(r: Request, sweep: Sweep, plan: Plan) -> NDArray[Any]:
+def packed_weights(r: Request, sweep: Sweep, boxes: Boxes) -> NDArray[Any]:
     """Transformed weights as they stream: of a block and point [channel block][phase][outer tap][channel][output].
 
     The transform is done in float64 and rounded once.
     """
-    arith, w, lane = r.arith, forward_strides(r.weights(sweep)), lanes(r.target, r.arith)
+    case, lane = boxes.case, boxes.case.lane
+    w = forward_strides(r.weights(sweep))
     groups, m, _, taps = w.shape
-    wide = sweep[-1].taps
-    inner = wide * sweep[-2].taps if plan.transformed == 2 else wide
-    outer, points, row = taps // inner, plan.y.n * plan.x.n, plan.vectors * lane * arith.bytes
-    enters = [[phase.enters(plan.kind(point)) for point in range(points)] for phase in plan.phases]
+    down, last, kinds = sweep[-case.transformed], sweep[-1], boxes.kinds
+    tall, wide = down.taps if case.transformed == 2 else 1, last.taps
+    points, row = len(kinds), boxes.vectors * lane * case.arith.bytes
+    enters = [[phase.enters(kind) for kind in kinds] for phase in boxes.phases]
     before = [
         sum(other[point] for other in enters[:number]) if enters[number][point] else -1
         for number in range(len(enters)) for point in range(points)
     ]  # fmt: skip
-    group_bytes, *begins = places(r, sweep, plan)
+    group_bytes, *begins = places(boxes)
     of_group = group_bytes // w.itemsize
     packed = unwritten(groups * of_group, w.dtype)
     sets = []
-    for first in range(0, m, plan.vectors * lane):
-        width = min(plan.vectors, -(-(m - first) // lane)) * lane
+    for first in range(0, m, boxes.vectors * lane):
+        width = min(boxes.vectors, -(-(m - first) // lane)) * lane
         sets.append(Set(first, min(width, m - first), width, 0, of_group))
-    transforms = {counts: _weight_transform(r, plan, counts) for counts in {phase.counts for phase in plan.phases}}
-    phases = [PhaseWords(phase.taps[0] * wide + phase.taps[1], transforms[phase.counts]) for phase in plan.phases]
-    of_points = zip(begins, itertools.cycle(plan.point_phases), strict=False)
+    transforms = {counts: _transform(r, case, counts) for counts in {phase.counts for phase in boxes.phases}}
+    phases = [PhaseWords(phase.taps[0] * wide + phase.taps[1], transforms[phase.counts]) for phase in boxes.phases]
+    streams = [StreamWords(*of) for of in zip(begins, itertools.cycle(boxes.entering[kind] for kind in kinds))]
     made, made_point = ROW_WORDS * taps * row, (ROW_WORDS * row // 64 | 1) * 64
     values = TransformWords(
-        weights=source_words(r, w, sets, packed), made=made, made_point=made_point, points=points, outer=outer,
-        outer_taps=inner, y_taps=wide * (sweep[-2].stride if plan.transformed == 2 else 1), x_taps=sweep[-1].stride,
-        phase_count=len(phases), phases=phases, point_table=[StreamWords(*point) for point in of_points],
-        before=words(before), place=move_in_address(r, Move(arith.name, arith.accumulator, "pp")),
+        weights=source_words(r, w, sets, packed), made=made, made_point=made_point, points=points,
+        outer=case.outer_taps, outer_taps=tall * wide, y_taps=wide * (down.stride if case.transformed == 2 else 1),
+        x_taps=last.stride, phase_count=len(phases), phases=phases, point_table=streams, before=words(before),
+        place=move_in_address(r, Move(case.arith.name, case.arith.accumulator, "pp")),
     )  # fmt: skip
     wide_bytes = r.target.vector_bytes
     address = address_of(r, "winograd pack", "pack", Driver, lambda k, name: driver(k, name, wide_bytes))
     keep: list[Any] = []
-    step = Step(address, filled(values, keep), groups * plan.blocks)
-    run(r, step, made + points * made_point, w.nbytes)
+    run(r, Step(address, filled(values, keep), groups * boxes.blocks), made + points * made_point, w.nbytes)
     return packed
 
 
-def _weight_transform(r: Request, plan: Plan, taps: tuple[int, int]) -> Address[WeightTransform]:
+def _transform(r: Request, case: Case, taps: tuple[int, int]) -> Address[WeightTransform]:
     """Address of the transform of the weights of phases with so many taps along the two axes."""
-    element, y, x = r.arith.accumulator, plan.y, plan.x
+    element, y, x = case.arith.accumulator, case.y, case.x
 
     def make(k: Module, name: str) -> None:
         weight_transform(k, name, y, x, element, r.target.vector_bytes // 8, taps)

@@ -1,0 +1,212 @@
+"""Cycles of a sweep in boxes of tiles: the products, the way in and the way out; and the least that schemes take.
+
+Numbers without another source were fitted to measured times of layers on a Zen 5 with AVX-512.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from polyconv.algorithms.program import (
+    apart_cycles,
+    far_cycles,
+    is_apart,
+    near_equal_sizes,
+    planes_collide,
+    tile_cycles,
+)
+from polyconv.algorithms.sweep import Sweep, bands, share_met, sweeps
+from polyconv.algorithms.winograd.boxes import LIST_BYTES, Boxes, Case, near_bytes, outer_bands
+from polyconv.algorithms.winograd.tiles import Cut, alike, cuts
+from polyconv.kernels.isa import channel_tile
+from polyconv.kernels.tile import ROW_WORDS
+from polyconv.machine.profile import Profile, Rates
+from polyconv.problem.problem import Problem
+
+__all__ = ["at_least", "cycles", "is_stacked"]
+
+_SLOWER = 1.15
+"""Cycles of products, measured over counted."""
+_TRANSFORM = 3.6
+"""Cycles in which a vector of a tile is transformed."""
+_BACK_AND_FORTH = 48.0
+"""Bytes a cycle of what leaves the second-level cache and comes back."""
+_STREAMED = (("l2", 1 / 2, 32.0), ("l3", 1 / 8, 24.0), ("l3", 25 / 32, 14.0), ("l3", 5 / 4, 11.0))
+_FROM_MEMORY = 8.0
+"""Bytes a cycle at which transformed weights come: if they are fewer than a share of a cache, and else."""
+_FEW_TILES, _SOONER = 4, 1.3
+"""Where a single box has so few tiles, almost nothing but weights is read; those that no near cache holds come so much
+faster then."""
+_FROM_FAR = 1 / 8
+"""Share of the last cache from which on that was measured."""
+_SHARED = 25 / 32
+"""Share of the last cache beyond which weights come from memory, where threads share its bytes a cycle."""
+_ONE_AXIS, _TWO_TAPS = 0.85, 1.05
+"""Cycles of the way in and out where one axis is transformed, as a share of those counted; and of all, where that axis
+has two taps at stride 1."""
+
+
+def is_stacked(p: Problem, sweep: Sweep) -> bool:
+    """Whether the batch is the first axis of a sweep, so that boxes hold tiles of several images."""
+    return len(sweep) > len(p.k)
+
+
+def at_least(case: Case) -> float:
+    """Cycles that the products and transforms of two schemes take, however boxes are cut."""
+    p, schemes = case.s.problem, (case.x,) if case.transformed == 1 else (case.y, case.x)
+    outer, lane, (group_in, group_out) = case.outer, case.lane, case.groups
+    products = entering = tiles = 1
+    for axis, scheme in zip(case.sweep[len(outer) :], schemes, strict=True):
+        cut = cuts(axis, scheme.m, axis.out, axis.dilation)
+        of_axis, full = sum([each.tiles for each in cut]), sum([each.full for each in cut])
+        step, taps = (scheme.r, axis.taps) if axis.stride == 1 else (axis.stride, axis.taps)
+        phases = -(-taps // step) if axis.stride == 1 else min(step, taps)
+        whole = taps // step if axis.stride == 1 else taps - (scheme.r - 1) * step
+        products *= (scheme.n - scheme.ends) * phases * of_axis + scheme.ends * whole * full
+        entering *= (scheme.n - scheme.ends) * phases + scheme.ends * whole
+        tiles *= of_axis
+    met = case.outer_taps * (share_met(outer, bands(outer, LIST_BYTES)) if outer else 1.0)
+    vectors, vectors_in = -(-group_out // lane), -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
+    multiplying = _SLOWER / case.s.rates(case.arith).multiply_adds * products * vectors * group_in * met
+    transforms = 1.0 * tiles * (vectors * case.y.n * case.x.n + vectors_in * entering)
+    transforms *= _TRANSFORM * case.s.transforming(case.arith) * (1.0 if len(schemes) == 2 else _ONE_AXIS)
+    return (multiplying + transforms) * math.prod([axis.out for axis in outer]) * (p.n or 0) * p.groups
+
+
+def cycles(b: Boxes) -> dict[str, float]:
+    """Cycles by term: the inputs of all boxes, the products, the outputs."""
+    case, s, p = b.case, b.case.s, b.case.s.problem
+    slower, moves, of_points, of_blocks = s.transforming(case.arith), _moves(case), _kinds(b), _weights(b)
+    vectors_in = -(-case.groups[0] // ROW_WORDS) * (ROW_WORDS // case.lane)
+    outer_boxes = math.prod([-(-axis.out // deep) for axis, deep in zip(case.outer, b.outer, strict=True)])
+    outer_rows = math.prod([axis.out for axis in case.outer])
+    lines = math.prod([h.count for h in b.held])
+    # what leaves the second-level cache is written to the third and read from there
+    held = b.workspace - (b.out - b.sums) // b.together * (b.together - 1)
+    far = 2 * held if held > near_bytes(case) else 0
+    of_tile_in = b.outer_lines * vectors_in * b.products * _TRANSFORM * slower
+    of_tile_out = case.y.n * case.x.n * _TRANSFORM * slower
+    of_box_in = lines * vectors_in * moves.vector_in + 1500.0 + far / _BACK_AND_FORTH
+    products = inputs = outputs = 0.0
+    for (rows, tall), (columns, wide) in itertools.product(alike(b.rows), alike(b.columns)):
+        tiles, pixels, segments = rows.tiles * columns.tiles, rows.covers * columns.covers, columns.segments[0]
+        products += tall * wide * _products(b, rows, columns, of_points, of_blocks)
+        of_box = of_box_in * outer_boxes + tiles * of_tile_in * outer_boxes
+        inputs += tall * wide * (of_box + outer_rows * segments * moves.segment * vectors_in)
+        of_rows = (tiles * of_tile_out + pixels * moves.vector_out) * b.vectors_out
+        outputs += tall * wide * outer_rows * (of_rows + segments * moves.segment * b.blocks * b.vectors)
+    products *= outer_rows / math.prod(b.outer)
+    images, stacked = p.n or 0, is_stacked(p, case.sweep)
+    bytes_in = lines * p.c * p.x_dtype.itemsize * len(b.rows) * len(b.columns) * outer_boxes
+    far_in = far_cycles(p, bytes_in / (images if stacked else 1), soon=True) * images
+    batch = p.groups * (1 if stacked else images)
+    if case.transformed == 1 and case.x.r == 2 and case.sweep[-1].stride == 1:
+        inputs, products, outputs = _TWO_TAPS * inputs, _TWO_TAPS * products, _TWO_TAPS * outputs
+    elif case.transformed == 1:
+        inputs, outputs = _ONE_AXIS * inputs, _ONE_AXIS * outputs
+    return {"inputs": inputs * batch + far_in, "products": products * batch, "outputs": outputs * batch}
+
+
+class _Moves(NamedTuple):
+    """Cycles in which a vector of a pixel comes in and goes out; of a segment of a line, for each vector and way."""
+
+    vector_in: float
+    vector_out: float
+    segment: float
+
+
+def _moves(case: Case) -> _Moves:
+    p, last = case.s.problem, case.sweep[-1]
+    if p.layout == "NHWC":
+        return _Moves(3.5, 3.0, 0.0)
+    vector_in = 7.0 if planes_collide(p, reading=True) else 4.5
+    vector_in *= 1.0 if last.stride == 1 else 1.3 if is_apart(p, last, case.lane, "c") else 2.5
+    # a third, as measured: results of a box come with more work between them
+    vector_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(p, last) / 3
+    return _Moves(vector_in, vector_out, 60.0)
+
+
+class _Block(NamedTuple):
+    """Blocks of outputs alike: their vectors, their number, and cycles of a step of their products.
+
+    ``near`` and ``far`` are those in which its weights come from the nearest cache and from where they lie; ``steps``
+    those of the multiply-adds by the rows of a tile.
+    """
+
+    vectors: int
+    number: int
+    near: float
+    far: float
+    steps: list[float]
+
+
+def _weights(b: Boxes) -> list[_Block]:
+    """The blocks of outputs of a group."""
+    case, s, size, most = b.case, b.case.s, b.weight_bytes, channel_tile(b.case.s.target, b.vectors)
+    # weights of a group or a sweep push out those of another; further calls find those of a point nearby
+    rate = _streamed(s.profile, size * s.problem.groups * len(sweeps(s.problem)))
+    if size > s.profile.cache("l3", _SHARED):
+        rate /= s.threads
+    near = _streamed(s.profile, size // b.blocks // b.products)
+    boxes = math.prod([-(-axis.out // deep) for axis, deep in zip(case.outer, b.outer, strict=True)])
+    alone = boxes * len(b.rows) * len(b.columns) == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
+    if alone and size > s.profile.cache("l3", _FROM_FAR):
+        rate *= _SOONER
+    numbers = [(b.vectors, b.blocks - 1), (b.last_vectors, 1)]
+    if b.vectors == b.last_vectors or b.blocks == 1:
+        numbers = [(b.last_vectors, b.blocks)]
+    row = case.lane * case.arith.bytes
+    return [
+        _Block(vectors, count, vectors * row / near, vectors * row / rate,
+               _step_cycles(s.rates(case.arith), vectors, most))
+        for vectors, count in numbers
+    ]  # fmt: skip
+
+
+def _streamed(profile: Profile, size: int) -> float:
+    """Bytes a cycle of transformed weights that are so many."""
+    return next(rate for most, rate in _streams(profile) if size < most)
+
+
+@cache
+def _streams(profile: Profile) -> list[tuple[float, float]]:
+    return [*((profile.cache(level, share), rate) for level, share, rate in _STREAMED), (math.inf, _FROM_MEMORY)]
+
+
+@cache
+def _step_cycles(rates: Rates, vectors: int, most: int) -> list[float]:
+    """Cycles of a step of a tile of so many vectors, by its rows."""
+    return [_SLOWER * tile_cycles(rates, rows, vectors) for rows in range(most + 1)]
+
+
+def _kinds(b: Boxes) -> list[tuple[int, int, float]]:
+    """The kinds of points, with how many points there are and how many steps each has."""
+    case = b.case
+    met = share_met(case.outer, outer_bands(case, len(b.phases))) if case.outer else 1.0
+    steps = met * case.outer_taps * case.groups[0]
+    return [(kind, points, steps * b.entering[kind]) for kind, points in enumerate(b.points) if points]
+
+
+def _products(b: Boxes, rows: Cut, columns: Cut, of_points: Sequence[tuple[int, int, float]], of_blocks: list[_Block]
+              ) -> float:  # fmt: skip
+    """Cycles of the products of such a box, where the first tile waits for its weights."""
+    found, deep, most = 0.0, math.prod(b.outer), channel_tile(b.case.s.target, b.vectors)
+    tall, wide = (rows.tiles, rows.full), (columns.tiles, columns.full)
+    for kind, points, steps in of_points:
+        tiles = tall[kind >> 1] * wide[kind & 1]
+        if not tiles:
+            continue
+        joins = not kind and tiles == b.tiles  # rows of other axes are one matrix product
+        repeated = 1 if joins else deep
+        sizes = near_equal_sizes(deep * tiles if joins else tiles, most)
+        calls = repeated * sum([number for _, number in sizes])
+        for vectors, count, near, far, step_cycles in of_blocks:
+            of_calls = [max(step_cycles[size], near) for size, _ in sizes]
+            step = repeated * sum([cost * number for cost, (_, number) in zip(of_calls, sizes, strict=True)])
+            step += max(0.0, far - of_calls[0])
+            found += points * count * (step * steps + 20 * calls + 1.0 * deep * tiles * vectors)
+    return found

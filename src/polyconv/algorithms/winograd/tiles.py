@@ -1,0 +1,135 @@
+"""How the outputs of an axis are cut into tiles, and tiles into boxes.
+
+Outputs of one residue modulo a dilation are a convolution without dilation, of the inputs of one residue: a tile has
+outputs a dilation apart, and a box tiles of several residues.  The last tiles of an axis may be one output short: they
+do without the point infinity and use the same weights, so that edges waste nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from polyconv.algorithms.program import near_equal
+from polyconv.algorithms.sweep import Axis
+
+__all__ = ["UNCUT", "Cut", "alike", "cuts", "halves", "tile_count", "tile_sizes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The tiles of a box along one axis: outputs of some neighbouring residues modulo the dilation.
+
+    Parameters
+    ----------
+    first : int
+        First output of the first residue; the others follow it.
+    apart : int
+        Outputs between neighbours in a tile: the dilation.
+    residues : int
+        Without dilation there is one; no box has more than the first.
+    sizes : tuple of int
+        Outputs of each tile of the first residue, full ones first.
+    whole : int
+        Residues that are like the first; the last tile of the others has an output less.
+    tiles, full : int
+        Number of tiles of all residues, and of those that are not short.
+    """
+
+    first: int
+    apart: int
+    residues: int
+    sizes: tuple[int, ...]
+    whole: int
+    tiles: int
+    full: int
+
+    @property
+    def span(self) -> int:
+        """Outputs from the first to the last."""
+        return self.apart * (sum(self.sizes) - 1) + self.whole
+
+    @property
+    def segments(self) -> tuple[int, int, int]:
+        """Runs of outputs next to each other, a dilation apart: how many, outputs of each, and of the last."""
+        if self.residues == self.apart:
+            return 1, self.span, self.span
+        return sum(self.sizes), self.residues, self.whole
+
+    @property
+    def covers(self) -> int:
+        """Number of outputs."""
+        return self.residues * sum(self.sizes) - (self.residues - self.whole)
+
+    @property
+    def alike(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """Neighbouring residues with equal tiles: the first, how many, the outputs of each tile."""
+        fewer = (*self.sizes[:-1], *((self.sizes[-1] - 1,) if self.sizes[-1] > 1 else ()))
+        groups = (0, self.whole, self.sizes), (self.whole, self.residues - self.whole, fewer)
+        return tuple(group for group in groups if group[1])
+
+
+UNCUT = (Cut(0, 1, 1, (1,), 1, 1, 1),)
+"""The one row of outputs of a sweep of which only the last axis is transformed."""
+
+
+def tile_sizes(out: int, m: int) -> tuple[int, ...]:
+    """Cut outputs into tiles of m, the last ones one output short where that comes out even; else the last is cut."""
+    count = -(-out // m)
+    short = count * m - out
+    if m > 1 and short <= count:
+        return (m,) * (count - short) + (m - 1,) * short
+    return (m,) * (count - 1) + (out - (count - 1) * m,)
+
+
+def tile_count(axis: Axis, m: int) -> int:
+    """Tiles of the first residue of an axis."""
+    return len(tile_sizes(-(-axis.out // axis.dilation), m))
+
+
+def halves(whole: int) -> list[int]:
+    """A number, and what remains of it, halved again and again."""
+    found = [whole]
+    while found[-1] > 1:
+        found.append(-(-found[-1] // 2))
+    return found
+
+
+@lru_cache(1024)
+def cuts(axis: Axis, m: int, most: int, residues: int) -> tuple[Cut, ...]:
+    """An axis in boxes of at most so many tiles of each residue and so many residues.
+
+    Which outputs make a tile is the same however boxes are cut.
+    """
+    apart = axis.dilation
+    sizes = tile_sizes(-(-axis.out // apart), m)
+    longer = axis.out % apart or apart  # residues with as many outputs as the first
+    found = []
+    for low, together in near_equal(apart, residues):
+        done = 0
+        for first, count in near_equal(len(sizes), most):
+            here = sizes[first : first + count]
+            whole = together if first + count < len(sizes) else min(max(longer - low, 0), together)
+            cut = _cut(low + done * apart, apart, together, here, whole, m)
+            done += sum(here)
+            if whole:
+                found.append(cut)
+            elif fewer := cut.alike[0][2]:
+                found.append(_cut(cut.first, apart, together, fewer, together, m))
+    return tuple(found)
+
+
+def _cut(first: int, apart: int, residues: int, sizes: tuple[int, ...], whole: int, m: int) -> Cut:
+    """Some tiles of an axis, those of ``m`` outputs full."""
+    last, fewer = sizes[-1], residues - whole
+    full = residues * sizes.count(m) + fewer * ((last - 1 == m) - (last == m))
+    return Cut(first, apart, residues, sizes, whole, residues * len(sizes) - fewer * (last == 1), full)
+
+
+def alike(boxes: Sequence[Cut]) -> list[tuple[Cut, int]]:
+    """Boxes with equal tiles, wherever they begin, and how many there are of each."""
+    found: dict[tuple[int, tuple[int, ...], int], list[Cut]] = {}
+    for cut in boxes:
+        found.setdefault((cut.residues, cut.sizes, cut.whole), []).append(cut)
+    return [(same[0], len(same)) for same in found.values()]
