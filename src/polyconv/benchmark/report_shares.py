@@ -15,8 +15,8 @@ __all__ = ["report"]
 _METHOD = (
     "Problems are drawn from a seed: operators, types, ranks, layouts, groups, channels, extents, kernels, strides, "
     "dilations and pads apart from each other, so most are like no layer of a network. Each runs on one thread, with "
-    "packed weights and a result array; the time is the median of calls, or the shorter of two medians where the share "
-    f"is below {LEAST:.0%}.",
+    "packed weights and a result array; the time is the median of calls, as the thread's own clock counts it, or the "
+    f"shorter of two medians where the share is below {LEAST:.0%}.",
     "The bound is the longest of three times: the multiply-adds that meet an input, at the fastest rate that the CPU "
     "showed in the fastest arithmetic that is exact enough; the vectors that registers must load and store once, and "
     "the four numbers of each sample of a deformable convolution; and all arrays, at the speed of a copy between two "

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyconv.benchmark.bound import Bound, bound
+from polyconv.benchmark.peaks import THREAD_CLOCK
 from polyconv.benchmark.runs import median_seconds, prepared
 from polyconv.errors import ArgumentError, Unsupported
 from polyconv.problem.problem import Problem
@@ -97,8 +98,8 @@ def measured(problems: Iterable[Problem], target: Target, algorithm: str | None 
 
     Notes
     -----
-    A share below ``LEAST`` is measured again, and the shorter time counts: for a moment the CPU may have been somebody
-    else's.
+    Times are those of the calling thread, which does all the work, so that others on the machine matter less.  A share
+    below ``LEAST`` is measured again, and the shorter time counts: caches may have been somebody else's for a moment.
     """
     found = []
     for problem in problems:
@@ -107,9 +108,9 @@ def measured(problems: Iterable[Problem], target: Target, algorithm: str | None 
         except Unsupported:
             progress(None)
             continue
-        seconds, limit = median_seconds(ready.run), bound(problem, target)
+        seconds, limit = median_seconds(ready.run, clock=THREAD_CLOCK), bound(problem, target)
         if limit.seconds < LEAST * seconds:
-            seconds = min(seconds, median_seconds(ready.run))
+            seconds = min(seconds, median_seconds(ready.run, clock=THREAD_CLOCK))
         facts = ready.facts()
         share = Share(problem, facts["kernel"], facts["precision"], seconds, limit)
         progress(share)
