@@ -21,6 +21,7 @@ INSTEAD = {
     # takes minutes: fewer problems, layers and rounds
     "polyconv check --fuzz 1000": "polyconv check --fuzz 1000 --fuzz 10",
     "polyconv bench --set resnet50": "polyconv bench --set resnet50 --match 5a --seconds 0.05 --rounds 1",
+    "polyconv bench --random 100": "polyconv bench --random 2",
     # takes a minute, and has tests of its own in tests/conformance and tests/benchmark: the words are read
     "polyconv check --conformance": "polyconv check --conformance --help",
     "polyconv bench --smoke": "polyconv bench --smoke --help",

@@ -1,4 +1,4 @@
-"""Peaks of one core, measured: multiply-adds a second in each arithmetic, and bytes a second of a large copy.
+"""Peaks of one core, measured: multiply-adds a second in each arithmetic, and bytes a second of a copy.
 
 A kernel of nothing but multiply-adds on registers; the best of several short runs is the peak.  What
 it is compared with is the caller's business.
@@ -14,15 +14,20 @@ from functools import cache
 import numpy as np
 
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
-from polyconv.kernels.language import Buffer, Module, vector
+from polyconv.kernels.language import Buffer, Module, Value, vector
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.tile import multiply_add
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
-__all__ = ["burner", "copy_bandwidth", "peak"]
+__all__ = ["THREAD_CLOCK", "burner", "copy_bandwidth", "peak"]
+
+THREAD_CLOCK = time.thread_time if time.get_clock_info("thread_time").resolution <= 1e-6 else time.perf_counter
+"""Seconds in which this thread had a CPU, where the system counts them finely: others may have it in between."""
 
 _SUMS, _UNROLLED, _TURNS, _RUNS = 12, 4, 20_000, 25
+_LARGE = 64 << 20
 
 
 class Burn(Signature):
@@ -33,18 +38,25 @@ class Burn(Signature):
 
 
 def _burn(k: Module, arithmetic: Arithmetic, count: int) -> None:
-    kind = vector(arithmetic.accumulator, count)
+    kind, word = vector(arithmetic.accumulator, count), vector(arithmetic.word, count)
     with k.function("burn", Burn) as given:
         memory, turns = given.memory, given.turns
-        a, b = k.load(kind, memory), k.load(kind, memory + kind.bytes)
+        a, b = k.load(word, memory), k.load(word, memory + kind.bytes)
         sums = [k.load(kind, memory + (2 + i) * kind.bytes) for i in range(_SUMS)]
         with k.loop(0, turns, carry=sums, runs=True) as loop:
             values = loop.values
             for _ in range(_UNROLLED):
-                values = [k.fma(v, a, b) if not kind.is_float else k.fma(a, b, v) for v in values]
+                values = [_step(k, arithmetic, a, b, v) for v in values]
             loop.next(*values)
         for i, value in enumerate(loop.results):
             k.store(value, memory + i * kind.bytes)
+
+
+def _step(k: Module, arithmetic: Arithmetic, a: Value, b: Value, total: Value) -> Value:
+    """A multiply-add; of whole numbers the sum is a factor, as a product of two constants would be formed once."""
+    if total.type.is_float:
+        return multiply_add(k, arithmetic, a, b, total)
+    return multiply_add(k, arithmetic, total, a, b)
 
 
 @cache
@@ -54,7 +66,7 @@ def burner(target: Target, name: str) -> tuple[Callable[[], None], float]:
     Parameters
     ----------
     name : str
-        ``f32``, ``f64``, ``i32`` or ``i64``.
+        Row of ``ARITHMETIC``, of which the target has the instructions.
     """
     arithmetic = ARITHMETIC[name]
     count = lanes(target, arithmetic)
@@ -66,7 +78,7 @@ def burner(target: Target, name: str) -> tuple[Callable[[], None], float]:
         memory[:] = 0
         run(memory.ctypes.data, _TURNS)
 
-    return burn, 2.0 * _SUMS * _UNROLLED * _TURNS * count
+    return burn, 2.0 * _SUMS * _UNROLLED * _TURNS * count * arithmetic.channels
 
 
 @cache
@@ -76,27 +88,36 @@ def peak(target: Target, name: str) -> float:
     Parameters
     ----------
     name : str
-        ``f32``, ``f64``, ``i32`` or ``i64``; dot products of bf16 pairs do twice f32's.
+        Row of ``ARITHMETIC``, of which the target has the instructions.
     """
-    if name == "bf16":
-        return 2.0 * peak(target, "f32")
     burn, operations = burner(target, name)
     best = float("inf")
     for _ in range(_RUNS):
-        start = time.perf_counter()
+        start = THREAD_CLOCK()
         burn()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, THREAD_CLOCK() - start)
     return operations / best / 1e9
 
 
+def copy_bandwidth(size: int = 2 * _LARGE) -> float:
+    """Bytes a second, read and written, of a copy between arrays that have so many bytes together.
+
+    Parameters
+    ----------
+    size : int
+        Rounded up to a power of two, of at least 64 KiB; by default the copy leaves the caches.
+    """
+    return _copy_bandwidth(min(2 * _LARGE, max(1 << 16, 1 << (size - 1).bit_length())))
+
+
 @cache
-def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of a copy that leaves the caches."""
-    size = 64 << 20
-    source, target_ = np.ones(size, np.uint8), np.empty(size, np.uint8)
+def _copy_bandwidth(size: int) -> float:
+    source, target_ = np.ones(size // 2, np.uint8), np.empty(size // 2, np.uint8)
+    copies = max(1, _LARGE // size)  # of small arrays many, as the clock and the first access take their time
     best = float("inf")
     for _ in range(7):
-        start = time.perf_counter()
-        np.copyto(target_, source)
-        best = min(best, time.perf_counter() - start)
-    return 2.0 * size / best
+        start = THREAD_CLOCK()
+        for _ in range(copies):
+            np.copyto(target_, source)
+        best = min(best, THREAD_CLOCK() - start)
+    return size * copies / best

@@ -1,4 +1,4 @@
-"""A document to two pictures in SVG: the ratio of every layer, and where polyconv stands under the roofline.
+"""Measured layers to pictures in SVG: ratios of layers, layers under the roofline, shares of random problems.
 
 matplotlib draws them; it is loaded when a picture is wanted.  What the figures mean is the judge's.
 """
@@ -13,12 +13,16 @@ from polyconv.benchmark.engines import OURS
 from polyconv.benchmark.families import FAMILIES
 from polyconv.benchmark.judge import best_peer, ratio
 from polyconv.benchmark.record import Document, Row
+from polyconv.benchmark.shares import LEAST, Share, operator
 
-__all__ = ["ratio_plot", "roofline_plot"]
+__all__ = ["ratio_plot", "roofline_plot", "shares_plot"]
 
 _COLOURS = {"NCHW": "#0072b2", "NHWC": "#d55e00", "peer": "#7f7f7f"}
+_OPERATORS = {"conv": ("o", "#0072b2"), "conv_transpose": ("D", "#d55e00"), "quantised": ("s", "#009e73"),
+              "deform_conv": ("^", "#cc79a7")}  # fmt: skip
+"""Mark and colour of each operator."""
 _ROW_INCHES = 0.16
-_TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)
+_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)
 
 
 def _pyplot() -> Any:
@@ -123,4 +127,32 @@ def roofline_plot(document: Document) -> str:
     axes.set_ylabel("GFLOP/s, padding counted as work")
     axes.grid(lw=0.3)
     _legend_above(axes)
+    return _svg(figure)
+
+
+def shares_plot(shares: Sequence[Share]) -> str:
+    """Share of the bound of every problem over the bound, and how many problems stay below a share."""
+    pyplot = _pyplot()
+    figure, (each, below) = pyplot.subplots(1, 2, figsize=(9, 4.5), sharey=True, width_ratios=(3, 2))
+    for name, (mark, colour) in _OPERATORS.items():
+        members = [s for s in shares if operator(s.problem) == name]
+        if not members:
+            continue
+        each.plot([1e6 * s.bound.seconds for s in members], [s.share for s in members], mark, ms=3, color=colour,
+                  mfc="none", label=f"{name} ({len(members)})")  # fmt: skip
+        rising = sorted(s.share for s in members)
+        below.step([(rank + 1) / len(rising) for rank in range(len(rising))], rising, color=colour)
+    each.set_xscale("log")
+    each.set_yscale("log")
+    ticks = [tick for tick in _TICKS if min(0.1, *(s.share for s in shares)) <= tick <= 5]
+    each.set_yticks(ticks, [f"{tick:.0%}" for tick in ticks])
+    each.set_yticks([], minor=True)
+    each.set_xlabel("bound, us")
+    each.set_ylabel("bound / time")
+    below.set_xlabel("part of the problems that is below")
+    for axes in (each, below):
+        axes.axhline(1.0, color="black", lw=1)
+        axes.axhline(LEAST, color="black", lw=1, ls=":")
+        axes.grid(lw=0.3)
+    _legend_above(each)
     return _svg(figure)

@@ -5,57 +5,17 @@ Written for a reader who knows the other engines better than we do, so it says w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from polyconv.benchmark.engines import OURS
 from polyconv.benchmark.judge import NOISE, best_peer, ratio, speed
+from polyconv.benchmark.page import Cell, card, page, table
 from polyconv.benchmark.plots import ratio_plot, roofline_plot
 from polyconv.benchmark.record import Document, Measure, Row
 from polyconv.benchmark.summary import Group, summary
 
 __all__ = ["report"]
-
-_STYLE = """
-body { font: 14px/1.45 sans-serif; max-width: 78em; margin: 1.5em auto; padding: 0 1em; color: #222 }
-.wide { overflow-x: auto }
-table { border-collapse: collapse; margin: 1em 0; font-size: 12px; font-variant-numeric: tabular-nums }
-th, td { padding: .15em .5em; border-bottom: 1px solid #ddd; text-align: right; vertical-align: top }
-th:first-child, td:first-child, td.text, th.text { text-align: left }
-td:first-child, td.text { overflow-wrap: anywhere }
-.facts td:first-child { white-space: nowrap; overflow-wrap: normal }
-th button { all: unset; cursor: pointer; font-weight: bold } th button:focus-visible { outline: 2px solid #0072b2 }
-th[aria-sort=ascending] button::after { content: " \\2191" }
-th[aria-sort=descending] button::after { content: " \\2193" }
-td.lost { background: #fbe3d6 } td.won { background: #ddeedd }
-.banner { background: #fff3cd; border-left: .4em solid #d29e00; padding: .5em 1em }
-details { margin: 0 } details p { margin: .2em 0; color: #444 } summary { cursor: pointer }
-svg { max-width: 100%; height: auto } .plot { overflow-x: auto } .plot svg { min-width: 44em } code { font-size: 12px }
-@media (max-width: 60em) { .more { display: none } }
-"""
-
-_SORT = """
-for (const head of document.querySelectorAll("table.sortable th")) {
-  const words = head.textContent, button = document.createElement("button");
-  button.textContent = words; head.textContent = ""; head.append(button);
-  button.onclick = () => {
-    const table = head.closest("table"), at = [...head.parentNode.children].indexOf(head);
-    const down = head.getAttribute("aria-sort") === "ascending";
-    for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const key = row => { const cell = row.children[at]; return cell.dataset.value ?? cell.textContent; };
-    const order = (a, b) => {
-      const [x, y] = [key(a), key(b)], [p, q] = [parseFloat(x), parseFloat(y)];
-      if (isNaN(p) || isNaN(q)) return isNaN(p) && isNaN(q) ? x.localeCompare(y) : isNaN(p) ? 1 : -1;
-      return p - q;
-    };
-    const rows = [...table.tBodies[0].rows].sort(order);
-    table.tBodies[0].append(...(down ? rows.reverse() : rows));
-  };
-}
-"""
 
 _METHOD = (
     "Every engine runs in a process of its own, all in one run. Each layer is made ready by every engine (weights "
@@ -84,9 +44,6 @@ def report(document: Document) -> str:
         With at least one layer.
     """
     parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'><title>polyconv bench</title>"
-        f"<style>{_STYLE}</style></head><body><main><h1>polyconv bench</h1>",
         _conditions(document), _noise(document),
         "<h2>Summary</h2>",
         *(_summary(layout, summary(document.rows, layout)) for layout in OURS),
@@ -96,10 +53,9 @@ def report(document: Document) -> str:
         _layers(document),
         "<h2>Method</h2>", *(f"<p>{escape(text)}</p>" for text in _METHOD),
         "<h2>Engines</h2>", _engines(document),
-        "<h2>Machine</h2>", _card({**document.machine, "options": document.options}),
-        f"</main><script>{_SORT}</script></body></html>",
+        "<h2>Machine</h2>", card({**document.machine, "options": document.options}),
     ]  # fmt: skip
-    return "\n".join(parts) + "\n"
+    return page("polyconv bench", parts)
 
 
 def _conditions(document: Document) -> str:
@@ -120,7 +76,7 @@ def _conditions(document: Document) -> str:
         "engines": ", ".join(engines),
         "system": f"{versions.get('system', 'unknown')}, Python {versions.get('python', 'unknown')}",
     }  # fmt: skip
-    return _table(("", ""), [(escape(name), escape(str(value))) for name, value in rows.items()], ("",), kind="facts")
+    return table(("", ""), [(escape(name), escape(str(value))) for name, value in rows.items()], ("",), kind="facts")
 
 
 def _good_rounds(document: Document) -> str:
@@ -142,51 +98,10 @@ def _noise(document: Document) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """A cell of HTML: its class, and the number or text to sort by where the text is not it."""
-
-    text: str
-    kind: str = ""
-    value: float | str | None = None
-
-    def __str__(self) -> str:
-        kind = f" class='{self.kind}'" if self.kind else ""
-        value = "" if self.value is None else f" data-value='{escape(str(self.value), quote=True)}'"
-        return f"<td{kind}{value}>{self.text}</td>"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str | _Cell]], text: Sequence[str] = (),
-           more: Sequence[str] = (), kind: str = "") -> str:  # fmt: skip
-    """A table of cells that are HTML already.
-
-    Parameters
-    ----------
-    text : sequence of str
-        Columns that are set to the left.
-    more : sequence of str
-        Columns that narrow screens leave out.
-    kind : str
-        Its class: ``sortable`` or ``facts``.
-    """
-    classes = [" ".join(c for c, names in (("text", text), ("more", more)) if name in names) for name in columns]
-    head = "".join(f"<th class='{c}'>{escape(name)}</th>" for c, name in zip(classes, columns, strict=True))
-    body = "".join(
-        "<tr>" + "".join(_celled(cell, c) for c, cell in zip(classes, row, strict=True)) + "</tr>\n"
-        for row in rows
-    )  # fmt: skip
-    return f"<div class='wide'><table class='{kind}'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _celled(cell: str | _Cell, kind: str) -> str:
-    made = cell if isinstance(cell, _Cell) else _Cell(cell)
-    return str(replace(made, kind=f"{kind} {made.kind}".strip()))
-
-
-def _ratio_cell(value: float | None) -> _Cell:
+def _ratio_cell(value: float | None) -> Cell:
     if value is None:
-        return _Cell("-")
-    return _Cell(f"{value:.2f}", "won" if value >= 1.0 else "lost" if value < NOISE else "", value)
+        return Cell("-")
+    return Cell(f"{value:.2f}", "won" if value >= 1.0 else "lost" if value < NOISE else "", value)
 
 
 def _summary(layout: str, groups: Sequence[Group]) -> str:
@@ -198,15 +113,15 @@ def _summary(layout: str, groups: Sequence[Group]) -> str:
         for g in groups
     ]  # fmt: skip
     columns = ("", "compared", "geometric mean", "least", "below 1.0", "below 0.97", "slowest layer")
-    return f"<h3>polyconv {layout}</h3>" + _table(
+    return f"<h3>polyconv {layout}</h3>" + table(
         columns, rows, ("slowest layer",), ("compared", "below 1.0", "slowest layer")
     )
 
 
-def _microseconds(measure: Measure | None) -> _Cell:
+def _microseconds(measure: Measure | None) -> Cell:
     if measure is None or measure.seconds is None:
-        return _Cell("-")
-    return _Cell(f"{1e6 * measure.seconds:,.1f}", value=measure.seconds)
+        return Cell("-")
+    return Cell(f"{1e6 * measure.seconds:,.1f}", value=measure.seconds)
 
 
 def _layers(document: Document) -> str:
@@ -214,17 +129,17 @@ def _layers(document: Document) -> str:
                "fastest other", "its us", "GFLOP/s", "of peak", "of roofline", "error / chain"]  # fmt: skip
     more = ("algorithm", "NHWC us", "ratio NHWC", "fastest other", "GFLOP/s", "of peak", "of roofline", "error / chain")
     rows = [_layer(document, row) for row in document.rows]
-    return _table(columns, rows, ("algorithm", "fastest other"), more, "sortable")
+    return table(columns, rows, ("algorithm", "fastest other"), more, "sortable")
 
 
-def _layer(document: Document, row: Row) -> list[str | _Cell]:
+def _layer(document: Document, row: Row) -> list[str | Cell]:
     own, best = row.measures.get(OURS["NCHW"]), best_peer(row)
     reached = None if own is None else speed(row, own, document.peaks)
     error = None if own is None else own.error
     shares = () if reached is None else (reached.of_flops, reached.of_bound)
     ratios = (ratio(row, layout) for layout in OURS)
     return [
-        _Cell(f"<details><summary>{escape(row.label)}{' (noisy)' if row.is_noisy else ''}</summary>"
+        Cell(f"<details><summary>{escape(row.label)}{' (noisy)' if row.is_noisy else ''}</summary>"
               f"{_details(row)}</details>", value=row.label),
         escape(_algorithms(row)),
         *(_microseconds(row.measures.get(engine)) for engine in OURS.values()),
@@ -259,18 +174,10 @@ def _engines(document: Document) -> str:
         for name, facts in document.engines.items()
     ]
     columns = ("engine", "version", "what is measured", "missing", "precision")
-    return _table(columns, rows, columns, ("what is measured",))
+    return table(columns, rows, columns, ("what is measured",))
 
 
 def _precisions(document: Document, engine: str) -> str:
     """What the engine said it computed in, over all layers."""
     said = (row.measures[engine].precision for row in document.rows if engine in row.measures)
     return escape("; ".join(dict.fromkeys(word.partition(",")[0] for word in said if word)))
-
-
-def _card(facts: Mapping[str, Any]) -> str:
-    rows = []
-    for title, value in facts.items():
-        pairs = value.items() if isinstance(value, Mapping) else [("", value)]
-        rows += [(escape(f"{title} {name}".strip()), escape(str(fact))) for name, fact in pairs]
-    return _table(("", "value"), rows, ("value",), kind="facts")

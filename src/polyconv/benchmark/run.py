@@ -7,7 +7,6 @@ do is theirs, what the figures mean is the judge's.
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.benchmark.bound import bytes_of
 from polyconv.benchmark.burn import Peaks, burn, cpus_for, peaks
 from polyconv.benchmark.engines import ENGINES, OURS, chosen, environment
 from polyconv.benchmark.engines.ready import Task
@@ -225,9 +225,7 @@ def _measure(engine: str, p: Problem, facts: Mapping[str, Any], error: float | N
 
 def _row(case: Case, right: Truth, times: Times, measures: Mapping[str, Measure]) -> Row:
     p = case.problem
-    arrays = ((p.x_shape, p.x_dtype), (p.w_shape, p.w_dtype), (p.y_shape, p.y_dtype))
-    moved = sum(math.prod(e or 0 for e in shape) * dtype.itemsize for shape, dtype in arrays)
     return Row(
-        str(p), case.set, case.name, case.source, family(p).name, 2.0 * p.macs, float(moved), right.chain,
+        str(p), case.set, case.name, case.source, family(p).name, 2.0 * p.macs, float(bytes_of(p)), right.chain,
         times.rounds, measures,
     )  # fmt: skip

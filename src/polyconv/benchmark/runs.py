@@ -11,35 +11,44 @@ from dataclasses import replace
 
 import numpy as np
 
-from polyconv.prepared import Layer
+from polyconv.benchmark.engines import OURS, polyconv
+from polyconv.benchmark.engines.ready import Ready, Task
+from polyconv.conformance.operands import operands
 from polyconv.problem.problem import Problem
 
-__all__ = ["median_seconds", "restricted", "runner"]
+__all__ = ["median_seconds", "prepared", "restricted"]
 
 
-def runner(problem: Problem, algorithm: str | None = None) -> Callable[[], object]:
-    """A call of a packed layer into an array of its own, on one thread."""
-    rng = np.random.default_rng(0)
-    kind = problem.x_dtype.numpy
-    x = rng.integers(-3, 4, tuple(int(e or 0) for e in problem.x_shape)).astype(kind)
-    w = rng.integers(-3, 4, problem.w_shape).astype(kind)
-    bias = np.ones(problem.m, problem.y_dtype.numpy) if problem.bias else None
-    out = np.empty(tuple(int(e or 0) for e in problem.y_shape), problem.y_dtype.numpy)
-    layer = Layer(
-        lambda n, i: replace(problem, n=n, i=i), w, bias, layout=problem.layout, threads=1, algorithm=algorithm
-    )
-    return lambda: layer(x, out=out)
+def prepared(p: Problem, algorithm: str | None = None, accuracy: str = "fast") -> Ready:
+    """A packed layer that writes into an array of its own, on one thread, with random operands.
+
+    Parameters
+    ----------
+    algorithm : str, optional
+        The one to use; without it, the planner's choice.
+    accuracy : str
+        ``fast`` or ``strict``.
+
+    Raises
+    ------
+    Unsupported
+        If the algorithm does not take the problem.
+    """
+    first = replace(p, layout="NCHW")
+    made = replace(operands(first, np.random.default_rng(0), "normal"), past=None)
+    return polyconv.ready(OURS[p.layout], first, made, Task(accuracy=accuracy, algorithm=algorithm))
 
 
-def median_seconds(run: Callable[[], object], least: int = 5, seconds: float = 0.02) -> float:
-    """Median time of a call, after one that is not counted."""
+def median_seconds(run: Callable[[], object], least: int = 5, seconds: float = 0.02,
+                   clock: Callable[[], float] = time.perf_counter) -> float:  # fmt: skip
+    """Median time of a call by a clock, after one that is not counted; of ``least`` calls, more within ``seconds``."""
     run()
     times: list[float] = []
     begin = time.perf_counter()
     while len(times) < least or (len(times) < 1000 and time.perf_counter() - begin < seconds):
-        start = time.perf_counter()
+        start = clock()
         run()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return statistics.median(times)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from polyconv.benchmark.load import environment_of
 from polyconv.benchmark.peaks import peak
-from polyconv.benchmark.runs import median_seconds, restricted, runner
+from polyconv.benchmark.runs import median_seconds, prepared, restricted
 from polyconv.kernels import objects
 from polyconv.layer import Conv, plan
 from polyconv.problem.problem import Problem
@@ -131,7 +131,7 @@ def compile_times() -> dict[str, float]:
     try:
         for text in LAYERS.values():
             for layout in ("NHWC", "NCHW"):
-                runner(Problem.parse(f"conv f32 {layout} n1 {text}"))()
+                prepared(Problem.parse(f"conv f32 {layout} n1 {text}")).run()
         return dict(objects.EVENTS.seconds)
     finally:
         objects.use_folder(folder)
@@ -154,7 +154,7 @@ def layer_speeds(progress: Callable[[LayerSpeed], None] = lambda row: None) -> l
                 with restricted(level):
                     chosen = plan(problem).algorithm
                     times = {
-                        algorithm: median_seconds(runner(problem, algorithm), least=9, seconds=0.25)
+                        algorithm: median_seconds(prepared(problem, algorithm).run, least=9, seconds=0.25)
                         for algorithm in dict.fromkeys((chosen, "direct"))
                     }
                 own, machine = peak(target(level), "f32"), peak(host, "f32")

@@ -1,25 +1,28 @@
 """``polyconv bench``: convolutions measured against every other engine that is installed, or whole models.
 
 What to measure comes from problem lines, files of them, layer sets that come with the package, or a model;
-tables, a JSON document and a report page come out.  ``--networks``, ``--ndimage`` and ``--smoke`` measure other things.
-How it is measured is the package ``benchmark``'s.
+tables, a JSON document and a report page come out.  ``--random``, ``--networks``,
+``--ndimage`` and ``--smoke`` measure other things.  How it is measured is the package ``benchmark``'s.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark import compare, record, sets
 from polyconv.benchmark.record import Document, Row
 from polyconv.benchmark.rounds import Budget
 from polyconv.benchmark.run import Options, resumed, run
 from polyconv.benchmark.summary import published
-from polyconv.cli import bench_tables, gpu, info, networks, pictures, render, smoke
+from polyconv.cli import bench_tables, gpu, info, networks, pictures, render, shares, smoke
 from polyconv.cli.interrupts import kept_when_interrupted
 from polyconv.cli.options import Accuracy, AsJson, Dim, Files, Semantics, usage
 from polyconv.cli.targets import Level, Match, Sets, Targets, cases_of
@@ -59,8 +62,14 @@ Networks = Annotated[
     bool, typer.Option("--networks", help="Instead: whole models, each engine in a process of its own.")
 ]
 Problems = Annotated[int, typer.Option("--problems", min=1, help="With --smoke: random problems for the floor.")]
-Algorithm = Annotated[str, typer.Option("--algorithm", help="With --smoke: algorithm whose floor is measured.")]
-
+Algorithm = Annotated[
+    str | None,
+    typer.Option("--algorithm", help="With --random: instead of the planned one; with --smoke: generic, by default."),
+]
+Random = Annotated[
+    int | None,
+    typer.Option("--random", metavar="N", min=1, help="Instead: N random problems as shares of what the CPU allows."),
+]
 
 OnDevice = Annotated[
     str | None, typer.Option("--device", metavar="cuda[:N]", help="Instead: on this GPU, against cuDNN.")
@@ -96,18 +105,27 @@ def command(
     ndimage: Ndimage = False,
     networks_: Networks = False,
     problems: Problems = 300,
-    algorithm: Algorithm = "generic",
+    random: Random = None,
+    algorithm: Algorithm = None,
     device: OnDevice = None,
     kinds: Kinds = "f32,tf32,f16",
     forms: Forms = 1,
 ) -> None:
     """Measure convolutions against PyTorch, ONNX Runtime and OpenVINO; on a GPU against cuDNN."""
     if smoke_:
-        smoke.show(problems, seed, algorithm, as_json=as_json)
+        smoke.show(problems, seed, _known(algorithm or "generic"), as_json=as_json)
         return
     _check_files(save, report)
     if resume and save is None:
         raise typer.BadParameter("--resume takes up a run that --save FILE kept: name that file")
+    if random is not None:
+        given = {"TARGET": targets, "--set": set_, "--peers": peers, "--compare": compare_, "--device": device,
+                 "--threads": threads != 1}  # fmt: skip
+        _leave_out("--random", "draws its own problems and runs them on one thread, without other engines", given)
+        chosen = None if algorithm is None else _known(algorithm)
+        drawn = shares.Options(random, seed, match, chosen, resolve("accuracy", accuracy), target)
+        usage(partial(shares.show, as_json=as_json, file=save, resume=resume, report=report), drawn, _machine())
+        return
     if ndimage:
         pictures.show(match, threads, seconds, rounds, seed, as_json=as_json, file=save)
         return
@@ -118,7 +136,8 @@ def command(
         return
     if not targets and not set_:
         raise typer.BadParameter(
-            "name what to measure: problems, files of problems, models, --set NAME, --networks, --ndimage or --smoke"
+            "name what to measure: problems, files of problems, models, --set NAME, --random N, --networks, --ndimage "
+            "or --smoke"
         )
     cases = usage(sets.select, cases_of(targets or (), set_ or (), inputs, dim, semantics, seed), match)
     if device is not None:
@@ -158,6 +177,19 @@ def command(
         render.note(f"report written to {report}")
     if fail_over is not None and any(change.verdict == "slower" for change in changes):
         raise typer.Exit(5)
+
+
+def _leave_out(option: str, does: str, given: Mapping[str, object]) -> None:
+    """Refuse words that would have no effect beside an option."""
+    vain = [name for name, value in given.items() if value]
+    if vain:
+        raise typer.BadParameter(f"{option} {does}; leave out {', '.join(vain)}")
+
+
+def _known(algorithm: str) -> str:
+    if algorithm not in ALGORITHMS:
+        raise typer.BadParameter(f"there is no algorithm {algorithm!r}; choose from {', '.join(ALGORITHMS)}")
+    return algorithm
 
 
 def _check_files(document: Path | None, report: Path | None) -> None:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from polyconv.benchmark import floor, load, planning, smoke
+from polyconv.benchmark import draws, load, planning, shares, smoke
 from polyconv.benchmark.peaks import copy_bandwidth, peak
 from polyconv.cli import render
+from polyconv.cli.shares import table_of_worst
 from polyconv.settings import resolve
 from polyconv.target import target
 
 __all__ = ["show"]
+
+_FLOOR_ROWS = 10
 
 
 def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
@@ -53,8 +56,7 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
             seen[0] += 1
             advance(seen[0], problems)
 
-        shares = floor.shares(floor.random_problems(problems, seed), here, algorithm, one)
-    shares.sort(key=lambda s: s.share)
+        found = shares.measured(draws.problems(problems, seed), here, algorithm, progress=one)
     peaks = {name: peak(here, name) for name in ("f32", "f64", "i32", "i64")}
     if as_json:
         render.document(
@@ -62,8 +64,7 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
                 "command": "bench", "start": starts, "call": calls, "compile_seconds": compiled, "load": loads,
                 "sizes": sizes, "planning": plans, "layers": layers,
                 "peaks_gflops": peaks, "copy_bytes_per_second": copy_bandwidth(),
-                "floor": [{"problem": str(s.problem), "gflops": s.gflops, "share": s.share, "of_bound": s.of_bound}
-                          for s in shares],
+                "floor": [shares.plain(s) for s in found],
             }
         )  # fmt: skip
         return
@@ -85,7 +86,8 @@ def show(problems: int, seed: int, algorithm: str, *, as_json: bool) -> None:
                 + f" peak of one core ({here.level}); copy {copy_bandwidth() / 1e9:.0f} GB/s")  # fmt: skip
     columns = ("layer", "layout", "target", "algorithm", "us", "GFLOP/s", "of its peak", "of f32 peak")
     render.table("f32, one thread", columns, [_row(row) for row in layers])
-    _floor(shares, algorithm)
+    render.line(f"{algorithm} on random problems, as shares of what the CPU allows")
+    table_of_worst(found, _FLOOR_ROWS)
 
 
 def _loading(times: load.LoadTimes) -> tuple[tuple[str, str, str], ...]:
@@ -119,16 +121,3 @@ def _row(row: smoke.LayerSpeed) -> tuple[Any, ...]:
         f"{row.share:.0%}", f"{row.share_of_machine:.0%}",
     )  # fmt: skip
 
-
-def _floor(shares: list[floor.Share], algorithm: str) -> None:
-    """The lowest shares, and how many lie below 4 %."""
-    low = [s for s in shares if s.share < 0.04]
-    middle = shares[len(shares) // 2].share
-    bound = min(shares, key=lambda s: s.of_bound)
-    rows = [(f"{s.share:.1%}", f"{s.of_bound:.0%}", f"{s.gflops:.1f}", str(s.problem)) for s in shares[:10]]
-    title = f"{algorithm} on {len(shares)} random problems above 1 MFLOP, lowest shares"
-    render.table(title, ("share of peak", "of bound", "GFLOP/s", "problem"), rows)
-    render.line(
-        f"below 4 % of the peak: {len(low)} of {len(shares)}; median {middle:.0%}; lowest share of the bound "
-        f"(multiply-adds or memory): {bound.of_bound:.1%}"
-    )

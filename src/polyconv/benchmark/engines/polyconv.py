@@ -43,7 +43,7 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
         x, residual = channels_last(x), None if residual is None else channels_last(residual)
     layer = Layer(
         lambda n, i: replace(problem, n=n, i=i), made.w, made.bias, layout=problem.layout, threads=task.threads,
-        accuracy=task.accuracy, quantities=made.quantities,
+        accuracy=task.accuracy, algorithm=task.algorithm, quantities=made.quantities,
     )  # fmt: skip
     out = np.empty(tuple(int(e or 0) for e in problem.y_shape), problem.y_dtype.numpy)
     begin = time.perf_counter()

@@ -30,11 +30,14 @@ class Task:
         The CPUs of the process, one per thread.
     accuracy : str
         polyconv's.
+    algorithm : str or None
+        polyconv's; None is the planner's choice.
     """
 
     threads: int = 1
     cpus: tuple[int, ...] = ()
     accuracy: str = "fast"
+    algorithm: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
