@@ -132,6 +132,23 @@ def test_depthwise_along_lines(geometry: str) -> None:
         _check(f"conv u8*i8>i32 {spelled} zx=t", chance=chance, algorithm="dots_lines")
 
 
+@pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
+@pytest.mark.parametrize("types", ["i8", "u8*i8", "i8*u8", "u8*i8>i32", "i16>i32"])
+@pytest.mark.parametrize("geometry", [
+    "i1", "i15", "i64", "i65", "i7x9", "i14x14", "i13x29 s2", "i9x31 s3x2", "i5x6x7 s1x2x1", "i40x50",
+    "i20x30 p-1:-2x-3:0",
+])  # fmt: skip
+def test_pointwise_of_planes(geometry: str, types: str) -> None:
+    first, _, rest = geometry.partition(" ")
+    kernel = "x".join("1" * (first.count("x") + 1))
+    scaled = ("" if types.startswith("i16") else "zx=t") if ">" in types else SCALED
+    scaled = scaled if types == "i8*u8" else scaled.replace("zw=t", "zw=0")
+    for c, m, groups in ((1, 1, 1), (4, 24, 1), (5, 25, 1), (64, 37, 1), (33, 65, 1), (12, 20, 2)):
+        for chance in (None, 1, 2, 3):
+            spelled = f"NCHW n2 c{c} {first} m{m} k{kernel} {rest} g{groups} b1 {scaled}"
+            _check(f"conv {types} {spelled}", chance=chance, algorithm="dots_pixels")
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("group", [1, 2, 4, 8])

@@ -63,8 +63,8 @@ from polyconv.kernels.words import fill_bytes, words_in
 from polyconv.runtime.arrays import aligned
 
 __all__ = [
-    "DotTile", "DotWords", "build", "driver_address", "finished_in_registers", "padding_of", "panel_common",
-    "panel_words", "result_words", "with_bias",
+    "DotPanel", "DotTile", "DotWords", "build", "driver_address", "finished_in_registers", "pack_lines", "padding_of",
+    "panel_common", "panel_words", "result_words", "with_bias",
 ]  # fmt: skip
 
 _COLLIDING = 2048
@@ -150,16 +150,16 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         p = DotWords.read(k, given.words)
         item = decode(k, p.common, given.item, workspace)
         with k.when(p.panel.in_place.equals(0)):
-            _pack(k, p, item, frame.x, workspace + p.common.panel, vector_bytes)
+            pack_lines(k, p.common, p.panel, item, frame.x, workspace + p.common.panel, vector_bytes)
         first = item.split * p.split_blocks
         rows = box_rows(k, p.common, item)
         with k.loop(first, k.minimum(first + p.split_blocks, p.blocks)) as block:
             _block(k, p, item, frame, workspace, block.index, rows)
 
 
-def _pack(k: Module, p: DotWords, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
+def pack_lines(k: Module, common: Common, lines: DotPanel, item: Item, x: Buffer, panel: Buffer, vector_bytes: int
+               ) -> None:  # fmt: skip
     """Bring the lines of a box, and write their padding."""
-    common, lines = p.common, p.panel
     pixel_step = common.step * axis_words(common, common.axes - 1).x_stride
     byte = vector("i8", vector_bytes)
     padding = k.splat(k.cast("trunc", lines.padding, byte.scalar), vector_bytes)

@@ -45,8 +45,8 @@ _MOST_DOWN = 4
 """Largest stride from line to line."""
 _NARROW = (16, 32)
 """Bytes of the lines of a panel of which a vector holds several."""
-_PANEL_BYTES, _CHUNK_BYTES = 24 << 10, 128 << 10
-"""Of a panel, half a first-level cache; and of the input of an item's channels."""
+_PANEL_SHARE, _CHUNK_SHARE = 1 / 2, 1 / 8
+"""Of the first-level cache, for a panel; of the second-level one, for the input of an item's channels."""
 
 
 class LineWords(Record):
@@ -241,8 +241,9 @@ def _form(s: Situation, sweep: Sweep) -> LinesForm:
     held = max(0, along.out - 1) * along.stride + along.taps
     narrow = next((n for n in _NARROW if held <= n <= size // 2), 0)
     line_bytes = narrow or -(-held // size) * size
-    (band,) = boxes((down.out,), lambda box: _panel_bytes(s, down, box[0], line_bytes), s.budget(_PANEL_BYTES))
-    chunk = min(p.c, max(1, s.near(_CHUNK_BYTES) // max(1, down.inp * along.inp)))
+    budget = s.budget(s.profile.cache("l1", _PANEL_SHARE))
+    (band,) = boxes((down.out,), lambda box: _panel_bytes(s, down, box[0], line_bytes), budget)
+    chunk = min(p.c, max(1, s.cache("l2", _CHUNK_SHARE) // max(1, down.inp * along.inp)))
     if s.threads > 1:
         bands = (p.n or 0) * -(-down.out // band) if band else 1
         chunk = min(chunk, max(1, p.c * bands // (4 * s.threads)))

@@ -289,6 +289,11 @@ FAULTS: dict[str, Fault] = {
             "dots_lines", seen_in_check_mode=False,
         ),
         Fault(
+            "words of others", "weights of a block's output channels are taken for those of its words",
+            _ALGORITHMS + "dots_pixels", ".transpose(0, 1, 3, 2, 4)", ".transpose(0, 1, 2, 3, 4)", "dots_pixels",
+            seen_in_check_mode=False,
+        ),
+        Fault(
             "cut tile", "tiles that are cut short at the end of a box are left out",
             _ALGORITHMS + "winograd.integers", "return (outputs + (TILE - 1)) // TILE", "return outputs // TILE",
             "winograd_dots",

@@ -21,7 +21,7 @@ from polyconv.kernels.signature import Int, Signature
 __all__ = [
     "ROUNDING", "ROUNDING_BITS", "Apart", "Block", "Epilogue", "EpilogueTables", "Listed", "Move",
     "MoveBlock", "MoveIn", "MoveOut", "converted", "ends", "finished", "load_in",
-    "move", "store_in", "store_out", "transposed", "woven", "zero_rows", "zero_words",
+    "move", "rescaled", "store_in", "store_out", "transposed", "woven", "zero_rows", "zero_words",
 ]  # fmt: skip
 
 ROUNDING = 1.5 * 2.0**23
@@ -554,7 +554,7 @@ def finished(
         if epilogue.rescale:
             kind_of_scale = kind.of("float")
             low, high, zero_point = constant(0, kind_of_scale), constant(1, kind_of_scale), constant(2, kind)
-            value = _rescaled(k, value, per_channel(scale, kind_of_scale, c, mask), low, high, zero_point)
+            value = rescaled(k, value, per_channel(scale, kind_of_scale, c, mask), low, high, zero_point)
         if epilogue.activation:
             parameters = [constant(i, kind) for i in range(mathfn.PARAMETERS[epilogue.activation])]
             if dtype.name == "u64":  # its sums use all 64 bits: they are not signed numbers
@@ -577,7 +577,7 @@ def _unsigned(k: Module, activation: str, value: Value, parameters: list[Value])
     return k.select(high.below(value), high, value)
 
 
-def _rescaled(k: Module, total: Value, scale: Value, low: Value, high: Value, zero_point: Value) -> Value:
+def rescaled(k: Module, total: Value, scale: Value, low: Value, high: Value, zero_point: Value) -> Value:
     """``round_half_even(total * scale) + zero_point`` in i32, saturated; QLinearConv's order (semantics 5.2).
 
     Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits of the float, which ``zero_point``

@@ -1,0 +1,126 @@
+"""Tiles of small integers whose lanes are pixels: words of several channels against words of weights, for planes.
+
+A panel holds planes of words: a word is a pixel's channels that one instruction multiplies.  Rows of a tile are output
+channels, whose weights are broadcast, so results of a channel lie together as they are stored, and none is transposed.
+A call walks over blocks of output channels while its pixels stay in the nearest cache.  Needs AVX-512.
+It must not know sizes of a problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.isa import ARITHMETIC
+from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
+from polyconv.kernels.layout import Block, Epilogue, Move, finished, rescaled
+from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.tile import multiply_add
+
+__all__ = ["DotPixels", "PixelWalk", "dot_pixels"]
+
+_PACKED = 4
+"""Vectors of sums whose bytes fill one vector."""
+
+
+class PixelWalk(Signature):
+    """Some ``blocks`` of output channels of a tile's pixels: the panel's planes of ``words`` lie ``plane`` bytes apart.
+
+    Of the tile's pixels the first ``pixels`` are stored.
+    """
+
+    panel: Buffer
+    plane: Int
+    words: Int
+    weights: Buffer
+    y: Buffer
+    y_channel: Int
+    blocks: Int
+    pixels: Int
+    bias: Buffer
+    scale: Buffer
+    constants: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class DotPixels:
+    """A kind of tile: the row of ``ARITHMETIC``, dtype of the result, and what happens to sums."""
+
+    arithmetic: str
+    target: str
+    epilogue: Epilogue
+
+
+def dot_pixels(k: Module, name: str, spec: DotPixels, lanes: int, rows: int, vectors: int) -> None:
+    """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels, four at most, to a module."""
+    arithmetic = ARITHMETIC[spec.arithmetic]
+    kind, words = (vector(element, lanes) for element in (arithmetic.accumulator, arithmetic.word))
+    size, block_bytes = DTYPES[spec.target].itemsize, rows * arithmetic.bytes
+    with k.function(name, PixelWalk) as g:
+        masks = _masks(k, spec, g.pixels, lanes, vectors)
+        with k.loop(0, g.blocks, carry=[g.weights, g.y, g.bias, g.scale]) as block:
+            weights, y, bias, scale = block.values
+            totals: list[Value] = []
+            for r in range(rows):
+                begin = k.broadcast(kind, bias + r * kind.element_bytes) if spec.epilogue.bias else k.constant(kind, 0)
+                totals += [begin] * vectors
+            with k.loop(0, g.words, carry=[g.panel, weights, *totals], runs=True) as word:
+                place, weight, *totals = word.values
+                pixels = [k.load(words, place + j * words.bytes) for j in range(vectors)]
+                for r in range(rows):
+                    of_row = k.broadcast(words, weight + r * arithmetic.bytes)
+                    for j in range(vectors):
+                        at = r * vectors + j
+                        totals[at] = multiply_add(k, arithmetic, pixels[j], of_row, totals[at])
+                word.next(place + g.plane, weight + block_bytes, *totals)
+            _, weight, *totals = word.results
+            for r in range(rows):
+                sums = totals[r * vectors : (r + 1) * vectors]
+                for number, value in enumerate(_finished(k, spec, g, sums, scale + r * 4)):
+                    k.store_first(value, y + number * lanes * size, masks[number])
+                y = y + g.y_channel
+            block.next(weight, y, bias + rows * kind.element_bytes, scale + rows * 4)
+
+
+def _is_packed(spec: DotPixels) -> bool:
+    """Whether results are bytes of scaled sums, which are stored a row at a time."""
+    return spec.epilogue.rescale and not spec.epilogue.activation and DTYPES[spec.target].bits == 8
+
+
+def _masks(k: Module, spec: DotPixels, pixels: Value, lanes: int, vectors: int) -> list[Mask]:
+    if _is_packed(spec):
+        return [k.mask(pixels, _PACKED * lanes)]
+    return [k.mask(pixels - j * lanes, lanes) for j in range(vectors)]
+
+
+def _finished(k: Module, spec: DotPixels, g: PixelWalk, sums: list[Value], scale: Buffer) -> list[Value]:
+    """Vectors of results of a channel; its bias is in the sums."""
+    kind, nothing = sums[0].type, k.constant(INT, 0)
+    if not _is_packed(spec):
+        block = Block(k, Move("i32", spec.target, "pp", replace(spec.epilogue, bias=False)), kind, False)
+        finish = finished(block, g.bias, scale, g.y, nothing, nothing, g.constants)
+        return [finish(total, nothing, nothing, None) for total in sums]
+    floats = kind.of("float")
+    low, high = k.broadcast(floats, g.constants), k.broadcast(floats, g.constants + 8)
+    factor, zero_point = k.broadcast(floats, scale), k.broadcast(kind, g.constants + 16)
+    values = [rescaled(k, total, factor, low, high, zero_point) for total in sums]
+    return [_bytes(k, values, DTYPES[spec.target].limits[0] < 0)]
+
+
+def _bytes(k: Module, values: list[Value], is_signed: bool) -> Value:
+    """The low bytes of up to four vectors of numbers that bytes can hold, in their order; the last stands in for more.
+
+    Instructions that pack pairs of vectors do so within each 128 bits; at the end words of 32 bits are put in order.
+    """
+    values = values + values[-1:] * (_PACKED - len(values))
+    kind = values[0].type
+    shorts, small = vector("i16", 2 * kind.lanes), vector("i8", 4 * kind.lanes)
+    pairs = [
+        k.target_intrinsic("llvm.x86.avx512.packssdw.512", shorts, f"{kind}, {kind}", values[first : first + 2])
+        for first in (0, 2)
+    ]
+    narrow = f"llvm.x86.avx512.pack{'ss' if is_signed else 'us'}wb.512"
+    packed = k.cast("bitcast", k.target_intrinsic(narrow, small, f"{shorts}, {shorts}", pairs), kind)
+    pieces = kind.lanes // _PACKED
+    ordered = k.shuffle(packed, packed, [piece * _PACKED + v for v in range(_PACKED) for piece in range(pieces)])
+    return k.cast("bitcast", ordered, Type("i8", small.lanes))
