@@ -47,13 +47,15 @@ from polyconv.runtime.arrays import aligned, mark, unwritten
 from polyconv.target import host_target
 
 __all__ = [
-    "CONTROL", "MOST_ITEMS", "MOST_WORKERS", "control_word", "grow_workspace", "mark_workspace", "native", "run_steps",
-    "start_workers",
+    "CONTROL", "FRAME_WORDS", "MOST_ITEMS", "MOST_WORKERS", "control_word", "grow_workspace", "mark_workspace",
+    "native", "run_steps", "start_workers",
 ]  # fmt: skip
 
 MOST_WORKERS = 63
 MOST_ITEMS = 1 << 31
 """More items are not shared: a ticket counts them in 32 bits."""
+FRAME_WORDS = 32
+"""Words of the longest frame: address and bytes of up to 16 operands."""
 _SPIN_NANOSECONDS = 50_000
 
 Words = NDArray[np.int64]
@@ -115,7 +117,7 @@ checked:
   %bytes = load i64, ptr %s2
   %q8 = getelementptr i64, ptr %job, i64 8
   %cell = load ptr, ptr %q8
-  call void %driver(ptr %frame, i64 80, i64 0, ptr %words, i64 %bytes, i64 0, i64 %n,
+  call void %driver(ptr %frame, i64 FRAME, i64 0, ptr %words, i64 %bytes, i64 0, i64 %n,
                     ptr %space, i64 %share, i64 0, ptr %cell)
   ret void
 }
@@ -400,6 +402,7 @@ define i32 @sched_setaffinity(i32 %a, i64 %b, ptr %c) {
 
 def _runner(architecture: Architecture) -> str:
     text = _TEXT.replace("PAUSE", architecture.pause).replace("FUTEX", str(architecture.futex or 0))
+    text = text.replace("FRAME", str(8 * FRAME_WORDS))
     return architecture.exchange + text
 
 
@@ -554,6 +557,8 @@ def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threa
         Whether the drivers check their accesses; one that fails raises ``Error``.
     """
     share, items = -(-share // 64) * 64, int(steps[3::4].sum())
+    if check:  # which takes every frame to be as long as the longest
+        frame = np.concatenate([frame, np.zeros(FRAME_WORDS - len(frame), np.int64)])
     workspace = unwritten(max(64, share * threads), np.uint8)
     cell = aligned(ERROR_CELL_BYTES, np.uint8)
     job = words([
