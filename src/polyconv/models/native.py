@@ -8,6 +8,7 @@ is made.  It must not know how an operator is computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -15,19 +16,24 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import Error, ModelError
 from polyconv.models.convolution import ENGINE
 from polyconv.models.elements import BY_TYPE, type_of
-from polyconv.models.graph import Array, Node, Value
+from polyconv.models.graph import Array, Dims, Node, Value
 from polyconv.models.limits import shorten
 from polyconv.models.segment import Segment
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.fusing import Fused, Member, planned
-from polyconv.operators.job import Known, Operation, Own
-from polyconv.operators.running import Planned
+from polyconv.operators.job import Known, Lies, Operation, Own, Planner, packed
+from polyconv.operators.running import Planned, dry
 from polyconv.operators.table import OPERATORS, Taken, taken
+from polyconv.operators.views import View
 
 __all__ = ["OPERATORS", "fused_segment", "native", "own_segment", "pass_of"]
 
 
-def native(node: Node, known: Callable[[str], Value], constants: Mapping[str, Array]) -> Taken | str:
+Lookup = Callable[[str], Value]
+"""What is known of a value, by its name."""
+
+
+def native(node: Node, known: Lookup, constants: Mapping[str, Array]) -> Taken | str:
     """What runs a node on polyconv's own kernels, or why nothing does."""
     if node.domain:
         return f"operators of {node.domain} are not computed here"
@@ -62,40 +68,81 @@ def pass_of(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: 
     return inputs, Fused(len(inputs), arrays, tuple(members), tuple(numbers[name] for name in results))
 
 
-def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: Sequence[str],
+def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: Sequence[str], known: Lookup,
                   constants: Mapping[str, Array], threads: int | None) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
     """The segment of element-wise nodes that run as one pass, and the names of the values that it reads."""
     inputs, fused = pass_of(nodes, fragments, results, constants)
     dtypes = {node.outputs[0]: _result_dtype(fragments[node]) for node in nodes}
-    outputs = tuple(Value(name, type_of(DTYPES[dtypes[name]].numpy)) for name in results)
+    planner: Planner = lambda given, c: planned(fused, given, c)  # noqa: E731 - a name for its type
+    outputs = _outputs(results, [dtypes[name] for name in results], _lies_of(planner, [known(name) for name in inputs]))
     label = nodes[0].label if len(nodes) == 1 else f"{nodes[0].label} and {len(nodes) - 1} nodes after it"
-    return inputs, _segment(label, outputs, Planned(lambda given, c: planned(fused, given, c), threads))
+    return inputs, _segment(label, outputs, Planned(planner, threads))
 
 
 def _result_dtype(fragment: Fragment) -> str:
     return fragment.expression.dtype(fragment.expression.results[0])
 
 
-def own_segment(node: Node, found: Taken, constants: Mapping[str, Array], threads: int | None
+def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping[str, Array], threads: int | None
                 ) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
     """The segment of a view, or of an operator that runs alone, and the names of the values that it reads."""
     if isinstance(found, Own):
-        outputs = tuple(
-            Value(name, type_of(DTYPES[dtype].numpy)) for name, dtype in zip(node.outputs, found.dtypes, strict=True)
-        )
-        planner = Planned(found.planner, threads)
-        return tuple(node.inputs[at] for at in found.reads), _segment(node.label, outputs, planner)
-    assert not isinstance(found, Fragment)
-    look = found
+        reads = tuple(node.inputs[at] for at in found.reads)
+        outputs = _outputs(node.outputs, found.dtypes, _lies_of(found.planner, [known(name) for name in reads]))
+        return reads, _segment(node.label, outputs, Planned(found.planner, threads))
+    look = found.look
     reads = tuple(name for name in node.reads if name not in constants)
-    held = {name: np.asarray(constants[name]) for name in node.reads if name in constants}
+    held = [np.asarray(constants[name]) if name in constants else None for name in node.inputs]
+    places = [(at, reads.index(name)) for at, name in enumerate(node.inputs) if name in reads]
 
     def run(arrays: Sequence[Array]) -> Sequence[Array]:
-        values = held | dict(zip(reads, arrays, strict=True))
+        values = held.copy()
+        for at, place in places:
+            values[at] = arrays[place]
         with _named(node.label):
-            return look([values[name] if name else None for name in node.inputs])
+            return look(values)
 
-    return reads, Segment(ENGINE, tuple(Value(name) for name in node.outputs), run, views=True)
+    shapes: Sequence[Dims | None] = [None] * len(node.outputs)
+    first = known(node.inputs[0])
+    if reads == (first.name,) and (array := _like(first)) is not None:
+        with suppress(Error):
+            shapes = [result.shape for result in run([array])]
+    kind = type_of(np.dtype(found.dtype)) if found.dtype else first.type
+    made = tuple(Value(name, kind, dims) for name, dims in zip(node.outputs, shapes, strict=True))
+    return reads, Segment(ENGINE, made, run, views=True)
+
+
+def _like(value: Value) -> Array | None:
+    """An array such as a value will be, which nobody writes; None where it is not known, or too large."""
+    lie = _lie(value)
+    try:
+        return None if lie is None else np.empty(lie.shape, lie.dtype)
+    except (MemoryError, ValueError):
+        return None
+
+
+def _lie(value: Value) -> Lies | None:
+    element = BY_TYPE.get(value.type)
+    if element is None or value.dims is None or not all(isinstance(d, int) for d in value.dims):
+        return None
+    return packed([d for d in value.dims if isinstance(d, int)], element.numpy)
+
+
+def _lies_of(planner: Planner, inputs: Sequence[Value]) -> Sequence[Lies] | None:
+    """How results will lie for inputs whose extents are known; None where they are not, or do not fit together."""
+    given = [_lie(value) for value in inputs]
+    try:
+        return planner([lie for lie in given if lie is not None], dry()).results if None not in given else None
+    except Error:  # a run will say so
+        return None
+
+
+def _outputs(names: Sequence[str], dtypes: Sequence[str], results: Sequence[Lies] | None) -> tuple[Value, ...]:
+    shapes = [None] * len(names) if results is None else [lie.shape for lie in results]
+    return tuple(
+        Value(name, type_of(DTYPES[dtype].numpy), dims)
+        for name, dtype, dims in zip(names, dtypes, shapes, strict=True)
+    )
 
 
 class _named:  # noqa: N801 - read as a word in a with statement

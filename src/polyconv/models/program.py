@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -27,7 +28,8 @@ from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
 from polyconv.models.segment import Host, Segment
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.fusing import operand_count
-from polyconv.operators.job import MOST_OPERANDS
+from polyconv.operators.job import MOST_OPERANDS, Own
+from polyconv.operators.views import View
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import resolve
 
@@ -248,17 +250,17 @@ def _make_all(
     making: _Making, nodes: Sequence[Node], epilogues: Mapping[Node, Epilogue], results: Sequence[str]
 ) -> None:
     """Make nodes ready, of which some values must come out: convolutions, own operators, and groups for the host."""
-    asked = {
-        node: native(node, lambda name: _known(making, name), making.constants)
-        for node in nodes
-        if not is_convolution(node.op)
-    }
-    own = {node: found for node, found in asked.items() if not isinstance(found, str)}
+    known = partial(_known, making)
+    asked = {node: native(node, known, making.constants) for node in nodes if not is_convolution(node.op)}
+    fragments = {node: found for node, found in asked.items() if isinstance(found, Fragment)}
+    own = {node: found for node, found in asked.items() if isinstance(found, Own | View)}
     for node, found in asked.items():
         if isinstance(found, str):
             making.reasons.update(dict.fromkeys(node.of_file, found))
-    fragments = {node: found for node, found in own.items() if isinstance(found, Fragment)}
-    steps = cut(nodes, lambda node: is_convolution(node.op) or node in own, lambda node: node.op in _WIDENING)
+    steps = cut(
+        nodes, lambda node: is_convolution(node.op) or node in own or node in fragments,
+        lambda node: node.op in _WIDENING,
+    )  # fmt: skip
     groups = clustered(
         steps, set(results), lambda some: _is_one_pass(making, some, fragments), fragments.__contains__
     )
@@ -277,10 +279,10 @@ def _make_all(
         if is_convolution(group[0].op):
             _make_convolution(making, group[0], epilogues.get(group[0], Epilogue()))
         elif group[0] in fragments:
-            reads, segment = fused_segment(group, fragments, outputs, making.constants, making.options.threads)
+            reads, segment = fused_segment(group, fragments, outputs, known, making.constants, making.options.threads)
             _add(making, Step(_of_file(group), reads, outputs, segment))
         elif group[0] in own:
-            reads, segment = own_segment(group[0], own[group[0]], making.constants, making.options.threads)
+            reads, segment = own_segment(group[0], own[group[0]], known, making.constants, making.options.threads)
             _add(making, Step(_of_file(group), reads, group[0].outputs, segment))
         else:
             _make_group(making, group, outputs)

@@ -131,11 +131,15 @@ def packed(shape: Sequence[int], dtype: Any) -> Lies:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Under which plans are made: the target, most threads, and whether accesses are checked."""
+    """Under which plans are made: the target, most threads, and whether accesses are checked.
+
+    With ``dry`` a plan has no jobs: only how results will lie is asked.
+    """
 
     target: Target
     threads: int
     check: bool
+    dry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +278,8 @@ class Planning:
             Bytes each thread needs.
         """
         assert len(operands) <= MOST_OPERANDS
+        if self.c.dry:
+            return
         profile = profile_in_force()
         seconds = cycles / profile.clock
         threads = threads_of(self.c.threads, None, seconds, workspace)

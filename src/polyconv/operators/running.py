@@ -23,7 +23,7 @@ from polyconv.runtime.memory import sized
 from polyconv.settings import context
 from polyconv.settings import resolve as setting
 
-__all__ = ["Planned", "conditions"]
+__all__ = ["Planned", "conditions", "dry"]
 
 _MOST_PLANS = 32
 _ENVIRONMENT = pool.control_word(strict=True)
@@ -33,6 +33,11 @@ _ENVIRONMENT = pool.control_word(strict=True)
 def conditions(threads: int | None) -> Conditions:
     """Conditions by the settings in force."""
     return Conditions(target_in_force(), setting("threads", threads), setting("check"))
+
+
+def dry() -> Conditions:
+    """Conditions of plans that only say how results will lie."""
+    return Conditions(target_in_force(), 1, check=False, dry=True)
 
 
 class Planned:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,16 @@ from polyconv.operators.job import Array, Operation
 
 __all__ = ["OPERATORS", "View", "view"]
 
-View = Callable[[Sequence[Array | None]], Sequence[Array]]
+Look = Callable[[Sequence[Array | None]], Sequence[Array]]
 """All inputs of an operator by position, None where left out, to its outputs, which may lie in their memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An operator that only looks at its first input in another way, and the dtype of its outputs; empty if unknown."""
+
+    look: Look
+    dtype: str
 
 
 def view(operation: Operation) -> View | str:
@@ -27,9 +36,11 @@ def view(operation: Operation) -> View | str:
     allowed, make = _TABLE[operation.op]
     if set(operation.attributes).difference(allowed):
         return "it has attributes that are not done here"
-    if not operation.inputs or operation.inputs[0] is None:
+    first = operation.inputs[0] if operation.inputs else None
+    if first is None:
         return "it has no input"
-    return make(operation)
+    made = make(operation)
+    return made if isinstance(made, str) else View(made, "int64" if operation.op == "Shape" else first.dtype)
 
 
 def _given(inputs: Sequence[Array | None], at: int) -> Array | None:
@@ -49,7 +60,7 @@ def _first(inputs: Sequence[Array | None]) -> Array:
     return inputs[0]
 
 
-def _one(look: Callable[[Operation, Sequence[Array | None]], Array]) -> Callable[[Operation], View | str]:
+def _one(look: Callable[[Operation, Sequence[Array | None]], Array]) -> Callable[[Operation], Look | str]:
     return lambda operation: lambda inputs: [look(operation, inputs)]
 
 
@@ -109,7 +120,7 @@ def _indices(start: int, end: int, step: int, extent: int) -> tuple[int, int | N
     return begin, None if stop < 0 else stop, step
 
 
-def _split(operation: Operation) -> View | str:
+def _split(operation: Operation) -> Look | str:
     """Split: parts by sizes, or so many near-equal ones, the last of which may be smaller."""
     if operation.version < 2:
         return "sizes were an input before opset 2"
@@ -132,7 +143,7 @@ def _split(operation: Operation) -> View | str:
     return look
 
 
-def _gathered(operation: Operation) -> View | str:
+def _gathered(operation: Operation) -> Look | str:
     """Gather of one element along an axis, by a constant of rank 0."""
     index = operation.inputs[1] if len(operation.inputs) > 1 else None
     if index is None or index.value is None or index.value.ndim:
@@ -148,7 +159,7 @@ def _gathered(operation: Operation) -> View | str:
     return look
 
 
-def _transposed(operation: Operation) -> View | str:
+def _transposed(operation: Operation) -> Look | str:
     """Transpose where the last axis stays the last: rows still lie together."""
     perm, known = operation.attributes.get("perm"), operation.inputs[0]
     assert known is not None
@@ -163,7 +174,7 @@ def _shape(operation: Operation, inputs: Sequence[Array | None]) -> Array:
     return np.array(x.shape[slice(a.get("start"), a.get("end"))], np.int64)
 
 
-_TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation], View | str]]] = {
+_TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation], Look | str]]] = {
     "Identity": ((), _one(lambda operation, inputs: _first(inputs))),
     "Reshape": (("allowzero", "shape"), _one(_reshaped)),
     "Flatten": (("axis",), _one(_flattened)),

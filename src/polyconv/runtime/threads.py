@@ -574,8 +574,8 @@ class Ready:
             steps.ctypes.data, len(steps) // 4, items, frame.ctypes.data, workspace.ctypes.data, share, environment,
             int(check), cell.ctypes.data, threads, wake,
         ])  # fmt: skip
-        self.operands = memoryview(frame)
-        self._held, self._address, self._cell = (steps, workspace, job), job.ctypes.data, memoryview(cell)
+        self.operands = frame.data
+        self._held, self._address, self._cell = (steps, workspace, job), job.ctypes.data, cell.data
         self._pool = threads > 1 and items < MOST_ITEMS
 
     def __call__(self) -> None:
