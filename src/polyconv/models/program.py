@@ -21,7 +21,7 @@ from polyconv.models.convolution import convolution
 from polyconv.models.elements import type_of
 from polyconv.models.fold import Views, fold
 from polyconv.models.fuse import TAKES_CONSTANTS, Fused, fuse
-from polyconv.models.graph import Array, Graph, Node, Value, cut, fixed, live
+from polyconv.models.graph import Array, Graph, Node, Value, consumers, cut, fixed, live
 from polyconv.models.limits import shorten
 from polyconv.models.native import OPERATORS, fused_segment, native, own_segment, pass_of
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
@@ -29,6 +29,7 @@ from polyconv.models.segment import Host, Segment
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.fusing import operand_count
 from polyconv.operators.job import MOST_OPERANDS, Own
+from polyconv.operators.table import Taken
 from polyconv.operators.views import View
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import resolve
@@ -238,6 +239,19 @@ _WIDENING = frozenset(("DequantizeLinear",))
 """Operators whose result is larger than what they read, and which hosts fuse with its readers."""
 
 
+def _leave_to_hosts(nodes: Sequence[Node], asked: dict[Node, Taken | str]) -> None:
+    """Leave nodes that quantise and dequantise beside a host's node to the host, which computes all three as one."""
+    readers, makers = consumers(nodes), {name: node for node in nodes for name in node.writes}
+    for node, found in asked.items():
+        neighbours = []
+        if node.op == "DequantizeLinear":
+            neighbours = [reader for name in node.writes for reader in readers.get(name, ())]
+        elif node.op == "QuantizeLinear":
+            neighbours = [makers[node.inputs[0]]] if node.inputs[0] in makers else []
+        if neighbours and not isinstance(found, str) and all(isinstance(asked.get(n), str) for n in neighbours):
+            asked[node] = f"{neighbours[0].op}, which takes it in, is computed elsewhere"
+
+
 def _threads(options: Options) -> int:
     return int(resolve("threads", options.threads))
 
@@ -252,6 +266,7 @@ def _make_all(
     """Make nodes ready, of which some values must come out: convolutions, own operators, and groups for the host."""
     known = partial(_known, making)
     asked = {node: native(node, known, making.constants) for node in nodes if not is_convolution(node.op)}
+    _leave_to_hosts(nodes, asked)
     fragments = {node: found for node, found in asked.items() if isinstance(found, Fragment)}
     own = {node: found for node, found in asked.items() if isinstance(found, Own | View)}
     for node, found in asked.items():

@@ -1,7 +1,7 @@
-"""Operators that only look at their input in another way: arrays in, views of them out, nothing computed.
+"""Operators that only look at their input in another way, and those that compute extents: lines of NumPy.
 
-The one idea: each is a line of NumPy, with ONNX's own rule where the two differ.  A reshape of what does not lie
-together is a copy.  It must not know kernels.
+The one idea: what NumPy does as a view needs no kernel, nor do the few integers that say how.  ONNX's own rule counts
+where the two differ.  A reshape of what does not lie together is a copy.  It must not know kernels.
 """
 
 from __future__ import annotations
@@ -143,18 +143,34 @@ def _split(operation: Operation) -> Look | str:
     return look
 
 
-def _gathered(operation: Operation) -> Look | str:
-    """Gather of one element along an axis, by a constant of rank 0."""
-    index = operation.inputs[1] if len(operation.inputs) > 1 else None
-    if index is None or index.value is None or index.value.ndim:
-        return "it takes more than one constant index"
-    number = int(index.value)
+def _gathered(operation: Operation, inputs: Sequence[Array | None]) -> Array:
+    """Gather: one element along an axis is a view, several are a copy."""
+    x, axis, indices = _first(inputs), operation.attributes.get("axis", 0), _given(inputs, 1)
+    if indices is None or not -x.ndim <= axis < x.ndim:
+        raise ArgumentError(f"axis={axis} lies outside the input of shape {x.shape}")
+    extent = x.shape[axis]
+    if indices.size and not -extent <= indices.min() <= indices.max() < extent:
+        raise ArgumentError(
+            f"elements {indices.min()} to {indices.max()} of axis {axis} lie outside the input of shape {x.shape}"
+        )
+    at = (slice(None),) * (axis % x.ndim) + (int(indices), ...) if not indices.ndim else ()
+    found: Array = np.take(x, indices, axis) if indices.ndim else x[at]
+    return found
+
+
+def _whole_quotient(operation: Operation) -> Look | str:
+    """Div of integers, as shapes are computed: towards 0."""
+    dtypes = {"f4" if x is None else x.dtype or "f4" for x in operation.inputs}
+    if len(operation.inputs) != 2 or any(np.dtype(dtype).kind not in "iu" for dtype in dtypes):
+        return "it is not done here for these types"
 
     def look(inputs: Sequence[Array | None]) -> Sequence[Array]:
-        x, axis = _first(inputs), operation.attributes.get("axis", 0)
-        if not -x.ndim <= axis < x.ndim or not -x.shape[axis] <= number < x.shape[axis]:
-            raise ArgumentError(f"element {number} of axis {axis} lies outside the input of shape {x.shape}")
-        return [x[(slice(None),) * (axis % x.ndim) + (number, ...)]]
+        a, b = inputs
+        assert a is not None and b is not None
+        if not b.all():
+            raise ArgumentError("integers are divided by 0")
+        quotient = a // b
+        return [quotient + (((a < 0) != (b < 0)) & (quotient * b != a)).astype(quotient.dtype)]
 
     return look
 
@@ -182,7 +198,8 @@ _TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation], Look | str]]] = 
     "Unsqueeze": (("axes",), _one(_unsqueezed)),
     "Slice": (("axes", "starts", "ends"), _one(_sliced)),
     "Split": (("axis", "split", "num_outputs"), _split),
-    "Gather": (("axis",), _gathered),
+    "Gather": (("axis",), _one(_gathered)),
+    "Div": ((), _whole_quotient),
     "Transpose": (("perm",), _transposed),
     "Shape": (("start", "end"), _one(_shape)),
 }
