@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from string import Template
+
+from polyconv.operators.table import OPERATORS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "sessions.md"
 
@@ -107,8 +110,9 @@ TEXT = Template("""\
 <!-- Made by tools/sessions_page.py: edit there. -->
 
 `polyconv.InferenceSession` takes the place of onnxruntime's: a path, the bytes of a file or an `onnx.ModelProto` goes
-in, and `run(output_names, feeds)` is the same. Convolutions run on polyconv, other nodes on what is installed;
-`session.nodes` says which ran where.
+in, and `run(output_names, feeds)` is the same. Convolutions and the operators that stand round them
+[run on polyconv](#operators-on-kernels-of-their-own), other nodes on what is installed; `session.nodes` says which ran
+where, and why there.
 
 ```python
 import numpy as np
@@ -147,6 +151,19 @@ Errors are polyconv's: a missing or unknown name or a wrong shape is an `Argumen
 these are also `ValueError` and `TypeError`. Where `providers` is no list of names, onnxruntime prints a line and goes
 on; here that is an `ArgumentError`.
 
+## Operators on kernels of their own
+
+These operators of ONNX's main domain run on generated kernels, in f32 and f64; those that move, compare, quantise or
+add elements in integers too:
+
+$operators
+
+Neighbouring element-wise operators are one pass: each element is read once and written once. Reshapes, slices and
+splits are views of their input. What is rounded once has the same bits as in NumPy; `Exp` and its kin are within 4
+units in the last place; sums are in an order of their own. A node in another type, or with parameters that only a run
+knows, runs on what is installed; `reason` of its record in `session.nodes` says so, and `polyconv explain MODEL`
+lists all.
+
 ## What of onnxruntime's interface there is
 
 $tables
@@ -163,7 +180,8 @@ def page() -> str:
             said = f"no: {words[len(MISSING) :].strip()}".removesuffix(": ") if words.startswith(MISSING) else words
             lines.append(f"| `{member}` | {said} |")
         tables.append(f"### {name}\n\n| name | here |\n|---|---|\n" + "\n".join(lines) + "\n")
-    return TEXT.substitute(tables="\n".join(tables))
+    operators = textwrap.fill(", ".join(f"`{name}`" for name in sorted(OPERATORS)) + ".", 120)
+    return TEXT.substitute(tables="\n".join(tables), operators=operators)
 
 
 if __name__ == "__main__":

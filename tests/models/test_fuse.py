@@ -86,7 +86,8 @@ def test_addends_that_may_broadcast_are_not_fused(
     ]
     model = onnx_model(nodes, [info("x", ["N", 3, "L"]), info("r", declared)], ["y"], {"w": random(4, 3, 3)})
     made = close(model, {"x": random(2, 3, 9), "r": random(*fed, seed=5)})
-    assert engines(made) == {"conv": "polyconv", "add": "onnxruntime", "relu": "onnxruntime"}
+    step = {record.name: record.step for record in made.nodes}
+    assert step["conv"] != step["add"] == step["relu"]
 
 
 @pytest.mark.parametrize("shape", [(4, 1, 1), (1, 4, 1, 1), (1, 1, 1), (1,), ()])
@@ -109,7 +110,7 @@ def test_added_constants_of_other_shapes_do_not(shape: tuple[int, ...]) -> None:
     model = onnx_model(
         nodes, [info("x", [1, 3, 5, 5])], ["y"], {"w": random(4, 3, 3, 3), "b": random(*shape, seed=3)}
     )
-    assert engines(close(model, {"x": random(1, 3, 5, 5)}))["add"] == "onnxruntime"
+    assert len({record.step for record in close(model, {"x": random(1, 3, 5, 5)}).nodes}) == 2
 
 
 def test_values_that_are_read_twice_stay() -> None:

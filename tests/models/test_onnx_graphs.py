@@ -25,7 +25,14 @@ def test_light_models(name: str) -> None:
     x = (np.arange(size).reshape(value.shape) / size).astype(np.float32)
     expected = onnx.TensorProto.FromString((LIGHT / f"light_{name}_output_0.pb").read_bytes())
     (y,) = made.run(None, {value.name: x})
-    np.testing.assert_allclose(y, numpy_helper.to_array(expected), rtol=1e-3, atol=1e-7)
+    if name == "squeezenet":  # all classes have the score 1e10: the last bit of one decides what the others get
+        model = onnx.load(LIGHT / f"light_{name}.onnx")
+        (scores,) = model.graph.node.pop().input
+        model.graph.output[0].CopyFrom(onnx.ValueInfoProto(name=scores))
+        ours, theirs = session(model).run(None, {value.name: x})[0], onnxruntime_run(model, {value.name: x})[0]
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    else:
+        np.testing.assert_allclose(y, numpy_helper.to_array(expected), rtol=1e-3, atol=1e-7)
     # Weights come from ConstantOfShape; a step that made one anew in every run would not be "constant".
     assert {r.engine for r in made.nodes if r.op == "ConstantOfShape"} == {"constant"}
     assert {r.engine for r in made.nodes if r.op == "Conv"} == {"polyconv"}
@@ -40,7 +47,7 @@ def branching() -> onnx.ModelProto:
         node("Conv", ["c", "w2"], ["e"], "right"),
         node("Concat", ["d", "e"], ["f"], "join", axis=1),
         node("ConvTranspose", ["f", "w3"], ["y"], "last", strides=[2, 2]),
-        node("Abs", ["d"], ["z"], "abs"),
+        node("Sin", ["d"], ["z"], "sine"),
     ]
     weights = {
         "w0": random(4, 3, 3, 3, seed=1), "w1": random(2, 4, 1, 1, seed=2), "w2": random(3, 4, 1, 1, seed=3),
@@ -59,9 +66,8 @@ def test_branches_and_dynamic_sizes(shape: tuple[int, ...]) -> None:
         for ours, theirs in zip(results, onnxruntime_run(model, {"x": x}), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     assert results[0].shape[0] == shape[0]
-    assert engines(made) == dict.fromkeys(
-        ("first", "left", "right", "last", "relu"), "polyconv"
-    ) | dict.fromkeys(("pool", "join", "abs"), "onnxruntime")
+    ours = ("first", "left", "right", "last", "relu", "pool", "join")
+    assert engines(made) == dict.fromkeys(ours, "polyconv") | {"sine": "onnxruntime"}
 
 
 def test_some_outputs_need_some_steps() -> None:

@@ -1,7 +1,7 @@
 """``polyconv compare``: results held against other engines and the exact ones, to see who differs and by how much.
 
 A problem runs on random numbers through polyconv and every other engine that is installed; the float64 oracle
-says who is right.  A model runs once, and each of its convolutions also on onnxruntime or OpenVINO, on the
+says who is right.  A model runs once, and each step that polyconv runs also on onnxruntime or OpenVINO, on the
 arrays that reached it: the first row that differs is the node to look at.
 """
 
@@ -96,7 +96,7 @@ def command(
             _, fed = options.session(wanted, semantics, inputs, dim, seed)
             arrays = {name: feed.array for name, feed in fed.items()}
             rows: list[Compared] = []
-            with render.progress("convolutions") as advance, kept_when_interrupted(lambda: _table(target, rows)):
+            with render.progress("steps") as advance, kept_when_interrupted(lambda: _table(target, rows)):
                 for row in compared(wanted, arrays, semantics=semantics, tolerance=tolerance, progress=advance):
                     rows.append(row if row.arrays and folder is not None else replace(row, arrays={}))  # noqa: PERF401
             saved = [] if folder is None else _saved(rows, folder)
@@ -212,13 +212,13 @@ def _model(target: str, rows: Sequence[Compared], saved: Sequence[Path], *, as_j
         first = differ[0].nodes if differ else None
         render.document(
             {"command": "compare", "target": target, "compared": len(rows) - len(silent), "differ": len(differ),
-             "first": first, "saved": saved, "convolutions": shown}
+             "first": first, "saved": saved, "steps": shown}
         )  # fmt: skip
         return code
     _table(target, rows)
     held = len(rows) - len(silent)
     render.line(
-        f"{len(differ)} of {held} convolutions differ"
+        f"{len(differ)} of {held} steps differ"
         + (f"; the first is {differ[0].nodes[0]}" if differ else "")
         + (f"; {len(silent)} more ran on no other engine" if silent else "")
     )
@@ -226,13 +226,13 @@ def _model(target: str, rows: Sequence[Compared], saved: Sequence[Path], *, as_j
         render.note(f"saved {file}")
     if code == _NOTHING_COMPARED:
         why = f": {silent[0].remark}" if silent else ""
-        render.complain(f"{target} has {len(rows)} convolutions, of which none was compared{why}")
+        render.complain(f"{target} has {len(rows)} steps, of which none was compared{why}")
     return code
 
 
 def _table(target: str, rows: Sequence[Compared]) -> None:
     render.table(
-        f"{target}: convolutions on the arrays that reached them",
+        f"{target}: steps on the arrays that reached them",
         ("node", "problem", "against", "rms", "largest", "beyond", ""),
         [
             (

@@ -8,6 +8,7 @@ run once, on what ``run`` would feed it, because sizes inside it may depend on v
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -93,10 +94,12 @@ def command(
     with options.within(threads, accuracy, workspace_limit):
         if isinstance(wanted, Problem):
             nodes: dict[tuple[str, bool], list[str]] = {(str(wanted), once): []}
+            elsewhere: list[tuple[str, str, str, str]] = []
         else:
             model, fed = options.session(wanted, semantics, inputs, dim, seed)
             model.run(None, {name: feed.array for name, feed in fed.items()})
             nodes = options.usage(_named_so, _by_problem(model.nodes, once), node)
+            elsewhere = _elsewhere(model.nodes)
         plans = {key: polyconv.plan(Problem.parse(key[0]), rigor=rigor, once=key[1]) for key in nodes}
         listed = options.usage(kernels.of_plans, [*plans.values()], match) if kernel else ()
     if as_json:
@@ -107,13 +110,18 @@ def command(
         if kernel:
             rows = [{**row, "kernels": kernels.roles(used)} for row, (_, used) in zip(rows, listed, strict=True)]
         generated = {"kernels": kernels.data(listed, code)} if kernel else {}
-        render.document({"command": "explain", "target": target, "plans": rows, **generated})
+        hosted = [dict(zip(_ELSEWHERE, row, strict=True)) for row in elsewhere]
+        more = {} if isinstance(wanted, Problem) else {"elsewhere": hosted}
+        render.document({"command": "explain", "target": target, "plans": rows, **more, **generated})
         return
     if kernel:
         kernels.show(listed, code)
         return
     if not isinstance(wanted, Problem):
         _table(target, nodes, plans)
+        if elsewhere:
+            render.line()
+            render.table("operators that do not run on polyconv", _ELSEWHERE, elsewhere, "nodes")
         if not candidates:
             render.note("--candidates shows for each what else was considered, what was refused and why")
             return
@@ -173,6 +181,15 @@ def _table(target: str, nodes: Mapping[tuple[str, bool], Sequence[str]], plans: 
     render.table(f"{target}: {sum(map(len, nodes.values()))} convolutions, {len(nodes)} plans", columns, rows,
                  "us share workspace error")  # fmt: skip
     render.line(f"together {spelled(total)} predicted on one thread")
+
+
+_ELSEWHERE = ("operator", "nodes", "engine", "reason")
+
+
+def _elsewhere(records: Sequence[NodeRecord]) -> list[tuple[str, str, str, str]]:
+    """Each operator that does not run on polyconv, with how many nodes, on what, and why."""
+    counts = Counter((record.op, record.engine, record.reason) for record in records if record.reason)
+    return [(op, str(count), engine, reason) for (op, engine, reason), count in counts.items()]
 
 
 def _named(names: Sequence[str]) -> str:

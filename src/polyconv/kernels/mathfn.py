@@ -18,7 +18,7 @@ from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.values import Value
 from polyconv.problem.epilogue import ACTIVATIONS
 
-__all__ = ["PARAMETERS", "apply"]
+__all__ = ["PARAMETERS", "apply", "error_function", "exponential"]
 
 PARAMETERS = {name: len(row.parameters) for name, row in ACTIVATIONS.items()}
 """How many parameters each activation takes."""
@@ -73,6 +73,10 @@ class _Format:
         Coefficients of q(r), constant first; see ``_exponential``.
     mills : tuple of two tuples of float
         Coefficients of N and D, constant first; see ``_gelu``.
+    ceiling : float
+        An argument of the exponential that is beyond the largest number, by little.
+    error : tuple of float
+        Coefficients of ``error_function``, constant first.
     """
 
     integer: str
@@ -86,6 +90,8 @@ class _Format:
     ln2_low: float
     exponential: tuple[float, ...]
     mills: tuple[tuple[float, ...], tuple[float, ...]]
+    ceiling: float
+    error: tuple[float, ...]
 
 
 # fmt: off
@@ -99,6 +105,9 @@ _FORMATS = {
             (1.0, 1.7393890047681404, 1.3047157889896341, 0.5373429954823166, 0.1245231198654512,
              0.014140153813933149),
         ),
+        ceiling=89.0,
+        error=(1.1283791658483509, -0.37612626666720334, 0.11283594715160218, -0.026854212010626412,
+               0.005189087423433974, -0.000801686428716587, 7.875875062685488e-05),
     ),
     "double": _Format(
         integer="i64", fraction=52, bias=1023, low_bits=27, guard=512, floor=-760.0, gelu_floor=40.0,
@@ -114,6 +123,11 @@ _FORMATS = {
              0.3753711082158605, 0.10099765854733671, 0.020313432924175714, 0.0030100823826679493,
              0.00031535736247122084, 2.125085098159688e-05, 7.100465748343038e-07),
         ),
+        ceiling=710.0,
+        error=(1.1283791670955126, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792,
+               0.0052239776248180145, -0.000854832698083379, 0.0001205533111164271, -1.4925595266831182e-05,
+               1.6461000484121368e-06, -1.6350312701054695e-07, 1.4659775274047436e-08, -1.1372848856791674e-09,
+               5.957176147748911e-11),
     ),
 }
 # fmt: on
@@ -313,13 +327,48 @@ _MILLS_SLOPE = 2.5066282746310002
 def _gelu(k: Emitter, v: Value) -> Value:
     f = _FORMATS[v.type.element]
     y = _at_most(k, _absolute(k, v), f.gelu_floor)
+    tail = _tail(k, y, y)
+    return _at_least(k, v, 0.0) - tail
+
+
+def _tail(k: Emitter, y: Value, factor: Value | float) -> Value:
+    """``factor Phi(-y)`` for y from 0 to the format's ``gelu_floor``."""
+    f = _FORMATS[y.type.element]
     h = _leading(k, y)
     p, n = _exponential(k, h * h * -0.5, (y - h) * (y + h) * -0.5)
     numerator, denominator = f.mills
     ratio = _polynomial(k, y, numerator) / _polynomial(k, y, denominator)
-    quotient = y / k.fma(y, k.constant(v.type, _MILLS_SLOPE), k.constant(v.type, 2.0))
-    tail = _times_power(k, quotient, k.fma(p, ratio, p + ratio), n)
-    return _at_least(k, v, 0.0) - tail
+    quotient = factor / k.fma(y, k.constant(y.type, _MILLS_SLOPE), k.constant(y.type, 2.0))
+    return _times_power(k, quotient, k.fma(p, ratio, p + ratio), n)
+
+
+# -- functions that are no activations -----------------------------------------------------------------
+
+
+def exponential(k: Emitter, v: Value) -> Value:
+    """``e^v``; infinite beyond the largest number.  Its power of two is taken in two factors: neither overflows."""
+    f = _FORMATS[v.type.element]
+    x = _at_most(k, _at_least(k, v, f.floor), f.ceiling)
+    p, n = _exponential(k, x)
+    negative = v < 0.0
+    shift = k.select(negative, k.constant(n.type, f.guard), -f.guard)
+    return (p + 1.0) * _power(k, n + shift, v.type.element) * k.select(
+        negative, k.constant(v.type, 2.0**-f.guard), 2.0**f.guard
+    )
+
+
+def error_function(k: Emitter, v: Value) -> Value:
+    """``erf v``: below 1 an odd polynomial, beyond it 1 - 2 Phi(-sqrt(2) |v|).
+
+    The polynomial is the Chebyshev fit to erf(sqrt t) / sqrt t on 0 .. 1, off by at most 2^-29.5 and 2^-62.7:
+    ``mpmath.chebyfit(lambda t: erf(sqrt(t)) / sqrt(t), [0, 1], count)`` with 7 and 13 coefficients.
+    """
+    f = _FORMATS[v.type.element]
+    size = _absolute(k, v)
+    near = _at_most(k, size, 1.0)
+    inside = v * _polynomial(k, near * near, f.error)
+    tail = _tail(k, _at_most(k, size * 2.0**0.5, f.gelu_floor), 2.0)
+    return k.select(size > 1.0, k.intrinsic("copysign", v.type, 1.0 - tail, v), inside)
 
 
 _FORMS: dict[str, Callable[..., Value]] = {

@@ -1,6 +1,6 @@
-"""A model held against another engine, one convolution at a time.
+"""A model held against another engine, one step at a time.
 
-Every convolution of polyconv's, with the nodes that it stands for, also runs on the engine that runs the
+Every step that polyconv runs, with the nodes that it stands for, also runs on the engine that runs the
 model's other nodes, on the very arrays that reached it: so a difference belongs to the nodes that show it, not
 to some before them.  It knows no engine by name and no file format.
 """
@@ -59,7 +59,7 @@ class Compared:
     nodes, ops : tuple of str
         The nodes of the file that it stands for.
     problem : str
-        The convolution that ran.
+        The convolution that ran; empty where the step is none.
     engine : str
         Who else ran them; empty if nobody could.
     found : Difference or None
@@ -115,7 +115,7 @@ def _rms(values: NDArray[np.float64]) -> float:
 def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics: str = "onnx",
              tolerance: float | None = None, progress: Callable[[int, int], None] = lambda done, total: None,
              ) -> Iterator[Compared]:  # fmt: skip
-    """Run a model on polyconv and every convolution also on the engine of its other nodes.
+    """Run a model on polyconv and every step that polyconv computes also on the engine of its other nodes.
 
     Parameters
     ----------
@@ -128,12 +128,12 @@ def compared(path: str | PathLike[str], feeds: Mapping[str, Array], *, semantics
     tolerance : float, optional
         As for ``difference``.
     progress : callable
-        Told how many convolutions are done, and of how many.
+        Told how many steps are done, and of how many.
 
     Yields
     ------
     Compared
-        One for each convolution, in running order.
+        One for each step, in running order.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 Values have names, nodes read and write them, constants are arrays; cutting puts each convolution
 into a step of its own and all nodes between two rows of convolutions into one.  The one idea: a
-node's depth is the number of convolutions above it, and equal depths may run together.  It knows
+node's depth is the number of rows of convolutions above it, and equal depths may run together.  It knows
 no file format, no engine and no arithmetic.
 """
 
@@ -277,10 +277,10 @@ def consumers(nodes: Iterable[Node]) -> dict[str, list[Node]]:
 def cut(
     nodes: Sequence[Node], alone: Callable[[Node], bool], late: Callable[[Node], bool] = lambda node: False
 ) -> list[tuple[Node, ...]]:
-    """Cut a graph into steps: every node for which ``alone`` holds, and the groups between them.
+    """Cut a graph into steps: every node for which ``alone`` holds, and as few groups of the others as there can be.
 
-    A node's depth counts the lonely nodes on the deepest path to it.  All others of one depth form
-    one group, which runs before the lonely ones of that depth.
+    A group's depth counts the groups before it on the deepest path to it.  All nodes of one depth form one group,
+    which runs before the lonely ones that need it.
 
     Parameters
     ----------
@@ -291,15 +291,18 @@ def cut(
     late : callable
         Whether a node goes into the group of its first reader, not into the first one in which it can run.
     """
-    after: dict[str, int] = {}
     depths: dict[Node, int] = {}
+    makers: dict[str, Node] = {}
     for node in nodes:
-        depths[node] = max((after.get(name, 0) for name in node.reads), default=0)
-        for name in node.writes:
-            after[name] = depths[node] + alone(node)
+        # a group runs before the lonely nodes of its depth
+        behind = [
+            depths[maker] + (alone(maker) and not alone(node)) for name in node.reads if (maker := makers.get(name))
+        ]
+        depths[node] = max(behind, default=0)
+        makers.update(dict.fromkeys(node.writes, node))
     first: dict[str, int] = {}  # depth of the first reader of a value
     for node in reversed(nodes):
-        if late(node) and all(name in first for name in node.writes):
+        if late(node) and not alone(node) and all(name in first for name in node.writes):
             depths[node] = max(depths[node], min(first[name] for name in node.writes))
         for name in node.reads:
             first[name] = min(depths[node], first.get(name, depths[node]))

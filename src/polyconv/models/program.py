@@ -9,20 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from polyconv.errors import Error, Unsupported
+from polyconv.models.clusters import alike, clustered
 from polyconv.models.convolution import convolution
 from polyconv.models.elements import type_of
 from polyconv.models.fold import Views, fold
 from polyconv.models.fuse import TAKES_CONSTANTS, Fused, fuse
-from polyconv.models.graph import Array, Graph, Node, Value, cut, fixed, live
+from polyconv.models.graph import Array, Graph, Node, Value, consumers, cut, fixed, live
 from polyconv.models.limits import shorten
+from polyconv.models.native import OPERATORS, fused_segment, native, own_segment, pass_of
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
 from polyconv.models.segment import Host, Segment
+from polyconv.operators.elementwise import Fragment
+from polyconv.operators.fusing import operand_count
+from polyconv.operators.job import MOST_OPERANDS, Own
+from polyconv.operators.table import Taken
+from polyconv.operators.views import View
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import resolve
 
@@ -67,6 +75,8 @@ class Program:
         Results that are the same in every run.
     values : mapping
         What the engines know of every value.
+    reasons : mapping
+        Why nodes that are on a host are there.
     """
 
     steps: tuple[Step, ...]
@@ -74,6 +84,7 @@ class Program:
     removed: tuple[Node, ...]
     constants: Mapping[str, Array]
     values: Mapping[str, Value]
+    reasons: Mapping[Node, str]
     _schedules: dict[tuple[str, ...], list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
 
     def run(
@@ -156,6 +167,7 @@ class _Making:
     order: Mapping[Node, int]
     values: dict[str, Value]
     steps: list[Step] = field(default_factory=list)
+    reasons: dict[Node, str] = field(default_factory=dict)
 
 
 def compile_graph(
@@ -196,7 +208,10 @@ def compile_graph(
     same = fixed(nodes, constants, lambda node: is_convolution(node.op))
     steady = [node for node in nodes if node.writes and same.issuperset(node.writes)]
     moving = [node for node in nodes if not (node.writes and same.issuperset(node.writes))]
-    readers = (node for node in moving if is_convolution(node.op) or node.op in TAKES_CONSTANTS)
+    readers = (
+        node for node in moving
+        if is_convolution(node.op) or node.op in TAKES_CONSTANTS or (node.op in OPERATORS and not node.domain)
+    )  # fmt: skip
     wanted = sorted(same.intersection({name for node in readers for name in node.reads}.union(graph.results)))
     folded = fold(graph, steady, wanted, constants, views, host, _threads(options))
     known = {**constants, **folded}
@@ -212,7 +227,7 @@ def compile_graph(
     )
     _make_steps(making, fused)
     results = {name: known[name] for name in graph.results if name in known}
-    return Program(tuple(making.steps), _of_file(steady), graph.removed, results, making.values)
+    return Program(tuple(making.steps), _of_file(steady), graph.removed, results, making.values, making.reasons)
 
 
 def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -224,29 +239,83 @@ _WIDENING = frozenset(("DequantizeLinear",))
 """Operators whose result is larger than what they read, and which hosts fuse with its readers."""
 
 
+def _leave_to_hosts(nodes: Sequence[Node], asked: dict[Node, Taken | str]) -> None:
+    """Leave nodes that quantise and dequantise beside a host's node to the host, which computes all three as one."""
+    readers, makers = consumers(nodes), {name: node for node in nodes for name in node.writes}
+    for node, found in asked.items():
+        neighbours = []
+        if node.op == "DequantizeLinear":
+            neighbours = [reader for name in node.writes for reader in readers.get(name, ())]
+        elif node.op == "QuantizeLinear":
+            neighbours = [makers[node.inputs[0]]] if node.inputs[0] in makers else []
+        if neighbours and not isinstance(found, str) and all(isinstance(asked.get(n), str) for n in neighbours):
+            asked[node] = f"{neighbours[0].op}, which takes it in, is computed elsewhere"
+
+
 def _threads(options: Options) -> int:
     return int(resolve("threads", options.threads))
 
 
 def _make_steps(making: _Making, fused: Fused) -> None:
+    _make_all(making, fused.nodes, fused.epilogues, making.graph.results)
+
+
+def _make_all(
+    making: _Making, nodes: Sequence[Node], epilogues: Mapping[Node, Epilogue], results: Sequence[str]
+) -> None:
+    """Make nodes ready, of which some values must come out: convolutions, own operators, and groups for the host."""
+    known = partial(_known, making)
+    asked = {node: native(node, known, making.constants) for node in nodes if not is_convolution(node.op)}
+    _leave_to_hosts(nodes, asked)
+    fragments = {node: found for node, found in asked.items() if isinstance(found, Fragment)}
+    own = {node: found for node, found in asked.items() if isinstance(found, Own | View)}
+    for node, found in asked.items():
+        if isinstance(found, str):
+            making.reasons.update(dict.fromkeys(node.of_file, found))
+    steps = cut(
+        nodes, lambda node: is_convolution(node.op) or node in own or node in fragments,
+        lambda node: node.op in _WIDENING,
+    )  # fmt: skip
+    groups = clustered(
+        steps, set(results), lambda some: _is_one_pass(making, some, fragments), fragments.__contains__
+    )
     readers: dict[str, list[int]] = {}
-    groups = cut(fused.nodes, lambda node: is_convolution(node.op), lambda node: node.op in _WIDENING)
     for index, group in enumerate(groups):
         for node in group:
             for name in node.reads:
                 readers.setdefault(name, []).append(index)
-    results = set(making.graph.results)
     for index, group in enumerate(groups):
+        outputs = tuple(
+            name
+            for node in group
+            for name in node.writes
+            if name in results or any(reader != index for reader in readers.get(name, ()))
+        )
         if is_convolution(group[0].op):
-            _make_convolution(making, group[0], fused.epilogues.get(group[0], Epilogue()))
+            _make_convolution(making, group[0], epilogues.get(group[0], Epilogue()))
+        elif group[0] in fragments:
+            reads, segment = fused_segment(group, fragments, outputs, known, making.constants, making.options.threads)
+            _add(making, Step(_of_file(group), reads, outputs, segment))
+        elif group[0] in own:
+            reads, segment = own_segment(group[0], own[group[0]], known, making.constants, making.options.threads)
+            _add(making, Step(_of_file(group), reads, group[0].outputs, segment))
         else:
-            outputs = tuple(
-                name
-                for node in group
-                for name in node.writes
-                if name in results or any(reader != index for reader in readers.get(name, ()))
-            )
             _make_group(making, group, outputs)
+
+
+_MOST_STEPS = 24
+"""Steps of an expression, which all live in registers."""
+
+
+def _is_one_pass(making: _Making, nodes: Sequence[Node], fragments: Mapping[Node, Fragment]) -> bool:
+    """Whether element-wise nodes may be one pass: of one shape as far as is known, and not too long."""
+    dims = [_known(making, node.outputs[0]).dims for node in nodes]
+    made = [node.outputs[0] for node in nodes]
+    _, one = pass_of(nodes, fragments, made[-1:], making.constants)
+    steps = sum(len(fragments[node].expression.steps) for node in nodes)
+    stored = len(nodes)  # at most: which of them are read elsewhere is not known yet
+    within = operand_count(one) + min(stored, 4) <= MOST_OPERANDS and steps <= _MOST_STEPS
+    return within and all(alike(d, dims[-1]) for d in dims)
 
 
 def _make_convolution(making: _Making, node: Node, epilogue: Epilogue) -> None:
@@ -254,7 +323,7 @@ def _make_convolution(making: _Making, node: Node, epilogue: Epilogue) -> None:
     if epilogue.unless is not None and not _is_proven(making, node, epilogue):
         plain = epilogue.unless
         _make_convolution(making, plain.node, plain.epilogue)
-        _make_group(making, plain.rest, (plain.rest[-1].outputs[0],))
+        _make_all(making, plain.rest, {}, plain.rest[-1].writes)
         return
     segment = convolution(node, epilogue, known, making.constants, making.options)
     reads = tuple(name for name in node.reads if name not in making.constants)

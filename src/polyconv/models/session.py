@@ -68,6 +68,8 @@ class NodeRecord:
         Time of the whole step in the last run; None before it.
     once : bool
         Whether its weights come with each run: every run prepares them, and its plan counts that.
+    reason : str
+        Of a node that does not run on polyconv: why not.
     """
 
     name: str
@@ -77,6 +79,7 @@ class NodeRecord:
     problem: str | None = None
     seconds: float | None = None
     once: bool = False
+    reason: str = ""
 
 
 class InferenceSession:
@@ -351,7 +354,7 @@ class InferenceSession:
         for index, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
             segment = step.segment
             about = segment.engine, index, segment.problem(), time, segment.once
-            records += [NodeRecord(node.name, node.op, *about) for node in step.nodes]
+            records += [NodeRecord(node.name, node.op, *about, program.reasons.get(node, "")) for node in step.nodes]
         return tuple(records)
 
     def profile(self) -> dict[str, float]:

@@ -47,13 +47,15 @@ from polyconv.runtime.arrays import aligned, mark, unwritten
 from polyconv.target import host_target
 
 __all__ = [
-    "CONTROL", "MOST_ITEMS", "MOST_WORKERS", "control_word", "grow_workspace", "mark_workspace", "native", "run_steps",
-    "start_workers",
+    "CONTROL", "FRAME_WORDS", "MOST_ITEMS", "MOST_WORKERS", "Ready", "control_word", "grow_workspace", "mark_workspace",
+    "native", "run_steps", "start_workers",
 ]  # fmt: skip
 
 MOST_WORKERS = 63
 MOST_ITEMS = 1 << 31
 """More items are not shared: a ticket counts them in 32 bits."""
+FRAME_WORDS = 32
+"""Words of the longest frame: address and bytes of up to 16 operands."""
 _SPIN_NANOSECONDS = 50_000
 
 Words = NDArray[np.int64]
@@ -115,7 +117,7 @@ checked:
   %bytes = load i64, ptr %s2
   %q8 = getelementptr i64, ptr %job, i64 8
   %cell = load ptr, ptr %q8
-  call void %driver(ptr %frame, i64 80, i64 0, ptr %words, i64 %bytes, i64 0, i64 %n,
+  call void %driver(ptr %frame, i64 FRAME, i64 0, ptr %words, i64 %bytes, i64 0, i64 %n,
                     ptr %space, i64 %share, i64 0, ptr %cell)
   ret void
 }
@@ -400,6 +402,7 @@ define i32 @sched_setaffinity(i32 %a, i64 %b, ptr %c) {
 
 def _runner(architecture: Architecture) -> str:
     text = _TEXT.replace("PAUSE", architecture.pause).replace("FUTEX", str(architecture.futex or 0))
+    text = text.replace("FRAME", str(8 * FRAME_WORDS))
     return architecture.exchange + text
 
 
@@ -534,9 +537,8 @@ def control_word(*, strict: bool) -> int:
     return _HERE.strict if strict else _HERE.fast
 
 
-def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,
-              check: bool = False) -> None:  # fmt: skip
-    """Run steps in a workspace of their own, on the pool if it is free, else on this thread alone.
+class Ready:
+    """Steps that run again and again without anything made anew; for one caller at a time.
 
     Parameters
     ----------
@@ -552,18 +554,43 @@ def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threa
         How many may share the items, and whether those that sleep are woken.
     check : bool
         Whether the drivers check their accesses; one that fails raises ``Error``.
+
+    Attributes
+    ----------
+    operands : memoryview
+        The frame's words: whoever runs the steps on other arrays writes their addresses there.
     """
-    share, items = -(-share // 64) * 64, int(steps[3::4].sum())
-    workspace = unwritten(max(64, share * threads), np.uint8)
-    cell = aligned(ERROR_CELL_BYTES, np.uint8)
-    job = words([
-        steps.ctypes.data, len(steps) // 4, items, frame.ctypes.data, workspace.ctypes.data, share, environment,
-        int(check), cell.ctypes.data, threads, wake,
-    ])  # fmt: skip
-    _run(job.ctypes.data, pool=threads > 1 and items < MOST_ITEMS)
-    site = int(cell[:8].view(np.int64)[0])
-    if site:
-        raise Error(f"a kernel reached beyond its buffers or tables, at {EVENTS.sites[site - 1]}; please report it")
+
+    __slots__ = ("_address", "_cell", "_held", "_pool", "operands")
+
+    def __init__(self, steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,
+                 check: bool = False) -> None:  # fmt: skip
+        share, items = -(-share // 64) * 64, int(steps[3::4].sum())
+        if check:  # which takes every frame to be as long as the longest
+            frame = np.concatenate([frame, np.zeros(FRAME_WORDS - len(frame), np.int64)])
+        workspace = unwritten(max(64, share * threads), np.uint8)
+        cell = aligned(ERROR_CELL_BYTES, np.uint8)
+        job = words([
+            steps.ctypes.data, len(steps) // 4, items, frame.ctypes.data, workspace.ctypes.data, share, environment,
+            int(check), cell.ctypes.data, threads, wake,
+        ])  # fmt: skip
+        self.operands = frame.data
+        self._held, self._address, self._cell = (steps, workspace, job), job.ctypes.data, cell.data
+        self._pool = threads > 1 and items < MOST_ITEMS
+
+    def __call__(self) -> None:
+        """Run them, on the pool if it is free, else on this thread alone."""
+        _run(self._address, pool=self._pool)
+        site = int.from_bytes(self._cell[:8], "little")
+        if site:
+            self._cell[:8] = bytes(8)
+            raise Error(f"a kernel reached beyond its buffers or tables, at {EVENTS.sites[site - 1]}; please report it")
+
+
+def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,
+              check: bool = False) -> None:  # fmt: skip
+    """Run steps once, in a workspace of their own; parameters as for ``Ready``."""
+    Ready(steps, frame, share, environment=environment, threads=threads, wake=wake, check=check)()
 
 
 def _run(address: int, *, pool: bool) -> None:

@@ -1,0 +1,169 @@
+"""Nodes that polyconv computes itself beside convolutions, made ready to run.
+
+Turns nodes of ONNX's main domain into segments of ``polyconv.operators``: a view, an operator of its own, or a pass
+over several element-wise ones.  The one idea: what is known of a node's inputs decides who runs it, before anything
+is made.  It must not know how an operator is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from polyconv.dtypes import DTYPES
+from polyconv.errors import Error, ModelError
+from polyconv.models.convolution import ENGINE
+from polyconv.models.elements import BY_TYPE, type_of
+from polyconv.models.graph import Array, Dims, Node, Value
+from polyconv.models.limits import shorten
+from polyconv.models.segment import Segment
+from polyconv.operators.elementwise import Fragment
+from polyconv.operators.fusing import Fused, Member, planned
+from polyconv.operators.job import Known, Lies, Operation, Own, Planner, packed
+from polyconv.operators.running import Planned, dry
+from polyconv.operators.table import OPERATORS, Taken, taken
+from polyconv.operators.views import View
+
+__all__ = ["OPERATORS", "fused_segment", "native", "own_segment", "pass_of"]
+
+
+Lookup = Callable[[str], Value]
+"""What is known of a value, by its name."""
+
+
+def native(node: Node, known: Lookup, constants: Mapping[str, Array]) -> Taken | str:
+    """What runs a node on polyconv's own kernels, or why nothing does."""
+    if node.domain:
+        return f"operators of {node.domain} are not computed here"
+    if node.captured or not all(node.outputs):
+        return "it holds a subgraph, or leaves results out"
+
+    def of(name: str) -> Known:
+        value = known(name)
+        element = BY_TYPE.get(value.type)
+        dims = None if value.dims is None else tuple(d if isinstance(d, int) else None for d in value.dims)
+        return Known("" if element is None else element.numpy.name, dims, constants.get(name))
+
+    inputs = tuple(of(name) if name else None for name in node.inputs)
+    return taken(Operation(node.op, node.version, node.attributes, inputs, len(node.outputs)))
+
+
+def pass_of(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: Sequence[str],
+            constants: Mapping[str, Array]) -> tuple[tuple[str, ...], Fused]:  # fmt: skip
+    """Element-wise nodes in running order as one pass, and the names of the values that it reads."""
+    made = {name for node in nodes for name in node.writes}
+    read = [node.inputs[at] for node in nodes for at in fragments[node].reads]
+    outside = [name for name in dict.fromkeys(read) if name not in made]
+    inputs = tuple(name for name in outside if name not in constants)
+    held = [name for name in outside if name in constants]
+    numbers = {name: at for at, name in enumerate((*inputs, *held))}
+    members = []
+    for node in nodes:
+        fragment = fragments[node]
+        members.append(Member(fragment, tuple(numbers[node.inputs[at]] for at in fragment.reads)))
+        numbers[node.outputs[0]] = len(numbers)
+    arrays = tuple(np.asarray(constants[name]) for name in held)
+    return inputs, Fused(len(inputs), arrays, tuple(members), tuple(numbers[name] for name in results))
+
+
+def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: Sequence[str], known: Lookup,
+                  constants: Mapping[str, Array], threads: int | None) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
+    """The segment of element-wise nodes that run as one pass, and the names of the values that it reads."""
+    inputs, fused = pass_of(nodes, fragments, results, constants)
+    dtypes = {node.outputs[0]: _result_dtype(fragments[node]) for node in nodes}
+    planner: Planner = lambda given, c: planned(fused, given, c)  # noqa: E731 - a name for its type
+    outputs = _outputs(results, [dtypes[name] for name in results], _lies_of(planner, [known(name) for name in inputs]))
+    label = nodes[0].label if len(nodes) == 1 else f"{nodes[0].label} and {len(nodes) - 1} nodes after it"
+    return inputs, _segment(label, outputs, Planned(planner, threads))
+
+
+def _result_dtype(fragment: Fragment) -> str:
+    return fragment.expression.dtype(fragment.expression.results[0])
+
+
+def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping[str, Array], threads: int | None
+                ) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
+    """The segment of a view, or of an operator that runs alone, and the names of the values that it reads."""
+    if isinstance(found, Own):
+        reads = tuple(node.inputs[at] for at in found.reads)
+        outputs = _outputs(node.outputs, found.dtypes, _lies_of(found.planner, [known(name) for name in reads]))
+        return reads, _segment(node.label, outputs, Planned(found.planner, threads))
+    look = found.look
+    reads = tuple(name for name in node.reads if name not in constants)
+    held = [np.asarray(constants[name]) if name in constants else None for name in node.inputs]
+    places = [(at, reads.index(name)) for at, name in enumerate(node.inputs) if name in reads]
+
+    def run(arrays: Sequence[Array]) -> Sequence[Array]:
+        values = held.copy()
+        for at, place in places:
+            values[at] = arrays[place]
+        with _named(node.label):
+            return look(values)
+
+    shapes: Sequence[Dims | None] = [None] * len(node.outputs)
+    first = known(node.inputs[0])
+    if reads == (first.name,) and (array := _like(first)) is not None:
+        with suppress(Error):
+            shapes = [result.shape for result in run([array])]
+    kind = type_of(np.dtype(found.dtype)) if found.dtype else first.type
+    made = tuple(Value(name, kind, dims) for name, dims in zip(node.outputs, shapes, strict=True))
+    return reads, Segment(ENGINE, made, run, views=True)
+
+
+def _like(value: Value) -> Array | None:
+    """An array such as a value will be, which nobody writes; None where it is not known, or too large."""
+    lie = _lie(value)
+    try:
+        return None if lie is None else np.empty(lie.shape, lie.dtype)
+    except (MemoryError, ValueError):
+        return None
+
+
+def _lie(value: Value) -> Lies | None:
+    element = BY_TYPE.get(value.type)
+    if element is None or value.dims is None or not all(isinstance(d, int) for d in value.dims):
+        return None
+    return packed([d for d in value.dims if isinstance(d, int)], element.numpy)
+
+
+def _lies_of(planner: Planner, inputs: Sequence[Value]) -> Sequence[Lies] | None:
+    """How results will lie for inputs whose extents are known; None where they are not, or do not fit together."""
+    given = [_lie(value) for value in inputs]
+    try:
+        return planner([lie for lie in given if lie is not None], dry()).results if None not in given else None
+    except Error:  # a run will say so
+        return None
+
+
+def _outputs(names: Sequence[str], dtypes: Sequence[str], results: Sequence[Lies] | None) -> tuple[Value, ...]:
+    shapes = [None] * len(names) if results is None else [lie.shape for lie in results]
+    return tuple(
+        Value(name, type_of(DTYPES[dtype].numpy), dims)
+        for name, dtype, dims in zip(names, dtypes, shapes, strict=True)
+    )
+
+
+class _named:  # noqa: N801 - read as a word in a with statement
+    """Errors within the block say which nodes they are of."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Error):
+            raise type(error)(f"{self._label}: {error}") from error
+        if isinstance(error, ValueError | TypeError | IndexError | OverflowError):
+            raise ModelError(f"{self._label} cannot be computed: {shorten(str(error))}") from error
+
+
+def _segment(label: str, outputs: tuple[Value, ...], planner: Planned) -> Segment:
+    def run(arrays: Sequence[Array]) -> Sequence[Array]:
+        with _named(label):
+            return planner(arrays)
+
+    return Segment(ENGINE, outputs, run)

@@ -1,0 +1,380 @@
+"""ONNX's element-wise operators as expressions, with the constants that stand in them.
+
+Turns an operation into a ``Fragment``, or into a sentence that says why not.  The one idea: a row per operator in a
+table; parameters become operands of one element, so that they shape no code.  It must not know kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyconv.dtypes import DTYPES
+from polyconv.operators.expression import CONVERT, DEQUANTISE, QUANTISE, Apply, Expression
+from polyconv.operators.functions import FUNCTIONS
+from polyconv.operators.job import Array, Known, Operation, constant
+
+__all__ = ["OPERATORS", "Fragment", "dtype_name", "fragment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """An element-wise operator.
+
+    Parameters
+    ----------
+    reads : tuple of int
+        Positions of the operator's inputs that it reads: the expression's first inputs.
+    constants : tuple of array
+        The expression's other inputs.
+    expression : Expression
+        With one result.
+    follows : bool
+        Whether the result has the first input's shape, to which all else is broadcast.
+    """
+
+    reads: tuple[int, ...]
+    constants: tuple[Array, ...]
+    expression: Expression
+    follows: bool = False
+
+
+_NAMES = {row.numpy: name for name, row in DTYPES.items()}
+_HALVES = ("f16", "bf16")
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """Name of a NumPy dtype that passes compute with; None for any other."""
+    if isinstance(dtype, str) and not dtype:
+        return None
+    name = _NAMES.get(np.dtype(dtype))
+    return None if name in _HALVES else name
+
+
+class _Builder:
+    """An expression that grows."""
+
+    def __init__(self, reads: Sequence[int], dtypes: Sequence[str], constants: Sequence[Array] = ()) -> None:
+        self.reads, self.constants = tuple(reads), tuple(constants)
+        own = [dtype_name(a.dtype) for a in constants]
+        self.inputs = (*dtypes, *(name for name in own if name is not None))
+        self.steps: list[Apply] = []
+
+    def apply(self, function: str, *arguments: int, dtype: str | None = None) -> int:
+        """Append a step; the number of what it makes."""
+        known = Expression(self.inputs, tuple(self.steps), ())
+        self.steps.append(Apply(function, arguments, dtype or known.dtype(arguments[0])))
+        return len(self.inputs) + len(self.steps) - 1
+
+    def fragment(self, *, follows: bool = False) -> Fragment:
+        """What has been built; the last step makes the result."""
+        last = len(self.inputs) + len(self.steps) - 1
+        return Fragment(self.reads, self.constants, Expression(self.inputs, tuple(self.steps), (last,)), follows)
+
+
+Reader = Callable[[Operation, list[Known], list[str]], Fragment | str]
+"""An operation, its inputs that are there and their dtypes, to a fragment or to why there is none."""
+
+
+def fragment(operation: Operation) -> Fragment | str:
+    """An operation as an expression, or why not."""
+    present = [given for given in operation.inputs if given is not None]
+    if operation.outputs != 1 or not present or operation.inputs[0] is None:
+        return "it has more than one result, or no input"
+    dtypes = [dtype_name(given.dtype) for given in present]
+    if None in dtypes:
+        return untaken(present[dtypes.index(None)].dtype)
+    return _TABLE[operation.op](operation, present, [d for d in dtypes if d is not None])
+
+
+def untaken(dtype: str) -> str:
+    """Why operands of a type are not taken."""
+    return f"{dtype} is not computed here" if dtype else "the model does not say the type of an input"
+
+
+_ATTRIBUTES = "it has attributes that are not done here"
+_TYPES = "it is not done here for these types"
+_NOT_CONSTANT = "a parameter comes with the run"
+_RANK = "the model does not say the rank of an input"
+
+
+def _is_plain(operation: Operation, allowed: Sequence[str] = ()) -> bool:
+    """Whether it has no attributes but some, as those by which old opsets broadcast."""
+    return not set(operation.attributes).difference(allowed)
+
+
+def _same(function: str, count: int) -> Reader:
+    """An operator of so many operands of one type, which is its result's."""
+
+    def read(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+        fits = len(inputs) == len(operation.inputs) == count and len(set(dtypes)) == 1 and _is_plain(operation)
+        if not fits or DTYPES[dtypes[0]].kind not in FUNCTIONS[function].kinds:
+            return _TYPES if _is_plain(operation) else _ATTRIBUTES
+        builder = _Builder(range(count), dtypes)
+        builder.apply(function, *range(count))
+        return builder.fragment()
+
+    return read
+
+
+def _chained(function: str) -> Reader:
+    """Sum, Max and Min: of any number of operands, from the left."""
+
+    def read(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+        fits = len(inputs) == len(operation.inputs) and len(inputs) <= 8 and len(set(dtypes)) == 1
+        if not fits or not _is_plain(operation) or DTYPES[dtypes[0]].kind not in FUNCTIONS[function].kinds:
+            return _TYPES if fits else "its inputs are more than 8, or of several types"
+        builder = _Builder(range(len(inputs)), dtypes)
+        total = builder.apply("Identity", 0) if len(inputs) == 1 else 0
+        for other in range(1, len(inputs)):
+            total = builder.apply(function, total, other)
+        return builder.fragment()
+
+    return read
+
+
+def _parametric(function: str, parameters: Callable[[Operation], Sequence[float] | None]) -> Reader:
+    """An operator of one operand, and of numbers that its attributes give."""
+
+    def read(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+        values = parameters(operation)
+        if values is None or len(operation.inputs) != 1:
+            return _ATTRIBUTES
+        if DTYPES[dtypes[0]].kind not in FUNCTIONS[function].kinds:
+            return _TYPES
+        kind = DTYPES[dtypes[0]].numpy
+        builder = _Builder((0,), dtypes, [np.array(v, kind) for v in values])
+        builder.apply(function, *range(1 + len(values)))
+        return builder.fragment()
+
+    return read
+
+
+def _number(name: str, default: float) -> Callable[[Operation], Sequence[float] | None]:
+    return _numbers((name, default))
+
+
+def _numbers(*named: tuple[str, float]) -> Callable[[Operation], Sequence[float] | None]:
+    """Attributes that are floats, in the 32 bits that ONNX stores, of defaults too."""
+
+    def read(operation: Operation) -> Sequence[float] | None:
+        if not _is_plain(operation, [name for name, _ in named]):
+            return None
+        values = [operation.attributes.get(name, default) for name, default in named]
+        return [float(np.float32(v)) for v in values] if all(isinstance(v, int | float) for v in values) else None
+
+    return read
+
+
+def _gelu(operation: Operation) -> Sequence[float] | None:
+    word = operation.attributes.get("approximate", "none")
+    return () if str(word).lower() == "none" and _is_plain(operation, ["approximate"]) else None
+
+
+def _swish(operation: Operation) -> Sequence[float] | None:
+    return () if operation.attributes.get("alpha", 1.0) == 1.0 and _is_plain(operation, ["alpha"]) else None
+
+
+def _clip(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+    """Bounds are attributes before opset 11, inputs since; one that is left out is the type's own limit."""
+    row = DTYPES[dtypes[0]]
+    limits = (float("-inf"), float("inf")) if row.is_float else row.limits
+    if operation.version < 11:
+        if not _is_plain(operation, ("min", "max")) or not row.is_float:
+            return _TYPES
+        largest = float(np.finfo(np.float32).max)
+        bounds = [operation.attributes.get("min", -largest), operation.attributes.get("max", largest)]
+    else:
+        bounds = []
+        for at, limit in enumerate(limits, 1):
+            given = operation.inputs[at] if at < len(operation.inputs) else None
+            value = limit if given is None else constant(given)
+            if value is None or np.size(value) != 1:
+                return _NOT_CONSTANT
+            bounds.append(value if given is None else np.asarray(value).reshape(())[()])
+    kind = row.numpy
+    held = [np.array(b, kind) for b in bounds]
+    if any(math.isnan(float(b)) for b in held):
+        return "a bound is no number"
+    builder = _Builder((0,), dtypes[:1], held)
+    builder.apply("Clip", 0, 1, 2)
+    return builder.fragment()
+
+
+def _power(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+    """Powers whose exponent is a small constant: products, roots and reciprocals."""
+    exponent = constant(inputs[1]) if len(inputs) == 2 else None
+    if exponent is None or exponent.size != 1 or exponent.ndim > len(inputs[0].dims or ()) or not _is_plain(operation):
+        return "the exponent is not one constant"
+    if not DTYPES[dtypes[0]].is_float:
+        return _TYPES
+    builder = _Builder((0,), dtypes[:1])
+    value = float(exponent.reshape(()))
+    if value == 2.0:
+        builder.apply("Mul", 0, 0)
+    elif value == 3.0:
+        builder.apply("Mul", builder.apply("Mul", 0, 0), 0)
+    elif value in _POWERS:
+        builder.apply(_POWERS[value], 0)
+    else:
+        return f"the exponent is {value}, not one of 2, 3, {', '.join(map(str, _POWERS))}"
+    return builder.fragment()
+
+
+_POWERS = {1.0: "Identity", 0.5: "RootPower", -1.0: "Reciprocal"}
+
+_TARGETS = {1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 11: "f64"}
+"""``TensorProto.DataType`` -> dtype."""
+
+
+def _cast(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+    """Cast; a float that an integer type does not hold has no value of its own in ONNX."""
+    to = _TARGETS.get(operation.attributes.get("to", 0))
+    if to is None or len(inputs) != 1 or not _is_plain(operation, ("to", "saturate")):
+        return "it casts to a type that is not computed here"
+    builder = _Builder((0,), dtypes)
+    builder.apply(CONVERT, 0, dtype=to)
+    return builder.fragment()
+
+
+def _batch_normalised(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+    """A scale and a shift for each channel, formed in float64 and rounded once."""
+    known = [constant(given) for given in inputs[1:]]
+    scale, bias, mean, variance = known if len(known) == 4 else (None,) * 4
+    dims, row = inputs[0].dims, DTYPES[dtypes[0]]
+    if scale is None or bias is None or mean is None or variance is None:
+        return _NOT_CONSTANT
+    if dims is None or len(dims) < 2:
+        return _RANK
+    if not row.is_float or any(a.shape != dims[1:2] for a in (scale, bias, mean, variance)):
+        return "its parameters have not the number of channels"
+    attributes = operation.attributes
+    if attributes.get("training_mode", 0) or not attributes.get("spatial", 1):
+        return _ATTRIBUTES
+    if not _is_plain(operation, ("epsilon", "momentum", "training_mode", "spatial")):
+        return _ATTRIBUTES
+    wide = [a.astype(np.float64) for a in (scale, bias, mean, variance)]
+    with np.errstate(all="ignore"):
+        factor = wide[0] / np.sqrt(wide[3] + float(np.float32(attributes.get("epsilon", 1e-5))))
+        shift = wide[1] - wide[2] * factor
+        shape = (-1, *(1,) * (len(dims) - 2))
+        held = [np.ascontiguousarray(a.astype(row.numpy).reshape(shape)) for a in (factor, shift)]
+    builder = _Builder((0,), dtypes[:1], held)
+    builder.apply("Add", builder.apply("Mul", 0, 1), 2)
+    return builder.fragment(follows=True)
+
+
+def _sloped(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+    """PRelu: since opset 9 the slope is broadcast to the input, and to no more."""
+    x, slope = inputs if len(inputs) == 2 else (None, None)
+    if x is None or slope is None or x.dims is None or slope.dims is None or operation.version < 9:
+        return _RANK if operation.version >= 9 else "slopes were not broadcast before opset 9"
+    if len(slope.dims) > len(x.dims) or len(set(dtypes)) != 1 or not DTYPES[dtypes[0]].is_float:
+        return _TYPES
+    builder = _Builder((0, 1), dtypes)
+    builder.apply("Sloped", 0, 1)
+    return builder.fragment(follows=True)
+
+
+def _scales(operation: Operation, inputs: list[Known]) -> tuple[Array, Array | None] | str:
+    """Scale and zero point of QuantizeLinear and DequantizeLinear, in the shape that broadcasts along their axis."""
+    dims, known = inputs[0].dims, [constant(given) for given in inputs[1:]]
+    if not known or any(a is None for a in known):
+        return _NOT_CONSTANT
+    scale, zero = known[0], known[1] if len(known) > 1 else None
+    if scale is None or scale.dtype != np.float32 or scale.ndim > 1 or (zero is not None and zero.shape != scale.shape):
+        return "its scale is not of f32, or has more than one axis"
+    if not _is_plain(operation, ("axis", "saturate")):
+        return _ATTRIBUTES
+    if scale.size == 1:
+        return scale.reshape(()), None if zero is None else zero.reshape(())
+    axis = operation.attributes.get("axis", 1)
+    if dims is None or not isinstance(axis, int) or not -len(dims) <= axis < len(dims) or dims[axis] != scale.size:
+        return "its scales have not the extent of their axis, or it is not known"
+    shape = [1] * len(dims)
+    shape[axis] = -1
+    return scale.reshape(shape), None if zero is None else zero.reshape(shape)
+
+
+_SMALL = ("u8", "i8", "u16", "i16")
+
+
+def _quantised(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+    found = _scales(operation, inputs)
+    if isinstance(found, str) or dtypes[0] != "f32":
+        return found if isinstance(found, str) else _TYPES
+    scale, zero = found
+    zero = np.zeros(scale.shape, np.uint8) if zero is None else zero
+    target = dtype_name(zero.dtype)
+    if target not in _SMALL:
+        return _TYPES
+    builder = _Builder((0,), dtypes[:1], (scale, zero))
+    builder.apply(QUANTISE, 0, 1, 2, dtype=target)
+    return builder.fragment()
+
+
+def _dequantised(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+    found = _scales(operation, inputs)
+    if isinstance(found, str) or dtypes[0] not in _SMALL:
+        return found if isinstance(found, str) else _TYPES
+    scale, zero = found
+    zero = np.zeros(scale.shape, DTYPES[dtypes[0]].numpy) if zero is None else zero
+    if dtype_name(zero.dtype) != dtypes[0]:
+        return _TYPES
+    builder = _Builder((0,), dtypes[:1], (scale, zero))
+    builder.apply(DEQUANTISE, 0, 1, 2, dtype="f32")
+    return builder.fragment()
+
+
+def _dropped(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
+    """Dropout as inference has it: it drops nothing."""
+    training = constant(operation.inputs[2]) if len(operation.inputs) > 2 else None
+    if len(operation.inputs) > 2 and operation.inputs[2] is not None and (training is None or training.any()):
+        return "it may be asked to train"
+    if operation.attributes.get("is_test", 1) == 0:
+        return "it may be asked to train"
+    builder = _Builder((0,), dtypes[:1])
+    builder.apply("Identity", 0)
+    return builder.fragment()
+
+
+_TABLE: Mapping[str, Reader] = {
+    "Add": _same("Add", 2),
+    "Sub": _same("Sub", 2),
+    "Mul": _same("Mul", 2),
+    "Div": _same("Div", 2),
+    "Sum": _chained("Add"),
+    "Max": _chained("Max"),
+    "Min": _chained("Min"),
+    "Neg": _same("Neg", 1),
+    "Abs": _same("Abs", 1),
+    "Reciprocal": _same("Reciprocal", 1),
+    "Sqrt": _same("Sqrt", 1),
+    "Exp": _same("Exp", 1),
+    "Erf": _same("Erf", 1),
+    "Relu": _same("Relu", 1),
+    "Sigmoid": _same("Sigmoid", 1),
+    "Tanh": _same("Tanh", 1),
+    "HardSwish": _same("HardSwish", 1),
+    "Mish": _same("Mish", 1),
+    "LeakyRelu": _parametric("Sloped", _number("alpha", 0.01)),
+    "Elu": _parametric("Elu", _number("alpha", 1.0)),
+    "HardSigmoid": _parametric("HardSigmoid", _numbers(("alpha", 0.2), ("beta", 0.5))),
+    "Gelu": _parametric("Gelu", _gelu),
+    "Swish": _parametric("Silu", _swish),
+    "Clip": _clip,
+    "PRelu": _sloped,
+    "Pow": _power,
+    "Cast": _cast,
+    "BatchNormalization": _batch_normalised,
+    "QuantizeLinear": _quantised,
+    "DequantizeLinear": _dequantised,
+    "Dropout": _dropped,
+}
+
+OPERATORS = tuple(_TABLE)
+"""Operators of this family."""

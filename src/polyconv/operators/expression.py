@@ -1,0 +1,78 @@
+"""An expression of element functions: what a fused pass computes with every element, as data.
+
+``Mul(x, Sigmoid(x))`` is ``Expression(("f32",), (Apply("Sigmoid", (0,), "f32"), Apply("Mul", (0, 1), "f32")), (2,))``:
+values are numbered, inputs first, then what each step makes.  The one idea: expressions grow by putting one behind the
+other, and their text names a kernel.  It must not know arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.language import Module, Value
+from polyconv.operators.functions import FUNCTIONS, converted, dequantised, quantised
+
+__all__ = ["CONVERT", "DEQUANTISE", "QUANTISE", "Apply", "Expression", "cycles_of", "evaluated"]
+
+CONVERT, QUANTISE, DEQUANTISE = "Convert", "Quantise", "Dequantise"
+"""Functions between two types: of a value; of a value, its scale and its zero point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """A step: a function of values, and the dtype of what it makes."""
+
+    function: str
+    arguments: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Steps over numbered values.
+
+    Parameters
+    ----------
+    inputs : tuple of str
+        Their dtypes; they are the first values.
+    steps : tuple of Apply
+        In running order, each making the next value.
+    results : tuple of int
+        The values that come out.
+    """
+
+    inputs: tuple[str, ...]
+    steps: tuple[Apply, ...]
+    results: tuple[int, ...]
+
+    def dtype(self, number: int) -> str:
+        """Element type of a value."""
+        return self.inputs[number] if number < len(self.inputs) else self.steps[number - len(self.inputs)].dtype
+
+    def __str__(self) -> str:
+        steps = " ".join(f"{s.function}{s.arguments}{s.dtype}".replace(" ", "") for s in self.steps)
+        return f"{','.join(self.inputs)} {steps} {','.join(map(str, self.results))}"
+
+
+def evaluated(k: Module, expression: Expression, values: Sequence[Value]) -> list[Value]:
+    """Emit an expression's steps for some inputs; its results."""
+    known = list(values)
+    for step in expression.steps:
+        given = [known[number] for number in step.arguments]
+        source, target = DTYPES[expression.dtype(step.arguments[0])], DTYPES[step.dtype]
+        if step.function == CONVERT:
+            known.append(converted(k, given[0], source, target))
+        elif step.function == QUANTISE:
+            known.append(quantised(k, given[0], given[1], given[2], target))
+        elif step.function == DEQUANTISE:
+            known.append(dequantised(k, given[0], given[1], given[2], source))
+        else:
+            known.append(FUNCTIONS[step.function].emit(k, target, *given))
+    return [known[number] for number in expression.results]
+
+
+def cycles_of(expression: Expression) -> float:
+    """About the cycles that its steps take for one vector."""
+    return sum(FUNCTIONS[s.function].cycles if s.function in FUNCTIONS else 10.0 for s in expression.steps)

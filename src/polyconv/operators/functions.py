@@ -1,0 +1,167 @@
+"""The table of element functions: a name and values in registers to the instructions that compute it.
+
+Each does what NumPy does with one element of its types, with one rounding where ONNX has one operator; exponentials and
+their kin are within 4 units in the last place.  The one idea: a row says for which kinds of numbers it is defined, so
+that what stands in no row is never taken.  It must not know where values come from or go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from polyconv.dtypes import DTYPES, Dtype
+from polyconv.kernels import mathfn
+from polyconv.kernels.convert import LLVM_NAMES, cut
+from polyconv.kernels.language import Module, Value
+
+__all__ = ["FUNCTIONS", "Function", "converted"]
+
+Emit = Callable[..., Value]
+"""``emit(k, dtype, *values)``: instructions for values of one dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """An element function.
+
+    Parameters
+    ----------
+    arguments : int
+        How many values it takes.
+    emit : callable
+        ``emit(k, dtype, *values)``: its result, of the values' dtype.
+    kinds : str
+        Kinds of dtypes that it is defined on, as ``Dtype.kind`` spells them.
+    cycles : float
+        About the cycles of one vector, for predictions.
+    """
+
+    arguments: int
+    emit: Emit
+    kinds: str = "f"
+    cycles: float = 1.0
+
+
+def _less(dtype: Dtype, a: Value, b: Value) -> Value:
+    return a.below(b) if dtype.kind == "u" else a < b
+
+
+def _maximum(k: Module, dtype: Dtype, a: Value, b: Value) -> Value:
+    """The larger one; NaN if either is."""
+    larger = k.select(_less(dtype, a, b), b, a)
+    return k.select(b.is_nan(), b, larger) if dtype.is_float else larger
+
+
+def _minimum(k: Module, dtype: Dtype, a: Value, b: Value) -> Value:
+    """The smaller one; NaN if either is."""
+    smaller = k.select(_less(dtype, b, a), b, a)
+    return k.select(b.is_nan(), b, smaller) if dtype.is_float else smaller
+
+
+def _clip(k: Module, dtype: Dtype, v: Value, low: Value, high: Value) -> Value:
+    """``min(max(v, low), high)`` with bounds that are numbers; a NaN stays."""
+    v = k.select(_less(dtype, v, low), low, v)
+    return k.select(_less(dtype, high, v), high, v)
+
+
+def _relu(k: Module, dtype: Dtype, v: Value) -> Value:
+    return v if dtype.kind == "u" else k.select(v < 0, 0, v)
+
+
+def _sloped(k: Module, dtype: Dtype, v: Value, slope: Value) -> Value:
+    """PRelu and LeakyRelu: the slope counts below 0, where only a number can be."""
+    return k.select(v < 0, slope * v, v)
+
+
+def _root_power(k: Module, dtype: Dtype, v: Value) -> Value:
+    """``v ** 0.5``: as the root, but for -0, whose power is 0, and -Inf, whose power is Inf."""
+    root = k.intrinsic("sqrt", v.type, v + 0.0)
+    return k.select(v.equals(float("-inf")), float("inf"), root)
+
+
+def _negative(k: Module, dtype: Dtype, v: Value) -> Value:
+    return -v
+
+
+def _absolute(k: Module, dtype: Dtype, v: Value) -> Value:
+    if dtype.is_float:
+        return k.intrinsic("fabs", v.type, v)
+    return v if dtype.kind == "u" else k.select(v < 0, 0 - v, v)
+
+
+def _activation(name: str) -> Emit:
+    return lambda k, dtype, v, *parameters: mathfn.apply(k, name, v, parameters)
+
+
+FUNCTIONS: Mapping[str, Function] = {
+    "Identity": Function(1, lambda k, dtype, v: v, "fiu", 0.0),
+    "Add": Function(2, lambda k, dtype, a, b: a + b, "fiu"),
+    "Sub": Function(2, lambda k, dtype, a, b: a - b, "fiu"),
+    "Mul": Function(2, lambda k, dtype, a, b: a * b, "fiu"),
+    "Div": Function(2, lambda k, dtype, a, b: a / b, cycles=8),
+    "Max": Function(2, _maximum, "fiu", 2),
+    "Min": Function(2, _minimum, "fiu", 2),
+    "Neg": Function(1, _negative, "fi"),
+    "Abs": Function(1, _absolute, "fiu"),
+    "Reciprocal": Function(1, lambda k, dtype, v: 1.0 / v, cycles=8),
+    "Sqrt": Function(1, lambda k, dtype, v: k.intrinsic("sqrt", v.type, v), cycles=10),
+    "RootPower": Function(1, _root_power, cycles=12),
+    "Exp": Function(1, lambda k, dtype, v: mathfn.exponential(k, v), cycles=16),
+    "Erf": Function(1, lambda k, dtype, v: mathfn.error_function(k, v), cycles=50),
+    "Relu": Function(1, _relu, "fiu"),
+    "Clip": Function(3, _clip, "fiu", 2),
+    "Sloped": Function(2, _sloped, cycles=2),
+    "Sigmoid": Function(1, _activation("Sigmoid"), cycles=22),
+    "Tanh": Function(1, _activation("Tanh"), cycles=25),
+    "HardSigmoid": Function(3, _activation("HardSigmoid"), cycles=3),
+    "HardSwish": Function(1, _activation("HardSwish"), cycles=5),
+    "Silu": Function(1, _activation("Silu"), cycles=25),
+    "Mish": Function(1, _activation("Mish"), cycles=40),
+    "Gelu": Function(1, _activation("Gelu"), cycles=45),
+    "Elu": Function(2, _activation("Elu"), cycles=20),
+}
+"""Name -> function."""
+
+
+def converted(k: Module, value: Value, source: Dtype, target: Dtype) -> Value:
+    """A value of one dtype as another: exact, rounded to nearest, cut towards 0 for integers, or their low bits."""
+    to = value.type.of(LLVM_NAMES[target.name])
+    if source.is_float and target.is_float:
+        if source.bits == target.bits:
+            return value
+        return k.cast("fptrunc" if source.bits > target.bits else "fpext", value, to)
+    if source.is_float:
+        whole = cut(k, value, "i64" if target.bits == 64 or target.name == "u32" else "i32")
+        return k.cast("trunc", whole, to) if to.element_bytes < whole.type.element_bytes else whole
+    if target.is_float:
+        return k.cast("uitofp" if source.kind == "u" else "sitofp", value, to)
+    if source.bits == target.bits:
+        return value
+    if source.bits > target.bits:
+        return k.cast("trunc", value, to)
+    return k.cast("zext" if source.kind == "u" else "sext", value, to)
+
+
+def quantised(k: Module, value: Value, scale: Value, zero: Value, target: Dtype) -> Value:
+    """``saturate(round(value / scale) + zero)``, ties to even; ``zero`` has the target's type.  NaN becomes the least.
+
+    Adding 1.5 * 2^23 leaves the nearest integer in the low bits of a float, so no rounding instruction is needed.
+    """
+    low, high = target.limits
+    wide = value.type.of("i32")
+    offset = converted(k, zero, target, DTYPES["i32"])
+    shift = k.cast("sitofp", offset, value.type)
+    scaled = value / scale
+    least, most = low - shift, high - shift
+    scaled = k.select(scaled > least, scaled, least)
+    scaled = k.select(scaled < most, scaled, most)
+    bits = k.cast("bitcast", scaled + 1.5 * 2.0**23, wide) - 0x4B400000
+    return k.cast("trunc", bits + offset, wide.of(LLVM_NAMES[target.name]))
+
+
+def dequantised(k: Module, value: Value, scale: Value, zero: Value, source: Dtype) -> Value:
+    """``(value - zero) * scale``; the difference is exact."""
+    row = DTYPES["i32"]
+    difference = converted(k, value, source, row) - converted(k, zero, source, row)
+    return k.cast("sitofp", difference, scale.type) * scale

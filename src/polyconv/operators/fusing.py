@@ -1,0 +1,146 @@
+"""Element-wise operators that run as one pass: a small graph of fragments, planned for inputs as they come.
+
+The one idea: where all that is made in between has the shape of the results, one expression computes everything with
+each element read once; where it turns out to have another, each operator is a pass of its own, with the same bits.
+It must not know what an operator is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyconv.dtypes import DTYPES
+from polyconv.errors import ArgumentError
+from polyconv.operators.elementwise import Fragment, dtype_name
+from polyconv.operators.expression import Apply, Expression
+from polyconv.operators.job import MOST_OPERANDS, Array, Conditions, Lies, Plan, Planning, lies
+from polyconv.operators.strided import pass_over
+
+__all__ = ["Fused", "Member", "operand_count", "planned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An operator of a pass, and the values it reads: inputs, then constants, then what members before it make."""
+
+    fragment: Fragment
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Operators that may run as one pass.
+
+    Parameters
+    ----------
+    inputs : int
+        Values that come with a run.
+    constants : tuple of array
+        Values that are the same in every run.
+    members : tuple of Member
+        In running order.
+    results : tuple of int
+        Values that come out.
+    """
+
+    inputs: int
+    constants: tuple[Array, ...]
+    members: tuple[Member, ...]
+    results: tuple[int, ...]
+
+
+def operand_count(fused: Fused) -> int:
+    """Operands of the one pass."""
+    own = sum(len(member.fragment.constants) for member in fused.members)
+    return fused.inputs + len(fused.constants) + own + len(fused.results)
+
+
+def planned(fused: Fused, given: Sequence[Lies], c: Conditions) -> Plan:
+    """The plan of a pass for inputs that lie so.
+
+    Raises
+    ------
+    ArgumentError
+        If shapes cannot be broadcast to each other.
+    """
+    held = [lies(a) for a in fused.constants]
+    shapes = [lie.shape for lie in (*given, *held)]
+    for member in fused.members:
+        own = [shapes[number] for number in member.reads]
+        shapes.append(_broadcast([*own, *(a.shape for a in member.fragment.constants)]))
+        if member.fragment.follows and shapes[-1] != own[0]:
+            raise ArgumentError(f"operands of the shapes {', '.join(map(str, own))} cannot be broadcast to the first")
+    first = len(given) + len(held)
+    made = range(first, first + len(fused.members))
+    shape = shapes[fused.results[0]]
+    if all(shapes[number] == shape for number in made) and operand_count(fused) <= MOST_OPERANDS:
+        parts = [(range(len(made)), fused.results)]
+    else:
+        parts = [(range(at, at + 1), (number,)) for at, number in enumerate(made)]
+    return _in_parts(fused, given, shapes, parts, c)
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ArgumentError(f"operands of the shapes {', '.join(map(str, shapes))} cannot be broadcast") from None
+
+
+_Part = tuple[range, Sequence[int]]
+"""Which members are a pass, and the values that it stores."""
+
+
+def _in_parts(fused: Fused, given: Sequence[Lies], shapes: Sequence[tuple[int, ...]], parts: Sequence[_Part],
+              c: Conditions) -> Plan:  # fmt: skip
+    """The plan of passes that follow each other."""
+    dtypes, planning = _dtypes(fused, given), Planning(given, c)
+    places = dict(enumerate((*range(len(given)), *map(planning.constant, fused.constants))))
+    first = len(places)
+    for number in fused.results:
+        places[number] = planning.result(shapes[number], DTYPES[dtypes[number]].numpy)
+    for _, results in parts:
+        for number in results:
+            if number not in places:
+                places[number] = planning.between(shapes[number], DTYPES[dtypes[number]].numpy)
+    for which, results in parts:
+        numbers, expression = _joint(fused, which, results, dtypes, first)
+        own = [planning.constant(array) for at in which for array in fused.members[at].fragment.constants]
+        operands = [*(places[n] for n in numbers), *own, *(places[n] for n in results)]
+        pass_over(planning, expression, shapes[results[0]], operands)
+    return planning.plan()
+
+
+def _dtypes(fused: Fused, given: Sequence[Lies]) -> list[str]:
+    """Element types of all values."""
+    found = [dtype_name(lie.dtype) or "" for lie in given] + [dtype_name(a.dtype) or "" for a in fused.constants]
+    for member in fused.members:
+        expression = member.fragment.expression
+        found.append(expression.dtype(expression.results[0]))
+    return found
+
+
+def _joint(fused: Fused, which: range, results: Sequence[int], dtypes: Sequence[str], first: int
+           ) -> tuple[list[int], Expression]:  # fmt: skip
+    """The values that some members read from elsewhere, and one expression of these and of the members' constants."""
+    made = range(first + which.start, first + which.stop)
+    numbers = list(dict.fromkeys(n for at in which for n in fused.members[at].reads if n not in made))
+    fragments = [fused.members[at].fragment for at in which]
+    own_dtypes = [f.expression.inputs[len(f.reads) :] for f in fragments]
+    inputs = (*(dtypes[n] for n in numbers), *(name for own in own_dtypes for name in own))
+    where = {n: at for at, n in enumerate(numbers)}
+    steps: list[Apply] = []
+    held = len(numbers)
+    for number, at in zip(made, which, strict=True):
+        member = fused.members[at]
+        own = [where[n] for n in member.reads]
+        own += range(held, held + len(member.fragment.constants))
+        held += len(member.fragment.constants)
+        for step in member.fragment.expression.steps:
+            steps.append(Apply(step.function, tuple(own[a] for a in step.arguments), step.dtype))
+            own.append(len(inputs) + len(steps) - 1)
+        where[number] = own[member.fragment.expression.results[0]]
+    return numbers, Expression(inputs, tuple(steps), tuple(where[n] for n in results))

@@ -1,0 +1,307 @@
+"""What an operator is asked and what it answers: operands that are known in part, plans of native work.
+
+A plan says, for inputs that lie in a given way, what comes out and which jobs write it; a job is a list of steps for
+the pool, each a driver with its table of words.  The one idea: a job names its operands by number, so that a plan is
+made once and runs on any memory that lies alike.  It must not know one operator from another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.kernels.language import Module
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import words
+from polyconv.kernels.signature import Address, Int, Signature
+from polyconv.kernels.values import Buffer
+from polyconv.machine.host import profile_in_force
+from polyconv.planning.planner import threads_of, waking
+from polyconv.runtime.arrays import place
+from polyconv.target import Target
+
+__all__ = [
+    "MOST_OPERANDS",
+    "Array",
+    "Conditions",
+    "Drive",
+    "Job",
+    "Known",
+    "Lies",
+    "Operation",
+    "Own",
+    "Plan",
+    "Planner",
+    "Planning",
+    "Step",
+    "address_of",
+    "constant",
+    "lies",
+    "packed",
+]  # fmt: skip
+
+Array = NDArray[Any]
+
+MOST_OPERANDS = 16
+"""Operands that a job may have."""
+
+
+class Drive(Signature):
+    """An item of a step: the job's operands, the step's words, which item it is, and the thread's workspace."""
+
+    frame: Buffer
+    words: Buffer
+    item: Int
+    workspace: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of an operand before any run.
+
+    Parameters
+    ----------
+    dtype : str
+        Name of a NumPy dtype; empty where unknown.
+    dims : tuple or None
+        Extents, each a number or None; None for an unknown rank.
+    value : array or None
+        Its values, where they are the same in every run.
+    """
+
+    dtype: str = ""
+    dims: tuple[int | None, ...] | None = None
+    value: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operator of ONNX's main domain as a model has it.
+
+    Parameters
+    ----------
+    op : str
+    version : int
+        Opset.
+    attributes : mapping
+    inputs : tuple of Known or None
+        By position; None where left out.
+    outputs : int
+        How many it makes.
+    """
+
+    op: str
+    version: int
+    attributes: Mapping[str, Any]
+    inputs: tuple[Known | None, ...]
+    outputs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lies:
+    """How an array lies: shape, dtype, byte strides, and what ``place`` says of its first element and its bytes."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+    offset: int
+    size: int
+
+
+def lies(a: Array) -> Lies:
+    """How an array lies."""
+    where = place(a)
+    return Lies(a.shape, a.dtype, a.strides, where.offset, where.size)
+
+
+def packed(shape: Sequence[int], dtype: Any) -> Lies:
+    """How a new array will lie: in C order, without gaps."""
+    kind = np.dtype(dtype)
+    steps, step = [], kind.itemsize
+    for extent in reversed(shape):
+        steps.append(step)
+        step *= max(1, extent)
+    size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+    return Lies(tuple(shape), kind, tuple(reversed(steps)), 0, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Under which plans are made: the target, most threads, and whether accesses are checked.
+
+    With ``dry`` a plan has no jobs: only how results will lie is asked.
+    """
+
+    target: Target
+    threads: int
+    check: bool
+    dry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A driver's address, its words, how many items it has, and what the words point to."""
+
+    driver: Address[Drive]
+    words: NDArray[np.int64]
+    items: int
+    keep: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Steps that need nothing of each other, and the operands that their drivers find in the frame, in this order.
+
+    Parameters
+    ----------
+    steps : array
+        Four words each, as ``runtime.threads`` takes them.
+    items : int
+        Of all steps.
+    operands : tuple of int
+        Numbers of a plan's arrays: inputs, results, arrays between jobs, constants.
+    workspace : int
+        Bytes each thread needs.
+    threads, wake : int
+        How many may share the items, and whether those that sleep are woken.
+    keep : tuple
+        What the words lie in.
+    """
+
+    steps: NDArray[np.int64]
+    items: int
+    operands: tuple[int, ...]
+    workspace: int
+    threads: int
+    wake: int
+    keep: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What runs for inputs that lie in a given way.
+
+    Parameters
+    ----------
+    results : tuple of Lies
+        What comes out, packed.
+    between : tuple of Lies
+        Arrays that one job writes and another reads.
+    constants : tuple of array
+    jobs : tuple of Job
+        In running order.
+    """
+
+    results: tuple[Lies, ...]
+    jobs: tuple[Job, ...]
+    between: tuple[Lies, ...] = ()
+    constants: tuple[Array, ...] = ()
+
+
+Planner = Callable[[Sequence[Lies], Conditions], Plan]
+"""What makes plans of an operator, for inputs that lie in a given way; the inputs are those that change."""
+
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """An operator that runs on kernels of its own.
+
+    Parameters
+    ----------
+    reads : tuple of int
+        Positions of the inputs that come with a run.
+    dtypes : tuple of str
+        Of its results.
+    planner : callable
+    """
+
+    reads: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    planner: Planner
+
+
+def address_of(name: str, build: Callable[[Module, str], None], c: Conditions) -> Address[Drive]:
+    """Address of a driver, which ``build(k, "drive")`` adds to a module; its name says all that shapes it."""
+    return kernel(name, {"drive": Drive}, lambda k: build(k, "drive"), c.target, check=c.check)["drive"]
+
+
+class Planning:
+    """A plan that grows: arrays by number, and jobs that name them."""
+
+    def __init__(self, given: Sequence[Lies], c: Conditions) -> None:
+        self.c = c
+        self._kinds = ["input"] * len(given)
+        self._lies = list(given)
+        self._arrays: dict[int, Array] = {}
+        self._jobs: list[Job] = []
+
+    def _new(self, kind: str, lie: Lies) -> int:
+        self._kinds.append(kind)
+        self._lies.append(lie)
+        return len(self._lies) - 1
+
+    def result(self, shape: Sequence[int], dtype: Any) -> int:
+        """The next thing that comes out."""
+        return self._new("result", packed(shape, dtype))
+
+    def between(self, shape: Sequence[int], dtype: Any) -> int:
+        """An array that one job writes and another reads."""
+        return self._new("between", packed(shape, dtype))
+
+    def constant(self, array: Array) -> int:
+        """An array that is the same in every run."""
+        number = self._new("constant", lies(array))
+        self._arrays[number] = array
+        return number
+
+    def lie(self, number: int) -> Lies:
+        """How an array lies."""
+        return self._lies[number]
+
+    def job(self, steps: Callable[[int], Sequence[Step]], operands: Sequence[int], cycles: float,
+            workspace: int = 0) -> None:  # fmt: skip
+        """Append a job that takes so many cycles on one thread.
+
+        Parameters
+        ----------
+        steps : callable
+            ``steps(threads)``: what it does, cut for so many threads.
+        operands : sequence of int
+            The arrays that its drivers find in the frame, in this order.
+        cycles : float
+        workspace : int
+            Bytes each thread needs.
+        """
+        assert len(operands) <= MOST_OPERANDS
+        if self.c.dry:
+            return
+        profile = profile_in_force()
+        seconds = cycles / profile.clock
+        threads = threads_of(self.c.threads, None, seconds, workspace)
+        made = steps(threads)
+        table = words([v for s in made for v in (s.driver, s.words.ctypes.data, s.words.nbytes, s.items)])
+        items = sum(step.items for step in made)
+        self._jobs.append(Job(table, items, tuple(operands), workspace, min(threads, max(1, items)),
+                              waking(profile, seconds), tuple((step.words, step.keep) for step in made)))  # fmt: skip
+
+    def plan(self) -> Plan:
+        """What has grown."""
+        kinds = ("input", "result", "between", "constant")
+        order = sorted(range(len(self._kinds)), key=lambda n: kinds.index(self._kinds[n]))
+        places = {number: at for at, number in enumerate(order)}
+        jobs = tuple(replace(job, operands=tuple(places[n] for n in job.operands)) for job in self._jobs)
+
+        def of(kind: str) -> tuple[Lies, ...]:
+            return tuple(lie for lie, k in zip(self._lies, self._kinds, strict=True) if k == kind)
+
+        return Plan(of("result"), jobs, of("between"), tuple(self._arrays.values()))
+
+
+def constant(given: Known | None) -> Array | None:
+    """The values of an operand that is the same in every run; None if it is none."""
+    return None if given is None else given.value

@@ -1,0 +1,159 @@
+"""MaxPool, AveragePool and their global forms: attributes to windows.
+
+The one idea: extents, pads and counts are whole numbers of each axis, found when inputs come; what slides is
+``windows``.  It must not know how windows are computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyconv.dtypes import DTYPES
+from polyconv.errors import ArgumentError
+from polyconv.operators.elementwise import dtype_name, untaken
+from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning
+from polyconv.operators.moving import with_rows
+from polyconv.operators.windows import Axis, Windows, window_step, workspace_of
+from polyconv.problem.padding import AUTO_PADS, forward_pads
+from polyconv.problem.problem import effective_kernel
+
+__all__ = ["OPERATORS", "pooling"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """The attributes of a pooling operator."""
+
+    function: str
+    taps: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    auto_pad: str
+    ceil: bool
+    count_pads: bool
+
+
+def pooling(operation: Operation) -> Own | str:
+    """An operation as windows, or why not."""
+    function, kinds, allowed = _TABLE[operation.op]
+    x = operation.inputs[0] if operation.inputs else None
+    if x is None or operation.outputs != 1 or len(operation.inputs) != 1:
+        return "it has more than one result or input"
+    dtype = dtype_name(x.dtype)
+    if dtype is None or DTYPES[dtype].kind not in kinds:
+        return untaken(x.dtype)
+    if set(operation.attributes).difference(allowed):
+        return "it has attributes that are not done here"
+    pool = _pool(function, operation.attributes)
+    if isinstance(pool, str):
+        return pool
+    if x.dims is not None and len(x.dims) != len(pool.taps) + 2:
+        return f"its input does not have {len(pool.taps)} spatial axes"
+    return Own((0,), (dtype,), lambda given, c: _planned(pool, given, c))
+
+
+def _pool(function: str, attributes: Mapping[str, Any]) -> _Pool | str:
+    """The attributes, if windows of one to three axes have them and none lies in padding alone."""
+    taps = _ints(attributes.get("kernel_shape"))
+    if taps is None or not 1 <= len(taps) <= 3:
+        return "its windows have not one to three axes"
+    rank = len(taps)
+    strides = _ints(attributes.get("strides", [1] * rank))
+    dilations = _ints(attributes.get("dilations", [1] * rank))
+    pads = _ints(attributes.get("pads", [0] * 2 * rank))
+    auto_pad = attributes.get("auto_pad", "NOTSET")
+    if strides is None or dilations is None or pads is None or auto_pad not in AUTO_PADS:
+        return "its attributes are not of the types of the specification"
+    if not len(strides) == len(dilations) == rank or len(pads) != 2 * rank:
+        return f"strides, dilations and pads are not those of {rank} axes"
+    reach = [effective_kernel(k, d) for k, d in zip(taps, dilations, strict=True)]
+    if min((*taps, *strides, *dilations)) < 1 or min(pads) < 0 or max(taps) > _MOST_TAPS:
+        return f"a window has more than {_MOST_TAPS} taps along an axis, or none, or pads are negative"
+    if any(p >= k for p, k in zip(pads, (*taps, *taps), strict=True)) or max(reach) > _MOST_REACH:
+        return "pads are as large as windows, or windows are too large"
+    if max(dilations) > 1 and auto_pad != "NOTSET":
+        return "engines differ over auto_pad with dilations"
+    return _Pool(function, taps, strides, dilations, pads, auto_pad, bool(attributes.get("ceil_mode", 0)),
+                 bool(attributes.get("count_include_pad", 0)))  # fmt: skip
+
+
+_MOST_TAPS, _MOST_REACH = 16, 1 << 12
+
+
+def _ints(values: Any) -> tuple[int, ...] | None:
+    fine = isinstance(values, Sequence) and not isinstance(values, str) and all(isinstance(v, int) for v in values)
+    return tuple(values) if fine else None
+
+
+def _axis(pool: _Pool, a: int, extent: int) -> tuple[Axis, int]:
+    """Windows along an axis, and the pads at its end."""
+    k, s, d, rank = pool.taps[a], pool.strides[a], pool.dilations[a], len(pool.taps)
+    begin, end = forward_pads(pool.auto_pad, extent, k, s, d, (pool.pads[a], pool.pads[a + rank]))
+    room = extent + begin + end - effective_kernel(k, d)
+    if room < 0:
+        raise ArgumentError(f"windows of {k} do not fit into an extent of {extent} with pads {begin} and {end}")
+    out = (-(-room // s) if pool.ceil else room // s) + 1
+    if pool.ceil and (out - 1) * s >= extent + begin:  # a window that would begin in the pads at the end
+        out -= 1
+    return Axis(extent, out, k, s, d, begin), end
+
+
+def _counts(pool: _Pool, axis: Axis, end: int) -> list[int]:
+    """Elements that a mean divides by, along one axis."""
+    if not pool.count_pads:
+        return [count for _, count in axis.inside()]
+    last = axis.inp + end
+    return [sum(1 for t in range(axis.taps) if o * axis.stride - axis.begin + t * axis.dilation < last)
+            for o in range(axis.out)]  # fmt: skip
+
+
+def _planned(pool: _Pool, given: Sequence[Lies], c: Conditions) -> Plan:
+    shape, rank = given[0].shape, len(pool.taps)
+    if len(shape) != rank + 2:
+        raise ArgumentError(f"the input of shape {shape} does not have the {rank} spatial axes of the windows")
+    found = [_axis(pool, a, extent) for a, extent in enumerate(shape[2:])]
+    planning = Planning(given, c)
+    dtype = dtype_name(given[0].dtype)
+    assert dtype is not None
+    y = planning.result((*shape[:2], *(axis.out for axis, _ in found)), given[0].dtype)
+    if 0 in planning.lie(y).shape:
+        return planning.plan()
+    x = with_rows(planning, 0)
+    lie = planning.lie(x)
+    axes = [Axis(1, 1, 1, 1, 1, 0)] * (3 - rank) + [axis for axis, _ in found]
+    strides = [*lie.strides[:2], *[0] * (3 - rank), *lie.strides[2:-1]]
+    windows = Windows(pool.function, dtype, pool.taps[-1], pool.strides[-1], pool.dilations[-1], c.target.vector_bytes,
+                      c.target.has_masks)  # fmt: skip
+    divisors = _divisors(pool, found) if pool.function == "Add" else None
+    outputs = math.prod(planning.lie(y).shape)
+    work = outputs / windows.lanes * (math.prod(pool.taps[:-1]) * pool.strides[-1] + 2 * pool.taps[-1] + 4)
+    planning.job(
+        lambda threads: [window_step(windows, axes, (shape[0], shape[1]), strides, lie.offset, divisors, c, threads)],
+        [x, y], work, workspace_of(windows, axes[-1]),
+    )  # fmt: skip
+    return planning.plan()
+
+
+def _divisors(pool: _Pool, found: Sequence[tuple[Axis, int]]) -> Array:
+    """By what sums are divided, for each combination of outputs of the outer axes and each output of the last."""
+    total = np.ones(1)
+    for axis, end in found:
+        total = np.multiply.outer(total, np.array(_counts(pool, axis, end), np.float64)).reshape(-1)
+    return total
+
+
+_PLACES = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode", "dilations")
+_TABLE: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "MaxPool": ("Max", "fiu", (*_PLACES, "storage_order")),
+    "AveragePool": ("Add", "f", (*_PLACES, "count_include_pad")),
+}
+"""Operator -> what its windows do, kinds of types, attributes."""
+
+OPERATORS = tuple(_TABLE)
+"""Operators of this family."""

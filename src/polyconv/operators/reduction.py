@@ -1,0 +1,267 @@
+"""Reductions: means, sums, largest and smallest elements over neighbouring axes, and global pooling.
+
+Turns a tensor into three axes, of which the middle one goes: where the last has one element, vectors run along the
+middle one and are joined at the end, else along the last.  The one idea: neighbouring axes of a packed tensor are one
+axis.  It must not know pooling by windows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from polyconv.dtypes import DTYPES
+from polyconv.errors import ArgumentError
+from polyconv.kernels.convert import LLVM_NAMES
+from polyconv.kernels.language import Mask, Module, Type, Value, vector
+from polyconv.kernels.record import Record, Word, at_once, filled
+from polyconv.kernels.values import Buffer
+from polyconv.operators.elementwise import dtype_name, untaken
+from polyconv.operators.functions import FUNCTIONS
+from polyconv.operators.job import (
+    Conditions,
+    Drive,
+    Lies,
+    Operation,
+    Own,
+    Plan,
+    Planning,
+    Step,
+    address_of,
+    constant,
+)
+from polyconv.operators.moving import as_packed
+
+__all__ = ["OPERATORS", "Over", "across_lanes", "over", "reduction"]
+
+_CHAINS = 4
+"""Vectors whose results take turns: one waits for the one before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What a reduction does: ``Add``, ``Max`` or ``Min``, the type, whether sums become means."""
+
+    function: str
+    dtype: str
+    mean: bool
+
+    def __str__(self) -> str:
+        return f"{self.function}{' mean' * self.mean} {self.dtype}"
+
+
+def reduction(operation: Operation) -> Own | str:
+    """An operation as a reduction, or why not."""
+    function, mean, is_global = _TABLE[operation.op]
+    x = operation.inputs[0] if operation.inputs else None
+    if x is None or x.dims is None or operation.outputs != 1:
+        return "the model does not say the rank of its input"
+    dtype = dtype_name(x.dtype)
+    if dtype is None or DTYPES[dtype].kind not in ("f" if mean or is_global else "fiu"):
+        return untaken(x.dtype)
+    rank = len(x.dims)
+    axes = tuple(range(2, rank)) if is_global else _axes(operation, rank)
+    if axes is None:
+        return "its axes are no constants, or it has attributes that are not done here"
+    if not axes or axes != tuple(range(axes[0], axes[-1] + 1)):
+        return f"the axes {list(axes)} are not neighbours"
+    if is_global and (operation.attributes or len(operation.inputs) != 1):
+        return "it has attributes that are not done here"
+    keep = bool(operation.attributes.get("keepdims", 1))
+    spec = Over(function, dtype, mean)
+    return Own((0,), (dtype,), lambda given, c: _planned(spec, axes, keep, rank, given, c))
+
+
+def _axes(operation: Operation, rank: int) -> tuple[int, ...] | None:
+    """The axes, in order: an attribute in older opsets, else a constant input; by default all."""
+    attributes = operation.attributes
+    if set(attributes).difference(("axes", "keepdims", "noop_with_empty_axes")):
+        return None
+    axes = attributes.get("axes")
+    if len(operation.inputs) > 1 and operation.inputs[1] is not None:
+        given = constant(operation.inputs[1])
+        if given is None or given.ndim != 1:
+            return None
+        axes = given.tolist()
+    if not axes:
+        return None if attributes.get("noop_with_empty_axes", 0) else tuple(range(rank))
+    if any(not isinstance(a, int) or not -rank <= a < rank for a in axes):
+        return None
+    found = sorted({a % rank for a in axes})
+    return tuple(found) if len(found) == len(axes) else None
+
+
+def _planned(spec: Over, axes: tuple[int, ...], keep: bool, rank: int, given: Sequence[Lies], c: Conditions) -> Plan:
+    shape = given[0].shape
+    if len(shape) != rank:
+        raise ArgumentError(f"the input of shape {shape} does not have the {rank} axes that the model says")
+    planning = Planning(given, c)
+    first, last = axes[0], axes[-1]
+    y = planning.result((*shape[:first], *(1,) * (len(axes) * keep), *shape[last + 1 :]), given[0].dtype)
+    outer, length, inner = (math.prod(shape[:first]), math.prod(shape[first : last + 1]), math.prod(shape[last + 1 :]))
+    if not outer * inner:
+        return planning.plan()
+    x = as_packed(planning, 0)
+    over(planning, spec, x, y, (outer, length, inner))
+    return planning.plan()
+
+
+def over(planning: Planning, spec: Over, x: int, y: int, extents: tuple[int, int, int]) -> None:
+    """Add the job that reduces the middle axis of a packed array of three."""
+    c, size = planning.c, DTYPES[spec.dtype].itemsize
+    lanes = c.target.vector_bytes // size
+    outer, length, inner = extents
+    work = outer * length * max(1.0, -(-inner // lanes) if inner > 1 else 1 / lanes) * 1.5 + 20 * outer
+
+    def steps(threads: int) -> list[Step]:
+        rows = -(-outer // (4 * threads)) if threads > 1 else outer
+        columns = inner
+        if threads > 1 and outer < threads and inner > lanes:
+            columns = -(-inner // (4 * threads * lanes)) * lanes
+        parts = -(-inner // columns)
+        keep: list[object] = []
+        words = filled(_Reducing(
+            outer=outer, rows=rows, parts=parts, columns=columns, inner=inner, length=length,
+            x_base=planning.lie(x).offset,
+        ), keep)  # fmt: skip
+        along = inner == 1
+        driver = address_of(
+            f"reduce {spec} {'row' if along else 'columns'}",
+            lambda k, name: _drive(k, name, spec, lanes, along, c.target.has_masks), c,
+        )  # fmt: skip
+        return [Step(driver, words, -(-outer // rows) * parts, tuple(keep))]
+
+    planning.job(steps, [x, y], work)
+
+
+class _Reducing(Record):
+    """Words of the driver: rows and columns of an item, and the three extents, of which the middle one goes."""
+
+    outer: Word
+    rows: Word
+    parts: Word
+    columns: Word
+    inner: Word
+    length: Word
+    x_base: Word
+
+
+def _drive(k: Module, name: str, spec: Over, lanes: int, along: bool, masks: bool) -> None:
+    """Add the driver; its operands are the tensor and the result."""
+    dtype = DTYPES[spec.dtype]
+    kind, size = vector(LLVM_NAMES[spec.dtype], lanes), dtype.itemsize
+    with k.function(name, Drive) as given:
+        w = at_once(_Reducing.read(k, given.words))
+        x, y = k.buffer(given.frame) + w.x_base, k.buffer(given.frame, 2)
+        first = given.item // w.parts * w.rows
+        column = given.item % w.parts * w.columns
+        with k.loop(first, k.minimum(first + w.rows, w.outer)) as row:
+            source, target = x + row.index * (w.length * w.inner * size), y + row.index * (w.inner * size)
+            if along:
+                total = _along(k, spec, kind, source, w.length)
+                k.store(_finished(k, spec, total, w.length), target)
+            else:
+                end = k.minimum(column + w.columns, w.inner)
+                _columns(k, spec, kind, source, target, column, end, w, masks)
+
+
+def _neutral(spec: Over) -> float:
+    row = DTYPES[spec.dtype]
+    if spec.function == "Add":
+        return 0
+    least = spec.function == "Max"
+    return (float("-inf") if least else float("inf")) if row.is_float else row.limits[0 if least else 1]
+
+
+def _joined(k: Module, spec: Over, a: Value, b: Value) -> Value:
+    return FUNCTIONS[spec.function].emit(k, DTYPES[spec.dtype], a, b)
+
+
+def _finished(k: Module, spec: Over, total: Value, length: Value) -> Value:
+    if not spec.mean:
+        return total
+    count = k.cast("sitofp", length, total.type.scalar)
+    return total / (k.splat(count, total.type.lanes) if total.type.lanes else count)
+
+
+def _along(k: Module, spec: Over, kind: Type, source: Buffer, length: Value) -> Value:
+    """All elements of a row taken together."""
+    neutral, size = k.constant(kind, _neutral(spec)), kind.element_bytes
+    block = _CHAINS * kind.lanes
+    full = length - length % block
+    with k.loop(0, full, block, carry=[neutral] * _CHAINS) as each:
+        place = source + each.index * size
+        each.next(*(_joined(k, spec, held, k.load(kind, place + at * kind.bytes)) for at, held in
+                    enumerate(each.values)))  # fmt: skip
+    whole = length - length % kind.lanes
+    with k.loop(full, whole, kind.lanes, carry=[each.results[0]]) as one:
+        one.next(_joined(k, spec, one.values[0], k.load(kind, source + one.index * size)))
+    total = one.results[0]
+    for other in each.results[1:]:
+        total = _joined(k, spec, total, other)
+    single = across_lanes(k, total, lambda a, b: _joined(k, spec, a, b))
+    with k.loop(whole, length, carry=[single]) as rest:
+        rest.next(_joined(k, spec, rest.values[0], k.load(kind.scalar, source + rest.index * size)))
+    (found,) = rest.results
+    assert isinstance(found, Value)
+    return found
+
+
+def across_lanes(k: Module, value: Value, join: Callable[[Value, Value], Value]) -> Value:
+    """The lanes of a vector taken together, half by half."""
+    lanes = value.type.lanes
+    while lanes > 1:
+        lanes //= 2
+        low, high = (k.shuffle(value, value, range(first, first + lanes)) for first in (0, lanes))
+        value = join(low, high)
+    return k.emit(f"extractelement {value.type} {value.name}, i32 0", value.type.scalar)
+
+
+def _columns(k: Module, spec: Over, kind: Type, source: Buffer, target: Buffer, begin: Value, end: Value,
+             w: _Reducing, masks: bool) -> None:  # fmt: skip
+    """Vectors of columns, each summed from line to line."""
+    size = kind.element_bytes
+
+    def some(at: Value, type_: Type, count: int, mask: Mask | None = None) -> None:
+        neutral = k.constant(type_, _neutral(spec))
+        with k.loop(0, w.length, carry=[neutral] * count) as line:
+            place = source + line.index * (w.inner * size) + at * size
+            values = [k.load(type_, place + j * type_.bytes) if mask is None else k.load_first(type_, place, mask)
+                      for j in range(count)]  # fmt: skip
+            line.next(*(_joined(k, spec, held, value) for held, value in zip(line.values, values, strict=True)))
+        for j, total in enumerate(line.results):
+            found = _finished(k, spec, total, w.length)
+            here = target + at * size + j * type_.bytes
+            if mask is None:
+                k.store(found, here)
+            else:
+                k.store_first(found, here, mask)
+
+    block = _CHAINS * kind.lanes
+    most = end - (end - begin) % block
+    full = end - (end - begin) % kind.lanes
+    with k.loop(begin, most, block) as each:
+        some(each.index, kind, _CHAINS)
+    with k.loop(most, full, kind.lanes) as each:
+        some(each.index, kind, 1)
+    if masks:
+        with k.when(full < end):
+            some(full, kind, 1, k.mask(end - full, kind.lanes))
+        return
+    with k.loop(full, end) as each:
+        some(each.index, kind.scalar, 1)
+
+
+_TABLE: Mapping[str, tuple[str, bool, bool]] = {
+    "ReduceMean": ("Add", True, False),
+    "ReduceSum": ("Add", False, False),
+    "ReduceMax": ("Max", False, False),
+    "ReduceMin": ("Min", False, False),
+    "GlobalAveragePool": ("Add", True, True),
+    "GlobalMaxPool": ("Max", False, True),
+}
+"""Operator -> what joins elements, whether sums become means, whether it takes all spatial axes."""
+
+OPERATORS = tuple(_TABLE)
+"""Operators of this family."""

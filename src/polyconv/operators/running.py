@@ -1,0 +1,150 @@
+"""Plans run: on arrays that lie as a plan was made for, on the pool of threads that convolutions use.
+
+The one idea: a plan is made once for inputs that lie alike, and bound to frames; what is left to a run is to write the
+addresses of its arrays into one of them.  It must not know operators.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from polyconv.errors import OutOfMemory
+from polyconv.kernels.record import words
+from polyconv.operators.job import Array, Conditions, Job, Lies, Plan, Planner, lies
+from polyconv.prepared import target_in_force
+from polyconv.runtime import threads as pool
+from polyconv.runtime.arrays import mark
+from polyconv.runtime.memory import sized
+from polyconv.settings import context
+from polyconv.settings import resolve as setting
+
+__all__ = ["Planned", "conditions", "dry"]
+
+_MOST_PLANS = 32
+_ENVIRONMENT = pool.control_word(strict=True)
+"""Subnormal numbers count: results are those of the specification, to the bit where they are rounded once."""
+
+
+def conditions(threads: int | None) -> Conditions:
+    """Conditions by the settings in force."""
+    return Conditions(target_in_force(), setting("threads", threads), setting("check"))
+
+
+def dry() -> Conditions:
+    """Conditions of plans that only say how results will lie."""
+    return Conditions(target_in_force(), 1, check=False, dry=True)
+
+
+class Planned:
+    """An operator's plans, by how its inputs lie.  Safe to use from several threads.
+
+    Parameters
+    ----------
+    planner : callable
+        Makes them.
+    threads : int or None
+        Most threads; None is the setting.
+    """
+
+    __slots__ = ("_bound", "_last", "_lock", "_planner", "_threads")
+
+    def __init__(self, planner: Planner, threads: int | None) -> None:
+        self._planner, self._threads = planner, threads
+        self._bound: OrderedDict[Any, _Bound] = OrderedDict()
+        self._last: tuple[Any, Any, _Bound] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """Run the operator; its results, each in new memory."""
+        key = [(a.shape, a.strides, a.dtype) for a in arrays]
+        last = self._last  # one tuple, as other threads may run other sizes
+        if last is not None and last[0] is context() and last[1] == key:
+            return last[2](arrays)
+        bound = self._found(key, arrays)
+        self._last = context(), key, bound
+        return bound(arrays)
+
+    def _found(self, key: Sequence[Any], arrays: Sequence[Array]) -> _Bound:
+        here = conditions(self._threads)
+        whole = (here, *key)
+        with self._lock:
+            found = self._bound.get(whole)
+        if found is None:
+            given = [lies(a) for a in arrays]
+            found = _Bound(self._planner(given, here), given, here)
+            with self._lock:
+                self._bound[whole] = found
+                if len(self._bound) > _MOST_PLANS:
+                    self._bound.popitem(last=False)
+        return found
+
+
+_Seat = list[tuple[pool.Ready, tuple[tuple[int, int], ...]]]
+"""Jobs ready to run, and which array's address goes to which word of the frame."""
+
+
+class _Bound:
+    """A plan, and frames for those who run it at once."""
+
+    __slots__ = ("_check", "_given", "_offsets", "_plan", "_results", "_seats", "_threads")
+
+    def __init__(self, plan: Plan, given: Sequence[Lies], c: Conditions) -> None:
+        self._plan, self._given, self._check = plan, tuple(given), c.check
+        self._offsets = [lie.offset for lie in given]
+        self._results = len(plan.results)
+        self._threads = max((job.threads for job in plan.jobs), default=1)
+        self._seats: list[_Seat] = []
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        plan = self._plan
+        made = [_new(lie) for lie in (*plan.results, *plan.between)]
+        addresses = [a.ctypes.data - offset for a, offset in zip(arrays, self._offsets, strict=True)]
+        addresses += [a.ctypes.data for a in made]
+        if self._threads > 1:
+            pool.start_workers(self._threads)
+        try:
+            seat = self._seats.pop()
+        except IndexError:
+            seat = self._seat(len(addresses))
+        for ready, places in seat:
+            for number, at in places:
+                ready.operands[2 * at] = addresses[number]
+            ready()
+        self._seats.append(seat)
+        return made[: self._results]
+
+    def _frame(self, job: Job) -> Any:
+        """Addresses and bytes of a job's operands, of which only constants have their addresses by now."""
+        plan, held = self._plan, [lies(a) for a in self._plan.constants]
+        everything = [*self._given, *plan.results, *plan.between, *held]
+        addresses = [0] * (len(everything) - len(held))
+        addresses += [a.ctypes.data - lie.offset for a, lie in zip(plan.constants, held, strict=True)]
+        return words([v for number in job.operands for v in (addresses[number], everything[number].size)])
+
+    def _seat(self, moving: int) -> _Seat:
+        return [
+            (
+                pool.Ready(job.steps, self._frame(job), job.workspace, environment=_ENVIRONMENT, threads=job.threads,
+                           wake=job.wake, check=self._check),
+                _moving(job, moving),
+            )
+            for job in self._plan.jobs
+        ]  # fmt: skip
+
+
+def _moving(job: Job, count: int) -> tuple[tuple[int, int], ...]:
+    """Arrays that come with a run, and which operands they are."""
+    return tuple((number, at) for at, number in enumerate(job.operands) if number < count)
+
+
+def _new(lie: Lies) -> Array:
+    try:
+        return mark(np.empty(lie.shape, lie.dtype))
+    except (MemoryError, ValueError):
+        what = sized("a result", lie.shape, lie.dtype)
+        raise OutOfMemory(f"{what}, more than the system gives; run smaller inputs") from None

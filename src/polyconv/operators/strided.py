@@ -1,0 +1,241 @@
+"""One pass over arrays of any strides: an expression of their elements, stored where the results lie.
+
+Turns an expression and the ways its operands lie into a step.  The one idea: axes that every operand walks alike become
+one, so that most passes are a loop over rows of vectors, whatever the rank; along the last axis an operand lies
+together, is one value, or has its elements apart.  It must not know what is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES
+from polyconv.kernels.language import Mask, Module, Type, Value, vector
+from polyconv.kernels.record import words
+from polyconv.kernels.values import Buffer
+from polyconv.operators.expression import Expression, cycles_of, evaluated
+from polyconv.operators.job import Conditions, Drive, Planning, Step, address_of
+
+__all__ = ["Along", "across", "cycles", "pass_over", "swept"]
+
+_ITEMS = 4
+"""Parts of a pass for each thread, so that a thread that starts late has less to do."""
+_LEAST_PART = 1024
+"""Elements of a row below which it is not cut."""
+_NEAR_BYTES, _FAR_BYTES = 1 << 20, 8.0
+"""Operands beyond the first, together, come from memory: so many bytes a cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """How an operand lies in the space of a pass: its first element, and byte strides; 0 where it is repeated."""
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+def across(shape: Sequence[int], strides: Sequence[int], extents: Sequence[int], offset: int) -> Along:
+    """An array that is broadcast to some extents, as NumPy does."""
+    more = len(extents) - len(shape)
+    steps = (0,) * more + tuple(0 if e == 1 else s for e, s in zip(shape, strides, strict=True))
+    return Along(offset, steps)
+
+
+def swept(expression: Expression, extents: Sequence[int], operands: Sequence[Along], c: Conditions,
+          threads: int, numbers: Sequence[int] | None = None) -> Step:  # fmt: skip
+    """The step of a pass.
+
+    Parameters
+    ----------
+    expression : Expression
+    extents : sequence of int
+        The space: every element of it is computed; none may be 0.
+    operands : sequence of Along
+        Inputs, then results.
+    c : Conditions
+    threads : int
+        That will share it.
+    numbers : sequence of int, optional
+        Which operands of the job they are; by default all in their order.
+    """
+    sizes = [DTYPES[expression.dtype(n)].itemsize for n in (*range(len(expression.inputs)), *expression.results)]
+    extents, operands = _joined(extents, operands)
+    kinds = "".join(
+        "s" if o.strides[-1] == 0 and at < len(expression.inputs) else "v" if o.strides[-1] == size else "g"
+        for at, (o, size) in enumerate(zip(operands, sizes, strict=True))
+    )
+    places = tuple(range(len(operands))) if numbers is None else tuple(numbers)
+    split, chunk = _cut(extents, threads)
+    table = [split, chunk, *extents]
+    for operand in operands:
+        table += [operand.offset, *operand.strides]
+    spec = _Pass(expression, len(extents), kinds, places, c.target.vector_bytes, c.target.has_masks)
+    driver = address_of(f"pass {spec}", lambda k, name: _drive(k, name, spec), c)
+    return Step(driver, words(table), -(-extents[split] // chunk))
+
+
+def pass_over(planning: Planning, expression: Expression, extents: Sequence[int], operands: Sequence[int]) -> None:
+    """Add the job of a pass over arrays of a plan, inputs then results, that are broadcast to some extents."""
+    if 0 in extents:
+        return
+    lies = [planning.lie(number) for number in operands]
+    along = [across(lie.shape, lie.strides, extents, lie.offset) for lie in lies]
+    work = cycles(expression, math.prod(extents), planning.c)
+    planning.job(lambda threads: [swept(expression, extents, along, planning.c, threads)], operands, work)
+
+
+def cycles(expression: Expression, elements: int, c: Conditions) -> float:
+    """About the cycles that a pass over so many elements takes on one thread."""
+    sizes = [DTYPES[expression.dtype(n)].itemsize for n in (*range(len(expression.inputs)), *expression.results)]
+    lanes = _lanes(expression, c.target.vector_bytes)
+    near = elements / lanes * (cycles_of(expression) + len(sizes))
+    total = elements * sum(sizes)
+    return max(near, total / _FAR_BYTES) if total > _NEAR_BYTES else near
+
+
+def _joined(extents: Sequence[int], operands: Sequence[Along]) -> tuple[list[int], list[Along]]:
+    """Axes of one element left out, and neighbours merged that every operand walks as one."""
+    axes = [a for a, extent in enumerate(extents) if extent != 1] or [0] * bool(extents)
+    if not axes:
+        return [1], [Along(o.offset, (0,)) for o in operands]
+    groups = [[axes[0]]]
+    for a in axes[1:]:
+        before = groups[-1][-1]
+        if all(o.strides[before] == o.strides[a] * extents[a] for o in operands):
+            groups[-1].append(a)
+        else:
+            groups.append([a])
+    joined = [math.prod(extents[a] for a in group) for group in groups]
+    return joined, [Along(o.offset, tuple(o.strides[group[-1]] for group in groups)) for o in operands]
+
+
+def _cut(extents: Sequence[int], threads: int) -> tuple[int, int]:
+    """The axis whose parts are items, and how long these are."""
+    last = len(extents) - 1
+    parts = _ITEMS * threads
+    if threads == 1:
+        return 0, extents[0]
+    able = [extent if a < last else extent // _LEAST_PART for a, extent in enumerate(extents)]
+    axis = next((a for a, most in enumerate(able) if most >= parts), max(range(len(able)), key=able.__getitem__))
+    chunk = -(-extents[axis] // max(1, min(parts, able[axis])))
+    return axis, -(-chunk // 64) * 64 if axis == last else chunk
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """All that shapes the code of a pass; an operand's kind is how it lies along the last axis.
+
+    ``v``: elements lie together; ``s``: it is one value; ``g``: they lie apart.
+    """
+
+    expression: Expression
+    rank: int
+    kinds: str
+    places: tuple[int, ...]
+    vector_bytes: int
+    masks: bool
+
+    def __str__(self) -> str:
+        return f"{self.rank} {self.kinds} {','.join(map(str, self.places))} {self.expression}"
+
+
+def _lanes(expression: Expression, vector_bytes: int) -> int:
+    """Elements of a vector: as many as the widest type allows that occurs."""
+    dtypes = {*expression.inputs, *(step.dtype for step in expression.steps)}
+    widest = max(DTYPES[name].itemsize for name in dtypes)
+    between = 4 if len(dtypes) > 1 else 1  # conversions go through 32 bits
+    return vector_bytes // max(widest, between)
+
+
+def _drive(k: Module, name: str, spec: _Pass) -> None:
+    """Add the driver of a pass: loops over all axes, of which the item has a part of one."""
+    rank, count = spec.rank, len(spec.kinds)
+    with k.function(name, Drive) as given:
+        split, chunk = k.word(given.words), k.word(given.words, 1)
+        ends: list[tuple[Value, Value]] = []
+        for a in range(rank):
+            extent, here = k.word(given.words, 2 + a), split.equals(a)
+            begin = k.select(here, given.item * chunk, 0)
+            ends.append((begin, k.select(here, k.minimum(begin + chunk, extent), extent)))
+        strides: list[list[Value]] = []
+        starts: list[Buffer] = []
+        for number, at in enumerate(spec.places):
+            base = 2 + rank + number * (1 + rank)
+            strides.append([k.word(given.words, base + 1 + a) for a in range(rank)])
+            starts.append(k.buffer(given.frame, 2 * at) + k.word(given.words, base))
+        assert len(starts) == count
+
+        def nest(axis: int, places: list[Buffer]) -> None:
+            if axis == rank - 1:
+                _row(k, spec, places, [s[axis] for s in strides], *ends[axis])
+                return
+            with k.loop(*ends[axis]) as line:
+                nest(axis + 1, [p + s[axis] * line.index for p, s in zip(places, strides, strict=True)])
+
+        nest(0, starts)
+
+
+def _row(k: Module, spec: _Pass, places: list[Buffer], steps: list[Value], begin: Value, end: Value) -> None:
+    """Elements of the last axis: vectors, then what is left of one."""
+    expression = spec.expression
+    inputs = len(expression.inputs)
+    lanes = _lanes(expression, spec.vector_bytes)
+    numbers = [*range(inputs), *expression.results]
+    elements = [LLVM_NAMES[expression.dtype(n)] for n in numbers]
+    places = [k.rebase(p) for p in places]
+    single = [k.load(Type(e), p) if kind == "s" else None
+              for e, p, kind in zip(elements, places, spec.kinds, strict=True)]  # fmt: skip
+    splats = [None if v is None else k.splat(v, lanes) for v in single]
+
+    def some(index: Value, count: int, mask: Mask | None = None) -> None:
+        kinds = [vector(e, count) if count > 1 else Type(e) for e in elements]
+        held = splats if count > 1 else single
+        values: list[Value] = []
+        for at in range(inputs):
+            one = held[at]
+            values.append(one if one is not None else _loaded(k, spec.kinds[at], kinds[at], places[at], steps[at],
+                                                              index, mask))  # fmt: skip
+        for at, value in enumerate(evaluated(k, expression, values), inputs):
+            _stored(k, spec.kinds[at], value, places[at], steps[at], index, mask)
+
+    if lanes == 1:
+        with k.loop(begin, end) as each:
+            some(each.index, 1)
+        return
+    full = end - (end - begin) % lanes
+    with k.loop(begin, full, lanes) as each:
+        some(each.index, lanes)
+    if spec.masks:
+        with k.when(full < end):
+            some(full, lanes, k.mask(end - full, lanes))
+        return
+    with k.loop(full, end) as each:
+        some(each.index, 1)
+
+
+def _loaded(k: Module, kind: str, type_: Type, place: Buffer, step: Value, index: Value, mask: Mask | None) -> Value:
+    if kind == "v":
+        here = place + index * type_.element_bytes
+        return k.load(type_, here) if mask is None else k.load_first(type_, here, mask)
+    here = place + index * step
+    return k.gather(type_, here, step, mask) if type_.lanes else k.load(type_, here)
+
+
+def _stored(k: Module, kind: str, value: Value, place: Buffer, step: Value, index: Value, mask: Mask | None) -> None:
+    if kind == "v":
+        here = place + index * value.type.element_bytes
+        if mask is None:
+            k.store(value, here)
+        else:
+            k.store_first(value, here, mask)
+        return
+    here = place + index * step
+    if value.type.lanes:
+        k.scatter(value, here, step, mask)
+    else:
+        k.store(value, here)
+
+

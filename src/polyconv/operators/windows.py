@@ -1,0 +1,258 @@
+"""Windows that slide over planes: the largest element or the sum of each, as a driver.
+
+Turns the taps and strides of windows into a step.  The one idea: the lines of a window are taken together first, into a
+line of the workspace that has its padding at both ends; windows along that line then meet no border.  So a window of
+3 x 3 costs three loads a line, not nine.  It must not know operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES
+from polyconv.kernels.language import INT, Mask, Module, Type, Value, vector
+from polyconv.kernels.record import Memory, Record, Word, at_once, filled
+from polyconv.kernels.values import Buffer
+from polyconv.operators.functions import FUNCTIONS
+from polyconv.operators.job import Conditions, Drive, Step, address_of
+
+__all__ = ["Axis", "Windows", "window_step", "workspace_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Windows along an axis: extents, taps and how they lie."""
+
+    inp: int
+    out: int
+    taps: int
+    stride: int
+    dilation: int
+    begin: int
+
+    def inside(self) -> list[tuple[int, int]]:
+        """For each output the first of its taps' positions that lies inside, and how many do."""
+        found = []
+        for o in range(self.out):
+            positions = [p for t in range(self.taps) if 0 <= (p := o * self.stride - self.begin + t * self.dilation)
+                         < self.inp]  # fmt: skip
+            found.append((positions[0] if positions else 0, len(positions)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """All that shapes the code: ``Max`` or ``Add``, the type, and the windows along the last axis."""
+
+    function: str
+    dtype: str
+    taps: int
+    stride: int
+    dilation: int
+    vector_bytes: int
+    masks: bool
+
+    def __str__(self) -> str:
+        return f"{self.function} {self.dtype} k{self.taps} s{self.stride} d{self.dilation}"
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector."""
+        return self.vector_bytes // DTYPES[self.dtype].itemsize
+
+    @property
+    def neutral(self) -> float:
+        """What changes no result."""
+        if self.function == "Add":
+            return 0
+        row = DTYPES[self.dtype]
+        return float("-inf") if row.is_float else row.limits[0]
+
+
+class _Lines(Record):
+    """Where the lines of windows lie: two outer axes, each with steps in bytes and a table of firsts and counts."""
+
+    outs: Word
+    step: Word
+    pace: Word
+    ranges: Memory
+
+
+class _Sliding(Record):
+    """Words of the driver; strides in bytes, widths in elements."""
+
+    total: Word
+    planes: Word
+    parts: Word
+    part: Word
+    rows: Word
+    channels: Word
+    x_base: Word
+    x_n: Word
+    x_c: Word
+    y_plane: Word
+    y_row: Word
+    begin: Word
+    width: Word
+    held: Word
+    out: Word
+    upper: _Lines
+    lower: _Lines
+    divisors: Memory
+
+
+def workspace_of(windows: Windows, last: Axis) -> int:
+    """Bytes of the line in a thread's workspace."""
+    return _held(windows, last) * DTYPES[windows.dtype].itemsize
+
+
+def _held(windows: Windows, last: Axis) -> int:
+    """Elements of that line: what windows reach, and what vectors read beyond it."""
+    lanes = windows.lanes
+    reach = max(last.begin + last.inp, (last.out - 1) * last.stride + (last.taps - 1) * last.dilation + 1)
+    return -(-(reach + 2 * lanes * max(1, last.stride)) // lanes) * lanes
+
+
+def window_step(windows: Windows, axes: Sequence[Axis], planes: tuple[int, int], strides: Sequence[int], offset: int,
+                divisors: NDArray[np.float64] | None, c: Conditions, threads: int) -> Step:  # fmt: skip
+    """The step of windows over planes.
+
+    Parameters
+    ----------
+    axes : sequence of Axis
+        Three; the first ones have one output and one tap where the tensor has fewer.
+    planes : (int, int)
+        Batch and channels.
+    strides : sequence of int
+        Of batch, channels, and the two outer axes, in bytes; along the last one elements lie together.
+    divisors : array or None
+        Of averages: how many elements count, for each window of a plane.
+    """
+    size = DTYPES[windows.dtype].itemsize
+    upper, lower, last = axes
+    total, rows = planes[0] * planes[1], upper.out * lower.out
+    parts = 1 if total >= 4 * threads else min(rows, -(-4 * threads // max(1, total)))
+    part = -(-rows // parts)
+    some = max(1, total // (16 * threads)) if parts == 1 else 1
+    keep: list[object] = []
+
+    def lines(axis: Axis, stride: int) -> _Lines:
+        table = np.array([v for pair in axis.inside() for v in pair], np.int64)
+        return _Lines(outs=axis.out, step=stride, pace=axis.dilation * stride, ranges=table)
+
+    words = filled(_Sliding(
+        total=total, planes=some, parts=parts, part=part, rows=rows, channels=planes[1], x_base=offset, x_n=strides[0],
+        x_c=strides[1], y_plane=rows * last.out * size, y_row=last.out * size, begin=last.begin, width=last.inp,
+        held=_held(windows, last), out=last.out, upper=lines(upper, strides[2]), lower=lines(lower, strides[3]),
+        divisors=np.ones(1) if divisors is None else divisors.astype(DTYPES[windows.dtype].numpy),
+    ), keep)  # fmt: skip
+    driver = address_of(f"windows {windows}", lambda k, name: _drive(k, name, windows), c)
+    return Step(driver, words, -(-total // some) * parts, tuple(keep))
+
+
+def _drive(k: Module, name: str, spec: Windows) -> None:
+    """Add the driver; its operands are the tensor and the result."""
+    size = DTYPES[spec.dtype].itemsize
+    kind = vector(LLVM_NAMES[spec.dtype], spec.lanes)
+    with k.function(name, Drive) as given:
+        w = at_once(_Sliding.read(k, given.words))
+        x, y = k.buffer(given.frame) + w.x_base, k.buffer(given.frame, 2)
+        first = given.item // w.parts * w.planes
+        row = given.item % w.parts * w.part
+        neutral = k.constant(kind, spec.neutral)
+        with k.loop(0, w.held, spec.lanes) as each:
+            k.store(neutral, given.workspace + each.index * size)
+        line = given.workspace + w.begin * size
+        with k.loop(first, k.minimum(first + w.planes, w.total)) as plane:
+            n, c = plane.index // w.channels, plane.index % w.channels
+            of_x, of_y = x + n * w.x_n + c * w.x_c, y + plane.index * w.y_plane
+            with k.loop(row, k.minimum(row + w.part, w.rows)) as out:
+                upper = _range(k, w.upper, out.index // w.lower.outs)
+                lower = _range(k, w.lower, out.index % w.lower.outs)
+                place = of_x + upper[0] * w.upper.step + lower[0] * w.lower.step
+                _together(k, spec, kind, place, (upper[1], w.upper.pace), (lower[1], w.lower.pace), line, w.width)
+                divisors = w.divisors + out.index * w.y_row
+                _along(k, spec, kind, given.workspace, of_y + out.index * w.y_row, w.out, divisors)
+
+
+def _range(k: Module, lines: _Lines, index: Value) -> tuple[Value, Value]:
+    """First position and count of an output's taps."""
+    return k.word(lines.ranges, index * 2), k.word(lines.ranges, index * 2 + 1)
+
+
+def _joined(k: Module, spec: Windows, a: Value, b: Value) -> Value:
+    return FUNCTIONS[spec.function].emit(k, DTYPES[spec.dtype], a, b)
+
+
+_Lined = tuple[Value, Value]
+"""How many lines, and bytes from one to the next."""
+
+
+def _together(k: Module, spec: Windows, kind: Type, place: Buffer, upper: _Lined, lower: _Lined, line: Buffer,
+              width: Value) -> None:  # fmt: skip
+    """Take the lines of a window together, into the workspace."""
+
+    def some(at: Value, type_: Type, mask: Mask | None = None) -> None:
+        here = at * type_.element_bytes
+        with k.loop(0, upper[0], carry=[k.constant(type_, spec.neutral)]) as far:
+            with k.loop(0, lower[0], carry=far.values) as near:
+                source = place + far.index * upper[1] + near.index * lower[1] + here
+                value = k.load(type_, source) if mask is None else k.load_first(type_, source, mask)
+                near.next(_joined(k, spec, near.values[0], value))
+            far.next(*near.results)
+        total = far.results[0]
+        if mask is None:
+            k.store(total, line + here)
+        else:
+            k.store_first(total, line + here, mask)
+
+    _each(k, spec, kind, width, some)
+
+
+def _along(k: Module, spec: Windows, kind: Type, line: Buffer, y: Buffer, out: Value, divisors: Buffer) -> None:
+    """Windows along the line of the workspace, stored as results; sums are divided."""
+    size = kind.element_bytes
+
+    def some(at: Value, type_: Type, mask: Mask | None = None) -> None:
+        total = None
+        for tap in range(spec.taps):
+            value = _strided(k, type_, line + at * (spec.stride * size) + tap * spec.dilation * size, spec.stride)
+            total = value if total is None else _joined(k, spec, total, value)
+        assert total is not None
+        if spec.function == "Add":
+            here = divisors + at * size
+            total = total / (k.load(type_, here) if mask is None else k.load_first(type_, here, mask))
+        if mask is None:
+            k.store(total, y + at * size)
+        else:
+            k.store_first(total, y + at * size, mask)
+
+    _each(k, spec, kind, out, some)
+
+
+def _strided(k: Module, type_: Type, place: Buffer, stride: int) -> Value:
+    """Elements that lie a stride apart."""
+    if not type_.lanes or stride == 1:
+        return k.load(type_, place)
+    if stride == 2:
+        pair = k.load(type_, place), k.load(type_, place + type_.bytes)
+        return k.shuffle(*pair, range(0, 2 * type_.lanes, 2))
+    return k.gather(type_, place, k.constant(INT, stride * type_.element_bytes))
+
+
+def _each(k: Module, spec: Windows, kind: Type, end: Value, some: Callable[..., None]) -> None:
+    """Vectors of a line, then what is left of one."""
+    full = end - end % kind.lanes
+    with k.loop(0, full, kind.lanes) as each:
+        some(each.index, kind)
+    if spec.masks:
+        with k.when(full < end):
+            some(full, kind, k.mask(end - full, kind.lanes))
+        return
+    with k.loop(full, end) as each:
+        some(each.index, kind.scalar)
