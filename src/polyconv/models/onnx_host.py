@@ -158,9 +158,7 @@ def _onnxruntime(
     if large:
         options.add_external_initializers(list(large), held)
     try:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = _opened(model, options)
     except states.NotImplemented as error:
         return None, shorten(str(error))
     except Exception as error:
@@ -177,6 +175,21 @@ def _onnxruntime(
             raise ModelError(f"{_names(nodes)}: onnxruntime stopped: {shorten(str(error), 1000)}") from error
 
     return Segment("onnxruntime", tuple(kinds[name] for name in outputs), run), ""
+
+
+def _opened(model: ModelProto, options: Any) -> Any:
+    """A session of onnxruntime's: without its optimiser where that stumbles over its own rewrites."""
+    import onnxruntime
+
+    data = model.SerializeToString()
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common class
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception:
+            raise error from None
 
 
 def _threads(nodes: Sequence[Node], inputs: Sequence[Value], threads: int) -> int:
