@@ -172,7 +172,8 @@ def _onnxruntime(
         try:
             return session.run(outputs, dict(zip(names, arrays, strict=True)))  # type: ignore[no-any-return]
         except Exception as error:
-            raise ModelError(f"{_names(nodes)}: onnxruntime stopped: {shorten(str(error), 1000)}") from error
+            said = str(error)
+            raise ModelError(f"{_blamed(nodes, said)}: onnxruntime stopped: {shorten(said, 1000)}") from error
 
     return Segment("onnxruntime", tuple(kinds[name] for name in outputs), run), ""
 
@@ -244,6 +245,12 @@ def _reference(
 def _names(nodes: Sequence[Node]) -> str:
     rest = f" and {len(nodes) - 1} nodes after it" if len(nodes) > 1 else ""
     return f"{nodes[0].label}{rest}"
+
+
+def _blamed(nodes: Sequence[Node], said: str) -> str:
+    """The node of a group that an error of onnxruntime's names; all of them where it names none."""
+    named = [node for node in nodes if f"Name:'{node.name}'" in said]
+    return _names(named or nodes)
 
 
 def _normalising(name: str, opset: int) -> type[Any]:
