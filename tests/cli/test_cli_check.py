@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from polyconv.cli import check
-from polyconv.conformance import faults, fuzz, suite
+from polyconv.conformance import faults, fuzz, graph_fuzz, suite
 from polyconv.dtypes import DTYPES
 from polyconv.problem.problem import Problem
 from polyconv.target import levels
@@ -75,6 +75,21 @@ def test_fuzz_runs_resumes_and_reports(polyconv: Callable[..., Any], tmp_path: A
     again = polyconv("check", "--fuzz", 8, "--seed", 5, "--peers", "", "--resume", state)
     assert again.code == 0, again.out
     assert "8 problems, 0 mismatches" in again.out
+
+
+def test_graphs_are_counted_and_what_fails_is_kept(
+    polyconv: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = polyconv("check", "--graphs", 4, "--seed", 306)
+    assert done.code == 0 and "seed 306: 4 graphs of" in done.out and "0 mismatches of polyconv" in done.out
+    monkeypatch.setattr(graph_fuzz, "complaints", lambda graph: ["is wrong"])
+    done = polyconv("check", "--graphs", 2, "--save", tmp_path, "--json")
+    assert done.code == 4 and done.json["failed"] == 2
+    file = Path(done.json["graphs"]["findings"][0]["file"])
+    monkeypatch.undo()
+    assert polyconv("run", file, "-i", file.with_suffix(".npz")).code == 0
+    assert polyconv("check", "--save", tmp_path).code == 2
+    assert polyconv("check", "--graphs", 2, "--faults").code == 2
 
 
 def test_fuzz_takes_an_algorithm_and_a_target(polyconv: Callable[..., Any]) -> None:

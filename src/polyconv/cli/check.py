@@ -1,7 +1,8 @@
 """``polyconv check``: shows whether polyconv computes right on this machine.
 
 A short self-test by default: one problem of every kind, type and layout against the float64 oracle,
-within the bound that the arithmetic allows.  ``--conformance``, ``--fuzz`` and ``--faults`` run the long tests.
+within the bound that the arithmetic allows.  ``--conformance``, ``--fuzz``, ``--graphs`` and ``--faults`` run the
+long tests.
 """
 
 from __future__ import annotations
@@ -95,20 +96,29 @@ def command(
         bool,
         typer.Option("--every-algorithm", help="With --fuzz: each problem by every algorithm that takes it."),
     ] = False,
+    graphs: Annotated[
+        int | None,
+        typer.Option("--graphs", min=1, metavar="N", help="N random ONNX graphs, against derived bounds."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--save", metavar="DIR", help="Of --graphs: a small model of each mismatch.")
+    ] = None,
     faults: Annotated[
         bool, typer.Option("--faults", help="Plant faults in the kernels: do --fuzz and check mode see them?")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Test that polyconv computes right on this machine."""
-    if conformance + faults + (fuzz is not None) > 1:
-        raise typer.BadParameter("--conformance, --fuzz and --faults are separate runs; give one of them")
+    if conformance + faults + (fuzz is not None) + (graphs is not None) > 1:
+        raise typer.BadParameter("--conformance, --fuzz, --graphs and --faults are separate runs; give one of them")
+    if folder is not None and graphs is None:
+        raise typer.BadParameter("--save belongs to --graphs N")
     given = {
         "--resume": resume, "--peers": peers, "--algorithm": algorithm, "--target": target,
         "--every-algorithm": every_algorithm or None,
     }  # fmt: skip
     if device is not None:
-        if conformance or faults or any(value is not None for value in given.values()):
+        if conformance or faults or graphs is not None or any(value is not None for value in given.values()):
             raise typer.BadParameter("--device goes with --fuzz N and --seed alone")
         if not gpu.check(device, fuzz or gpu.FEW, seed, as_json=as_json):
             raise typer.Exit(4)
@@ -121,6 +131,8 @@ def command(
         passed = _conformance(as_json=as_json)
     elif faults:
         passed = _faults(as_json=as_json)
+    elif graphs is not None:
+        passed = _graphs(graphs, seed, folder, as_json=as_json)
     elif fuzz is not None:
         passed = _fuzz(fuzz, seed, resume, peers, algorithm, target, every=every_algorithm, as_json=as_json)
     else:
@@ -248,6 +260,25 @@ def _fuzz(
         f"{len(report.findings) - len(report.mismatches)} of other engines without an explanation"
     )
     return report.passed
+
+
+def _graphs(count: int, seed: int, folder: Path | None, *, as_json: bool) -> bool:
+    from polyconv.conformance import graph_fuzz
+
+    with render.progress("graphs") as advance:
+        report = graph_fuzz.run(count, seed, folder=folder, progress=lambda state: advance(state.next, count))
+    if as_json:
+        render.document({"command": "check", "failed": len(report.mismatches), "graphs": report})
+        return not report.mismatches
+    render.table("nodes", ("operator", "nodes"), sorted(report.nodes.items()), right="nodes")
+    render.table("onnxruntime", ("outcome", "graphs"), sorted(report.outcomes.items()), right="graphs")
+    for finding in report.findings:
+        render.line(str(finding))
+    render.line(
+        f"seed {seed}: {report.next} graphs of {sum(report.nodes.values())} nodes, {len(report.mismatches)} mismatches "
+        f"of polyconv, {len(report.findings) - len(report.mismatches)} of onnxruntime"
+    )
+    return not report.mismatches
 
 
 def _faults(*, as_json: bool) -> bool:

@@ -19,7 +19,7 @@ from polyconv.dtypes import Dtype
 from polyconv.problem.oracle import magnitude, oracle, tolerance
 from polyconv.problem.problem import Problem
 
-__all__ = ["Expected", "complaint", "expected", "faults", "present_state", "widened"]
+__all__ = ["Expected", "complaint", "expected", "faults", "present_state", "widened", "window"]
 
 Array = NDArray[Any]
 
@@ -58,18 +58,21 @@ def expected(p: Problem, made: Operands) -> Expected:
 def widened(p: Problem, made: Operands, want: Expected) -> Expected:
     """The same answer with the window bound around it: ``k eps max|x| sum|w|`` in place of ``k eps sum|x||w|``."""
     x, w = (np.abs(a.astype(np.float64)) for a in (made.x, made.w))
+    with np.errstate(all="ignore"):  # a bound beyond the type's range is infinite
+        own = magnitude(p, made.x, made.w, made.bias, made.residual, **made.keywords())
+        return replace(want, allowed=tolerance(p, own + window(p, x, w), want.exact))
+
+
+def window(p: Problem, x: Array, w: Array) -> Array:
+    """``max|x| sum|w|`` of the channels of the result, of magnitudes ``x`` and ``w``."""
     largest = float(np.max(x, where=np.isfinite(x), initial=0.0))
     if p.op == "conv_transpose":
         grouped = w.reshape(p.groups, p.c // p.groups, p.m // p.groups, math.prod(p.k))
         heaviest = grouped.sum(axis=(1, 3)).reshape(p.m)
     else:
         heaviest = w.reshape(p.m, -1).sum(axis=1)
-    with np.errstate(all="ignore"):  # a bound beyond the type's range is infinite
-        window = largest * heaviest.reshape(-1, *(1,) * p.rank)
-        if p.layout == "NHWC":
-            window = np.moveaxis(window, 0, -1)
-        own = magnitude(p, made.x, made.w, made.bias, made.residual, **made.keywords())
-        return replace(want, allowed=tolerance(p, own + window, want.exact))
+    found = largest * heaviest.reshape(-1, *(1,) * p.rank)
+    return np.moveaxis(found, 0, -1) if p.layout == "NHWC" else found
 
 
 def present_state(p: Problem, made: Operands) -> Array:

@@ -158,9 +158,7 @@ def _onnxruntime(
     if large:
         options.add_external_initializers(list(large), held)
     try:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = _opened(model, options)
     except states.NotImplemented as error:
         return None, shorten(str(error))
     except Exception as error:
@@ -174,9 +172,25 @@ def _onnxruntime(
         try:
             return session.run(outputs, dict(zip(names, arrays, strict=True)))  # type: ignore[no-any-return]
         except Exception as error:
-            raise ModelError(f"{_names(nodes)}: onnxruntime stopped: {shorten(str(error), 1000)}") from error
+            said = str(error)
+            raise ModelError(f"{_blamed(nodes, said)}: onnxruntime stopped: {shorten(said, 1000)}") from error
 
     return Segment("onnxruntime", tuple(kinds[name] for name in outputs), run), ""
+
+
+def _opened(model: ModelProto, options: Any) -> Any:
+    """A session of onnxruntime's: without its optimiser where that stumbles over its own rewrites."""
+    import onnxruntime
+
+    data = model.SerializeToString()
+    try:
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common class
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception:
+            raise error from None
 
 
 def _threads(nodes: Sequence[Node], inputs: Sequence[Value], threads: int) -> int:
@@ -231,6 +245,12 @@ def _reference(
 def _names(nodes: Sequence[Node]) -> str:
     rest = f" and {len(nodes) - 1} nodes after it" if len(nodes) > 1 else ""
     return f"{nodes[0].label}{rest}"
+
+
+def _blamed(nodes: Sequence[Node], said: str) -> str:
+    """The node of a group that an error of onnxruntime's names; all of them where it names none."""
+    named = [node for node in nodes if f"Name:'{node.name}'" in said]
+    return _names(named or nodes)
 
 
 def _normalising(name: str, opset: int) -> type[Any]:

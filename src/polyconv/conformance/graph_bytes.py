@@ -1,0 +1,80 @@
+"""What a random graph grows by: nodes that quantise round a convolution, and convolutions of quantised integers.
+
+The one idea: scales and zero points are those that a calibration would find, so that few integers are at their ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from polyconv.conformance.graphs import Drawing, Unfit
+
+__all__ = ["of_integers", "quantised"]
+
+
+def _is_planar(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 4
+
+
+def _quantities(d: Drawing, x: str, kind: Any) -> tuple[str, str]:
+    """Scale and zero point that hold a value."""
+    e = d.values[x]
+    low, high = min(0.0, float(e.low.min())), max(1e-3, float(e.high.max()))
+    info = np.iinfo(kind)
+    scale = np.float32((high - low) / (int(info.max) - int(info.min)))
+    zero = int(np.clip(np.rint(int(info.min) - low / scale), info.min, info.max))
+    return d.constant(scale), d.constant(zero, kind)
+
+
+def _through_bytes(d: Drawing, x: str, kind: Any) -> tuple[str, tuple[str, str]]:
+    quantities = _quantities(d, x, kind)
+    return d.one("QuantizeLinear", x, *quantities), quantities
+
+
+def quantised(d: Drawing) -> str:
+    """QuantizeLinear and DequantizeLinear round a convolution, as exporters of quantised networks write them."""
+    x = d.operand(_is_planar)
+    kind = d.pick((np.uint8, np.int8))
+    q, of_x = _through_bytes(d, x, kind)
+    if d.chance(0.3):
+        q = _pooled_bytes(d, q)
+    c, m = d.shape(x)[1], int(d.pick((2, 4, 8, 16)))
+    per_channel = d.chance(0.5)
+    w = d.rng.integers(-127, 128, (m, c, 3, 3)).astype(np.int8)
+    scales = d.rng.uniform(0.5, 1.0, m if per_channel else ()).astype(np.float32) / np.float32(127 * (9 * c) ** 0.5)
+    of_w = d.constant(scales), d.constant(np.zeros(scales.shape), np.int8)
+    real_x = d.one("DequantizeLinear", q, *of_x)
+    real_w = d.one("DequantizeLinear", d.constant(w, np.int8), *of_w, axis=0 if per_channel else None)
+    inputs = [real_x, real_w]
+    if d.chance(0.6):
+        of_bias = d.constant(d.values[of_x[0]].low.astype(np.float32) * scales)
+        integers = d.constant(d.rng.integers(-2000, 2000, m), np.int32)
+        given = [of_bias] + [d.constant(np.zeros(scales.shape), np.int32)] * d.chance(0.5)
+        inputs.append(d.one("DequantizeLinear", integers, *given, axis=0 if per_channel else None)
+                      if per_channel else d.one("DequantizeLinear", integers, *given))  # fmt: skip
+    y = d.one("Conv", *inputs, pads=[1, 1, 1, 1], strides=[int(d.pick((1, 2)))] * 2)
+    y = d.one("Relu", y) if d.chance(0.5) else y
+    q, of_y = _through_bytes(d, y, kind)
+    return d.one("DequantizeLinear", q, *of_y)
+
+
+def _pooled_bytes(d: Drawing, q: str) -> str:
+    if min(d.shape(q)[2:]) < 2:
+        raise Unfit
+    return d.one("MaxPool", q, kernel_shape=[2, 2], strides=[2, 2])
+
+
+def of_integers(d: Drawing) -> str:
+    """QLinearConv between QuantizeLinear and DequantizeLinear."""
+    x = d.operand(_is_planar)
+    kind = d.pick((np.uint8, np.int8))
+    q, of_x = _through_bytes(d, x, kind)
+    c, m = d.shape(x)[1], int(d.pick((2, 8, 16)))
+    w = d.constant(d.rng.integers(-127, 128, (m, c, 3, 3)), np.int8)
+    of_w = d.constant(np.float32(0.01)), d.constant(0, np.int8)
+    of_y = d.constant(np.float32(0.05 * c**0.5)), d.constant(int(d.rng.integers(0, 20)), kind)
+    bias = [d.constant(d.rng.integers(-500, 500, m), np.int32)] if d.chance(0.5) else []
+    y = d.one("QLinearConv", q, *of_x, w, *of_w, *of_y, *bias, pads=[1, 1, 1, 1])
+    return d.one("DequantizeLinear", y, *of_y)
