@@ -28,16 +28,14 @@ from polyconv.algorithms import (
     grouped,
     in_place,
     in_planes,
-    patches,
-    pointwise,
     stem,
-    strassen,
     woven,
 )
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.generic import form as generic
 from polyconv.algorithms.of_functions import Functions
+from polyconv.algorithms.product import patches, pointwise, strassen
 from polyconv.algorithms.program import FREE_BYTES, Situation, accumulator_arithmetic, own_bound
 from polyconv.algorithms.winograd import channels, groups, integers, rows
 from polyconv.target import Target
@@ -109,9 +107,9 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("dots_depthwise", Functions(dots_depthwise.applicable, dots_depthwise.cost, dots_grouped.workspace, dots_plan.arithmetic, own_bound, dots_depthwise.build)),
         Algorithm("dots_grouped", Functions(dots_grouped.applicable, dots_grouped.cost, dots_grouped.workspace, dots_plan.arithmetic, own_bound, dots_grouped.build)),
         Algorithm("dots_lines", dots_lines.forms, excluded=_no_masks),
-        Algorithm("pointwise", Functions(pointwise.applicable, pointwise.cost, pointwise.workspace, accumulator_arithmetic, own_bound, pointwise.build)),
-        Algorithm("patches", Functions(patches.applicable, patches.cost, patches.workspace, accumulator_arithmetic, own_bound, patches.build), at_least=patches.at_least),
-        Algorithm("strassen", Functions(strassen.applicable, strassen.cost, strassen.workspace, accumulator_arithmetic, strassen.bound, strassen.build, strassen.scheme, strassen.preparing), at_least=strassen.at_least),
+        Algorithm("pointwise", pointwise.forms),
+        Algorithm("patches", patches.forms, at_least=patches.at_least),
+        Algorithm("strassen", strassen.forms, at_least=strassen.at_least),
         Algorithm("winograd", channels.forms, at_least=channels.at_least),
         Algorithm("winograd_dots", Functions(integers.applicable, integers.cost, integers.workspace, integers.arithmetic, own_bound, integers.build, integers.scheme, integers.preparing)),
         Algorithm("winograd_rows", Functions(rows.applicable, rows.cost, rows.workspace, accumulator_arithmetic, rows.bound, rows.build, rows.scheme, rows.preparing), at_least=rows.at_least),

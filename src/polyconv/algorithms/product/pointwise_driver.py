@@ -1,0 +1,89 @@
+"""Native code of pointwise convolutions: rows of a box of outputs, set after set, with nothing packed.
+
+Entries of a pixel lie so many bytes apart, or as a list says.  Results of the phases of a transposed convolution, which
+follow each other along the last axis, wait in slots and leave together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, row_place
+from polyconv.algorithms.product.rows import ProductWords, Row, move_row, multiply, sets_of
+from polyconv.algorithms.program import Request, boxed_words, zeros
+from polyconv.algorithms.sweep import Sweep, lines
+from polyconv.kernels.language import Module, Value
+from polyconv.kernels.record import Memory, Record, Word, words
+
+__all__ = ["PointwiseWords", "driver", "pointwise_words", "row_of_box"]
+
+
+class PointwiseWords(Record):
+    """The driver's words: entries of an output, in a list or as many as there are channels, and how pixels lie.
+
+    Results of ``phases`` sets follow each other, those of a pixel ``y_pixel`` bytes apart.
+    """
+
+    common: Common
+    channels: Word
+    entries: Memory
+    x_pixel: Word
+    phases: Word
+    y_pixel: Word
+    r_pixel: Word
+    point: ProductWords
+
+
+def driver(k: Module, name: str, *, pixels: bool, listed: bool = False) -> None:
+    """Add the driver ``name(frame, words, item, workspace)`` to a module; lanes are pixels or channels."""
+    with k.function(name, Driver) as given:
+        frame, workspace = given.frame, given.workspace
+        p = PointwiseWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        rows = box_rows(k, p.common, item)
+        with k.loop(*sets_of(k, p.point, item)) as of_set, k.loop(0, rows) as row:
+            here = row_of_box(k, p, item, frame, of_set.index * p.phases, row.index, listed=listed)
+            with k.when(p.point.fused.equals(1)):
+                multiply(k, here, None, pixels=pixels)
+            with k.when(p.point.fused.equals(1), otherwise=True):
+                slot = workspace + p.point.slots
+                with k.loop(0, p.phases) as phase:
+                    number = of_set.index * p.phases + phase.index
+                    of_phase = row_of_box(k, p, item, frame, number, row.index, listed=listed)
+                    multiply(k, of_phase, slot + phase.index * p.point.slot_pixel, pixels=pixels)
+                of_all = replace(here, pixels=here.pixels * p.phases, y_pixel=p.y_pixel, r_pixel=p.r_pixel)
+                move_row(k, of_all, slot, p.point.slot_pixel)
+
+
+def row_of_box(k: Module, p: PointwiseWords, item: Item, frame: Frame, number: Value, row: Value, *,
+               listed: bool = False) -> Row:  # fmt: skip
+    """A row of the box for the set of outputs of a number."""
+    of_set, c = p.point.sets.at(number), p.common
+    last = axis_words(c, c.axes - 1)
+    x0 = c.x_base + item.n * c.x_n + item.g * c.x_g + item.origin(c.axes - 1) * last.x_stride
+    with k.loop(1, c.axes, carry=[row, x0]) as back:
+        q, x = back.values
+        axis = c.axes - 1 - back.index
+        record = axis_words(c, axis)
+        position = item.origin(axis) + q % item.extent(axis) * record.stride
+        back.next(q // item.extent(axis), x + position * record.x_stride)
+    _, y, r = row_place(k, c, item, row)
+    return Row(
+        c, p.point, item.g, of_set, frame.x + back.results[1], p.x_pixel, p.entries if listed else c.x_c, p.channels,
+        item.extent(c.axes - 1), frame.y + (y + of_set.y), last.y_stride,
+        frame.residual + (r + of_set.r), last.r_stride,
+    )  # fmt: skip
+
+
+def pointwise_words(r: Request, axes: Sweep, box: tuple[int, ...], parts: int, point: ProductWords, *,
+                    entries: int = 0, listed: list[int] | None = None, phases: int = 1
+                    ) -> tuple[PointwiseWords, int]:  # fmt: skip
+    """Words for boxes of folded axes, of so many ``entries`` an output, and how many items there are."""
+    held = [lines(axis, b) for axis, b in zip(axes, box, strict=True)]
+    common, items = boxed_words(r, axes, box, held, parts)
+    out_step = axes[-1].out_step // phases
+    return PointwiseWords(
+        common=common, channels=entries, entries=words(listed) if listed else zeros(),
+        x_pixel=axes[-1].stride * r.x.spatial[-1], phases=phases, y_pixel=out_step * r.y.spatial[-1],
+        r_pixel=0 if r.residual is None else out_step * r.residual.spatial[-1], point=point,
+    ), items  # fmt: skip
