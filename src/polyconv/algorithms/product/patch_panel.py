@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from polyconv.algorithms.panel import Common, Item, axis_words, fill, header_bytes
+from polyconv.algorithms.product.axes import is_inside
 from polyconv.algorithms.product.rows import ProductWords
 from polyconv.algorithms.program import Request, Situation, address_of, along_in, arith_of, boxed_words, move_in_address
 from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines
@@ -22,7 +23,7 @@ from polyconv.kernels.signature import Address
 from polyconv.kernels.unzip import STEPS, Unzip, unzip
 from polyconv.problem.problem import Problem
 
-__all__ = ["PatchPanel", "PatchWords", "copy_cycles", "copy_patches", "is_inside", "panel_of", "panel_words"]
+__all__ = ["PatchPanel", "PatchWords", "copy_cycles", "copy_patches", "panel_of", "panel_words"]
 
 
 class UnzipRows(Record):
@@ -184,13 +185,6 @@ def panel_of(s: Situation, sweep: Sweep, box: tuple[int, ...], *, planes: bool) 
     steps, rows = ((row, size), entries) if planes else ((size, row), pixels)
     held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
     return PatchPanel(planes, box, held, entries, *steps, rows * row)
-
-
-def is_inside(p: Problem, axis: Axis) -> bool:
-    """Whether the windows of a convolution meet no padding."""
-    span = (axis.taps - 1) * axis.dilation
-    whole = axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + span < axis.inp
-    return p.op == "conv" and axis.out > 0 and axis.taps > 0 and whole
 
 
 def _is_run(p: Problem, panel: PatchPanel, last: Axis) -> bool:

@@ -9,7 +9,6 @@ Cost: the products over lane use, and a copy of the input.  Error: own bound.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,8 +20,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.least import least
 from polyconv.algorithms.panel import Driver, Frame, Item, axis_words, box_rows, decode, header_bytes, row_place
-from polyconv.algorithms.product.folding import rows_lie_together
-from polyconv.algorithms.product.padding_only import fill_step, padding_apart
+from polyconv.algorithms.product.axes import large_boxes, padding_apart, results_lie_together
 from polyconv.algorithms.product.patch_panel import (
     PatchPanel,
     PatchWords,
@@ -31,6 +29,7 @@ from polyconv.algorithms.product.patch_panel import (
     panel_of,
     panel_words,
 )
+from polyconv.algorithms.product.pointwise_driver import fill_step
 from polyconv.algorithms.product.rows import Row, move_row, multiply, sets_of
 from polyconv.algorithms.product.sets import (
     Early,
@@ -68,7 +67,7 @@ __all__ = ["at_least", "forms", "refusal", "weights_by_tap"]
 _AGAIN = 0.3
 """Of the inputs and results of a phase of a transposed convolution, those beyond a second-level cache cost so many
 cycles a byte."""
-_CUTS = 12
+_WAYS = 12
 """Ways to cut an axis that are compared."""
 
 
@@ -200,26 +199,14 @@ def _budget(s: Situation) -> int:
 
 @lru_cache(512)
 def _cut(s: Situation, kind: str, sweep: Sweep) -> Cut:
-    """The cheapest of the largest boxes that fit: one axis cut, those after it whole, those before it single."""
-    arith, budget = arith_of(s), _budget(s)
-    lane = lanes(s.target, arith)
-    extents = tuple(axis.out for axis in sweep)
-    single = (1,) * len(extents)
-    best = _sized(s, sweep, kind, single)
-    row = best.panel.entries * arith.bytes if best.panel.planes else best.panel.pixel_bytes
-    most = max(1, budget // (row + best.outputs.tall(lane) * arith.bytes))
-    axis = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
-    whole, inner = extents[axis], math.prod(extents[axis + 1 :])
-    block, lowest = min(whole, max(1, most // inner)) + 1, math.inf
-    vector = lane if kind == "pixel" and inner == 1 else 1
-    for _ in range(_CUTS):
-        block = -(-whole // -(-whole // max(1, block - 1)))  # the next smaller of near-equal parts
-        block = max(1, block // vector * vector)
-        cut = _sized(s, sweep, kind, (*single[:axis], block, *extents[axis + 1 :]))
-        price = s.price(cut, sum(_cost(s, cut, sweep).values()))
-        if cut.workspace <= budget and price < lowest:
-            best, lowest = cut, price
-    return best
+    """The cheapest cut into large boxes that fit."""
+    lane, size, budget = lanes(s.target, arith_of(s)), arith_of(s).bytes, _budget(s)
+    least = _sized(s, sweep, kind, (1,) * len(sweep))
+    row = least.panel.entries * size if least.panel.planes else least.panel.pixel_bytes
+    most = max(1, budget // (row + least.outputs.tall(lane) * size))
+    found = [_sized(s, sweep, kind, b) for _, b in large_boxes(sweep, most, _WAYS, lane if kind == "pixel" else 1)]
+    fitting = [cut for cut in found if cut.workspace <= budget]
+    return min(fitting, key=lambda cut: s.price(cut, sum(_cost(s, cut, sweep).values())), default=least)
 
 
 def _sized(s: Situation, sweep: Sweep, kind: str, box: tuple[int, ...]) -> Cut:
@@ -239,7 +226,7 @@ def _cost(s: Situation, cut: Cut, sweep: Sweep) -> dict[str, float]:
     apart = apart_cycles(p, sweep[-1])
     across = (16.0 if planes_collide(p, reading=False) else 9.0) + apart if p.layout == "NCHW" else leaving_cycles(p)
     products = moves = 0.0
-    for outputs, alike in Counter(outputs for _, outputs in cut.outputs.sets).items():
+    for outputs, alike in cut.outputs.sizes.items():
         if cut.outputs.pixels:
             far = 1.05 if panel.size > s.cache("l1", 2 / 3) else 1.0  # every set of outputs reads the panel once more
             vectors = math.ceil(count / lane)
@@ -288,7 +275,7 @@ class PatchesForm(Form):
         _, cut = self.parts[0]
         return {
             "lanes": "pixels" if cut.outputs.pixels else "output channels",
-            "output channels of a tile": max((m for _, m in cut.outputs.sets), default=0), "box": cut.panel.box,
+            "output channels of a tile": cut.outputs.most, "box": cut.panel.box,
         }  # fmt: skip
 
     def build(self, r: Request) -> Program:
@@ -303,7 +290,7 @@ def _step(r: Request, sweep: Sweep, cut: Cut, keep: list[Any]) -> Step:
     s, p, panel, outputs = r.situation, r.problem, cut.panel, cut.outputs
     lane, pixels, planes, wide = lanes(r.target, r.arith), outputs.pixels, panel.planes, r.target.vector_bytes
     along = along_out(r, sweep[-1], "p" if pixels else "c")
-    folded = rows_lie_together(sweep, r.y) and (r.residual is None or rows_lie_together(sweep, r.residual))
+    folded = results_lie_together(r, sweep)
     name = f"patches {'pixels' if pixels else 'channels'} {'planes' if planes else 'rows'}"
     address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, wide, pixels=pixels, planes=planes))
     items = (p.n or 0) * p.groups * box_count(sweep, panel.box)

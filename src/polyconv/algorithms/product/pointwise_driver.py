@@ -6,16 +6,23 @@ follow each other along the last axis, wait in slots and leave together.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
-from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, row_place
-from polyconv.algorithms.product.rows import ProductWords, Row, move_row, multiply, sets_of
-from polyconv.algorithms.program import Request, boxed_words, zeros
+from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, header_bytes, row_place
+from polyconv.algorithms.product.axes import with_folded
+from polyconv.algorithms.product.rows import OutputSet, ProductWords, Row, move_row, multiply, sets_of
+from polyconv.algorithms.product.sets import Slots, cut_outputs, slot_words
+from polyconv.algorithms.program import Request, Step, address_of, along_out, boxed_words, boxes, zeros
 from polyconv.algorithms.sweep import Sweep, lines
-from polyconv.kernels.language import Module, Value
-from polyconv.kernels.record import Memory, Record, Word, words
+from polyconv.kernels.language import INT, Module, Value
+from polyconv.kernels.record import Memory, Record, Word, filled, words
 
-__all__ = ["PointwiseWords", "driver", "pointwise_words", "row_of_box"]
+__all__ = ["driver", "fill_step", "pointwise_words"]
+
+_MOST_FILLED = 512
+"""Outputs of a box of those that meet only padding."""
 
 
 class PointwiseWords(Record):
@@ -42,20 +49,32 @@ def driver(k: Module, name: str, *, pixels: bool, listed: bool = False) -> None:
         item = decode(k, p.common, given.item, workspace)
         rows = box_rows(k, p.common, item)
         with k.loop(*sets_of(k, p.point, item)) as of_set, k.loop(0, rows) as row:
-            here = row_of_box(k, p, item, frame, of_set.index * p.phases, row.index, listed=listed)
+            here = _row_of_box(k, p, item, frame, of_set.index * p.phases, row.index, listed=listed)
             with k.when(p.point.fused.equals(1)):
                 multiply(k, here, None, pixels=pixels)
             with k.when(p.point.fused.equals(1), otherwise=True):
                 slot = workspace + p.point.slots
                 with k.loop(0, p.phases) as phase:
                     number = of_set.index * p.phases + phase.index
-                    of_phase = row_of_box(k, p, item, frame, number, row.index, listed=listed)
+                    of_phase = _row_of_box(k, p, item, frame, number, row.index, listed=listed)
                     multiply(k, of_phase, slot + phase.index * p.point.slot_pixel, pixels=pixels)
                 of_all = replace(here, pixels=here.pixels * p.phases, y_pixel=p.y_pixel, r_pixel=p.r_pixel)
                 move_row(k, of_all, slot, p.point.slot_pixel)
 
 
-def row_of_box(k: Module, p: PointwiseWords, item: Item, frame: Frame, number: Value, row: Value, *,
+def fill_driver(k: Module, name: str) -> None:
+    """Add the driver that gives outputs which meet only padding the epilogue of a sum of nothing."""
+    with k.function(name, Driver) as given:
+        frame, workspace = given.frame, given.workspace
+        p = PointwiseWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        k.clear(workspace + p.point.slots, 256)  # a vector or two of zeros serve as all pixels
+        with k.loop(0, p.point.set_count) as of_set, k.loop(0, box_rows(k, p.common, item)) as row:
+            here = _row_of_box(k, p, item, frame, of_set.index, row.index)
+            move_row(k, here, workspace + p.point.slots, k.constant(INT, 0))
+
+
+def _row_of_box(k: Module, p: PointwiseWords, item: Item, frame: Frame, number: Value, row: Value, *,
                listed: bool = False) -> Row:  # fmt: skip
     """A row of the box for the set of outputs of a number."""
     of_set, c = p.point.sets.at(number), p.common
@@ -87,3 +106,22 @@ def pointwise_words(r: Request, axes: Sweep, box: tuple[int, ...], parts: int, p
         x_pixel=axes[-1].stride * r.x.spatial[-1], phases=phases, y_pixel=out_step * r.y.spatial[-1],
         r_pixel=0 if r.residual is None else out_step * r.residual.spatial[-1], point=point,
     ), items  # fmt: skip
+
+
+def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
+    """The step of a box of outputs that meet only padding."""
+    r, axes = with_folded(given, sweep)
+    sets = cut_outputs(r.situation, "channel").sets
+    r_c = 0 if r.residual is None else r.residual.c
+    of_sets = [
+        OutputSet(
+            first, outputs, weights=0, most=0, functions=0, edges=0, there=0, early=0, early_step=0,
+            y=first * r.y.c, r=first * r_c,
+        )
+        for first, outputs in sets
+    ]  # fmt: skip
+    slots = Slots(header_bytes(len(axes)), 0, 0, r.arith.bytes)
+    point = replace(slot_words(r, slots, along_out(r, axes[-1], "c"), len(sets), 1), sets=of_sets)
+    box = boxes([axis.out for axis in axes], math.prod, _MOST_FILLED)
+    values, items = pointwise_words(r, axes, box, 1, point)
+    return Step(address_of(r, "pointwise fill", "driver", Driver, fill_driver), filled(values, keep), items)

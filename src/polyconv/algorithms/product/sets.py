@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -115,9 +116,19 @@ class OutputSets:
         """First output channel, and how many."""
         return (self.sets[0][0] if self.sets else 0), sum(count for _, count in self.sets)
 
+    @property
+    def sizes(self) -> Counter[int]:
+        """How many sets there are of each number of output channels."""
+        return Counter(count for _, count in self.sets)
+
+    @property
+    def most(self) -> int:
+        """Output channels of the largest set."""
+        return max((count for _, count in self.sets), default=0)
+
     def tall(self, lane: int) -> int:
         """Sums of a pixel in a slot."""
-        return max((count for _, count in self.sets), default=1) if self.pixels else self.vectors * lane
+        return max(1, self.most) if self.pixels else self.vectors * lane
 
     def slots(self, arith: Arithmetic, lane: int, begin: int, pixels: int, phases: int = 1) -> Slots:
         """Slots for so many pixels, those of all phases side by side, from a place in the workspace on."""

@@ -13,7 +13,6 @@ plain products.  Source: Strassen 1969.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -25,7 +24,7 @@ from polyconv.algorithms.least import least
 from polyconv.algorithms.packing import late_words
 from polyconv.algorithms.panel import Driver, header_bytes
 from polyconv.algorithms.product import patches, strassen_weights
-from polyconv.algorithms.product.folding import rows_lie_together
+from polyconv.algorithms.product.axes import large_boxes, results_lie_together, rows_lie_together
 from polyconv.algorithms.product.patch_panel import PatchPanel, copy_cycles, panel_of, panel_words
 from polyconv.algorithms.product.sets import (
     Early,
@@ -70,7 +69,7 @@ _COLLIDING = 4096
 _LEAST_ENTRIES = 16
 """With fewer the error comes to more than twice that of a direct sum.  Measured: 2.3 times at 8 entries, 1.8 at 16, 1.5
 at 64, 1.4 from 512 on."""
-_CUTS = 24
+_WAYS = 24
 """Ways to cut an axis that are compared."""
 _STREAMED_BYTES, _AGAIN_BYTES = 22.0, 140.0
 """Bytes a cycle of weights that no second-level cache holds; and of sums of inputs, which every set reads again."""
@@ -163,25 +162,14 @@ def _cheapest(s: Situation) -> Cut:
     sweep, size = sweeps(s.problem)[0], arith_of(s).bytes
     budget = s.budget(round(2 * s.profile.numbers["l2.bytes"]))
     halved = replace(s, problem=replace(s.problem, m=s.problem.m // 2))
-    extents = tuple(axis.out for axis in sweep)
-    single = (1,) * len(extents)
-    best = _cut(halved, single)
-    entries = best.panel.entries * size
-    row, half = (entries, entries / 2) if best.panel.planes else (best.panel.pixel_bytes, best.pixel_bytes)
-    most = max(2, int(budget / (row + (half + best.slots.pixel) * PRODUCTS / 2)))
-    axis = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
-    inner = math.prod(extents[axis + 1 :])
-    block, lowest = min(extents[axis], max(1, most // inner)) + 1, math.inf
-    for _ in range(min(_CUTS, block - 1)):
-        count = -(-extents[axis] // max(1, block - 1))
-        block = -(-extents[axis] // count)  # the next smaller of near-equal parts
-        if count in (3, 5, 7):  # two threads would not share them evenly
-            continue
-        cut = _cut(halved, (*single[:axis], block, *extents[axis + 1 :]))
-        price = s.price(cut, sum(_cost(s, sweep, cut).values()))
-        if cut.workspace <= budget and price < lowest:
-            best, lowest = cut, price
-    return best
+    least = _cut(halved, (1,) * len(sweep))
+    entries = least.panel.entries * size
+    row, half = (entries, entries / 2) if least.panel.planes else (least.panel.pixel_bytes, least.pixel_bytes)
+    most = max(2, int(budget / (row + (half + least.slots.pixel) * PRODUCTS / 2)))
+    # two threads would not share these evenly
+    found = [_cut(halved, box) for parts, box in large_boxes(sweep, most, _WAYS) if parts not in (3, 5, 7)]
+    fitting = [cut for cut in found if cut.workspace <= budget]
+    return min(fitting, key=lambda cut: s.price(cut, sum(_cost(s, sweep, cut).values())), default=least)
 
 
 def _cut(s: Situation, box: tuple[int, ...]) -> Cut:
@@ -213,7 +201,7 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
     # results of a set of outputs: squares of planes, or a line or two of every pixel, which may meet in few sets
     collide = planes_collide(p, reading=False) or (p.layout == "NHWC" and p.m * p.y_dtype.itemsize % 2048 == 0)
     leaving = 10.0 if collide else 4.0 if p.layout == "NCHW" else 2.0
-    for outputs, alike in Counter(outputs for _, outputs in cut.outputs.sets).items():
+    for outputs, alike in cut.outputs.sizes.items():
         used = -(-outputs // lane)
         stream = used * s.target.vector_bytes / _STREAMED_BYTES if weights > s.cache("l2", 1) else 0.0
         products += alike * PRODUCTS * channel_cycles(s, arith, used, cut.half_entries, half, stream)
@@ -280,7 +268,7 @@ class StrassenForm(Form):
     def choices(self) -> Mapping[str, object]:
         """The box whose halves are paired, and the widest set of outputs."""
         cut = self.cut
-        return {"output channels of a tile": max(m for _, m in cut.outputs.sets), "box": cut.panel.box}
+        return {"output channels of a tile": cut.outputs.most, "box": cut.panel.box}
 
     def build(self, r: Request) -> Program:
         """A single step."""
@@ -300,7 +288,7 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
     cycles = form.cost()
     items = (p.n or 0) * box_count(sweep, panel.box)
     parts = thread_parts(s.threads, items, len(outputs.sets), sum(cycles.values()) / cycles["products"] - 1)
-    folded = rows_lie_together(sweep, r.y) and (r.residual is None or rows_lie_together(sweep, r.residual))
+    folded = results_lie_together(r, sweep)
     in_place = _lies_together(r, sweep, planes=panel.planes)
     common, inputs, items = panel_words(r, sweep, panel, parts)
     pixel_step, entry_step = (

@@ -8,15 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.packing import (
-    Set,
-    SourceWords,
-    bring_rows,
-    forward_strides,
-    run,
-    set_words,
-    source_words,
-)
+from polyconv.algorithms.packing import Set, SourceWords, bring_rows, forward_strides, run, set_words, source_words
 from polyconv.algorithms.panel import Driver
 from polyconv.algorithms.program import Request, Step, address_of
 from polyconv.kernels.isa import lanes

@@ -1,18 +1,47 @@
-"""Axes that lie together in memory as one: what a sweep and a request become, so that rows of pixels are long.
+"""Sweeps as products take them: outputs that meet only padding apart, and axes that lie together in memory as one.
 
-The batch may be an axis too.  Only how arrays lie decides; no bits of a result depend on it.
+Then rows of pixels are long.  The batch may be an axis too.  Only how arrays lie decides; no bits of a result depend
+on it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from polyconv.algorithms.program import Operand, Request, image_bytes
 from polyconv.algorithms.sweep import Axis, Sweep
+from polyconv.problem.problem import Problem
 
-__all__ = ["folded_as_packed", "rows_lie_together", "stacked", "with_folded"]
+__all__ = [
+    "folded_as_packed", "is_inside", "large_boxes", "padding_apart", "results_lie_together", "rows_lie_together",
+    "stacked", "with_folded",
+]  # fmt: skip
+
+
+def is_inside(p: Problem, axis: Axis) -> bool:
+    """Whether the windows of a convolution meet no padding."""
+    span = (axis.taps - 1) * axis.dilation
+    whole = axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + span < axis.inp
+    return p.op == "conv" and axis.out > 0 and axis.taps > 0 and whole
+
+
+def padding_apart(sweep: Sweep) -> tuple[Sweep, list[Sweep]]:
+    """The box of outputs whose tap lies inside the input, and the boxes around it."""
+    inner: list[Axis] = []
+    around: list[Sweep] = []
+    for a, axis in enumerate(sweep):
+        low = min(axis.out, max(0, -(-axis.pad // axis.stride)))
+        high = max(low, min(axis.out, (axis.inp - 1 + axis.pad) // axis.stride + 1))
+        for first, end in ((0, low), (high, axis.out)):
+            if end > first:
+                here = Axis(end - first, 1, 0, 1, 1, 0, axis.first_out + first * axis.out_step, axis.out_step)
+                around.append((*inner, here, *sweep[a + 1 :]))
+        inner.append(replace(axis, out=high - low, pad=axis.pad - low * axis.stride,
+                             first_out=axis.first_out + low * axis.out_step))  # fmt: skip
+    return tuple(inner), around
 
 
 def _folded(sweep: Sweep, operands: Sequence[Operand]) -> tuple[Sweep, list[Operand]]:
@@ -82,3 +111,24 @@ def rows_lie_together(sweep: Sweep, o: Operand) -> bool:
     steps = [(axis.out, stride * axis.out_step) for axis, stride in zip(sweep, o.spatial, strict=True)]
     taken = [*(axis for axis in steps[:-1] if axis[0] > 1), steps[-1]]
     return all(outer == count * inner for (_, outer), (count, inner) in itertools.pairwise(taken))
+
+
+def results_lie_together(r: Request, sweep: Sweep) -> bool:
+    """The same for result and residual."""
+    return rows_lie_together(sweep, r.y) and (r.residual is None or rows_lie_together(sweep, r.residual))
+
+
+def large_boxes(sweep: Sweep, most: int, ways: int, step: int = 1) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Boxes of at most so many outputs, the largest first: one axis cut, those after it whole, those before it single.
+
+    At most so many ``ways`` into how many parts the axis is cut, nearly equal ones, with the boxes.  If the last axis
+    is cut, its parts are multiples of ``step``.
+    """
+    extents = [axis.out for axis in sweep]
+    cut = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
+    inner = math.prod(extents[cut + 1 :])
+    block, step = min(extents[cut], max(1, most // inner)) + 1, step if inner == 1 else 1
+    for _ in range(min(ways, block - 1)):
+        parts = -(-extents[cut] // max(1, block - 1))
+        block = max(1, -(-extents[cut] // parts) // step * step)
+        yield parts, (*[1] * cut, block, *extents[cut + 1 :])
