@@ -236,7 +236,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "block tail", "the last block of groups stores all lanes",
-            _ALGORITHMS + "grouped", "outputs = k.minimum(p.lanes_used, p.total_outputs - channel)",
+            _ALGORITHMS + "grouped.padded_driver", "outputs = k.minimum(p.lanes_used, p.total_outputs - channel)",
             "outputs = k.minimum(p.lanes_used, p.lanes_used + channel)", "grouped",
         ),
         Fault(
@@ -246,7 +246,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "plane mask", "a row's mask lets in one pixel beyond its end",
-            _ALGORITHMS + "in_planes", "min(lane, last.inp - of_load)", "min(lane, last.inp - of_load + 1)",
+            _ALGORITHMS + "grouped.in_planes", "min(lane, last.inp - of_load)", "min(lane, last.inp - of_load + 1)",
             "in_planes",
         ),
         Fault(

@@ -269,14 +269,8 @@ class PatchesForm(Form):
         return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
 
     def choices(self) -> Mapping[str, object]:
-        """What lanes are and boxes; of a transposed convolution those of the first phase."""
-        if not self.parts:
-            return {}
-        _, cut = self.parts[0]
-        return {
-            "lanes": "pixels" if cut.outputs.pixels else "output channels",
-            "output channels of a tile": cut.outputs.most, "box": cut.panel.box,
-        }  # fmt: skip
+        """The tile and box; of a transposed convolution those of the first phase."""
+        return next(({"tile": c.outputs.tile(self.s.target), "box": c.panel.box} for _, c in self.parts), {})
 
     def build(self, r: Request) -> Program:
         """One step per sweep, and one for every box of outputs that meet only padding."""

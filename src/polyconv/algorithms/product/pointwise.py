@@ -126,13 +126,10 @@ class PointwiseForm(Form):
         return {"products": sum(products for products, _ in costs), "moves": moves}
 
     def choices(self) -> Mapping[str, object]:
-        """What lanes are and boxes; of a transposed convolution whose phases differ those of the first."""
+        """Tiles and boxes; of a transposed convolution those of the first phase."""
         cuts = self.families[0][1] if self.families else ()
-        return {
-            "lanes": " and ".join("pixels" if cut.outputs.pixels else "output channels" for cut in cuts),
-            "output channels of a tile": max((cut.outputs.most for cut in cuts), default=0),
-            "box": cuts[0].box if cuts else (),
-        }
+        tiles = " and ".join(cut.outputs.tile(self.s.target) for cut in cuts)
+        return {"tile": tiles, "box": cuts[0].box} if cuts else {}
 
     def build(self, r: Request) -> Program:
         """One step for every cut, and one for every box of outputs that meet only padding."""

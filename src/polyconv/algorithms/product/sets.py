@@ -126,6 +126,13 @@ class OutputSets:
         """Output channels of the largest set."""
         return max((count for _, count in self.sets), default=0)
 
+    def tile(self, target: Target) -> str:
+        """The largest tile, for people."""
+        if not self.pixels:
+            return f"{channel_tile(target, self.vectors)} outputs by {self.vectors} vectors of channels"
+        vectors = pixel_tiles(target)[self.most] if self.kind == "pixel" and self.sets else 1
+        return f"{self.most} channels by {vectors} vectors of outputs"
+
     def tall(self, lane: int) -> int:
         """Sums of a pixel in a slot."""
         return max(1, self.most) if self.pixels else self.vectors * lane

@@ -266,9 +266,8 @@ class StrassenForm(Form):
         return 2 * packing.cycles(self.s) + 4.0 * size
 
     def choices(self) -> Mapping[str, object]:
-        """The box whose halves are paired, and the widest set of outputs."""
-        cut = self.cut
-        return {"output channels of a tile": cut.outputs.most, "box": cut.panel.box}
+        """The tile, and the box whose halves are paired."""
+        return {"tile": self.cut.outputs.tile(self.s.target), "box": self.cut.panel.box}
 
     def build(self, r: Request) -> Program:
         """A single step."""
