@@ -63,7 +63,7 @@ class PatchWords(Record):
 
     common: Common
     panel: PanelWords
-    point: ProductWords
+    products: ProductWords
     folded: Word
 
 
@@ -129,7 +129,7 @@ def _copy_lines(k: Module, p: PatchWords, item: Item, x: Buffer, panel: Buffer, 
         step = to.entry_bytes if planes else to.pixel_bytes
         with k.loop(0, outer) as at:
             place = target + (low * to.pixel_bytes + at.index * step)
-            zero_words(k, place, (inner * p.point.word_bytes) >> 2, words_of_4)
+            zero_words(k, place, (inner * p.products.word_bytes) >> 2, words_of_4)
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
         place = k.word(to.line_places, line) + k.word(to.run_places, first_line)

@@ -82,39 +82,40 @@ def driver(k: Module, name: str, vector_bytes: int, *, pixels: bool, planes: boo
     with k.function(name, Driver) as given:
         frame, workspace = given.frame, given.workspace
         p = PatchesWords.read(k, given.words)
-        c, point = p.common, p.point
+        c, products = p.common, p.products
         item = decode(k, c, given.item, workspace)
         x, panel = frame.x, workspace + c.panel
         copy_patches(k, p, item, x, panel, vector_bytes, planes=planes)
-        first, end = sets_of(k, point, item)
+        first, end = sets_of(k, products, item)
         rows, width = box_rows(k, c, item), item.extent(c.axes - 1)
         folded = p.folded.equals(1)
         parts = k.select(folded, 1, rows)
         with k.loop(first, end) as of_set:
             all_rows = replace(
                 _row(k, p, item, frame, workspace, of_set.index, k.constant(INT, 0), rows * width),
-                away=k.address(x + (c.x_base + item.n * c.x_n + item.origin(c.axes - 1) * p.x_pixel)) - k.address(panel)
+                away=k.address(x + (c.x_base + item.n * c.x_n + item.origin(c.axes - 1) * p.x_pixel))
+                - k.address(panel),
             )
-            with k.when(point.fused.equals(1)):
+            with k.when(products.fused.equals(1)):
                 multiply(k, all_rows, None, pixels=pixels)
-            with k.when(point.fused.equals(1), otherwise=True):
-                multiply(k, all_rows, workspace + point.slots, pixels=pixels)
+            with k.when(products.fused.equals(1), otherwise=True):
+                multiply(k, all_rows, workspace + products.slots, pixels=pixels)
                 with k.loop(0, parts) as part:
                     here = _row(
                         k, p, item, frame, workspace, of_set.index, part.index, k.select(folded, rows * width, width)
                     )
-                    place = part.index * width * (point.word_bytes if pixels else point.slot_pixel)
-                    move_row(k, here, workspace + (point.slots + place), point.slot_pixel)
+                    place = part.index * width * (products.word_bytes if pixels else products.slot_pixel)
+                    move_row(k, here, workspace + (products.slots + place), products.slot_pixel)
 
 
 def _row(k: Module, p: PatchesWords, item: Item, frame: Frame, workspace: Buffer, number: Value, row: Value,
          pixels: Value) -> Row:  # fmt: skip
     """Pixels from a row of the box on, for the set of outputs of a number."""
-    c, of_set = p.common, p.point.sets.at(number)
+    c, of_set = p.common, p.products.sets.at(number)
     last = axis_words(c, c.axes - 1)
     _, y, r = row_place(k, c, item, row)
     return Row(
-        c, p.point, item.g, of_set, workspace + c.panel, p.panel.pixel_bytes, p.panel.entry_bytes, p.panel.entries,
+        c, p.products, item.g, of_set, workspace + c.panel, p.panel.pixel_bytes, p.panel.entry_bytes, p.panel.entries,
         pixels, frame.y + (y + of_set.y), last.y_stride, frame.residual + (r + of_set.r), last.r_stride,
     )  # fmt: skip
 
@@ -292,12 +293,12 @@ def _step(r: Request, sweep: Sweep, cut: Cut, keep: list[Any]) -> Step:
     parts = thread_parts(s.threads, items, len(outputs.sets), cycles["moves"] / max(1.0, cycles["products"]))
     common, of_panel, items = panel_words(r, sweep, panel, parts)
     slots = outputs.slots(r.arith, lane, header_bytes(len(sweep)) + panel.size, -(-math.prod(panel.box) // lane) * lane)
-    point = product_words(
+    products = product_words(
         r, outputs, panel.entries,
         packed_weights(r, ("patches", taps_of(sweep)), lambda: weights_by_tap(r, sweep), outputs), slots, along,
         parts=parts, fused=folded and is_fusible(p) and along in ("cc", "pp"), early=Early(_ahead(r, sweep, panel)),
     )  # fmt: skip
-    values = PatchesWords(common=common, panel=of_panel, point=point, folded=int(folded), x_pixel=r.x.spatial[-1])
+    values = PatchesWords(common=common, panel=of_panel, products=products, folded=int(folded), x_pixel=r.x.spatial[-1])
     return Step(address, filled(values, keep), items)
 
 

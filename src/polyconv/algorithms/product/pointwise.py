@@ -154,7 +154,7 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
     key = ("point", cut.phases, *map(taps_of, alike))
     items = (r.problem.n or 0) * p.groups * box_count(axes, cut.box)
     parts = thread_parts(s.threads, items, cut.times * len(outputs.sets), _REPEATED)
-    point = product_words(
+    products = product_words(
         r, replace(outputs, kind="listed") if listed else outputs,
         -(-entries // lane) * lane if outputs.kind == "square" else entries,
         packed_weights(r, key, lambda: _weights(r, alike), outputs, (cut.times, cut.phases)),
@@ -165,7 +165,7 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
     )  # fmt: skip
     tall = most_pixels(r.target, outputs.vectors, pixel_bytes)
     values, items = pointwise_words(
-        r, axes, cut.box, parts, point, entries=entries, phases=cut.phases,
+        r, axes, cut.box, parts, products, entries=entries, phases=cut.phases,
         listed=_entry_list(given, alike[0], tall) if listed else None,
     )  # fmt: skip
     return Step(address, filled(values, keep), items)

@@ -45,6 +45,7 @@ together."""
 _LISTED_LATE, _LIST_LOADS = 0.25, 6
 """How much of what comes from memory is not there when a list has asked for it; loads of a step for that."""
 
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """How sweeps that read the same pixels are cut.
@@ -231,5 +232,3 @@ def _apart(s: Situation, cut: Cut, channels: int) -> float:
 
 
 _ROW_COST = {"square": _square_row, "pixel": _pixel_row, "channel": _channel_row}
-
-

@@ -38,7 +38,7 @@ class PointwiseWords(Record):
     phases: Word
     y_pixel: Word
     r_pixel: Word
-    point: ProductWords
+    products: ProductWords
 
 
 def driver(k: Module, name: str, *, pixels: bool, listed: bool = False) -> None:
@@ -48,18 +48,18 @@ def driver(k: Module, name: str, *, pixels: bool, listed: bool = False) -> None:
         p = PointwiseWords.read(k, given.words)
         item = decode(k, p.common, given.item, workspace)
         rows = box_rows(k, p.common, item)
-        with k.loop(*sets_of(k, p.point, item)) as of_set, k.loop(0, rows) as row:
+        with k.loop(*sets_of(k, p.products, item)) as of_set, k.loop(0, rows) as row:
             here = _row_of_box(k, p, item, frame, of_set.index * p.phases, row.index, listed=listed)
-            with k.when(p.point.fused.equals(1)):
+            with k.when(p.products.fused.equals(1)):
                 multiply(k, here, None, pixels=pixels)
-            with k.when(p.point.fused.equals(1), otherwise=True):
-                slot = workspace + p.point.slots
+            with k.when(p.products.fused.equals(1), otherwise=True):
+                slot = workspace + p.products.slots
                 with k.loop(0, p.phases) as phase:
                     number = of_set.index * p.phases + phase.index
                     of_phase = _row_of_box(k, p, item, frame, number, row.index, listed=listed)
-                    multiply(k, of_phase, slot + phase.index * p.point.slot_pixel, pixels=pixels)
+                    multiply(k, of_phase, slot + phase.index * p.products.slot_pixel, pixels=pixels)
                 of_all = replace(here, pixels=here.pixels * p.phases, y_pixel=p.y_pixel, r_pixel=p.r_pixel)
-                move_row(k, of_all, slot, p.point.slot_pixel)
+                move_row(k, of_all, slot, p.products.slot_pixel)
 
 
 def fill_driver(k: Module, name: str) -> None:
@@ -68,16 +68,16 @@ def fill_driver(k: Module, name: str) -> None:
         frame, workspace = given.frame, given.workspace
         p = PointwiseWords.read(k, given.words)
         item = decode(k, p.common, given.item, workspace)
-        k.clear(workspace + p.point.slots, 256)  # a vector or two of zeros serve as all pixels
-        with k.loop(0, p.point.set_count) as of_set, k.loop(0, box_rows(k, p.common, item)) as row:
+        k.clear(workspace + p.products.slots, 256)  # a vector or two of zeros serve as all pixels
+        with k.loop(0, p.products.set_count) as of_set, k.loop(0, box_rows(k, p.common, item)) as row:
             here = _row_of_box(k, p, item, frame, of_set.index, row.index)
-            move_row(k, here, workspace + p.point.slots, k.constant(INT, 0))
+            move_row(k, here, workspace + p.products.slots, k.constant(INT, 0))
 
 
 def _row_of_box(k: Module, p: PointwiseWords, item: Item, frame: Frame, number: Value, row: Value, *,
                listed: bool = False) -> Row:  # fmt: skip
     """A row of the box for the set of outputs of a number."""
-    of_set, c = p.point.sets.at(number), p.common
+    of_set, c = p.products.sets.at(number), p.common
     last = axis_words(c, c.axes - 1)
     x0 = c.x_base + item.n * c.x_n + item.g * c.x_g + item.origin(c.axes - 1) * last.x_stride
     with k.loop(1, c.axes, carry=[row, x0]) as back:
@@ -88,13 +88,13 @@ def _row_of_box(k: Module, p: PointwiseWords, item: Item, frame: Frame, number: 
         back.next(q // item.extent(axis), x + position * record.x_stride)
     _, y, r = row_place(k, c, item, row)
     return Row(
-        c, p.point, item.g, of_set, frame.x + back.results[1], p.x_pixel, p.entries if listed else c.x_c, p.channels,
+        c, p.products, item.g, of_set, frame.x + back.results[1], p.x_pixel, p.entries if listed else c.x_c, p.channels,
         item.extent(c.axes - 1), frame.y + (y + of_set.y), last.y_stride,
         frame.residual + (r + of_set.r), last.r_stride,
     )  # fmt: skip
 
 
-def pointwise_words(r: Request, axes: Sweep, box: tuple[int, ...], parts: int, point: ProductWords, *,
+def pointwise_words(r: Request, axes: Sweep, box: tuple[int, ...], parts: int, products: ProductWords, *,
                     entries: int = 0, listed: list[int] | None = None, phases: int = 1
                     ) -> tuple[PointwiseWords, int]:  # fmt: skip
     """Words for boxes of folded axes, of so many ``entries`` an output, and how many items there are."""
@@ -104,7 +104,7 @@ def pointwise_words(r: Request, axes: Sweep, box: tuple[int, ...], parts: int, p
     return PointwiseWords(
         common=common, channels=entries, entries=words(listed) if listed else zeros(),
         x_pixel=axes[-1].stride * r.x.spatial[-1], phases=phases, y_pixel=out_step * r.y.spatial[-1],
-        r_pixel=0 if r.residual is None else out_step * r.residual.spatial[-1], point=point,
+        r_pixel=0 if r.residual is None else out_step * r.residual.spatial[-1], products=products,
     ), items  # fmt: skip
 
 
@@ -121,7 +121,7 @@ def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
         for first, outputs in sets
     ]  # fmt: skip
     slots = Slots(header_bytes(len(axes)), 0, 0, r.arith.bytes)
-    point = replace(slot_words(r, slots, along_out(r, axes[-1], "c"), len(sets), 1), sets=of_sets)
+    products = replace(slot_words(r, slots, along_out(r, axes[-1], "c"), len(sets), 1), sets=of_sets)
     box = boxes([axis.out for axis in axes], math.prod, _MOST_FILLED)
-    values, items = pointwise_words(r, axes, box, 1, point)
+    values, items = pointwise_words(r, axes, box, 1, products)
     return Step(address_of(r, "pointwise fill", "driver", Driver, fill_driver), filled(values, keep), items)

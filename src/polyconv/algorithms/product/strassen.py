@@ -300,7 +300,7 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
     late = r.late(("strassen late", *key), lambda: late_weights(r, weights(), both.sets))
     of_plain = product_words(r, both, panel.entries, late.weights, cut.slots, along, parts=parts)
     plain = BoxWords(
-        common=common, panel=inputs, point=of_plain, folded=int(folded), in_place=int(in_place),
+        common=common, panel=inputs, products=of_plain, folded=int(folded), in_place=int(in_place),
         source_pixel=pixel_step, source_entry=entry_step, half_entries=cut.half_entries, source=cut.not_finite - 64,
         sums=cut.sums, sums_product=cut.product_bytes, sums_pixel=cut.pixel_bytes, sums_entry=cut.entry_bytes,
         missing=cut.missing, slot_product=cut.slot_product,
@@ -311,7 +311,7 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
         early=Early(of_records=_asks(r, sweep, cut) if parts == 1 else ()),
     )  # fmt: skip
     values = StrassenWords(
-        products=replace(plain, point=of_scheme), scale_lower=p.m // 2 * arith.bytes,
+        scheme=replace(plain, products=of_scheme), scale_lower=p.m // 2 * arith.bytes,
         copies=int(max(pixel_step, entry_step) % _COLLIDING == 0),
         inputs=[_input_sums(r, single=False), _input_sums(r, single=True)], results=_result_sums(r), scales=scales,
         not_finite=cut.not_finite, plain=plain, late=late_words(r, late),

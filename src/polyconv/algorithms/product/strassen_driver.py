@@ -48,7 +48,7 @@ class StrassenWords(Record):
     again.
     """
 
-    products: BoxWords
+    scheme: BoxWords
     scale_lower: Word
     copies: Word
     inputs: Functions[InputSums]
@@ -64,18 +64,18 @@ def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
     with k.function(name, Driver) as given:
         frame, workspace = given.frame, given.workspace
         w = StrassenWords.read(k, given.words)
-        p, point = w.products, w.products.point
+        p, products = w.scheme, w.scheme.products
         item = decode(k, p.common, given.item, workspace)
         count = box_rows(k, p.common, item, 0)
         half = (count + 1) // 2
         source = _source(k, p, item, frame, workspace, vector_bytes, planes=planes)
         copies = k.select(half * 2 > count, 1, w.copies)  # the last of an odd number of pixels has no partner to read
         _sum_inputs(k, p, w.inputs, source, workspace, count, half, copies, planes=planes)
-        first = item.split * point.split_sets
-        slot, not_finite = workspace + point.slots, workspace + w.not_finite
+        first = item.split * products.split_sets
+        slot, not_finite = workspace + products.slots, workspace + w.not_finite
         inputs = k.word(workspace + p.source, 2)
         plain = w.plain
-        with k.loop(first, k.minimum(first + point.split_sets, point.set_count)) as of_set:
+        with k.loop(first, k.minimum(first + products.split_sets, products.set_count)) as of_set:
             with k.loop(0, PRODUCTS) as product:
                 number, sums = of_set.index * PRODUCTS + product.index, slot + product.index * p.slot_product
                 last = product.index.equals(SINGLE[1])
@@ -90,10 +90,10 @@ def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
                 with k.when(is_copy, otherwise=True):
                     behind = k.select(last, half * p.source_pixel + p.half_entries * p.source_entry, 0)
                     product_of(source + behind, p.source_pixel, p.source_entry)
-            outputs = point.sets.at(of_set.index * PRODUCTS)
-            scales = w.scales + outputs.first * point.word_bytes
+            outputs = products.sets.at(of_set.index * PRODUCTS)
+            scales = w.scales + outputs.first * products.word_bytes
             k.call(w.results, ResultSums(
-                slot, p.slot_product, point.slot_step, half, outputs.outputs, scales, w.scale_lower, not_finite,
+                slot, p.slot_product, products.slot_step, half, outputs.outputs, scales, w.scale_lower, not_finite,
             ))  # fmt: skip
             with k.when(k.word(not_finite) > 0):
                 when_needed(k, w.late)
@@ -146,9 +146,9 @@ def _sum_inputs(k: Module, p: BoxWords, sums: Callees[InputSums], source: Buffer
 def _row(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, x: Buffer, x_pixel: Value,
          x_entry: Value, entries: Value, pixels: Value) -> Row:  # fmt: skip
     """A row of pixels for a set of outputs, whose sums go to a slot."""
-    of_set, nothing = p.point.sets.at(number), k.constant(INT, 0)
+    of_set, nothing = p.products.sets.at(number), k.constant(INT, 0)
     return Row(
-        p.common, p.point, item.g, of_set, x, x_pixel, x_entry, entries, pixels, frame.y, nothing, frame.residual,
+        p.common, p.products, item.g, of_set, x, x_pixel, x_entry, entries, pixels, frame.y, nothing, frame.residual,
         nothing,
     )  # fmt: skip
 
@@ -163,14 +163,14 @@ def _again(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, sour
                 k, p, item, frame, number * 2 + (quarter.index >> 1), source + pixel * p.source_pixel, p.source_pixel,
                 p.source_entry, p.panel.entries, k.constant(INT, 1),
             )  # fmt: skip
-            place = slot + (quarter.index * p.slot_product + pair * p.point.slot_step)
+            place = slot + (quarter.index * p.slot_product + pair * p.products.slot_step)
             multiply(k, row, place, pixels=False)
 
 
 def _leave(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, slot: Buffer, half: Value,
            count: Value) -> None:  # fmt: skip
     """Results of a pair of sets of outputs, to their places."""
-    c, point = p.common, p.point
+    c, products = p.common, p.products
     last = axis_words(c, c.axes - 1)
     folded = p.folded.equals(1)
     width = k.select(folded, count, item.extent(c.axes - 1))
@@ -180,12 +180,12 @@ def _leave(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, slot
         low = k.maximum(part.index * width, begin)
         high = k.minimum(part.index * width + width, k.select(begin > 0, count, half))
         with k.when(low < high):
-            of_set = point.sets.at(number * 2 + (quarter.index >> 1))
+            of_set = products.sets.at(number * 2 + (quarter.index >> 1))
             at, nothing = low - part.index * width, k.constant(INT, 0)
             row = Row(
-                c, point, item.g, of_set, slot, nothing, nothing, nothing, high - low,
+                c, products, item.g, of_set, slot, nothing, nothing, nothing, high - low,
                 frame.y + (y + of_set.y + at * last.y_stride), last.y_stride,
                 frame.residual + (r + of_set.r + at * last.r_stride), last.r_stride,
             )  # fmt: skip
-            move_row(k, row, slot + (quarter.index * p.slot_product + (low - begin) * point.slot_pixel),
-                            point.slot_pixel)  # fmt: skip
+            move_row(k, row, slot + (quarter.index * p.slot_product + (low - begin) * products.slot_pixel),
+                            products.slot_pixel)  # fmt: skip
