@@ -57,7 +57,6 @@ from polyconv.algorithms.sweep import Sweep, box_count, sweeps
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.language import Module
 from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
@@ -344,23 +343,16 @@ def _asks(r: Request, sweep: Sweep, cut: Cut) -> Sequence[tuple[int, int]]:
 
 def _input_sums(r: Request, *, single: bool) -> Address[InputSums]:
     """Address of the sums of inputs, with or without copies of those that products take as they are."""
-    element, lane = r.arith.accumulator, lanes(r.target, r.arith)
-
-    def make(k: Module, name: str) -> None:
-        input_sums(k, name, element, lane, single=single)
-
-    what = "inputs" if single else "inputs without copies"
-    return address_of(r, f"strassen {what} {element} {lane}", "sums", InputSums, make)
+    element, lane, what = r.arith.accumulator, lanes(r.target, r.arith), "" if single else " without copies"
+    label = f"strassen inputs{what} {element} {lane}"
+    return address_of(r, label, "sums", InputSums, lambda k, name: input_sums(k, name, element, lane, single=single))
 
 
 def _result_sums(r: Request) -> Address[ResultSums]:
     """Address of the sums of products."""
     element, lane = r.arith.accumulator, lanes(r.target, r.arith)
-
-    def make(k: Module, name: str) -> None:
-        result_sums(k, name, element, lane)
-
-    return address_of(r, f"strassen results {element} {lane}", "sums", ResultSums, make)
+    label = f"strassen results {element} {lane}"
+    return address_of(r, label, "sums", ResultSums, lambda k, name: result_sums(k, name, element, lane))
 
 
 def _lies_together(r: Request, sweep: Sweep, *, planes: bool) -> bool:
