@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 import polyconv
-from polyconv.algorithms import patches
+from polyconv.algorithms.product import patches
 from polyconv.algorithms.program import Situation
-from polyconv.algorithms.sweep import sweeps
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance import fuzz
 from polyconv.conformance.every import by_every_algorithm
@@ -113,8 +112,10 @@ def test_every_algorithm_asks_no_peers() -> None:
 
 def test_chance_gives_a_small_problem_several_boxes() -> None:
     p = Problem.parse("conv f32 NCHW n1 c32 i24x24 m32 k2x2 s2")
-    (sweep,) = sweeps(p)
-    boxes = {patches._cheapest(Situation(p, target(None), chance=chance), sweep).box for chance in (None, *range(20))}
+    boxes = set()
+    for chance in (None, *range(20)):
+        (form,) = patches.forms(Situation(p, target(None), chance=chance))
+        boxes.add(form.choices()["box"])
     assert (12, 12) in boxes
     assert len(boxes) > 3
     once = Situation(p, target(None), chance=7)

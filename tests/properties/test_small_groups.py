@@ -12,7 +12,7 @@ import pytest
 from algorithms import Array, result
 from levels import LEVELS
 
-from polyconv.algorithms import in_place
+from polyconv.algorithms.grouped import pieces
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
@@ -76,8 +76,8 @@ def test_in_place_by_parts(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     p = Problem.parse(line)
     made = operands(p, np.random.default_rng(0), "normal")
     whole = result(p, made, "in_place")
-    monkeypatch.setattr(in_place, "_IMAGE_BYTES", 0)
-    monkeypatch.setattr(in_place, "_PART_BYTES", 1 << 10)
+    monkeypatch.setattr(pieces, "IMAGE_SHARE", 0.0)
+    monkeypatch.setattr(pieces, "PART_SHARE", 1 / 1024)
     parts = result(p, made, "in_place")
     assert whole is not None and parts is not None
     assert np.array_equal(whole, parts)

@@ -26,19 +26,15 @@ from polyconv.algorithms import (
     dots_plan,
     fft,
     fft_plan,
-    grouped,
-    in_place,
-    in_planes,
-    patches,
-    pointwise,
     stem,
-    strassen,
     woven,
 )
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.generic import form as generic
+from polyconv.algorithms.grouped import in_place, in_planes, padded
 from polyconv.algorithms.of_functions import Functions
+from polyconv.algorithms.product import patches, pointwise, strassen
 from polyconv.algorithms.program import FREE_BYTES, Situation, accumulator_arithmetic, own_bound
 from polyconv.algorithms.winograd import channels, groups, integers, rows
 from polyconv.target import Target
@@ -111,9 +107,9 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("dots_grouped", Functions(dots_grouped.applicable, dots_grouped.cost, dots_grouped.workspace, dots_plan.arithmetic, own_bound, dots_grouped.build)),
         Algorithm("dots_lines", dots_lines.forms, excluded=_no_masks),
         Algorithm("dots_pixels", dots_pixels.forms, excluded=_no_masks),
-        Algorithm("pointwise", Functions(pointwise.applicable, pointwise.cost, pointwise.workspace, accumulator_arithmetic, own_bound, pointwise.build)),
-        Algorithm("patches", Functions(patches.applicable, patches.cost, patches.workspace, accumulator_arithmetic, own_bound, patches.build), at_least=patches.at_least),
-        Algorithm("strassen", Functions(strassen.applicable, strassen.cost, strassen.workspace, accumulator_arithmetic, strassen.bound, strassen.build, strassen.scheme, strassen.preparing), at_least=strassen.at_least),
+        Algorithm("pointwise", pointwise.forms),
+        Algorithm("patches", patches.forms, at_least=patches.at_least),
+        Algorithm("strassen", strassen.forms, at_least=strassen.at_least),
         Algorithm("winograd", channels.forms, at_least=channels.at_least),
         Algorithm("winograd_dots", Functions(integers.applicable, integers.cost, integers.workspace, integers.arithmetic, own_bound, integers.build, integers.scheme, integers.preparing)),
         Algorithm("winograd_rows", Functions(rows.applicable, rows.cost, rows.workspace, accumulator_arithmetic, rows.bound, rows.build, rows.scheme, rows.preparing), at_least=rows.at_least),
@@ -124,9 +120,9 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("depthwise_line", depthwise_line.forms),
         Algorithm("depthwise_panel", Functions(depthwise_panel.applicable, depthwise_panel.cost, depthwise_panel.workspace, accumulator_arithmetic, own_bound, depthwise_panel.build)),
         Algorithm("depthwise_plane", Functions(depthwise_plane.applicable, depthwise_plane.cost, depthwise_plane.workspace, accumulator_arithmetic, own_bound, depthwise_plane.build), excluded=_no_masks),
-        Algorithm("grouped", Functions(grouped.applicable, grouped.cost, grouped.workspace, accumulator_arithmetic, own_bound, grouped.build), at_least=grouped.at_least),
-        Algorithm("in_place", Functions(in_place.applicable, in_place.cost, in_place.workspace, accumulator_arithmetic, own_bound, in_place.build)),
-        Algorithm("in_planes", Functions(in_planes.applicable, in_planes.cost, in_planes.workspace, accumulator_arithmetic, own_bound, in_planes.build), excluded=_no_masks),
+        Algorithm("grouped", padded.forms, at_least=padded.at_least),
+        Algorithm("in_place", in_place.forms),
+        Algorithm("in_planes", in_planes.forms, excluded=_no_masks),
         Algorithm("stem", Functions(stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build, stem.scheme), at_least=stem.at_least),
         Algorithm("woven", Functions(woven.applicable, woven.cost, woven.workspace, accumulator_arithmetic, own_bound, woven.build)),
         Algorithm("careful", direct.careful_forms),

@@ -163,28 +163,28 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "outer pixels", "a pixel beyond the input counts as one inside",
-            _ALGORITHMS + "pointwise", "(axis.inp - 1 + axis.pad) // axis.stride + 1))\n        for first",
+            _ALGORITHMS + "product.axes", "(axis.inp - 1 + axis.pad) // axis.stride + 1))\n        for first",
             "(axis.inp + axis.pad) // axis.stride + 1))\n        for first", "pointwise",
         ),
         Fault(
             "padded window", "windows that end one pixel beyond the input are read as if they lay inside",
-            _ALGORITHMS + "patches", "(first + end < record.inp)", "(first + end <= record.inp)", "patches",
+            _ALGORITHMS + "product.patch_panel", "(first + end < record.inp)", "(first + end <= record.inp)", "patches",
         ),
         Fault(
             "folded rows", "rows of results are taken to follow each other past an axis with a single output",
-            _ALGORITHMS + "patches", "taken = [*(axis for axis in steps[:-1] if axis[0] > 1), steps[-1]]",
+            _ALGORITHMS + "product.axes", "taken = [*(axis for axis in steps[:-1] if axis[0] > 1), steps[-1]]",
             "taken = steps[-2:]", "patches",
             seen_in_check_mode=False,
         ),
         Fault(
             "lost set", "a part of the sets of output channels is rounded down, and the last set never computed",
-            _ALGORITHMS + "patches", "split_sets=-(-len(plan.sets) // parts)",
-            "split_sets=max(1, len(plan.sets) // parts)", "patches",
+            _ALGORITHMS + "product.sets", "split_sets=-(-set_count // parts)", "split_sets=max(1, set_count // parts)",
+            "patches",
         ),
         Fault(
             "second half", "results of the second half of a box leave one pixel early",
-            _ALGORITHMS + "strassen", "begin = (quarter.index & 1) * half", "begin = (quarter.index & 1) * (half - 1)",
-            "strassen", seen_in_check_mode=False,
+            _ALGORITHMS + "product.strassen_driver", "begin = (quarter.index & 1) * half",
+            "begin = (quarter.index & 1) * (half - 1)", "strassen", seen_in_check_mode=False,
         ),
         Fault(
             "short tiles", "a row of tiles one output short begins where whole ones do",
@@ -236,7 +236,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "block tail", "the last block of groups stores all lanes",
-            _ALGORITHMS + "grouped", "outputs = k.minimum(p.lanes_used, p.total_outputs - channel)",
+            _ALGORITHMS + "grouped.padded_driver", "outputs = k.minimum(p.lanes_used, p.total_outputs - channel)",
             "outputs = k.minimum(p.lanes_used, p.lanes_used + channel)", "grouped",
         ),
         Fault(
@@ -246,7 +246,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "plane mask", "a row's mask lets in one pixel beyond its end",
-            _ALGORITHMS + "in_planes", "min(lane, last.inp - of_load)", "min(lane, last.inp - of_load + 1)",
+            _ALGORITHMS + "grouped.in_planes", "min(lane, last.inp - of_load)", "min(lane, last.inp - of_load + 1)",
             "in_planes",
         ),
         Fault(

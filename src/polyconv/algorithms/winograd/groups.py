@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.driver import DirectBox, DirectWords
 from polyconv.algorithms.dense.plan import again_workspace
-from polyconv.algorithms.grouped import (
+from polyconv.algorithms.grouped.side_by_side import (
     WalkWords,
     block_count,
     lanes_used,

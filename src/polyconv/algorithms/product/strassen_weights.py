@@ -8,15 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.packing import (
-    Set,
-    SourceWords,
-    bring_rows,
-    forward_strides,
-    run,
-    set_words,
-    source_words,
-)
+from polyconv.algorithms.packing import Set, SourceWords, bring_rows, forward_strides, run, set_words, source_words
 from polyconv.algorithms.panel import Driver
 from polyconv.algorithms.program import Request, Step, address_of
 from polyconv.kernels.isa import lanes
@@ -26,7 +18,7 @@ from polyconv.kernels.strassen import PRODUCTS, WeightSums, weight_sums
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.runtime.arrays import unwritten
 
-__all__ = ["packed_weights", "scales"]
+__all__ = ["packed", "scales"]
 
 
 class SumWords(Record):
@@ -67,8 +59,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             ))  # fmt: skip
 
 
-def packed_weights(r: Request, w: NDArray[Any], scales: NDArray[Any], sets: Sequence[tuple[int, int]]
-                   ) -> NDArray[Any]:  # fmt: skip
+def packed(r: Request, w: NDArray[Any], scales: NDArray[Any], sets: Sequence[tuple[int, int]]) -> NDArray[Any]:
     """Weights (m, entries) over the scales of their outputs, summed: of a set [product][entry][output].
 
     Quotients are exact, but for weights that are far smaller than the largest of their output; sums are rounded once.
@@ -82,13 +73,13 @@ def packed_weights(r: Request, w: NDArray[Any], scales: NDArray[Any], sets: Sequ
         width = -(-outputs // lane) * lane
         of_sets.append(Set(first, outputs, width, at, 0))
         at += PRODUCTS * half * width
-    packed, widest = unwritten(at, w.dtype), max(s.width for s in of_sets)
+    target, widest = unwritten(at, w.dtype), max(s.width for s in of_sets)
     divisors = np.ones(m + widest, w.dtype)  # lanes beyond the last output, whose weights are zeros, have some too
     np.copyto(divisors[:m], scales, where=scales > 0)
     quarter = ROW_WORDS * widest * w.itemsize
     element, vector_lanes = arith.accumulator, lane
     values = SumWords(
-        weights=source_words(r, w[None, :, :, None], of_sets, packed), half=half, upper=m // 2 * w.strides[0],
+        weights=source_words(r, w[None, :, :, None], of_sets, target), half=half, upper=m // 2 * w.strides[0],
         quarter=quarter, scales=divisors, scale_upper=m // 2 * w.itemsize, firsts=words([s.first for s in of_sets]),
         sums=address_of(
             r, f"strassen weights {element} {lane}", "sums", WeightSums,
@@ -99,7 +90,7 @@ def packed_weights(r: Request, w: NDArray[Any], scales: NDArray[Any], sets: Sequ
     address = address_of(r, "strassen pack", "pack", Driver, lambda k, name: driver(k, name, vector_bytes))
     keep: list[Any] = []
     run(r, Step(address, filled(values, keep), len(of_sets)), 4 * quarter, w.nbytes)
-    return packed
+    return target
 
 
 def scales(w: NDArray[Any]) -> NDArray[Any]:

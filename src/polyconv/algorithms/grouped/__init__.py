@@ -1,0 +1,1 @@
+"""Convolutions in groups: ``grouped``, ``in_place`` and ``in_planes``."""

@@ -1,0 +1,337 @@
+"""Groups in place, where channels lie together: any rank, stride and dilation.
+
+Outputs with the same taps inside the input are a box of their own, so nothing is padded and nothing is copied: tiles
+read pixels where they lie and write results to their place.  Where groups are as wide out as in and no wider than a
+vector, several lie side by side in the lanes as in ``grouped``; else lanes are the output channels of one group as in
+``direct``.  A box is walked along its last axis, or the one before it where that fills tiles better.  Arrays whose
+channels do not lie together are left to these two, which add in the same order.
+Cost: the products, with lanes filled to whole groups.  Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from polyconv.algorithms.dense import direct
+from polyconv.algorithms.dense.weights import packed_weights as channel_weights
+from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.algorithms.grouped.padded import GroupedForm
+from polyconv.algorithms.grouped.pieces import (
+    Block,
+    Box,
+    PieceLine,
+    PlaceWords,
+    boxes_of,
+    counts_of,
+    parts_of,
+    piece_at,
+    place_words,
+    residual_of,
+    steps_along,
+    tap_places,
+    visit,
+)
+from polyconv.algorithms.grouped.side_by_side import (
+    WalkWords,
+    most_rows,
+    packed_weights,
+    row_cycles,
+    tile_functions,
+    walks_of,
+)
+from polyconv.algorithms.panel import Driver
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    Step,
+    address_of,
+    along_out,
+    arith_of,
+    fused_address,
+    image_bytes,
+    is_fusible,
+    near_equal,
+    program_of,
+    tile_cycles,
+)
+from polyconv.algorithms.sweep import Sweep, sweeps, taps_of
+from polyconv.kernels.fused import FusedTile, Walk
+from polyconv.kernels.isa import lanes, run_tiles
+from polyconv.kernels.language import Module
+from polyconv.kernels.record import Counted, Record, counted_words, filled
+from polyconv.kernels.signature import Address
+from polyconv.kernels.tile import ROW_WORDS
+
+__all__ = ["forms"]
+
+_MOST_ENTRIES, _MOST_BOXES = 1 << 16, 1 << 12
+"""Most entries of all lists, and most boxes of a sweep."""
+_LAST_BYTES = 30.0
+"""Bytes of input and result that come and go a cycle, beside the products."""
+_MISSED = {1024: 0.7, 2048: 3.5, 4096: 3.5}
+"""Cycles that a vector of a pixel takes to come into the first-level cache where pixels lie a multiple of so many bytes
+apart, and so share few of its sets; else 0.4.  Measured on Zen 5."""
+
+
+class InPlaceWords(Record):
+    """The driver's words."""
+
+    shared: PlaceWords
+    tiles: Counted[WalkWords]
+
+
+def driver(k: Module, name: str) -> None:
+    """Add the driver to a module: a part of the boxes of a block, by tiles that walk."""
+    with k.function(name, Driver) as given:
+        p = InPlaceWords.read(k, given.words)
+
+        def walks(line: PieceLine, walk: WalkWords) -> None:
+            first, function, times = walk.first, walk.function, walk.times
+            k.call(function, Walk(*line.places(first), times, line.block.lanes, *line.tables, line.x))
+
+        visit(k, p.shared, p.tiles, given, walks)
+
+
+# -- choosing ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """How channels fill lanes.
+
+    Parameters
+    ----------
+    groups : int
+        That lie side by side in a vector; 0 if lanes are output channels of a single group.
+    blocks : int
+        Of a group.
+    vectors, last_vectors : int
+        Of a block's output channels, and of the last one's.
+    most : int
+        Outputs of a tile.
+    """
+
+    groups: int
+    blocks: int
+    vectors: int
+    last_vectors: int
+    most: int
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    reason = _refusal(s)
+    if reason is not None:
+        return reason
+    p, lane, group = s.problem, lanes(s.target, arith_of(s)), s.problem.c // s.problem.groups
+    by_channel = _by_channel(s)
+    if p.c == p.m and group <= lane:
+        side_by_side = Filling(lane // group, 1, 1, 1, most_rows(s.target, group))
+        if _products(s, side_by_side) < _products(s, by_channel):
+            return (InPlaceForm(s, side_by_side, GroupedForm.of(s)),)
+    return (InPlaceForm(s, by_channel, direct.DirectForm.of(s)),)
+
+
+def _refusal(s: Situation) -> Refusal | None:
+    p, reason = s.problem, direct.refusal(s)
+    if reason is not None:
+        return reason
+    if p.layout != "NHWC" or p.groups == 1 or p.c == p.groups or p.m == 0:
+        return "computes groups of several channels that lie together"
+    if p.x != p.w or p.x not in ("f32", "f64") or arith_of(s).name != p.x or not is_fusible(p):
+        return "reads and writes numbers as they are summed, with a cheap epilogue"
+    for sweep in sweeps(p):
+        taps, boxes = counts_of(sweep, 2, _MOST_ENTRIES)
+        if taps * -(-p.c // p.groups // ROW_WORDS) > _MOST_ENTRIES or boxes > _MOST_BOXES:
+            return "has too many boxes of outputs with taps of their own"
+    return None
+
+
+def _by_channel(s: Situation) -> Filling:
+    """Lanes that are output channels of one group."""
+    tiles = run_tiles(s.target)
+    total = -(-(s.problem.m // s.problem.groups) // lanes(s.target, arith_of(s)))
+    blocks = -(-total // 2) if total != 3 or 3 not in tiles else 1
+    vectors = -(-total // blocks)
+    blocks = -(-total // vectors)
+    return Filling(0, blocks, vectors, total - (blocks - 1) * vectors, tiles[vectors])
+
+
+def _products(s: Situation, filling: Filling) -> float:
+    """Cycles of the tiles of an image."""
+    p, rates, group = s.problem, s.rates(arith_of(s)), s.problem.c // s.problem.groups
+    missed = _MISSED.get(math.gcd(p.c * arith_of(s).bytes, 4096), 0.4)
+    cycles = 0.0
+    for box in (box for sweep in sweeps(p) for box in boxes_of(sweep, 2, _MOST_ENTRIES)):
+        outputs = box.extents[_along(filling, box.extents)]
+        lines = math.prod(box.extents) // max(1, outputs)
+        if filling.groups:
+            row = row_cycles(rates, outputs, filling.most, group, box.taps) + 25.0 + missed * outputs * box.taps
+            cycles += lines * -(-p.groups // filling.groups) * row
+            continue
+        for vectors, count in ((filling.vectors, filling.blocks - 1), (filling.last_vectors, 1)):
+            tiles = near_equal(outputs, run_tiles(s.target)[vectors])
+            steps, per_tile = group * box.taps, 25 + 8.0 * box.taps
+            row = sum(tile_cycles(rates, n, vectors) * steps + per_tile + 1.2 * n * vectors for _, n in tiles)
+            cycles += lines * count * p.groups * (row + 25.0)
+    return cycles
+
+
+def _along(filling: Filling, extents: tuple[int, ...]) -> int:
+    """The axis along which tiles of a box lie: the last, or the one before it where a line has more outputs."""
+    last = len(extents) - 1
+    few = last > 0 and extents[last] < min(filling.most, extents[last - 1]) // 2
+    return last - 1 if few else last
+
+
+# -- the form ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceForm(Form):
+    """How channels fill lanes; and the form for arrays whose channels do not lie together."""
+
+    filling: Filling
+    otherwise: Form
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs where arrays lie otherwise."""
+        return self.otherwise.workspace
+
+    def cost(self) -> dict[str, float]:
+        """Cycles: multiply-adds or loads, starting tiles, and what comes from the last cache."""
+        p = self.s.problem
+        batch = p.n or 0
+        return {"products": batch * _products(self.s, self.filling), "moves": batch * sum(image_bytes(p)) / _LAST_BYTES}
+
+    def choices(self) -> Mapping[str, object]:
+        """The largest tile."""
+        f = self.filling
+        columns = f"a vector of {f.groups} groups" if f.groups else f"{f.vectors} vectors of channels"
+        return {"tile": f"{f.most} outputs by {columns}"}
+
+    def build(self, r: Request) -> Program:
+        """One step per sweep."""
+        lying = r.x.c == r.x.itemsize and all(along_out(r, sweep[-1], "c") == "cc" for sweep in sweeps(r.problem))
+        if not lying:
+            return self.otherwise.build(r)
+        keep: list[Any] = []
+        address = address_of(r, "in_place", "in_place", Driver, driver)
+        return program_of([_step(r, sweep, self.filling, address, keep) for sweep in sweeps(r.problem)], 0, keep)
+
+
+# -- building ------------------------------------------------------------------------------------------
+
+
+def _step(r: Request, sweep: Sweep, filling: Filling, address: Address[Driver], keep: list[Any]) -> Step:
+    arith, lane, key, vectors = r.arith, lanes(r.target, r.arith), taps_of(sweep), filling.vectors
+    if filling.groups:
+        packed = r.packed(("grouped", arith.name, lane, key), lambda: packed_weights(r.weights(sweep), lane))
+    else:
+        packed = r.packed(
+            ("direct", arith.name, lane, vectors, key),
+            lambda: channel_weights(r, r.weights(sweep), vectors, filling.last_vectors),
+        )
+    blocks = list(_blocks(r, filling, math.prod(a.taps for a in sweep)))
+    whole, parts = boxes_of(sweep, 2, _MOST_ENTRIES), parts_of(r, len(blocks))
+    entries: list[int] = []
+    lists: dict[tuple[range, ...], tuple[int, int]] = {}
+    for box in whole:
+        if box.ranges not in lists:
+            found = _entries(r, sweep, filling, box.ranges)
+            lists[box.ranges] = len(entries), len(found) // (2 if filling.groups else 3)
+            entries += found
+    cut = [(part, along) for box in whole for part, along in _cut(filling, box, parts)]
+    cut.sort(key=lambda found: found[0].first)
+    lengths = sorted({box.extents[along] for box, along in cut})
+    tables = [_walks(r, filling, length, last=last) for length in lengths for last in (False, True)]
+    pieces = []
+    for box, along in cut:
+        across = _across(along, len(sweep))
+        pieces.append(piece_at(
+            r, sweep, box.first, box.extents[across] if across != along else 1, steps_along(r, sweep, across),
+            steps_along(r, sweep, along), lists[box.ranges], 2 * lengths.index(box.extents[along]),
+        ))  # fmt: skip
+    shared, items = place_words(r, sweep, pieces, blocks, entries, counted_words(WalkWords, tables), packed)
+    return Step(address, filled(InPlaceWords(shared, tables), keep), items)
+
+
+def _cut(filling: Filling, box: Box, parts: int) -> Iterator[tuple[Box, int]]:
+    """A box in at most so many parts of lines, or of outputs if it is one line; and the axis of its lines."""
+    along = _along(filling, box.extents)
+    cut = _across(along, len(box.first))
+    for first, count in near_equal(box.extents[cut], -(-box.extents[cut] // min(parts, box.extents[cut]))):
+        begins = [o + first * (a == cut) for a, o in enumerate(box.first)]
+        extents = [count if a == cut else e for a, e in enumerate(box.extents)]
+        yield replace(box, first=tuple(begins), extents=tuple(extents)), along
+
+
+def _across(along: int, axes: int) -> int:
+    """The axis across the lines of a box: of the last two the other, if there are two."""
+    return 2 * axes - 3 - along if axes > 1 else along
+
+
+def _entries(r: Request, sweep: Sweep, filling: Filling, ranges: tuple[range, ...]) -> list[int]:
+    """Words of the entries of some taps, of all channels or chunk by chunk of them."""
+    group, size = r.problem.c // r.problem.groups, r.arith.bytes
+    taps, places = math.prod(a.taps for a in sweep), tap_places(r, sweep, ranges)
+    if filling.groups:
+        return [word for at, tap in places for word in (at, tap * group * r.target.vector_bytes)]
+    return [
+        word for first in range(0, group, ROW_WORDS)
+        for count in (min(ROW_WORDS, group - first),)
+        for at, tap in places
+        for word in (at + first * size, count, first * taps + tap * count)
+    ]  # fmt: skip
+
+
+def _blocks(r: Request, filling: Filling, taps: int) -> Iterator[Block]:
+    """Words of every block."""
+    p, size, lane, residual = r.problem, r.arith.bytes, lanes(r.target, r.arith), residual_of(r)
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    if filling.groups:
+        used = filling.groups * group_in
+        for first in range(0, p.c, used):
+            count = min(used, p.c - first)
+            of_block = first // used * taps * group_in * r.target.vector_bytes
+            yield Block(
+                first * r.x.c, first * r.y.c, first * residual.c, int(count < lane), of_block, first * size, count
+            )
+        return
+    outputs, steps = filling.vectors * lane, group_in * taps * lane * size
+    before = (filling.blocks - 1) * filling.vectors * steps
+    for g in range(p.groups):
+        for b in range(filling.blocks):
+            first, last = g * group_out + b * outputs, b == filling.blocks - 1
+            of_block = g * before + b * filling.vectors * steps
+            if last:  # these follow after all others
+                of_block = p.groups * before + g * filling.last_vectors * steps
+            yield Block(
+                g * group_in * r.x.c, first * r.y.c, first * residual.c, int(last), of_block, first * size,
+                (group_out - 1) % lane + 1,
+            )  # fmt: skip
+
+
+def _walks(r: Request, filling: Filling, length: int, *, last: bool) -> list[WalkWords]:
+    """Tiles of a line, equal ones together, for the last block or others; none for blocks that there are none of."""
+    p, lane = r.problem, lanes(r.target, r.arith)
+    if filling.groups:
+        group = p.c // p.groups
+        used = filling.groups * group
+        if not (p.c % used > 0 or used < lane if last else used == lane):
+            return []
+        tiles = tile_functions(r, FusedTile(r.arith.name, p.y, r.epilogue, last), group, near=True)
+        return walks_of(tiles, length, filling.most)
+    if not last and filling.blocks == 1:
+        return []
+    vectors = filling.last_vectors if last else filling.vectors
+    spec = FusedTile(r.arith.name, p.y, r.epilogue, last and (p.m // p.groups) % lane > 0)
+    most = run_tiles(r.target)[vectors]
+    wanted = {n for _, n in near_equal(length, most)}
+    functions = [fused_address(r, "channel", spec, n, vectors) if n in wanted else None for n in range(1, most + 1)]
+    return walks_of(functions, length, most)

@@ -1,0 +1,255 @@
+"""Groups in place, where pixels lie together: any rank and dilation, a stride of one or two along rows.
+
+Lanes are pixels of a row, read where they lie; those in the padding are masked by tables, and rows leave out the taps
+of outer axes that meet only padding, so nothing is copied.  Arrays whose pixels do not lie together are left to
+``direct``, which adds in the same order.
+Cost: the products over lane use, and loads across lines.  Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from polyconv.algorithms.dense import direct
+from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.algorithms.grouped.pieces import (
+    Block,
+    PieceLine,
+    PlaceWords,
+    Steps,
+    boxes_of,
+    counts_of,
+    parts_of,
+    piece_at,
+    place_words,
+    residual_of,
+    steps_along,
+    tap_places,
+    visit,
+)
+from polyconv.algorithms.panel import Driver
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    Step,
+    address_of,
+    along_out,
+    arith_of,
+    image_bytes,
+    is_fusible,
+    near_equal,
+    program_of,
+    tile_cycles,
+)
+from polyconv.algorithms.sweep import Sweep, mean_taps, sweeps, taps_of
+from polyconv.kernels.fused import FusedTile
+from polyconv.kernels.isa import lanes
+from polyconv.kernels.language import Module
+from polyconv.kernels.plane import PlaneTile, entry_words, plane_tile
+from polyconv.kernels.record import Counted, Function, Record, Word, counted_words, filled
+from polyconv.kernels.signature import Address
+from polyconv.kernels.tile import ROW_WORDS
+from polyconv.runtime.arrays import aligned
+
+__all__ = ["forms"]
+
+_TILES = {1: 24, 2: 12, 3: 8}
+"""Vectors of neighbouring outputs -> most output channels."""
+_MOST_WORDS, _MOST_BOXES = 1 << 17, 1 << 12
+"""Most words of all lists of entries, and most boxes."""
+_LAST_BYTES = 45.0
+"""Bytes of input and result that come and go a cycle, beside the products."""
+
+
+class TileWords(Record):
+    """A tile of a line: its first output, the lanes of its last vector, and its function."""
+
+    first: Word
+    lanes: Word
+    function: Function[PlaneTile]
+
+
+class InPlanesWords(Record):
+    """The driver's words."""
+
+    shared: PlaceWords
+    tiles: Counted[TileWords]
+
+
+def driver(k: Module, name: str) -> None:
+    """Add the driver to a module: as that of ``in_place``, with tiles of planes."""
+    with k.function(name, Driver) as given:
+        p = InPlanesWords.read(k, given.words)
+
+        def tiles(line: PieceLine, tile: TileWords) -> None:
+            first, function, last = tile.first, tile.function, tile.lanes
+            k.call(function, PlaneTile(*line.places(first), last, *line.tables))
+
+        visit(k, p.shared, p.tiles, given, tiles)
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    reason = _refusal(s)
+    if reason is not None:
+        return reason
+    (sweep,) = sweeps(s.problem)
+    tiles = _row_tiles(s, sweep)
+    widest = max((tile.vectors for tile in tiles), default=1)
+    return (InPlanesForm(s, sweep, tiles, tuple(near_equal(s.problem.m // s.problem.groups, _TILES[widest]))),)
+
+
+def _refusal(s: Situation) -> Refusal | None:
+    p, reason = s.problem, direct.refusal(s)
+    if reason is not None:
+        return reason
+    if p.op != "conv" or p.layout != "NCHW" or p.groups == 1 or p.c == p.groups:
+        return "computes groups of several channels, channels first"
+    if p.x not in ("f32", "f64") or arith_of(s).name != p.x or not is_fusible(p):
+        return "reads numbers as they are summed, with a cheap epilogue"
+    (sweep,) = sweeps(p)
+    if sweep[-1].stride > 2:
+        return "takes strides of one and two along rows"
+    (taps, boxes), tiles = counts_of(sweep[:-1], 1, _MOST_WORDS), len(_row_tiles(s, sweep))
+    if taps * sweep[-1].taps * tiles * 8 > _MOST_WORDS or boxes * tiles > _MOST_BOXES:
+        return "has too many rows or parts of rows with taps of their own"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """A tile along a row: its first output, how many vectors, and lanes of the last one."""
+
+    first: int
+    vectors: int
+    last: int
+
+
+def _row_tiles(s: Situation, sweep: Sweep) -> tuple[RowTile, ...]:
+    lane, out = lanes(s.target, arith_of(s)), sweep[-1].out
+    parts = near_equal(-(-out // lane), max(_TILES))
+    return tuple(RowTile(first * lane, n, min(out - (first + n - 1) * lane, lane)) for first, n in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class InPlanesForm(Form):
+    """The only sweep, tiles along a row, and sets of a group's output channels: first and number."""
+
+    sweep: Sweep
+    tiles: tuple[RowTile, ...]
+    sets: tuple[tuple[int, int], ...]
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs where arrays lie otherwise."""
+        return direct.DirectForm.of(self.s).workspace
+
+    def cost(self) -> dict[str, float]:
+        """Cycles: multiply-adds, loads or the latency of sums, the most of them, and what comes from the last cache."""
+        p, rates, sweep = self.s.problem, self.s.rates(arith_of(self.s)), self.sweep
+        group, stride = p.c // p.groups, sweep[-1].stride
+        taps = math.prod(mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
+        row = 0.0
+        for (_, rows), tile in itertools.product(self.sets, self.tiles):
+            step = max(tile_cycles(rates, rows, tile.vectors), (rows + 2 * tile.vectors * stride) / rates.loads)
+            row += taps * (group * step + 3.0 * -(-group // ROW_WORDS)) + 30.0 + 1.5 * rows * tile.vectors
+        times = (p.n or 0) * p.groups * math.prod(axis.out for axis in sweep[:-1])
+        return {"products": times * row, "moves": (p.n or 0) * sum(image_bytes(p)) / _LAST_BYTES}
+
+    def choices(self) -> Mapping[str, object]:
+        """The largest tile."""
+        rows, vectors = max((n for _, n in self.sets), default=0), max((tile.vectors for tile in self.tiles), default=0)
+        return {"tile": f"{rows} channels by {vectors} vectors of outputs"}
+
+    def build(self, r: Request) -> Program:
+        """One step."""
+        if r.x.spatial[-1] != r.x.itemsize or along_out(r, self.sweep[-1], "p") != "pp":
+            return direct.DirectForm.of(self.s).build(r)
+        keep: list[Any] = []
+        return program_of([_step(r, self, keep)], 0, keep)
+
+
+def _step(r: Request, form: InPlanesForm, keep: list[Any]) -> Step:
+    p, sweep, sets, size, residual = r.problem, form.sweep, form.sets, r.arith.bytes, residual_of(r)
+    group_in, group_out = p.c // p.groups, p.m // p.groups
+    taps, stride = math.prod(axis.taps for axis in sweep), sweep[-1].stride
+    heights = sorted({rows for _, rows in sets})
+    key = ("planes", r.arith.name, sets, taps_of(sweep))
+    packed = r.packed(key, lambda: _packed_weights(r.weights(sweep), sets))
+    blocks = [
+        Block(
+            g * group_in * r.x.c, m * r.y.c, m * residual.c, heights.index(rows), m * group_in * taps * size, m * size,
+            0,
+        )
+        for g in range(p.groups) for first, rows in sets for m in (g * group_out + first,)
+    ]  # fmt: skip
+    tables = [[TileWords(0, t.last, _function(r, rows, t.vectors, stride))] for t in form.tiles for rows in heights]
+    entries: list[int] = []
+    pieces = []
+    parts = -(-parts_of(r, len(blocks)) // max(1, len(form.tiles)))
+    down = steps_along(r, sweep, -2) if len(sweep) > 1 else Steps(0, 0, 0)
+    for number, tile in enumerate(form.tiles):
+        lists: dict[tuple[range, ...], tuple[int, int]] = {}
+        for box in boxes_of(sweep[:-1], 1, _MOST_WORDS):
+            if box.ranges not in lists:
+                found = list(_entries(r, sweep, box.ranges, tile))
+                lists[box.ranges] = len(entries), len(found) // entry_words(tile.vectors, stride)
+                entries += found
+            lines = box.extents[-1] if box.extents else 1
+            for first, count in near_equal(lines, -(-lines // min(parts, lines))):
+                begins = [*box.first, tile.first]
+                if box.first:
+                    begins[-2] += first
+                channel = Steps(r.x.c, r.y.c, residual.c)
+                table = number * len(heights)
+                pieces.append(piece_at(r, sweep, begins, count, down, channel, lists[box.ranges], table))
+    address = address_of(r, "in_planes", "in_planes", Driver, driver)
+    shared, items = place_words(r, sweep, pieces, blocks, entries, counted_words(TileWords, tables), packed)
+    return Step(address, filled(InPlanesWords(shared, tables), keep), items)
+
+
+def _entries(r: Request, sweep: Sweep, ranges: tuple[range, ...], tile: RowTile) -> Iterator[int]:
+    """Words of the entries of some taps of the outer axes, for a tile of a row."""
+    last, lane, group = sweep[-1], lanes(r.target, r.arith), r.problem.c // r.problem.groups
+    taps, outer = math.prod(axis.taps for axis in sweep), tap_places(r, sweep[:-1], ranges)
+    for first in range(0, group, ROW_WORDS):
+        count = min(ROW_WORDS, group - first)
+        for (at, tap), t in itertools.product(outer, range(last.taps)):
+            column = tile.first * last.stride - last.pad + t * last.dilation
+            firsts = [column + part * lane for part in range(tile.vectors * last.stride)]
+            low = [min(max(0, -of_load), lane) for of_load in firsts]
+            spans = [(a, max(a, min(lane, last.inp - of_load))) for a, of_load in zip(low, firsts, strict=True)]
+            if any(a < b for a, b in spans):
+                yield at + t * last.dilation * r.arith.bytes + first * r.x.c
+                yield first * taps + (tap * last.taps + t) * count
+                yield count
+                yield from ((1 << b) - (1 << a) | a << 32 | b << 48 for a, b in spans)
+
+
+def _function(r: Request, rows: int, vectors: int, stride: int) -> Address[PlaneTile]:
+    """Address of a tile."""
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, edge=True)
+    count, f16c = lanes(r.target, r.arith), r.target.converts_f16
+
+    def make(k: Module, name: str) -> None:
+        plane_tile(k, name, spec, count, rows, vectors, stride, f16c=f16c)
+
+    return address_of(r, f"plane {spec} {rows} {vectors} {stride}", "tile", PlaneTile, make)
+
+
+def _packed_weights(w: NDArray[Any], sets: tuple[tuple[int, int], ...]) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) as they stream: [group][set][block of channels][tap][channel][output]."""
+    groups, _, c, taps = w.shape
+    packed = aligned((groups, w[0].size), w.dtype)
+    for (first, rows), channel in itertools.product(sets, range(0, c, ROW_WORDS)):
+        part = w[:, first : first + rows, channel : channel + ROW_WORDS].transpose(0, 3, 2, 1).reshape(groups, -1)
+        begin = (first * c + rows * channel) * taps
+        packed[:, begin : begin + part.shape[1]] = part
+    return packed

@@ -1,0 +1,259 @@
+"""Outputs in groups computed from where the input lies: what ``in_place`` and ``in_planes`` share.
+
+A *piece* is a box of outputs with the same taps inside the input, so nothing is padded and nothing is copied: a list
+has the entries of its taps.  A *block* is some output channels.  An item is a block and a part of the pieces; it visits
+every line of every piece.  It must not know what tiles compute.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+from polyconv.algorithms.panel import Driver, EpilogueTables
+from polyconv.algorithms.program import Operand, Request, epilogue_tables, image_bytes
+from polyconv.algorithms.sweep import Kinds, Sweep, bands
+from polyconv.kernels.language import Buffer, Module, Value
+from polyconv.kernels.record import CountedRows, Memory, Record, Table, Word, words
+
+__all__ = [
+    "Block", "Box", "Piece", "PieceLine", "PlaceWords", "Steps", "boxes_of", "counts_of", "parts_of", "piece_at",
+    "place_words", "residual_of", "steps_along", "tap_places", "visit",
+]  # fmt: skip
+
+IMAGE_SHARE, PART_SHARE, _WEIGHT_SHARE, _MOST_READ = 1.0, 3 / 8, 1 / 2, 4
+"""Input and result that no second-level cache holds are cut into parts that it does, for all blocks of channels, if it
+holds the weights as well and an input is read so few times that bringing it takes longest.  Measured on Zen 5 where
+pixels lie 1 or 2 KiB apart: 3 to 20 % off; with 7 or 9 reads 5 to 10 % lost."""
+
+R = TypeVar("R", bound=Record)
+
+
+class Steps(Record):
+    """Bytes from one to the next in input, result and residual."""
+
+    x: Word
+    y: Word
+    r: Word
+
+
+class Piece(Record):
+    """A box of outputs with the same taps: where it begins, its list of entries, its lines and the steps in them.
+
+    ``table`` is the number of the table of tiles for lines of its length.
+    """
+
+    x: Word
+    y: Word
+    r: Word
+    entries: Word
+    count: Word
+    lines: Word
+    line: Steps
+    step: Steps
+    table: Word
+
+
+class Block(Record):
+    """A block of output channels.
+
+    Bytes before its channels, which tables it takes, bytes before its weights and before its biases, and the lanes of
+    its last vector.
+    """
+
+    x: Word
+    y: Word
+    r: Word
+    table: Word
+    weights: Word
+    words: Word
+    lanes: Word
+
+
+class PlaceWords(Record):
+    """Words of a driver whatever its tiles are: there is a table of these for every length of a line and kind of block.
+
+    The boxes of a block are cut into ``parts``, which threads share.
+    """
+
+    x_base: Word
+    x_n: Word
+    y_base: Word
+    y_n: Word
+    r_base: Word
+    r_n: Word
+    pieces: Word
+    piece: Table[Piece]
+    parts: Word
+    part_pieces: Word
+    blocks: Word
+    block: Table[Block]
+    entries: Memory
+    weights: Memory
+    tables: EpilogueTables
+    table_words: Word
+
+
+@dataclass(frozen=True, slots=True)
+class PieceLine:
+    """A line of a piece, for a block of output channels."""
+
+    index: Value
+    piece: Piece
+    block: Block
+    x: Buffer
+    y: Buffer
+    r: Buffer
+    entries: Buffer
+    weights: Buffer
+    tables: tuple[Buffer, Buffer, Buffer]
+
+    def places(self, first: Value) -> tuple[Buffer, Value, Buffer, Value, Buffer, Buffer, Value, Buffer, Value]:
+        """What tiles take that begin with an output: input and entries, weights, result and residual."""
+        piece, line = self.piece, self.index
+        return (
+            self.x + (piece.x + line * piece.line.x + first * piece.step.x), piece.step.x, self.entries, piece.count,
+            self.weights, self.y + (piece.y + line * piece.line.y + first * piece.step.y), piece.step.y,
+            self.r + (piece.r + line * piece.line.r + first * piece.step.r), piece.step.r,
+        )  # fmt: skip
+
+
+def visit(k: Module, p: PlaceWords, tables: CountedRows[R], given: Driver, tile: Callable[[PieceLine, R], None]
+          ) -> None:  # fmt: skip
+    """Do an item: every tile of every line of some boxes of a block."""
+    frame, number = given.frame, given.item
+    part, n = number // p.blocks % p.parts, number // p.blocks // p.parts
+    block = p.block.at(number % p.blocks)
+    x = frame.x + (p.x_base + n * p.x_n + block.x)
+    y = frame.y + (p.y_base + n * p.y_n + block.y)
+    r = frame.residual + (p.r_base + n * p.r_n + block.r)
+    weights, bias = p.weights + block.weights, p.tables.bias + block.words
+    scale, constants = p.tables.scale + block.words, p.tables.constants
+    first = part * p.part_pieces
+    with k.loop(first, k.minimum(first + p.part_pieces, p.pieces)) as number_of_piece:
+        piece = p.piece.at(number_of_piece.index)
+        entries = p.entries + piece.entries * 8
+        tiles = tables + (piece.table + block.table) * p.table_words * 8
+        with k.loop(0, piece.lines) as line, k.loop(0, tiles.count) as one:
+            here = PieceLine(line.index, piece, block, x, y, r, entries, weights, (bias, scale, constants))
+            tile(here, tiles.at(one.index))
+
+
+# -- boxes and their words -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Outputs with the same taps inside the input: first and number along every axis, and which taps."""
+
+    first: tuple[int, ...]
+    extents: tuple[int, ...]
+    ranges: tuple[range, ...]
+
+    @property
+    def taps(self) -> int:
+        """How many taps."""
+        return math.prod(map(len, self.ranges))
+
+
+@lru_cache(256)
+def boxes_of(axes: Sweep, whole: int, most: int) -> tuple[Box, ...]:
+    """The boxes of all outputs, a single output along all axes but some ``whole`` ones at the end.
+
+    There are at most so many combinations of taps: axes with more have all their taps for all outputs, which
+    ``bands`` says.
+    """
+    found = bands(axes, most)
+    along = [[(first, count, kinds[kind]) for first, count, kind in _runs(of_output)] for kinds, of_output in found]
+    outer = max(0, len(axes) - whole)
+    along[:outer] = [[(o, 1, taps) for first, count, taps in some for o in range(first, first + count)]
+                     for some in along[:outer]]  # fmt: skip
+    return tuple(
+        Box(tuple(first for first, _, _ in box), tuple(count for _, count, _ in box), tuple(taps for _, _, taps in box))
+        for box in itertools.product(*along)
+    )
+
+
+def counts_of(axes: Sweep, whole: int, most: int) -> tuple[int, int]:
+    """Taps of all combinations together, and how many boxes there are; found without making them."""
+    found, outer = bands(axes, most), max(0, len(axes) - whole)
+    taps = math.prod(sum(map(len, ranges)) for ranges, _ in found)
+    boxes = math.prod(axis.out for axis in axes[:outer]) * math.prod(len(_runs(of)) for _, of in found[outer:])
+    return taps, boxes
+
+
+def _runs(of_output: Kinds) -> list[tuple[int, int, int]]:
+    """Neighbours of the same kind: first, number, kind."""
+    found, first = [], 0
+    for kind, run in itertools.groupby(of_output.runs, key=lambda run: run[0]):
+        count = sum(outputs for _, outputs in run)
+        if count:
+            found.append((first, count, kind))
+        first += count
+    return found
+
+
+def tap_places(r: Request, axes: Sweep, ranges: tuple[range, ...]) -> list[tuple[int, int]]:
+    """Bytes to what taps meet in the input, and their numbers, of some taps of outer axes."""
+    places = [(0, 0)]
+    for axis, step, some in zip(axes, r.x.spatial, ranges, strict=False):
+        places = [(at + t * axis.dilation * step, tap * axis.taps + t) for at, tap in places for t in some]
+    return places
+
+
+def steps_along(r: Request, sweep: Sweep, axis: int) -> Steps:
+    """Bytes between neighbours along an axis."""
+    a, y_step, r_step = sweep[axis], r.y.spatial[axis], residual_of(r).spatial[axis]
+    return Steps(a.stride * r.x.spatial[axis], a.out_step * y_step, a.out_step * r_step)
+
+
+def piece_at(r: Request, sweep: Sweep, first: Sequence[int], lines: int, line: Steps, step: Steps,
+             entries: tuple[int, int], table: int) -> Piece:  # fmt: skip
+    """Words of a box that begins with an output."""
+    x = sum((o * a.stride - a.pad) * step for o, a, step in zip(first, sweep, r.x.spatial, strict=True))
+    y, other = (
+        sum(o * a.out_step * step for o, a, step in zip(first, sweep, of.spatial, strict=True))
+        for of in (r.y, residual_of(r))
+    )
+    return Piece(x, y, other, *entries, lines, line, step, table)
+
+
+def residual_of(r: Request) -> Operand:
+    """The residual, or an operand that nobody reads."""
+    return r.residual or Operand(0, 0, (0,) * len(r.y.spatial), 0, 1)
+
+
+def parts_of(r: Request, blocks: int) -> int:
+    """Into how many parts the boxes of so many blocks are cut: every thread has a few, and blocks share near pixels."""
+    p, s, threads = r.problem, r.situation, r.situation.threads
+    parts = 1 if threads == 1 else -(-4 * threads // max(1, (p.n or 0) * blocks))
+    image, weights = sum(image_bytes(p)), p.m * p.c // p.groups * math.prod(p.k) * p.w_dtype.itemsize
+    seldom = math.prod(p.k) <= _MOST_READ * math.prod(p.s)
+    far = image > s.cache("l2", IMAGE_SHARE) and weights <= s.cache("l2", _WEIGHT_SHARE)
+    if p.layout == "NCHW" or not seldom or not far:
+        return parts
+    return max(parts, -(-image // s.cache("l2", PART_SHARE)))
+
+
+def place_words(r: Request, sweep: Sweep, pieces: Sequence[Piece], blocks: Sequence[Block], entries: list[int],
+                table_words: int, packed: NDArray[Any]) -> tuple[PlaceWords, int]:  # fmt: skip
+    """Words of a sweep whatever its tiles, and how many items there are."""
+    residual = residual_of(r)
+
+    def begins(o: Operand) -> int:
+        return o.offset + sum(a.first_out * step for a, step in zip(sweep, o.spatial, strict=True))
+
+    part_pieces = -(-len(pieces) // parts_of(r, len(blocks)))
+    parts = -(-len(pieces) // max(1, part_pieces))
+    shared = PlaceWords(
+        x_base=r.x.offset, x_n=r.x.n, y_base=begins(r.y), y_n=r.y.n, r_base=begins(residual), r_n=residual.n,
+        pieces=len(pieces), piece=pieces, parts=parts, part_pieces=part_pieces, blocks=len(blocks), block=blocks,
+        entries=words(entries), weights=packed, tables=epilogue_tables(r), table_words=table_words,
+    )  # fmt: skip
+    return shared, (r.problem.n or 0) * parts * len(blocks)

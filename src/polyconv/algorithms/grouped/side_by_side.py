@@ -1,0 +1,117 @@
+"""Several small groups side by side in the lanes: what algorithms share whose vectors hold whole groups.
+
+A *block* is as many groups as fill a vector, with as many channels out as in.  Its tiles are walked along a row of
+pixels.  It must not know where pixels lie.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.program import Request, Situation, near_equal, tile_cycles
+from polyconv.kernels.fused import FusedTile, Walk
+from polyconv.kernels.grouped import grouped_tile
+from polyconv.kernels.isa import Arithmetic, lanes
+from polyconv.kernels.language import Module
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Function, Record, Word
+from polyconv.kernels.signature import Address
+from polyconv.machine.profile import Rates
+from polyconv.problem.problem import Problem
+from polyconv.runtime.arrays import aligned
+from polyconv.target import Target
+
+__all__ = [
+    "WalkWords", "block_count", "lanes_used", "most_rows", "of_blocks", "packed_weights", "row_cycles",
+    "tile_functions", "walks_of",
+]  # fmt: skip
+
+_MOST_ROWS = 8
+"""Most pixels of a tile."""
+
+
+class WalkWords(Record):
+    """A walk along a row: its first pixel, how many tiles, and their function."""
+
+    first: Word
+    times: Word
+    function: Function[Walk]
+
+
+def lanes_used(s: Situation, arith: Arithmetic) -> int:
+    """Lanes that whole groups fill."""
+    lane, group = lanes(s.target, arith), s.problem.c // s.problem.groups
+    return lane // group * group
+
+
+def block_count(s: Situation, arith: Arithmetic) -> int:
+    """Blocks of all channels; the last may have fewer groups."""
+    return -(-s.problem.c // lanes_used(s, arith))
+
+
+def of_blocks(p: Problem, used: int, blocks: int) -> Problem:
+    """The problem with the last block filled up, and blocks as groups."""
+    return replace(p, c=blocks * used, m=blocks * used, groups=blocks)
+
+
+def most_rows(target: Target, group: int) -> int:
+    """Most pixels of a tile: sums, the weights or pixels that are used again, and two more must fit the registers.
+
+    Without FMA a product needs yet another one.
+    """
+    spare = 2 if target.has_fma else 3
+    fits = [n for n in range(1, _MOST_ROWS + 1) if n * group + min(n, group) + spare <= target.registers]
+    return max(fits, default=1)
+
+
+def row_cycles(rates: Rates, pixels: int, most: int, group: int, taps: float) -> float:
+    """Cycles of the tiles of a row of pixels, of at most so many each."""
+    cycles = 0.0
+    for _, rows in near_equal(pixels, most):
+        step = max(tile_cycles(rates, rows, group), rows * 1.3 if group == 1 else 0.0)
+        alone = 2.0 * group if rows == 1 else 0.0  # nothing else to do while its sums are added
+        cycles += taps * step + 4 + 0.35 * rows * group + alone
+    return cycles
+
+
+def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = False) -> list[Address[Walk]]:
+    """Addresses of the tiles of 1, 2, ... pixels, which read no lanes behind the channels if these are ``near``."""
+    count, f16c = lanes(r.target, r.arith), r.target.converts_f16
+    names = {f"tile{rows}": rows for rows in range(1, most_rows(r.target, group) + 1)}
+
+    def build(k: Module) -> None:
+        for name, rows in names.items():
+            grouped_tile(k, name, spec, count, rows, group, near=near, f16c=f16c)
+
+    label = f"grouped {spec} {group}{' near' * near}"
+    found = kernel(label, dict.fromkeys(names, Walk), build, r.target, check=r.check)
+    return [found[name] for name in names]
+
+
+def walks_of(functions: Sequence[Address[Walk] | None], pixels: int, most: int) -> list[WalkWords]:
+    """Tiles of a row of pixels, equal ones together."""
+    walks = []
+    for function, alike in itertools.groupby(near_equal(pixels, most), lambda tile: functions[tile[1] - 1]):
+        (first, _), *more = alike
+        walks.append(WalkWords(first, 1 + len(more), function))
+    return walks
+
+
+def packed_weights(w: NDArray[Any], lane: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) as [block][tap][distance][lane]: from input lane to the output that far after it."""
+    groups, group, _, taps = w.shape
+    per_block = lane // group
+    blocks = -(-groups // per_block)
+    packed = aligned((blocks, taps, group, lane), w.dtype)
+    own, whole = np.arange(group), np.zeros((blocks * per_block, group, taps), w.dtype)
+    for distance in range(group if taps else 0):
+        whole[:groups] = w[:, (own + distance) % group, own]
+        by_block = whole.reshape(blocks, per_block * group, taps).transpose(0, 2, 1)
+        packed[:, :, distance, : per_block * group] = by_block
+    return packed

@@ -1,0 +1,134 @@
+"""Sweeps as products take them: outputs that meet only padding apart, and axes that lie together in memory as one.
+
+Then rows of pixels are long.  The batch may be an axis too.  Only how arrays lie decides; no bits of a result depend
+on it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from polyconv.algorithms.program import Operand, Request, image_bytes
+from polyconv.algorithms.sweep import Axis, Sweep
+from polyconv.problem.problem import Problem
+
+__all__ = [
+    "folded_as_packed", "is_inside", "large_boxes", "padding_apart", "results_lie_together", "rows_lie_together",
+    "stacked", "with_folded",
+]  # fmt: skip
+
+
+def is_inside(p: Problem, axis: Axis) -> bool:
+    """Whether the windows of a convolution meet no padding."""
+    span = (axis.taps - 1) * axis.dilation
+    whole = axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + span < axis.inp
+    return p.op == "conv" and axis.out > 0 and axis.taps > 0 and whole
+
+
+def padding_apart(sweep: Sweep) -> tuple[Sweep, list[Sweep]]:
+    """The box of outputs whose tap lies inside the input, and the boxes around it."""
+    inner: list[Axis] = []
+    around: list[Sweep] = []
+    for a, axis in enumerate(sweep):
+        low = min(axis.out, max(0, -(-axis.pad // axis.stride)))
+        high = max(low, min(axis.out, (axis.inp - 1 + axis.pad) // axis.stride + 1))
+        for first, end in ((0, low), (high, axis.out)):
+            if end > first:
+                here = Axis(end - first, 1, 0, 1, 1, 0, axis.first_out + first * axis.out_step, axis.out_step)
+                around.append((*inner, here, *sweep[a + 1 :]))
+        inner.append(replace(axis, out=high - low, pad=axis.pad - low * axis.stride,
+                             first_out=axis.first_out + low * axis.out_step))  # fmt: skip
+    return tuple(inner), around
+
+
+def _folded(sweep: Sweep, operands: Sequence[Operand]) -> tuple[Sweep, list[Operand]]:
+    """Neighbouring axes that lie together in all operands (the input first) as one, and none of a single result."""
+    axes, spatial = [sweep[-1]], [[o.spatial[-1]] for o in operands]
+    for a in range(len(sweep) - 2, -1, -1):
+        outer, inner = sweep[a], axes[0]
+        whole = inner.out == inner.inp and inner.stride == outer.stride == 1 and inner.pad == outer.pad == 0
+        plain = inner.out_step == outer.out_step == 1 and inner.first_out == outer.first_out == 0
+        if plain and inner.out == 1 and inner.pad == 0:
+            axes[0] = replace(outer, taps=outer.taps * inner.taps)
+            for o, known in zip(operands, spatial, strict=True):
+                known[0] = o.spatial[a]
+        elif whole and plain and all(
+            o.spatial[a] == inner.out * known[0] for o, known in zip(operands, spatial, strict=True)
+        ):  # fmt: skip
+            taps = outer.taps * inner.taps
+            axes[0] = replace(inner, out=outer.out * inner.out, inp=outer.inp * inner.inp, taps=taps)
+        else:
+            axes.insert(0, outer)
+            for o, known in zip(operands, spatial, strict=True):
+                known.insert(0, o.spatial[a])
+    return tuple(axes), [replace(o, spatial=tuple(known)) for o, known in zip(operands, spatial, strict=True)]
+
+
+def folded_as_packed(sweep: Sweep) -> Sweep:
+    """The axes that are left where tensors lie as their layout says, by strides in elements of one byte."""
+
+    def packed(extents: list[int]) -> Operand:
+        steps = itertools.accumulate(reversed(extents[1:]), lambda step, extent: step * extent, initial=1)
+        return Operand(0, 0, tuple(steps)[::-1], 0, 1)
+
+    return _folded(sweep, [packed([axis.inp for axis in sweep]), packed([axis.out for axis in sweep])])[0]
+
+
+def with_folded(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
+    """The request and the sweep with axes that lie together in all operands as one."""
+    operands = [r.x, r.y] + ([r.residual] if r.residual is not None else [])
+    axes, (x, y, *residual) = _folded(sweep, operands)
+    return replace(r, x=x, y=y, residual=residual[0] if residual else None), axes
+
+
+def stacked(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
+    """The request with its batch as the outermost axis, if boxes may hold several images.
+
+    Images of planes that are an eighth of a second-level cache or less then take fewer passes over the weights.
+    """
+    p = r.problem
+    images = p.n or 0
+    if images < 2 or (p.layout == "NCHW" and image_bytes(p)[0] > r.situation.cache("l2", 1 / 8)):
+        return r, sweep
+
+    def stack(o: Operand) -> Operand:
+        return replace(o, n=0, spatial=(o.n, *o.spatial))
+
+    situation = replace(r.situation, problem=replace(p, n=1))
+    residual = None if r.residual is None else stack(r.residual)
+    return (replace(r, situation=situation, x=stack(r.x), y=stack(r.y), residual=residual),
+            (Axis(images, images, 1, 1, 1, 0), *sweep))  # fmt: skip
+
+
+def rows_lie_together(sweep: Sweep, o: Operand) -> bool:
+    """Whether all results lie one step of the last axis apart in an operand, row after row.
+
+    An axis with a single output takes no step, so it must not stand between its neighbours.
+    """
+    steps = [(axis.out, stride * axis.out_step) for axis, stride in zip(sweep, o.spatial, strict=True)]
+    taken = [*(axis for axis in steps[:-1] if axis[0] > 1), steps[-1]]
+    return all(outer == count * inner for (_, outer), (count, inner) in itertools.pairwise(taken))
+
+
+def results_lie_together(r: Request, sweep: Sweep) -> bool:
+    """The same for result and residual."""
+    return rows_lie_together(sweep, r.y) and (r.residual is None or rows_lie_together(sweep, r.residual))
+
+
+def large_boxes(sweep: Sweep, most: int, ways: int, step: int = 1) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Boxes of at most so many outputs, the largest first: one axis cut, those after it whole, those before it single.
+
+    At most so many ``ways`` into how many parts the axis is cut, nearly equal ones, with the boxes.  If the last axis
+    is cut, its parts are multiples of ``step``.
+    """
+    extents = [axis.out for axis in sweep]
+    cut = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
+    inner = math.prod(extents[cut + 1 :])
+    block, step = min(extents[cut], max(1, most // inner)) + 1, step if inner == 1 else 1
+    for _ in range(min(ways, block - 1)):
+        parts = -(-extents[cut] // max(1, block - 1))
+        block = max(1, -(-extents[cut] // parts) // step * step)
+        yield parts, (*[1] * cut, block, *extents[cut + 1 :])

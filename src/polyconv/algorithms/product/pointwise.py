@@ -1,0 +1,239 @@
+"""Pointwise convolution in place: one tap an axis, or windows that meet no padding; any stride, group and layout.
+
+Every output is a product of weights with the channels of one pixel, or with those of a window, by a list of where its
+entries lie: nothing is packed.  There are three kinds of tiles, the first also for windows: lanes are output channels,
+with words of the input broadcast from wherever they lie; where pixels lie together and fill vectors, lanes are pixels;
+and so they are where channels lie together and outputs are few, or few remain beside whole vectors of them, by squares
+of pixels and channels that are transposed in registers.  Axes that lie together are one.  Results go from registers to
+their place where lanes lie together in it, else through a move; those of the phases of a transposed convolution leave
+together.  Outputs that meet only padding are filled by moves alone.
+Cost: the products over lane use.  Error: own bound; sums run over the channels in order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.algorithms.panel import Driver, header_bytes
+from polyconv.algorithms.product.axes import is_inside, padding_apart, stacked, with_folded
+from polyconv.algorithms.product.pointwise_cut import (
+    SLOT_BYTES,
+    Cut,
+    cost_of,
+    cut_of,
+    cuts_of,
+    entries_of,
+    is_far,
+    is_listed,
+)
+from polyconv.algorithms.product.pointwise_driver import driver, fill_step, pointwise_words
+from polyconv.algorithms.product.sets import Early, most_pixels, packed_weights, product_words
+from polyconv.algorithms.program import (
+    Operand,
+    Program,
+    Request,
+    Situation,
+    Step,
+    address_of,
+    along_out,
+    arith_of,
+    image_bytes,
+    is_fusible,
+    program_of,
+    thread_parts,
+)
+from polyconv.algorithms.sweep import Sweep, box_count, sweeps, taps_of
+from polyconv.kernels.convert import LLVM_NAMES
+from polyconv.kernels.isa import channel_tile, lanes
+from polyconv.kernels.record import filled
+
+__all__ = ["forms"]
+
+_REPEATED = 0.02
+"""Share of an item's work that every part of its outputs does anew: its inputs come from the third cache once more."""
+_EARLY_ENTRIES, _MOST_EARLY = 32, 3
+"""Tiles of so many entries take as long as a line of results to come from memory; of fewer entries some tiles.
+Measured on Zen 5: 2-40 % off."""
+_AHEAD = {"NCHW": 16, "NHWC": 48}
+"""Entries of a list by which inputs are asked for early: lines of planes may share the ways of one set of a cache."""
+
+_Alike: TypeAlias = tuple[Sweep, ...]
+"""Sweeps that read the same pixels."""
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    reason = _refusal(s)
+    if reason is not None:
+        return reason
+    found = [padding_apart(sweep) for sweep in sweeps(s.problem)]
+    families = tuple((alike, cuts_of(s, alike)) for alike in _alike(inner for inner, _ in found))
+    return (PointwiseForm(s, families, tuple(piece for _, pieces in found for piece in pieces)),)
+
+
+def _refusal(s: Situation) -> Refusal | None:
+    p = s.problem
+    if p.op not in ("conv", "conv_transpose"):
+        return f"computes conv and conv_transpose, not {p.op}"
+    if LLVM_NAMES[p.x] != arith_of(s).accumulator:
+        return f"reads the input in place, which is not of the sum's type: {p.x}, {arith_of(s).name}"
+    if p.quantisation is not None:
+        return "inputs with a zero point are converted in a panel"
+    if p.c == 0:
+        return "there are no channels to add up"
+    if not all(axis.taps == 1 or is_inside(p, axis) for sweep in sweeps(p) for axis in sweep):
+        return "needs a kernel of one tap, or windows that meet no padding"
+    return None
+
+
+def _alike(inner: Iterable[Sweep]) -> list[_Alike]:
+    """Sweeps that have outputs, those together that read the same pixels."""
+    found: dict[Sweep, list[Sweep]] = {}
+    for sweep in inner:
+        if all(axis.out for axis in sweep):
+            found.setdefault(tuple(replace(axis, first_out=0, first_tap=0) for axis in sweep), []).append(sweep)
+    return [tuple(alike) for alike in found.values()]
+
+
+# -- the form ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PointwiseForm(Form):
+    """Sweeps that read the same pixels and their cuts where tensors are packed; boxes that meet only padding."""
+
+    families: tuple[tuple[_Alike, tuple[Cut, ...]], ...]
+    padding: tuple[Sweep, ...]
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs: the header, and the sums of a set of outputs for a row of the box."""
+        return 64 * (self.s.problem.rank + 2) + SLOT_BYTES + 256
+
+    def cost(self) -> dict[str, float]:
+        """Cycles of products, and of the ways in and out."""
+        p = self.s.problem
+        only_padding = sum(math.prod(axis.out for axis in piece) for piece in self.padding)
+        costs = [cost_of(self.s, cut) for _, cuts in self.families for cut in cuts]
+        moves = only_padding * p.m * (p.n or 0) * 0.5 + sum(moves for _, moves in costs)
+        return {"products": sum(products for products, _ in costs), "moves": moves}
+
+    def choices(self) -> Mapping[str, object]:
+        """Tiles and boxes; of a transposed convolution those of the first phase."""
+        cuts = self.families[0][1] if self.families else ()
+        tiles = " and ".join(cut.outputs.tile(self.s.target) for cut in cuts)
+        return {"tile": tiles, "box": cuts[0].box} if cuts else {}
+
+    def build(self, r: Request) -> Program:
+        """One step for every cut, and one for every box of outputs that meet only padding."""
+        keep: list[Any] = []
+        steps = [fill_step(r, piece, keep) for piece in self.padding]
+        steps += [_step(r, alike, cut, keep) for alike, cuts in self.families for cut in cuts]
+        return program_of(steps, self.workspace, keep)
+
+
+# -- building ------------------------------------------------------------------------------------------
+
+
+def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step:
+    s, arith, p = given.situation, given.arith, given.problem
+    r, axes = with_folded(*stacked(given, alike[0]))
+    cut = _as_it_lies(r, axes, expected)
+    outputs, listed, lane = cut.outputs, is_listed(alike[0]), lanes(r.target, arith)
+    pixels, entries, pixel_bytes = outputs.pixels, entries_of(p, alike[0]), axes[-1].stride * r.x.spatial[-1]
+    name = f"pointwise {'pixels' if pixels else 'listed' if listed else 'channels'}"
+    address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, pixels=pixels, listed=listed))
+    along = along_out(r, cut.last, "p" if pixels else "c")
+    key = ("point", cut.phases, *map(taps_of, alike))
+    items = (r.problem.n or 0) * p.groups * box_count(axes, cut.box)
+    parts = thread_parts(s.threads, items, cut.times * len(outputs.sets), _REPEATED)
+    products = product_words(
+        r, replace(outputs, kind="listed") if listed else outputs,
+        -(-entries // lane) * lane if outputs.kind == "square" else entries,
+        packed_weights(r, key, lambda: _weights(r, alike), outputs, (cut.times, cut.phases)),
+        outputs.slots(arith, lane, header_bytes(len(axes)), cut.box[-1], cut.phases), along,
+        parts=parts, fused=is_fusible(p) and along in ("cc", "pp"), places=_places(given, alike, cut.phases),
+        pixel_bytes=pixel_bytes,
+        early=Early(_ahead(r, axes, cut) if is_far(s, axes) else (0, 0), written=_written_ahead(s, cut)),
+    )  # fmt: skip
+    tall = most_pixels(r.target, outputs.vectors, pixel_bytes)
+    values, items = pointwise_words(
+        r, axes, cut.box, parts, products, entries=entries, phases=cut.phases,
+        listed=_entry_list(given, alike[0], tall) if listed else None,
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
+
+
+def _as_it_lies(r: Request, axes: Sweep, cut: Cut) -> Cut:
+    """The cut for axes as they fold; lanes are channels where the input does not lie together as packed tensors do."""
+    kind = cut.outputs.kind
+    step = {"pixel": r.x.spatial[-1] * axes[-1].stride, "square": r.x.c}.get(kind, r.x.itemsize)
+    kind = kind if step == r.x.itemsize else "channel"
+    return cut_of(r.situation, axes, cut.times * cut.phases, kind, cut.phases, cut.outputs.part)
+
+
+def _ahead(r: Request, axes: Sweep, cut: Cut) -> tuple[int, int]:
+    """Bytes from a tile's input to that of a thread's next item, and between what steps of the tile ask for of it.
+
+    That is a line of each channel, or the tile's share of the pixels where channels lie together.
+    """
+    together = channel_tile(r.target, cut.outputs.vectors) * r.x.itemsize
+    return (r.situation.threads * cut.box[-1] * r.x.spatial[-1],
+            together if r.x.c == r.x.itemsize else r.x.c)  # fmt: skip
+
+
+def _written_ahead(s: Situation, cut: Cut) -> int:
+    """How many tiles early results are asked for: those that memory holds, not in parts where channels lie together."""
+    p = s.problem
+    several = p.layout == "NHWC" and (len(cut.outputs.sets) > 1 or cut.outputs.part[1] < p.m // p.groups)
+    entries = max(1, entries_of(p, cut.axes))
+    near = (p.n or 0) * sum(image_bytes(p)) <= s.cache("l3", 1 / 2)
+    if near or several or cut.times * cut.phases > 1 or entries > 2 * _EARLY_ENTRIES:
+        return 0
+    return min(_MOST_EARLY, -(-_EARLY_ENTRIES // entries))
+
+
+def _weights(r: Request, alike: _Alike) -> NDArray[Any]:
+    """Weights (groups, m, entries) of sweeps, one after another; those of one are not copied.
+
+    Entries go through the taps of every channel where pixels lie together, else through the channels of every tap.
+    """
+    parts = [r.weights(sweep) for sweep in alike]
+    by_entry = [(w if r.problem.layout == "NCHW" else w.swapaxes(2, 3)).reshape(*w.shape[:2], -1) for w in parts]
+    return by_entry[0] if len(parts) == 1 else np.concatenate(by_entry, axis=1)
+
+
+def _entry_list(r: Request, sweep: Sweep, tall: int) -> list[int]:
+    """Where the entries of a window lie, and meanwhile those of the lines that entries to come have in a tile."""
+    taps = [0]
+    for axis, stride in zip(sweep, r.x.spatial, strict=True):
+        taps = [at + t * axis.dilation * stride for at in taps for t in range(axis.taps)]
+    channels = [c * r.x.c for c in range(r.problem.c // r.problem.groups)]
+    pixel, run = sweep[-1].stride * r.x.spatial[-1], sweep[-1].taps
+    if r.problem.layout == "NCHW":  # runs of a row of the kernel, whose pixels follow each other
+        places = [c + at for c in channels for at in taps]
+        later = [(i // run * run, i % run * 64) for i in range(len(places))]
+    else:
+        places = [c + at for at in taps for c in channels]
+        later = [(i, min(i % 16, tall - 1) * pixel) for i in range(len(places))]
+    ahead = min(_AHEAD[r.problem.layout], len(places))
+    places += [tall * pixel + at for at in places]  # the next tile's
+    return [word for i, (first, lines) in enumerate(later) for word in (places[i], places[first + ahead] + lines)]
+
+
+def _places(r: Request, alike: _Alike, phases: int) -> list[list[tuple[int, int]]]:
+    """Bytes from the first sweep's results to those of each, in result and residual, by groups of phases."""
+
+    def apart(o: Operand | None, sweep: Sweep) -> int:
+        axes = zip(sweep, alike[0], () if o is None else o.spatial, strict=False)
+        return sum((axis.first_out - first.first_out) * stride for axis, first, stride in axes)
+
+    places = [(apart(r.y, sweep), apart(r.residual, sweep)) for sweep in alike]
+    return [places[first : first + phases] for first in range(0, len(places), phases)]

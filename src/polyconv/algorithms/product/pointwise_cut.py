@@ -1,0 +1,234 @@
+"""How pointwise convolutions are cut, into boxes of outputs and sets of output channels, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polyconv.algorithms.product.axes import folded_as_packed
+from polyconv.algorithms.product.sets import (
+    OutputSets,
+    cut_outputs,
+    leaving_cycles,
+    most_pixels,
+    pixel_cycles,
+    square_cycles,
+)
+from polyconv.algorithms.program import (
+    Situation,
+    apart_cycles,
+    arith_of,
+    boxes,
+    far_cycles,
+    image_bytes,
+    is_fusible,
+    near_equal_sizes,
+    planes_collide,
+    tile_cycles,
+)
+from polyconv.algorithms.sweep import Axis, Sweep, box_count
+from polyconv.kernels.isa import channel_tile, lanes, pixel_tiles, square_tile
+from polyconv.problem.problem import Problem
+
+__all__ = ["SLOT_BYTES", "Cut", "cost_of", "cut_of", "cuts_of", "entries_of", "is_far", "is_listed"]
+
+SLOT_BYTES = 48 << 10
+"""Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
+_MOST_PIXELS = 512
+"""Outputs of a box."""
+_STREAMED_BYTES = 22.0
+"""Bytes a cycle of weights that a first-level cache does not hold: short rows of strided pixels wait for them."""
+_LINES_BYTES = 30.0
+"""Bytes a cycle of input and result, beyond the second-level cache, that come and go group by group where channels lie
+together."""
+_LISTED_LATE, _LIST_LOADS = 0.25, 6
+"""How much of what comes from memory is not there when a list has asked for it; loads of a step for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How sweeps that read the same pixels are cut.
+
+    Parameters
+    ----------
+    axes : Sweep
+        The first sweep, folded.
+    box : tuple of int
+        Outputs of an item.
+    outputs : OutputSets
+        They are there for every sweep.
+    times, phases : int
+        All sweeps are ``times`` as many as there are ``phases``, whose results follow each other along the last axis
+        and leave together.
+    """
+
+    axes: Sweep
+    box: tuple[int, ...]
+    outputs: OutputSets
+    times: int
+    phases: int
+
+    @property
+    def last(self) -> Axis:
+        """The last axis as results that leave together lie along it."""
+        return replace(self.axes[-1], out_step=self.axes[-1].out_step // self.phases)
+
+
+def is_listed(sweep: Sweep) -> bool:
+    """Whether a list says where the entries of a window lie."""
+    return any(axis.taps > 1 for axis in sweep)
+
+
+def entries_of(p: Problem, sweep: Sweep) -> int:
+    """Entries of an output's sum; of one that meets only padding as if it had one."""
+    return p.c // p.groups * math.prod(max(1, axis.taps) for axis in sweep)
+
+
+def cuts_of(s: Situation, alike: Sequence[Sweep]) -> tuple[Cut, ...]:
+    """How packed tensors are cut: for all outputs, or for whole vectors of them and for the rest."""
+    p, sweep, lane, outputs = s.problem, alike[0], lanes(s.target, arith_of(s)), s.problem.m // s.problem.groups
+    axes = folded_as_packed(sweep)
+    kinds = [("channel", _phases(alike) if p.layout == "NCHW" else 1)]
+    if (p.layout == "NCHW" or p.c == 1) and axes[-1].stride == 1 and not is_listed(sweep):
+        kinds.append(("pixel", 1))
+    elif p.layout == "NHWC" and not is_listed(sweep):
+        kinds.append(("square", 1))
+    ways: list[tuple[Cut, ...]] = [(cut_of(s, axes, len(alike), kind, phases),) for kind, phases in kinds]
+    rest = outputs % lane
+    # inputs that are near are soon read twice.  Measured on Zen 5: 5-17 % off for 1 to 6 outputs beside a vector, and
+    # from 16 MB on as slow or slower
+    near = (p.n or 0) * image_bytes(p)[0] <= s.cache("l3", 1 / 4)
+    if ("square", 1) in kinds and near and 0 < rest < outputs and rest <= square_tile(s.target):
+        parts = (("channel", (0, outputs - rest)), ("square", (outputs - rest, rest)))
+        ways.append(tuple(cut_of(s, axes, len(alike), kind, 1, part) for kind, part in parts))
+    return min(ways, key=lambda cuts: s.price(cuts, sum(sum(cost_of(s, cut)) for cut in cuts)))
+
+
+def _phases(alike: Sequence[Sweep]) -> int:
+    """How many sweeps at a time have results that follow each other along the last axis, if all of them are there."""
+    step = alike[0][-1].out_step
+    places = [tuple(axis.first_out for axis in sweep) for sweep in alike]
+    groups = [places[first : first + step] for first in range(0, len(alike), step)]
+    together = all(group == [(*group[0][:-1], phase) for phase in range(step)] for group in groups)
+    return step if together else 1
+
+
+def cut_of(s: Situation, axes: Sweep, sweep_count: int, kind: str, phases: int, part: tuple[int, int] | None = None
+         ) -> Cut:  # fmt: skip
+    """Sizes for sweeps whose axes are folded, and for all outputs or a part: the first, how many.
+
+    An item's input is read once for every set of outputs, from a second-level cache where lanes are channels, else from
+    a first-level cache if it fits.
+    """
+    p, arith = s.problem, arith_of(s)
+    lane, outputs = lanes(s.target, arith), cut_outputs(s, kind, part)
+    apart = p.c // p.groups * math.prod(i or 0 for i in p.i) // max(1, math.prod(o or 0 for o in p.out))
+    read = max(p.c // p.groups, min(entries_of(p, axes), apart)) * arith.bytes  # for a pixel of many
+    tall = outputs.tall(lane)
+    if outputs.pixels:  # a whole number of the tiles that most outputs take
+        least = lane if kind == "square" else lane * pixel_tiles(s.target)[tall]
+        wanted = (s.cache("l2", 1 / 4) if is_far(s, axes) else s.cache("l1", 2 / 3)) // read // least * least
+    else:
+        least, wanted = channel_tile(s.target, outputs.vectors), s.cache("l2", 1 / 4) // read
+    slot_pixels = SLOT_BYTES // (arith.bytes * tall * phases)
+    most = min(max(least, wanted), _MOST_PIXELS, slot_pixels // lane * lane)
+    extents = [axis.out for axis in axes]
+    if kind == "channel" and extents[-1] > most:  # no rest that starts tiles for a few pixels
+        extents[-1] = -(-extents[-1] // -(-extents[-1] // most))
+    box = boxes((*extents[:-1], min(extents[-1], most)), math.prod, most)
+    return Cut(axes, box, outputs, sweep_count // phases, phases)
+
+
+def is_far(s: Situation, axes: Sweep) -> bool:
+    """Whether only the third cache or memory holds the input, of images that the second does not.
+
+    Items then ask for what the next one reads, and are as large as the second cache likes.  Measured on Zen 5: 5-30 %
+    off.
+    """
+    p = s.problem
+    image, _ = image_bytes(p)
+    one = len(axes) == axes[0].stride == axes[0].taps == p.groups == 1 and p.m > 0
+    whole = math.prod(axis.inp for axis in axes) * p.c * p.x_dtype.itemsize * (p.n or 0)
+    return one and image > s.cache("l2", 1) and whole > s.cache("l2", 3)
+
+
+# -- cost ----------------------------------------------------------------------------------------------
+
+
+def cost_of(s: Situation, cut: Cut) -> tuple[float, float]:
+    """Cycles of products, multiply-adds or the loads of short tiles, and of the ways in and out."""
+    p = s.problem
+    rows = math.prod(axis.out for axis in cut.axes[:-1]) * -(-cut.axes[-1].out // cut.box[-1])
+    products = moves = 0.0
+    for outputs, times in cut.outputs.sizes.items():
+        cycles, leaving = _ROW_COST[cut.outputs.kind](s, cut, outputs)
+        products, moves = products + times * cycles, moves + times * leaving
+    batch, far = (p.n or 0) * p.groups, 0.0
+    if p.layout == "NHWC" and not is_far(s, cut.axes):
+        read = math.prod(axis.out for axis in cut.axes) * entries_of(p, cut.axes) * arith_of(s).bytes
+        far = far_cycles(p, read) * (_LISTED_LATE if is_listed(cut.axes) else 1.0)
+    rows *= cut.times * cut.phases
+    moves = (moves * rows + 250.0 * box_count(cut.axes, cut.box) + far) * batch
+    if p.layout == "NHWC" and p.groups > 1:  # of every pixel a line or two at a time
+        moves += (p.n or 0) * max(0, sum(image_bytes(p)) - s.cache("l2", 1)) / _LINES_BYTES
+    return products * rows * batch, moves
+
+
+def _square_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
+    """Cycles of products and of the way out for a set of outputs and a row of a box, by squares."""
+    lane, out = lanes(s.target, arith_of(s)), cut.axes[-1].out
+    vectors = math.ceil(out / lane) / -(-out // cut.box[-1])  # boxes but the last of a row hold whole ones
+    channels = -(-entries_of(s.problem, cut.axes) // lane) * lane
+    each = square_cycles(outputs) * s.rates(arith_of(s)).slower
+    return vectors * (each * channels + 15), vectors * (4.0 if s.problem.m == 1 else lane)
+
+
+def _pixel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
+    """The same where pixels lie together."""
+    p, arith, out = s.problem, arith_of(s), cut.axes[-1].out
+    vectors = int(-(-(out / -(-out // cut.box[-1])) // lanes(s.target, arith)))
+    plane = math.prod(i or 0 for i in p.i) * arith.bytes
+    leaving = vectors * outputs * (leaving_cycles(p) + apart_cycles(p, cut.axes[-1]))
+    leaving += 0.0 if is_fusible(p) and cut.axes[-1].out_step == 1 else 300.0  # a row is moved
+    return pixel_cycles(s, arith, outputs, entries_of(p, cut.axes), vectors, plane), leaving
+
+
+def _channel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
+    """The same where lanes are output channels."""
+    p, arith, last, listed = s.problem, arith_of(s), cut.axes[-1], is_listed(cut.axes)
+    rates, lane, entries = s.rates(arith), lanes(s.target, arith), entries_of(s.problem, cut.axes)
+    used, width = -(-outputs // lane), last.out / -(-last.out // cut.box[-1])
+    pixel_bytes = p.c * arith.bytes * last.stride if p.layout == "NHWC" else arith.bytes
+    across = p.layout == "NCHW" and p.m > 1
+    # one vector of results a pixel: loads are what tiles wait for, and those of pixels far apart are slow
+    apart = _apart(s, cut, entries) if p.layout == "NCHW" else 1.15 if cut.outputs.vectors == 1 else 1.0
+    if listed:
+        apart = 1.03 if p.layout == "NCHW" else 1.0
+    beside = _LIST_LOADS if listed else 0
+    streams = used * s.target.vector_bytes / _STREAMED_BYTES + (1.5 if across and not listed else 0.0)
+    if last.stride == 1 or entries * used * s.target.vector_bytes < s.cache("l1", 1 / 3):
+        streams = 0.0
+    products = 0.0
+    for n, each in near_equal_sizes(math.ceil(width), most_pixels(s.target, used, pixel_bytes)):
+        cycles = max(tile_cycles(rates, n, used) * apart, streams, (n + used + beside) / rates.loads)
+        products += each * (cycles * entries + 15)
+    leaving = leaving_cycles(p)
+    if across:
+        leaving = (16.0 if planes_collide(p, reading=False) else 8.0) + apart_cycles(p, cut.last)
+    if cut.phases > 1 and image_bytes(p)[1] > s.cache("l3", 1 / 4):
+        leaving += 12.0  # squares of results, a line or two of many planes
+    if cut.phases > 1 and last.out * cut.phases < 3 * lane:
+        leaving += 24.0  # and of rows that are as short as these squares
+    return products, width * used * leaving
+
+
+def _apart(s: Situation, cut: Cut, channels: int) -> float:
+    """How much longer products take where each channel's pixels lie in lines of their own, a few of each in use."""
+    lines_of_row = cut.box[-1] * cut.axes[-1].stride * arith_of(s).bytes / 64 + 0.9
+    touched = channels * math.prod(cut.box[:-1]) * lines_of_row * 64
+    short = 0.04 if cut.box[-1] < cut.axes[-1].out else 0.0  # no line follows the last of a channel
+    return 1.01 + short + min(0.3, max(0.0, 0.6 * (touched - 1.4 * s.cache("l2", 1 / 4)) / s.cache("l2", 1)))
+
+
+_ROW_COST = {"square": _square_row, "pixel": _pixel_row, "channel": _channel_row}

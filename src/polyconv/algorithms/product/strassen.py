@@ -1,0 +1,364 @@
+"""One level of Strassen's product for windows that do not overlap: seven products of halves in place of eight.
+
+Outputs, entries and the pixels of a box are cut into halves; weights of the seven products are summed once, inputs as
+a box comes in, and the products become results before these leave (``kernels.strassen`` has the scheme).  Tiles and
+panels are those of ``patches``.
+Cost: 7/8 of the products, two passes over the inputs of a box, and a pass over seven sums for every four results.
+Error: window bound, k eps max|x| sum|w| over a pair of pixels; admitted in accuracy "fast" only.  The weights of every
+output are first scaled by a power of two, so that those of the output it is paired with are about as large: none is
+disturbed by another whose weights are larger.  Pairs of pixels with a result that is not finite are done again by
+plain products.  Source: Strassen 1969.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
+
+from polyconv.algorithms import packing
+from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.algorithms.least import least
+from polyconv.algorithms.packing import late_words
+from polyconv.algorithms.panel import Driver, header_bytes
+from polyconv.algorithms.product import patches, strassen_weights
+from polyconv.algorithms.product.axes import large_boxes, results_lie_together, rows_lie_together
+from polyconv.algorithms.product.patch_panel import PatchPanel, copy_cycles, panel_of, panel_words
+from polyconv.algorithms.product.sets import (
+    Early,
+    OutputSets,
+    Slots,
+    channel_cycles,
+    cut_outputs,
+    late_weights,
+    product_words,
+)
+from polyconv.algorithms.product.strassen_driver import BoxWords, StrassenWords, driver
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    Step,
+    accumulator_arithmetic,
+    address_of,
+    along_out,
+    arith_of,
+    far_cycles,
+    image_bytes,
+    of_one_image,
+    planes_collide,
+    program_of,
+    thread_parts,
+    transform_refusal,
+)
+from polyconv.algorithms.sweep import Sweep, box_count, sweeps
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES
+from polyconv.kernels.isa import lanes
+from polyconv.kernels.record import filled
+from polyconv.kernels.signature import Address
+from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
+
+__all__ = ["at_least", "forms"]
+
+_COLLIDING = 4096
+"""Where pixels or entries lie a multiple of these bytes apart they meet in one set of a cache: tiles read copies."""
+_LEAST_ENTRIES = 16
+"""With fewer the error comes to more than twice that of a direct sum.  Measured: 2.3 times at 8 entries, 1.8 at 16, 1.5
+at 64, 1.4 from 512 on."""
+_WAYS = 24
+"""Ways to cut an axis that are compared."""
+_STREAMED_BYTES, _AGAIN_BYTES = 22.0, 140.0
+"""Bytes a cycle of weights that no second-level cache holds; and of sums of inputs, which every set reads again."""
+_RATES = ((1 / 8, 300.0), (3 / 8, 200.0), (math.inf, 80.0))
+"""Bytes a cycle of the weights, which every box reads again, by what share of a third-level cache they are at most."""
+_SLOWER = 1.04
+"""Where other tenants of a machine slow its caches, products wait for their sums: small gains are not worth it."""
+_SUM_CYCLES = 20.0
+"""Cycles of the sums of four vectors of inputs, which go to a second-level cache."""
+_RESULT_CYCLES = 36.0
+"""Cycles of the results of seven vectors of sums."""
+
+
+# -- choosing ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A box of outputs and its halves, and where things lie in the workspace.
+
+    Parameters
+    ----------
+    panel : PatchPanel
+    outputs : OutputSets
+        Of the first half of the outputs.
+    half_entries : int
+    pixel_bytes, entry_bytes, product_bytes : int
+        In the sums of inputs: from one to the next.
+    slots : Slots
+        For the sums of products.
+    slot_product : int
+        From one product to the next.
+    sums, not_finite, missing : int
+        Where the sums of inputs begin, the words on pairs that are done again, and the inputs of a missing pixel.
+    workspace : int
+    """
+
+    panel: PatchPanel
+    outputs: OutputSets
+    half_entries: int
+    pixel_bytes: int
+    entry_bytes: int
+    product_bytes: int
+    slots: Slots
+    slot_product: int
+    sums: int
+    not_finite: int
+    missing: int
+    workspace: int
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    return _refusal(s) or (StrassenForm(s, sweeps(s.problem)[0], _cheapest(of_one_image(s))),)
+
+
+def _refusal(s: Situation) -> Refusal | None:
+    p, reason = s.problem, transform_refusal(s) or patches.refusal(s)
+    if reason is not None:
+        return reason
+    if p.op != "conv" or p.groups != 1:
+        return "computes convolutions of one group"
+    if p.fused() != p:
+        return "pairs pixels along axes that lie together"
+    entries = p.c * math.prod(p.k)
+    if entries % 2 or p.m % 2 or not p.m:
+        return f"halves even numbers of entries and outputs, this has {entries} and {p.m}"
+    if entries < _LEAST_ENTRIES:
+        return f"needs {_LEAST_ENTRIES} entries for its error, this has {entries}"
+    if any(axis.taps == 1 and axis.pad for axis in sweeps(p)[0]):
+        return "needs taps that meet inputs"
+    return None
+
+
+def at_least(s: Situation) -> float:
+    """Cycles that products, sums and the way out take, whatever the boxes."""
+    p, arith, work = s.problem, arith_of(s), least(s.problem)
+    lane = lanes(s.target, arith)
+    cycles = _SLOWER * PRODUCTS / 8 * work.taken * p.c * p.m / (lane * s.rates(arith).multiply_adds)
+    cycles += work.outputs * p.m / lane * (_RESULT_CYCLES / 4 + 2.0) + work.taken * p.c / lane * _SUM_CYCLES / 4
+    return cycles * (p.n or 0)
+
+
+@lru_cache(512)
+def _cheapest(s: Situation) -> Cut:
+    """The cheapest of the largest boxes that fit: one axis cut, those after it whole, those before it single.
+
+    The same for any batch and any threads, since results depend on which pixels are paired.
+    """
+    sweep, size = sweeps(s.problem)[0], arith_of(s).bytes
+    budget = s.budget(round(2 * s.profile.numbers["l2.bytes"]))
+    halved = replace(s, problem=replace(s.problem, m=s.problem.m // 2))
+    least = _cut(halved, (1,) * len(sweep))
+    entries = least.panel.entries * size
+    row, half = (entries, entries / 2) if least.panel.planes else (least.panel.pixel_bytes, least.pixel_bytes)
+    most = max(2, int(budget / (row + (half + least.slots.pixel) * PRODUCTS / 2)))
+    # two threads would not share these evenly
+    found = [_cut(halved, box) for parts, box in large_boxes(sweep, most, _WAYS) if parts not in (3, 5, 7)]
+    fitting = [cut for cut in found if cut.workspace <= budget]
+    return min(fitting, key=lambda cut: s.price(cut, sum(_cost(s, sweep, cut).values())), default=least)
+
+
+def _cut(s: Situation, box: tuple[int, ...]) -> Cut:
+    """The cut into boxes, for a situation with half of the outputs.  No two rows of sums share all sets of a cache."""
+    arith, outputs = arith_of(s), cut_outputs(s, "channel")
+    panel = panel_of(s, sweeps(s.problem)[0], box, planes=s.problem.layout == "NCHW")
+    half, half_entries = -(-math.prod(box) // 2), panel.entries // 2
+    row = (-(-(half if panel.planes else half_entries) * arith.bytes // 64) | 1) * 64
+    pixel_bytes, entry_bytes = (arith.bytes, row) if panel.planes else (row, arith.bytes)
+    product_bytes = ((half_entries if panel.planes else half) * row // 64 | 1) * 64
+    sums = header_bytes(len(box)) + panel.size
+    slots = outputs.slots(arith, lanes(s.target, arith), sums + PRODUCTS * product_bytes, half)
+    slot_product = (-(-half * slots.pixel // 64) | 1) * 64
+    not_finite = slots.begin + PRODUCTS * slot_product + 64  # behind where inputs are
+    missing = not_finite + -(-(half + 1) * 8 // 64) * 64
+    return Cut(
+        panel, outputs, half_entries, pixel_bytes, entry_bytes, product_bytes, slots, slot_product, sums, not_finite,
+        missing, missing + (0 if panel.planes else 64),
+    )  # fmt: skip
+
+
+def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
+    """Cycles: multiply-adds with the lanes that are filled, the sums, and the moves."""
+    p, arith, panel = s.problem, arith_of(s), cut.panel
+    lane, times = lanes(s.target, arith), box_count(sweep, panel.box)
+    half = math.ceil(math.prod(axis.out for axis in sweep) / times / 2)
+    weights = PRODUCTS / 4 * p.m * panel.entries * arith.bytes
+    products = sums = moves = 0.0
+    # results of a set of outputs: squares of planes, or a line or two of every pixel, which may meet in few sets
+    collide = planes_collide(p, reading=False) or (p.layout == "NHWC" and p.m * p.y_dtype.itemsize % 2048 == 0)
+    leaving = 10.0 if collide else 4.0 if p.layout == "NCHW" else 2.0
+    for outputs, alike in cut.outputs.sizes.items():
+        used = -(-outputs // lane)
+        stream = used * s.target.vector_bytes / _STREAMED_BYTES if weights > s.cache("l2", 1) else 0.0
+        products += alike * PRODUCTS * channel_cycles(s, arith, used, cut.half_entries, half, stream)
+        sums += alike * half * used * _RESULT_CYCLES
+        moves += alike * 4 * half * used * leaving
+    rows, row = (cut.half_entries, half) if panel.planes else (half, cut.half_entries)
+    sums += rows * (6 + math.ceil(row / lane) * _SUM_CYCLES)
+    if PRODUCTS * cut.product_bytes > s.cache("l2", 25 / 64):
+        sums += len(cut.outputs.sets) * PRODUCTS * cut.product_bytes / _AGAIN_BYTES
+    sums += weights / next(rate for share, rate in _RATES if weights <= share * s.profile.numbers["l3.bytes"])
+    if not (_is_readable(s, sweep) and all(axis.stride == 1 for axis in sweep)):
+        moves += copy_cycles(s, panel, sweep)
+    batch = (p.n or 0) * times
+    moves = (moves + 300.0) * batch
+    if p.layout == "NHWC":  # nothing asks for it early
+        moves += (p.n or 0) * far_cycles(p, image_bytes(p)[0])
+    return {"products": products * batch * _SLOWER, "sums": sums * batch, "moves": moves}
+
+
+def _is_readable(s: Situation, sweep: Sweep) -> bool:
+    """Whether every output takes one input as it is: a single tap, no padding, of the type of the sums."""
+    return LLVM_NAMES[s.problem.x] == arith_of(s).accumulator and not any(a.taps > 1 or a.pad for a in sweep)
+
+
+# -- the form ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StrassenForm(Form):
+    """The only sweep, and how it is cut."""
+
+    sweep: Sweep
+    cut: Cut
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs."""
+        return self.cut.workspace
+
+    @property
+    def scheme(self) -> str:
+        """Which pixels are paired: with them the bits change."""
+        return "x".join(str(extent) for extent in self.cut.panel.box)
+
+    @property
+    def bound(self) -> tuple[str, float]:
+        """Window bound.
+
+        With S the sum of an output's weights and at most 2 S that of its partner's, the terms of a result come to no
+        more than 3 S + 6 * 2 S times the largest input.
+        """
+        p = self.s.problem
+        return "window", (p.c * math.prod(p.k) / 2 + 8) * DTYPES[accumulator_arithmetic(self.s)].eps * 15
+
+    def cost(self) -> dict[str, float]:
+        """Cycles of products, of the sums before and after them, and of the ways in and out."""
+        return _cost(self.s, self.sweep, self.cut)
+
+    def preparing(self) -> float:
+        """Cycles in which a program is made and the weights are summed."""
+        size = math.prod(e or 0 for e in self.s.problem.w_shape) * self.s.problem.w_dtype.itemsize
+        return 2 * packing.cycles(self.s) + 4.0 * size
+
+    def choices(self) -> Mapping[str, object]:
+        """The tile, and the box whose halves are paired."""
+        return {"tile": self.cut.outputs.tile(self.s.target), "box": self.cut.panel.box}
+
+    def build(self, r: Request) -> Program:
+        """A single step."""
+        keep: list[Any] = []
+        return program_of([_step(r, self, keep)], self.workspace, keep)
+
+
+# -- building ------------------------------------------------------------------------------------------
+
+
+def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
+    s, p, arith, sweep, cut = r.situation, r.problem, r.arith, form.sweep, form.cut
+    panel, outputs, lane, last = cut.panel, cut.outputs, lanes(r.target, r.arith), sweep[-1]
+    name, size = f"strassen {'planes' if panel.planes else 'rows'}", r.target.vector_bytes
+    address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, size, planes=panel.planes))
+    along = along_out(r, last, "c")
+    cycles = form.cost()
+    items = (p.n or 0) * box_count(sweep, panel.box)
+    parts = thread_parts(s.threads, items, len(outputs.sets), sum(cycles.values()) / cycles["products"] - 1)
+    folded = results_lie_together(r, sweep)
+    in_place = _lies_together(r, sweep, planes=panel.planes)
+    common, inputs, items = panel_words(r, sweep, panel, parts)
+    pixel_step, entry_step = (
+        (last.stride * r.x.spatial[-1], r.x.c) if in_place else (panel.pixel_bytes, panel.entry_bytes)
+    )
+    weights = cache(lambda: patches.weights_by_tap(r, sweep))  # may be a copy: made once, and only if needed
+    key = (arith.name, lane, outputs.sets)
+    scales = r.packed(("strassen scales", arith.name), lambda: strassen_weights.scales(weights()[0]))
+    both = replace(outputs, sets=tuple((first + low, n) for first, n in outputs.sets for low in (0, p.m // 2)))
+    late = r.late(("strassen late", *key), lambda: late_weights(r, weights(), both.sets))
+    of_plain = product_words(r, both, panel.entries, late.weights, cut.slots, along, parts=parts)
+    plain = BoxWords(
+        common=common, panel=inputs, products=of_plain, folded=int(folded), in_place=int(in_place),
+        source_pixel=pixel_step, source_entry=entry_step, half_entries=cut.half_entries, source=cut.not_finite - 64,
+        sums=cut.sums, sums_product=cut.product_bytes, sums_pixel=cut.pixel_bytes, sums_entry=cut.entry_bytes,
+        missing=cut.missing, slot_product=cut.slot_product,
+    )  # fmt: skip
+    packed = r.packed(("strassen", *key), lambda: strassen_weights.packed(r, weights()[0], scales, outputs.sets))
+    of_scheme = product_words(
+        r, outputs, cut.half_entries, packed, cut.slots, along, parts=parts, places=(((0, 0),) * PRODUCTS,),
+        early=Early(of_records=_asks(r, sweep, cut) if parts == 1 else ()),
+    )  # fmt: skip
+    values = StrassenWords(
+        scheme=replace(plain, products=of_scheme), scale_lower=p.m // 2 * arith.bytes,
+        copies=int(max(pixel_step, entry_step) % _COLLIDING == 0),
+        inputs=[_input_sums(r, single=False), _input_sums(r, single=True)], results=_result_sums(r), scales=scales,
+        not_finite=cut.not_finite, plain=plain, late=late_words(r, late),
+    )  # fmt: skip
+    return Step(address, filled(values, keep), items)
+
+
+def _asks(r: Request, sweep: Sweep, cut: Cut) -> Sequence[tuple[int, int]]:
+    """What the products of every set of outputs ask for, bytes from the inputs of a box and bytes between entries.
+
+    Together the last ones ask for the inputs of a thread's next box, a line of each plane or one line after another;
+    those that read inputs as they are, whose steps differ, ask for none.  Only where no second-level cache holds the
+    inputs.  Measured on Zen 5: 0-6 % off.
+    """
+    p, panel, x = r.problem, cut.panel, r.x
+    whole = all(axis.taps == (1 if panel.planes else axis.stride) for axis in sweep)
+    if not whole or (p.n or 0) * image_bytes(p)[0] <= r.situation.cache("l2", 3):
+        return ()
+    axis = next((a for a, (axis, b) in enumerate(zip(sweep, panel.box, strict=True)) if b < axis.out), None)
+    size = x.spatial[0] * sweep[0].inp if axis is None else panel.box[axis] * sweep[axis].stride * x.spatial[axis]
+    ahead = r.situation.threads * (x.n if axis is None else size)
+    halves = (0, cut.half_entries * x.c) if panel.planes else (0,)
+    turns = [at + half for at in range(0, size, -(-math.prod(panel.box) // 2) * cut.pixel_bytes) for half in halves]
+    found = [(0, 0)] * (len(cut.outputs.sets) * PRODUCTS)
+    places = [i for i in range(len(found)) if i % PRODUCTS not in SINGLE][-len(turns) :]
+    for place, at in zip(places, turns, strict=False):
+        found[place] = ahead + at, x.c if panel.planes else 64
+    return found
+
+
+def _input_sums(r: Request, *, single: bool) -> Address[InputSums]:
+    """Address of the sums of inputs, with or without copies of those that products take as they are."""
+    element, lane, what = r.arith.accumulator, lanes(r.target, r.arith), "" if single else " without copies"
+    label = f"strassen inputs{what} {element} {lane}"
+    return address_of(r, label, "sums", InputSums, lambda k, name: input_sums(k, name, element, lane, single=single))
+
+
+def _result_sums(r: Request) -> Address[ResultSums]:
+    """Address of the sums of products."""
+    element, lane = r.arith.accumulator, lanes(r.target, r.arith)
+    label = f"strassen results {element} {lane}"
+    return address_of(r, label, "sums", ResultSums, lambda k, name: result_sums(k, name, element, lane))
+
+
+def _lies_together(r: Request, sweep: Sweep, *, planes: bool) -> bool:
+    """Whether the pixels of any box follow each other in the input, and so do the elements of their rows."""
+    read = tuple(replace(axis, out_step=axis.stride) for axis in sweep)  # from input to input, as if to results
+    element = sweep[-1].stride * r.x.spatial[-1] if planes else r.x.c
+    forward = min(*r.x.spatial, r.x.c) > 0
+    together = forward and element == r.x.itemsize and rows_lie_together(read, r.x)
+    return together and _is_readable(r.situation, sweep)

@@ -1,0 +1,191 @@
+"""Native code of ``strassen``: sums of a box's inputs, seven products for each set of outputs, results from their sums.
+
+Pairs of pixels with a result that is not finite are done again by plain products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyconv.algorithms.packing import LateWords, when_needed
+from polyconv.algorithms.panel import Driver, Frame, Item, axis_words, box_rows, decode, row_place
+from polyconv.algorithms.product.patch_panel import PatchWords, copy_patches
+from polyconv.algorithms.product.rows import Row, move_row, multiply
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.record import Callees, Function, Functions, Link, Memory, Record, Word
+from polyconv.kernels.signature import memory_of
+from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums
+
+__all__ = ["BoxWords", "StrassenWords", "driver"]
+
+
+class BoxWords(PatchWords):
+    """Words of the products of a box.
+
+    Its inputs lie in the tensor (``in_place``) or in the panel, with steps between pixels and between entries.  In the
+    workspace ``source`` is where they are, then come their ``sums`` for the seven products.  ``missing`` stands for
+    the partner of the last of an odd number of pixels.
+    """
+
+    in_place: Word
+    source_pixel: Word
+    source_entry: Word
+    half_entries: Word
+    source: Word
+    sums: Word
+    sums_product: Word
+    sums_pixel: Word
+    sums_entry: Word
+    missing: Word
+    slot_product: Word
+
+
+class StrassenWords(Record):
+    """The driver's words: those of the seven products, and of ``plain`` ones, of whole sets with all entries.
+
+    ``inputs`` are the sums of inputs with and without copies of those that a product takes as they are; where
+    ``copies`` is not 0 tiles read them.  At ``not_finite`` in the workspace it says which pairs of pixels are done
+    again.
+    """
+
+    scheme: BoxWords
+    scale_lower: Word
+    copies: Word
+    inputs: Functions[InputSums]
+    results: Function[ResultSums]
+    scales: Memory
+    not_finite: Word
+    plain: Link[BoxWords]
+    late: LateWords
+
+
+def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
+    """Add the driver ``name(frame, words, item, workspace)``: pixels of a box lie together, or channels."""
+    with k.function(name, Driver) as given:
+        frame, workspace = given.frame, given.workspace
+        w = StrassenWords.read(k, given.words)
+        p, products = w.scheme, w.scheme.products
+        item = decode(k, p.common, given.item, workspace)
+        count = box_rows(k, p.common, item, 0)
+        half = (count + 1) // 2
+        source = _source(k, p, item, frame, workspace, vector_bytes, planes=planes)
+        copies = k.select(half * 2 > count, 1, w.copies)  # the last of an odd number of pixels has no partner to read
+        _sum_inputs(k, p, w.inputs, source, workspace, count, half, copies, planes=planes)
+        first = item.split * products.split_sets
+        slot, not_finite = workspace + products.slots, workspace + w.not_finite
+        inputs = k.word(workspace + p.source, 2)
+        plain = w.plain
+        with k.loop(first, k.minimum(first + products.split_sets, products.set_count)) as of_set:
+            with k.loop(0, PRODUCTS) as product:
+                number, sums = of_set.index * PRODUCTS + product.index, slot + product.index * p.slot_product
+                last = product.index.equals(SINGLE[1])
+                is_copy = copies.equals(1) | (product.index.equals(SINGLE[0]) | last).equals(0)
+
+                def product_of(at: Buffer, pixel: Value, entry: Value) -> None:
+                    row = _row(k, p, item, frame, number, at, pixel, entry, p.half_entries, half)
+                    multiply(k, replace(row, away=inputs - k.address(at)), sums, pixels=False)
+
+                with k.when(is_copy):
+                    product_of(workspace + (p.sums + product.index * p.sums_product), p.sums_pixel, p.sums_entry)
+                with k.when(is_copy, otherwise=True):
+                    behind = k.select(last, half * p.source_pixel + p.half_entries * p.source_entry, 0)
+                    product_of(source + behind, p.source_pixel, p.source_entry)
+            outputs = products.sets.at(of_set.index * PRODUCTS)
+            scales = w.scales + outputs.first * products.word_bytes
+            k.call(w.results, ResultSums(
+                slot, p.slot_product, products.slot_step, half, outputs.outputs, scales, w.scale_lower, not_finite,
+            ))  # fmt: skip
+            with k.when(k.word(not_finite) > 0):
+                when_needed(k, w.late)
+                with k.loop(0, half) as pair, k.when(k.word(not_finite, pair.index + 1) > 0):
+                    _again(k, plain, item, frame, of_set.index, source, slot, pair.index, half, count)
+            _leave(k, plain, item, frame, of_set.index, slot, half, count)
+
+
+def _source(k: Module, p: BoxWords, item: Item, frame: Frame, workspace: Buffer, vector_bytes: int,
+            *, planes: bool) -> Buffer:  # fmt: skip
+    """The inputs of a box, where they are: in the tensor, for kernels of one tap, or brought into the panel."""
+    c, arrays = p.common, memory_of(frame)
+    start = c.x_base + item.n * c.x_n
+    with k.loop(0, c.axes, carry=[start]) as axis:
+        axis.next(axis.values[0] + item.origin(axis.index) * axis_words(c, axis.index).x_stride)
+    place, panel, in_place = axis.results[0], workspace + c.panel, p.in_place.equals(1)
+    with k.when(in_place, otherwise=True):
+        copy_patches(k, p, item, frame.x, panel, vector_bytes, planes=planes)
+    found = workspace + p.source
+    k.store(k.select(in_place, k.word(arrays) + place, k.address(panel)), found, 8)
+    k.store(k.select(in_place, k.word(arrays, 1) - place, p.sums - c.panel), found + 8, 8)
+    k.store(k.word(arrays) + place, found + 16, 8)
+    return k.buffer(found)
+
+
+def _sum_inputs(k: Module, p: BoxWords, sums: Callees[InputSums], source: Buffer, workspace: Buffer, count: Value,
+                half: Value, copies: Value, *, planes: bool) -> None:  # fmt: skip
+    """Inputs of the products, from those of a box."""
+    function = sums.at_word(copies * 2)
+    lower, target = p.half_entries * p.source_entry, workspace + p.sums
+    second = source + half * p.source_pixel
+    if planes:
+        k.call(function, InputSums(
+            source, second, p.source_entry, lower, p.half_entries, half, count - half, target,
+            p.sums_product, p.sums_entry,
+        ))  # fmt: skip
+        return
+    k.call(function, InputSums(
+        source, second, p.source_pixel, lower, count - half, p.half_entries, p.half_entries,
+        target, p.sums_product, p.sums_pixel,
+    ))  # fmt: skip
+    with k.when(count - half < half):  # the last pixel is alone
+        last = half - 1
+        k.call(function, InputSums(
+            source + last * p.source_pixel, workspace + p.missing, 0, lower, 1, p.half_entries,
+            0, target + last * p.sums_pixel, p.sums_product, p.sums_pixel,
+        ))  # fmt: skip
+
+
+def _row(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, x: Buffer, x_pixel: Value,
+         x_entry: Value, entries: Value, pixels: Value) -> Row:  # fmt: skip
+    """A row of pixels for a set of outputs, whose sums go to a slot."""
+    of_set, nothing = p.products.sets.at(number), k.constant(INT, 0)
+    return Row(
+        p.common, p.products, item.g, of_set, x, x_pixel, x_entry, entries, pixels, frame.y, nothing, frame.residual,
+        nothing,
+    )  # fmt: skip
+
+
+def _again(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, source: Buffer, slot: Buffer,
+           pair: Value, half: Value, count: Value) -> None:  # fmt: skip
+    """Results of a pair of pixels for a pair of sets of outputs, by plain products."""
+    with k.loop(0, 4) as quarter:
+        pixel = pair + (quarter.index & 1) * half
+        with k.when(pixel < count):
+            row = _row(
+                k, p, item, frame, number * 2 + (quarter.index >> 1), source + pixel * p.source_pixel, p.source_pixel,
+                p.source_entry, p.panel.entries, k.constant(INT, 1),
+            )  # fmt: skip
+            place = slot + (quarter.index * p.slot_product + pair * p.products.slot_step)
+            multiply(k, row, place, pixels=False)
+
+
+def _leave(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, slot: Buffer, half: Value,
+           count: Value) -> None:  # fmt: skip
+    """Results of a pair of sets of outputs, to their places."""
+    c, products = p.common, p.products
+    last = axis_words(c, c.axes - 1)
+    folded = p.folded.equals(1)
+    width = k.select(folded, count, item.extent(c.axes - 1))
+    with k.loop(0, count // width) as part, k.loop(0, 4) as quarter:
+        _, y, r = row_place(k, c, item, part.index)
+        begin = (quarter.index & 1) * half
+        low = k.maximum(part.index * width, begin)
+        high = k.minimum(part.index * width + width, k.select(begin > 0, count, half))
+        with k.when(low < high):
+            of_set = products.sets.at(number * 2 + (quarter.index >> 1))
+            at, nothing = low - part.index * width, k.constant(INT, 0)
+            row = Row(
+                c, products, item.g, of_set, slot, nothing, nothing, nothing, high - low,
+                frame.y + (y + of_set.y + at * last.y_stride), last.y_stride,
+                frame.residual + (r + of_set.r + at * last.r_stride), last.r_stride,
+            )  # fmt: skip
+            move_row(k, row, slot + (quarter.index * p.slot_product + (low - begin) * products.slot_pixel),
+                            products.slot_pixel)  # fmt: skip
