@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import depthwise
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.driver import DirectBox, DirectWords
+from polyconv.algorithms.depthwise import slide
 from polyconv.algorithms.fft_plan import FEW_TAPS, Plan, parts, radices, workspace
 from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, decode
 from polyconv.algorithms.program import (
@@ -542,7 +542,7 @@ def _again(r: Request, sweep: Sweep, plan: Plan, keep: list[Any]
            ) -> tuple[Address[Driver | DirectBox], NDArray[np.int64], int]:  # fmt: skip
     """Driver, words and blocks of outputs of the algorithm that repairs."""
     if plan.kind == "own":
-        step = depthwise.box_step(r, sweep, plan.outputs, plan.lane, keep)
+        step = slide.box_step(r, sweep, plan.outputs, plan.lane, keep)
         return step.driver, step.words, 0
     values, blocks = direct.plain_words(r, sweep, plan.outputs)
     return direct.repair_address(r), filled(values, keep), blocks

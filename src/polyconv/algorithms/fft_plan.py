@@ -22,8 +22,10 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-from polyconv.algorithms import depthwise_plan, packing
+from polyconv.algorithms import packing
 from polyconv.algorithms.dense.plan import again_workspace
+from polyconv.algorithms.depthwise.situations import refusal
+from polyconv.algorithms.depthwise.taps import workspace_of
 from polyconv.algorithms.program import (
     Situation,
     accumulator_arithmetic,
@@ -229,7 +231,7 @@ def _spectra_bytes(s: Situation, arith: Arithmetic, plan: Plan) -> int:
 def _with_repair(s: Situation, arith: Arithmetic, sweep: Sweep, plan: Plan) -> Plan:
     """With room for the algorithm that repairs, where the planes were."""
     own = plan.kind == "own"
-    again = depthwise_plan.workspace(s) if own else again_workspace(s, arith, sweep, plan.outputs, 1)
+    again = workspace_of(s) if own else again_workspace(s, arith, sweep, plan.outputs, 1)
     return replace(plan, workspace=max(plan.workspace, plan.header + again))
 
 
@@ -237,7 +239,7 @@ def _kinds(s: Situation) -> list[str]:
     p = s.problem
     group_in, group_out = p.c // p.groups, p.m // p.groups
     kinds = []
-    if group_in == group_out == 1 and p.c > 1 and depthwise_plan.applicable(s) is None:
+    if group_in == group_out == 1 and p.c > 1 and refusal(s) is None:
         kinds.append("own")
     if p.groups == 1 and p.c <= _MOST_SHARED and p.m > p.c:
         kinds.append("shared")

@@ -12,12 +12,6 @@ from functools import lru_cache
 
 from polyconv.algorithms import (
     deformable,
-    depthwise,
-    depthwise_block,
-    depthwise_line,
-    depthwise_panel,
-    depthwise_plan,
-    depthwise_plane,
     dots,
     dots_depthwise,
     dots_grouped,
@@ -30,6 +24,7 @@ from polyconv.algorithms import (
     woven,
 )
 from polyconv.algorithms.dense import direct
+from polyconv.algorithms.depthwise import block, line, panel, plane, slide
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.generic import form as generic
 from polyconv.algorithms.grouped import in_place, in_planes, padded
@@ -115,11 +110,11 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("winograd_rows", Functions(rows.applicable, rows.cost, rows.workspace, accumulator_arithmetic, rows.bound, rows.build, rows.scheme, rows.preparing), at_least=rows.at_least),
         Algorithm("winograd_groups", Functions(groups.applicable, groups.cost, groups.workspace, accumulator_arithmetic, rows.bound, groups.build, groups.scheme, rows.preparing)),
         Algorithm("fft", Functions(fft_plan.applicable, fft_plan.cost, fft_plan.workspace, accumulator_arithmetic, fft_plan.bound, fft.build, fft_plan.scheme, fft_plan.preparing), at_least=fft_plan.at_least),
-        Algorithm("depthwise", Functions(depthwise_plan.applicable, depthwise_plan.cost, depthwise_plan.workspace, accumulator_arithmetic, own_bound, depthwise.build)),
-        Algorithm("depthwise_block", Functions(depthwise_block.applicable, depthwise_block.cost, depthwise_block.workspace, accumulator_arithmetic, own_bound, depthwise_block.build), excluded=_few_registers),
-        Algorithm("depthwise_line", depthwise_line.forms),
-        Algorithm("depthwise_panel", Functions(depthwise_panel.applicable, depthwise_panel.cost, depthwise_panel.workspace, accumulator_arithmetic, own_bound, depthwise_panel.build)),
-        Algorithm("depthwise_plane", Functions(depthwise_plane.applicable, depthwise_plane.cost, depthwise_plane.workspace, accumulator_arithmetic, own_bound, depthwise_plane.build), excluded=_no_masks),
+        Algorithm("depthwise", slide.forms),
+        Algorithm("depthwise_block", block.forms, excluded=_few_registers),
+        Algorithm("depthwise_line", line.forms),
+        Algorithm("depthwise_panel", panel.forms),
+        Algorithm("depthwise_plane", plane.forms, excluded=_no_masks),
         Algorithm("grouped", padded.forms, at_least=padded.at_least),
         Algorithm("in_place", in_place.forms),
         Algorithm("in_planes", in_planes.forms, excluded=_no_masks),

@@ -213,26 +213,26 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "open window", "rows whose window ends one line beyond the input are computed without a guard",
-            _ALGORITHMS + "depthwise_driver", "+ p.reach) < slid.inp)", "+ p.reach) <= slid.inp)", "depthwise",
+            _ALGORITHMS + "depthwise.slide_driver", "+ p.reach) < slid.inp)", "+ p.reach) <= slid.inp)", "depthwise",
         ),
         Fault(
             "open block", "a block that ends one column beyond the input is computed without a guard",
-            _ALGORITHMS + "depthwise_block", "(right < columns.inp)", "(right <= columns.inp)", "depthwise_block",
+            _ALGORITHMS + "depthwise.block", "(right < columns.inp)", "(right <= columns.inp)", "depthwise_block",
             seen_in_check_mode=False,
         ),
         Fault(
             "line begin", "a tile that begins one element before the line reads it in place",
-            _ALGORITHMS + "depthwise_line", "inside = (at >= 0)", "inside = (at >= -1)", "depthwise_line",
+            _ALGORITHMS + "depthwise.line", "in_line = (at >= 0)", "in_line = (at >= -1)", "depthwise_line",
         ),
         Fault(
             "copied column", "a column beyond the input is copied instead of zeros",
-            _ALGORITHMS + "depthwise_panel", "k.minimum(slid.inp - at, columns)",
+            _ALGORITHMS + "depthwise.panel", "k.minimum(slid.inp - at, columns)",
             "k.minimum(slid.inp - at + 1, columns)", "depthwise_panel",
         ),
         Fault(
             "plane tail", "the last channels of an item are as many as the others",
-            _ALGORITHMS + "depthwise_plane", "first, k.minimum(p.together, end - first), row", "first, p.together, row",
-            "depthwise_plane",
+            _ALGORITHMS + "depthwise.plane", "first, k.minimum(p.together, end - first), item",
+            "first, p.together, item", "depthwise_plane",
         ),
         Fault(
             "block tail", "the last block of groups stores all lanes",

@@ -12,30 +12,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from polyconv.dtypes import DTYPES
-from polyconv.kernels.convert import LLVM_NAMES, widen
+from polyconv.kernels.depthwise_tile import Tile, entry_at, neighbours, store_sums
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, EpilogueTables, Move, store_out
-from polyconv.kernels.record import Record, Word, at_once, word_count
+from polyconv.kernels.layout import EpilogueTables
+from polyconv.kernels.record import Record, Word, at_once
 from polyconv.kernels.signature import Int, Signature
 
-__all__ = ["LIST_HEADER", "DepthwiseTile", "Entry", "Slide", "SlideSettings", "depthwise_tile", "neighbours"]
-
-LIST_HEADER = 64
-"""Bytes before the entries: a word for each kind of entry, how many there are."""
-
-
-class Entry(Record):
-    """An entry: offsets in bytes, position along the sliding axis, lanes of pixels that are not padding.
-
-    Where an entry has several taps across the lanes: elements of the input, counted from lane 0 of the first of them.
-    """
-
-    input: Word
-    weights: Word
-    position: Word
-    first_lane: Word
-    end_lane: Word
+__all__ = ["DepthwiseTile", "Slide", "SlideSettings", "depthwise_tile"]
 
 
 class SlideSettings(Record):
@@ -76,16 +59,11 @@ class Slide(Signature):
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwiseTile:
-    """A kind of tile.
+class DepthwiseTile(Tile):
+    """A kind of tile, beside what all say.
 
     Parameters
     ----------
-    source, target : str
-        dtypes of input and result.
-    element : str
-        LLVM accumulator.
-    epilogue : Epilogue
     lanes : str
         ``c`` for channels, ``p`` for pixels.
     reads, writes : str
@@ -102,10 +80,6 @@ class DepthwiseTile:
         Neighbouring lanes of channels that have the same input.
     """
 
-    source: str
-    target: str
-    element: str
-    epilogue: Epilogue
     lanes: str
     reads: str
     writes: str
@@ -113,23 +87,6 @@ class DepthwiseTile:
     taps: tuple[tuple[int, int], ...]
     channels: int = 1
     repeats: int = 1
-
-    def block(self, k: Module, kind: Type, f16c: bool, y_lane: Value) -> Block:
-        """The way out."""
-        outward = f"{self.lanes}{'2' if self.writes == '2' else self.lanes}"
-        move = Move(self.element, self.target, outward, self.epilogue)
-        return Block(k, move, kind, f16c, None, y_lane if self.writes == "any" else None)
-
-
-def neighbours(k: Module, here: Value, rest: Value, count: int, kind: Type) -> list[Value]:
-    """A vector and those ``count`` - 1 elements further on, whose last lanes are in ``rest``, as of a kind.
-
-    Both are whole numbers, and lanes beyond the rest zeros: so one instruction shifts, which asks for no constant.
-    """
-    lanes = here.type.lanes
-    rest = k.shuffle(rest, k.constant(rest.type, 0), [min(i, rest.type.lanes) for i in range(lanes)])
-    found = [here, *(k.shuffle(here, rest, range(j, lanes + j)) for j in range(1, count))]
-    return found if kind == here.type else [k.cast("bitcast", value, kind) for value in found]
 
 
 def _reader(k: Module, spec: DepthwiseTile, kind: Type, across: int, s: SlideSettings, first: Value, end: Value,
@@ -214,11 +171,11 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
         x_next, w_next, y_next, r_next = (
             step if spec.channels == 1 else step / 2 for step in (s.x_channel, s.w_channel, s.y_channel, s.r_channel)
         )
-        outward = spec.block(k, part, f16c, s.y_lane)
+        along = spec.lanes + ("2" if spec.writes == "2" else spec.lanes)
+        out = spec.way_out(k, along, part.lanes, f16c=f16c, y_lane=s.y_lane if spec.writes == "any" else None)
         out_mask = k.mask(used, part.lanes) if masked else None
-        dtype = DTYPES[spec.source]
         fewer = lanes // spec.repeats  # inputs of a vector
-        memory = part.of(LLVM_NAMES[dtype.name])
+        memory = spec.in_memory(part.lanes)
         if spec.repeats > 1:
             memory = Type(memory.element, 1 << (fewer - 1).bit_length())
         in_mask = out_mask
@@ -234,10 +191,10 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
         def weight(place: Buffer) -> list[Value]:
             return [k.load(kind, place) if channels else k.broadcast(part, place)]
 
-        def row_of_taps(size: tuple[int, int], place: Buffer, x: Buffer, w: Buffer, totals: list[Value]) -> list[Value]:
+        def row_of_taps(size: tuple[int, int], number: Value, x: Buffer, w: Buffer, totals: list[Value]) -> list[Value]:
             """One entry: every position is loaded once and multiplied for all outputs that it feeds."""
             taps, across = size
-            entry = Entry.read(k, place)
+            entry = entry_at(k, entries, number)
             read = _reader(k, spec, memory, across, s, entry.first_lane, entry.end_lane, in_mask)
             here, at, w = x + entry.input, given.position + entry.position, w + entry.weights
             pitch = kind.bytes if channels else kind.element_bytes
@@ -249,7 +206,7 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
                     for j, value in enumerate(joined(read, here, x_next)):
                         if spec.repeats > 1:
                             value = k.shuffle(value, value, [i // spec.repeats % memory.lanes for i in range(lanes)])
-                        value = widen(k, value, dtype, spec.element, f16c=f16c)
+                        value = spec.as_factor(k, value, f16c=f16c)
                         weights = [of_tap[j * taps + p - r * spec.stride] for r in fed]
                         following = [k.fma(value, w, t) for w, t in zip(weights, following, strict=True)]
                     if inside is not None:
@@ -267,16 +224,15 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
             for number, size in enumerate(spec.taps):
                 end = start + k.word(entries, number)
                 with k.loop(start, end, carry=totals) as entry:
-                    place = entries + entry.index * (8 * word_count(Entry)) + LIST_HEADER
-                    entry.next(*row_of_taps(size, place, here, w, list(entry.values)))
+                    entry.next(*row_of_taps(size, entry.index, here, w, list(entry.values)))
                 totals, start = entry.results, end
             each.next(x + s.x_channel, w + s.w_channel, y + s.y_channel, other + s.r_channel)
             for total in totals:
                 for c in range(spec.channels):
                     own = [c * part.lanes + i for i in range(part.lanes)]
                     value = total if spec.channels == 1 else k.shuffle(total, total, own)
-                    there = other + r_next * c
-                    tables = s.tables
-                    store = store_out(outward, tables.bias, tables.scale, there, s.r_lane, zero, tables.constants)
-                    store(value, y + y_next * c, zero, given.channel + each.index + c, out_mask)
+                    beside, to = other + r_next * c, y + y_next * c
+                    store_sums(
+                        out, s.tables, value, to, beside, given.channel + each.index + c, out_mask, r_lane=s.r_lane
+                    )
                 y, other = y + s.y_step, other + s.r_step

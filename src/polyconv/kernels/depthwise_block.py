@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyconv.dtypes import DTYPES
-from polyconv.kernels.convert import LLVM_NAMES, widen
-from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, EpilogueTables, Move, store_out
+from polyconv.kernels.depthwise_tile import Tile, entry_at, store_sums
+from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
+from polyconv.kernels.layout import EpilogueTables
 from polyconv.kernels.record import Record, Word, at_once
 from polyconv.kernels.signature import Int, Signature
 
@@ -48,7 +47,7 @@ class BlockSettings(Record):
 
 
 class BlockOfOutputs(Signature):
-    """A block for ``channels`` from one on, from ``count`` entries; so many lanes are ``used``.
+    """A block for ``channels`` from one on; so many lanes are ``used``.
 
     ``row`` and ``column`` are the input position of its first row and column.
     """
@@ -56,7 +55,6 @@ class BlockOfOutputs(Signature):
     settings: BlockSettings
     x: Buffer
     entries: Buffer
-    count: Int
     weights: Buffer
     y: Buffer
     residual: Buffer
@@ -68,26 +66,17 @@ class BlockOfOutputs(Signature):
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwiseBlock:
-    """A kind of block.
+class DepthwiseBlock(Tile):
+    """A kind of block, beside what all say.
 
     Parameters
     ----------
-    source, target : str
-        dtypes of input and result.
-    element : str
-        LLVM accumulator.
-    epilogue : Epilogue
     taps, stride : (int, int)
         Along rows and columns.
     ahead : bool
         Ask for the memory of a block further on.
     """
 
-    source: str
-    target: str
-    element: str
-    epilogue: Epilogue
     taps: tuple[int, int]
     stride: tuple[int, int]
     ahead: bool
@@ -98,16 +87,14 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
     """Add the block of ``rows`` by ``columns`` outputs.
 
     Rows outside the input are left out.  A ``guarded`` block also reads columns outside as zeros, where every output
-    meets the input, and masks its lanes.  An entry is an offset of the input and one of the weights.
+    meets the input, and masks its lanes.
     """
     kind = vector(spec.element, lanes)
-    dtype = DTYPES[spec.source]
-    memory = kind.of(LLVM_NAMES[dtype.name])
+    memory = spec.in_memory(lanes)
     (tap_rows, tap_columns), (down, along) = spec.taps, spec.stride
     with k.function(name, BlockOfOutputs) as given:
         s, entries, row, column = at_once(given.settings), given.entries, given.row, given.column
-        bias, scale, constants = s.tables.bias, s.tables.scale, s.tables.constants
-        zero = k.constant(INT, 0)
+        number_of_entries = k.word(entries)
         mask = k.mask(given.used, lanes) if guarded else None
         wide = (columns - 1) * along + tap_columns
         places: list[tuple[Value, Mask | None]] = [(s.x_column * c, mask) for c in range(wide)]
@@ -116,10 +103,10 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
                 places[c] = _guarded(k, mask, column + s.unit_column * c, column, s.width, s.x_pixel)
         with k.loop(0, given.channels, lanes, carry=[given.x, given.weights, given.y, given.residual]) as each:
             x, w, y, other = each.values
-            with k.loop(0, given.count, carry=[k.constant(kind, 0)] * (rows * columns)) as entry:
+            with k.loop(0, number_of_entries, carry=[k.constant(kind, 0)] * (rows * columns)) as entry:
                 totals = list(entry.values)
-                line = k.rebase(x + k.word(entries, entry.index * 2))
-                of_entry = w + k.word(entries, entry.index * 2 + 1)
+                taps = entry_at(k, entries, entry.index)
+                line, of_entry = k.rebase(x + taps.input), w + taps.weights
                 of_tap = [k.load(kind, of_entry + s.w_tap * t) for t in range(tap_rows * tap_columns)]
                 for i in range((rows - 1) * down + tap_rows):
                     fed = [a for a in range(rows) if 0 <= i - a * down < tap_rows]
@@ -133,7 +120,7 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
                         for c, (offset, active) in enumerate(places):
                             place = line + offset if c or guarded else line
                             value = k.load_first(memory, place, active) if active else k.load(memory, place)
-                            value = widen(k, value, dtype, spec.element, f16c=True)
+                            value = spec.as_factor(k, value)
                             for at, a in enumerate(fed):
                                 for b in range(columns):
                                     if 0 <= c - b * along < tap_columns:
@@ -146,14 +133,14 @@ def depthwise_block(k: Module, name: str, spec: DepthwiseBlock, lanes: int, rows
                     line = k.rebase(line + s.x_row)
                 entry.next(*totals)
             each.next(x + s.x_channel, w + s.w_channel, y + s.y_channel, other + s.r_channel)
-            block = Block(k, Move(spec.element, spec.target, "cc", spec.epilogue), kind, True)
+            out = spec.way_out(k, "cc", lanes)
             for a in range(rows):
                 to, beside = y, other
                 for b in range(columns):
                     if spec.ahead:
                         k.prefetch(to + s.y_ahead, writing=True)
-                    store = store_out(block, bias, scale, beside, zero, zero, constants)
-                    store(entry.results[a * columns + b], to, zero, given.channel + each.index, mask)
+                    total, channel = entry.results[a * columns + b], given.channel + each.index
+                    store_sums(out, s.tables, total, to, beside, channel, mask)
                     to, beside = to + s.y_column, beside + s.r_column
                 y, other = y + s.y_row, other + s.r_row
 

@@ -11,9 +11,9 @@ import itertools
 from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.convert import LLVM_NAMES, widen
+from polyconv.kernels.depthwise_tile import Tile, store_sums
 from polyconv.kernels.language import INT, Buffer, Module, Type, vector
-from polyconv.kernels.layout import Block, Epilogue, EpilogueTables, Move, store_out
+from polyconv.kernels.layout import EpilogueTables
 from polyconv.kernels.record import Memory, Record, Word, at_once
 from polyconv.kernels.signature import Int, Signature
 
@@ -48,16 +48,11 @@ class Line(Signature):
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwiseLine:
-    """A kind of tile.
+class DepthwiseLine(Tile):
+    """A kind of tile, beside what all say.
 
     Parameters
     ----------
-    source, target : str
-        dtypes of input and result.
-    element : str
-        LLVM accumulator.
-    epilogue : Epilogue
     taps : tuple of int
         The kinds of entries, one or two, in the list's order: neighbouring taps.  Entries of several read one vector
         more.
@@ -65,10 +60,6 @@ class DepthwiseLine:
         Ask for memory ahead.
     """
 
-    source: str
-    target: str
-    element: str
-    epilogue: Epilogue
     taps: tuple[int, ...]
     ahead: bool
 
@@ -76,8 +67,7 @@ class DepthwiseLine:
 def depthwise_line(k: Module, name: str, spec: DepthwiseLine, lanes: int, vectors: int, *, f16c: bool) -> None:
     """Add the tile of some ``vectors`` of outputs, the last of which may be part of one."""
     kind = vector(spec.element, lanes)
-    dtype = DTYPES[spec.source]
-    memory = kind.of(LLVM_NAMES[dtype.name])
+    memory = spec.in_memory(lanes)
     whole = Type(f"i{8 * memory.element_bytes}", lanes)
     written = lanes * DTYPES[spec.target].itemsize
     with k.function(name, Line) as given:
@@ -102,19 +92,16 @@ def depthwise_line(k: Module, name: str, spec: DepthwiseLine, lanes: int, vector
                         if j:
                             bits = k.shuffle(bits, held[i - first + 1], range(j, lanes + j))
                         value = bits if whole == memory else k.cast("bitcast", bits, memory)
-                        value = widen(k, value, dtype, spec.element, f16c=f16c)
-                        totals[i] = k.fma(value, of_tap[j], totals[i])
+                        totals[i] = k.fma(spec.as_factor(k, value, f16c=f16c), of_tap[j], totals[i])
                 entry.next(w + across * kind.element_bytes, *totals)
             w, totals, start = entry.results[0], list(entry.results[1:]), end
-        block = Block(k, Move(spec.element, spec.target, "pp", spec.epilogue), kind, f16c)
+        out = spec.way_out(k, "pp", lanes, f16c=f16c)
         last = k.mask(given.used, lanes)
         for i, total in enumerate(totals):
             if spec.ahead:
                 k.prefetch(x + (AHEAD + i * memory.bytes))
                 k.prefetch(y + (vectors + i) * written, writing=True)
-            store = store_out(
-                block, tables.bias, tables.scale, given.residual + i * written, zero, zero, tables.constants
-            )
-            store(total, y + i * written, zero, given.channel, last if i == vectors - 1 else None)
+            mask = last if i == vectors - 1 else None
+            store_sums(out, tables, total, y + i * written, given.residual + i * written, given.channel, mask)
 
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.convert import LLVM_NAMES, widen
-from polyconv.kernels.depthwise import neighbours
+from polyconv.kernels.depthwise_tile import Tile, entry_at, neighbours, store_sums
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, EpilogueTables, Move, store_out
+from polyconv.kernels.layout import EpilogueTables
 from polyconv.kernels.record import Bits, Memory, Record, Word, at_once, word_count
 from polyconv.kernels.signature import Int, Signature
 
@@ -85,7 +84,7 @@ class StripWords(Record):
 
 
 class RowsOfOutputs(Signature):
-    """A tile's rows of outputs of ``channels`` from one on, from ``count`` entries.
+    """A tile's rows of outputs of ``channels`` from one on.
 
     The input is that of column 0 in the first row, whose position is ``row``.
     """
@@ -93,7 +92,6 @@ class RowsOfOutputs(Signature):
     settings: PlaneSettings
     x: Buffer
     entries: Buffer
-    count: Int
     weights: Buffer
     y: Buffer
     residual: Buffer
@@ -103,16 +101,11 @@ class RowsOfOutputs(Signature):
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwisePlane:
-    """A kind of tile.
+class DepthwisePlane(Tile):
+    """A kind of tile, beside what all say.
 
     Parameters
     ----------
-    source, target : str
-        dtypes of input and result.
-    element : str
-        LLVM accumulator.
-    epilogue : Epilogue
     stride : (int, int)
         Along rows and along the lanes.
     apart : bool
@@ -128,10 +121,6 @@ class DepthwisePlane:
         tile are no neighbours, its ``rows``: masked loads train no prefetcher.  Empty: do not.
     """
 
-    source: str
-    target: str
-    element: str
-    epilogue: Epilogue
     stride: tuple[int, int]
     apart: bool
     alone: bool
@@ -152,8 +141,7 @@ def loads(along: int, apart: bool, lanes: int) -> list[tuple[int, int]]:
 def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows: int) -> None:
     """Add the tile of ``rows`` rows of outputs; rows of the input that do not exist are left out."""
     kind = vector(spec.element, lanes)
-    dtype = DTYPES[spec.source]
-    memory = kind.of(LLVM_NAMES[dtype.name])
+    memory = spec.in_memory(lanes)
     size = kind.element_bytes
     down, along = spec.stride
     parted = along == 2
@@ -165,7 +153,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
     few = Type(element, 4) if shifted else whole
     with k.function(name, RowsOfOutputs) as given:
         s, entries = at_once(given.settings), given.entries
-        bias, scale, constants = s.tables.bias, s.tables.scale, s.tables.constants
+        number_of_entries = k.word(entries)
         zero = k.constant(INT, 0)
         nothing = [k.constant(kind, 0)] * rows
         # what is asked for in a strip: lines of input and result, from one to the next
@@ -191,10 +179,10 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                    asked: Sequence[Buffer]) -> list[list[Value]]:  # fmt: skip
             """Sums of the taps ``used``, by rows: a list of them for every chain of sums; asks from places on."""
             chains = len(used)
-            with k.loop(0, given.count, carry=nothing * chains) as entry:
+            with k.loop(0, number_of_entries, carry=nothing * chains) as entry:
                 totals = [list(entry.values[c * rows : (c + 1) * rows]) for c in range(chains)]
-                line = k.rebase(x + k.word(entries, entry.index * 2))
-                of_entry = w + k.word(entries, entry.index * 2 + 1)
+                taps = entry_at(k, entries, entry.index)
+                line, of_entry = k.rebase(x + taps.input), w + taps.weights
                 of_tap = {
                     (i, j): weight(of_entry + (i * TAPS + j) * size)
                     for i in range(TAPS)
@@ -213,7 +201,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                         here = [loaded(kind, line + offset, mask) for kind, offset, mask in spans]
                         if shifted:
                             here = neighbours(k, here[0], here[1], TAPS, memory)
-                        here = [widen(k, value, dtype, spec.element, f16c=True) for value in here]
+                        here = [spec.as_factor(k, value) for value in here]
                         if parted and len(here) == 2:
                             here = _parted(k, *here)
                         for c, chain in enumerate(used):
@@ -232,15 +220,15 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
 
         def summed_alone(x: Buffer, w: Buffer, spans: list[Span]) -> list[Value]:
             """Sums of all taps, by rows, each of which takes its inputs from rows of its own."""
-            with k.loop(0, given.count, carry=nothing) as entry:
+            with k.loop(0, number_of_entries, carry=nothing) as entry:
                 totals = list(entry.values)
-                line = k.rebase(x + k.word(entries, entry.index * 2))
-                of_entry = w + k.word(entries, entry.index * 2 + 1)
+                taps = entry_at(k, entries, entry.index)
+                line, of_entry = k.rebase(x + taps.input), w + taps.weights
                 for tap, (kind_, offset, mask) in enumerate(spans):
                     with k.choice(mask.count > 0, tuple(totals)) as there:
                         of_tap, place = weight(of_entry + tap * size), k.rebase(line + offset)
                         for a in range(rows):
-                            value = widen(k, loaded(kind_, place, mask), dtype, spec.element, f16c=True)
+                            value = spec.as_factor(k, loaded(kind_, place, mask))
                             totals[a] = k.fma(value, of_tap, totals[a])
                             place = k.rebase(place + s.x_row)
                         there.next(*totals)
@@ -291,13 +279,15 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                         totals = alone or summed(here, w, spans, [[0, 1, 2]], asked)[0]
                         following = []
                     strip.next(here + s.x_strip, to + s.y_strip, with_ + s.r_strip, *moved, *following)
-                    block = Block(k, Move(spec.element, spec.target, "pp", spec.epilogue), part, True)
+                    out = spec.way_out(k, "pp", of_channel)
                     for total in totals:
                         for c, mask in enumerate(masks):
                             own = range(c * of_channel, (c + 1) * of_channel)
                             one = total if spec.channels == 1 else k.shuffle(total, total, own)
-                            store = store_out(block, bias, scale, with_ + steps["r"][c], s.r_lane, zero, constants)
-                            store(one, to + steps["y"][c], zero, given.channel + each.index + c, mask)
+                            store_sums(
+                                out, s.tables, one, to + steps["y"][c], with_ + steps["r"][c],
+                                given.channel + each.index + c, mask, r_lane=s.r_lane,
+                            )  # fmt: skip
                         to, with_ = to + s.y_row, with_ + s.r_row
                 group.next(*strip.results[3:])
 

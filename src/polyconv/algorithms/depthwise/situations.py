@@ -1,0 +1,88 @@
+"""What every depthwise algorithm asks first of a situation: whether it takes it, what a vector and a cache hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from polyconv.algorithms.form import Refusal
+from polyconv.algorithms.program import Request, Situation, accumulator_arithmetic
+from polyconv.algorithms.sweep import Sweep
+from polyconv.kernels.isa import ARITHMETIC, lanes
+from polyconv.machine.profile import Rates
+from polyconv.problem.problem import Problem
+
+__all__ = [
+    "by_pixels", "cache", "channel_bytes", "far_bytes", "lane_of", "lies_together", "of_one_output",
+    "outputs_fit_lanes", "rates_of", "refusal",
+]  # fmt: skip
+
+_MOST_TAPS = 4096
+
+
+def refusal(s: Situation) -> Refusal | None:
+    """Why no depthwise algorithm takes a situation; None if ``slide`` does."""
+    p = s.problem
+    if p.op not in ("conv", "conv_transpose") or p.c != p.groups or not p.m or (p.c == 1 and p.m > 1):
+        return "computes conv and conv_transpose with one input channel a group"
+    if not by_pixels(p) and not outputs_fit_lanes(s):
+        return "repeats an input within a vector"
+    if p.quantisation is not None and p.quantisation.zx is not None:
+        return "inputs with a zero point are converted in a panel"
+    if math.prod(p.k) > _MOST_TAPS:
+        return f"lists at most {_MOST_TAPS} taps, the kernel has {math.prod(p.k)}"
+    if not s.finite and by_pixels(p):
+        return "weights hold Inf or NaN, which would meet the masked lanes of the padding"
+    return None
+
+
+def by_pixels(p: Problem) -> bool:
+    """Whether lanes are pixels, in arrays that lie as the layout says; else they are channels."""
+    return p.layout == "NCHW" or p.c == 1
+
+
+def outputs_fit_lanes(s: Situation) -> bool:
+    """Whether a vector of channels can hold an input as often as it has outputs."""
+    return s.problem.m // s.problem.groups <= lane_of(s)
+
+
+def of_one_output(s: Situation) -> Situation:
+    """The situation of the first output of every channel, for algorithms that compute one after the other."""
+    p = s.problem
+    return s if p.m == p.groups else replace(s, problem=replace(p, m=p.groups))
+
+
+def lies_together(r: Request, what: str) -> bool:
+    """Whether neighbouring channels, or else ``pixels``, of all tensors lie side by side."""
+    tensors = [o for o in (r.x, r.y, r.residual) if o is not None]
+    return all((o.spatial[-1] if what == "pixels" else o.c) == o.itemsize for o in tensors)
+
+
+def lane_of(s: Situation) -> int:
+    """Lanes of a vector of sums."""
+    return lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
+
+
+def rates_of(s: Situation) -> Rates:
+    """What the machine does with vectors of sums."""
+    return s.rates(ARITHMETIC[accumulator_arithmetic(s)])
+
+
+def cache(s: Situation, level: str, share: float = 1.0) -> int:
+    """Bytes of a share of a cache of the machine: ``l1``, ``l2`` or ``l3``."""
+    return s.near(int(s.profile.numbers[f"{level}.bytes"] * share))
+
+
+def far_bytes(s: Situation) -> int:
+    """Bytes of input and result from which on they come from memory itself.
+
+    Asking early for them gains much, and costs where caches hold them: measured on Zen 5 from 12 of 32 MiB on.
+    """
+    return s.near(int(max(s.profile.numbers["l2.bytes"], s.profile.numbers["l3.bytes"] * 3 / 8)))
+
+
+def channel_bytes(s: Situation, sweep: Sweep) -> int:
+    """Bytes of a channel of input and result."""
+    p = s.problem
+    read, written = math.prod(axis.inp for axis in sweep), math.prod(axis.out for axis in sweep)
+    return read * p.x_dtype.itemsize + written * p.y_dtype.itemsize

@@ -1,0 +1,313 @@
+"""How a sliding window computes a sweep: along which axis, in which tiles and items, and what that costs.
+
+Where lanes are channels it slides along the last axis, or that with most taps if the last has one; where they are
+neighbouring pixels of the last axis, along the one before it.  The other taps are a list of entries.  Cost: the
+multiply-adds, or the loads that rows of outputs share.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from polyconv.algorithms.depthwise.parts import cut_for_threads, number_of_parts
+from polyconv.algorithms.depthwise.situations import cache, channel_bytes, far_bytes, lane_of, rates_of
+from polyconv.algorithms.program import Situation
+from polyconv.algorithms.sweep import Axis, Sweep, inside, mean_taps
+
+__all__ = ["FAR_SHARE", "Plan", "cost_of", "order_of", "plan_of", "window_share"]
+
+_MOST = {32: 16, 16: 7}
+_HELD = {32: 26, 16: 15}
+"""By vector registers: outputs of the largest tile; with the taps of an entry they must fit the registers beside
+inputs."""
+
+_ACROSS = {32: {1: 9, 2: 16}, 16: {2: 8}}
+"""By vector registers and stride of the lanes: most taps of an entry with several across the lanes, whose loads they
+share."""
+
+_TAPS = 8
+"""Most taps of an entry."""
+
+_CHUNK = 1 / 8
+"""Share of the second-level cache for the input that an item's channels share: of all lines where lanes are pixels,
+else of one line's window."""
+
+_VECTORS = (4, 24)
+"""Fewest and most vectors of an item where lanes are channels, for they lie together; longer lines are cut."""
+
+_CHANNELS = (4, 64)
+"""Fewest and most channels of an item where lanes are pixels; they share its lists."""
+
+_MAP = 1 / 8
+"""Share of the second-level cache beyond which a channel whose pixels come from memory is computed in bands of
+``_BAND`` rows that ask for the next one: a strip down all of it meets a new line far away in every row."""
+
+_BAND = 32
+_LINE = 64
+_LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3): 7.0}
+"""Cycles of a load of pixels, by their stride and by taps across the lanes that share it.  Measured on Zen 5."""
+_FAR_LOAD = 20.0
+"""Of pixels further apart."""
+_CHANNEL_LOAD = 0.9
+"""Of channels; of those that a first-level cache does not hold ``_MISSED``, and where pixels lie a multiple of 4 KiB
+apart ``_COLLIDING``.  Measured on Zen 5."""
+_MISSED, _COLLIDING = 3.5, 7.0
+_WIDENED, _ONE_BY_ONE = {1: 0.15, 2: 0.045}, {1: 0.5, 2: 0.19}
+"""Where elements of so many bytes are widened without masks they come one by one: cycles more of each product for a
+lane at stride 1, and by how much longer a load takes for a lane beyond.  Measured on Zen 5 at AVX2: i8 takes 2 to 7
+times as long as f32, bf16 and i16 1.4 to 3.5 times; at SSE2, with half the lanes, about half as much longer."""
+
+_FAR_ROW = 30.0
+"""Most cycles that a row waits for whose taps share no inputs with those of the next, a line of the map further on."""
+
+_LEAST_ROWS = 6
+"""Outputs of the largest tile, at least, where it has fewer so that the pixels of a line do not push each other out."""
+
+FAR_SHARE = 2.5
+"""Lines of a window, by those that the first-level cache holds, from which on tiles wait for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one sweep is cut: the sliding axis, what a tile does along it, and the box of an item.
+
+    Parameters
+    ----------
+    lanes : str
+        ``c`` for channels, ``p`` for pixels.
+    channels : int
+        Channels of a vector of pixels.
+    repeats : int
+        Neighbouring lanes of channels that have the same input.
+    order : tuple of int
+        Which axis of the problem each axis of the sweep is; -1 for one that is added to slide along.
+    sweep : Sweep
+        In this order.
+    slid : int
+        The sliding axis.
+    stride, dilation, phases : int
+        Steps between outputs of a tile; input positions between steps; sets of outputs that share inputs.
+    kinds : tuple of tuple
+        Kinds of entries, in the words of ``KindWords``.
+    most : int
+        Outputs of the largest tile.
+    chunk : int
+        Channels of an item.
+    box : tuple of int
+        Outputs of an item along every axis.
+    ahead : bool
+        Whether items are bands of a map, or planes, and ask for what the next one needs.
+    padded : bool
+        Whether positions outside the input along the sliding axis hold zeros.
+    """
+
+    lanes: str
+    channels: int
+    repeats: int
+    order: tuple[int, ...]
+    sweep: Sweep
+    slid: int
+    stride: int
+    dilation: int
+    phases: int
+    kinds: tuple[tuple[int, ...], ...]
+    most: int
+    chunk: int = 0
+    box: tuple[int, ...] = ()
+    ahead: bool = False
+    padded: bool = False
+
+    @property
+    def taps(self) -> int:
+        """Taps of all axes."""
+        return math.prod(axis.taps for axis in self.sweep)
+
+    def across(self, lane: int) -> int:
+        """Channels of results in a vector."""
+        return lane // self.repeats * self.repeats if self.lanes == "c" else self.channels
+
+    @property
+    def axis(self) -> int | None:
+        """The problem's axis along which the window slides; None if it is an added one."""
+        return None if self.order[self.slid] < 0 else self.order[self.slid]
+
+    @property
+    def outer(self) -> Sweep:
+        """Axes before the sliding one."""
+        return self.sweep[: self.slid]
+
+    @property
+    def entries(self) -> int:
+        """Entries of a combination of outer taps."""
+        return sum(kind[0] * kind[3] for kind in self.kinds)
+
+
+def order_of(sweep: Sweep, pixels: bool) -> tuple[int, ...]:
+    """The axes, the one to slide along last: where lanes are channels it may be any.
+
+    Of phases of a transposed convolution it stays the last: measured, lines written in parts cost more than they save.
+    """
+    axes = tuple(range(len(sweep)))
+    if pixels or sweep[-1].taps != 1 or any(axis.out_step > 1 for axis in sweep):
+        return axes
+    slid = max(axes, key=lambda a: (sweep[a].taps, a))
+    return (*(a for a in axes if a != slid), slid)
+
+
+@lru_cache(512)
+def plan_of(s: Situation, sweep: Sweep, pixels: bool, order: tuple[int, ...] | None = None) -> Plan:
+    """How a sweep is cut, its axes in an order."""
+    p, lane, registers = s.problem, lane_of(s), s.target.registers
+    order = order_of(sweep, pixels) if order is None else order
+    sweep = tuple(sweep[a] for a in order)
+    if pixels and len(sweep) == 1:
+        order, sweep = (-1, *order), (Axis(1, 1, 1, 1, 1, 0), *sweep)
+    slid = len(sweep) - (2 if pixels else 1)
+    axis, last = sweep[slid], sweep[-1]
+    stride, dilation, phases, parts = _window(axis)
+    channels = 2 if pixels and last.stride == 1 and lane >= 4 and 2 * last.out <= lane and p.c % 2 == 0 else 1
+    widest = max((size for _, size in parts), default=1)
+    across = next((n for n in (3, 2) if n * widest <= _ACROSS[registers].get(last.stride, 0)), 1)
+    across = across if channels == 1 else 1
+    most = min(_MOST[registers], _HELD[registers] - widest * across)
+    if not pixels and not slid:
+        fitting = (_ways(s) * _sets(s) - axis.taps) // stride + 1
+        most = min(most, fitting) if fitting >= _LEAST_ROWS else most
+    kinds = _kinds_of_entries(parts, _groups(last, across) if pixels else [(1, 1)], sweep[:slid])
+    plan = Plan(
+        "p" if pixels else "c", channels, p.m // p.groups, order, sweep, slid, stride, dilation, phases, kinds, most
+    )
+    plan = _items_of_pixels(s, plan) if pixels else _items_of_channels(s, plan)
+    cut = slid if pixels or not slid else slid - 1
+    return replace(plan, box=cut_for_threads(s, sweep, plan.box, plan.chunk, cut, most))
+
+
+def _window(axis: Axis) -> tuple[int, int, int, list[tuple[int, int]]]:
+    """Stride, dilation and phases of a window along an axis, and its rows of taps: how many there are of which size."""
+    g = math.gcd(axis.stride, axis.dilation)
+    stride, phases = axis.stride // g, axis.dilation // g
+    if axis.taps <= 1 or stride > 2 or (phases > 1 and axis.out < 4 * phases):  # outputs would share nothing
+        return 1, axis.stride, 1, [(axis.taps, 1)]
+    number = -(-axis.taps // _TAPS)
+    size, larger = divmod(axis.taps, number)
+    return stride, axis.dilation, phases, [(n, t) for n, t in ((larger, size + 1), (number - larger, size)) if n]
+
+
+def _groups(axis: Axis, most: int) -> list[tuple[int, int]]:
+    """Groups of taps across the lanes that share loads, and taps of each."""
+    if axis.dilation != 1 or axis.taps == 0:
+        return [(axis.taps, 1)]
+    whole, rest = divmod(axis.taps, most)
+    if most == 3 and axis.stride == 2 and axis.taps > 3:  # the third vector costs a load and a permutation more
+        rest = axis.taps % 2 * 3
+        return [(n, across) for n, across in ((rest // 3, 3), ((axis.taps - rest) // 2, 2)) if n]
+    return [(n, across) for n, across in ((whole, most), (int(rest > 0), rest)) if n]
+
+
+def _kinds_of_entries(
+    parts: list[tuple[int, int]], groups: list[tuple[int, int]], outer: Sweep
+) -> tuple[tuple[int, ...], ...]:
+    """Records in the words of ``KindWords``, and with them the order of a sum."""
+    kinds, before, across_before = [], 0, 0
+    for number, across in groups:
+        first = 0
+        for rows, taps in parts:
+            kinds.append((rows, taps, first, number, across, across_before, before))
+            before += math.prod(axis.taps for axis in outer) * rows * taps * number * across
+            first += rows * taps
+        across_before += number * across
+    return tuple(kinds)
+
+
+def _items_of_pixels(s: Situation, plan: Plan) -> Plan:
+    """With channels and box of an item whose lanes are pixels."""
+    p, slid, last = s.problem, plan.sweep[plan.slid], plan.sweep[-1]
+    least, most = _CHANNELS
+    map_bytes = slid.inp * last.inp * p.x_dtype.itemsize
+    fitting = min(most, cache(s, "l2", _CHUNK) // max(1, map_bytes)) // plan.channels * plan.channels
+    box = [*(1 for _ in plan.outer), max(1, slid.out), max(1, last.out)]
+    streamed = p.c * channel_bytes(s, plan.sweep)
+    large = streamed > far_bytes(s) and (plan.slid > 0 or map_bytes > cache(s, "l2", _MAP))
+    if plan.phases > 1 or not large:
+        return replace(plan, chunk=min(p.c, max(least, fitting)), box=tuple(box))
+    if not plan.slid:
+        box[0] = min(box[0], _BAND)
+    return replace(plan, chunk=plan.channels, box=tuple(box), ahead=True)
+
+
+def _items_of_channels(s: Situation, plan: Plan) -> Plan:
+    """With channels and box of an item whose lanes are channels."""
+    p, lane, slid = s.problem, lane_of(s), plan.sweep[-1]
+    if not plan.slid:
+        return replace(plan, chunk=p.m, box=(max(1, slid.out),))
+    *outer, before = plan.outer
+    least, most = _VECTORS
+    held, wanted = slid.inp * p.x_dtype.itemsize * lane * before.taps, cache(s, "l2", _CHUNK)
+    chunk = min(p.m, plan.across(lane) * max(least, min(most, wanted // max(1, held))))
+    cuts = -(-held * chunk // lane // wanted) if chunk <= lane * least else 1
+    line = -(-max(1, slid.out) // max(1, min(cuts, slid.out // plan.most)))
+    return replace(plan, chunk=chunk, box=(*(1 for _ in outer), max(1, before.out), line))
+
+
+def window_share(s: Situation, plan: Plan) -> float:
+    """Lines of the window of a row of outputs by those that the first-level cache holds, where lanes are channels.
+
+    Pixels that lie some lines apart meet only some of its sets.
+    """
+    slid = plan.sweep[plan.slid]
+    outer = math.prod(min(axis.taps, axis.inp) for axis in plan.outer)
+    reach = (plan.most - 1) * slid.stride + (slid.taps - 1) * slid.dilation
+    held = outer * min(slid.inp, slid.inp if outer > 1 else reach + 1)
+    return held / (_ways(s) * _sets(s))
+
+
+def _ways(s: Situation) -> int:
+    """Lines of a set of the first-level cache, which has as many sets as a page has lines."""
+    return int(s.profile.numbers["l1.bytes"] / s.profile.numbers["page"])
+
+
+def _sets(s: Situation) -> int:
+    """Sets of the first-level cache that the same channel of different pixels meets."""
+    sets = int(s.profile.numbers["page"]) // _LINE
+    pixel = s.problem.c * s.problem.x_dtype.itemsize
+    return sets if pixel % _LINE else sets // math.gcd(pixel // _LINE, sets)
+
+
+def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
+    """Cycles of the tiles of a sweep, and of its lists."""
+    p, last, slid = s.problem, plan.sweep[-1], plan.sweep[plan.slid]
+    pixels, lane, rates = plan.lanes == "p", lane_of(s), rates_of(s)
+    strips = -(-last.out // (lane // plan.channels)) if pixels else 1
+    vectors = strips * -(-p.m // plan.across(lane))
+    lines = math.prod(axis.out for axis in plan.outer)
+    tiles = number_of_parts(slid.out, plan.phases, plan.most)
+    rows = slid.out / max(1, tiles)
+    met = math.prod(mean_taps(axis) for axis in plan.outer)  # rows of the window that meet the input
+    share = 1.0 if plan.padded else mean_taps(slid) / max(1, slid.taps)
+    widened = 0.0 if s.target.has_masks or not pixels or last.stride > 1 else _WIDENED.get(p.x_dtype.itemsize, 0.0)
+    entry = 0.0
+    for number, taps, _, groups, across, *_ in plan.kinds:
+        load = _load_cycles(s, plan, across) * 2.0 / rates.loads
+        loads = ((rows - 1) * plan.stride + taps) * load + taps * across / 2
+        products = share * rows * taps * across * (1 / rates.multiply_adds + lane * widened)
+        waited = rates.latency / 2 * taps * across
+        entry += number * groups * (max(products, share * loads, waited) + 3)
+    positions = plan.stride * min(rows, slid.out) + slid.taps
+    edges = 0.0 if plan.padded or inside(slid) == range(slid.out) else 0.5 * plan.entries * positions
+    apart = min(_FAR_ROW, 0.75 * last.inp * p.x_dtype.itemsize / _LINE) if pixels and slid.taps == 1 < slid.out else 0.0
+    each = 30 + (2.5 + apart) * rows + met * (entry + edges / max(1, tiles))
+    lists = lines * -(-p.m // plan.chunk) * (150 + min(3, strips) * met * plan.entries * 30)
+    return lines * vectors * tiles * each, lists
+
+
+def _load_cycles(s: Situation, plan: Plan, across: int) -> float:
+    """Cycles of a load that so many taps across the lanes share."""
+    p, stride = s.problem, plan.sweep[-1].stride
+    if plan.lanes == "p":
+        one_by_one = 0.0 if s.target.has_masks or stride == 1 else _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0)
+        return _LOAD.get((stride, across), _FAR_LOAD) * (1.0 + lane_of(s) * one_by_one)
+    if plan.padded or window_share(s, plan) <= FAR_SHARE:
+        return _CHANNEL_LOAD
+    return _MISSED if p.c * p.x_dtype.itemsize % 4096 else _COLLIDING
