@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.depthwise.maps import TAPS, map_box, map_refusal, map_taps, outer_extent
 from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_parts, sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, key_of, program_of, residual_of
-from polyconv.algorithms.depthwise.situations import cache, channel_bytes, far_bytes, lane_of, lies_together, rates_of
+from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, lies_together, rates_of
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Form, Forms
@@ -154,9 +154,9 @@ def _cut_of(s: Situation, sweep: Sweep) -> Cut:
     p, lane = s.problem, lane_of(s)
     total, size = p.c * channel_bytes(s, sweep), p.x_dtype.itemsize
     chunk = p.c
-    if total <= cache(s, "l2"):
+    if total <= s.cache("l2", 1):
         held = sweep[-1].inp * size * lane * (_MOST * sweep[-2].stride + TAPS)
-        chunk = min(p.c, lane * max(4, cache(s, "l2", _CHUNK) // held))
+        chunk = min(p.c, lane * max(4, s.cache("l2", _CHUNK) // held))
     ahead = total > far_bytes(s) and p.c * size <= _PIXEL_BYTES
     return Cut(sweep, chunk, map_box(s, sweep, chunk, _MOST), ahead)
 

@@ -17,7 +17,6 @@ from polyconv.algorithms.depthwise.parts import ITEMS, cut_for_threads, tiles_by
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, taps_by_channel
 from polyconv.algorithms.depthwise.situations import (
     by_pixels,
-    cache,
     channel_bytes,
     lane_of,
     lies_together,
@@ -204,7 +203,7 @@ def _cut_of(s: Situation, sweep: Sweep) -> Cut:
     entries = tuple((min(most_taps, last.taps - tap), tap) for tap in range(0, last.taps, most_taps))
     extra = max(tap * last.dilation + lane * (across > 1) for across, tap in entries)
     slot = lane * (most + -(-extra // lane))
-    chunk = min(p.c, max(1, cache(s, "l2", _CHUNK) // max(1, size * math.prod(axis.inp for axis in sweep))))
+    chunk = min(p.c, max(1, s.cache("l2", _CHUNK) // max(1, size * math.prod(axis.inp for axis in sweep))))
     box = tuple(max(1, axis.out) for axis in sweep)
     if s.threads > 1:
         chunk = min(chunk, max(1, p.c * (p.n or 0) // (ITEMS * s.threads)))
@@ -216,10 +215,10 @@ def _cut_of(s: Situation, sweep: Sweep) -> Cut:
         for first in range(0, max(1, last.out), box[-1])
         for part in (min(box[-1], last.out - first),)
     )
-    together = max(1, min(_LINES, cache(s, "l1", _COPIED) // max(1, copies * slot * size)))
+    together = max(1, min(_LINES, s.cache("l1", _COPIED) // max(1, copies * slot * size)))
     if copies < -(-last.out // (lane * most)):  # whole lines in order, as the hardware foresees them
         together = 1
-    ahead = p.c * channel_bytes(s, sweep) > cache(s, "l2")
+    ahead = p.c * channel_bytes(s, sweep) > s.cache("l2", 1)
     return Cut(most, entries, extra, slot, copies, together, chunk, box, ahead)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from polyconv.algorithms.depthwise.parts import ITEMS
 from polyconv.algorithms.depthwise.requests import StepOf, program_of, turned
-from polyconv.algorithms.depthwise.situations import cache, lane_of, refusal
+from polyconv.algorithms.depthwise.situations import lane_of, refusal
 from polyconv.algorithms.depthwise.slide import SlideForm, slide_words
 from polyconv.algorithms.depthwise.slide_driver import SlideWords, channels_of, tiles_of_row
 from polyconv.algorithms.depthwise.slide_plan import FAR_SHARE, Plan, cost_of, plan_of, window_share
@@ -178,7 +178,7 @@ def _cut_of(s: Situation, sweep: Sweep) -> Cut | None:
         return Cut(own, vectors, down, across, _planes(own) + vectors * down * across * size)
 
     columns, window = max(1, slid.out), plan.outer[0].taps if maps else 1
-    while columns > plan.most and window * extent(-1, columns) * size > cache(s, "l2", _WINDOW):
+    while columns > plan.most and window * extent(-1, columns) * size > s.cache("l2", _WINDOW):
         columns = -(-columns // 2)
     whole = rows = max(1, plan.sweep[0].out) if maps else 1
     vectors, budget = min(_MOST_VECTORS, max(1, -(-p.m // lane))), s.budget(int(s.profile.numbers["l2.bytes"] * _PANEL))

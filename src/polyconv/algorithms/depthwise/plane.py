@@ -17,7 +17,6 @@ from polyconv.algorithms.depthwise.maps import TAPS, map_box, map_refusal, map_t
 from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_parts, sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import item_words, of_every_output, program_of, residual_of, taps_by_channel
 from polyconv.algorithms.depthwise.situations import (
-    cache,
     channel_bytes,
     far_bytes,
     lane_of,
@@ -181,7 +180,7 @@ class Cut:
 def _cut_of(s: Situation, sweep: Sweep) -> Cut:
     p, lane, slower = s.problem, lane_of(s), rates_of(s).slower
     rows, columns = sweep[-2:]
-    plane, wanted = channel_bytes(s, sweep), cache(s, "l2", _CHUNK)
+    plane, wanted = channel_bytes(s, sweep), s.cache("l2", _CHUNK)
     shared = 2 if p.c > 1 and 2 * columns.out <= lane else 1
     chunk = min(p.c, shared * max(1, wanted // max(1, shared * plane)))
     cycles, alone_cycles = _cycles(sweep, lane, slower), _cycles_alone(sweep, lane, slower)
@@ -190,9 +189,9 @@ def _cut_of(s: Situation, sweep: Sweep) -> Cut:
         box = (*(1 for _ in sweep[:-2]), max(1, rows.out), max(1, columns.out))
         return Cut(sweep, shared, _bands(rows), _MOST_ALONE, chunk, chunk, box, "", share * alone_cycles)
     ahead = ""
-    if p.c * plane > cache(s, "l2"):
+    if p.c * plane > s.cache("l2", 1):
         ahead = "lines" if rows.dilation == 1 else "rows" if plane > wanted // 2 else ""
-    together = shared if ahead and plane > cache(s, "l1", _PLANE) else chunk
+    together = shared if ahead and plane > s.cache("l1", _PLANE) else chunk
     most = _MOST[columns.stride]
     return Cut(sweep, shared, (), most, chunk, together, map_box(s, sweep, chunk, most), ahead, share * cycles)
 
@@ -246,7 +245,7 @@ class PlaneForm(Form):
         cycles = sum(outer_extent(cut.sweep)[0] * p.c * cut.cycles for cut in self.cuts)
         streamed = sum(p.c * channel_bytes(s, cut.sweep) for cut in self.cuts)
         again = streamed > far_bytes(s) and p.rank > 2
-        of_byte = _STREAM if streamed <= cache(s, "l2") else _STREAM_AGAIN if again else _STREAM_BEYOND
+        of_byte = _STREAM if streamed <= s.cache("l2", 1) else _STREAM_AGAIN if again else _STREAM_BEYOND
         batch = (p.n or 0) * (p.m // p.groups)
         return {"products": cycles * batch, "streams": streamed * of_byte * batch}
 

@@ -13,7 +13,7 @@ from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "by_pixels", "cache", "channel_bytes", "far_bytes", "lane_of", "lies_together", "of_one_output",
+    "by_pixels", "channel_bytes", "far_bytes", "lane_of", "lies_together", "of_one_output",
     "outputs_fit_lanes", "rates_of", "refusal",
 ]  # fmt: skip
 
@@ -66,11 +66,6 @@ def lane_of(s: Situation) -> int:
 def rates_of(s: Situation) -> Rates:
     """What the machine does with vectors of sums."""
     return s.rates(ARITHMETIC[accumulator_arithmetic(s)])
-
-
-def cache(s: Situation, level: str, share: float = 1.0) -> int:
-    """Bytes of a share of a cache of the machine: ``l1``, ``l2`` or ``l3``."""
-    return s.near(int(s.profile.numbers[f"{level}.bytes"] * share))
 
 
 def far_bytes(s: Situation) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from polyconv.algorithms.depthwise.parts import cut_for_threads, number_of_parts
-from polyconv.algorithms.depthwise.situations import cache, channel_bytes, far_bytes, lane_of, rates_of
+from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, rates_of
 from polyconv.algorithms.program import Situation
 from polyconv.algorithms.sweep import Axis, Sweep, inside, mean_taps
 
@@ -226,10 +226,10 @@ def _items_of_pixels(s: Situation, plan: Plan) -> Plan:
     p, slid, last = s.problem, plan.sweep[plan.slid], plan.sweep[-1]
     least, most = _CHANNELS
     map_bytes = slid.inp * last.inp * p.x_dtype.itemsize
-    fitting = min(most, cache(s, "l2", _CHUNK) // max(1, map_bytes)) // plan.channels * plan.channels
+    fitting = min(most, s.cache("l2", _CHUNK) // max(1, map_bytes)) // plan.channels * plan.channels
     box = [*(1 for _ in plan.outer), max(1, slid.out), max(1, last.out)]
     streamed = p.c * channel_bytes(s, plan.sweep)
-    large = streamed > far_bytes(s) and (plan.slid > 0 or map_bytes > cache(s, "l2", _MAP))
+    large = streamed > far_bytes(s) and (plan.slid > 0 or map_bytes > s.cache("l2", _MAP))
     if plan.phases > 1 or not large:
         return replace(plan, chunk=min(p.c, max(least, fitting)), box=tuple(box))
     if not plan.slid:
@@ -244,7 +244,7 @@ def _items_of_channels(s: Situation, plan: Plan) -> Plan:
         return replace(plan, chunk=p.m, box=(max(1, slid.out),))
     *outer, before = plan.outer
     least, most = _VECTORS
-    held, wanted = slid.inp * p.x_dtype.itemsize * lane * before.taps, cache(s, "l2", _CHUNK)
+    held, wanted = slid.inp * p.x_dtype.itemsize * lane * before.taps, s.cache("l2", _CHUNK)
     chunk = min(p.m, plan.across(lane) * max(least, min(most, wanted // max(1, held))))
     cuts = -(-held * chunk // lane // wanted) if chunk <= lane * least else 1
     line = -(-max(1, slid.out) // max(1, min(cuts, slid.out // plan.most)))
