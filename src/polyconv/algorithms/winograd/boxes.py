@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from polyconv.algorithms.dense.plan import again_workspace
@@ -23,8 +23,9 @@ from polyconv.algorithms.winograd.tiles import UNCUT, Cut, cuts, halves, tile_co
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Scheme
+from polyconv.problem.hashed import Hashed
 
-__all__ = ["LIST_BYTES", "Boxes", "Case", "candidates", "finer", "near_bytes", "outer_bands", "repair_box", "sizes"]
+__all__ = ["LIST_BYTES", "Boxes", "Case", "candidates", "near_bytes", "outer_bands", "repair_box", "sizes"]
 
 _ROOM, _MOST_ROOM = 4.0, 16.0
 """Most workspace of a box, as shares of a second-level cache; and where no box fits into that.  Beyond that cache
@@ -51,7 +52,7 @@ LIST_BYTES = 512 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Case(Hashed):
     """A sweep to be computed by schemes of its last two axes, ``y`` and ``x``; ``y`` is ``NONE`` if only one is.
 
     The sweep may be one of several that are alike but for where they lie, as ``anywhere`` leaves it.
@@ -63,6 +64,8 @@ class Case:
     y: Scheme
     x: Scheme
 
+    __hash__ = Hashed.__hash__
+
     @property
     def transformed(self) -> int:
         """Number of transformed axes: the last one or two."""
@@ -71,7 +74,7 @@ class Case:
     @property
     def outer(self) -> Sweep:
         """The other axes."""
-        return self.sweep[: len(self.sweep) - self.transformed]
+        return self.sweep[: -self.transformed]
 
     @property
     def outer_taps(self) -> int:
@@ -91,7 +94,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Boxes:
+class Boxes(Hashed):
     """A case cut into boxes of tiles.
 
     Sizes are in bytes; ``panel``, ``v`` (transformed inputs), ``sums``, ``out`` (results of a row of tiles), ``flags``
@@ -150,6 +153,8 @@ class Boxes:
     row_notes: int
     notes: int
     workspace: int
+
+    __hash__ = Hashed.__hash__
 
     @property
     def products(self) -> int:
@@ -232,24 +237,11 @@ def near_bytes(case: Case) -> int:
     return case.s.profile.cache("l2", _NEAR if case.transformed == 2 else _NEAR_LINE)
 
 
-def finer(boxes: Boxes) -> list[Boxes]:
-    """The boxes, and others with fewer rows of tiles each, or with parts of the one row there is."""
-    case, both = boxes.case, boxes.case.transformed == 2
-    axis, m, cut = (case.sweep[-2], case.y.m, boxes.rows) if both else (case.sweep[-1], case.x.m, boxes.columns)
-    inner = [cuts(axis, m, most, cut[0].residues) for most in halves(len(cut[0].sizes))]
-    depths = [(*boxes.outer[:-1], depth) for depth in halves(boxes.outer[-1])] if boxes.outer else [()]
-    found = (
-        sizes(case, *((some, boxes.columns) if both else (boxes.rows, some)), outer, boxes.together)
-        for outer, some in itertools.product(depths, inner)
-    )
-    return [boxes, *(other for other in found if other.workspace < boxes.workspace)]
-
-
 def sizes(case: Case, rows: tuple[Cut, ...], columns: tuple[Cut, ...], outer: tuple[int, ...], together: int = 0
           ) -> Boxes:  # fmt: skip
     """Sizes of boxes, with so many blocks of outputs together, or 0 for as many as fit."""
     s, arith, sweep, y, x, transformed = case.s, case.arith, case.sweep, case.y, case.x, case.transformed
-    (group_in, group_out), lane = case.groups, case.lane
+    (group_in, group_out), lane, points = case.groups, case.lane, y.n * x.n
     vectors_out = -(-group_out // lane)
     vectors = min(vectors_out, 2)
     blocks = -(-vectors_out // vectors)
@@ -269,15 +261,15 @@ def sizes(case: Case, rows: tuple[Cut, ...], columns: tuple[Cut, ...], outer: tu
     v_point = _odd_lines(len(of_taps) * v_phase)
     sums_bytes = math.prod(outer) * tiles * sum_row
     if not together:
-        most = s.near(s.profile.cache("l2", _SUMS)) // (y.n * x.n * sums_bytes) if s.limit is None else 1
+        most = s.near(s.profile.cache("l2", _SUMS)) // (points * sums_bytes) if s.limit is None else 1
         together = _equal(blocks, max(1, min(_MOST_TOGETHER, most)))
     s_point = _odd_lines(together * sums_bytes)
     out_line = (width + x.m) * sum_row
     panel = -(-(24 * len(sweep)) // 64) * 64 + 256
     v = panel + chunk_blocks * block_bytes
-    sums = v + y.n * x.n * v_point
-    out = sums + y.n * x.n * s_point
-    repair = again_workspace(s, arith, sweep, repair_box(transformed, rows, columns, outer), vectors)
+    sums = v + points * v_point
+    out = sums + points * s_point
+    repair = _repair_bytes(case, repair_box(transformed, rows, columns, outer), vectors)
     flags = max(out + y.m * out_line, v + repair)
     row_notes = flags + 8 * (1 + blocks * (1 + tiles * math.prod(outer)))
     notes = row_notes + 56 * math.prod(outer)
@@ -323,6 +315,11 @@ def repair_box(transformed: int, rows: tuple[Cut, ...], columns: tuple[Cut, ...]
     """Most outputs that are computed again at a time, where results are not finite: neighbouring tiles of a row."""
     tall = (max([cut.sizes[0] for cut in rows]),) if transformed == 2 else ()  # full tiles come first
     return (*(1 for _ in outer), *tall, max([max(cut.segments[1:]) for cut in columns]))
+
+
+@lru_cache(256)
+def _repair_bytes(case: Case, box: tuple[int, ...], vectors: int) -> int:
+    return again_workspace(case.s, case.arith, case.sweep, box, vectors)
 
 
 def outer_bands(case: Case, phases: int) -> list[Bands]:

@@ -10,10 +10,9 @@ Sources: Winograd 1980; Lavin and Gray 2015; points after Barabasz et al. 2020.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -33,9 +32,10 @@ from polyconv.algorithms.program import (
 )
 from polyconv.algorithms.sweep import Axis, Sweep, anywhere, sweeps
 from polyconv.algorithms.winograd import cost, program
-from polyconv.algorithms.winograd.boxes import Boxes, Case, candidates, finer
-from polyconv.algorithms.winograd.cost import cycles, is_stacked
+from polyconv.algorithms.winograd.boxes import Boxes, Case, candidates
+from polyconv.algorithms.winograd.cost import cycles
 from polyconv.algorithms.winograd.schemes import factor, pairs
+from polyconv.algorithms.winograd.sharing import shared
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.problem.problem import Problem
 
@@ -48,10 +48,6 @@ _MOST_OUTPUTS = 1 << 22
 _WORTH_STACKING = 0.95
 """Share of the cycles of images one by one from which on boxes hold several: of large maps that gains nothing, and
 threads lost up to a tenth by it."""
-_WORTH_CUTTING = 0.95
-"""Share of the cycles of the busiest thread from which on boxes are cut for it."""
-_COUNTED_ITEMS = 64
-"""Items of a thread up to which it is counted how they fall to threads."""
 _LESS = 1 - 1e-9
 """Share of the cycles of an earlier choice below which a later one takes less; else rounding would decide."""
 
@@ -69,19 +65,13 @@ class Part:
     cycles : mapping
         Predicted, by term, for all images on one thread.
     workspace : int
-        Bytes of a thread, where one thread computes all.
-    shared : Boxes or None
-        The boxes as threads share them.
-    splits : int
-        Into how many items the output channels of a box are cut.
+        Bytes of a thread; where several share the boxes these may be smaller.
     """
 
     sweep: Sweep
     boxes: Boxes | None
     cycles: Mapping[str, float]
     workspace: int
-    shared: Boxes | None = None
-    splits: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +97,7 @@ class WinogradForm(Form):
 
     @property
     def workspace(self) -> int:
-        """Bytes a thread needs; with several threads boxes may be smaller."""
+        """Bytes a thread needs."""
         return max(part.workspace for part in self.parts)
 
     def cost(self) -> dict[str, float]:
@@ -122,7 +112,7 @@ class WinogradForm(Form):
 
     def choices(self) -> dict[str, object]:
         """Of every sweep the scheme, the first box in outputs, and how output channels are taken; once where alike."""
-        of_sweeps = [_chosen(part) for part in self.parts]
+        of_sweeps = [_chosen(_turned(self.s), part) for part in self.parts]
         found = {name: [chosen.get(name) for chosen in of_sweeps] for name in max(of_sweeps, key=len)}
         return {name: values if len(set(values)) > 1 else values[0] for name, values in found.items()}
 
@@ -131,8 +121,8 @@ class WinogradForm(Form):
         keep: list[Any] = []
         turned = program.turned(r, order(r.problem), _turned(r.situation))
         steps = [
-            direct.sweep_step(turned, part.sweep, keep) if part.shared is None
-            else program.step(turned, part.sweep, part.shared, part.splits, keep)
+            direct.sweep_step(turned, part.sweep, keep) if part.boxes is None
+            else program.step(turned, part.sweep, *shared(turned.situation, part.boxes), keep)
             for part in self.parts
         ]  # fmt: skip
         return Program(tuple(step for step in steps if step.items), self.workspace, tuple(keep))
@@ -145,15 +135,15 @@ def _spelled(part: Part) -> str:
     return str(case.x) if case.transformed == 1 else f"{case.y}x{case.x}"
 
 
-def _chosen(part: Part) -> dict[str, Hashable]:
-    boxes = part.shared
-    if boxes is None:
+def _chosen(s: Situation, part: Part) -> dict[str, Hashable]:
+    if part.boxes is None:
         return {"scheme": _spelled(part)}
+    boxes, splits = shared(s, part.boxes)
     rows = (boxes.rows[0].span,) if boxes.case.transformed == 2 else ()
     return {
         "scheme": _spelled(part), "box": (*boxes.outer, *rows, boxes.columns[0].span),
         "output channels of a block": boxes.vectors * boxes.case.lane, "blocks held together": boxes.together,
-        "items of a box": part.splits,
+        "items of a box": splits,
     }  # fmt: skip
 
 
@@ -184,10 +174,11 @@ def forms(s: Situation) -> Forms:
     parts = _parts(_turned(s if s.threads == 1 else replace(s, threads=1)))
     if all(part.boxes is None for part in parts):
         return "needs 2 to 5 taps a stride (12 at stride 1) along its last axis with taps, s or d 1, and room"
-    return (WinogradForm(s, tuple(_for_threads(_turned(s), part) for part in parts)),)
+    return (WinogradForm(s, parts),)
 
 
-def _parts(s: Situation) -> list[Part]:
+@lru_cache(256)
+def _parts(s: Situation) -> tuple[Part, ...]:
     """Every sweep of a situation of one thread."""
     one = of_one_image(s)  # neither batch nor threads may change what is chosen, by any tie
     arith, images, found = ARITHMETIC[accumulator_arithmetic(one)], s.problem.n or 0, sweeps(one.problem)
@@ -199,9 +190,9 @@ def _parts(s: Situation) -> list[Part]:
             if boxes is None or sum(terms.values()) >= sum(plain.values()):
                 boxes, terms = None, plain
         room = sweep_workspace(one, arith, sweep) if boxes is None else boxes.workspace
-        part = Part(sweep, boxes, {term: images * count for term, count in terms.items()}, room, boxes)
+        part = Part(sweep, boxes, {term: images * count for term, count in terms.items()}, room)
         parts.append(part if boxes is None or images < 2 or boxes.outer else _stacked(s, part, boxes))
-    return parts
+    return tuple(parts)
 
 
 @lru_cache(256)
@@ -248,49 +239,7 @@ def _stacked(s: Situation, part: Part, alone: Boxes) -> Part:
     terms, boxes = min(found, key=lambda each: sum(each[0].values()))
     if sum(terms.values()) > _WORTH_STACKING * sum(part.cycles.values()):
         return part
-    return Part(stacked, boxes, terms, boxes.workspace, boxes)
-
-
-def _for_threads(s: Situation, part: Part) -> Part:
-    """The part, in such boxes and with output channels in so many items that the busiest thread has least to do.
-
-    Every box streams the transformed weights, every item of a box transforms its inputs.
-    """
-    if s.threads == 1 or part.boxes is None:
-        return part
-    whole = replace(part.boxes, case=replace(part.boxes.case, s=s))
-    splits = sorted({-(-whole.blocks // -(-whole.blocks // n)) for n in range(1, 2 * s.threads + 1)})
-    loads = [(load, boxes, n) for boxes in finer(whole) for load, n in zip(_loads(boxes, splits), splits, strict=True)]
-    least, boxes, n = min(loads, key=lambda choice: choice[0])
-    if least >= _WORTH_CUTTING * loads[0][0]:
-        _, boxes, n = loads[0]
-    return replace(part, shared=boxes, splits=n)
-
-
-def _loads(b: Boxes, splits: Sequence[int]) -> list[float]:
-    """Cycles of the thread that has most to do, by items of a box: each thread takes the next when it has done one."""
-    s, terms = b.case.s, cycles(b)
-    cut = [
-        [len(range(axis.out)[first : first + deep]) for first in range(0, axis.out, deep)]
-        for axis, deep in zip(b.case.outer, b.outer, strict=True)
-    ]  # fmt: skip
-    cut += [[rows.tiles for rows in b.rows], [columns.tiles for columns in b.columns]]
-    tiles = [math.prod(sizes) for sizes in itertools.product(*cut)]
-    times = s.problem.groups * (1 if is_stacked(s.problem, b.case.sweep) else s.problem.n or 0)
-    of_tiles = 1 / max(1, sum(tiles) * times)
-    found = []
-    for n in splits:
-        share = -(-b.blocks // n)
-        parts = [min(share, b.blocks - first) / b.blocks for first in range(0, b.blocks, share)]
-        of_items = [terms["inputs"] + (terms["products"] + terms["outputs"]) * part for part in parts]
-        if len(tiles) * n * times > _COUNTED_ITEMS * s.threads:
-            found.append(sum(of_items) / s.threads + max(tiles) * max(of_items) * of_tiles / 2)
-            continue
-        busy = [0.0] * s.threads
-        for of_item, count in itertools.product(of_items * times, tiles):
-            heapq.heapreplace(busy, busy[0] + of_item * count * of_tiles)
-        found.append(max(busy))
-    return found
+    return Part(stacked, boxes, terms, boxes.workspace)
 
 
 def order(p: Problem) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from polyconv.algorithms.program import (
@@ -79,11 +79,11 @@ def at_least(case: Case) -> float:
 
 def cycles(b: Boxes) -> dict[str, float]:
     """Cycles by term: the inputs of all boxes, the products, the outputs."""
-    case, s, p = b.case, b.case.s, b.case.s.problem
-    slower, moves, of_points, of_blocks = s.transforming(case.arith), _moves(case), _kinds(b), _weights(b)
+    case, s, p, outer = b.case, b.case.s, b.case.s.problem, b.case.outer
+    slower, moves, of_points = s.transforming(case.arith), _moves(case), _kinds(b)
     vectors_in = -(-case.groups[0] // ROW_WORDS) * (ROW_WORDS // case.lane)
-    outer_boxes = math.prod([-(-axis.out // deep) for axis, deep in zip(case.outer, b.outer, strict=True)])
-    outer_rows = math.prod([axis.out for axis in case.outer])
+    outer_boxes = math.prod([-(-axis.out // deep) for axis, deep in zip(outer, b.outer, strict=True)])
+    outer_rows = math.prod([axis.out for axis in outer])
     lines = math.prod([h.count for h in b.held])
     # what leaves the second-level cache is written to the third and read from there
     held = b.workspace - (b.out - b.sums) // b.together * (b.together - 1)
@@ -91,6 +91,8 @@ def cycles(b: Boxes) -> dict[str, float]:
     of_tile_in = b.outer_lines * vectors_in * b.products * _TRANSFORM * slower
     of_tile_out = case.y.n * case.x.n * _TRANSFORM * slower
     of_box_in = lines * vectors_in * moves.vector_in + 1500.0 + far / _BACK_AND_FORTH
+    alone = outer_boxes * len(b.rows) * len(b.columns) == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
+    of_blocks = _blocks(case, b.weight_bytes, b.products, b.blocks, b.vectors, b.last_vectors, alone=alone)
     products = inputs = outputs = 0.0
     for (rows, tall), (columns, wide) in itertools.product(alike(b.rows), alike(b.columns)):
         tiles, pixels, segments = rows.tiles * columns.tiles, rows.covers * columns.covers, columns.segments[0]
@@ -144,26 +146,25 @@ class _Block(NamedTuple):
     steps: list[float]
 
 
-def _weights(b: Boxes) -> list[_Block]:
-    """The blocks of outputs of a group."""
-    case, s, size, most = b.case, b.case.s, b.weight_bytes, channel_tile(b.case.s.target, b.vectors)
+@lru_cache(256)
+def _blocks(case: Case, weight_bytes: int, products: int, blocks: int, vectors: int, last_vectors: int, *, alone: bool
+            ) -> list[_Block]:  # fmt: skip
+    """The blocks of outputs of a group; ``alone`` where a single box has few tiles."""
+    s, most = case.s, channel_tile(case.s.target, vectors)
     # weights of a group or a sweep push out those of another; further calls find those of a point nearby
-    rate = _streamed(s.profile, size * s.problem.groups * len(sweeps(s.problem)))
-    if size > s.profile.cache("l3", _SHARED):
+    rate = _streamed(s.profile, weight_bytes * s.problem.groups * len(sweeps(s.problem)))
+    if weight_bytes > s.profile.cache("l3", _SHARED):
         rate /= s.threads
-    near = _streamed(s.profile, size // b.blocks // b.products)
-    boxes = math.prod([-(-axis.out // deep) for axis, deep in zip(case.outer, b.outer, strict=True)])
-    alone = boxes * len(b.rows) * len(b.columns) == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
-    if alone and size > s.profile.cache("l3", _FROM_FAR):
+    near = _streamed(s.profile, weight_bytes // blocks // products)
+    if alone and weight_bytes > s.profile.cache("l3", _FROM_FAR):
         rate *= _SOONER
-    numbers = [(b.vectors, b.blocks - 1), (b.last_vectors, 1)]
-    if b.vectors == b.last_vectors or b.blocks == 1:
-        numbers = [(b.last_vectors, b.blocks)]
+    numbers = [(vectors, blocks - 1), (last_vectors, 1)]
+    if vectors == last_vectors or blocks == 1:
+        numbers = [(last_vectors, blocks)]
     row = case.lane * case.arith.bytes
     return [
-        _Block(vectors, count, vectors * row / near, vectors * row / rate,
-               _step_cycles(s.rates(case.arith), vectors, most))
-        for vectors, count in numbers
+        _Block(of, count, of * row / near, of * row / rate, _step_cycles(s.rates(case.arith), of, most))
+        for of, count in numbers
     ]  # fmt: skip
 
 
@@ -186,8 +187,8 @@ def _step_cycles(rates: Rates, vectors: int, most: int) -> list[float]:
 def _kinds(b: Boxes) -> list[tuple[int, int, float]]:
     """The kinds of points, with how many points there are and how many steps each has."""
     case = b.case
-    met = share_met(case.outer, outer_bands(case, len(b.phases))) if case.outer else 1.0
-    steps = met * case.outer_taps * case.groups[0]
+    met = case.outer_taps * share_met(case.outer, outer_bands(case, len(b.phases))) if b.outer else 1
+    steps = met * case.groups[0]
     return [(kind, points, steps * b.entering[kind]) for kind, points in enumerate(b.points) if points]
 
 
