@@ -72,6 +72,9 @@ GUESTS: dict[str, Guest] = {
         "openvino",
         levels={"avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "baseline": {"ONEDNN_MAX_CPU_ISA": "SSE41"}},
     ),
+    "ncnn": Guest("ncnn", {"OMP_NUM_THREADS": "{threads}"}),
+    "mnn": Guest("MNN"),
+    "litert": Guest("ai_edge_litert"),
 }  # fmt: skip
 """Packages, polyconv among them."""
 
@@ -92,6 +95,11 @@ ENGINES: dict[str, Engine] = {
         "a model of one node, f32 hint, tensors set before; of QLinearConv the nodes that quantise round a Conv",
     ),
     "openvino-nhwc": Engine("openvino", "NHWC", "the same between two transposes, which its compiler takes away"),
+    "ncnn": Engine("ncnn", "NCHW", "a net of one layer, all types but f32 off"),
+    "ncnn-blocked": Engine("ncnn", "NCHW", "the same, its input and result in ncnn's blocks of up to 16 channels"),
+    "mnn": Engine("mnn", "NCHW", "a converted ONNX model of one node, precision high"),
+    "mnn-small-tiles": Engine("mnn", "NCHW", "the same with small, exact tiles of Winograd's scheme"),
+    "litert": Engine("litert", "NHWC", "a model of one operator, all of it in XNNPACK"),
 }  # fmt: skip
 """All engines; those of one guest share a process and never run at the same time."""
 
