@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import flatbuffers
@@ -17,7 +17,8 @@ from ai_edge_litert import schema_py_generated as schema
 from ai_edge_litert.interpreter import Interpreter
 from numpy.typing import NDArray
 
-from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last, check_plain
+from polyconv.benchmark.engines.qdq import check_rescaled, zero_points_and_scales
+from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last, check_geometry, check_plain
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem, effective_kernel
 
@@ -25,7 +26,11 @@ __all__ = ["ready", "start", "version"]
 
 Array = NDArray[Any]
 
-_KINDS = {np.dtype(np.float32): schema.TensorType.FLOAT32, np.dtype(np.int32): schema.TensorType.INT32}
+_VALID, _SAME = int(schema.Padding.VALID), int(schema.Padding.SAME)
+_KINDS = {
+    np.dtype(np.float32): schema.TensorType.FLOAT32, np.dtype(np.int32): schema.TensorType.INT32,
+    np.dtype(np.int8): schema.TensorType.INT8,
+}  # fmt: skip
 
 _FUSED = {
     None: schema.ActivationFunctionType.NONE,
@@ -47,7 +52,13 @@ def start(task: Task) -> None:
 
 def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
     """An interpreter with its inputs set, all of its work given to XNNPACK."""
-    check_plain(p, axes=2)
+    if p.quantisation is None:
+        check_plain(p, axes=2)
+    else:
+        check_rescaled(p)
+        check_geometry(p, axes=2)
+        if not p.x == p.w == p.y == "i8":
+            raise Lacking("quantised convolutions are of i8 throughout")
     if (str(p.activation) if p.activation else None) not in _FUSED:
         raise Lacking(f"no operator ends with {p.activation}")
     arrays = [_image(p, made.x)] + ([] if made.residual is None else [_image(p, made.residual)])
@@ -63,7 +74,7 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
         y = interpreter.get_tensor(found["index"])
         return np.moveaxis(y[:, 0] if p.rank == 1 else y, -1, 1)
 
-    return Ready(interpreter.invoke, result, lambda: {"precision": "f32", "kernel": "XNNPACK", "remark": ""})
+    return Ready(interpreter.invoke, result, lambda: {"precision": p.x, "kernel": "XNNPACK"})
 
 
 def _is_delegated(interpreter: Interpreter, given: Sequence[int], found: int) -> bool:
@@ -83,33 +94,50 @@ def _planar(p: Problem, values: Sequence[Any], first: Any) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Form:
+    """Shape, type and scales of a tensor; without scales its numbers mean themselves."""
+
+    shape: tuple[int, ...]
+    kind: np.dtype[Any]
+    scales: Array | None = None
+    zero: int = 0
+    axis: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class _Graph:
     """A model as it grows: tensors are named by their numbers."""
 
+    forms: list[_Form] = field(default_factory=list)
     tensors: list[Any] = field(default_factory=list)
     buffers: list[Any] = field(default_factory=lambda: [schema.BufferT()])  # number 0 is the empty one
     codes: list[Any] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
 
-    def tensor(self, shape: Sequence[int], values: Array | None = None) -> int:
+    def tensor(self, form: _Form, values: Array | None = None) -> int:
         """A new tensor, constant if it has values."""
         made = schema.TensorT()
-        made.shape, made.name = list(shape), f"t{len(self.tensors)}"
-        made.type = _KINDS[np.dtype(np.float32) if values is None else values.dtype]
+        made.shape, made.type, made.name = list(form.shape), _KINDS[form.kind], f"t{len(self.tensors)}"
         made.buffer = 0
+        if form.scales is not None:
+            scales = np.atleast_1d(form.scales)
+            made.quantization = schema.QuantizationParametersT()
+            made.quantization.scale, made.quantization.zeroPoint = scales.tolist(), [form.zero] * scales.size
+            made.quantization.quantizedDimension = form.axis
         if values is not None:
             buffer = schema.BufferT()
             buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
             made.buffer = len(self.buffers)
             self.buffers.append(buffer)
         self.tensors.append(made)
+        self.forms.append(form)
         return len(self.tensors) - 1
 
-    def constant(self, values: Array) -> int:
-        """A constant tensor."""
-        return self.tensor(values.shape, values)
+    def constant(self, values: Array, scales: Array | None = None, axis: int = 0) -> int:
+        """A constant tensor, with a scale for all or for each index of an axis."""
+        return self.tensor(_Form(values.shape, values.dtype, scales, axis=axis), values)
 
-    def operator(self, name: str, inputs: Sequence[int], shape: Sequence[int], options: str, **values: Any) -> int:
+    def operator(self, name: str, inputs: Sequence[int], form: _Form, options: str, **values: Any) -> int:
         """The tensor that an operator makes; ``options`` names the kind of its attributes."""
         code, made = schema.OperatorCodeT(), schema.OperatorT()
         code.builtinCode = code.deprecatedBuiltinCode = getattr(schema.BuiltinOperator, name)
@@ -119,7 +147,7 @@ class _Graph:
         made.builtinOptions = getattr(schema, options + "T")()
         for key, value in values.items():
             setattr(made.builtinOptions, key, value)
-        made.outputs = [self.tensor(shape)]
+        made.outputs = [self.tensor(form)]
         self.codes.append(code)
         self.operators.append(made)
         return int(made.outputs[0])
@@ -137,48 +165,55 @@ class _Graph:
 
 def _model(p: Problem, made: Operands, arrays: Sequence[Array]) -> bytes:
     """The convolution, an addition for a residual, and the activation in the last of them."""
-    graph = _Graph()
-    inputs = [graph.tensor(a.shape) for a in arrays]
+    graph, given = _Graph(), {} if p.quantisation is None else zero_points_and_scales(p, made)
+    if given and given["zw"].any():
+        raise Lacking("the zero point of weights is 0")
+    forms = {a: (given.get(f"s{a}"), int(given.get(f"z{a}", 0))) for a in "xy"}
+    inputs = [graph.tensor(_Form(a.shape, a.dtype, *forms["x"])) for a in arrays]
     fused = _FUSED[str(p.activation) if p.activation else None]
     before = fused if made.residual is None else schema.ActivationFunctionType.NONE
-    shape = [int(p.n or 0), *_planar(p, [int(o or 0) for o in p.out], 1), p.m]
-    w = made.w[:, :, None] if p.rank == 1 else made.w
-    bias = graph.constant(np.zeros(p.m, np.float32) if made.bias is None else made.bias)
+    shape = (int(p.n or 0), *_planar(p, [int(o or 0) for o in p.out], 1), p.m)
+    form = _Form(shape, p.y_dtype.numpy, *forms["y"])
+    bias = np.zeros(p.m, np.int32 if given else np.float32) if made.bias is None else made.bias
+    add = graph.constant(bias, given["sx"] * given["sw"] if given else None)
     build: Callable[..., int] = _transposed if p.op == "conv_transpose" else _forward
-    found = build(p, graph, inputs[0], w, bias, shape, before)
+    w = made.w[:, :, None] if p.rank == 1 else made.w
+    found = build(p, graph, inputs[0], w, given.get("sw"), add, form, before)
     if made.residual is not None:
-        found = graph.operator("ADD", [found, inputs[1]], shape, "AddOptions", fusedActivationFunction=fused)
+        found = graph.operator("ADD", [found, inputs[1]], form, "AddOptions", fusedActivationFunction=fused)
     return graph.serialised(inputs, found)
 
 
-def _forward(p: Problem, graph: _Graph, x: int, w: Array, bias: int, shape: Sequence[int], activation: int) -> int:
+def _forward(p: Problem, graph: _Graph, x: int, w: Array, scales: Array | None, bias: int, form: _Form,
+             activation: int) -> int:  # fmt: skip
     """CONV_2D, or DEPTHWISE_CONV_2D where a group is one channel; a PAD before it, which XNNPACK takes into it."""
     (sh, sw), (dh, dw) = (_planar(p, values, 1) for values in (p.s, p.d))
-    pads = _planar(p, p.pads, (0, 0))
     padding = _padding(p)
     if padding is None:
-        extents = _planar(p, [int(i or 0) for i in p.i], 1)
-        padded = [int(p.n or 0), *(i + begin + end for i, (begin, end) in zip(extents, pads, strict=True)), p.c]
-        amounts = graph.constant(np.array([(0, 0), *pads, (0, 0)], np.int32))
-        x, padding = graph.operator("PAD", [x, amounts], padded, "PadOptions"), schema.Padding.VALID
+        pads = [(0, 0), *_planar(p, p.pads, (0, 0)), (0, 0)]
+        shape = tuple(e + begin + end for e, (begin, end) in zip(graph.forms[x].shape, pads, strict=True))
+        amounts = graph.constant(np.array(pads, np.int32))
+        x, padding = graph.operator("PAD", [x, amounts], replace(graph.forms[x], shape=shape), "PadOptions"), _VALID
     common = {"padding": padding, "strideH": sh, "strideW": sw, "dilationHFactor": dh, "dilationWFactor": dw,
               "fusedActivationFunction": activation}  # fmt: skip
     if p.groups == p.c > 1:
-        weights = graph.constant(np.ascontiguousarray(w.transpose(1, 2, 3, 0)))
+        weights = graph.constant(np.ascontiguousarray(w.transpose(1, 2, 3, 0)), scales, axis=3)
         common["depthMultiplier"] = p.m // p.c
-        return graph.operator("DEPTHWISE_CONV_2D", [x, weights, bias], shape, "DepthwiseConv2DOptions", **common)
-    return graph.operator("CONV_2D", [x, graph.constant(channels_last(w)), bias], shape, "Conv2DOptions", **common)
+        return graph.operator("DEPTHWISE_CONV_2D", [x, weights, bias], form, "DepthwiseConv2DOptions", **common)
+    weights = graph.constant(channels_last(w), scales)
+    return graph.operator("CONV_2D", [x, weights, bias], form, "Conv2DOptions", **common)
 
 
-def _transposed(p: Problem, graph: _Graph, x: int, w: Array, bias: int, shape: Sequence[int], activation: int) -> int:
+def _transposed(p: Problem, graph: _Graph, x: int, w: Array, scales: Array | None, bias: int, form: _Form,
+                activation: int) -> int:  # fmt: skip
     """TRANSPOSE_CONV, which has neither groups nor dilations nor pads of its own."""
     padding = _padding(p)
     if p.groups > 1 or max(p.d) > 1 or padding is None:
         raise Lacking("its transposed convolution has no groups, no dilations, and only the pads SAME and VALID")
     sh, sw = _planar(p, p.s, 1)
-    weights = graph.constant(np.ascontiguousarray(w.transpose(1, 2, 3, 0)))
-    inputs = [graph.constant(np.array(shape, np.int32)), weights, x, bias]
-    return graph.operator("TRANSPOSE_CONV", inputs, shape, "TransposeConvOptions", padding=padding, strideH=sh,
+    weights = graph.constant(np.ascontiguousarray(w.transpose(1, 2, 3, 0)), scales)
+    inputs = [graph.constant(np.array(form.shape, np.int32)), weights, x, bias]
+    return graph.operator("TRANSPOSE_CONV", inputs, form, "TransposeConvOptions", padding=padding, strideH=sh,
                           strideW=sw, fusedActivationFunction=activation)  # fmt: skip
 
 
@@ -188,8 +223,8 @@ def _padding(p: Problem) -> int | None:
     axes = [(int(a or 0), int(b or 0), s, effective_kernel(k, d), pads)
             for a, b, k, s, d, pads in zip(large, small, p.k, p.s, p.d, p.pads, strict=True)]  # fmt: skip
     if all((begin, end) == (0, 0) and (a - ke) // s + 1 == b for a, b, s, ke, (begin, end) in axes):
-        return int(schema.Padding.VALID)
+        return _VALID
     same = [(-(-a // s) == b, max((b - 1) * s + ke - a, 0), pads) for a, b, s, ke, pads in axes]
     if all(fits and pads == (total // 2, total - total // 2) for fits, total, pads in same):
-        return int(schema.Padding.SAME)
+        return _SAME
     return None

@@ -15,7 +15,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from polyconv.benchmark.engines.one_node import one_node
-from polyconv.benchmark.engines.ready import Lacking, Ready, Task, keeping
+from polyconv.benchmark.engines.qdq import quantised_model
+from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last, keeping
 from polyconv.conformance.deviations import refusal
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem
@@ -36,18 +37,20 @@ def start(task: Task) -> None:
 
 def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
     """A session with bound arrays."""
-    reason = refusal("onnxruntime", p, made)
-    if reason is not None:
-        raise Lacking(reason)
-    last = engine == "onnxruntime-nhwc"
-    if last and (p.quantisation is None or not p.quantisation.rescales):
-        raise Lacking("of its operators for all types only QLinearConv takes channels last")
-    options = _options(task)
-    model, arrays = one_node(p, made, last=last)
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    last = engine.endswith("nhwc")
+    if "qdq" in engine:
+        model, arrays = quantised_model(p, made, last=last), {"x": channels_last(made.x) if last else made.x}
+    else:
+        reason = refusal("onnxruntime", p, made)
+        if reason is not None:
+            raise Lacking(reason)
+        if last and (p.quantisation is None or not p.quantisation.rescales):
+            raise Lacking("of its operators for all types only QLinearConv takes channels last")
+        model, arrays = one_node(p, made, last=last)
+    session = onnxruntime.InferenceSession(model, _options(task), providers=["CPUExecutionProvider"])
     binding = session.io_binding()
     for name, array in arrays.items():
-        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)))
     output = session.get_outputs()[0]
     shape = tuple(int(e or 0) for e in (replace(p, layout="NHWC") if last else p).y_shape)
     result = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, p.y_dtype.numpy))

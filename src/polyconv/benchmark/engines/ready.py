@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyconv.problem.problem import Problem
 
-__all__ = ["Lacking", "Ready", "Task", "channels_last", "check_plain", "keeping"]
+__all__ = ["Lacking", "Ready", "Task", "channels_last", "check_geometry", "check_plain", "keeping"]
 
 
 class Lacking(Exception):
@@ -63,16 +63,26 @@ class Ready:
 
 
 def check_plain(p: Problem, axes: int) -> None:
-    """Leave out what engines for f32 networks do not have.
+    """Leave out all but f32 convolutions, forward and transposed.
 
     Raises
     ------
     Lacking
-        Unless it is an f32 convolution, forward or transposed, of one to ``axes`` spatial axes, with something to
-        compute and pads that crop nothing.
+        For others, and as ``check_geometry``.
     """
     if p.op not in ("conv", "conv_transpose") or not p.x == p.w == p.y == "f32" or p.quantisation is not None:
         raise Lacking("f32 convolutions and transposed ones only")
+    check_geometry(p, axes)
+
+
+def check_geometry(p: Problem, axes: int) -> None:
+    """Leave out extents and pads that networks do not have.
+
+    Raises
+    ------
+    Lacking
+        Unless there are one to ``axes`` spatial axes, something to compute, and pads that crop nothing.
+    """
     if not 1 <= p.rank <= axes:
         raise Lacking(f"no operator with {p.rank} spatial axes")
     if 0 in (*p.x_shape, *p.y_shape):
