@@ -146,10 +146,8 @@ def test_a_change_needs_ranges_apart_and_more_than_the_limit() -> None:
 
 def test_engines_are_chosen_by_name_or_guest_and_ours_are_always_there() -> None:
     assert {ENGINES[name].guest for name in ENGINES} == set(GUESTS)
-    assert set(chosen(["onnxruntime"])) == {"polyconv", "polyconv-nhwc", "onnxruntime", "onnxruntime-nhwc"}
-    assert {name for name in chosen(["torch"]) if ENGINES[name].guest == "torch"} == {
-        "torch", "torch-nhwc", "torch-packed", "torch-packed-nhwc",
-    }  # fmt: skip
+    assert set(chosen(["openvino"])) == {"polyconv", "polyconv-nhwc", "openvino", "openvino-nhwc"}
+    assert set(chosen(["ncnn"])) == {"polyconv", "polyconv-nhwc", "ncnn", "ncnn-blocked"}
     assert list(chosen(["torch-packed"])) == ["polyconv", "polyconv-nhwc", "torch-packed"]
     assert all(chosen(None)[name] is None for name in OURS.values())
     with pytest.raises(ArgumentError, match="no engine 'caffe'"):

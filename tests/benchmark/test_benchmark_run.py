@@ -24,6 +24,9 @@ LAYERS = (
     "conv f32 NCHW n2 c6 i9x8 m8 k3x3 p1:0x0:1 s2x1 g2 b1 act=Relu  # tiny grouped",
     "conv_transpose f32 NHWC n1 c4 i7 m5 k4 s2 p1  # tiny transposed",
 )
+FOR_INTEGERS = {"onnxruntime-nhwc": "QLinearConv"} | dict.fromkeys(
+    (name for name in ENGINES if "qdq" in name or "quantized" in name or "pt2e" in name), "quantised"
+)
 QUICK = ("--seconds", "0.02", "--rounds", "1")
 
 
@@ -66,8 +69,8 @@ def test_every_engine_that_is_here_is_measured_and_right(document: record.Docume
             if not _here(name):
                 assert measure.why == "not installed"
                 continue
-            if name == "onnxruntime-nhwc":
-                assert "QLinearConv" in measure.why
+            if name in FOR_INTEGERS:
+                assert FOR_INTEGERS[name] in measure.why
                 continue
             assert measure.why == "" and measure.counts, (row.label, measure)
             assert measure.error is not None and measure.error < 1e-6, (row.label, measure)
@@ -78,17 +81,23 @@ def test_every_engine_that_is_here_is_measured_and_right(document: record.Docume
     assert document.peaks.flops > 0.0 and document.peaks.bandwidth > 0.0
 
 
-@pytest.mark.skipif(not all(map(_here, ("onnxruntime", "openvino"))), reason="compares with two other engines")
+@pytest.mark.skipif(not all(map(_here, ("onnxruntime", "openvino", "torch"))), reason="compares with other engines")
 @pytest.mark.parametrize("types", ["u8*i8", "i8"])
 def test_quantised_layers_have_peers_in_both_layouts(types: str) -> None:
-    """Exact where the operator is QLinearConv; the nodes round it may round otherwise, by a quantum."""
+    """Exact where the operator is QLinearConv; others may round otherwise, by a quantum."""
     line = f"conv {types} NCHW n1 c16 i9x11 m24 k3x3 p1 g2 b1 zx={0 if types == 'i8' else 't'} zw=0 zy=t sx=t sw=c sy=t"
     (row,) = run([of_line(line)], Options(seconds=0.02, rounds=1), machine={"cpu": {"name": "this"}}).rows
-    for name in ("polyconv", "polyconv-nhwc", "onnxruntime", "onnxruntime-nhwc", "openvino", "openvino-nhwc"):
+    exact = ("polyconv", "polyconv-nhwc", "onnxruntime", "onnxruntime-nhwc")
+    of_u8 = ("torch-quantized", "torch-quantized-nhwc", "torch-pt2e", "torch-pt2e-nhwc")
+    near = ("onnxruntime-qdq", "onnxruntime-qdq-nhwc", "openvino", "openvino-nhwc",
+            *(of_u8 if types == "u8*i8" else ("litert",) if _here("litert") else ()))  # fmt: skip
+    for name in (*exact, *near):
         measure = row.measures[name]
         assert measure.why == "" and measure.counts and measure.error is not None, (name, measure)
-        assert measure.error < (0.01 if name.startswith("openvino") else 1e-12), (name, measure)
+        assert measure.error < (1e-12 if name in exact else 0.01), (name, measure)
+        assert measure.precision.startswith(types[:2]) or name in OURS.values(), (name, measure)
     assert "no operator" in row.measures["torch"].why
+    assert types == "u8*i8" or all("takes u8" in row.measures[name].why for name in of_u8)
 
 
 def test_work_and_bytes_are_those_of_the_problem(document: record.Document) -> None:

@@ -38,7 +38,7 @@ class Truth:
         Their float64 values, or integers, with the axes (1, channel, spatial).
     chain : float or None
         rms error, over the rms of the outputs, of one f32 chain of multiply-adds per output; None for
-        problems that are not f32.
+        problems that are not f32, and where there are no outputs.
     """
 
     channels: NDArray[np.intp]
@@ -76,7 +76,7 @@ def truth(p: Problem, made: Operands, rng: np.random.Generator) -> Truth:
     is_float = p.y_dtype.is_float
     exact = oracle(part, operands.x, operands.w, operands.bias, operands.residual, raw=is_float, **keywords)
     plain = p.x == p.w == p.y == "f32" and p.op in ("conv", "conv_transpose") and p.quantisation is None
-    return Truth(channels, exact, chain_error(part, operands, rng) if plain else None)
+    return Truth(channels, exact, chain_error(part, operands, rng) if plain and exact.size else None)
 
 
 def _part(p: Problem, made: Operands) -> tuple[Problem, Operands, NDArray[np.intp]]:

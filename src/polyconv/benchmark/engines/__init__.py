@@ -72,6 +72,9 @@ GUESTS: dict[str, Guest] = {
         "openvino",
         levels={"avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "baseline": {"ONEDNN_MAX_CPU_ISA": "SSE41"}},
     ),
+    "ncnn": Guest("ncnn", {"OMP_NUM_THREADS": "{threads}"}),
+    "mnn": Guest("MNN"),
+    "litert": Guest("ai_edge_litert"),
 }  # fmt: skip
 """Packages, polyconv among them."""
 
@@ -85,13 +88,24 @@ ENGINES: dict[str, Engine] = {
         "mkldnn::_convolution_pointwise on weights that were reordered for oneDNN; its result is channels_last",
     ),
     "torch-packed-nhwc": Engine("torch", "NHWC", "the same on channels_last tensors"),
+    "torch-quantized": Engine("torch", "NCHW", "torch.ops.quantized on packed weights, by FBGEMM or oneDNN"),
+    "torch-quantized-nhwc": Engine("torch", "NHWC", "the same on channels_last tensors"),
+    "torch-pt2e": Engine("torch", "NCHW", "onednn::qconv_pointwise on packed weights, as compiled PT2E models call it"),
+    "torch-pt2e-nhwc": Engine("torch", "NHWC", "the same on channels_last tensors"),
     "onnxruntime": Engine("onnxruntime", "NCHW", "a model of one node, arrays bound with io_binding"),
     "onnxruntime-nhwc": Engine("onnxruntime", "NHWC", "com.microsoft.QLinearConv with channels_last, the only such"),
+    "onnxruntime-qdq": Engine("onnxruntime", "NCHW", "of QLinearConv the nodes that quantise round a Conv"),
+    "onnxruntime-qdq-nhwc": Engine("onnxruntime", "NHWC", "the same between two transposes of floats"),
     "openvino": Engine(
         "openvino", "NCHW",
         "a model of one node, f32 hint, tensors set before; of QLinearConv the nodes that quantise round a Conv",
     ),
     "openvino-nhwc": Engine("openvino", "NHWC", "the same between two transposes, which its compiler takes away"),
+    "ncnn": Engine("ncnn", "NCHW", "a net of one layer, all types but f32 off"),
+    "ncnn-blocked": Engine("ncnn", "NCHW", "the same, its input and result in ncnn's blocks of up to 16 channels"),
+    "mnn": Engine("mnn", "NCHW", "a converted ONNX model of one node, precision high"),
+    "mnn-small-tiles": Engine("mnn", "NCHW", "the same with small, exact tiles of Winograd's scheme"),
+    "litert": Engine("litert", "NHWC", "a model of one operator, all of it in XNNPACK"),
 }  # fmt: skip
 """All engines; those of one guest share a process and never run at the same time."""
 

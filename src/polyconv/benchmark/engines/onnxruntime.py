@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
+from polyconv.benchmark.engines.one_node import one_node
+from polyconv.benchmark.engines.qdq import quantised_model
 from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last, keeping
 from polyconv.conformance.deviations import refusal
-from polyconv.conformance.guests.onnxruntime import activation, convolution
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem
 
@@ -38,18 +37,20 @@ def start(task: Task) -> None:
 
 def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
     """A session with bound arrays."""
-    reason = refusal("onnxruntime", p, made)
-    if reason is not None:
-        raise Lacking(reason)
-    last = engine == "onnxruntime-nhwc"
-    if last and (p.quantisation is None or not p.quantisation.rescales):
-        raise Lacking("of its operators for all types only QLinearConv takes channels last")
-    options = _options(task)
-    model, arrays = _model(p, made, last=last)
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    last = engine.endswith("nhwc")
+    if "qdq" in engine:
+        model, arrays = quantised_model(p, made, last=last), {"x": channels_last(made.x) if last else made.x}
+    else:
+        reason = refusal("onnxruntime", p, made)
+        if reason is not None:
+            raise Lacking(reason)
+        if last and (p.quantisation is None or not p.quantisation.rescales):
+            raise Lacking("of its operators for all types only QLinearConv takes channels last")
+        model, arrays = one_node(p, made, last=last)
+    session = onnxruntime.InferenceSession(model, _options(task), providers=["CPUExecutionProvider"])
     binding = session.io_binding()
     for name, array in arrays.items():
-        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)))
     output = session.get_outputs()[0]
     shape = tuple(int(e or 0) for e in (replace(p, layout="NHWC") if last else p).y_shape)
     result = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(shape, p.y_dtype.numpy))
@@ -78,31 +79,3 @@ def _options(task: Task) -> Any:
         places = ";".join(str(cpu + 1) for cpu in task.cpus[1:])  # it counts from 1
         options.add_session_config_entry("session.intra_op_thread_affinities", places)
     return options
-
-
-def _model(p: Problem, made: Operands, *, last: bool) -> tuple[bytes, dict[str, NDArray[Any]]]:
-    """A serialised model, and the arrays that it is fed; a quantised one may take channels last."""
-    constants, nodes = convolution(p, made)
-    if last:
-        constants["X"] = channels_last(constants["X"])
-        nodes[0].domain = "com.microsoft"
-        nodes[0].attribute.append(helper.make_attribute("channels_last", 1))
-    fed: dict[str, NDArray[Any]] = {n: constants.pop(n) for n in ("X", "offset", "mask") if n in constants}
-    found = nodes[-1].output[0]
-    if made.residual is not None:
-        fed["Z"] = np.ascontiguousarray(made.residual)
-        nodes.append(helper.make_node("Add", [found, "Z"], ["sum"]))
-        found = "sum"
-    if p.activation is not None:
-        nodes += activation(p, found, constants)
-        found = nodes[-1].output[0]
-    inputs = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in fed.items()
-    ]
-    kind = helper.np_dtype_to_tensor_dtype(p.y_dtype.numpy) if last else TensorProto.UNDEFINED
-    output = helper.make_tensor_value_info(found, kind, None)
-    inside = [numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in constants.items()]
-    graph = helper.make_graph(nodes, "problem", inputs, [output], inside)
-    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return onnx.shape_inference.infer_shapes(model).SerializeToString(), fed

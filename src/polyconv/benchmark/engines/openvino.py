@@ -90,7 +90,10 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
 
 
 def _quantised(p: Problem, made: Operands, task: Task, *, last: bool) -> Ready:
-    """A compiled model of QDQ form, as quantised networks come to OpenVINO; ``precision`` says what it made of it."""
+    """A compiled model of QDQ form, as quantised networks come to OpenVINO.
+
+    What it does not fuse it computes in floats; ``precision`` says so.
+    """
     try:
         model = quantised_model(p, made, last=last)
     except ImportError:
@@ -105,7 +108,11 @@ def _quantised(p: Problem, made: Operands, task: Task, *, last: bool) -> Ready:
         values = np.array(request.get_output_tensor(0).data)
         return np.moveaxis(values, -1, 1) if last else values
 
-    return Ready(request.infer, result, lambda: _facts(compiled))
+    def facts() -> dict[str, Any]:
+        known = _facts(compiled)
+        return {**known, "precision": "f32" if known["kernel"].endswith("_f32") else known["precision"]}
+
+    return Ready(request.infer, result, facts)
 
 
 def network(path: str, feeds: dict[str, Any], task: Task) -> Ready:

@@ -9,12 +9,37 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyconv.benchmark.engines.ready import Lacking
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem
 
-__all__ = ["quantised_model"]
+__all__ = ["check_rescaled", "quantised_model", "zero_points_and_scales"]
+
+
+def check_rescaled(p: Problem) -> None:
+    """Leave out everything but a quantised forward convolution.
+
+    Raises
+    ------
+    Lacking
+        If it is another problem.
+    """
+    if p.op != "conv" or p.quantisation is None or not p.quantisation.rescales:
+        raise Lacking("for quantised convolutions whose result is quantised")
+    if p.residual or p.activation is not None:
+        raise Lacking("quantised models are made of forward convolutions alone")
+
+
+def zero_points_and_scales(p: Problem, made: Operands) -> dict[str, NDArray[Any]]:
+    """Zero points in the types of what they belong to, those not given 0, and scales."""
+    from polyconv.conformance.guests.onnxruntime import quantities
+
+    given = quantities(p, made)
+    scales = {name: np.asarray(given[name], np.float32) for name in ("sx", "sw", "sy")}
+    return scales | {name: np.asarray(given.get(name, 0), kind.numpy)
+                     for name, kind in (("zx", p.x_dtype), ("zw", p.w_dtype), ("zy", p.y_dtype))}  # fmt: skip
 
 
 def quantised_model(p: Problem, made: Operands, *, last: bool) -> bytes:
@@ -29,18 +54,13 @@ def quantised_model(p: Problem, made: Operands, *, last: bool) -> bytes:
     """
     from onnx import helper, numpy_helper
 
-    from polyconv.conformance.guests.onnxruntime import quantities
-
-    if p.op != "conv" or p.residual or p.activation is not None:
-        raise Lacking("quantised models are made of forward convolutions alone")
-    given = quantities(p, made)
-    sx, sw, sy = (np.asarray(given[name], np.float32) for name in ("sx", "sw", "sy"))
-    zero = {name: np.asarray(given.get(name, 0), kind.numpy)
-            for name, kind in (("zx", p.x_dtype), ("zw", p.w_dtype), ("zy", p.y_dtype))}  # fmt: skip
-    by_channel = sw.ndim > 0 or zero["zw"].ndim > 0
+    check_rescaled(p)
+    given = zero_points_and_scales(p, made)
+    by_channel = given["sw"].ndim > 0 or given["zw"].ndim > 0
     if by_channel:
-        sw, zero["zw"] = (np.ascontiguousarray(np.broadcast_to(v, (p.m,))) for v in (sw, zero["zw"]))
-    arrays = {"w": np.ascontiguousarray(made.w), "sx": sx, "sw": sw, "sy": sy, **zero}
+        given |= {name: np.ascontiguousarray(np.broadcast_to(given[name], (p.m,))) for name in ("sw", "zw")}
+    sx, sw = given["sx"], given["sw"]
+    arrays = {"w": np.ascontiguousarray(made.w), **given}
     along = {"axis": 0} if by_channel else {}
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "sx", "zx"], ["xf"]),

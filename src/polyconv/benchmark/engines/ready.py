@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Lacking", "Ready", "Task", "channels_last", "keeping"]
+from polyconv.problem.problem import Problem
+
+__all__ = ["Lacking", "Ready", "Task", "channels_last", "check_geometry", "check_plain", "keeping"]
 
 
 class Lacking(Exception):
@@ -58,6 +60,35 @@ class Ready:
     run: Callable[[], object]
     result: Callable[[], NDArray[Any]]
     facts: Callable[[], dict[str, Any]] = field(default=dict)
+
+
+def check_plain(p: Problem, axes: int) -> None:
+    """Leave out all but f32 convolutions, forward and transposed.
+
+    Raises
+    ------
+    Lacking
+        For others, and as ``check_geometry``.
+    """
+    if p.op not in ("conv", "conv_transpose") or not p.x == p.w == p.y == "f32" or p.quantisation is not None:
+        raise Lacking("f32 convolutions and transposed ones only")
+    check_geometry(p, axes)
+
+
+def check_geometry(p: Problem, axes: int) -> None:
+    """Leave out extents and pads that networks do not have.
+
+    Raises
+    ------
+    Lacking
+        Unless there are one to ``axes`` spatial axes, something to compute, and pads that crop nothing.
+    """
+    if not 1 <= p.rank <= axes:
+        raise Lacking(f"no operator with {p.rank} spatial axes")
+    if 0 in (*p.x_shape, *p.y_shape):
+        raise Lacking("zero sizes")
+    if any(pad < 0 for pair in p.pads for pad in pair):
+        raise Lacking("negative pads")
 
 
 def channels_last(a: NDArray[Any]) -> NDArray[Any]:

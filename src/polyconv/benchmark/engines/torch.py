@@ -20,6 +20,7 @@ import torch.nn.functional as functional
 from numpy.typing import NDArray
 
 from polyconv.benchmark.engines.ready import Lacking, Ready, Task
+from polyconv.benchmark.engines.torch_quantised import quantised
 from polyconv.conformance.guests.torch import activation
 from polyconv.conformance.operands import Operands
 from polyconv.problem.problem import Problem, effective_kernel
@@ -50,6 +51,9 @@ def start(task: Task) -> None:
 
 def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
     """Tensors in the engine's format and the call that convolves them."""
+    if "quantized" in engine or "pt2e" in engine:
+        call, found = quantised(engine, p, made)
+        return Ready(call, found, lambda: {"precision": f"{p.x} x {p.w}", "kernel": _implementation(call)})
     if p.op not in ("conv", "conv_transpose") or p.quantisation is not None:
         raise Lacking("no operator of this kind")
     if not p.x == p.w == p.y:
