@@ -51,8 +51,8 @@ class Call:
     program : Program
     steps : array
         Address, words, their bytes and items of each step.
-    environment : int
-        The control word of floating-point arithmetic.
+    is_strict : bool
+        Whether subnormal numbers count.
     wake : int
         As ``planner.waking`` says.
     check : bool
@@ -68,7 +68,7 @@ class Call:
     plan_threads: int
     program: Program
     steps: NDArray[np.int64]
-    environment: int
+    is_strict: bool
     wake: int
     check: bool
     entry: Any
@@ -99,7 +99,7 @@ def bound(program: Program, key: Any, algorithm: str, arrays: Operands, *, threa
     if often and not check and offset is None and x.size and items < pool.MOST_ITEMS:
         entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,
                            seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
-    call = Call(key, algorithm, threads, program, table, environment, wake, check, entry, y.shape, y.dtype)
+    call = Call(key, algorithm, threads, program, table, strict, wake, check, entry, y.shape, y.dtype)
     make_ready(call)
     return call
 
@@ -127,8 +127,8 @@ def execute(call: Call, arrays: Operands) -> None:
     def run() -> None:
         with _in_workspace(call):
             pool.run_steps(
-                call.steps, frame, call.program.workspace, environment=call.environment, threads=call.plan_threads,
-                wake=call.wake, check=call.check,
+                call.steps, frame, call.program.workspace, environment=pool.control_word(strict=call.is_strict),
+                threads=call.plan_threads, wake=call.wake, check=call.check,
             )  # fmt: skip
 
     if not call.check:

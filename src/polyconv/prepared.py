@@ -354,6 +354,13 @@ class Layer:
             choice = find(s, self._chosen(s))
         return choice, replace(s, once=False), lying
 
+    def call(self, x: Array, residual: Array | None) -> Call:
+        """The call for inputs that lie like these and a packed result."""
+        problem = self.problem_for(x.shape)
+        if problem.residual != (residual is not None):
+            problem = replace(problem, residual=residual is not None)
+        return self._call_for(problem, x, result_of(problem, None)[0], residual, None, None)
+
     def unrun(self, x: Array, y: Array, residual: Array | None, offset: Array | None, mask: Array | None,
               run: Callable[[Step, int, int], object]) -> Program:  # fmt: skip
         """The program of a call with such arrays, to be looked at: ``run`` is told what packs weights, and need not.

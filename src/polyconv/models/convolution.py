@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.calls import Call
 from polyconv.dialects.call import Operator
 from polyconv.dialects.rows import SIZES
 from polyconv.errors import ArgumentError, DtypeError, Error, ModelError
@@ -19,6 +20,7 @@ from polyconv.models.graph import Array, Dims, Node, Value
 from polyconv.models.limits import check_bytes, shorten
 from polyconv.models.operators import Epilogue, Options, make
 from polyconv.models.segment import Segment
+from polyconv.operators.job import Job, Plan, packed
 
 __all__ = ["ENGINE", "convolution"]
 
@@ -83,8 +85,26 @@ def convolution(
             raise type(error)(f"{node.label}: {error}") from error
         return result if isinstance(result, tuple) else (result,)
 
+    def plan(arrays: Sequence[Array]) -> Plan | None:
+        known, _, direct = last
+        if direct is None or known != [(a.shape, a.dtype) for a in arrays]:
+            return None
+        layer, x, residual = direct
+        return _plan_of(layer.call(arrays[x], None if residual is None else arrays[residual]), len(arrays), x, residual)
+
     once = bound.once([bool(name) for name in node.inputs])
-    return Segment(ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once)
+    return Segment(ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once, plan=plan)
+
+
+def _plan_of(call: Call, count: int, x: int, residual: int | None) -> Plan | None:
+    """A call of a layer as native work on one of ``count`` arrays; None where Python has to look at each call."""
+    if call.entry is None:
+        return None
+    job = Job(
+        call.steps, sum(step.items for step in call.program.steps), (x, count, residual, None, None),
+        call.program.workspace, call.plan_threads, call.wake, (call,), strict=call.is_strict,
+    )  # fmt: skip
+    return Plan((packed(call.shape, call.dtype),), (job,))
 
 
 def _inferred(

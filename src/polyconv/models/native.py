@@ -166,4 +166,4 @@ def _segment(label: str, outputs: tuple[Value, ...], planner: Planned) -> Segmen
         with _named(label):
             return planner(arrays)
 
-    return Segment(ENGINE, outputs, run)
+    return Segment(ENGINE, outputs, run, plan=planner.plan)

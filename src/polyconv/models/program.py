@@ -25,6 +25,7 @@ from polyconv.models.graph import Array, Graph, Node, Value, consumers, cut, fix
 from polyconv.models.limits import shorten
 from polyconv.models.native import OPERATORS, fused_segment, native, own_segment, pass_of
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
+from polyconv.models.replay import Replays, Told, told_of
 from polyconv.models.segment import Host, Segment
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.fusing import operand_count
@@ -86,6 +87,7 @@ class Program:
     values: Mapping[str, Value]
     reasons: Mapping[Node, str]
     _schedules: dict[tuple[str, ...], list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
+    _replays: Replays = field(default_factory=Replays)
 
     def run(
         self, feeds: Mapping[str, Array], results: Sequence[str], is_halted: Callable[[], bool] = lambda: False
@@ -106,26 +108,48 @@ class Program:
         list of ndarray, list of float or None
             The results, each in memory of its own, and the seconds of every step; None for a step that was not needed.
         """
-        values = {**self.constants, **feeds}
         seconds: list[float | None] = [None] * len(self.steps)
-        fresh: set[str] = set()  # nobody else holds their memory
-        for index, last in self._schedule(tuple(results)):
-            step = self.steps[index]
+
+        def halt(index: int) -> None:
             if is_halted():
                 raise Error(f"the run was asked to end, before its step {index} of {len(self.steps)}")
-            start = perf_counter()
-            made = step.segment.run([values[name] for name in step.reads])
-            seconds[index] = perf_counter() - start
-            values.update(zip(step.writes, made, strict=False))
-            if not step.segment.views:
-                fresh.update(step.writes)
-            for name in last:
-                del values[name]
+
+        replay = self._replays.found(results, feeds)
+        done = None if replay is None else replay.run(feeds, seconds, halt)
+        if replay is not None and replay.is_over:
+            self._replays.forget(replay)
+        values, fresh = done or self._by_steps(feeds, tuple(results), seconds, halt)
         found = []
         for name in results:
             found.append(values[name] if name in fresh else _copied(values[name], name))
             fresh.discard(name)  # it may be asked for twice
         return found, seconds
+
+    def _by_steps(
+        self, feeds: Mapping[str, Array], results: tuple[str, ...], seconds: list[float | None],
+        halt: Callable[[int], None],
+    ) -> tuple[dict[str, Any], set[str]]:
+        """Run step by step: values by name, and which of them nobody else holds the memory of."""
+        values: dict[str, Any] = {**self.constants, **feeds}
+        fresh: set[str] = set()
+        told: list[Told | None] | None = [] if self._replays.wants(results, feeds) else None
+        for index, last in self._schedule(results):
+            step = self.steps[index]
+            halt(index)
+            start = perf_counter()
+            given = [values[name] for name in step.reads]
+            made = step.segment.run(given)
+            seconds[index] = passed = perf_counter() - start
+            if told is not None:
+                told.append(told_of(index, step.reads, step.writes, step.segment, given, made, passed))
+            values.update(zip(step.writes, made, strict=False))
+            if not step.segment.views:
+                fresh.update(step.writes)
+            for name in last:
+                del values[name]
+        if told:
+            self._replays.learn(told, results, self.constants, feeds)
+        return values, fresh
 
     def _schedule(self, results: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
         """Steps that the results need, each with the values that nobody reads after it."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from polyconv.models.graph import Array, Graph, Node, Value
+from polyconv.operators.job import Plan
 
 __all__ = ["Host", "Segment"]
 
@@ -33,6 +34,8 @@ class Segment:
         Whether its weights come with each run, so that preparing them is part of every run.
     views : bool
         Whether its results may lie in the memory of its inputs, of its constants or of each other.
+    plan : callable
+        Native work that does what a run does with arrays that lie so; None where there is none.
     """
 
     engine: str
@@ -41,6 +44,7 @@ class Segment:
     problem: Callable[[], str | None] = lambda: None
     once: bool = False
     views: bool = False
+    plan: Callable[[Sequence[Array]], Plan | None] = lambda arrays: None
 
 
 class Host(Protocol):

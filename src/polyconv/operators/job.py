@@ -162,23 +162,26 @@ class Job:
         Four words each, as ``runtime.threads`` takes them.
     items : int
         Of all steps.
-    operands : tuple of int
-        Numbers of a plan's arrays: inputs, results, arrays between jobs, constants.
+    operands : tuple of (int or None)
+        Numbers of a plan's arrays: inputs, results, arrays between jobs, constants; None where there is none.
     workspace : int
         Bytes each thread needs.
     threads, wake : int
         How many may share the items, and whether those that sleep are woken.
     keep : tuple
         What the words lie in.
+    strict : bool
+        Whether subnormal numbers count.
     """
 
     steps: NDArray[np.int64]
     items: int
-    operands: tuple[int, ...]
+    operands: tuple[int | None, ...]
     workspace: int
     threads: int
     wake: int
     keep: tuple[Any, ...] = ()
+    strict: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +297,9 @@ class Planning:
         kinds = ("input", "result", "between", "constant")
         order = sorted(range(len(self._kinds)), key=lambda n: kinds.index(self._kinds[n]))
         places = {number: at for at, number in enumerate(order)}
-        jobs = tuple(replace(job, operands=tuple(places[n] for n in job.operands)) for job in self._jobs)
+        jobs = tuple(
+            replace(job, operands=tuple(None if n is None else places[n] for n in job.operands)) for job in self._jobs
+        )
 
         def of(kind: str) -> tuple[Lies, ...]:
             return tuple(lie for lie, k in zip(self._lies, self._kinds, strict=True) if k == kind)

@@ -26,9 +26,6 @@ from polyconv.settings import resolve as setting
 __all__ = ["Planned", "conditions", "dry"]
 
 _MOST_PLANS = 32
-_ENVIRONMENT = pool.control_word(strict=True)
-"""Subnormal numbers count: results are those of the specification, to the bit where they are rounded once."""
-
 
 def conditions(threads: int | None) -> Conditions:
     """Conditions by the settings in force."""
@@ -69,6 +66,11 @@ class Planned:
         self._last = context(), key, bound
         return bound(arrays)
 
+    def plan(self, arrays: Sequence[Array]) -> Plan | None:
+        """The plan for arrays that lie so; None where its kernels check their accesses."""
+        bound = self._found([(a.shape, a.strides, a.dtype) for a in arrays], arrays)
+        return None if bound.check else bound.plan
+
     def _found(self, key: Sequence[Any], arrays: Sequence[Array]) -> _Bound:
         here = conditions(self._threads)
         whole = (here, *key)
@@ -91,17 +93,17 @@ _Seat = list[tuple[pool.Ready, tuple[tuple[int, int], ...]]]
 class _Bound:
     """A plan, and frames for those who run it at once."""
 
-    __slots__ = ("_check", "_given", "_offsets", "_plan", "_results", "_seats", "_threads")
+    __slots__ = ("_given", "_offsets", "_results", "_seats", "_threads", "check", "plan")
 
     def __init__(self, plan: Plan, given: Sequence[Lies], c: Conditions) -> None:
-        self._plan, self._given, self._check = plan, tuple(given), c.check
+        self.plan, self._given, self.check = plan, tuple(given), c.check
         self._offsets = [lie.offset for lie in given]
         self._results = len(plan.results)
         self._threads = max((job.threads for job in plan.jobs), default=1)
         self._seats: list[_Seat] = []
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        plan = self._plan
+        plan = self.plan
         made = [_new(lie) for lie in (*plan.results, *plan.between)]
         addresses = [a.ctypes.data - offset for a, offset in zip(arrays, self._offsets, strict=True)]
         addresses += [a.ctypes.data for a in made]
@@ -120,26 +122,29 @@ class _Bound:
 
     def _frame(self, job: Job) -> Any:
         """Addresses and bytes of a job's operands, of which only constants have their addresses by now."""
-        plan, held = self._plan, [lies(a) for a in self._plan.constants]
+        plan, held = self.plan, [lies(a) for a in self.plan.constants]
         everything = [*self._given, *plan.results, *plan.between, *held]
         addresses = [0] * (len(everything) - len(held))
         addresses += [a.ctypes.data - lie.offset for a, lie in zip(plan.constants, held, strict=True)]
-        return words([v for number in job.operands for v in (addresses[number], everything[number].size)])
+        return words([
+            v for number in job.operands
+            for v in ((0, 0) if number is None else (addresses[number], everything[number].size))
+        ])  # fmt: skip
 
     def _seat(self, moving: int) -> _Seat:
         return [
             (
-                pool.Ready(job.steps, self._frame(job), job.workspace, environment=_ENVIRONMENT, threads=job.threads,
-                           wake=job.wake, check=self._check),
+                pool.Ready(job.steps, self._frame(job), job.workspace, threads=job.threads, wake=job.wake,
+                           environment=pool.control_word(strict=job.strict), check=self.check),
                 _moving(job, moving),
             )
-            for job in self._plan.jobs
+            for job in self.plan.jobs
         ]  # fmt: skip
 
 
 def _moving(job: Job, count: int) -> tuple[tuple[int, int], ...]:
     """Arrays that come with a run, and which operands they are."""
-    return tuple((number, at) for at, number in enumerate(job.operands) if number < count)
+    return tuple((number, at) for at, number in enumerate(job.operands) if number is not None and number < count)
 
 
 def _new(lie: Lies) -> Array:

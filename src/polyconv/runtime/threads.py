@@ -32,6 +32,7 @@ import platform
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -47,8 +48,8 @@ from polyconv.runtime.arrays import aligned, mark, unwritten
 from polyconv.target import host_target
 
 __all__ = [
-    "CONTROL", "FRAME_WORDS", "MOST_ITEMS", "MOST_WORKERS", "Ready", "control_word", "grow_workspace", "mark_workspace",
-    "native", "run_steps", "start_workers",
+    "CONTROL", "FRAME_WORDS", "MOST_ITEMS", "MOST_WORKERS", "Chain", "Ready", "control_word", "grow_workspace",
+    "mark_workspace", "native", "run_steps", "start_workers", "workspace_bytes",
 ]  # fmt: skip
 
 MOST_WORKERS = 63
@@ -362,6 +363,37 @@ out:
   ret void
 }
 
+; Jobs one after another, on the pool or on this thread; the counter before the first and after each.
+define void @chain(ptr %control, ptr %jobs, i64 %count, ptr %times, i64 %pool) {
+entry:
+  %t0 = call i64 @llvm.readcyclecounter()
+  store i64 %t0, ptr %times
+  %alone = icmp eq i64 %pool, 0
+  br label %test
+test:
+  %i = phi i64 [0, %entry], [%next, %after]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %body, label %done
+body:
+  %place = getelementptr ptr, ptr %jobs, i64 %i
+  %job = load ptr, ptr %place
+  br i1 %alone, label %serial, label %shared
+serial:
+  call void @serial(ptr %job)
+  br label %after
+shared:
+  call void @shared(ptr %control, ptr %job)
+  br label %after
+after:
+  %next = add i64 %i, 1
+  %t = call i64 @llvm.readcyclecounter()
+  %mark = getelementptr i64, ptr %times, i64 %next
+  store i64 %t, ptr %mark
+  br label %test
+done:
+  ret void
+}
+
 define i64 @counter() {
   %t = call i64 @llvm.readcyclecounter()
   ret i64 %t
@@ -408,7 +440,7 @@ def _runner(architecture: Architecture) -> str:
 
 @cache
 def native() -> dict[str, int]:
-    """Addresses of the runner's functions: serial, shared, worker, acquire, release."""
+    """Addresses of the runner's functions: serial, shared, chain, worker, acquire, release, counter."""
     text = _runner(_HERE)
     symbols = {}
     names = ("syscall", "sched_yield", "sched_getcpu", "sched_setaffinity")
@@ -422,7 +454,7 @@ def native() -> dict[str, int]:
             if not line.startswith("declare") or not any(f"@{n}(" in line for n in names)
         ]
         text = _STUBS + "\n".join(lines)
-    functions = ("serial", "shared", "worker", "acquire", "release", "counter")
+    functions = ("serial", "shared", "chain", "worker", "acquire", "release", "counter")
     return kernel_text("runner", functions, text, host_target(), symbols)
 
 
@@ -554,6 +586,8 @@ class Ready:
         How many may share the items, and whether those that sleep are woken.
     check : bool
         Whether the drivers check their accesses; one that fails raises ``Error``.
+    workspace : array, optional
+        Memory that others use as well, each while it runs; by default its own.
 
     Attributes
     ----------
@@ -564,11 +598,12 @@ class Ready:
     __slots__ = ("_address", "_cell", "_held", "_pool", "operands")
 
     def __init__(self, steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,
-                 check: bool = False) -> None:  # fmt: skip
+                 check: bool = False, workspace: NDArray[np.uint8] | None = None) -> None:  # fmt: skip
         share, items = -(-share // 64) * 64, int(steps[3::4].sum())
         if check:  # which takes every frame to be as long as the longest
             frame = np.concatenate([frame, np.zeros(FRAME_WORDS - len(frame), np.int64)])
-        workspace = unwritten(max(64, share * threads), np.uint8)
+        if workspace is None:
+            workspace = unwritten(workspace_bytes(share, threads), np.uint8)
         cell = aligned(ERROR_CELL_BYTES, np.uint8)
         job = words([
             steps.ctypes.data, len(steps) // 4, items, frame.ctypes.data, workspace.ctypes.data, share, environment,
@@ -585,6 +620,47 @@ class Ready:
         if site:
             self._cell[:8] = bytes(8)
             raise Error(f"a kernel reached beyond its buffers or tables, at {EVENTS.sites[site - 1]}; please report it")
+
+
+def workspace_bytes(share: int, threads: int) -> int:
+    """Bytes of the workspace of steps that need so many for each thread."""
+    return max(64, -(-share // 64) * 64 * threads)
+
+
+class Chain:
+    """Jobs that run one after another by one native call; for one caller at a time.
+
+    Between jobs no thread goes to sleep, and Python is not asked.
+
+    Parameters
+    ----------
+    jobs : sequence of Ready
+        None of which checks its accesses.
+    """
+
+    __slots__ = ("_addresses", "_jobs", "_pool", "_times")
+
+    def __init__(self, jobs: Sequence[Ready]) -> None:
+        self._jobs, self._pool = tuple(jobs), any(job._pool for job in jobs)
+        self._addresses = words([job._address for job in jobs])
+        self._times = np.zeros(len(jobs) + 1, np.int64)
+
+    def __call__(self) -> list[float]:
+        """Run them, on the pool if it is free, else on this thread alone; the seconds of each."""
+        kinds = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
+        run, count = _callable("chain", *kinds), len(self._jobs)
+        pool = self._pool and not sys.is_finalizing() and _acquire()
+        try:
+            run(CONTROL, self._addresses.ctypes.data, count, self._times.ctypes.data, int(pool))
+        finally:
+            if pool:
+                _callable("release", ctypes.c_void_p)(CONTROL)
+        return list(np.diff(self._times) / (1e9 * _cycles_per_nanosecond()))
+
+
+def _acquire() -> bool:
+    """Take the pool's lock, if it is free."""
+    return bool(_callable("acquire", ctypes.c_void_p, result=ctypes.c_int64)(CONTROL))
 
 
 def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,

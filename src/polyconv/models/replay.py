@@ -1,0 +1,340 @@
+"""Runs of a program that are alike: their native work is bound to memory once and done by few calls.
+
+A run of Python steps tells what each step does natively for arrays that lie so.  A replay lays what lies between steps
+into one memory, in which a value's place is free again after its last reader, writes all addresses into frames, and
+joins the jobs of steps that follow each other into chains.  What comes anew with each run, the feeds, what a host
+makes, and the results, has its address written before the chain that needs it.
+It must not know operators.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from polyconv.models.graph import Array
+from polyconv.models.segment import Segment
+from polyconv.operators.job import Job, Lies, Plan, lies
+from polyconv.runtime import threads as pool
+from polyconv.runtime.arrays import aligned, may_overlap
+from polyconv.settings import context
+from polyconv.settings import resolve as setting
+
+__all__ = ["Replays", "Told", "told_of"]
+
+_CHAIN_SECONDS = 2e-3
+"""Of a chain: a run that is asked to end does so between two of them."""
+_SHORT_SECONDS = 2e-3
+"""Of a step in the mean: where they are longer there is nothing to gain, and memory would be held."""
+_LINE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a step of a run told of itself.
+
+    Parameters
+    ----------
+    index : int
+        Of the step.
+    reads, writes : tuple of str
+        Names of its values.
+    segment : Segment
+    plan : Plan or None
+        Its native work, if that is all it does.
+    looks : tuple of (str, str)
+        Of a view: results, and the values in whose memory they lie.
+    made : tuple of Lies
+        How its results lay.
+    seconds : float
+    """
+
+    index: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    segment: Segment
+    plan: Plan | None
+    looks: tuple[tuple[str, str], ...]
+    made: tuple[Lies, ...]
+    seconds: float
+
+
+def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment: Segment, arrays: Sequence[Any],
+            made: Sequence[Any], seconds: float) -> Told | None:  # fmt: skip
+    """What a step that just ran on some arrays tells of itself; None if it had others than arrays of numbers."""
+    writes = writes[: len(made)]
+    if not all(type(a) is np.ndarray and a.dtype != object for a in (*arrays, *made)):
+        return None
+    plan = None if segment.views else segment.plan(arrays)
+    looks: tuple[tuple[str, str], ...] = ()
+    if segment.views:
+        found = [next((r for r, a in zip(reads, arrays, strict=True) if may_overlap(a, m)), None) for m in made]
+        if set(reads) == set(found):  # else numbers that a run computes may say what is looked at
+            looks = tuple((w, name) for w, name in zip(writes, found, strict=True) if name is not None)
+    return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds)
+
+
+class Replays:
+    """The replay of a program, made by the second of two runs that are alike.  Safe to use from several threads."""
+
+    __slots__ = ("_key", "_learned", "_replay")
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._learned: Any = None
+        self._replay: Replay | None = None
+
+    def found(self, results: Sequence[str], feeds: Mapping[str, Any]) -> Replay | None:
+        """The replay that takes these feeds and gives these results, if there is one."""
+        replay = self._replay
+        return replay if replay is not None and replay.fits(results, feeds) else None
+
+    def wants(self, results: tuple[str, ...], feeds: Mapping[str, Any]) -> bool:
+        """Whether a run of Python steps should tell what they do."""
+        if setting("verbose") or not all(type(a) is np.ndarray for a in feeds.values()):
+            return False
+        key = results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())]
+        is_second, self._key = bool(self._key == key), key
+        return is_second and self._learned != key
+
+    def learn(self, told: Sequence[Told | None], results: tuple[str, ...], steady: Mapping[str, Array],
+              feeds: Mapping[str, Array]) -> None:  # fmt: skip
+        """Make the replay of such runs, if it is worth it."""
+        self._learned = self._key
+        steps = [step for step in told if step is not None]
+        own = sum(step.plan is not None for step in steps)
+        if len(steps) == len(told) and own > 1 and sum(s.seconds for s in steps) < _SHORT_SECONDS * len(steps):
+            self._replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
+
+    def forget(self, replay: Replay) -> None:
+        """Let a replay go whose host makes other extents each time."""
+        if self._replay is replay:
+            self._replay = None
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Jobs in a row: the steps they are of, addresses to write before, and results to make."""
+
+    owners: list[int] = field(default_factory=list)
+    jobs: list[pool.Ready] = field(default_factory=list)
+    written: list[tuple[memoryview, int, str, int]] = field(default_factory=list)
+    results: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = field(default_factory=list)
+    seconds: float = 0.0
+    run: pool.Chain | None = None
+
+
+class Replay:
+    """A program's runs for feeds that lie as they did; for one caller at a time.
+
+    Parameters
+    ----------
+    told : sequence of Told
+        Every step of a run, in order.
+    results : sequence of str
+        What a run returns.
+    steady : mapping
+        Values that are the same in every run.
+    feeds : mapping
+        How those lay that come with each.
+    """
+
+    def __init__(self, told: Sequence[Told], results: Sequence[str], steady: Mapping[str, Array],
+                 feeds: Mapping[str, Lies]) -> None:  # fmt: skip
+        self.is_over = False
+        self._lock = threading.Lock()
+        self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in
+        self._feeds, self._lies = dict(feeds), dict(feeds)
+        self._held: dict[str, Array] = dict(steady)
+        self._moving = set(feeds)
+        self._results, self._context = frozenset(results), context()
+        for step in told:
+            self._lies.update(zip(step.writes, step.made, strict=True))
+        sources = self._settle(told)
+        self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
+        needed = [pool.workspace_bytes(j.workspace, j.threads) for s in told if s.plan for j in s.plan.jobs]
+        self._workspace = aligned(max(needed, default=64), np.uint8)
+        places, size = _places(told, sources, self._fixed(told), results)
+        self._memory = aligned(max(_LINE, size), np.uint8)
+        self._pieces: list[_Chain | Told] = []
+        for step in told:
+            self._append(step, places)
+        for piece in self._pieces:
+            if isinstance(piece, _Chain):
+                piece.run = pool.Chain(piece.jobs)
+
+    def fits(self, results: Sequence[str], feeds: Mapping[str, Any]) -> bool:
+        """Whether it gives these results, for feeds that lie as those did that it was made for."""
+        if self._context is not context() or self._results != set(results):
+            return False
+        return len(feeds) == len(self._feeds) and all(_lies_so(feeds.get(n), lie) for n, lie in self._feeds.items())
+
+    def run(self, feeds: Mapping[str, Array], seconds: list[float | None], halt: Callable[[int], None]
+            ) -> tuple[dict[str, Any], set[str]] | None:  # fmt: skip
+        """Values by name, and which of them have memory of their own.
+
+        None if somebody else runs it, or what a host made lies otherwise than it did: then it ``is_over``.
+
+        Parameters
+        ----------
+        seconds : list
+            Takes those of every step.
+        halt : callable
+            Told of the step that comes next, before each chain and each step that is in none.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._threads > 1:
+                pool.start_workers(self._threads)
+            values, fresh = {**self._held, **feeds}, set[str]()
+            for piece in self._pieces:
+                if isinstance(piece, Told):
+                    halt(piece.index)
+                    made = piece.segment.run([values[name] for name in piece.reads])[: len(piece.writes)]
+                    for array, lie in zip(made, piece.made, strict=True):
+                        if not _lies_so(array, lie):
+                            self.is_over = True
+                            return None
+                    values.update(zip(piece.writes, made, strict=True))
+                    if not piece.segment.views:
+                        fresh.update(piece.writes)
+                    continue
+                halt(piece.owners[0])
+                for name, shape, dtype in piece.results:
+                    values[name] = np.empty(shape, dtype)
+                    fresh.add(name)
+                for operands, word, name, offset in piece.written:
+                    operands[word] = values[name].ctypes.data - offset
+                assert piece.run is not None
+                for index, passed in zip(piece.owners, piece.run(), strict=True):
+                    seconds[index] = (seconds[index] or 0.0) + passed
+            return values, fresh
+        finally:
+            self._lock.release()
+
+    def _settle(self, told: Sequence[Told]) -> dict[str, str]:
+        """Say which values move; of the others, in whose memory each lies."""
+        sources: dict[str, str] = {}
+        for step in told:
+            stays = self._moving.isdisjoint(step.reads)
+            if step.plan is not None:
+                self._moving.update(self._results.intersection(step.writes))
+                sources.update((name, name) for name in step.writes if name not in self._results)
+            elif step.looks and stays:
+                sources.update((name, sources.get(source, source)) for name, source in step.looks)
+            else:
+                self._moving.update(step.writes)
+        return sources
+
+    def _fixed(self, told: Sequence[Told]) -> dict[str, int]:
+        """Bytes of the values, and of what lies between jobs of a step, that have a place in the memory."""
+        found = {
+            name: lie.size
+            for step in told if step.plan is not None
+            for name, lie in zip(step.writes, step.plan.results, strict=False) if name not in self._moving
+        }  # fmt: skip
+        for step in told:
+            for number, lie in enumerate(step.plan.between if step.plan is not None else ()):
+                found[_between(step, number)] = lie.size
+        return found
+
+    def _append(self, step: Told, places: Mapping[str, int]) -> None:
+        """Have a step done after those before it."""
+        if step.plan is None:
+            if step.looks and self._moving.isdisjoint(step.reads):
+                made = step.segment.run([self._held[name] for name in step.reads])
+                self._held.update(zip(step.writes, made, strict=False))
+            else:
+                self._pieces.append(step)
+            return
+        last = self._pieces[-1] if self._pieces else None
+        if not isinstance(last, _Chain) or last.seconds + step.seconds > _CHAIN_SECONDS:
+            last = _Chain()
+            self._pieces.append(last)
+        last.seconds += step.seconds
+        plan, names = step.plan, [*step.reads, *step.writes]
+        for name, lie in zip(step.writes, plan.results, strict=False):
+            if name in self._moving:
+                last.results.append((name, lie.shape, lie.dtype))
+            else:
+                self._held[name] = self._array(places[name], lie)
+        between = [self._array(places[_between(step, n)], lie) for n, lie in enumerate(plan.between)]
+        numbered: list[str | Array] = [*names, *between, *plan.constants]
+        for job in plan.jobs:
+            last.owners.append(step.index)
+            last.jobs.append(self._ready(job, numbered, last))
+
+    def _ready(self, job: Job, numbered: Sequence[str | Array], chain: _Chain) -> pool.Ready:
+        """A job bound to what has its place; the chain is told of the rest."""
+        frame, written = np.zeros(2 * len(job.operands), np.int64), list[tuple[int, str, int]]()
+        for at, number in enumerate(job.operands):
+            if number is None:
+                continue
+            array = numbered[number]
+            if isinstance(array, str) and array in self._moving:
+                lie = self._lies[array]
+                written.append((2 * at, array, lie.offset))
+            else:
+                held = self._held[array] if isinstance(array, str) else array
+                lie = lies(held)
+                frame[2 * at] = held.ctypes.data - lie.offset
+            frame[2 * at + 1] = lie.size
+        ready = pool.Ready(job.steps, frame, job.workspace, threads=job.threads, wake=job.wake,
+                           environment=pool.control_word(strict=job.strict), workspace=self._workspace)  # fmt: skip
+        chain.written += [(ready.operands, word, name, offset) for word, name, offset in written]
+        return ready
+
+    def _array(self, begin: int, lie: Lies) -> Array:
+        """A packed array in the memory."""
+        return self._memory[begin : begin + lie.size].view(lie.dtype).reshape(lie.shape)
+
+
+def _between(step: Told, number: int) -> str:
+    """The name of an array between the jobs of a step, which no value has."""
+    return f"{step.index}\0{number}"
+
+
+def _lies_so(a: Any, lie: Lies) -> bool:
+    return type(a) is np.ndarray and (a.shape, a.strides, a.dtype) == (lie.shape, lie.strides, lie.dtype)
+
+
+def _lives(told: Sequence[Told], sources: Mapping[str, str], results: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The steps that make and last read every place, in whatever values it shows."""
+    lives: dict[str, tuple[int, int]] = {}
+    seen: dict[str, set[str]] = {}  # places in which what a run looks at anew may lie
+
+    def touch(name: str, at: int) -> None:
+        for place in {sources.get(name, name)} | seen.get(name, set()):
+            lives[place] = lives.get(place, (at, at))[0], at
+
+    for at, step in enumerate(told):
+        own = [_between(step, number) for number in range(len(step.plan.between))] if step.plan is not None else []
+        if step.segment.views:
+            within = {sources.get(name, name) for name in step.reads}.union(*(seen.get(n, set()) for n in step.reads))
+            seen.update(dict.fromkeys(step.writes, within))
+        for name in (*step.reads, *step.writes, *own):
+            touch(name, at)
+    for name in results:
+        touch(name, len(told))
+    return lives
+
+
+def _places(told: Sequence[Told], sources: Mapping[str, str], sizes: Mapping[str, int], results: Sequence[str]
+            ) -> tuple[dict[str, int], int]:  # fmt: skip
+    """Where values begin in a memory, and its size: large ones first, each where all that live with it leave room."""
+    lives = _lives(told, sources, results)
+    placed: list[tuple[str, int, int]] = []
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        first, last = lives[name]
+        begin, size = 0, -(-sizes[name] // _LINE) * _LINE
+        for other, low, high in sorted(placed, key=lambda one: one[1]):
+            meets = lives[other][0] <= last and first <= lives[other][1]
+            if meets and low < begin + size and begin < high:
+                begin = high
+        placed.append((name, begin, begin + size))
+    return {name: begin for name, begin, _ in placed}, max((end for _, _, end in placed), default=0)
