@@ -24,14 +24,13 @@ from polyconv.algorithms.dots.driver import (
     finished_in_registers,
     result_words,
 )
+from polyconv.algorithms.dots.form import RUN_PIXELS, ChannelsForm, Part, Sizes
 from polyconv.algorithms.dots.panel import panel_words
 from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, with_bias
 from polyconv.algorithms.dots.situations import refusal as no_dots
-from polyconv.algorithms.dots.sizes import RUN_PIXELS, Sizes
-from polyconv.algorithms.form import Form, Refusal
+from polyconv.algorithms.form import Refusal
 from polyconv.algorithms.panel import RowLists
 from polyconv.algorithms.program import (
-    Program,
     Request,
     Situation,
     Step,
@@ -40,7 +39,6 @@ from polyconv.algorithms.program import (
     far_cycles,
     move_in_address,
     near_equal,
-    program_of,
     rows_together,
     thread_parts,
 )
@@ -96,15 +94,14 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksForm(Form):
-    """Sweeps of outputs, each with the sizes of its boxes."""
-
-    parts: tuple[tuple[Sweep, Sizes], ...]
+class BlocksForm(ChannelsForm):
+    """Blocks of as many output as input channels."""
 
     @classmethod
     def of(cls, s: Situation) -> Self:
         """That of a situation which has one."""
-        return cls(s, tuple((sweep, _fitting(s, arithmetic_of(s), sweep)) for sweep in sweeps(s.problem)))
+        found = [(sweep, _fitting(s, arithmetic_of(s), sweep)) for sweep in sweeps(s.problem)]
+        return cls(s, tuple(Part(sweep, sizes, sizes) for sweep, sizes in found))
 
     @abstractmethod
     def products(self, sweep: Sweep, sizes: Sizes) -> float:
@@ -114,37 +111,39 @@ class BlocksForm(Form):
     def block(self, r: Request, sweep: Sweep, sizes: Sizes) -> Block:
         """How blocks of a request are multiplied."""
 
-    @property
-    def arithmetic(self) -> str:
-        """Bytes by bytes, or pairs of 16 bits."""
-        return arithmetic_of(self.s).name
+    def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
+        """Cycles of an image's products, with what follows sums, and of its moves."""
+        p, count = self.s.problem, box_count(sweep, sizes.box)
+        held, pixels = math.prod(max(1, h.count) for h in sizes.held), math.prod(sizes.box) * count
+        moves = count * (400 + held * sizes.blocks * (3.0 if p.layout == "NHWC" else 8.0))
+        moves += pixels * sizes.blocks * (0.0 if p.layout == "NHWC" else 10.0)
+        return self.products(sweep, sizes), moves + far_cycles(p, count * held * p.c * p.x_dtype.itemsize)
 
-    @property
-    def workspace(self) -> int:
-        """Bytes a thread needs."""
-        return max((sizes.workspace for _, sizes in self.parts), default=0)
-
-    def cost(self) -> dict[str, float]:
-        """Cycles: products, what follows sums, and one pass over input and output."""
-        p, moves = self.s.problem, 0.0
-        for sweep, sizes in self.parts:
-            count, held = box_count(sweep, sizes.box), math.prod(max(1, h.count) for h in sizes.held)
-            pixels = math.prod(sizes.box) * count
-            moves += count * (400 + held * sizes.blocks * (3.0 if p.layout == "NHWC" else 8.0))
-            moves += pixels * sizes.blocks * (0.0 if p.layout == "NHWC" else 10.0)
-            moves += far_cycles(p, count * held * p.c * p.x_dtype.itemsize)
-        products = sum(self.products(*part) for part in self.parts)
-        return {"products": products * (p.n or 0), "moves": moves * (p.n or 0)}
-
-    def choices(self) -> dict[str, object]:
-        """Boxes of the first sweep."""
-        return {"box": self.parts[0][1].box} if self.parts else {}
-
-    def build(self, r: Request) -> Program:
-        """Program of a request: one step per sweep."""
-        keep: list[Any] = []
-        steps = [_step(r, sweep, sizes, self.block(r, sweep, sizes), keep) for sweep, sizes in self.parts]
-        return program_of(steps, self.workspace, keep)
+    def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
+        """Step of a sweep."""
+        block = self.block(r, sweep, sizes)
+        p, arith, last, channels = r.problem, r.arith, sweep[-1], block_channels(r.target, r.arith)
+        in_registers = p.y_dtype.bits == 8 and finished_in_registers(r, last) and r.residual is None
+        r = with_bias(r, r.weights(sweep), padding_of(r))
+        if in_registers:
+            r = _by_sums(r, sizes.blocks, block.channels)
+        spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
+        common, items = common_words(r, sweep, sizes, 1)
+        edge = last.out % sizes.box[-1] or sizes.box[-1]
+        tiles = _tiles(sizes, spec, edge, block, cut=in_registers and p.c % channels > 0)
+        of_block = block.weights.nbytes // sizes.blocks
+        move = Move(p.x, f"i{8 * channel_bytes(arith)}", along_in(r, replace(last, stride=sizes.step), "c"))
+        outputs = p.m - (sizes.blocks - 1) * channels
+        values = DotWords(
+            common=common, panel=panel_words(r, sizes, p.c, move_in_address(r, move)),
+            row_step=sizes.pixel_bytes * (last.stride // sizes.step), word_step=sizes.pixel_bytes,
+            source_block=r.target.vector_bytes, rows=block.rows,
+            weights=block.weights, w_group=0, w_block=of_block, w_last=of_block * (sizes.blocks - 1), w_last_group=0,
+            outputs=p.m, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=channels,
+            last_outputs=outputs, last_lanes=outputs, tiles=tiles, table_words=counted_words(DotTile, tiles),
+            results=result_words(r, sweep, sizes, lanes(r.target, arith), in_registers=in_registers),
+        )  # fmt: skip
+        return Step(driver_address(r), filled(values, keep), items)
 
 
 def _fitting(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
@@ -186,32 +185,6 @@ def line_offsets(sizes: Sizes) -> list[int]:
     for h in sizes.held[:-1]:
         found = [o * h.count + t for o in found for t in h.start]
     return [o * sizes.line_bytes for o in found]
-
-
-def _step(r: Request, sweep: Sweep, sizes: Sizes, block: Block, keep: list[Any]) -> Step:
-    """Step of a sweep whose blocks of outputs are made of as many input channels."""
-    p, arith, last, channels = r.problem, r.arith, sweep[-1], block_channels(r.target, r.arith)
-    in_registers = p.y_dtype.bits == 8 and finished_in_registers(r, last) and r.residual is None
-    r = with_bias(r, r.weights(sweep), padding_of(r))
-    if in_registers:
-        r = _by_sums(r, sizes.blocks, block.channels)
-    spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
-    common, items = common_words(r, sweep, sizes, 1)
-    edge = last.out % sizes.box[-1] or sizes.box[-1]
-    tiles = _tiles(sizes, spec, edge, block, cut=in_registers and p.c % channels > 0)
-    of_block = block.weights.nbytes // sizes.blocks
-    move = Move(p.x, f"i{8 * channel_bytes(arith)}", along_in(r, replace(last, stride=sizes.step), "c"))
-    outputs = p.m - (sizes.blocks - 1) * channels
-    values = DotWords(
-        common=common, panel=panel_words(r, sizes, p.c, move_in_address(r, move)),
-        row_step=sizes.pixel_bytes * (last.stride // sizes.step), word_step=sizes.pixel_bytes,
-        source_block=r.target.vector_bytes, rows=block.rows,
-        weights=block.weights, w_group=0, w_block=of_block, w_last=of_block * (sizes.blocks - 1), w_last_group=0,
-        outputs=p.m, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=channels,
-        last_outputs=outputs, last_lanes=outputs, tiles=tiles, table_words=counted_words(DotTile, tiles),
-        results=result_words(r, sweep, sizes, lanes(r.target, arith), in_registers=in_registers),
-    )  # fmt: skip
-    return Step(driver_address(r), filled(values, keep), items)
 
 
 def _by_sums(r: Request, blocks: int, channels: tuple[int, ...]) -> Request:

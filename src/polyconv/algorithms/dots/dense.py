@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dense.weights import packed_weights
-from polyconv.algorithms.dots.dense_sizes import Part, part_of, row_cycles
+from polyconv.algorithms.dots.dense_sizes import part_of, row_cycles
 from polyconv.algorithms.dots.driver import (
     DotTile,
     DotWords,
@@ -26,12 +26,11 @@ from polyconv.algorithms.dots.driver import (
     finished_in_registers,
     result_words,
 )
+from polyconv.algorithms.dots.form import ChannelsForm, Sizes
 from polyconv.algorithms.dots.panel import panel_words, words_in_address
 from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, refusal, with_bias
-from polyconv.algorithms.dots.sizes import Sizes
-from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.form import Forms
 from polyconv.algorithms.program import (
-    Program,
     Request,
     Situation,
     Step,
@@ -39,7 +38,6 @@ from polyconv.algorithms.program import (
     far_cycles,
     move_in_address,
     near_equal,
-    program_of,
     row_lists,
     word_address,
 )
@@ -62,101 +60,65 @@ def forms(s: Situation) -> Forms:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseForm(Form):
-    """Sweeps of outputs, each with the sizes of its boxes and blocks."""
-
-    parts: tuple[Part, ...]
+class DenseForm(ChannelsForm):
+    """Blocks of some vectors of output channels."""
 
     @classmethod
     def of(cls, s: Situation) -> Self:
         """That of a situation which has one."""
         return cls(s, tuple(part_of(s, arithmetic_of(s), sweep) for sweep in sweeps(s.problem)))
 
-    @property
-    def arithmetic(self) -> str:
-        """Bytes by bytes, or pairs of 16 bits."""
-        return arithmetic_of(self.s).name
+    def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
+        """Cycles of an image's products at full tiles, and of its moves."""
+        s, p, arith = self.s, self.s.problem, self.arith
+        group_in, group_out, (*outer, last) = p.c // p.groups, p.m // p.groups, sweep
+        count = box_count(sweep, sizes.box)
+        rows, width = math.prod(sizes.box[:-1]) * count, sizes.box[-1]
+        met = 1.0 if arith.name == "u8s8" else share_met(sweep[:-1], bands(sweep[:-1], 1 << 10))
+        words = -(-last.taps * group_in // arith.channels) if sizes.whole_lines else (
+            last.taps * -(-group_in // arith.channels)
+        )  # fmt: skip
+        steps = met * math.prod(axis.taps for axis in outer) * words
+        sets, panel_in = (1, p.c) if sizes.all_groups else (p.groups, group_in)
+        products = sets * rows * row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
+        held = math.prod(max(1, h.count) for h in sizes.held)
+        moves = sets * count * (400 + held * (1 + panel_in * channel_bytes(arith) / (40 if sizes.planes else 120)))
+        moves += far_cycles(p, sets * count * held * panel_in * p.x_dtype.itemsize)
+        across = 0.4 if p.layout == "NHWC" else 1.2 if p.y_dtype.bits == 8 and not p.residual else 2.0
+        return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * across
 
-    @property
-    def workspace(self) -> int:
-        """Bytes a thread needs, however arrays lie."""
-        return max((part.workspace for part in self.parts), default=0)
-
-    def cost(self) -> dict[str, float]:
-        """Cycles: the products at full tiles, and one pass over input and output."""
-        terms = [_cycles_of(self.s, part.planes if self.s.problem.layout == "NCHW" else part.together, part.sweep)
-                 for part in self.parts]  # fmt: skip
-        n = self.s.problem.n or 0
-        return {"products": sum(t[0] for t in terms) * n, "moves": sum(t[1] for t in terms) * n}
-
-    def choices(self) -> dict[str, object]:
-        """Of the first sweep, where channels lie as the layout says: tiles and boxes."""
-        if not self.parts:
-            return {}
-        part = self.parts[0]
-        sizes = part.planes if self.s.problem.layout == "NCHW" else part.together
-        rows = max((n for _, n in near_equal(sizes.box[-1], run_tiles(self.s.target)[sizes.vectors])), default=0)
-        return {"tile": f"{rows} outputs by {sizes.vectors} vectors of channels", "box": sizes.box}
-
-    def build(self, r: Request) -> Program:
-        """Program of a request: one step per sweep."""
-        keep: list[Any] = []
-        return program_of([_step(r, part, keep) for part in self.parts], self.workspace, keep)
-
-
-def _cycles_of(s: Situation, sizes: Sizes, sweep: Sweep) -> tuple[float, float]:
-    """Cycles of products and of moves of an image."""
-    p, arith = s.problem, arithmetic_of(s)
-    group_in, group_out, (*outer, last) = p.c // p.groups, p.m // p.groups, sweep
-    count = box_count(sweep, sizes.box)
-    rows, width = math.prod(sizes.box[:-1]) * count, sizes.box[-1]
-    met = 1.0 if arith.name == "u8s8" else share_met(sweep[:-1], bands(sweep[:-1], 1 << 10))
-    words = -(-last.taps * group_in // arith.channels) if sizes.whole_lines else (
-        last.taps * -(-group_in // arith.channels)
-    )  # fmt: skip
-    steps = met * math.prod(axis.taps for axis in outer) * words
-    sets, panel_in = (1, p.c) if sizes.all_groups else (p.groups, group_in)
-    products = sets * rows * row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
-    held = math.prod(max(1, h.count) for h in sizes.held)
-    moves = sets * count * (400 + held * (1 + panel_in * channel_bytes(arith) / (40 if sizes.planes else 120)))
-    moves += far_cycles(p, sets * count * held * panel_in * p.x_dtype.itemsize)
-    across = 0.4 if p.layout == "NHWC" else 1.2 if p.y_dtype.bits == 8 and not p.residual else 2.0
-    return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * across
-
-
-def _step(r: Request, part: Part, keep: list[Any]) -> Step:
-    p, arith, sweep, last = r.problem, r.arith, part.sweep, part.sweep[-1]
-    together = r.x.c == r.x.itemsize
-    sizes = part.together if together else part.planes
-    group_in, group_out = p.c // p.groups, p.m // p.groups
-    lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
-    w = r.weights(sweep)
-    in_place = together and _lies(r, sweep)
-    r = with_bias(r, w, padding_of(r))
-    words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
-    steps = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if sizes.whole_lines else last.taps)
-    main, rest = steps * sizes.vectors * of_vector, steps * sizes.last_vectors * of_vector
-    sets, channels, outputs = (1, p.c, p.m) if sizes.all_groups else (p.groups, group_in, group_out)
-    in_registers = finished_in_registers(r, last)
-    spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
-    tiles = _tiles(r, last, sizes, spec, (group_out - 1) % lane + 1 < lane and in_registers)
-    common, items = common_words(r, sweep, sizes, sets)
-    move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
-    entries = _entries(r, sweep, sizes, words, in_place=in_place)
-    values = DotWords(
-        common=common, panel=panel_words(r, sizes, channels, move, in_place=in_place),
-        row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
-        word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
-        source_block=words * arith.bytes if sizes.all_groups else 0,
-        rows=row_lists(sweep[:-1], entries, 3, whole=padding_of(r) > 0),
-        weights=_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
-        w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest,
-        outputs=outputs, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits),
-        block_outputs=sizes.vectors * lane, last_outputs=outputs - (sizes.blocks - 1) * sizes.vectors * lane,
-        last_lanes=(group_out - 1) % lane + 1, tiles=tiles, table_words=counted_words(DotTile, tiles),
-        results=result_words(r, sweep, sizes, lane, in_registers=in_registers),
-    )  # fmt: skip
-    return Step(driver_address(r), filled(values, keep), items)
+    def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
+        """Step of a sweep."""
+        p, arith, last, together = r.problem, r.arith, sweep[-1], r.x.c == r.x.itemsize
+        group_in, group_out = p.c // p.groups, p.m // p.groups
+        lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
+        w = r.weights(sweep)
+        in_place = together and _lies(r, sweep)
+        r = with_bias(r, w, padding_of(r))
+        words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
+        steps = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if sizes.whole_lines else last.taps)
+        main, rest = steps * sizes.vectors * of_vector, steps * sizes.last_vectors * of_vector
+        sets, channels, outputs = (1, p.c, p.m) if sizes.all_groups else (p.groups, group_in, group_out)
+        in_registers = finished_in_registers(r, last)
+        spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
+        tiles = _tiles(r, last, sizes, spec, (group_out - 1) % lane + 1 < lane and in_registers)
+        common, items = common_words(r, sweep, sizes, sets)
+        move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
+        entries = _entries(r, sweep, sizes, words, in_place=in_place)
+        values = DotWords(
+            common=common, panel=panel_words(r, sizes, channels, move, in_place=in_place),
+            row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
+            word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
+            source_block=words * arith.bytes if sizes.all_groups else 0,
+            rows=row_lists(sweep[:-1], entries, 3, whole=padding_of(r) > 0),
+            weights=_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
+            w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest,
+            outputs=outputs, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits),
+            block_outputs=sizes.vectors * lane, last_outputs=outputs - (sizes.blocks - 1) * sizes.vectors * lane,
+            last_lanes=(group_out - 1) % lane + 1, tiles=tiles, table_words=counted_words(DotTile, tiles),
+            results=result_words(r, sweep, sizes, lane, in_registers=in_registers),
+        )  # fmt: skip
+        return Step(driver_address(r), filled(values, keep), items)
 
 
 def _lies(r: Request, sweep: Sweep) -> bool:

@@ -7,15 +7,15 @@ without a gap; or as planes of words, where channels lie in planes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from polyconv.algorithms.dots.form import RUN_PIXELS, Part, Sizes
 from polyconv.algorithms.dots.situations import channel_bytes
-from polyconv.algorithms.dots.sizes import RUN_PIXELS, Sizes
 from polyconv.algorithms.program import Situation, boxes, near_equal_sizes, rows_together, thread_parts, tile_cycles
 from polyconv.algorithms.sweep import Sweep, box_count, line_pixels, lines
 from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
 
-__all__ = ["Part", "part_of", "row_cycles"]
+__all__ = ["part_of", "row_cycles"]
 
 _PANEL_SHARE = 25 / 64
 """Of a second-level cache, for the workspace of a thread, beside which weights stay there."""
@@ -25,20 +25,6 @@ _MOST_VECTORS = 2
 """Vectors of outputs of groups that share a panel."""
 _MOST_MORE = 2
 """Pixels of a line come as they lie, if those that outputs need are not fewer by more than this factor."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A sweep, with the sizes of its boxes where channels lie together and where they lie in planes."""
-
-    sweep: Sweep
-    together: Sizes
-    planes: Sizes
-
-    @property
-    def workspace(self) -> int:
-        """Bytes a thread needs, however arrays lie."""
-        return max(self.together.workspace, self.planes.workspace)
 
 
 def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:

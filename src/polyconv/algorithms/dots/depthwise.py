@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.blocks import Block, BlocksForm, block_channels, line_offsets, refusal
-from polyconv.algorithms.dots.situations import arithmetic_of
-from polyconv.algorithms.dots.sizes import Sizes
+from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.program import Request, Situation, address_of, row_lists
 from polyconv.algorithms.sweep import Axis, Sweep, sweeps, taps_of
@@ -57,7 +56,7 @@ class DepthwiseForm(BlocksForm):
 
     def products(self, sweep: Sweep, sizes: Sizes) -> float:
         """Cycles of an image's products and weaving, and of what follows sums."""
-        s, arith, last = self.s, arithmetic_of(self.s), sweep[-1]
+        s, arith, last = self.s, self.arith, sweep[-1]
         rates, slow, together = s.rates(arith), 1.0 if s.target.vnni else 1.5, arith.channels
         groups = -(-math.prod(axis.taps for axis in sweep[:-1]) // together)
         rows, taps = math.prod(axis.out for axis in sweep[:-1]) * sizes.blocks, groups * together * last.taps

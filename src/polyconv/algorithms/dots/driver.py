@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.panel import DotPanel, pack_lines, panel_common
-from polyconv.algorithms.dots.sizes import Sizes
 from polyconv.algorithms.panel import (
     Common,
     Driver,

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.blocks import Block, BlocksForm, block_channels, line_offsets, refusal
-from polyconv.algorithms.dots.situations import arithmetic_of, padding_of
-from polyconv.algorithms.dots.sizes import Sizes
+from polyconv.algorithms.dots.form import Sizes
+from polyconv.algorithms.dots.situations import padding_of
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.program import Request, Situation, near_equal_sizes, row_lists
 from polyconv.algorithms.sweep import Sweep, box_count, taps_of
@@ -44,7 +44,7 @@ class GroupedForm(BlocksForm):
 
     def products(self, sweep: Sweep, sizes: Sizes) -> float:
         """Cycles of an image's products or loads of their operands, and of what follows sums."""
-        s, arith = self.s, arithmetic_of(self.s)
+        s, arith = self.s, self.arith
         group, rates, slow = s.problem.c // s.problem.groups, s.rates(arith), 1.0 if s.target.vnni else 1.5
         count, most = sum_count(arith.name, group), _most_rows(s.target, arith, group)
         rows, taps = math.prod(sizes.box[:-1]) * box_count(sweep, sizes.box), math.prod(axis.taps for axis in sweep)

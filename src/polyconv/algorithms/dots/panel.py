@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.situations import channel_bytes, padding_of, taken_off
-from polyconv.algorithms.dots.sizes import Sizes
 from polyconv.algorithms.panel import Common, Item, axis_words, fill
 from polyconv.algorithms.program import Request, address_of
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
