@@ -12,12 +12,6 @@ from functools import lru_cache
 
 from polyconv.algorithms import (
     deformable,
-    dots,
-    dots_depthwise,
-    dots_grouped,
-    dots_lines,
-    dots_pixels,
-    dots_plan,
     fft,
     fft_plan,
     stem,
@@ -25,6 +19,11 @@ from polyconv.algorithms import (
 )
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.depthwise import block, line, panel, plane, slide
+from polyconv.algorithms.dots import dense as dots
+from polyconv.algorithms.dots import depthwise as dots_depthwise
+from polyconv.algorithms.dots import grouped as dots_grouped
+from polyconv.algorithms.dots import lines as dots_lines
+from polyconv.algorithms.dots import pixels as dots_pixels
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.generic import form as generic
 from polyconv.algorithms.grouped import in_place, in_planes, padded
@@ -97,9 +96,9 @@ ALGORITHMS: dict[str, Algorithm] = {
     row.name: row
     for row in (
         Algorithm("direct", direct.forms, at_least=direct.at_least),
-        Algorithm("dots", Functions(dots_plan.applicable, dots_plan.cost, dots_plan.workspace, dots_plan.arithmetic, own_bound, dots.build)),
-        Algorithm("dots_depthwise", Functions(dots_depthwise.applicable, dots_depthwise.cost, dots_grouped.workspace, dots_plan.arithmetic, own_bound, dots_depthwise.build)),
-        Algorithm("dots_grouped", Functions(dots_grouped.applicable, dots_grouped.cost, dots_grouped.workspace, dots_plan.arithmetic, own_bound, dots_grouped.build)),
+        Algorithm("dots", dots.forms),
+        Algorithm("dots_depthwise", dots_depthwise.forms),
+        Algorithm("dots_grouped", dots_grouped.forms),
         Algorithm("dots_lines", dots_lines.forms, excluded=_no_masks),
         Algorithm("dots_pixels", dots_pixels.forms, excluded=_no_masks),
         Algorithm("pointwise", pointwise.forms),

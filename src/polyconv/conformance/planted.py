@@ -270,7 +270,7 @@ FAULTS: dict[str, Fault] = {
         # -- small integers
         Fault(
             "padded bytes", "of the pixels beyond the end of a line the last is not filled",
-            _ALGORITHMS + "dots", "(count - end) * lines.pixel_bytes, padding",
+            _ALGORITHMS + "dots.panel", "(count - end) * lines.pixel_bytes, padding",
             "(count - end - 1) * lines.pixel_bytes, padding", "dots",
         ),
         Fault(
@@ -280,17 +280,17 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "woven taps", "weights of lines and columns are taken for each other",
-            _ALGORITHMS + "dots_depthwise", "w.reshape(count, lines, taps)",
+            _ALGORITHMS + "dots.depthwise", "w.reshape(count, lines, taps)",
             "w.reshape(count, taps, lines).swapaxes(1, 2)", "dots_depthwise", seen_in_check_mode=False,
         ),
         Fault(
             "line before", "where lines that taps meet have a stride, those of one residue begin a line late",
-            _ALGORITHMS + "dots_lines", "k.maximum(stride - 1 - origin, 0)", "k.maximum(stride - origin, 0)",
+            _ALGORITHMS + "dots.lines", "k.maximum(stride - 1 - origin, 0)", "k.maximum(stride - origin, 0)",
             "dots_lines", seen_in_check_mode=False,
         ),
         Fault(
             "words of others", "weights of a block's output channels are taken for those of its words",
-            _ALGORITHMS + "dots_pixels", ".transpose(0, 1, 3, 2, 4)", ".transpose(0, 1, 2, 3, 4)", "dots_pixels",
+            _ALGORITHMS + "dots.pixels", ".transpose(0, 1, 3, 2, 4)", ".transpose(0, 1, 2, 3, 4)", "dots_pixels",
             seen_in_check_mode=False,
         ),
         Fault(

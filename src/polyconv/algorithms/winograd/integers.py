@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import dots_plan
 from polyconv.algorithms.dense.weights import packed_weights
+from polyconv.algorithms.dots.situations import refusal as no_dots
 from polyconv.algorithms.panel import (
     Common,
     Driver,
@@ -215,7 +215,7 @@ def _leave(k: Module, p: WholeWords, item: Item, frame: Frame, workspace: Buffer
 def applicable(s: Situation) -> str | None:
     """None, or why not."""
     p = s.problem
-    reason = dots_plan.applicable(s)
+    reason = no_dots(s)
     if reason is not None:
         return reason
     if {p.x, p.w} - {"u8", "i8"} or not s.narrow or not p.c or not p.m:

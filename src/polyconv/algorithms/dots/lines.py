@@ -2,9 +2,9 @@
 
 Lanes are pixels.  A plane's lines are copied to a panel with their padding round them, which stays there for all
 channels of an item; words of four neighbouring pixels then meet the taps where they lie.  Rows of narrow maps share
-vectors.  Arrays whose pixels do not lie together are left to ``dots_depthwise``.
+vectors.  Arrays whose pixels do not lie together are left to ``depthwise``.
 Cost: a dot product for each four taps of a line and vector of words, what follows the sums, and copying the lines.
-Exact: sums are taken modulo 2^32; zero points as in ``dots``.
+Exact: sums are taken modulo 2^32; zero points as in ``situations``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import dots, dots_depthwise, dots_plan
+from polyconv.algorithms.dots.depthwise import DepthwiseForm
+from polyconv.algorithms.dots.situations import arithmetic_of, padding_of, with_bias
+from polyconv.algorithms.dots.situations import refusal as no_dots
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.panel import Common, Driver, EpilogueTables, axis_words, decode
 from polyconv.algorithms.program import (
@@ -134,8 +136,7 @@ def _inside(k: Module, p: LineWords, origin: Value, height: Value, stride: int) 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
     p = s.problem
-    reason = _refusal(s)
-    if reason is not None:
+    if (reason := _refusal(s)) is not None:
         return reason
     (sweep,) = sweeps(p)
     down, along = sweep
@@ -149,10 +150,9 @@ def forms(s: Situation) -> Forms:
 def _refusal(s: Situation) -> Refusal | None:
     """Why a problem is none of depthwise planes of bytes; None if it is one."""
     p = s.problem
-    reason = dots_plan.applicable(s)
-    if reason is not None:
+    if (reason := no_dots(s)) is not None:
         return reason
-    if dots_plan.arithmetic(s) != "u8s8":
+    if arithmetic_of(s).name != "u8s8":
         return "multiplies bytes by dot products, which need a CPU that has them and weights that are numbers of i8"
     if p.op != "conv" or p.rank != 2 or p.layout != "NCHW" or p.c != p.groups or not p.c:
         return "computes channels-first maps, one channel a group"
@@ -226,7 +226,7 @@ class LinesForm(Form):
     def build(self, r: Request) -> Program:
         """Program of a request."""
         if r.x.spatial[-1] != 1 or r.y.spatial[-1] != r.y.itemsize:
-            return dots_depthwise.build(r)
+            return DepthwiseForm.of(r.situation).build(r)
         keep: list[Any] = []
         step = _step(r, self, keep)
         return Program((step,) if step.items else (), self.workspace, tuple(keep))
@@ -262,10 +262,10 @@ def _panel_bytes(s: Situation, down: Axis, band: int, line_bytes: int) -> int:
 
 
 def _step(r: Request, form: LinesForm, keep: list[Any]) -> Step:
-    p, (down, along), padding = r.problem, form.sweep, dots.padding_of(r)
+    p, (down, along), padding = r.problem, form.sweep, padding_of(r)
     is_signed, size = p.x == "i8", r.target.vector_bytes
     w = r.weights(form.sweep)
-    r = dots.with_bias(r, w, padding)
+    r = with_bias(r, w, padding)
     spec = DotLines(
         p.y, r.epilogue, down.taps, -(-along.taps // BYTES_OF_A_WORD), along.stride, form.together,
     )  # fmt: skip

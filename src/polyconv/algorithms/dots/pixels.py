@@ -1,8 +1,8 @@
 """Pointwise convolutions of small integers over channels-first maps, by dot products whose lanes are pixels.
 
-A box of pixels becomes planes of words, as in ``dots``; tiles read them as they lie, broadcast words of weights against
-them, and store results of a channel where they belong.  Any stride without padding, any group.  Arrays whose results
-do not lie together are left to ``dots``, and CPUs without AVX-512.
+A box of pixels becomes planes of words, as in ``dense``; tiles read them as they lie, broadcast words of weights
+against them, and store results of a channel where they belong.  Any stride without padding, any group.  Arrays whose
+results do not lie together are left to ``dense``, and CPUs without AVX-512.
 Cost: the products, what follows sums, and weaving words.  Exact: sums are taken modulo 2^32.
 """
 
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import dots, dots_plan
+from polyconv.algorithms.dots.dense import DenseForm
+from polyconv.algorithms.dots.panel import DotPanel, pack_lines, panel_common, words_in_address
+from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, refusal, with_bias
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.panel import Common, Driver, EpilogueTables, box_rows, decode, header_bytes, row_place
 from polyconv.algorithms.program import (
@@ -37,12 +39,11 @@ from polyconv.algorithms.program import (
 )
 from polyconv.algorithms.sweep import Axis, Sweep, lines, sweeps
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels
-from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
+from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import INT, Module
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled
 from polyconv.kernels.signature import Address
-from polyconv.kernels.words import words_in
 
 __all__ = ["PixelsForm", "forms"]
 
@@ -75,7 +76,7 @@ class PixelWords(Record):
     """The driver's words: of a whole box ``box_pixels``, in ``box_tiles``; of the last one so many in ``cut_tiles``."""
 
     common: Common
-    panel: dots.DotPanel
+    panel: DotPanel
     box_pixels: Word
     box_tiles: Word
     cut_tiles: Word
@@ -96,7 +97,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         c, tables = p.common, p.tables
         item = decode(k, c, given.item, given.workspace)
         panel = given.workspace + c.panel
-        dots.pack_lines(k, c, p.panel, item, frame.x, panel, vector_bytes)
+        pack_lines(k, c, p.panel, item, frame.x, panel, vector_bytes)
         pixels = box_rows(k, c, item, 0)
         is_whole = pixels.equals(p.box_pixels)
         first_tile = k.select(is_whole, 0, p.box_tiles)
@@ -115,8 +116,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
-    reason = dots_plan.applicable(s)
-    if reason is not None:
+    if (reason := refusal(s)) is not None:
         return reason
     p = s.problem
     if p.op != "conv" or p.layout != "NCHW" or any(taps != 1 for taps in p.k) or p.residual or p.y == "i16":
@@ -182,14 +182,14 @@ class PixelsForm(Form):
     def build(self, r: Request) -> Program:
         """Program of a request."""
         if r.y.spatial[-1] != r.y.itemsize or not rows_follow(r, self.sweep):
-            return dots.build(r)
+            return DenseForm.of(r.situation).build(r)
         keep: list[Any] = []
         step = _step(r, self, keep)
         return Program((step,) if step.items else (), self.workspace, tuple(keep))
 
 
 def _form(s: Situation, sweep: Sweep) -> PixelsForm:
-    kind, p = ARITHMETIC[dots_plan.arithmetic(s)], s.problem
+    kind, p = arithmetic_of(s), s.problem
     extents = tuple(max(1, axis.out) for axis in sweep)
     words, outputs = -(-(p.c // p.groups) // kind.channels), p.m // p.groups
 
@@ -229,24 +229,22 @@ def _panel_bytes(s: Situation, kind: Arithmetic, box: tuple[int, ...]) -> int:
 
 
 def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
-    p, kind, sweep, padding = r.problem, form.kind, form.sweep, dots.padding_of(r)
+    p, kind, sweep, padding = r.problem, form.kind, form.sweep, padding_of(r)
     group_in, group_out, last = p.c // p.groups, p.m // p.groups, form.sweep[-1]
     w = r.weights(sweep)
-    r = dots.with_bias(r, w, padding)
+    r = with_bias(r, w, padding)
     held = [lines(axis, b) for axis, b in zip(sweep, form.box, strict=True)]
     common, items = boxed_words(r, sweep, form.box, held, panel=header_bytes(len(sweep)))
-    moved = -128 if p.x == "i8" else 0
-    common = replace(common, step=last.stride, zero_point=moved if kind.name == "u8s8" else r.zero_point)
     parts = near_equal_sizes(group_out, _ROWS[form.vectors])
     tiles = _tiles(r, form)
     runs, channel = [], 0
     for rows, blocks in parts:
         runs.append(ChannelRun(channel, blocks, channel * form.words * kind.bytes, tiles(rows)))
         channel += rows * blocks
-    size = dots_plan.channel_bytes(kind)
+    size = channel_bytes(kind)
     values = PixelWords(
-        common=common,
-        panel=dots.DotPanel(
+        common=panel_common(r, common, last.stride),
+        panel=DotPanel(
             in_place=0, channels=group_in, plane_channels=kind.channels, channel_bytes=size, pixel_bytes=kind.bytes,
             line_bytes=form.box[-1] * kind.bytes, plane_bytes=_plane_bytes(kind, form.box), one_run=0, padding=0,
             move_in=_move_in(r, last),
@@ -291,15 +289,10 @@ def _tiles(r: Request, form: PixelsForm) -> Callable[[int], list[PixelTile]]:
 def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
     """The move of pixels into words of the panel."""
     p, kind = r.problem, r.arith
-    size, along = dots_plan.channel_bytes(kind), along_in(r, last, "c")
+    size, along = channel_bytes(kind), along_in(r, last, "c")
     if along not in ("pc", "2c"):
         return move_in_address(r, Move(p.x, f"i{8 * size}", "any"))
-    spec, count = Move(p.x, f"i{8 * size}", along, together=kind.channels), r.target.vector_bytes // size
-
-    def make(k: Module, name: str) -> None:
-        words_in(k, name, spec, count, f16c=False)
-
-    return address_of(r, f"{spec} words", "move", MoveIn, make)
+    return words_in_address(r, Move(p.x, f"i{8 * size}", along, together=kind.channels))
 
 
 def _packed(w: NDArray[Any], kind: Arithmetic, parts: list[tuple[int, int]]) -> NDArray[Any]:

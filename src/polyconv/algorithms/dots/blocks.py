@@ -1,0 +1,215 @@
+"""Small groups of small integers: the words of a pixel's channels as they lie fill vectors, of several groups each.
+
+A box of outputs gets a panel of its inputs, channels together, by the driver that ``dense`` has: a block of outputs is
+of the channels of a vector of words.  Any rank, stride, dilation, pads and layout.  It must not know how a tile
+multiplies its words.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.dots.driver import (
+    DotTile,
+    DotWords,
+    common_words,
+    driver_address,
+    finished_in_registers,
+    result_words,
+)
+from polyconv.algorithms.dots.form import RUN_PIXELS, ChannelsForm, Part, Sizes
+from polyconv.algorithms.dots.panel import panel_words
+from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, with_bias
+from polyconv.algorithms.dots.situations import refusal as no_dots
+from polyconv.algorithms.form import Refusal
+from polyconv.algorithms.panel import RowLists
+from polyconv.algorithms.program import (
+    Request,
+    Situation,
+    Step,
+    along_in,
+    boxes,
+    far_cycles,
+    move_in_address,
+    near_equal,
+    rows_together,
+    thread_parts,
+)
+from polyconv.algorithms.sweep import Sweep, box_count, line_pixels, lines, sweeps
+from polyconv.kernels.fused import FusedTile, WordWalk, of_sums
+from polyconv.kernels.isa import Arithmetic, lanes
+from polyconv.kernels.layout import Move
+from polyconv.kernels.record import counted_words, filled
+from polyconv.kernels.signature import Address
+from polyconv.runtime.arrays import aligned
+from polyconv.target import Target
+
+__all__ = ["Block", "BlocksForm", "block_channels", "line_offsets", "refusal"]
+
+_GROUPS = (1, 2, 4, 8)
+_PANEL_SHARE = 5 / 16
+"""Of a second-level cache, for the workspace of a thread."""
+
+
+def refusal(s: Situation) -> Refusal | None:
+    """Why a problem is none of small groups of small integers; None if it is one."""
+    p = s.problem
+    if (reason := no_dots(s)) is not None:
+        return reason
+    if p.c != p.m or p.groups == 0 or p.c // p.groups not in _GROUPS:
+        return "needs groups of 1, 2, 4 or 8 channels, as many out as in"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """How the vector of words of a block is multiplied.
+
+    Parameters
+    ----------
+    weights : array
+        Of all blocks.
+    rows : RowLists
+        Entries of rows of outputs.
+    channels : tuple of int
+        For every lane of every sum the channel of a block that it is of.
+    tiles : callable
+        ``tiles(spec)``: addresses of the tiles of 1, 2, ... rows.
+    whole_rows : bool
+        Whether the only tile walks along a whole row.
+    """
+
+    weights: NDArray[Any]
+    rows: RowLists
+    channels: tuple[int, ...]
+    tiles: Callable[[FusedTile], Sequence[Address[WordWalk]]]
+    whole_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksForm(ChannelsForm):
+    """Blocks of as many output as input channels."""
+
+    @classmethod
+    def of(cls, s: Situation) -> Self:
+        """That of a situation which has one."""
+        found = [(sweep, _fitting(s, arithmetic_of(s), sweep)) for sweep in sweeps(s.problem)]
+        return cls(s, tuple(Part(sweep, sizes, sizes) for sweep, sizes in found))
+
+    @abstractmethod
+    def products(self, sweep: Sweep, sizes: Sizes) -> float:
+        """Cycles of an image's products or loads of their operands, and of what follows sums."""
+
+    @abstractmethod
+    def block(self, r: Request, sweep: Sweep, sizes: Sizes) -> Block:
+        """How blocks of a request are multiplied."""
+
+    def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
+        """Cycles of an image's products, with what follows sums, and of its moves."""
+        p, count = self.s.problem, box_count(sweep, sizes.box)
+        held, pixels = math.prod(max(1, h.count) for h in sizes.held), math.prod(sizes.box) * count
+        moves = count * (400 + held * sizes.blocks * (3.0 if p.layout == "NHWC" else 8.0))
+        moves += pixels * sizes.blocks * (0.0 if p.layout == "NHWC" else 10.0)
+        return self.products(sweep, sizes), moves + far_cycles(p, count * held * p.c * p.x_dtype.itemsize)
+
+    def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
+        """Step of a sweep."""
+        block = self.block(r, sweep, sizes)
+        p, arith, last, channels = r.problem, r.arith, sweep[-1], block_channels(r.target, r.arith)
+        in_registers = p.y_dtype.bits == 8 and finished_in_registers(r, last) and r.residual is None
+        r = with_bias(r, r.weights(sweep), padding_of(r))
+        if in_registers:
+            r = _by_sums(r, sizes.blocks, block.channels)
+        spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
+        common, items = common_words(r, sweep, sizes, 1)
+        edge = last.out % sizes.box[-1] or sizes.box[-1]
+        tiles = _tiles(sizes, spec, edge, block, cut=in_registers and p.c % channels > 0)
+        of_block = block.weights.nbytes // sizes.blocks
+        move = Move(p.x, f"i{8 * channel_bytes(arith)}", along_in(r, replace(last, stride=sizes.step), "c"))
+        outputs = p.m - (sizes.blocks - 1) * channels
+        values = DotWords(
+            common=common, panel=panel_words(r, sizes, p.c, move_in_address(r, move)),
+            row_step=sizes.pixel_bytes * (last.stride // sizes.step), word_step=sizes.pixel_bytes,
+            source_block=r.target.vector_bytes, rows=block.rows,
+            weights=block.weights, w_group=0, w_block=of_block, w_last=of_block * (sizes.blocks - 1), w_last_group=0,
+            outputs=p.m, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=channels,
+            last_outputs=outputs, last_lanes=outputs, tiles=tiles, table_words=counted_words(DotTile, tiles),
+            results=result_words(r, sweep, sizes, lanes(r.target, arith), in_registers=in_registers),
+        )  # fmt: skip
+        return Step(driver_address(r), filled(values, keep), items)
+
+
+def _fitting(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
+    """Sizes of the largest boxes that fit; every thread has a few."""
+    extents = tuple(axis.out for axis in sweep)
+    batch = s.problem.n or 0
+    start = (*extents[:-1], min(extents[-1], 512))
+    if s.threads > 1 and batch < 4 * s.threads:
+        parts = -(-4 * s.threads // max(1, batch))
+        axis = 0 if len(extents) == 1 or extents[0] >= parts else len(extents) - 2
+        start = tuple(max(1, -(-e // parts)) if a == axis else e for a, e in enumerate(start))
+    budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
+    found = _sizes(s, arith, sweep, boxes(start, lambda box: _sizes(s, arith, sweep, box).workspace, budget))
+    return replace(found, splits=thread_parts(s.threads, batch * box_count(sweep, found.box), found.blocks, 0.3))
+
+
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
+    wide = s.target.vector_bytes
+    run, step = line_pixels(sweep[-1], box[-1])
+    held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
+    blocks = max(1, -(-s.problem.c // block_channels(s.target, arith)))
+    pixel = blocks * wide
+    line = run.count * pixel
+    panel = math.prod(max(1, h.count) for h in held[:-1]) * line + 64
+    run_rows = rows_together(sweep, box, RUN_PIXELS)
+    vectors = arith.channels
+    slots = run_rows * box[-1] * vectors * wide
+    return Sizes(box, held, step, False, False, pixel, line, panel, panel, vectors, vectors, blocks, run_rows, slots)
+
+
+def block_channels(target: Target, arith: Arithmetic) -> int:
+    """Channels of a vector of words."""
+    return lanes(target, arith) * arith.channels
+
+
+def line_offsets(sizes: Sizes) -> list[int]:
+    """Bytes in the panel before the lines that taps of the outer axes meet, for the first outputs of a box."""
+    found = [0]
+    for h in sizes.held[:-1]:
+        found = [o * h.count + t for o in found for t in h.start]
+    return [o * sizes.line_bytes for o in found]
+
+
+def _by_sums(r: Request, blocks: int, channels: tuple[int, ...]) -> Request:
+    """The request with biases and scales in the order of the lanes of sums, for whole blocks."""
+
+    def ordered(table: NDArray[Any] | None) -> NDArray[Any] | None:
+        if table is None:
+            return None
+        whole, found = np.zeros((blocks, len(channels)), table.dtype), aligned((blocks * len(channels),), table.dtype)
+        whole.reshape(-1)[: table.size] = table
+        found[...] = whole[:, channels].reshape(-1)
+        return found
+
+    return replace(r, bias=ordered(r.bias), scale=ordered(r.scale))
+
+
+def _tiles(sizes: Sizes, spec: FusedTile, edge: int, block: Block, *, cut: bool) -> list[list[DotTile]]:
+    """The tables of tiles; those of the last block mask its last channels where it is cut."""
+    tables: list[list[DotTile]] = []
+    for is_cut, is_there in ((False, sizes.blocks > 1), (cut, True)):
+        functions = block.tiles(replace(spec, edge=is_cut)) if is_there else []
+        for pixels in (sizes.box[-1], edge):
+            if is_there and block.whole_rows:
+                tables.append([DotTile(0, pixels, functions[0])])
+            else:
+                parts = near_equal(pixels, len(functions)) if is_there else []
+                tables.append([DotTile(first, 1, functions[n - 1]) for first, n in parts])
+    return tables

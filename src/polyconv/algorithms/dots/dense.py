@@ -1,0 +1,203 @@
+"""Small integers by dot products, vectors of output channels: any rank, stride, dilation, group, pads and layout.
+
+A box of outputs gets a panel of its inputs, their padding written out; where nothing is padded and words lie as the
+instructions take them, tiles read the tensor itself.  Tiles broadcast words of several channels against vectors of
+output channels, and reduce over (tap, words) or, where taps of a kernel's line follow each other, over whole lines of
+a kernel.  Results leave from registers to their place, or by slots and a move.
+Cost: the products, and one pass over input and output.  Exact: sums are taken modulo 2^32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.dense.weights import packed_weights
+from polyconv.algorithms.dots.dense_sizes import part_of, row_cycles
+from polyconv.algorithms.dots.driver import (
+    DotTile,
+    DotWords,
+    common_words,
+    driver_address,
+    finished_in_registers,
+    result_words,
+)
+from polyconv.algorithms.dots.form import ChannelsForm, Sizes
+from polyconv.algorithms.dots.panel import panel_words, words_in_address
+from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, refusal, with_bias
+from polyconv.algorithms.form import Forms
+from polyconv.algorithms.program import (
+    Request,
+    Situation,
+    Step,
+    along_in,
+    far_cycles,
+    move_in_address,
+    near_equal,
+    row_lists,
+    word_address,
+)
+from polyconv.algorithms.sweep import Axis, Sweep, bands, box_count, share_met, sweeps, taps_of
+from polyconv.kernels.fused import FusedTile, of_sums
+from polyconv.kernels.isa import lanes, run_tiles
+from polyconv.kernels.layout import Move, MoveIn
+from polyconv.kernels.record import counted_words, filled
+from polyconv.kernels.signature import Address
+
+__all__ = ["DenseForm", "forms"]
+
+_COLLIDING = 2048
+"""Pixels so many bytes apart share few sets of a first-level cache: they are not read in place."""
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    return refusal(s) or (DenseForm.of(s),)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseForm(ChannelsForm):
+    """Blocks of some vectors of output channels."""
+
+    @classmethod
+    def of(cls, s: Situation) -> Self:
+        """That of a situation which has one."""
+        return cls(s, tuple(part_of(s, arithmetic_of(s), sweep) for sweep in sweeps(s.problem)))
+
+    def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
+        """Cycles of an image's products at full tiles, and of its moves."""
+        s, p, arith = self.s, self.s.problem, self.arith
+        group_in, group_out, (*outer, last) = p.c // p.groups, p.m // p.groups, sweep
+        count = box_count(sweep, sizes.box)
+        rows, width = math.prod(sizes.box[:-1]) * count, sizes.box[-1]
+        met = 1.0 if arith.name == "u8s8" else share_met(sweep[:-1], bands(sweep[:-1], 1 << 10))
+        words = -(-last.taps * group_in // arith.channels) if sizes.whole_lines else (
+            last.taps * -(-group_in // arith.channels)
+        )  # fmt: skip
+        steps = met * math.prod(axis.taps for axis in outer) * words
+        sets, panel_in = (1, p.c) if sizes.all_groups else (p.groups, group_in)
+        products = sets * rows * row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
+        held = math.prod(max(1, h.count) for h in sizes.held)
+        moves = sets * count * (400 + held * (1 + panel_in * channel_bytes(arith) / (40 if sizes.planes else 120)))
+        moves += far_cycles(p, sets * count * held * panel_in * p.x_dtype.itemsize)
+        across = 0.4 if p.layout == "NHWC" else 1.2 if p.y_dtype.bits == 8 and not p.residual else 2.0
+        return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * across
+
+    def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
+        """Step of a sweep."""
+        p, arith, last, together = r.problem, r.arith, sweep[-1], r.x.c == r.x.itemsize
+        group_in, group_out = p.c // p.groups, p.m // p.groups
+        lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
+        w = r.weights(sweep)
+        in_place = together and _lies(r, sweep)
+        r = with_bias(r, w, padding_of(r))
+        words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
+        steps = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if sizes.whole_lines else last.taps)
+        main, rest = steps * sizes.vectors * of_vector, steps * sizes.last_vectors * of_vector
+        sets, channels, outputs = (1, p.c, p.m) if sizes.all_groups else (p.groups, group_in, group_out)
+        in_registers = finished_in_registers(r, last)
+        spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
+        tiles = _tiles(r, last, sizes, spec, (group_out - 1) % lane + 1 < lane and in_registers)
+        common, items = common_words(r, sweep, sizes, sets)
+        move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
+        entries = _entries(r, sweep, sizes, words, in_place=in_place)
+        values = DotWords(
+            common=common, panel=panel_words(r, sizes, channels, move, in_place=in_place),
+            row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
+            word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
+            source_block=words * arith.bytes if sizes.all_groups else 0,
+            rows=row_lists(sweep[:-1], entries, 3, whole=padding_of(r) > 0),
+            weights=_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
+            w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest,
+            outputs=outputs, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits),
+            block_outputs=sizes.vectors * lane, last_outputs=outputs - (sizes.blocks - 1) * sizes.vectors * lane,
+            last_lanes=(group_out - 1) % lane + 1, tiles=tiles, table_words=counted_words(DotTile, tiles),
+            results=result_words(r, sweep, sizes, lane, in_registers=in_registers),
+        )  # fmt: skip
+        return Step(driver_address(r), filled(values, keep), items)
+
+
+def _lies(r: Request, sweep: Sweep) -> bool:
+    """Whether tiles can read words from the input as it lies: nothing is padded or moved, words hold whole channels."""
+    p, arith = r.problem, r.arith
+    if p.x != ("u8" if arith.name == "u8s8" else "i16") or (arith.name == "i16" and r.zero_point):
+        return False
+    if p.c // p.groups % arith.channels or r.x.spatial[-1] % _COLLIDING == 0:
+        return False
+    return all(
+        axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + (axis.taps - 1) * axis.dilation < axis.inp
+        for axis in sweep
+    )
+
+
+def _weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words: int) -> NDArray[Any]:
+    """Packed weights, so many words of inputs together."""
+    arith, lane, taps = r.arith, lanes(r.target, r.arith), sweep[-1].taps
+    cut = sizes.whole_lines and w.shape[2] % arith.channels > 0  # else words are the same tap by tap
+    return r.packed(
+        ("dots", arith.name, lane, sizes.vectors, cut, taps_of(sweep)),
+        lambda: packed_weights(r, _by_lines(w, taps) if cut else w, sizes.vectors, sizes.last_vectors, max(1, words)),
+    )
+
+
+def _by_lines(w: NDArray[Any], taps: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) with those of a line of the kernel, tap by tap, as channels."""
+    groups, m, c, all_taps = w.shape
+    lines = all_taps // max(1, taps)
+    by_line = w.reshape(groups, m, c, lines, taps).transpose(0, 1, 4, 2, 3)
+    return np.ascontiguousarray(by_line).reshape(groups, m, taps * c, lines)
+
+
+def _entries(r: Request, sweep: Sweep, sizes: Sizes, words: int, *, in_place: bool) -> list[list[int]]:
+    """For every combination of taps of the outer axes the words of its entries: offset, words, weights before it."""
+    last = sweep[-1]
+    outer = [0]
+    for axis, h, stride in zip(sweep[:-1], sizes.held[:-1], r.x.spatial[:-1], strict=True):
+        if in_place:
+            outer = [o + t * axis.dilation * stride for o in outer for t in range(axis.taps)]
+        else:
+            outer = [o * h.count + t for o in outer for t in h.start]
+    line, pixel, starts = sizes.held[-1].count * sizes.pixel_bytes, sizes.pixel_bytes, sizes.held[-1].start
+    whole = sizes.whole_lines
+    if in_place:
+        line, pixel, starts = 1, r.x.spatial[-1], tuple(t * last.dilation for t in range(last.taps))
+        whole = whole and (last.taps <= 1 or pixel == r.problem.c // r.problem.groups * r.x.itemsize)
+    if not words or not last.taps:
+        return [[] for _ in outer]
+    if whole:
+        return [[o * line, words, tap * words] for tap, o in enumerate(outer)]
+    if sizes.whole_lines:
+        words //= last.taps
+    return [
+        [v for t, at in enumerate(starts) for v in (o * line + at * pixel, words, (tap * last.taps + t) * words)]
+        for tap, o in enumerate(outer)
+    ]
+
+
+def _tiles(r: Request, last: Axis, sizes: Sizes, spec: FusedTile, cut: bool) -> list[list[DotTile]]:
+    """The tables of tiles; those of the last block mask its last vector where it is cut."""
+    edge = last.out % sizes.box[-1] or sizes.box[-1]
+    tables: list[list[DotTile]] = []
+    for vectors, is_cut, is_there in ((sizes.vectors, False, sizes.blocks > 1), (sizes.last_vectors, cut, True)):
+        of_block = replace(spec, edge=is_cut)
+        for pixels in (sizes.box[-1], edge):
+            parts = near_equal(pixels, run_tiles(r.target)[vectors]) if is_there else []
+            functions = {n: word_address(r, of_block, n, vectors) for n in sorted({n for _, n in parts})}
+            tables.append([DotTile(first, 1, functions[n]) for first, n in parts])
+    return tables
+
+
+def _move_in(r: Request, last: Axis, sizes: Sizes, group_in: int, *, together: bool) -> Address[MoveIn]:
+    """The move of pixels into the panel."""
+    p, arith = r.problem, r.arith
+    element = f"i{8 * channel_bytes(arith)}"
+    along = "cc" if together else along_in(r, last, "c")
+    if not sizes.planes and along == "pc" and 0 < group_in <= arith.channels:
+        return move_in_address(r, Move(p.x, element, "pc", together=group_in))
+    if not sizes.planes or along not in ("pc", "2c"):
+        return move_in_address(r, Move(p.x, element, along if together else "any"))
+    return words_in_address(r, Move(p.x, element, along, together=arith.channels))

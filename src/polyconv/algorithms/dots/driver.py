@@ -1,0 +1,190 @@
+"""The driver of tiles with channels in the lanes: a box's panel, then block by block of outputs its rows of tiles.
+
+Where nothing is padded and words lie as the instructions take them, tiles read the tensor itself.  Results leave from
+registers to their place, or by slots and a move.  It must not know what a block of outputs is made of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyconv.algorithms.dots.form import Sizes
+from polyconv.algorithms.dots.panel import DotPanel, pack_lines, panel_common
+from polyconv.algorithms.panel import (
+    Common,
+    Driver,
+    EpilogueTables,
+    Frame,
+    Item,
+    RowLists,
+    axis_words,
+    box_rows,
+    decode,
+    row_entries,
+    row_place,
+    row_source,
+)
+from polyconv.algorithms.program import (
+    Request,
+    address_of,
+    along_out,
+    boxed_words,
+    epilogue_tables,
+    move_out_address,
+    rows_follow,
+)
+from polyconv.algorithms.sweep import Axis, Sweep
+from polyconv.kernels.fused import WordWalk
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import Epilogue, Move, MoveOut
+from polyconv.kernels.record import Counted, Function, Memory, Record, Word
+from polyconv.kernels.signature import Address
+
+__all__ = ["DotTile", "DotWords", "common_words", "driver_address", "finished_in_registers", "result_words"]
+
+
+class DotTile(Record):
+    """A tile of a row: its first pixel, how many follow each other, and their function."""
+
+    first: Word
+    times: Word
+    function: Function[WordWalk]
+
+
+class DotResults(Record):
+    """Words with which results leave: ``fused`` from registers, or by slots.
+
+    Slots have ``slot_bytes`` an output, and leave when ``run_rows`` rows are there.
+    """
+
+    tables: EpilogueTables
+    fused: Word
+    slots: Word
+    slot_bytes: Word
+    slot_row: Word
+    slot_row_last: Word
+    run_rows: Word
+    move_out: Function[MoveOut]
+
+
+class DotWords(Record):
+    """The driver's words.
+
+    ``tiles`` holds four tables (last block or not, box cut short along the last axis or not).  A block of outputs reads
+    the channels that the one before it does, or those ``source_block`` bytes further.
+    """
+
+    common: Common
+    panel: DotPanel
+    row_step: Word
+    word_step: Word
+    source_block: Word
+    rows: RowLists
+    weights: Memory
+    w_group: Word
+    w_block: Word
+    w_last: Word
+    w_last_group: Word
+    outputs: Word
+    blocks: Word
+    split_blocks: Word
+    block_outputs: Word
+    last_outputs: Word
+    last_lanes: Word
+    tiles: Counted[DotTile]
+    table_words: Word
+    results: DotResults
+
+
+def _driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver to a module: an item is some blocks of outputs of a box."""
+    with k.function(name, Driver) as given:
+        frame, workspace = given.frame, given.workspace
+        p = DotWords.read(k, given.words)
+        item = decode(k, p.common, given.item, workspace)
+        with k.when(p.panel.in_place.equals(0)):
+            pack_lines(k, p.common, p.panel, item, frame.x, workspace + p.common.panel, vector_bytes)
+        first = item.split * p.split_blocks
+        rows = box_rows(k, p.common, item)
+        with k.loop(first, k.minimum(first + p.split_blocks, p.blocks)) as block:
+            _block(k, p, item, frame, workspace, block.index, rows)
+
+
+def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, block: Value, rows: Value) -> None:
+    """All rows of outputs of a block of output channels."""
+    last, results, tables = axis_words(p.common, p.common.axes - 1), p.results, p.results.tables
+    is_last = block.equals(p.blocks - 1)
+    pixels = item.extent(p.common.axes - 1)
+    table = p.tiles + k.select(is_last, p.table_words * 16, 0) + k.select(pixels < last.block, p.table_words * 8, 0)
+    weights = p.weights + k.select(
+        is_last, p.w_last + item.g * p.w_last_group, item.g * p.w_group + block * p.w_block
+    )
+    channel = item.g * p.outputs + block * p.block_outputs
+    outputs = k.select(is_last, p.last_outputs, p.block_outputs)
+    bias, scale, constants = tables.bias + channel * 4, tables.scale + channel * 4, tables.constants
+    slot_row = k.select(is_last, results.slot_row_last, results.slot_row)
+    beside_y, beside_r = block * p.block_outputs * p.common.y_c, block * p.block_outputs * p.common.r_c
+    fused, in_place = results.fused.equals(1), p.panel.in_place.equals(1)
+    begin = workspace + p.common.panel
+    with k.loop(0, rows, carry=[k.constant(INT, 0), k.constant(INT, 0), k.constant(INT, 0)]) as row:
+        waiting, y_run, r_run = row.values  # rows in the slots, and where they begin
+        line, y_row, r_row = row_place(k, p.common, item, row.index)
+        there = frame.x + row_source(k, p.common, item, row.index)
+        source = k.either(in_place, there, begin + line * p.panel.line_bytes) + block * p.source_block
+        entries, count = row_entries(k, p.common, p.rows, item, row.index)
+        slot = results.slots + waiting * pixels * slot_row
+        y = k.either(fused, frame.y + (y_row + beside_y), workspace + slot)
+        y_step = k.select(fused, last.y_stride, slot_row)
+        r = k.either(fused, frame.residual + (r_row + beside_r), workspace)
+        r_step = k.select(fused, last.r_stride, 0)
+        with k.loop(0, table.count) as number:
+            tile = table.at(number.index)
+            first, times, function = tile.first, tile.times, tile.function
+            k.call(function, WordWalk(
+                source + first * p.row_step, p.row_step, entries, count, weights, y + first * y_step, y_step,
+                r + first * r_step, r_step, times, p.last_lanes, bias, scale, constants, workspace, p.word_step,
+            ))  # fmt: skip
+        begins = waiting.equals(0)
+        y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1
+        leaves = waiting.equals(results.run_rows) | (row.index + 1).equals(rows)
+        with k.when(leaves & results.fused.equals(0)):
+            k.call(results.move_out, MoveOut(
+                workspace + results.slots, slot_row, results.slot_bytes, frame.y + (y_run + beside_y), last.y_stride,
+                p.common.y_c, waiting * pixels, outputs, bias, scale,
+                frame.residual + (r_run + beside_r), last.r_stride, p.common.r_c, constants,
+            ))  # fmt: skip
+        row.next(k.select(leaves, 0, waiting), y_run, r_run)
+
+
+def driver_address(r: Request) -> Address[Driver]:
+    """Address of the driver."""
+    wide = r.target.vector_bytes
+    return address_of(r, "dots", "dots", Driver, lambda k, name: _driver(k, name, wide))
+
+
+def finished_in_registers(r: Request, last: Axis) -> bool:
+    """Whether results are finished where their sums are: they lie together, or leave as bytes by slots."""
+    along = along_out(r, last, "c")
+    return along == "cc" or (along == "cp" and r.problem.y_dtype.bits == 8 and r.residual is None)
+
+
+def result_words(r: Request, sweep: Sweep, sizes: Sizes, lane: int, *, in_registers: bool) -> DotResults:
+    """Words with which results leave, of blocks of ``sizes.vectors`` times so many lanes."""
+    p, along = r.problem, along_out(r, sweep[-1], "c")
+    fused, by_bytes = in_registers and along == "cc", in_registers and along != "cc"
+    size = p.y_dtype.itemsize if by_bytes else r.arith.bytes
+    return DotResults(
+        tables=epilogue_tables(r), fused=int(fused), slots=sizes.header + sizes.panel, slot_bytes=size,
+        slot_row=sizes.vectors * lane * size, slot_row_last=sizes.last_vectors * lane * size,
+        run_rows=sizes.run_rows if rows_follow(r, sweep) else 1,
+        move_out=move_out_address(
+            r, Move("i8", p.y, along, Epilogue()) if by_bytes else Move("i32", p.y, along, r.epilogue)
+        ),
+    )  # fmt: skip
+
+
+def common_words(r: Request, sweep: Sweep, sizes: Sizes, groups: int) -> tuple[Common, int]:
+    """The words of every blocked driver, for boxes of one of so many groups, and how many items there are."""
+    of_groups = replace(r, situation=replace(r.situation, problem=replace(r.problem, groups=groups)))
+    common, items = boxed_words(of_groups, sweep, sizes.box, sizes.held, sizes.splits, panel=sizes.header)
+    return panel_common(r, common, sizes.step), items

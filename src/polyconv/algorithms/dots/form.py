@@ -1,0 +1,145 @@
+"""Forms whose tiles have channels in the lanes: sweeps with the sizes of their boxes, panels and slots.
+
+It must not know how boxes are chosen, or what a block of outputs is made of.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from polyconv.algorithms.dots.situations import arithmetic_of
+from polyconv.algorithms.form import Form
+from polyconv.algorithms.panel import header_bytes
+from polyconv.algorithms.program import Program, Request, Step, program_of
+from polyconv.algorithms.sweep import Lines, Sweep
+from polyconv.kernels.isa import Arithmetic
+
+__all__ = ["RUN_PIXELS", "ChannelsForm", "Part", "Sizes"]
+
+RUN_PIXELS = 256
+"""Pixels that leave in one move at least, where rows follow each other in the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of one sweep's boxes.
+
+    Parameters
+    ----------
+    box : tuple of int
+        Outputs along every axis.
+    held : tuple of Lines
+        Lines that it needs.
+    step : int
+        Between neighbouring pixels of a line of the panel.
+    planes : bool
+        Whether words lie in planes.
+    whole_lines : bool
+        Whether the taps of a kernel's line follow each other without a gap, and are reduced over as one.
+    pixel_bytes, line_bytes, plane_bytes : int
+        Of a pixel, a line and a plane of the panel.
+    panel : int
+        Bytes of the panel.
+    vectors, last_vectors, blocks : int
+        Vectors of output channels of a block and of the last one, and blocks of a group.
+    run_rows : int
+        Rows of outputs that leave together, where they leave through slots.
+    slots : int
+        Bytes of these.
+    all_groups : bool
+        Whether a box is of all groups, each of them a block of outputs.
+    splits : int
+        Parts into which the blocks of a box are cut, for threads.
+    """
+
+    box: tuple[int, ...]
+    held: tuple[Lines, ...]
+    step: int
+    planes: bool
+    whole_lines: bool
+    pixel_bytes: int
+    line_bytes: int
+    plane_bytes: int
+    panel: int
+    vectors: int
+    last_vectors: int
+    blocks: int
+    run_rows: int
+    slots: int
+    all_groups: bool = False
+    splits: int = 1
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs."""
+        return self.header + self.panel + self.slots + 128
+
+    @property
+    def header(self) -> int:
+        """Bytes before the panel."""
+        return header_bytes(len(self.box))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A sweep, with the sizes of its boxes where channels lie together and where they lie in planes."""
+
+    sweep: Sweep
+    together: Sizes
+    planes: Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelsForm(Form):
+    """Sweeps of outputs, each with the sizes of its boxes."""
+
+    parts: tuple[Part, ...]
+
+    @abstractmethod
+    def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
+        """Cycles of an image's products, with what follows sums, and of its moves."""
+
+    @abstractmethod
+    def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
+        """Step of a sweep."""
+
+    @property
+    def arith(self) -> Arithmetic:
+        """How words are multiplied."""
+        return arithmetic_of(self.s)
+
+    @property
+    def arithmetic(self) -> str:
+        """Bytes by bytes, or pairs of 16 bits."""
+        return self.arith.name
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs, however arrays lie."""
+        return max((sizes.workspace for part in self.parts for sizes in (part.together, part.planes)), default=0)
+
+    def cost(self) -> dict[str, float]:
+        """Cycles: products, and one pass over input and output, which lie as the layout says."""
+        p, products, moves = self.s.problem, 0.0, 0.0
+        for part in self.parts:
+            some, more = self.cycles(part.sweep, part.planes if p.layout == "NCHW" else part.together)
+            products, moves = products + some, moves + more
+        return {"products": products * (p.n or 0), "moves": moves * (p.n or 0)}
+
+    def choices(self) -> dict[str, object]:
+        """Boxes of the first sweep, which lies as the layout says."""
+        if not self.parts:
+            return {}
+        part = self.parts[0]
+        return {"box": (part.planes if self.s.problem.layout == "NCHW" else part.together).box}
+
+    def build(self, r: Request) -> Program:
+        """Program of a request: one step per sweep."""
+        keep: list[Any] = []
+        together = r.x.c == r.x.itemsize
+        return program_of(
+            [self.step(r, part.sweep, part.together if together else part.planes, keep) for part in self.parts],
+            self.workspace, keep,
+        )  # fmt: skip
