@@ -10,7 +10,7 @@ import pytest
 from algorithms import Array, result
 from levels import HIGHEST_TWO, LEVELS
 
-from polyconv.algorithms import fft_plan
+from polyconv.algorithms.fourier.tiles import radices
 from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
@@ -90,8 +90,8 @@ def test_kernels_larger_than_the_map_and_uneven_pads(layout: str) -> None:
 def test_every_radix_and_length() -> None:
     for n in range(1, 400):
         if n in {2**a * 3**b * 5**c for a in range(9) for b in range(6) for c in range(4)}:
-            assert np.prod(fft_plan.radices(n)) == n
-            assert set(fft_plan.radices(n)) <= set(RADICES)
+            assert np.prod(radices(n)) == n
+            assert set(radices(n)) <= set(RADICES)
     for extent in (3, 5, 7, 9, 11, 14, 17, 19, 22, 26, 29, 35, 39, 47, 53, 80, 107, 142):
         assert _judged(f"conv f64 NCHW n1 c16 i{extent} m16 k{extent} p{extent // 2} g16") == (extent >= 24)
         assert _judged(f"conv f64 NCHW n1 c16 i{extent}x6 m16 k{extent}x{extent} p{extent // 2} g16") == (extent > 4)

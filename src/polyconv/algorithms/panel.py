@@ -18,7 +18,7 @@ from polyconv.kernels.unzip import ListedMoveIn, MoveApart
 __all__ = [
     "Ahead", "AxisWords", "BoxWords", "Common", "Driver", "EpilogueTables", "Frame", "Item", "ListWords", "RowLists",
     "RunWords", "ahead_place", "axis_words", "box_rows", "decode", "fill", "header_bytes", "line_place", "row_entries",
-    "row_list", "row_place", "row_source",
+    "row_list", "row_place", "row_source", "write_box",
 ]  # fmt: skip
 
 
@@ -175,7 +175,13 @@ def decode(k: Module, p: BoxWords, item: Value, header: Buffer) -> Item:
     """Split an item number into batch, group, split and box, and write the box into the header."""
     box, rest = item % p.boxes, item // p.boxes
     split, rest = rest % p.splits, rest // p.splits
-    with k.loop(0, p.axes, carry=[box]) as back:
+    write_box(k, p, box, header)
+    return Item(k, header, rest // p.groups, rest % p.groups, split)
+
+
+def write_box(k: Module, p: BoxWords, number: Value, header: Buffer) -> None:
+    """Write a box of a number into a header."""
+    with k.loop(0, p.axes, carry=[number]) as back:
         axis = p.axes - 1 - back.index
         record = axis_words(p, axis)
         (q,) = back.values
@@ -186,7 +192,6 @@ def decode(k: Module, p: BoxWords, item: Value, header: Buffer) -> Item:
         k.store(extent, place + 8, 8)
         k.store(first, place + 16, 8)
         back.next(q // record.boxes)
-    return Item(k, header, rest // p.groups, rest % p.groups, split)
 
 
 def _split(k: Module, number: Value, count: Value, axis: Value) -> tuple[Value, Value]:

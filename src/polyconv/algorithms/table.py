@@ -12,8 +12,6 @@ from functools import lru_cache
 
 from polyconv.algorithms import (
     deformable,
-    fft,
-    fft_plan,
     stem,
     woven,
 )
@@ -25,6 +23,7 @@ from polyconv.algorithms.dots import grouped as dots_grouped
 from polyconv.algorithms.dots import lines as dots_lines
 from polyconv.algorithms.dots import pixels as dots_pixels
 from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.algorithms.fourier import form as fourier
 from polyconv.algorithms.generic import form as generic
 from polyconv.algorithms.grouped import in_place, in_planes, padded
 from polyconv.algorithms.of_functions import Functions
@@ -108,7 +107,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("winograd_dots", Functions(integers.applicable, integers.cost, integers.workspace, integers.arithmetic, own_bound, integers.build, integers.scheme, integers.preparing)),
         Algorithm("winograd_rows", Functions(rows.applicable, rows.cost, rows.workspace, accumulator_arithmetic, rows.bound, rows.build, rows.scheme, rows.preparing), at_least=rows.at_least),
         Algorithm("winograd_groups", Functions(groups.applicable, groups.cost, groups.workspace, accumulator_arithmetic, rows.bound, groups.build, groups.scheme, rows.preparing)),
-        Algorithm("fft", Functions(fft_plan.applicable, fft_plan.cost, fft_plan.workspace, accumulator_arithmetic, fft_plan.bound, fft.build, fft_plan.scheme, fft_plan.preparing), at_least=fft_plan.at_least),
+        Algorithm("fft", fourier.forms, at_least=fourier.at_least),
         Algorithm("depthwise", slide.forms),
         Algorithm("depthwise_block", block.forms, excluded=_few_registers),
         Algorithm("depthwise_line", line.forms),

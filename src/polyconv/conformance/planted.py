@@ -203,12 +203,12 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "turning back", "factors of the transform turn the other way",
-            _ALGORITHMS + "fft", "angle = -2 * np.pi * np.outer", "angle = 2 * np.pi * np.outer", "fft",
+            _ALGORITHMS + "fourier.program", "angle = -2 * np.pi * np.outer", "angle = 2 * np.pi * np.outer", "fft",
             seen_in_check_mode=False,
         ),
         Fault(
             "segment begin", "a segment that begins in the padding reads one element before the line",
-            _ALGORITHMS + "fft", "k.select(at < 0, (step - 1 - at) >> (step - 1), 0)",
+            _ALGORITHMS + "fourier.driver", "k.select(at < 0, (step - 1 - at) >> (step - 1), 0)",
             "k.select(at < 0, (step - 1 - at - step) >> (step - 1), 0)", "fft",
         ),
         Fault(
