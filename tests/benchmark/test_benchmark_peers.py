@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from polyconv.benchmark.engines import ENGINES, GUESTS, chosen
+from polyconv.benchmark.engines import ENGINES, GUESTS, chosen, environment
 from polyconv.benchmark.engines.ready import Task
 from polyconv.benchmark.judge import computes_truly
 from polyconv.benchmark.process import GuestError, Process
@@ -64,6 +68,45 @@ def test_a_peer_is_right_or_says_what_it_lacks(process: Process, text: str) -> N
         assert process.call("prepare", engine)["precision"] == "f32"
         assert min(process.call("burst", engine, 1, 2, 2)) > 0.0
         assert computes_truly(p, right.error(process.call("sample", engine, right.channels))), engine
+
+
+_THREADS = """
+import importlib, sys
+from pathlib import Path
+import numpy as np
+from polyconv.benchmark.engines.ready import Task
+from polyconv.conformance.operands import operands
+from polyconv.problem.problem import Problem
+
+def spent():
+    return {f.parent.name: int(f.read_text().split()[0]) for f in Path("/proc/self/task").glob("*/schedstat")}
+
+guest, engine, threads = sys.argv[1:]
+module, task = importlib.import_module(f"polyconv.benchmark.engines.{guest}"), Task(int(threads))
+module.start(task)
+p = Problem.parse("conv f32 NCHW n1 c64 i56x56 m64 k3x3 p1")
+made = module.ready(engine, p, operands(p, np.random.default_rng(0), "normal"), task)
+made.run()
+before = spent()
+for _ in range(50):
+    made.run()
+ran = [t - before.get(name, 0) for name, t in spent().items()]
+print("threads:", sum(t > 0.1 * max(ran) for t in ran))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not tell what threads do")
+@pytest.mark.parametrize("engine", [name for name, row in ENGINES.items() if row.guest in PEERS])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_peer_computes_on_as_many_threads_as_asked(engine: str, threads: int) -> None:
+    guest = ENGINES[engine].guest
+    if importlib.util.find_spec(GUESTS[guest].module) is None:
+        pytest.skip(f"{GUESTS[guest].module} is not installed")
+    found = subprocess.run(
+        [sys.executable, "-c", _THREADS, guest, engine, str(threads)], capture_output=True, text=True, timeout=120,
+        check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment(guest, threads, None)},
+    )  # fmt: skip
+    assert found.stdout.rsplit("threads:", 1)[1].strip() == str(threads)
 
 
 def test_peers_that_are_absent_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

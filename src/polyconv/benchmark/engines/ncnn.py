@@ -51,15 +51,17 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
         raise Lacking(f"its layers do not end with {p.activation.name}")
     blocked = engine == "ncnn-blocked"
     net, weights, pools = ncnn.Net(), _weights(p, made), (ncnn.PoolAllocator(), ncnn.PoolAllocator())
-    _set(net.opt, task)
+    own = ncnn.Option()  # of what is done round the calls
+    for options in (net.opt, own):
+        _set(options, task)
     if net.load_param_mem(_text(p)) != 0:
         raise Lacking("ncnn refuses the layer")
     net.load_model_mem(weights)
     # Else every call takes its pages from the system; set now, as the net may outlive them with what it loaded.
     net.opt.blob_allocator, net.opt.workspace_allocator = pools
-    images = {"x": _image(made.x, blocked)}
+    images = {"x": _image(made.x, blocked, own)}
     if made.residual is not None:
-        images["r"] = _image(made.residual, blocked)
+        images["r"] = _image(made.residual, blocked, own)
 
     def once() -> Any:
         extractor = net.create_extractor()
@@ -73,7 +75,7 @@ def ready(engine: str, p: Problem, made: Operands, task: Task) -> Ready:
     def result() -> NDArray[Any]:
         found = once()
         if found.elempack > 1:
-            found = ncnn.convert_packing(found, 1)
+            found = ncnn.convert_packing(found, 1, own)
         return np.stack([np.array(found.batch(index)) for index in range(int(p.n or 0))])
 
     def facts() -> dict[str, Any]:
@@ -90,11 +92,11 @@ def _set(options: Any, task: Task) -> None:
         setattr(options, name, False)
 
 
-def _image(a: NDArray[Any], blocked: bool) -> Any:
+def _image(a: NDArray[Any], blocked: bool, options: Any) -> Any:
     """A batch in ncnn's memory; ``blocked``, with as many channels innermost as divide their number."""
     image = ncnn.Mat(np.ascontiguousarray(a), 0).clone()
     block = next((b for b in (16, 8, 4) if a.shape[1] % b == 0), 1) if blocked else 1
-    return ncnn.convert_packing(image, block) if block > 1 else image
+    return ncnn.convert_packing(image, block, options) if block > 1 else image
 
 
 def _weights(p: Problem, made: Operands) -> bytes:
