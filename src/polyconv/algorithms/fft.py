@@ -739,6 +739,10 @@ def _packed_weights(w: NDArray[Any], sweep: Sweep, plan: Plan, at: Points) -> ND
 _MADE_BYTES = 1 << 20
 """Spectra in float64 that are made at a time."""
 
+_ONE_THREAD = 1 << 18
+"""Multiply-adds up to which NumPy's BLAS stays on the caller's thread.  The threads that it starts for more spin beside
+polyconv's own: on two busy cores a first run of HiFi-GAN took 13 s with them and 3.7 s without."""
+
 
 def _transform(sweep: Sweep, plan: Plan, at: Points) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
     """What gives the spectra of rows of taps: (pair; re, im, re, im; row), conjugate, as outputs are correlations.
@@ -757,7 +761,12 @@ def _transform(sweep: Sweep, plan: Plan, at: Points) -> Callable[[NDArray[Any]],
         matrix = np.stack([np.cos(angle), np.sin(angle)], 2).transpose(3, 1, 2, 0).reshape(-1, len(turns)) * scale
 
         def by_matrix(w: NDArray[Any]) -> NDArray[np.float64]:
-            return (matrix @ w.T.astype(np.float64)).reshape(-1, 4, len(w))
+            made = np.empty((len(matrix), len(w)))
+            step = max(1, _ONE_THREAD // matrix.size)
+            for first in range(0, len(w), step):
+                some = slice(first, first + step)
+                np.matmul(matrix, w[some].T.astype(np.float64), out=made[:, some])
+            return made.reshape(-1, 4, len(w))
 
         return by_matrix
     # taps a period apart share a place
