@@ -418,7 +418,8 @@ class Bound:
             held = {r: a for r, a in self.operator._operands(lowering, arrays).items() if r in _HELD}
             w, bias = held.pop("w"), held.pop("bias", None)
             layout = "NHWC" if self.operator.attributes.get("channels_last") else self.operator.row.layout
-            made = Layer(self._resolver(arrays), w, bias, layout=layout, quantities=held, **self.operator.options)
+            made = Layer(self._resolver(arrays), w, bias, layout=layout, own=False, quantities=held,
+                         **self.operator.options)  # fmt: skip
             layer = self._layers.setdefault(key, made)  # whoever was first, in any thread
         return layer
 
