@@ -394,6 +394,12 @@ class Bound:
             there and i.role in (*_HELD, SIZES) and at not in self.constants for at, (i, there) in enumerate(given)
         )
 
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the constants, and of the forms in which its layers hold them."""
+        given = sum(constant.nbytes for constant in self.constants.values())
+        return given + sum(int(layer.packed_bytes - layer.weights.w.nbytes) for layer in self._layers.values())
+
     def _lowering(self, arrays: Sequence[Array | None]) -> Lowering:
         key = tuple(
             None if a is None else (a.shape, a.dtype, a.tobytes() if row.role == SIZES else b"")

@@ -84,7 +84,9 @@ def convolution(
         return result if isinstance(result, tuple) else (result,)
 
     once = bound.once([bool(name) for name in node.inputs])
-    return Segment(ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once)
+    return Segment(
+        ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once, held=lambda: bound.packed_bytes
+    )
 
 
 def _inferred(

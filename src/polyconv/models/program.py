@@ -25,7 +25,8 @@ from polyconv.models.graph import Array, Graph, Node, Value, consumers, cut, fix
 from polyconv.models.limits import shorten
 from polyconv.models.native import OPERATORS, fused_segment, native, own_segment, pass_of
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
-from polyconv.models.segment import Host, Segment
+from polyconv.models.segment import Host
+from polyconv.models.steps import Alive, Schedule, Step, bytes_of, most_alive, scheduled
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.fusing import operand_count
 from polyconv.operators.job import MOST_OPERANDS, Own
@@ -34,29 +35,7 @@ from polyconv.operators.views import View
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import resolve
 
-__all__ = ["Program", "Step", "compile_graph"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """What runs as one.
-
-    Parameters
-    ----------
-    nodes : tuple of Node
-        The nodes of the file that it stands for.
-    reads : tuple of str
-        Values that its segment takes.
-    writes : tuple of str
-        Values that its segment makes.
-    segment : Segment
-        How it runs.
-    """
-
-    nodes: tuple[Node, ...]
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    segment: Segment
+__all__ = ["Program", "compile_graph"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +56,8 @@ class Program:
         What the engines know of every value.
     reasons : mapping
         Why nodes that are on a host are there.
+    open : sequence of tuple of str
+        By step, the values of which only a run tells the extents.
     """
 
     steps: tuple[Step, ...]
@@ -85,7 +66,9 @@ class Program:
     constants: Mapping[str, Array]
     values: Mapping[str, Value]
     reasons: Mapping[Node, str]
-    _schedules: dict[tuple[str, ...], list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
+    open: Sequence[tuple[str, ...]]
+    _schedules: dict[tuple[str, ...], Schedule] = field(default_factory=dict)
+    _seen: dict[str, Value] = field(default_factory=dict)
 
     def run(
         self, feeds: Mapping[str, Array], results: Sequence[str], is_halted: Callable[[], bool] = lambda: False
@@ -117,6 +100,8 @@ class Program:
             made = step.segment.run([values[name] for name in step.reads])
             seconds[index] = perf_counter() - start
             values.update(zip(step.writes, made, strict=False))
+            for name in self.open[index]:
+                self._seen[name] = _seen(name, values[name])
             if not step.segment.views:
                 fresh.update(step.writes)
             for name in last:
@@ -127,22 +112,25 @@ class Program:
             fresh.discard(name)  # it may be asked for twice
         return found, seconds
 
-    def _schedule(self, results: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
-        """Steps that the results need, each with the values that nobody reads after it."""
+    @property
+    def known(self) -> Mapping[str, Value]:
+        """What is known of every value: before any run, or else by the last one."""
+        return {**self.values, **self._seen}
+
+    def alive(self, results: Sequence[str]) -> Alive | None:
+        """Bytes that a run for some results has alive at once; None as long as no run has told open extents."""
+        return most_alive(self.steps, self._schedule(tuple(results)), self.known)
+
+    def _schedule(self, results: tuple[str, ...]) -> Schedule:
         found = self._schedules.get(results)
         if found is None:
-            needed, found = set(results), []
-            for index in range(len(self.steps) - 1, -1, -1):
-                step = self.steps[index]
-                if needed.isdisjoint(step.writes):
-                    continue
-                own = set(step.writes)
-                last = tuple(n for n in {*step.reads, *own} if n not in needed and n not in self.constants)
-                needed.update(step.reads)
-                found.append((index, last))
-            found.reverse()
-            self._schedules[results] = found
+            found = self._schedules[results] = scheduled(self.steps, results, self.constants)
         return found
+
+
+def _seen(name: str, made: Any) -> Value:
+    """What a run tells of a value."""
+    return Value(name, type_of(made.dtype), made.shape) if isinstance(made, np.ndarray) else Value(name)
 
 
 def _copied(value: Any, name: str) -> Any:
@@ -227,7 +215,9 @@ def compile_graph(
     )
     _make_steps(making, fused)
     results = {name: known[name] for name in graph.results if name in known}
-    return Program(tuple(making.steps), _of_file(steady), graph.removed, results, making.values, making.reasons)
+    values = making.values
+    unknown = [tuple(name for name in step.writes if bytes_of(values[name]) is None) for step in making.steps]
+    return Program(tuple(making.steps), _of_file(steady), graph.removed, results, values, making.reasons, unknown)
 
 
 def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:

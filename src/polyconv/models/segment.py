@@ -33,6 +33,8 @@ class Segment:
         Whether its weights come with each run, so that preparing them is part of every run.
     views : bool
         Whether its results may lie in the memory of its inputs, of its constants or of each other.
+    held : callable
+        Bytes of the constants that it keeps, in all forms that polyconv knows of.
     """
 
     engine: str
@@ -41,6 +43,7 @@ class Segment:
     problem: Callable[[], str | None] = lambda: None
     once: bool = False
     views: bool = False
+    held: Callable[[], int] = lambda: 0
 
 
 class Host(Protocol):
