@@ -138,7 +138,7 @@ class Prepared(Shown):
         self._plan, self._quantities = made_by, _checked_quantities(p, quantities)
         options: dict[str, Any] = {
             "layout": p.layout, "accuracy": made_by.accuracy, "threads": made_by.threads, "rigor": "estimate",
-            "workspace_limit": made_by.workspace_limit, "quantities": self._quantities, "own": own,
+            "workspace_limit": made_by.workspace_limit, "quantities": self._quantities, "own": own, "once": not own,
         }  # fmt: skip
         self._layer = prepared.Layer(self._fitting, weights, bias, algorithm=made_by.algorithm, **options)
         self._head: prepared.Layer | None = None

@@ -113,7 +113,9 @@ class Layer:
     algorithm : str
         Row of the table of algorithms to use; None lets the planner choose.
     own : bool
-        Copy the weights; without it they must not change while the layer lives, which is planned for one call.
+        Copy the weights; without it they must not change while the layer lives.
+    once : bool
+        Plan for one call, in which preparing the weights counts.
     quantities : mapping
         Run-time ``zx zw zy sx sw sy`` of quantised problems.
     chance : int
@@ -127,10 +129,10 @@ class Layer:
     def __init__(self, resolve: Callable[[int, tuple[int, ...]], Problem], w: ArrayLike, bias: ArrayLike | None = None,
                  *, layout: str = "NCHW", accuracy: str | None = None, threads: int | None = None,
                  workspace_limit: int | None = None, rigor: str | None = None, algorithm: str | None = None,
-                 own: bool = True, quantities: Mapping[str, ArrayLike | None] | None = None,
+                 own: bool = True, once: bool = False, quantities: Mapping[str, ArrayLike | None] | None = None,
                  chance: int | None = None) -> None:  # fmt: skip
         self._chance = chance
-        self._resolve, self._layout, self._own = resolve, layout, own
+        self._resolve, self._layout, self._once = resolve, layout, once
         self._asked = None if algorithm is None else Decision(algorithm, "asked")
         self._accuracy = setting("accuracy", accuracy)
         self._threads = None if threads is None else setting("threads", threads)
@@ -240,7 +242,7 @@ class Layer:
         strict = self._accuracy == "strict"
         here = target_in_force()
         return Situation(
-            problem, here, self._limit, threads, strict, self.weights.is_finite, not self._own, self._chance,
+            problem, here, self._limit, threads, strict, self.weights.is_finite, self._once, self._chance,
             *self.weights.narrow_and_light(problem),
         )  # fmt: skip
 
@@ -330,7 +332,7 @@ class Layer:
         with allocating(packing, "compute some of the output channels at a time"):
             program = self.program(form_of(algorithm, s), lying, offset, mask)
         call = bound(program, key, algorithm, arrays, threads=s.threads, strict=s.strict, seconds=seconds,
-                     profile=s.profile, check=self._check, often=self._own)  # fmt: skip
+                     profile=s.profile, check=self._check, often=not self._once)  # fmt: skip
         most = max(_MOST_PACKED, 8 * self.weights.w.nbytes)
         with TABLES:
             calls[key] = call
@@ -431,7 +433,8 @@ def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None
             compute(plain, part, w, bias, out=y, **keywords)
 
         return causal(problem, x, past, out, run)
-    layer = Layer(lambda n, i: problem, w, bias, layout=problem.layout, own=False, quantities=quantities, **keywords)
+    layer = Layer(lambda n, i: problem, w, bias, layout=problem.layout, own=False, once=True, quantities=quantities,
+                  **keywords)  # fmt: skip
     return layer._run(x, residual, out, offset, mask)
 
 

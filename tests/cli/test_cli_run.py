@@ -14,7 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 from PIL import Image
 
-from polyconv import conv
+from polyconv import InferenceSession, conv
 from polyconv import plan as plan_of
 from polyconv.cli import saving
 from polyconv.problem.problem import Problem
@@ -342,9 +342,37 @@ def test_explain_a_model_has_a_row_a_layer_first(polyconv: Callable[..., Any], b
     problems = {row["problem"] for row in polyconv(*words, "--json").json["plans"]}
     assert short.out.count("conv") >= len(problems) and "refused" not in short.out
     assert "16 convolutions, 13 plans" in short.out and "predicted on one thread" in short.out
-    assert long.out.startswith(short.out[: short.out.index("together")])
+    part = slice(short.out.index("convolutions, 13 plans"), short.out.index("together"))  # above it times are measured
+    assert short.out[part] in long.out
     assert long.out.count("chosen      ") == len(problems)
     assert "computes deform_conv, not conv" not in long.out, "made for other problems"
+
+
+def test_explain_a_model_has_a_row_a_step(polyconv: Callable[..., Any], bank: Path) -> None:
+    words = ["explain", bank / "filter_bank.onnx", "--dim", "height=16", "--dim", "width=16"]
+    document = polyconv(*words, "--json").json
+    session = InferenceSession(bank / "filter_bank.onnx")
+    assert [row["nodes"] for row in document["steps"]] == [list(step.nodes) for step in session.steps]
+    plans = {row["problem"]: row for row in document["plans"]}
+    for row in document["steps"]:
+        assert row["measured_seconds"] > 0 and row["result_bytes"] is not None
+        if row["algorithm"] is not None:
+            names = " + ".join(row["nodes"])
+            [plan] = [plan for plan in plans.values() if names in plan["nodes"]]
+            assert (row["algorithm"], row["predicted_seconds"]) == (plan["algorithm"], plan["seconds"])
+            assert f" {row['layout']} " in plan["problem"]
+    assert sum(row["share"] for row in document["steps"]) == pytest.approx(1.0)
+    assert 0 < document["memory"]["peak_bytes"] <= document["memory"]["sum_bytes"]
+    shown = polyconv(*words)
+    assert f"{len(document['steps'])} steps" in shown.out and "at once, in the step of" in shown.out
+    assert "steps" not in polyconv(*words, "--node", "grey").out
+
+
+def test_run_tells_the_memory_of_a_model(polyconv: Callable[..., Any], bank: Path) -> None:
+    words = ["run", bank / "filter_bank.onnx", "--dim", "height=16", "--dim", "width=16", "--repeat", 1]
+    assert "at once, in the step of" in polyconv(*words).out
+    document = polyconv(*words, "--json").json
+    assert 0 < document["memory"]["peak_bytes"] <= document["memory"]["sum_bytes"]
 
 
 def test_explain_leaves_out_what_could_never_apply(polyconv: Callable[..., Any]) -> None:

@@ -1,8 +1,9 @@
 """``polyconv explain``: what would run, and why.
 
-A problem's plan, or a row for every distinct convolution of a model: chosen and by what, predicted time, workspace,
-error bound; what was considered and refused, with the reason, below it on request; or the generated code.  A model is
-run once, on what ``run`` would feed it, because sizes inside it may depend on values.
+A problem's plan; or of a model a row for every step, with its bytes and times, and one for every distinct convolution:
+chosen and by what, predicted time, workspace, error bound; what was considered and refused, with the reason, below it
+on request; or the generated code.  A model is run on what ``run`` would feed it, because sizes inside it may depend on
+values, and because times are measured.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 import polyconv
-from polyconv.cli import gpu, kernels, options, render
+from polyconv.cli import gpu, kernels, options, render, steps
 from polyconv.errors import ArgumentError
-from polyconv.models.session import NodeRecord
+from polyconv.models.records import NodeRecord, StepRecord
 from polyconv.names import nearest
 from polyconv.problem.plan import Plan, spelled
 from polyconv.problem.problem import Problem
@@ -95,11 +96,12 @@ def command(
         if isinstance(wanted, Problem):
             nodes: dict[tuple[str, bool], list[str]] = {(str(wanted), once): []}
             elsewhere: list[tuple[str, str, str, str]] = []
+            records, memory = tuple[StepRecord, ...](), None
         else:
             model, fed = options.session(wanted, semantics, inputs, dim, seed)
-            model.run(None, {name: feed.array for name, feed in fed.items()})
+            records = steps.timed(model, {name: feed.array for name, feed in fed.items()})
             nodes = options.usage(_named_so, _by_problem(model.nodes, once), node)
-            elsewhere = _elsewhere(model.nodes)
+            elsewhere, memory = _elsewhere(model.nodes), model.memory
         plans = {key: polyconv.plan(Problem.parse(key[0]), rigor=rigor, once=key[1]) for key in nodes}
         listed = options.usage(kernels.of_plans, [*plans.values()], match) if kernel else ()
     if as_json:
@@ -111,13 +113,16 @@ def command(
             rows = [{**row, "kernels": kernels.roles(used)} for row, (_, used) in zip(rows, listed, strict=True)]
         generated = {"kernels": kernels.data(listed, code)} if kernel else {}
         hosted = [dict(zip(_ELSEWHERE, row, strict=True)) for row in elsewhere]
-        more = {} if isinstance(wanted, Problem) else {"elsewhere": hosted}
+        by_step = steps.rows(records, plans, once)
+        more = {} if memory is None else {"elsewhere": hosted, "steps": by_step, "memory": memory}
         render.document({"command": "explain", "target": target, "plans": rows, **more, **generated})
         return
     if kernel:
         kernels.show(listed, code)
         return
-    if not isinstance(wanted, Problem):
+    if memory is not None:
+        if not node:
+            steps.show(target, steps.rows(records, plans, once), memory)
         _table(target, nodes, plans)
         if elsewhere:
             render.line()
@@ -198,12 +203,12 @@ def _named(names: Sequence[str]) -> str:
 
 def _by_problem(records: Sequence[NodeRecord], once: bool) -> dict[tuple[str, bool], list[str]]:
     """Distinct problems, and whether weights are prepared in each run, in running order, with their steps."""
-    steps: dict[tuple[str, bool, int | None], list[str]] = {}
+    by_step: dict[tuple[str, bool, int | None], list[str]] = {}
     for node in records:
         if node.problem is not None:
-            steps.setdefault((node.problem, once or node.once, node.step), []).append(node.name)
+            by_step.setdefault((node.problem, once or node.once, node.step), []).append(node.name)
     found: dict[tuple[str, bool], list[str]] = {}
-    for (problem, anew, _), names in steps.items():
+    for (problem, anew, _), names in by_step.items():
         found.setdefault((problem, anew), []).append(" + ".join(names))
     return found
 

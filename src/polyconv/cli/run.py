@@ -20,7 +20,9 @@ import polyconv
 from polyconv.cli import feeds, options, render
 from polyconv.cli.many import RanFile, run_files
 from polyconv.cli.saving import Saved, save
+from polyconv.cli.steps import memory_line
 from polyconv.layer import compute
+from polyconv.models.records import Memory
 from polyconv.models.session import InferenceSession
 from polyconv.problem.problem import Problem
 
@@ -113,6 +115,7 @@ def command(
                 "outputs": outputs,
                 "steps": answer.ran,
                 "milliseconds": {"first": answer.first, "median": answer.median},
+                "memory": answer.memory,
             }
         )
     else:
@@ -129,6 +132,7 @@ class Answer:
     ran: list[Ran]
     inputs: list[Input]
     outputs: dict[str, NDArray[Any]]
+    memory: Memory | None = None
 
 
 def _model(model: InferenceSession, fed: Mapping[str, feeds.Feed], repeat: int) -> Answer:
@@ -142,7 +146,9 @@ def _model(model: InferenceSession, fed: Mapping[str, feeds.Feed], repeat: int) 
     nodes = next(nodes for taken, nodes in times if taken == spent)
     names = [output.name for output in model.get_outputs()]
     sources = [Input(name, str(f.array.dtype), f.array.shape, f.source) for name, f in fed.items()]
-    return Answer(first, spent, repeat, _steps(nodes), sources, dict(zip(names, results, strict=True)))
+    return Answer(
+        first, spent, repeat, _steps(nodes), sources, dict(zip(names, results, strict=True)), model.memory
+    )
 
 
 def _steps(nodes: Sequence[Any]) -> list[Ran]:
@@ -211,6 +217,8 @@ def _show(answer: Answer, outputs: Sequence[Output]) -> None:
     )
     again = f"{answer.median:.3g} ms" + (f", the median of {answer.repeats}" if answer.repeats > 1 else "")
     render.line(f"first run {answer.first:.3g} ms (plans and compiles), then {again}")
+    if answer.memory is not None:
+        render.line(memory_line(answer.memory))
 
 
 def _show_files(target: str, rows: Sequence[RanFile], *, as_json: bool) -> None:

@@ -66,7 +66,7 @@ def integer(default: int, *, least: int = -_LARGEST - 1) -> Attribute:
     """An integer not below ``least``."""
 
     def check(name: str, value: Any) -> int:
-        return _integer(name, value, least, shown(value))
+        return _integer(name, value, least, value)
 
     return Attribute(check, default)
 
@@ -75,8 +75,7 @@ def integers(*, least: int = -_LARGEST - 1) -> Attribute:
     """A list of integers not below ``least``; absent: None."""
 
     def check(name: str, value: Any) -> tuple[int, ...]:
-        whole = shown(value)
-        return tuple(_integer(name, v, least, whole) for v in _listed(name, value, "integers"))
+        return tuple(_integer(name, v, least, value) for v in _listed(name, value, "integers"))
 
     return Attribute(check)
 
@@ -85,7 +84,7 @@ def floats() -> Attribute:
     """A list of numbers, each rounded to the 32 bits that the specifications store; absent: None."""
 
     def check(name: str, value: Any) -> tuple[float, ...]:
-        return tuple(_float32(name, v, shown(value)) for v in _listed(name, value, "numbers"))
+        return tuple(_float32(name, v, value) for v in _listed(name, value, "numbers"))
 
     return Attribute(check)
 
@@ -138,30 +137,30 @@ def _listed(name: str, value: Any, of: str) -> Sequence[Any]:
     return list(value) if isinstance(value, np.ndarray) else value
 
 
-def _integer(name: str, value: Any, least: int, whole: str) -> int:
+def _integer(name: str, value: Any, least: int, whole: Any) -> int:
     try:
         if isinstance(value, bool | np.bool):
             raise TypeError
         number = operator.index(value)
     except TypeError:
         raise ArgumentError(
-            f"{name}={whole} has {shown(value)} where an integer belongs; write it as int"
+            f"{name}={shown(whole)} has {shown(value)} where an integer belongs; write it as int"
         ) from None
     if number < least:
-        raise ArgumentError(f"{name}={whole} has {shown(number)}, the least it may be is {least}; raise it")
+        raise ArgumentError(f"{name}={shown(whole)} has {shown(number)}, the least it may be is {least}; raise it")
     if number > _LARGEST:
-        raise ArgumentError(f"{name}={whole} has {shown(number)}, which does not fit in 64 bits; lower it")
+        raise ArgumentError(f"{name}={shown(whole)} has {shown(number)}, which does not fit in 64 bits; lower it")
     return number
 
 
-def _float32(name: str, value: Any, whole: str) -> float:
+def _float32(name: str, value: Any, whole: Any) -> float:
     if isinstance(value, bool | np.bool) or not isinstance(value, Real) or value != value:
-        raise ArgumentError(f"{name}={whole} has {shown(value)} where a number belongs; write it as float")
+        raise ArgumentError(f"{name}={shown(whole)} has {shown(value)} where a number belongs; write it as float")
     try:
         with np.errstate(over="ignore"):
             number = float(np.float32(value))
     except OverflowError:
         number = math.inf
     if math.isinf(number) and value != number:
-        raise ArgumentError(f"{name}={whole} has {shown(value)}, which is beyond float32; use inf or less")
+        raise ArgumentError(f"{name}={shown(whole)} has {shown(value)}, which is beyond float32; use inf or less")
     return number

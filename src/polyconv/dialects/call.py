@@ -338,14 +338,7 @@ class Bound:
     def __call__(self, *inputs: ArrayLike | None, out: Array | None = None) -> Result:
         """Compute, as the operator does; positions of constants may be None or left out."""
         operator = self.operator
-        merged = list(inputs) + [None] * (max(self.constants, default=-1) + 1 - len(inputs))
-        for at, constant in self.constants.items():
-            if merged[at] is not None:
-                raise ArgumentError(
-                    f"{operator.row.inputs[at].name} at position {at} is bound to a constant: give None there"
-                )
-            merged[at] = constant
-        arrays = operator._arrays(merged)
+        arrays = self._merged(inputs)
         lowering = self._lowering(arrays)
         layer = self._layer(lowering, arrays)
         if layer is None:
@@ -360,6 +353,10 @@ class Bound:
         )
         return result
 
+    def problem(self, *inputs: ArrayLike | None) -> Problem | None:
+        """Convolution that inputs of such shapes and types amount to; the call with them does not ask again."""
+        return self._lowering(self._merged(inputs)).problem
+
     def direct(self, *inputs: ArrayLike | None) -> tuple[Any, int, int | None] | None:
         """What computes inputs of such types without looking at them again.
 
@@ -369,7 +366,7 @@ class Bound:
             A ``Layer``, the position of its ``x`` and that of its ``residual``, if there is one; None where a call
             takes more than these two, or takes them in another form.
         """
-        arrays = self.operator._arrays([self.constants.get(at, value) for at, value in enumerate(inputs)])
+        arrays = self._merged(inputs)
         lowering = self._lowering(arrays)
         layer = self._layer(lowering, arrays)
         rows = self.operator.row.inputs
@@ -393,6 +390,22 @@ class Bound:
         return any(
             there and i.role in (*_HELD, SIZES) and at not in self.constants for at, (i, there) in enumerate(given)
         )
+
+    def _merged(self, inputs: Sequence[ArrayLike | None]) -> tuple[Array | None, ...]:
+        """Inputs and constants, by position."""
+        merged = list(inputs) + [None] * (max(self.constants, default=-1) + 1 - len(inputs))
+        for at, constant in self.constants.items():
+            if merged[at] is not None:
+                name = self.operator.row.inputs[at].name
+                raise ArgumentError(f"{name} at position {at} is bound to a constant: give None there")
+            merged[at] = constant
+        return self.operator._arrays(merged)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the constants, and of the forms in which its layers hold them."""
+        given = sum(constant.nbytes for constant in self.constants.values())
+        return given + sum(int(layer.packed_bytes - layer.weights.w.nbytes) for layer in self._layers.values())
 
     def _lowering(self, arrays: Sequence[Array | None]) -> Lowering:
         key = tuple(
@@ -418,7 +431,8 @@ class Bound:
             held = {r: a for r, a in self.operator._operands(lowering, arrays).items() if r in _HELD}
             w, bias = held.pop("w"), held.pop("bias", None)
             layout = "NHWC" if self.operator.attributes.get("channels_last") else self.operator.row.layout
-            made = Layer(self._resolver(arrays), w, bias, layout=layout, quantities=held, **self.operator.options)
+            made = Layer(self._resolver(arrays), w, bias, layout=layout, own=False, quantities=held,
+                         **self.operator.options)  # fmt: skip
             layer = self._layers.setdefault(key, made)  # whoever was first, in any thread
         return layer
 

@@ -22,9 +22,9 @@ from polyconv.models.convolution import ENGINE
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Graph, Node, Value
 from polyconv.models.operators import Options
-from polyconv.models.program import Step
 from polyconv.models.reading import compiled, host_of, read_model
 from polyconv.models.segment import Segment
+from polyconv.models.steps import Step
 from polyconv.settings import resolve
 
 __all__ = ["Compared", "Difference", "compared", "difference"]

@@ -77,7 +77,9 @@ def convolution(
                 return (layer(arrays[x], residual=None if residual is None else arrays[residual]),)
             given = [None if at is None else arrays[at] for at in places]
             if sizes != known:
-                problem = _admitted(operator, node, given, held)
+                problem = bound.problem(*given)
+                if problem is not None:  # refuse what the machine cannot hold before it is allocated
+                    check_bytes(node.label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
             result = bound(*given)
             found = bound.direct(*given)
             last = sizes, problem, found and (found[0], *(None if at is None else places[at] for at in found[1:]))
@@ -93,7 +95,10 @@ def convolution(
         return _plan_of(layer.call(arrays[x], None if residual is None else arrays[residual]), len(arrays), x, residual)
 
     once = bound.once([bool(name) for name in node.inputs])
-    return Segment(ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once, plan=plan)
+    return Segment(
+        ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once, held=lambda: bound.packed_bytes,
+        plan=plan,
+    )  # fmt: skip
 
 
 def _plan_of(call: Call, count: int, x: int, residual: int | None) -> Plan | None:
@@ -148,19 +153,3 @@ def _result_type(operator: Operator, dtypes: Sequence[Any]) -> str:
     dtype = dtypes[roles.get("zy", roles["x"])]
     return "" if dtype is None else type_of(dtype)
 
-
-def _admitted(
-    operator: Operator, node: Node, given: Sequence[Array | None], held: Mapping[int, Array]
-) -> Any:
-    """The problem of these inputs; refuses a result that the machine cannot hold before it is allocated."""
-    arrays = [held.get(at, array) for at, array in enumerate(given)]
-    rows = operator.row.inputs
-    sizes = {at: a for at, a in enumerate(arrays) if a is not None and rows[at].role == SIZES}
-    problem = operator.problem(
-        *(None if a is None else a.shape for a in arrays),
-        dtypes=[None if a is None else a.dtype for a in arrays],
-        values=sizes,
-    )
-    if problem is not None:
-        check_bytes(node.label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
-    return problem

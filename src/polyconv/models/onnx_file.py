@@ -18,6 +18,7 @@ from polyconv.errors import ModelError, Unsupported
 from polyconv.models.elements import BY_ONNX
 from polyconv.models.graph import Array, Dims, Graph, ModelMetadata, Node, Value, order
 from polyconv.models.limits import shorten
+from polyconv.models.onnx_bytes import without_values
 from polyconv.models.onnx_shapes import stated
 from polyconv.models.onnx_tensor import EXTERNAL, tensor_array
 from polyconv.models.onnx_walk import all_nodes, captured, domain_of, legible, subgraphs, written_out
@@ -71,17 +72,18 @@ def read_onnx(data: bytes, folder: Path | None) -> Graph:
     Unsupported
         If the onnx package is missing, or older than the file.
     """
-    model = _parse(data)
+    lighter, taken_out = without_values(data)
+    model = _parse(lighter)
     about = _about(model)
     opsets = _opsets(model)
     if model.functions:
-        model = written_out(model)
+        model, taken_out = written_out(_parse(data)), {}  # what writes them out may rename initialisers
     graph = model.graph
     if not graph.node and not graph.output:
         raise ModelError("the file holds no graph; is it an ONNX model?")
     if graph.sparse_initializer:
         raise Unsupported("the model has sparse initialisers; store them dense")
-    constants = _initialisers(graph, folder)
+    constants = _initialisers(graph, folder, taken_out)
     nodes = []
     for index, message in enumerate(graph.node):
         node = _node(message, index, opsets)
@@ -162,14 +164,15 @@ def _opsets(model: ModelProto) -> dict[str, int]:
     return opsets
 
 
-def _initialisers(graph: GraphProto, folder: Path | None) -> dict[str, Array]:
+def _initialisers(graph: GraphProto, folder: Path | None, taken_out: Mapping[str, Array]) -> dict[str, Array]:
     constants: dict[str, Array] = {}
     for tensor in graph.initializer:
         if not tensor.name or tensor.name in constants:
             raise ModelError(
                 f"the initialiser {shorten(tensor.name)!r} has no name, or one that another has too"
             )
-        constants[tensor.name] = tensor_array(tensor, f"the initialiser {shorten(tensor.name)!r}", folder)
+        who = f"the initialiser {shorten(tensor.name)!r}"
+        constants[tensor.name] = tensor_array(tensor, who, folder, taken_out.get(tensor.name))
         tensor.ClearField("raw_data")  # the array has its own copy
     return constants
 

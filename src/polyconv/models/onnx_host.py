@@ -175,7 +175,8 @@ def _onnxruntime(
             said = str(error)
             raise ModelError(f"{_blamed(nodes, said)}: onnxruntime stopped: {shorten(said, 1000)}") from error
 
-    return Segment("onnxruntime", tuple(kinds[name] for name in outputs), run), ""
+    bytes_held = sum(np.asarray(array).nbytes for array in constants.values())
+    return Segment("onnxruntime", tuple(kinds[name] for name in outputs), run, held=lambda: bytes_held), ""
 
 
 def _opened(model: ModelProto, options: Any) -> Any:

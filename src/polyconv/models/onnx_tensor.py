@@ -31,7 +31,7 @@ EXTERNAL = 1
 _PACKED = {21: 2, 22: 2, 23: 2, 25: 4, 26: 4}  # elements per byte of the sub-byte types
 
 
-def tensor_array(tensor: TensorProto, who: str, folder: Path | None) -> Array:
+def tensor_array(tensor: TensorProto, who: str, folder: Path | None, values: Array | None = None) -> Array:
     """Values of a tensor.
 
     Parameters
@@ -42,6 +42,8 @@ def tensor_array(tensor: TensorProto, who: str, folder: Path | None) -> Array:
         How messages call it.
     folder : Path or None
         Where files beside the model may lie; None for a model given as bytes.
+    values : array of uint8, optional
+        What ``raw_data`` holds, where it was taken out.
 
     Returns
     -------
@@ -64,7 +66,9 @@ def tensor_array(tensor: TensorProto, who: str, folder: Path | None) -> Array:
         return _external(tensor, who, folder, row, shape)
     if tensor.HasField("raw_data"):
         if tensor.data_type not in _PACKED and row.type != "tensor(string)":
-            return _viewed(tensor.raw_data, who, row, shape)
+            return _viewed(tensor.raw_data if values is None else values.data, who, row, shape)
+        if values is not None:
+            tensor.raw_data = values.tobytes()
         _check_packed(len(tensor.raw_data), who, tensor.data_type, shape)
     from onnx import numpy_helper
 

@@ -25,39 +25,17 @@ from polyconv.models.graph import Array, Graph, Node, Value, consumers, cut, fix
 from polyconv.models.limits import shorten
 from polyconv.models.native import OPERATORS, fused_segment, native, own_segment, pass_of
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
-from polyconv.models.replay import Replays, Told, told_of
-from polyconv.models.segment import Host, Segment
+from polyconv.models.replay import Replays, Told, copied, told_of
+from polyconv.models.segment import Host
+from polyconv.models.steps import Alive, Schedule, Step, bytes_of, most_alive, scheduled
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.fusing import operand_count
 from polyconv.operators.job import MOST_OPERANDS, Own
 from polyconv.operators.table import Taken
 from polyconv.operators.views import View
-from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import resolve
 
-__all__ = ["Program", "Step", "compile_graph"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Step:
-    """What runs as one.
-
-    Parameters
-    ----------
-    nodes : tuple of Node
-        The nodes of the file that it stands for.
-    reads : tuple of str
-        Values that its segment takes.
-    writes : tuple of str
-        Values that its segment makes.
-    segment : Segment
-        How it runs.
-    """
-
-    nodes: tuple[Node, ...]
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    segment: Segment
+__all__ = ["Program", "compile_graph"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +56,8 @@ class Program:
         What the engines know of every value.
     reasons : mapping
         Why nodes that are on a host are there.
+    open : sequence of tuple of str
+        By step, the values of which only a run tells the extents.
     """
 
     steps: tuple[Step, ...]
@@ -86,7 +66,9 @@ class Program:
     constants: Mapping[str, Array]
     values: Mapping[str, Value]
     reasons: Mapping[Node, str]
-    _schedules: dict[tuple[str, ...], list[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
+    open: Sequence[tuple[str, ...]]
+    _schedules: dict[tuple[str, ...], Schedule] = field(default_factory=dict)
+    _seen: dict[str, Value] = field(default_factory=dict)
     _replays: Replays = field(default_factory=Replays)
 
     def run(
@@ -121,7 +103,7 @@ class Program:
         values, fresh = done or self._by_steps(feeds, tuple(results), seconds, halt)
         found = []
         for name in results:
-            found.append(values[name] if name in fresh else _copied(values[name], name))
+            found.append(values[name] if name in fresh else copied(values[name], name))
             fresh.discard(name)  # it may be asked for twice
         return found, seconds
 
@@ -143,6 +125,8 @@ class Program:
             if told is not None:
                 told.append(told_of(index, step.reads, step.writes, step.segment, given, made, passed))
             values.update(zip(step.writes, made, strict=False))
+            for name in self.open[index]:
+                self._seen[name] = _seen(name, values[name])
             if not step.segment.views:
                 fresh.update(step.writes)
             for name in last:
@@ -151,32 +135,25 @@ class Program:
             self._replays.learn(told, results, self.constants, feeds)
         return values, fresh
 
-    def _schedule(self, results: tuple[str, ...]) -> list[tuple[int, tuple[str, ...]]]:
-        """Steps that the results need, each with the values that nobody reads after it."""
+    @property
+    def known(self) -> Mapping[str, Value]:
+        """What is known of every value: before any run, or else by the last one."""
+        return {**self.values, **self._seen}
+
+    def alive(self, results: Sequence[str]) -> Alive | None:
+        """Bytes that a run for some results has alive at once; None as long as no run has told open extents."""
+        return most_alive(self.steps, self._schedule(tuple(results)), self.known)
+
+    def _schedule(self, results: tuple[str, ...]) -> Schedule:
         found = self._schedules.get(results)
         if found is None:
-            needed, found = set(results), []
-            for index in range(len(self.steps) - 1, -1, -1):
-                step = self.steps[index]
-                if needed.isdisjoint(step.writes):
-                    continue
-                own = set(step.writes)
-                last = tuple(n for n in {*step.reads, *own} if n not in needed and n not in self.constants)
-                needed.update(step.reads)
-                found.append((index, last))
-            found.reverse()
-            self._schedules[results] = found
+            found = self._schedules[results] = scheduled(self.steps, results, self.constants)
         return found
 
 
-def _copied(value: Any, name: str) -> Any:
-    """An array in memory of its own; a sequence of them, as ONNX has it too, is a list."""
-    if isinstance(value, list):
-        return [_copied(v, name) for v in value]
-    if not isinstance(value, np.ndarray):
-        return value
-    with allocating(sized(f"the output {name!r}", value.shape, value.dtype), "ask for fewer outputs or smaller inputs"):
-        return np.array(value, order="C")
+def _seen(name: str, made: Any) -> Value:
+    """What a run tells of a value."""
+    return Value(name, type_of(made.dtype), made.shape) if isinstance(made, np.ndarray) else Value(name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,7 +228,9 @@ def compile_graph(
     )
     _make_steps(making, fused)
     results = {name: known[name] for name in graph.results if name in known}
-    return Program(tuple(making.steps), _of_file(steady), graph.removed, results, making.values, making.reasons)
+    values = making.values
+    unknown = [tuple(name for name in step.writes if bytes_of(values[name]) is None) for step in making.steps]
+    return Program(tuple(making.steps), _of_file(steady), graph.removed, results, values, making.reasons, unknown)
 
 
 def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:

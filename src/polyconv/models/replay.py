@@ -21,10 +21,11 @@ from polyconv.models.segment import Segment
 from polyconv.operators.job import Job, Lies, Plan, lies
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import aligned, may_overlap
+from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import context
 from polyconv.settings import resolve as setting
 
-__all__ = ["Replays", "Told", "told_of"]
+__all__ = ["Replays", "Told", "copied", "told_of"]
 
 _CHAIN_SECONDS = 2e-3
 """Of a chain: a run that is asked to end does so between two of them."""
@@ -76,6 +77,16 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
         if set(reads) == set(found):  # else numbers that a run computes may say what is looked at
             looks = tuple((w, name) for w, name in zip(writes, found, strict=True) if name is not None)
     return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds)
+
+
+def copied(value: Any, name: str) -> Any:
+    """An array in memory of its own; a sequence of them, as ONNX has it too, is a list."""
+    if isinstance(value, list):
+        return [copied(v, name) for v in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    with allocating(sized(f"the output {name!r}", value.shape, value.dtype), "ask for fewer outputs or smaller inputs"):
+        return np.array(value, order="C")
 
 
 class Replays:
@@ -206,14 +217,17 @@ class Replay:
                     continue
                 halt(piece.owners[0])
                 for name, shape, dtype in piece.results:
-                    values[name] = np.empty(shape, dtype)
+                    with allocating(sized(f"the value {name!r}", shape, dtype), "run smaller inputs"):
+                        values[name] = np.empty(shape, dtype)
                     fresh.add(name)
                 for operands, word, name, offset in piece.written:
                     operands[word] = values[name].ctypes.data - offset
                 assert piece.run is not None
                 for index, passed in zip(piece.owners, piece.run(), strict=True):
                     seconds[index] = (seconds[index] or 0.0) + passed
-            return values, fresh
+            for name in self._results - fresh:  # while nobody else writes to the memory that they may lie in
+                values[name] = copied(values[name], name)
+            return values, fresh | self._results
         finally:
             self._lock.release()
 

@@ -36,6 +36,8 @@ class Segment:
         Whether its results may lie in the memory of its inputs, of its constants or of each other.
     plan : callable
         Native work that does what a run does with arrays that lie so; None where there is none.
+    held : callable
+        Bytes of the constants that it keeps, in all forms that polyconv knows of.
     """
 
     engine: str
@@ -45,6 +47,7 @@ class Segment:
     once: bool = False
     views: bool = False
     plan: Callable[[Sequence[Array]], Plan | None] = lambda arrays: None
+    held: Callable[[], int] = lambda: 0
 
 
 class Host(Protocol):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from threading import Thread
@@ -25,6 +24,7 @@ from polyconv.models.operators import Options
 from polyconv.models.ort_value import OrtValue
 from polyconv.models.program import Program
 from polyconv.models.reading import compiled, read_model, source_of, with_dimensions
+from polyconv.models.records import Memory, NodeRecord, StepRecord, memory_of, nodes_of, steps_of
 from polyconv.models.session_options import (
     PROVIDER,
     GraphOptimizationLevel,
@@ -36,7 +36,7 @@ from polyconv.models.trace import Trace
 from polyconv.names import checked
 from polyconv.settings import resolve
 
-__all__ = ["InferenceSession", "NodeRecord"]
+__all__ = ["InferenceSession", "Memory", "NodeRecord", "StepRecord"]
 
 _HOST_PROVIDERS: Mapping[str, str] = {
     "onnxruntime": "CPUExecutionProvider",
@@ -44,42 +44,8 @@ _HOST_PROVIDERS: Mapping[str, str] = {
     "openvino": "OpenVINOExecutionProvider",
     "numpy": "NumPy",
 }
-FOLDED, REMOVED = "constant", "removed"
 _REWRITES = ("all", "exact")
 _SEMANTICS = ("onnx", "onnxruntime")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRecord:
-    """What became of one node of the file.
-
-    Parameters
-    ----------
-    name, op : str
-        As in the file.
-    engine : str
-        ``polyconv``, ``onnxruntime``, ``onnx.reference``, ``openvino``, ``numpy``, ``constant`` for a node that is
-        computed before the first run, or ``removed`` for one that need not be.
-    step : int or None
-        Nodes with one number run as one.
-    problem : str or None
-        The convolution that ran last, as ``polyconv.Problem`` spells it.
-    seconds : float or None
-        Time of the whole step in the last run; None before it.
-    once : bool
-        Whether its weights come with each run: every run prepares them, and its plan counts that.
-    reason : str
-        Of a node that does not run on polyconv: why not.
-    """
-
-    name: str
-    op: str
-    engine: str
-    step: int | None = None
-    problem: str | None = None
-    seconds: float | None = None
-    once: bool = False
-    reason: str = ""
 
 
 class InferenceSession:
@@ -348,14 +314,18 @@ class InferenceSession:
     @property
     def nodes(self) -> tuple[NodeRecord, ...]:
         """What ran where: a record for every node of the file that the outputs need."""
-        program, seconds = self._last or (self._program, [None] * len(self._program.steps))
-        records = [NodeRecord(node.name, node.op, FOLDED) for node in program.folded]
-        records += [NodeRecord(node.name, node.op, REMOVED) for node in program.removed]
-        for index, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
-            segment = step.segment
-            about = segment.engine, index, segment.problem(), time, segment.once
-            records += [NodeRecord(node.name, node.op, *about, program.reasons.get(node, "")) for node in step.nodes]
-        return tuple(records)
+        return nodes_of(*self._ran())
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """What runs as one, in running order: nodes, results with their bytes, and the seconds of the last run."""
+        return steps_of(*self._ran())
+
+    @property
+    def memory(self) -> Memory:
+        """Bytes of a run for all outputs, by the extents that are known: before any run where the file states them."""
+        program, _ = self._ran()
+        return memory_of(program, list(self._results.values()))
 
     def profile(self) -> dict[str, float]:
         """Seconds of the last run by engine."""
@@ -365,6 +335,10 @@ class InferenceSession:
             for step, time in zip(program.steps, seconds, strict=True):
                 totals[step.segment.engine] = totals.get(step.segment.engine, 0.0) + (time or 0.0)
         return totals
+
+    def _ran(self) -> tuple[Program, list[float | None]]:
+        """The program that ran last, and the seconds of its steps."""
+        return self._last or (self._program, [None] * len(self._program.steps))
 
     def _run(self, wanted: Sequence[str], feeds: Mapping[str, Array], run_options: Any) -> list[Array]:
         """Outputs by name, of inputs that are checked."""

@@ -1,0 +1,144 @@
+"""What a session tells of its program: every node, every step, and the memory of a run.
+
+The one idea: records are plain values, made when they are asked for, and change with no later run.  It must not know
+how anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polyconv.models.program import Program
+from polyconv.models.steps import bytes_of
+
+__all__ = ["Memory", "NodeRecord", "StepRecord", "memory_of", "nodes_of", "steps_of"]
+
+_FOLDED, _REMOVED = "constant", "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What became of one node of the file.
+
+    Parameters
+    ----------
+    name, op : str
+        As in the file.
+    engine : str
+        ``polyconv``, ``onnxruntime``, ``onnx.reference``, ``openvino``, ``numpy``, ``constant`` for a node that is
+        computed before the first run, or ``removed`` for one that need not be.
+    step : int or None
+        Nodes with one number run as one.
+    problem : str or None
+        The convolution that ran last, as ``polyconv.Problem`` spells it.
+    seconds : float or None
+        Time of the whole step in the last run; None before it.
+    once : bool
+        Whether its weights come with each run: every run prepares them, and its plan counts that.
+    reason : str
+        Of a node that does not run on polyconv: why not.
+    """
+
+    name: str
+    op: str
+    engine: str
+    step: int | None = None
+    problem: str | None = None
+    seconds: float | None = None
+    once: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What runs as one.
+
+    Parameters
+    ----------
+    nodes, ops : tuple of str
+        The nodes of the file that it stands for, and their operators.
+    engine : str
+        As in ``NodeRecord``.
+    problem : str or None
+        The convolution that ran last.
+    once : bool
+        Whether its weights come with each run.
+    shapes : tuple
+        Extents of its results; None for one that only a run tells.
+    result_bytes : int or None
+        Of its results; 0 where they are views of what it reads.
+    held_bytes : int
+        Of its constants, in all forms that are made by now.
+    seconds : float or None
+        Of the last run.
+    """
+
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    engine: str
+    problem: str | None
+    once: bool
+    shapes: tuple[tuple[int | str | None, ...] | None, ...]
+    result_bytes: int | None
+    held_bytes: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of a session.
+
+    Parameters
+    ----------
+    peak_bytes : int or None
+        Of the values that are alive at once in a run, at most: results and what lies between steps, without inputs and
+        workspaces.  None where extents are open and no run has told them.
+    node : str
+        First node of the step during which they are.
+    sum_bytes : int or None
+        Of all values, as if each had memory of its own.
+    held_bytes : int
+        Of weights and other constants, in all forms that are made by now.
+    """
+
+    peak_bytes: int | None
+    node: str
+    sum_bytes: int | None
+    held_bytes: int
+
+
+def nodes_of(program: Program, seconds: Sequence[float | None]) -> tuple[NodeRecord, ...]:
+    """A record for every node of the file that the results need."""
+    records = [NodeRecord(node.name, node.op, _FOLDED) for node in program.folded]
+    records += [NodeRecord(node.name, node.op, _REMOVED) for node in program.removed]
+    for index, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
+        segment = step.segment
+        about = segment.engine, index, segment.problem(), time, segment.once
+        records += [NodeRecord(node.name, node.op, *about, program.reasons.get(node, "")) for node in step.nodes]
+    return tuple(records)
+
+
+def steps_of(program: Program, seconds: Sequence[float | None]) -> tuple[StepRecord, ...]:
+    """A record for every step, in running order."""
+    records, known = [], program.known
+    for step, time in zip(program.steps, seconds, strict=True):
+        segment, made = step.segment, [known[name] for name in step.writes]
+        sizes = [0 if segment.views else bytes_of(value) for value in made]
+        records.append(StepRecord(
+            tuple(node.name for node in step.nodes), tuple(node.op for node in step.nodes), segment.engine,
+            segment.problem(), segment.once, tuple(value.dims for value in made),
+            None if None in sizes else sum(size or 0 for size in sizes), segment.held(), time,
+        ))  # fmt: skip
+    return tuple(records)
+
+
+def memory_of(program: Program, results: Sequence[str]) -> Memory:
+    """Bytes of a run for some results."""
+    alive = program.alive(results)
+    steps = steps_of(program, [None] * len(program.steps))
+    sizes = [step.result_bytes for step in steps]
+    return Memory(
+        None if alive is None else alive.bytes, "" if alive is None or not steps else steps[alive.step].nodes[0],
+        None if None in sizes else sum(size or 0 for size in sizes), sum(step.held_bytes for step in steps),
+    )  # fmt: skip
