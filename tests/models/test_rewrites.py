@@ -212,12 +212,50 @@ def test_products_are_convolutions_with_bias_and_activation(shape: tuple[int, ..
     assert ops(made) == ["polyconv: MatMul+Add+Relu"]
 
 
-@pytest.mark.parametrize(
-    ("shape", "w"), [((300, 400), (400, 96)), ((2, 3, 40), (40, 96)), ((1, 300, 400), (1, 400, 96))]
-)
+@pytest.mark.parametrize(("shape", "w"), [((2, 3, 40), (40, 96)), ((1, 300, 400), (1, 400, 96))])
 def test_products_that_are_small_or_no_convolutions_stay(shape: tuple[int, ...], w: tuple[int, ...]) -> None:
     model = onnx_model([node("MatMul", ["x", "w"], ["y"])], [info("x", shape)], ["y"], {"w": random(*w, seed=1)})
     assert ops(close(model, {"x": random(*shape)})) == ["onnxruntime: MatMul"]
+
+
+LINEAR: Mapping[str, tuple[onnx.NodeProto, dict[str, np.ndarray]]] = {
+    "transposed": (node("Gemm", ["x", "w", "b"], ["p"], transB=1), {"w": random(7, 40, seed=1), "b": random(7)}),
+    "factors": (
+        node("Gemm", ["x", "w", "b"], ["p"], alpha=0.3, beta=-1.7), {"w": random(40, 7, seed=1), "b": random(1, 7)},
+    ),
+    "one bias": (node("Gemm", ["x", "w", "b"], ["p"]), {"w": random(40, 7), "b": np.array(2.5, np.float32)}),
+    "no bias": (node("Gemm", ["x", "w"], ["p"]), {"w": random(40, 7, seed=1)}),
+    "product": (node("MatMul", ["x", "w"], ["p"]), {"w": random(40, 7, seed=1)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [7, 11, 17])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("name", LINEAR)
+def test_products_of_matrices_are_convolutions_of_one_pixel(name: str, rows: int, opset: int) -> None:
+    """With the activation behind them; a second one reads the first without views between."""
+    first, constants = LINEAR[name]
+    if opset < 11 and first.op_type == "Gemm" and len(first.input) < 3:
+        return  # the bias was no option then
+    nodes = [first, node("Relu", ["p"], ["r"]), node("Gemm", ["r", "v", "c"], ["q"]), node("Tanh", ["q"], ["y"])]
+    model = onnx_model(nodes, [info("x", [None, 40])], ["y"], {**constants, "v": random(7, 9), "c": random(9)},
+                       opset=opset)  # fmt: skip
+    made = close(model, {"x": random(rows, 40)})
+    if opset == 17:
+        assert len(made.nodes) - len(model.graph.node) == 2  # a view at either end
+
+
+@pytest.mark.parametrize("what", ["turned", "a bias a row", "varying weights"])
+def test_products_of_matrices_that_stay(what: str) -> None:
+    w, b, inputs = random(40, 7), random(3, 1) if what == "a bias a row" else random(7), [info("x", [3, 40])]
+    feeds = {"x": random(3, 40)}
+    if what == "turned":
+        inputs, feeds = [info("x", [40, 3])], {"x": random(40, 3)}
+    if what == "varying weights":
+        inputs, feeds = [*inputs, info("w", [40, 7])], {**feeds, "w": w}
+    constants = {"b": b} | ({} if "w" in feeds else {"w": w})
+    gemm = node("Gemm", ["x", "w", "b"], ["y"], transA=int(what == "turned"))
+    assert ops(close(onnx_model([gemm], inputs, ["y"], constants), feeds)) == ["onnxruntime: Gemm"]
 
 
 def test_one_slope_is_a_leaky_relu() -> None:
