@@ -15,6 +15,7 @@ import numpy as np
 
 from polyconv.models.elements import BY_ONNX
 from polyconv.models.graph import Array, Node
+from polyconv.models.onnx_channels import biased, channels_first
 from polyconv.models.onnx_integers import integer_convolution, integer_pooling, integer_weights
 from polyconv.models.onnx_products import ACTIVATIONS, activated_before, linear, product, there_and_back
 from polyconv.models.operators import has_row
@@ -221,6 +222,8 @@ RULES = (
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
     _rule(product, "MatMul"),
     _rule(linear, "Gemm", "MatMul"),
+    _rule(channels_first, "Transpose"),
+    _rule(biased, "Add"),
     _rule(there_and_back, "Unsqueeze", is_exact=True),
     _rule(activated_before, *ACTIVATIONS, is_exact=True),
 )

@@ -88,11 +88,11 @@ def _softmax(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way |
 
 
 def _layers(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way | str:
-    """LayerNormalization: an example is a line."""
-    axis = operation.attributes.get("axis", -1)
+    """LayerNormalization: all from an axis on is a line, to a ``last_axis`` that only rewrites know."""
+    axis, last = operation.attributes.get("axis", -1), operation.attributes.get("last_axis", rank - 1)
     if not -rank <= axis < rank or not 1 <= len(others) <= 2 or operation.attributes.get("stash_type", 1) != 1:
         return "its axis lies outside the input, or it computes in another type"
-    axes = tuple(range(axis % rank, rank))
+    axes = tuple(range(axis % rank, last + 1))
     known = operation.inputs[0]
     assert known is not None and known.dims is not None
     if any(not _fits(dims, [known.dims[a] for a in axes]) for dims in others):
@@ -219,7 +219,7 @@ def _laid(planning: Planning, way: _Way, x: int, y: int) -> tuple[Space, Place, 
 _Reader = Callable[[Operation, int, Sequence[_Dims]], _Way | str]
 _TABLE: Mapping[str, tuple[Sequence[str], _Reader]] = {
     "Softmax": (("axis",), _softmax),
-    "LayerNormalization": (("axis", "epsilon", "stash_type"), _layers),
+    "LayerNormalization": (("axis", "epsilon", "last_axis", "stash_type"), _layers),
     "InstanceNormalization": (("epsilon",), _channels),
     "GroupNormalization": (("epsilon", "num_groups", "stash_type"), _groups),
 }
