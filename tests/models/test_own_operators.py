@@ -122,7 +122,7 @@ def test_cases_of_the_specification(op: str) -> None:
     assert count or op in _WITHOUT_CASES
 
 
-_WITHOUT_CASES = frozenset(("Dropout", "Swish", "Cast"))
+_WITHOUT_CASES = frozenset(("Dropout", "Swish", "Cast", "LayerNormalization"))
 """Operators whose cases all have what runs on the host: rare outputs, other types."""
 
 
@@ -335,6 +335,101 @@ def test_reductions(dtype: Any, level: str | None) -> None:
             same_bits(one("ReduceMax", x, level=level, axes=axes, keepdims=keep), x.max(axis=some, keepdims=bool(keep)))
 
 
+def normalised(x: np.ndarray, axes: Sequence[int], epsilon: float = 1e-5) -> np.ndarray:
+    """Mean 0 and variance 1 over axes, in float64."""
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(axis=tuple(axes), keepdims=True)
+    squares = (centred**2).mean(axis=tuple(axes), keepdims=True)
+    return np.asarray(centred / np.sqrt(squares + float(np.float32(epsilon))))
+
+
+def near(ours: np.ndarray, right: np.ndarray, terms: int, size: float) -> None:
+    """Within ``(terms + 8) eps`` of magnitudes of a size."""
+    assert ours.dtype in FLOATS and ours.shape == right.shape
+    np.testing.assert_allclose(ours, right, rtol=0, atol=(terms + 8) * float(np.finfo(ours.dtype).eps) * size)
+
+
+LINE_SHAPES = ((2, 3, 11, 37), (1, 70, 9, 40), (3, 1, 1, 1), (1, 16, 3, 129))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_softmax_over_any_axis(dtype: Any, level: str | None) -> None:
+    for shape, axis in itertools.product(LINE_SHAPES, (0, 1, 2, -1)):
+        x = random(*shape, dtype=dtype) * 5
+        wide = np.exp(x.astype(np.float64) - x.max(axis=axis, keepdims=True))
+        right = wide / wide.sum(axis=axis, keepdims=True)
+        # roundings of the sum, of the function's argument (at most 50) and of the function, relatively
+        units = shape[axis] + 50 + 8
+        ours = one("Softmax", x, level=level, axis=axis)
+        assert (np.abs(ours - right) <= units * np.finfo(dtype).eps * right).all()
+        if axis == 2:
+            before = one("Softmax", x, level=level, opset=11, axis=axis)  # all axes from there on
+            rows = x.reshape(shape[0], shape[1], -1)
+            same_bits(before, one("Softmax", rows, level=level, axis=-1).reshape(shape))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_softmax_of_special_numbers(axis: int, level: str | None) -> None:
+    """What is no number spoils its own line alone; minus infinity has no share."""
+    x = random(19, 37)
+    x[3, 5], x[7, 9], x[11, 2] = np.nan, np.inf, -np.inf
+    with np.errstate(all="ignore"):
+        wide = np.exp(x - x.max(axis=axis, keepdims=True), dtype=np.float64)
+        right = wide / wide.sum(axis=axis, keepdims=True)
+    ours = one("Softmax", x, level=level, axis=axis)
+    np.testing.assert_array_equal(np.isnan(ours), np.isnan(right))
+    assert ours[11, 2] == 0
+    np.testing.assert_allclose(ours, right, rtol=1e-5)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_normalisation_of_lines(dtype: Any, level: str | None) -> None:
+    for shape in LINE_SHAPES[:2]:
+        x = random(*shape, dtype=dtype) * 3 + 2
+        for axis in (1, 2, 3):
+            axes, extents = tuple(range(axis, 4)), shape[axis:]
+            scale, bias = random(*extents, seed=1, dtype=dtype), random(*extents, seed=2, dtype=dtype)
+            right = normalised(x, axes)
+            terms = math.prod(extents)
+            ours = one("LayerNormalization", x, scale, bias, level=level, axis=axis)
+            near(ours, right * scale + bias, terms, 4 * float(np.abs(right).max()) * 4)
+            near(one("LayerNormalization", x, scale, level=level, axis=axis - 4), right * scale, terms, 64)
+        scale, bias = random(shape[1], seed=1, dtype=dtype), random(shape[1], seed=2, dtype=dtype)
+        column = (-1, 1, 1)
+        right = normalised(x, (2, 3), 1e-3) * scale.reshape(column) + bias.reshape(column)
+        near(one("InstanceNormalization", x, scale, bias, level=level, epsilon=1e-3), right, shape[2] * shape[3], 64)
+
+
+@pytest.mark.parametrize("level", BOTH_ENDS)
+def test_normalisation_of_groups(level: str | None) -> None:
+    x, scale, bias = random(2, 12, 5, 7) + 1, random(12, seed=1), random(12, seed=2)
+    for groups in (1, 3, 4, 12):
+        right = normalised(x.reshape(2, groups, -1), (2,)).reshape(x.shape)
+        ours = one("GroupNormalization", x, scale, bias, level=level, opset=21, num_groups=groups)
+        near(ours, right * scale.reshape(-1, 1, 1) + bias.reshape(-1, 1, 1), 12 * 35 // groups, 64)
+
+
+def test_no_lines_and_no_elements() -> None:
+    for shape in ((0, 3), (2, 0)):
+        x = np.zeros(shape, np.float32)
+        assert one("Softmax", x).shape == one("LayerNormalization", x, np.ones(shape[1], np.float32)).shape == shape
+
+
+def test_lines_that_lie_otherwise() -> None:
+    """A turned, a reversed and a repeated input, whose copies must not be needed to be right."""
+    x = random(6, 40, 5)
+    turned = x.transpose(2, 0, 1), x.transpose(1, 0, 2)
+    for z in (*turned, x[::-1, :, ::-1], x[:, ::2], np.broadcast_to(x[:1], (4, 40, 5))):
+        packed = np.ascontiguousarray(z)
+        for axis in range(3):
+            same_bits(one("Softmax", z, axis=axis), one("Softmax", packed, axis=axis))
+        w = random(z.shape[-1], seed=1)
+        same_bits(one("LayerNormalization", z, w), one("LayerNormalization", packed, w))
+
+
 def test_what_is_joined_and_turned() -> None:
     a, b = random(2, 3, 11, 37), random(2, 5, 11, 37, seed=1)
     same_bits(one("Concat", a, b, a, axis=1), np.concatenate([a, b, a], 1))
@@ -361,6 +456,8 @@ def test_inputs_that_lie_otherwise() -> None:
         ([node("PRelu", ["x0", "x1"], ["y"])], [(1, 3), (4, 3)]),
         ([node("MaxPool", ["x0"], ["y"], kernel_shape=[5])], [(1, 1, 3)]),
         ([node("Concat", ["x0", "x1"], ["y"], axis=0)], [(1, 2), (1, 3)]),
+        ([node("LayerNormalization", ["x0", "x1"], ["y"])], [(2, 3), (4,)]),
+        ([node("InstanceNormalization", ["x0", "x1", "x1"], ["y"])], [(2, 3, 4), (4,)]),
         ([node("Reshape", ["x0", "to"], ["y"])], [(2, 3)]),
     ],
 )

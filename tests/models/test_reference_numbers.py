@@ -10,14 +10,16 @@ import pytest
 from making import engines, info, onnx_model, onnxruntime_run, random, session
 from onnx import TensorProto, helper
 
-from polyconv.models import onnx_host
+from polyconv.models import onnx_host, program
 
 SOFT = ("Softmax", "LogSoftmax", "Hardmax")
 
 
 @pytest.fixture(autouse=True)
-def _without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+def _reference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither onnxruntime nor kernels of our own."""
     monkeypatch.setattr(onnx_host, "find_spec", lambda name: None)
+    monkeypatch.setattr(program, "native", lambda *given: "left to the reference evaluator")
 
 
 def run(op: str, x: np.ndarray, opset: int, **attributes: int) -> np.ndarray:

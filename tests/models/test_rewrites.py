@@ -212,12 +212,119 @@ def test_products_are_convolutions_with_bias_and_activation(shape: tuple[int, ..
     assert ops(made) == ["polyconv: MatMul+Add+Relu"]
 
 
-@pytest.mark.parametrize(
-    ("shape", "w"), [((300, 400), (400, 96)), ((2, 3, 40), (40, 96)), ((1, 300, 400), (1, 400, 96))]
-)
+@pytest.mark.parametrize(("shape", "w"), [((2, 3, 40), (40, 96)), ((1, 300, 400), (1, 400, 96))])
 def test_products_that_are_small_or_no_convolutions_stay(shape: tuple[int, ...], w: tuple[int, ...]) -> None:
     model = onnx_model([node("MatMul", ["x", "w"], ["y"])], [info("x", shape)], ["y"], {"w": random(*w, seed=1)})
     assert ops(close(model, {"x": random(*shape)})) == ["onnxruntime: MatMul"]
+
+
+LINEAR: Mapping[str, tuple[onnx.NodeProto, dict[str, np.ndarray]]] = {
+    "transposed": (node("Gemm", ["x", "w", "b"], ["p"], transB=1), {"w": random(7, 40, seed=1), "b": random(7)}),
+    "factors": (
+        node("Gemm", ["x", "w", "b"], ["p"], alpha=0.3, beta=-1.7), {"w": random(40, 7, seed=1), "b": random(1, 7)},
+    ),
+    "one bias": (node("Gemm", ["x", "w", "b"], ["p"]), {"w": random(40, 7), "b": np.array(2.5, np.float32)}),
+    "no bias": (node("Gemm", ["x", "w"], ["p"]), {"w": random(40, 7, seed=1)}),
+    "product": (node("MatMul", ["x", "w"], ["p"]), {"w": random(40, 7, seed=1)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [7, 11, 17])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("name", LINEAR)
+def test_products_of_matrices_are_convolutions_of_one_pixel(name: str, rows: int, opset: int) -> None:
+    """With the activation behind them; a second one reads the first without views between."""
+    first, constants = LINEAR[name]
+    if opset < 11 and first.op_type == "Gemm" and len(first.input) < 3:
+        return  # the bias was no option then
+    nodes = [first, node("Relu", ["p"], ["r"]), node("Gemm", ["r", "v", "c"], ["q"]), node("Tanh", ["q"], ["y"])]
+    model = onnx_model(nodes, [info("x", [None, 40])], ["y"], {**constants, "v": random(7, 9), "c": random(9)},
+                       opset=opset)  # fmt: skip
+    made = close(model, {"x": random(rows, 40)})
+    if opset == 17:
+        assert len(made.nodes) - len(model.graph.node) == 2  # a view at either end
+
+
+@pytest.mark.parametrize("what", ["turned", "a bias a row", "varying weights"])
+def test_products_of_matrices_that_stay(what: str) -> None:
+    w, b, inputs = random(40, 7), random(3, 1) if what == "a bias a row" else random(7), [info("x", [3, 40])]
+    feeds = {"x": random(3, 40)}
+    if what == "turned":
+        inputs, feeds = [info("x", [40, 3])], {"x": random(40, 3)}
+    if what == "varying weights":
+        inputs, feeds = [*inputs, info("w", [40, 7])], {**feeds, "w": w}
+    constants = {"b": b} | ({} if "w" in feeds else {"w": w})
+    gemm = node("Gemm", ["x", "w", "b"], ["y"], transA=int(what == "turned"))
+    assert ops(close(onnx_model([gemm], inputs, ["y"], constants), feeds)) == ["onnxruntime: Gemm"]
+
+
+def turned_block(rank: int, middle: Sequence[onnx.NodeProto], end: str) -> list[onnx.NodeProto]:
+    """Nodes between a turn to channels last and back."""
+    last, first = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+    turn = node("Transpose", ["x"], ["t"], "there", perm=last)
+    return [turn, *middle, node("Transpose", [end], ["y"], "back", perm=first)]
+
+
+BLOCK = [
+    node("LayerNormalization", ["t", "s", "b"], ["n"], axis=-1), node("MatMul", ["n", "v"], ["p"]),
+    node("Add", ["c", "p"], ["a"]), node("Div", ["a", "root2"], ["d"]), node("Erf", ["d"], ["e"]),
+    node("Add", ["e", "one"], ["f"]), node("Mul", ["a", "f"], ["g"]), node("Mul", ["g", "half"], ["h"]),
+    node("MatMul", ["h", "u"], ["q"]), node("Add", ["b", "q"], ["r"]),
+]  # fmt: skip
+TURNED = {
+    "s": random(24, seed=1), "b": random(24, seed=2), "v": random(24, 96, seed=3), "c": random(96, seed=4),
+    "u": random(96, 24, seed=5), "factor": random(24, 1, 1, seed=6),
+    **{name: np.array(v, np.float32) for name, v in (("root2", 2**0.5), ("one", 1.0), ("half", 0.5))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(1, 24, 700), (1, 24, 29, 31), (1, 24, 9, 9, 11)])
+def test_turns_to_channels_last_and_back_go(shape: tuple[int, ...]) -> None:
+    """With a bias, a Gelu, a factor a channel and a residual each in the convolution before it."""
+    nodes = turned_block(len(shape), BLOCK, "r")
+    nodes[-1].output[0] = "o"
+    nodes += [node("Mul", ["factor", "o"], ["z"]), node("Add", ["x", "z"], ["y"])]
+    constants = {**TURNED, "factor": TURNED["factor"].reshape(24, *(1,) * (len(shape) - 2))}
+    made = close(onnx_model(nodes, [info("x", shape)], ["y"], constants), {"x": random(*shape)})
+    assert ops(made) == [
+        "removed: Transpose+Transpose", "polyconv: LayerNormalization", "polyconv: MatMul+Add+Div+Erf+Add+Mul+Mul",
+        "polyconv: MatMul+Add+Mul+Add",
+    ]  # fmt: skip
+
+
+def test_a_turn_that_is_turned_back_at_once_goes() -> None:
+    nodes = turned_block(4, [], "t")
+    nodes[-1].output[0] = "o"
+    model = onnx_model([*nodes, node("Relu", ["o"], ["y"])], [info("x", [2, 3, 5, 7])], ["y"])
+    assert ops(close(model, {"x": random(2, 3, 5, 7)})) == ["removed: Transpose+Transpose", "polyconv: Relu"]
+
+
+KEPT_TURNS: Mapping[str, tuple[list[onnx.NodeProto], str, list[str]]] = {
+    "returned": (BLOCK[:1], "n", ["y", "n"]),
+    "read by what needs them last": ([*BLOCK[:1], node("Softmax", ["n"], ["k"], axis=-1)], "n", ["y", "k"]),
+    "joined with what is not turned": ([node("Add", ["t", "other"], ["k"])], "k", ["y"]),
+    "another turn": ([node("LayerNormalization", ["t", "s"], ["n"], axis=-2)], "n", ["y"]),
+}
+
+
+@pytest.mark.parametrize("name", KEPT_TURNS)
+def test_turns_that_somebody_needs_stay(name: str) -> None:
+    middle, end, outputs = KEPT_TURNS[name]
+    inputs, feeds = [info("x", [2, 24, 5, 7])], {"x": random(2, 24, 5, 7)}
+    if name.startswith("joined"):
+        inputs, feeds = [*inputs, info("other", [2, 5, 7, 24])], {**feeds, "other": random(2, 5, 7, 24)}
+    constants = {**TURNED, "s": random(7, 24)} if name == "another turn" else TURNED
+    made = close(onnx_model(turned_block(4, middle, end), inputs, outputs, constants), feeds)
+    assert {record.name: record.engine for record in made.nodes}["there"] == "polyconv"
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Div", "Max"])
+@pytest.mark.parametrize("shape", [(), (24,), (7, 1), (5, 7, 24), (1, 5, 1, 24)])
+def test_constants_between_turns_are_turned(op: str, shape: tuple[int, ...]) -> None:
+    constant = np.random.default_rng(1).uniform(0.5, 2, shape).astype(np.float32)
+    model = onnx_model(turned_block(4, [node(op, ["t", "k"], ["m"])], "m"), [info("x", [2, 24, 5, 7])], ["y"],
+                       {"k": constant})  # fmt: skip
+    assert ops(close(model, {"x": random(2, 24, 5, 7)})) == ["removed: Transpose+Transpose", f"polyconv: {op}"]
 
 
 def test_one_slope_is_a_leaky_relu() -> None:

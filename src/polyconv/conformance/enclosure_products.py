@@ -59,16 +59,23 @@ def convolution(call: Call) -> list[Enclosure]:
 
 
 def product(call: Call) -> list[Enclosure]:
-    """MatMul, and Gemm without factors."""
+    """MatMul and Gemm."""
     a, b, c = call.at(0), call.at(1), call.optional(2)
-    assert call.attribute("alpha", 1.0) == call.attribute("beta", 1.0) == 1.0 and not call.attribute("transA", 0)
-    if call.attribute("transB", 0):
-        b = Enclosure(b.low.T, b.low.T if b.low is b.high else b.high.T, b.dtype)
+    a, b = (_turned(e) if call.attribute(name, 0) else e for e, name in ((a, "transA"), (b, "transB")))
     at, spread, size = _bilinear(np.matmul, a, b)
     terms = a.shape[-1]
     largest = float(np.max(a.largest, initial=0.0)) * b.largest.sum(axis=-2, keepdims=b.low.ndim > 2)
-    found = summed(at - spread, at + spread, a.dtype, terms, size + largest)
-    return [found if c is None else added(found, c, terms)]
+    alpha, beta = call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
+    at, spread, size = alpha * at, abs(alpha) * spread, abs(alpha) * (size + largest)
+    found = summed(at - spread, at + spread, a.dtype, terms, size)
+    if c is None:
+        return [found]
+    ends = c.ends(lambda e: e * beta)
+    return [added(found, rounded(np.minimum(*ends), np.maximum(*ends), c.dtype, beta != 1), terms)]
+
+
+def _turned(e: Enclosure) -> Enclosure:
+    return Enclosure(e.low.T, e.low.T if e.low is e.high else e.high.T, e.dtype)
 
 
 def _per_axis(e: Enclosure, call: Call, rank: int) -> Array:

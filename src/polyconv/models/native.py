@@ -26,8 +26,10 @@ from polyconv.operators.running import Planned, dry
 from polyconv.operators.table import OPERATORS, Taken, taken
 from polyconv.operators.views import View
 
-__all__ = ["OPERATORS", "fused_segment", "native", "own_segment", "pass_of"]
+__all__ = ["OPERATORS", "OWN", "fused_segment", "native", "own_segment", "pass_of"]
 
+OWN = "polyconv"
+"""Domain of nodes that rewrites make and ONNX cannot spell; nobody else runs them."""
 
 Lookup = Callable[[str], Value]
 """What is known of a value, by its name."""
@@ -35,7 +37,7 @@ Lookup = Callable[[str], Value]
 
 def native(node: Node, known: Lookup, constants: Mapping[str, Array]) -> Taken | str:
     """What runs a node on polyconv's own kernels, or why nothing does."""
-    if node.domain:
+    if node.domain not in ("", OWN):
         return f"operators of {node.domain} are not computed here"
     if node.captured or not all(node.outputs):
         return "it holds a subgraph, or leaves results out"

@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from polyconv.dialects import ort
-from polyconv.models.elements import BY_ONNX, type_of
+from polyconv.models.elements import BY_ONNX
 from polyconv.models.graph import Array, Node
+from polyconv.models.onnx_channels import biased, channels_first
 from polyconv.models.onnx_integers import integer_convolution, integer_pooling, integer_weights
+from polyconv.models.onnx_products import ACTIVATIONS, activated_before, linear, product, there_and_back
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View
 
 __all__ = ["RULES"]
-
-_LEAST_MACS = 1 << 20  # of a product; below it a step of its own costs more than it gains
 
 
 def same_value(node: Node, view: View) -> Change | None:
@@ -187,25 +186,6 @@ def _factor(node: Node, conv: Node, view: View, rank: int, axis: int) -> tuple[A
         return (values if node.op == "Mul" else 1.0 / values), np.zeros(m)
 
 
-def product(node: Node, view: View) -> Change | None:
-    """``MatMul(x, w)`` of an x of 3 to 5 axes -> a convolution of 1x1 windows, channels last, of the same x."""
-    w, x = view.constant(node, 1), view.values.get(node.inputs[0])
-    if node.domain or w is None or w.ndim != 2 or w.dtype.kind != "f" or x is None or x.dims is None:
-        return None
-    rank = len(x.dims)
-    extents = [extent for extent in x.dims if isinstance(extent, int)]
-    if not 3 <= rank <= 5 or len(extents) < rank or x.type != type_of(w.dtype) or x.dims[-1] != w.shape[0]:
-        return None
-    if math.prod(extents) * w.shape[1] < _LEAST_MACS or x.type not in ("tensor(float)", "tensor(double)"):
-        return None
-    name = view.fresh(f"windows of {node.outputs[0]}")
-    windows = w.T.reshape(*w.T.shape, *(1,) * (rank - 2))
-    made = Node(
-        node.name, "NhwcConv", ort.CONTRIB, 1, (node.inputs[0], name), node.outputs, stands_for=node.of_file
-    )  # fmt: skip
-    return Change((node,), (made,), {name: windows})
-
-
 def one_slope(node: Node, view: View) -> Change | None:
     """``PRelu(x)`` of one slope -> ``LeakyRelu``."""
     slope = view.constant(node, 1)
@@ -241,5 +221,10 @@ RULES = (
     _rule(padding, "Pad"),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
     _rule(product, "MatMul"),
+    _rule(linear, "Gemm", "MatMul"),
+    _rule(channels_first, "Transpose"),
+    _rule(biased, "Add"),
+    _rule(there_and_back, "Unsqueeze", is_exact=True),
+    _rule(activated_before, *ACTIVATIONS, is_exact=True),
 )
 """The rules, in the order in which they are tried."""

@@ -19,7 +19,7 @@ from polyconv.kernels.values import Buffer
 from polyconv.operators.expression import Expression, cycles_of, evaluated
 from polyconv.operators.job import Conditions, Drive, Planning, Step, address_of
 
-__all__ = ["Along", "across", "cycles", "pass_over", "swept"]
+__all__ = ["Along", "across", "cycles", "joined", "pass_over", "swept"]
 
 _ITEMS = 4
 """Parts of a pass for each thread, so that a thread that starts late has less to do."""
@@ -62,7 +62,7 @@ def swept(expression: Expression, extents: Sequence[int], operands: Sequence[Alo
         Which operands of the job they are; by default all in their order.
     """
     sizes = [DTYPES[expression.dtype(n)].itemsize for n in (*range(len(expression.inputs)), *expression.results)]
-    extents, operands = _joined(extents, operands)
+    extents, operands = joined(extents, operands)
     kinds = "".join(
         "s" if o.strides[-1] == 0 and at < len(expression.inputs) else "v" if o.strides[-1] == size else "g"
         for at, (o, size) in enumerate(zip(operands, sizes, strict=True))
@@ -96,7 +96,7 @@ def cycles(expression: Expression, elements: int, c: Conditions) -> float:
     return max(near, total / _FAR_BYTES) if total > _NEAR_BYTES else near
 
 
-def _joined(extents: Sequence[int], operands: Sequence[Along]) -> tuple[list[int], list[Along]]:
+def joined(extents: Sequence[int], operands: Sequence[Along]) -> tuple[list[int], list[Along]]:
     """Axes of one element left out, and neighbours merged that every operand walks as one."""
     axes = [a for a, extent in enumerate(extents) if extent != 1] or [0] * bool(extents)
     if not axes:

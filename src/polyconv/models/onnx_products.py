@@ -1,0 +1,138 @@
+"""Rewrites of ONNX graphs by which products of matrices become convolutions of 1x1 windows.
+
+A product with constant weights is a convolution whose pixels are its rows.  The one idea: rows that already are pixels
+of a channels-last tensor stay so; those of a plain matrix are images of one pixel.  It runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from polyconv.dialects import ort
+from polyconv.models.elements import type_of
+from polyconv.models.graph import Array, Node
+from polyconv.models.rewriting import Change, View
+
+__all__ = ["ACTIVATIONS", "activated_before", "linear", "product", "there_and_back"]
+
+_LEAST_MACS = 1 << 20  # of a product; below it a step of its own costs more than it gains
+
+ACTIVATIONS = ("Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
+"""Operators that see each element alone; their first input is the only one that is no constant."""
+
+
+def product(node: Node, view: View) -> Change | None:
+    """``MatMul(x, w)`` of an x of 3 to 5 axes -> a convolution of 1x1 windows, channels last, of the same x."""
+    w, x = view.constant(node, 1), view.values.get(node.inputs[0])
+    if node.domain or w is None or w.ndim != 2 or w.dtype.kind != "f" or x is None or x.dims is None:
+        return None
+    rank = len(x.dims)
+    extents = [extent for extent in x.dims if isinstance(extent, int)]
+    if not 3 <= rank <= 5 or len(extents) < rank or x.type != type_of(w.dtype) or x.dims[-1] != w.shape[0]:
+        return None
+    if math.prod(extents) * w.shape[1] < _LEAST_MACS or x.type not in ("tensor(float)", "tensor(double)"):
+        return None
+    name = view.fresh(f"windows of {node.outputs[0]}")
+    windows = w.T.reshape(*w.T.shape, *(1,) * (rank - 2))
+    made = Node(
+        node.name, "NhwcConv", ort.CONTRIB, 1, (node.inputs[0], name), node.outputs, stands_for=node.of_file
+    )  # fmt: skip
+    return Change((node,), (made,), {name: windows})
+
+
+def linear(node: Node, view: View) -> Change | None:
+    """``Gemm(x, w, b)`` or ``MatMul(x, w)`` of a matrix x -> a convolution of images of one pixel, between views.
+
+    ``alpha`` and ``beta`` go into weights and bias, in f64 and rounded once.
+    """
+    w = _columns(node, view)
+    bias = _bias(node, view, w) if w is not None else None
+    if w is None or bias is None or node.inputs[0] in view.constants:
+        return None
+    x, y = node.inputs[0], node.outputs[0]
+    names = [view.fresh(f"{role} of {y}") for role in ("windows", "bias")[: 1 + bool(bias.size)]]
+    constants = dict(zip(names, (w[:, :, None], bias), strict=False))
+    image, made = view.fresh(f"{x} as an image of {y}"), view.fresh(f"image {y}")
+    before, axes = _one_axis("Unsqueeze", node, x, image, view)
+    after, _ = _one_axis("Squeeze", node, made, y, view)
+    conv = Node(node.name, "Conv", "", view.opsets[""], (image, *names), (made,), stands_for=node.of_file)
+    return Change((node,), (before, conv, after), constants | axes)
+
+
+def _columns(node: Node, view: View) -> Array | None:
+    """Weights of a product with a matrix, outputs first."""
+    w, a = view.constant(node, 1), node.attributes
+    if node.domain or w is None or w.ndim != 2 or w.dtype not in (np.float32, np.float64) or not w.size:
+        return None
+    if node.op == "MatMul":
+        x = view.values.get(node.inputs[0])
+        return w.T if x is not None and x.dims is not None and len(x.dims) == 2 else None
+    if a.get("transA", 0) or a.get("broadcast", 0) or node.version < 7:
+        return None
+    out = w if a.get("transB", 0) else w.T
+    return _times(out, a.get("alpha", 1.0))
+
+
+def _bias(node: Node, view: View, w: Array) -> Array | None:
+    """What a product adds to each row; empty if nothing, None where it varies or differs from row to row."""
+    if node.op == "MatMul" or len(node.inputs) < 3 or not node.inputs[2]:
+        return np.zeros(0, w.dtype)
+    added = view.constant(node, 2)
+    if added is None or added.ndim > 2 or added.dtype != w.dtype or added.size not in (1, len(w)):
+        return None
+    if added.size > 1 and added.shape[-1] != added.size:
+        return None
+    return _times(np.ascontiguousarray(np.broadcast_to(added.reshape(-1), len(w))), node.attributes.get("beta", 1.0))
+
+
+def _times(array: Array, factor: float) -> Array:
+    if factor == 1.0:
+        return array
+    with np.errstate(all="ignore"):
+        return (array.astype(np.float64) * float(np.float32(factor))).astype(array.dtype)
+
+
+def _one_axis(op: str, node: Node, x: str, y: str, view: View) -> tuple[Node, dict[str, Array]]:
+    """A node that adds or removes a third axis of one element, and the constant that says which."""
+    version, name = view.opsets[""], f"third axis of {node.outputs[0]}"
+    attributes: dict[str, Any] = {} if version >= 13 else {"axes": [2]}
+    axes = {name: np.array([2])} if version >= 13 else {}
+    return Node(node.name, op, "", version, (x, *axes), (y,), attributes, stands_for=node.of_file), axes
+
+
+def there_and_back(node: Node, view: View) -> Change | None:
+    """``Unsqueeze(Squeeze(x))`` of the same axes -> ``x``."""
+    maker = view.makers.get(node.inputs[0])
+    if node.domain or maker is None or maker.op != "Squeeze" or maker.domain:
+        return None
+    axes = _axes(node, view)
+    if axes is None or axes != _axes(maker, view) or min(axes) < 0:
+        return None
+    return Change((node,), renamed={node.outputs[0]: maker.inputs[0]})
+
+
+def _axes(node: Node, view: View) -> list[int] | None:
+    given = view.constant(node, 1)
+    axes = node.attributes.get("axes") if given is None else given.tolist()
+    return sorted(axes) if axes else None
+
+
+def activated_before(node: Node, view: View) -> Change | None:
+    """``Relu(Squeeze(x))`` -> ``Squeeze(Relu(x))``, so that the convolution that makes x can take it."""
+    squeeze = view.makers.get(node.inputs[0])
+    if node.domain or squeeze is None or squeeze.op != "Squeeze" or squeeze.domain:
+        return None
+    if view.only_reader(squeeze.outputs[0]) is not node or len(node.outputs) != 1:
+        return None
+    inner = view.fresh(f"{node.outputs[0]} before {squeeze.name}")
+    first = _like(node, (inner,), (squeeze.inputs[0], *node.inputs[1:]))
+    return Change((squeeze, node), (first, _like(squeeze, node.outputs, (inner, *squeeze.inputs[1:]))))
+
+
+def _like(node: Node, outputs: tuple[str, ...], inputs: tuple[str, ...]) -> Node:
+    return Node(
+        node.name, node.op, node.domain, node.version, inputs, outputs, node.attributes, stands_for=node.of_file
+    )

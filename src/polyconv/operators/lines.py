@@ -1,0 +1,382 @@
+"""Lines that are brought to one scale: softmax, and mean 0 with variance 1, as drivers.
+
+Turns the extents and strides of an array into a step.  A line is all that is taken together: its elements lie beside
+each other, and vectors run along it, or it goes across rows, and a vector holds as many lines as it has lanes.  The one
+idea: a line is read two or three times while it is in the nearest cache.  It must not know operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyconv.dtypes import DTYPES
+from polyconv.kernels import mathfn
+from polyconv.kernels.convert import LLVM_NAMES
+from polyconv.kernels.language import Mask, Module, Type, Value, vector
+from polyconv.kernels.record import Memory, Record, Word, at_once, filled
+from polyconv.kernels.values import Buffer
+from polyconv.operators.functions import FUNCTIONS
+from polyconv.operators.job import Conditions, Drive, Step, address_of
+from polyconv.operators.reduction import across_lanes
+
+__all__ = ["LinesSpec", "Place", "Space", "line_step"]
+
+_CHAINS = 4
+"""Vectors whose results take turns: one waits for the one before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinesSpec:
+    """All that shapes the code.
+
+    Parameters
+    ----------
+    function : str
+        ``Softmax`` or ``Normal``.
+    dtype : str
+    along : bool
+        Whether vectors run along lines; else they run across them.
+    scaled : str
+        What scales and shifts belong to: ``element`` of a line, ``part`` of one, or nothing.
+    """
+
+    function: str
+    dtype: str
+    along: bool
+    scaled: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.function} {self.dtype} {'along' if self.along else 'across'} {self.scaled}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where lines lie: the first element, and byte strides of the two outer axes and along a line."""
+
+    offset: int
+    outer: int
+    inner: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Two outer axes of lines, elements of a line, and how many lines lie side by side; 1 where they do not."""
+
+    outer: int
+    inner: int
+    length: int
+    width: int
+
+
+class _Lines(Record):
+    """Words of the driver; strides in bytes."""
+
+    total: Word
+    inner: Word
+    rows: Word
+    columns: Word
+    parts: Word
+    length: Word
+    width: Word
+    x_base: Word
+    x_outer: Word
+    x_inner: Word
+    x_step: Word
+    y_outer: Word
+    y_inner: Word
+    y_step: Word
+    repeat: Word
+    pieces: Word
+    numbers: Memory
+
+
+def line_step(spec: LinesSpec, space: Space, x: Place, y: Place, pieces: tuple[int, int], epsilon: float,
+              c: Conditions, threads: int) -> Step:  # fmt: skip
+    """The step of lines.
+
+    Parameters
+    ----------
+    pieces : (int, int)
+        After how many lines scales begin anew, and how many parts of a line have a scale of their own.
+    epsilon : float
+        Added to variances.
+    """
+    row = DTYPES[spec.dtype]
+    lanes = c.target.vector_bytes // row.itemsize
+    total = space.outer * space.inner
+    rows = -(-total // (4 * threads)) if threads > 1 else total
+    columns = space.width
+    if threads > 1 and total < 4 * threads and space.width > lanes:
+        columns = -(-space.width // (4 * threads * lanes)) * lanes
+    parts = -(-space.width // columns)
+    keep: list[object] = []
+    words = filled(_Lines(
+        total=total, inner=space.inner, rows=rows, columns=columns, parts=parts, length=space.length,
+        width=space.width, x_base=x.offset, x_outer=x.outer, x_inner=x.inner, x_step=x.step, y_outer=y.outer,
+        y_inner=y.inner, y_step=y.step, repeat=pieces[0], pieces=pieces[1], numbers=np.array([epsilon], row.numpy),
+    ), keep)  # fmt: skip
+    driver = address_of(f"lines {spec}", lambda k, name: _drive(k, name, spec, lanes, c.target.has_masks), c)
+    return Step(driver, words, -(-total // rows) * parts, tuple(keep))
+
+
+def _drive(k: Module, name: str, spec: LinesSpec, lanes: int, masks: bool) -> None:
+    """Add the driver; its operands are the array, the result, and scales and shifts if there are any."""
+    kind, size = vector(LLVM_NAMES[spec.dtype], lanes), DTYPES[spec.dtype].itemsize
+    with k.function(name, Drive) as given:
+        w = at_once(_Lines.read(k, given.words))
+        x, y = k.buffer(given.frame) + w.x_base, k.buffer(given.frame, 2)
+        scales = [k.buffer(given.frame, 2 * at) for at in (2, 3)] if spec.scaled else []
+        first, begin = given.item // w.parts * w.rows, given.item % w.parts * w.columns
+        with k.loop(first, k.minimum(first + w.rows, w.total)) as row:
+            upper, lower = row.index // w.inner, row.index % w.inner
+            source = x + upper * w.x_outer + lower * w.x_inner
+            target = y + upper * w.y_outer + lower * w.y_inner
+            if spec.along:
+                here = row.index % w.repeat * (w.pieces * size) if spec.scaled == "part" else 0
+                line = _Line(k, spec, kind, masks, k.rebase(source), k.rebase(target), w, [s + here for s in scales])
+                (_softmax_along if spec.function == "Softmax" else _normal_along)(line)
+            else:
+                end = k.minimum(begin + w.columns, w.width)
+                _across(_Line(k, spec, kind, masks, source, target, w, scales), begin, end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line, or several side by side: where they are read and written, and their scales and shifts."""
+
+    k: Module
+    spec: LinesSpec
+    kind: Type
+    masks: bool
+    x: Buffer
+    y: Buffer
+    w: _Lines
+    scales: Sequence[Buffer]
+
+    def larger(self, a: Value, b: Value) -> Value:
+        """The larger one; NaN if either is."""
+        return FUNCTIONS["Max"].emit(self.k, DTYPES[self.spec.dtype], a, b)
+
+    def root(self, squares: Value, count: Value) -> Value:
+        """One over the root of a mean of squares and epsilon."""
+        k, type_ = self.k, squares.type
+        epsilon = _spread(k, k.load(type_.scalar, self.w.numbers), type_)
+        return 1.0 / k.intrinsic("sqrt", type_, squares / count + epsilon)
+
+
+_Some = Callable[[Value, Type, Mask | None], Value]
+"""What is done with the elements from one on, as a scalar or a vector, which may have a mask."""
+
+
+def _read(k: Module, type_: Type, place: Buffer, mask: Mask | None) -> Value:
+    return k.load(type_, place) if mask is None else k.load_first(type_, place, mask)
+
+
+def _write(k: Module, value: Value, place: Buffer, mask: Mask | None) -> None:
+    if mask is None:
+        k.store(value, place)
+    else:
+        k.store_first(value, place, mask)
+
+
+def _spread(k: Module, value: Value, type_: Type) -> Value:
+    """A scalar as such, or in every lane."""
+    return k.splat(value, type_.lanes) if type_.lanes else value
+
+
+def _added(a: Value, b: Value) -> Value:
+    return a + b
+
+
+# -- along a line -------------------------------------------------------------------------------------
+
+
+def _taken_together(line: _Line, neutral: float, of: _Some, join: Callable[[Value, Value], Value]) -> Value:
+    """What is found of all elements of a line, joined."""
+    k, kind, length = line.k, line.kind, line.w.length
+    start, block = k.constant(kind, neutral), _CHAINS * kind.lanes
+    full, whole = length - length % block, length - length % kind.lanes
+    with k.loop(0, full, block, carry=[start] * _CHAINS) as each:
+        each.next(*(join(held, of(each.index + at * kind.lanes, kind, None)) for at, held in enumerate(each.values)))
+    with k.loop(full, whole, kind.lanes, carry=[each.results[0]]) as one:
+        one.next(join(one.values[0], of(one.index, kind, None)))
+    total: Value = one.results[0]
+    for other in each.results[1:]:
+        total = join(total, other)
+    if line.masks:
+        mask = k.mask(length - whole, kind.lanes)
+        return across_lanes(k, join(total, k.select(mask.bits, of(whole, kind, mask), start)), join)
+    with k.loop(whole, length, carry=[across_lanes(k, total, join)]) as rest:
+        rest.next(join(rest.values[0], of(rest.index, kind.scalar, None)))
+    found: Value = rest.results[0]
+    return found
+
+
+def _each(line: _Line, begin: Value | int, end: Value, some: Callable[[Value, Type, Mask | None], None]) -> None:
+    """Do something with all elements of a part of a line."""
+    k, kind = line.k, line.kind
+    full = end - (end - begin) % kind.lanes
+    with k.loop(begin, full, kind.lanes) as each:
+        some(each.index, kind, None)
+    if line.masks:
+        with k.when(full < end):
+            some(full, kind, k.mask(end - full, kind.lanes))
+        return
+    with k.loop(full, end) as rest:
+        some(rest.index, kind.scalar, None)
+
+
+def _softmax_along(line: _Line) -> None:
+    """``exp(x - max) / sum``: the exponentials are kept in the result until their sum is known."""
+    k, size = line.k, line.kind.element_bytes
+
+    def loaded(at: Value, type_: Type, mask: Mask | None) -> Value:
+        return _read(k, type_, line.x + at * size, mask)
+
+    top = _taken_together(line, float("-inf"), loaded, line.larger)
+
+    def raised(at: Value, type_: Type, mask: Mask | None) -> Value:
+        power = mathfn.exponential(k, loaded(at, type_, mask) - _spread(k, top, type_))
+        _write(k, power, line.y + at * size, mask)
+        return power
+
+    factor = 1.0 / _taken_together(line, 0.0, raised, _added)
+
+    def scaled(at: Value, type_: Type, mask: Mask | None) -> None:
+        place = line.y + at * size
+        _write(k, _read(k, type_, place, mask) * _spread(k, factor, type_), place, mask)
+
+    _each(line, 0, line.w.length, scaled)
+
+
+def _normal_along(line: _Line) -> None:
+    """``(x - mean) / sqrt(variance + epsilon)``, times scales, plus shifts: of each element, or of each part."""
+    k, size, w = line.k, line.kind.element_bytes, line.w
+    count = k.cast("sitofp", w.length, line.kind.scalar)
+
+    def loaded(at: Value, type_: Type, mask: Mask | None) -> Value:
+        return _read(k, type_, line.x + at * size, mask)
+
+    mean = _taken_together(line, 0.0, loaded, _added) / count
+
+    def centred(at: Value, type_: Type, mask: Mask | None) -> Value:
+        return loaded(at, type_, mask) - _spread(k, mean, type_)
+
+    def squared(at: Value, type_: Type, mask: Mask | None) -> Value:
+        value = centred(at, type_, mask)
+        return value * value
+
+    factor = line.root(_taken_together(line, 0.0, squared, _added), count)
+    scale, shift = line.scales
+    if line.spec.scaled == "element":
+
+        def finished(at: Value, type_: Type, mask: Mask | None) -> None:
+            own, more = (_read(k, type_, place + at * size, mask) for place in (scale, shift))
+            _write(k, centred(at, type_, mask) * _spread(k, factor, type_) * own + more, line.y + at * size, mask)
+
+        _each(line, 0, w.length, finished)
+        return
+    piece = w.length // w.pieces
+    with k.loop(0, w.pieces) as part:
+        own, more = (k.load(line.kind.scalar, place + part.index * size) for place in (scale, shift))
+
+        def scaled(at: Value, type_: Type, mask: Mask | None) -> None:
+            value = centred(at, type_, mask) * _spread(k, factor, type_)
+            _write(k, value * _spread(k, own, type_) + _spread(k, more, type_), line.y + at * size, mask)
+
+        _each(line, part.index * piece, part.index * piece + piece, scaled)
+
+
+# -- across lines -------------------------------------------------------------------------------------
+
+
+def _across(line: _Line, begin: Value, end: Value) -> None:
+    """All lines of some columns: several vectors of them at once, then one, then what is left of one."""
+    k, kind = line.k, line.kind
+    block = _CHAINS * kind.lanes
+    most = end - (end - begin) % block
+    full = end - (end - begin) % kind.lanes
+    some = _softmax_across if line.spec.function == "Softmax" else _normal_across
+    with k.loop(begin, most, block) as each:
+        some(line, each.index, kind, _CHAINS, None)
+    with k.loop(most, full, kind.lanes) as each:
+        some(line, each.index, kind, 1, None)
+    if line.masks:
+        with k.when(full < end):
+            some(line, full, kind, 1, k.mask(end - full, kind.lanes))
+        return
+    with k.loop(full, end) as each:
+        some(line, each.index, kind.scalar, 1, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Some vectors of lines that lie side by side."""
+
+    line: _Line
+    at: Value
+    type_: Type
+    count: int
+    mask: Mask | None
+
+    def places(self, base: Buffer, step: Value, element: Value) -> list[Buffer]:
+        """Where an element of each vector's lines lies."""
+        first = base + self.at * self.type_.element_bytes + element * step
+        return [first + j * self.type_.bytes for j in range(self.count)]
+
+    def loaded(self, element: Value) -> list[Value]:
+        """An element of all lines."""
+        places = self.places(self.line.x, self.line.w.x_step, element)
+        return [_read(self.line.k, self.type_, place, self.mask) for place in places]
+
+    def targets(self, element: Value) -> list[Buffer]:
+        """Where an element of all lines goes."""
+        return self.places(self.line.y, self.line.w.y_step, element)
+
+    def joined(self, neutral: float, of: Callable[[Value], Sequence[Value]], join: Callable[[Value, Value], Value]
+               ) -> list[Value]:  # fmt: skip
+        """What is found of all elements, joined line by line."""
+        k = self.line.k
+        with k.loop(0, self.line.w.length, carry=[k.constant(self.type_, neutral)] * self.count) as each:
+            each.next(*(join(held, value) for held, value in zip(each.values, of(each.index), strict=True)))
+        return list(each.results)
+
+
+def _softmax_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask | None) -> None:
+    """As along a line, for each line of the columns."""
+    k, columns = line.k, _Columns(line, at, type_, count, mask)
+    tops = columns.joined(float("-inf"), columns.loaded, line.larger)
+
+    def raised(element: Value) -> list[Value]:
+        powers = [mathfn.exponential(k, v - top) for v, top in zip(columns.loaded(element), tops, strict=True)]
+        for power, place in zip(powers, columns.targets(element), strict=True):
+            _write(k, power, place, mask)
+        return powers
+
+    factors = [1.0 / total for total in columns.joined(0.0, raised, _added)]
+    with k.loop(0, line.w.length) as each:
+        for factor, place in zip(factors, columns.targets(each.index), strict=True):
+            _write(k, _read(k, type_, place, mask) * factor, place, mask)
+
+
+def _normal_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask | None) -> None:
+    """As along a line, for each line of the columns."""
+    k, columns = line.k, _Columns(line, at, type_, count, mask)
+    length = _spread(k, k.cast("sitofp", line.w.length, type_.scalar), type_)
+    means = [total / length for total in columns.joined(0.0, columns.loaded, _added)]
+
+    def centred(element: Value) -> list[Value]:
+        return [value - mean for value, mean in zip(columns.loaded(element), means, strict=True)]
+
+    squares = columns.joined(0.0, lambda element: [v * v for v in centred(element)], _added)
+    factors = [line.root(total, length) for total in squares]
+    with k.loop(0, line.w.length) as each:
+        scale, shift = (
+            _spread(k, k.load(type_.scalar, place + each.index * type_.element_bytes), type_) for place in line.scales
+        )
+        for value, factor, place in zip(centred(each.index), factors, columns.targets(each.index), strict=True):
+            _write(k, value * factor * scale + shift, place, mask)
