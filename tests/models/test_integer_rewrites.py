@@ -197,3 +197,41 @@ def test_constant_weights_that_are_quantised_in_the_graph_are_integers(axis: int
     real, moved = real_result(q, {**given, "w": integers, "sw": np.broadcast_to(scale, 8)})
     check(found, real, moved, given)
     assert steps_of(made) == [("polyconv", "Conv+QuantizeLinear")]
+
+
+REAL = {
+    "QLinearAdd": lambda a, b: a + b,
+    "QLinearMul": lambda a, b: a * b,
+    "QLinearSigmoid": lambda a: 1 / (1 + np.exp(-a)),
+    "QLinearLeakyRelu": lambda a: np.where(a < 0, 0.25 * a, a),
+    "QLinearGlobalAveragePool": lambda a: a.mean((2, 3), keepdims=True),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", REAL)
+def test_quantised_operators_of_another_domain_are_computed_on_real_numbers(op: str, kind: str) -> None:
+    dtype, element = KINDS[kind]
+    limits, rng = np.iinfo(dtype), np.random.default_rng(3)
+    count = 2 if op in ("QLinearAdd", "QLinearMul") else 1
+    scales, zeros = (np.float32(0.03), np.float32(0.05)), (limits.min + 90, limits.min + 140)
+    sy, zy = np.float32(0.01 if op == "QLinearSigmoid" else 0.06), limits.min + 120
+    constants = {"sy": sy, "zy": np.array(zy, dtype)}
+    names = []
+    for at in range(count):
+        constants |= {f"s{at}": scales[at], f"z{at}": np.array(zeros[at], dtype)}
+        names += [f"q{at}", f"s{at}", f"z{at}"]
+    attributes: dict[str, Any] = {"alpha": 0.25} if op == "QLinearLeakyRelu" else {}
+    attributes |= {"channels_last": 0} if op == "QLinearGlobalAveragePool" else {}
+    nodes = [node(op, [*names, "sy", "zy"], ["y"], "it", domain="com.microsoft", **attributes)]
+    inputs = [info(f"q{at}", [2, 3, 5, 7], element) for at in range(count)]
+    model = onnx_model(nodes, inputs, [info("y", None, element)], arrays(constants))
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    made = session(model)
+    given = [rng.integers(limits.min, limits.max + 1, (2, 3, 5, 7)).astype(dtype) for _ in range(count)]
+    (y,) = made.run(None, {f"q{at}": q for at, q in enumerate(given)})
+    assert {engine for engine, _ in steps_of(made)} == {"polyconv"}
+    reals = [(q.astype(np.float64) - zeros[at]) * float(scales[at]) for at, q in enumerate(given)]
+    want = np.clip(REAL[op](*reals) / float(sy) + zy, limits.min, limits.max)
+    steps = sum(np.abs(r) for r in reals) / float(sy)
+    assert (np.abs(y - want) <= 0.5 + 64 * EPS * (steps.max() + 256)).all()

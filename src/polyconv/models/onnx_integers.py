@@ -16,7 +16,7 @@ from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Array, Node
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["integer_convolution", "integer_pooling", "integer_weights"]
+__all__ = ["ON_REAL_NUMBERS", "integer_convolution", "integer_pooling", "integer_weights", "on_real_numbers"]
 
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 _CLIPPING = ("Relu", "Clip")
@@ -235,3 +235,38 @@ def integer_weights(node: Node, view: View) -> Change | None:
     integers = np.clip(quotient.astype(np.float64) + zero, limits.min, limits.max).astype(zero.dtype)
     known = view.fresh(f"integers {name}")
     return Change((node,), constants={known: integers}, renamed={name: known})
+
+
+ON_REAL_NUMBERS = {
+    "QLinearAdd": ("Add", 2), "QLinearMul": ("Mul", 2), "QLinearSigmoid": ("Sigmoid", 1),
+    "QLinearLeakyRelu": ("LeakyRelu", 1), "QLinearGlobalAveragePool": ("GlobalAveragePool", 1),
+}  # fmt: skip
+"""Operators of com.microsoft that quantise: the one that they compute on real numbers, and how many it takes."""
+
+
+def on_real_numbers(node: Node, view: View) -> Change | None:
+    """``com.microsoft.QLinearAdd(a, b)`` -> ``QuantizeLinear(Add(Dequantize(a), Dequantize(b)))``; others alike.
+
+    Others are QLinearMul, QLinearSigmoid, QLinearLeakyRelu and QLinearGlobalAveragePool of channels-first arrays.
+    """
+    op, count = ON_REAL_NUMBERS[node.op]
+    operands = [node.inputs[at : at + 3] for at in range(0, 3 * count, 3)]
+    quantities = node.inputs[3 * count :]
+    if node.domain != "com.microsoft" or node.attributes.get("channels_last") or len(node.outputs) != 1:
+        return None
+    if len(quantities) != 2 or not quantities[1] or any(len(names) < 2 for names in operands):
+        return None
+    version = view.opsets[""]
+
+    def made(name: str, kind: str, inputs: tuple[str, ...], output: str, **attributes: Any) -> Node:
+        read = inputs if inputs[-1] else inputs[:-1]
+        return Node(name, kind, "", version, read, (output,), attributes, stands_for=node.of_file)
+
+    result = node.outputs[0]
+    reals = tuple(view.fresh(f"{result} real {number}") for number in range(count))
+    nodes = [made(real, "DequantizeLinear", names, real) for names, real in zip(operands, reals, strict=True)]
+    attributes = {"alpha": node.attributes.get("alpha", 0.01)} if op == "LeakyRelu" else {}
+    sums = view.fresh(f"{result} real")
+    nodes.append(made(sums, op, reals, sums, **attributes))
+    nodes.append(made(node.name, "QuantizeLinear", (sums, *quantities), result))
+    return Change((node,), tuple(nodes))

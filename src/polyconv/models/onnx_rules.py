@@ -16,7 +16,13 @@ import numpy as np
 from polyconv.models.elements import BY_ONNX
 from polyconv.models.graph import Array, Node
 from polyconv.models.onnx_channels import biased, channels_first
-from polyconv.models.onnx_integers import integer_convolution, integer_pooling, integer_weights
+from polyconv.models.onnx_integers import (
+    ON_REAL_NUMBERS,
+    integer_convolution,
+    integer_pooling,
+    integer_weights,
+    on_real_numbers,
+)
 from polyconv.models.onnx_products import ACTIVATIONS, activated_before, linear, product, there_and_back
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View
@@ -218,6 +224,7 @@ RULES = (
     _rule(integer_weights, "QuantizeLinear", is_exact=True),
     _rule(integer_pooling, "MaxPool", is_exact=True),
     _rule(integer_convolution, "Conv"),
+    _rule(on_real_numbers, *ON_REAL_NUMBERS),
     _rule(padding, "Pad"),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
     _rule(product, "MatMul"),

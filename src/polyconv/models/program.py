@@ -259,7 +259,34 @@ def _threads(options: Options) -> int:
     return int(resolve("threads", options.threads))
 
 
+_TYPE_OF = {
+    "QuantizeLinear": 2, "DequantizeLinear": 1, "QLinearConv": 7, "QLinearMatMul": 7,
+    **dict.fromkeys((
+        "Add", "AveragePool", "Clip", "Concat", "Div", "Exp", "Flatten", "GlobalAveragePool", "GlobalMaxPool",
+        "HardSigmoid", "HardSwish", "LeakyRelu", "MaxPool", "Mul", "Relu", "Reshape", "Sigmoid", "Slice", "Softmax",
+        "Split", "Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze",
+    ), 0),
+}  # fmt: skip
+"""Operators whose results have the type of an input, and of which."""
+_ALIKE = ("QuantizeLinear", "DequantizeLinear", "Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
+"""Those of them whose results have the extents of their first input."""
+
+
+def _tell_types(making: _Making, nodes: Iterable[Node]) -> None:
+    """Say of which types and extents values are where the file does not, as behind operators of other domains."""
+    for node in nodes:
+        at = _TYPE_OF.get(node.op)
+        if at is None or at >= len(node.inputs) or not node.inputs[at]:
+            continue
+        kind = _known(making, node.inputs[at]).type
+        dims = _known(making, node.inputs[0]).dims if node.op in _ALIKE else None
+        for name in node.writes:
+            value = making.values.get(name, Value(name))
+            making.values[name] = replace(value, type=value.type or kind, dims=value.dims or dims)
+
+
 def _make_steps(making: _Making, fused: Fused) -> None:
+    _tell_types(making, fused.nodes)
     _make_all(making, fused.nodes, fused.epilogues, making.graph.results)
 
 
