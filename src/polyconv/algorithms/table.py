@@ -104,7 +104,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("patches", patches.forms, at_least=patches.at_least),
         Algorithm("strassen", strassen.forms, at_least=strassen.at_least),
         Algorithm("winograd", channels.forms, at_least=channels.at_least),
-        Algorithm("winograd_dots", Functions(integers.applicable, integers.cost, integers.workspace, integers.arithmetic, own_bound, integers.build, integers.scheme, integers.preparing)),
+        Algorithm("winograd_dots", integers.forms),
         Algorithm("winograd_rows", Functions(rows.applicable, rows.cost, rows.workspace, accumulator_arithmetic, rows.bound, rows.build, rows.scheme, rows.preparing), at_least=rows.at_least),
         Algorithm("winograd_groups", Functions(groups.applicable, groups.cost, groups.workspace, accumulator_arithmetic, rows.bound, groups.build, groups.scheme, rows.preparing)),
         Algorithm("fft", fourier.forms, at_least=fourier.at_least),

@@ -25,7 +25,7 @@ from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Scheme
 from polyconv.problem.hashed import Hashed
 
-__all__ = ["LIST_BYTES", "Boxes", "Case", "candidates", "near_bytes", "outer_bands", "repair_box", "sizes"]
+__all__ = ["LIST_BYTES", "Boxes", "Case", "candidates", "near_bytes", "odd_lines", "outer_bands", "repair_box", "sizes"]
 
 _ROOM, _MOST_ROOM = 4.0, 16.0
 """Most workspace of a box, as shares of a second-level cache; and where no box fits into that.  Beyond that cache
@@ -258,12 +258,12 @@ def sizes(case: Case, rows: tuple[Cut, ...], columns: tuple[Cut, ...], outer: tu
     v_phase = in_blocks * v_block
     of_taps = phases(sweep, held, transformed, y, x)
     # an odd number of cache lines between points: their stores fall into different sets
-    v_point = _odd_lines(len(of_taps) * v_phase)
+    v_point = odd_lines(len(of_taps) * v_phase)
     sums_bytes = math.prod(outer) * tiles * sum_row
     if not together:
         most = s.near(s.profile.cache("l2", _SUMS)) // (points * sums_bytes) if s.limit is None else 1
         together = _equal(blocks, max(1, min(_MOST_TOGETHER, most)))
-    s_point = _odd_lines(together * sums_bytes)
+    s_point = odd_lines(together * sums_bytes)
     out_line = (width + x.m) * sum_row
     panel = -(-(24 * len(sweep)) // 64) * 64 + 256
     v = panel + chunk_blocks * block_bytes
@@ -281,7 +281,8 @@ def sizes(case: Case, rows: tuple[Cut, ...], columns: tuple[Cut, ...], outer: tu
     )  # fmt: skip
 
 
-def _odd_lines(size: int) -> int:
+def odd_lines(size: int) -> int:
+    """At least so many bytes, in an odd number of cache lines: what lies so far apart shares no set."""
     return (-(-size // 64) | 1) * 64
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,17 +18,8 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.dots.situations import refusal as no_dots
-from polyconv.algorithms.panel import (
-    Common,
-    Driver,
-    EpilogueTables,
-    Frame,
-    Item,
-    axis_words,
-    decode,
-    fill,
-    row_place,
-)
+from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.panel import Common, Driver, EpilogueTables, Frame, Item, axis_words, decode, fill, row_place
 from polyconv.algorithms.program import (
     Program,
     Request,
@@ -50,8 +40,9 @@ from polyconv.algorithms.program import (
     tile_cycles,
 )
 from polyconv.algorithms.sweep import Lines, Sweep, sweeps
+from polyconv.algorithms.winograd.boxes import odd_lines
 from polyconv.kernels.fused import FusedTile, of_sums
-from polyconv.kernels.isa import ARITHMETIC, Arithmetic, channel_tile, lanes
+from polyconv.kernels.isa import ARITHMETIC, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut
 from polyconv.kernels.record import Function, Functions, Memory, Record, Word, filled, words
@@ -60,21 +51,28 @@ from polyconv.kernels.tile import PanelTile
 from polyconv.kernels.whole import POINTS, TILE, TilesIn, TilesOut, points_of_weights, tiles_in, tiles_out
 from polyconv.kernels.words import fill_bytes
 
-__all__ = ["applicable", "arithmetic", "build", "cost", "preparing", "scheme", "workspace"]
+__all__ = ["IntegersForm", "forms"]
 
 _BLOCK = 32
 """Channels of a block: a row of 16-bit numbers, a cache line."""
 _BLOCK_BYTES = 64
 _ALL = POINTS * POINTS
-_BUDGET = 800 << 10
-"""Workspace of a thread: a second-level cache, less what weights need that stream."""
+"""Points of a tile."""
+_HEADER = 64
+"""Bytes before the zeros, for the item's box."""
+_ZEROS = 256
+"""Bytes of zeros, which tiles of products begin their sums with."""
+_PANEL = _HEADER + _ZEROS
+_WORKSPACE_SHARE = 25 / 32
+"""Of a second-level cache, workspace of a thread: less is left for weights, which stream."""
 _IN_CYCLES, _OUT_CYCLES, _ROW_CYCLES = 100.0, 130.0, 40.0
 """Cycles in which a vector of a tile comes in, and goes out; of a call of a product's tile.  Measured on Zen 5."""
-_STREAM_BYTES, _FAR_STREAM, _NEAR_STREAM = 512 << 10, 20.0, 64.0
-"""Points of weights beyond this come from the last cache for every box; bytes a cycle from there, and from nearer."""
+_WEIGHTS_SHARE, _FAR_STREAM, _NEAR_STREAM = 1 / 2, 20.0, 64.0
+"""Of a second-level cache, transformed weights beyond which they come from the last one for every box; bytes a cycle
+from there, and from nearer.  Measured on Zen 5."""
 
 
-class WholeWords(Record):
+class IntegerWords(Record):
     """The driver's words: a panel, points of inputs, sums at points, slots, tables of tiles, and moves.
 
     ``products`` has the tiles of 1, 2, ... rows for whole blocks of output channels, and so many for the last one.
@@ -123,23 +121,23 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver to a module: an item is some blocks of outputs of a box."""
     with k.function(name, Driver) as given:
         frame, workspace = given.frame, given.workspace
-        p = WholeWords.read(k, given.words)
+        p = IntegerWords.read(k, given.words)
         item = decode(k, p.common, given.item, workspace)
-        k.clear(workspace + p.zeros, 256)
+        k.clear(workspace + p.zeros, _ZEROS)
         rows, columns = (_tiles_of(item.extent(axis)) for axis in (0, 1))
-        _bring(k, p, item, frame.x, workspace, rows, columns, vector_bytes)
+        _transform_inputs(k, p, item, frame.x, workspace, rows, columns, vector_bytes)
         first = item.split * p.split_blocks
         with k.loop(first, k.minimum(first + p.split_blocks, p.blocks)) as block:
             _multiply(k, p, item, workspace, block.index, rows * columns)
-            _leave(k, p, item, frame, workspace, block.index, rows, columns)
+            _transform_back(k, p, item, frame, workspace, block.index, rows, columns)
 
 
 def _tiles_of(outputs: Value) -> Value:
     return (outputs + (TILE - 1)) // TILE
 
 
-def _bring(k: Module, p: WholeWords, item: Item, x: Buffer, workspace: Buffer, rows: Value, columns: Value,
-           vector_bytes: int) -> None:  # fmt: skip
+def _transform_inputs(k: Module, p: IntegerWords, item: Item, x: Buffer, workspace: Buffer, rows: Value, columns: Value,
+                      vector_bytes: int) -> None:  # fmt: skip
     """The panel of a box, and its points."""
     panel, x_step = workspace + p.common.panel, axis_words(p.common, 1).x_stride
     nothing = k.constant(vector("i8", vector_bytes), 0)
@@ -163,7 +161,7 @@ def _bring(k: Module, p: WholeWords, item: Item, x: Buffer, workspace: Buffer, r
         ))  # fmt: skip
 
 
-def _multiply(k: Module, p: WholeWords, item: Item, workspace: Buffer, block: Value, tiles: Value) -> None:
+def _multiply(k: Module, p: IntegerWords, item: Item, workspace: Buffer, block: Value, tiles: Value) -> None:
     """Sums at all points of a block of output channels; tiles are cut into near-equal parts."""
     is_last = block.equals(p.blocks - 1)
     weights = p.weights + k.select(
@@ -183,8 +181,8 @@ def _multiply(k: Module, p: WholeWords, item: Item, workspace: Buffer, block: Va
             ))  # fmt: skip
 
 
-def _leave(k: Module, p: WholeWords, item: Item, frame: Frame, workspace: Buffer, block: Value, rows: Value,
-           columns: Value) -> None:  # fmt: skip
+def _transform_back(k: Module, p: IntegerWords, item: Item, frame: Frame, workspace: Buffer, block: Value, rows: Value,
+                    columns: Value) -> None:  # fmt: skip
     """Results of a block of output channels, from its sums to their place."""
     is_last = block.equals(p.blocks - 1)
     outputs, sum_row = k.select(is_last, p.last_outputs, p.block_outputs), k.select(is_last, p.sum_row_last, p.sum_row)
@@ -212,162 +210,161 @@ def _leave(k: Module, p: WholeWords, item: Item, frame: Frame, workspace: Buffer
             ))  # fmt: skip
 
 
-def applicable(s: Situation) -> str | None:
-    """None, or why not."""
-    p = s.problem
-    reason = no_dots(s)
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    p, reason = s.problem, no_dots(s)
     if reason is not None:
         return reason
     if {p.x, p.w} - {"u8", "i8"} or not s.narrow or not p.c or not p.m:
         return "transforms inputs of 8 bits with weights that are numbers of i8"
     if not s.light:
         return "sums of these weights may reach 2^25, from where they would not come back exactly"
-    found = sweeps(p)
-    if len(found) != 1 or len(found[0]) != 2 or any((a.taps, a.stride, a.dilation) != (3, 1, 1) for a in found[0]):
+    sweep, *others = sweeps(p) or [()]
+    if others or len(sweep) != 2 or any((a.taps, a.stride, a.dilation) != (3, 1, 1) for a in sweep):
         return "computes windows of 3x3 pixels at stride 1 that lie together"
-    return None
-
-
-def arithmetic(s: Situation) -> str:
-    """Pairs of 16 bits."""
-    return "i16"
-
-
-def scheme(s: Situation) -> str:
-    """Which of Winograd's."""
-    return "F(4x4,3x3)"
-
-
-def workspace(s: Situation) -> int:
-    """Bytes a thread needs."""
-    return _plan(s, sweeps(s.problem)[0]).workspace
-
-
-def cost(s: Situation) -> dict[str, float]:
-    """Cycles: the products of all points, transforms on both sides, and the moves."""
-    p, arith, (sweep,) = s.problem, ARITHMETIC["i16"], sweeps(s.problem)
-    plan, lane = _plan(s, sweep), lanes(s.target, arith)
-    group_in, group_out = p.c // p.groups, p.m // p.groups
-    box_count = math.prod(-(-axis.out // b) for axis, b in zip(sweep, plan.box, strict=True))
-    tiles, steps, slow = math.prod(plan.tiles), -(-group_in // 2), 1.0 if s.target.vnni else 1.5
-    products, rates = 0.0, s.rates(arith)
-    for some, count in ((plan.vectors, plan.blocks - 1), (plan.last_vectors, 1)):
-        for rows, alike in near_equal_sizes(tiles, channel_tile(s.target, some)):
-            products += _ALL * count * alike * (slow * tile_cycles(rates, rows, some) * steps + _ROW_CYCLES)
-    streamed = _ALL * group_in * 2 * -(-group_out // lane) * lane
-    near = streamed * p.groups <= s.near(_STREAM_BYTES)
-    products = max(products, streamed / (_NEAR_STREAM if near else _FAR_STREAM))
-    wider = 64 / s.target.vector_bytes
-    transforms = tiles * (_IN_CYCLES * wider * -(-group_in // _BLOCK) + _OUT_CYCLES * -(-group_out // lane))
-    held = math.prod(h.count for h in plan.held)
-    moves = 400 + held * -(-group_in // _BLOCK) * (6.0 if p.layout == "NHWC" else 16.0)
-    moves += tiles * TILE * TILE * -(-group_out // lane) * (2.0 if p.layout == "NHWC" else 6.0)
-    moves += far_cycles(p, held * group_in * p.x_dtype.itemsize)
-    batch = (p.n or 0) * p.groups * box_count
-    return {"products": products * batch, "transforms": transforms * batch, "moves": moves * batch}
-
-
-def preparing(s: Situation) -> float:
-    """Cycles in which a program is made and weights are transformed."""
-    return 1.0e6 + 60.0 * math.prod(s.problem.w_shape) / 9
+    budget = s.budget(s.profile.cache("l2", _WORKSPACE_SHARE))
+    tiles = boxes([-(-axis.out // TILE) for axis in sweep], lambda some: _sizes(s, some).workspace, budget)
+    return (IntegersForm(s, sweep, _sizes(s, tiles)),)
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """Sizes of a box: outputs, tiles, the lines it needs, and bytes of what stands in the workspace."""
+class Sizes:
+    """Sizes of a box of tiles, and where things begin in the workspace.
 
-    box: tuple[int, int]
-    tiles: tuple[int, int]
-    held: tuple[Lines, Lines]
+    A box needs ``held`` inputs along both axes.  Output channels come in ``blocks`` of so many ``vectors``, the last of
+    fewer.  ``point_bytes`` and ``sum_bytes`` are those of a box's inputs and of a block's sums at a point.
+    """
+
+    tiles: tuple[int, ...]
+    box: tuple[int, ...]
+    held: tuple[int, ...]
     vectors: int
     last_vectors: int
     blocks: int
     pixel_bytes: int
-    panel: int
+    points: int
     point_bytes: int
-    sum_point: int
+    sums: int
+    sum_bytes: int
     slots: int
-    splits: int = 1
+    workspace: int
+
+
+def _sizes(s: Situation, tiles: tuple[int, ...]) -> Sizes:
+    p, lane, wide, count = s.problem, lanes(s.target, ARITHMETIC["i16"]), s.target.vector_bytes, math.prod(tiles)
+    in_blocks, total = -(-(p.c // p.groups) // _BLOCK), -(-(p.m // p.groups) // lane)
+    vectors = min(2, total)
+    blocks = -(-total // vectors)
+    box, held = tuple(TILE * n for n in tiles), tuple(TILE * n + 2 for n in tiles)
+    pixel, point, sums_at_point = (
+        in_blocks * _BLOCK_BYTES, odd_lines(in_blocks * count * _BLOCK_BYTES), odd_lines(count * vectors * wide)
+    )
+    points = _PANEL + math.prod(held) * pixel + 64
+    sums = points + _ALL * point
+    slots = sums + _ALL * sums_at_point
+    return Sizes(
+        tiles, box, held, vectors, total - (blocks - 1) * vectors, blocks, pixel, points, point, sums, sums_at_point,
+        slots, slots + TILE * box[1] * vectors * wide,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class IntegersForm(Form):
+    """Boxes of tiles of whole numbers."""
+
+    sweep: Sweep
+    sizes: Sizes
 
     @property
-    def points(self) -> int:
-        """Where the points begin: after a header of six words, zeros and the panel."""
-        return 64 + 256 + self.panel
+    def arithmetic(self) -> str:
+        """Pairs of 16 bits."""
+        return "i16"
+
+    @property
+    def scheme(self) -> str:
+        """Which of Winograd's."""
+        return "F(4x4,3x3)"
 
     @property
     def workspace(self) -> int:
         """Bytes a thread needs."""
-        return self.points + _ALL * (self.point_bytes + self.sum_point) + self.slots
+        return self.sizes.workspace
+
+    def cost(self) -> dict[str, float]:
+        """Cycles: the products of all points, transforms on both sides, and the moves."""
+        s, p, sizes, arith = self.s, self.s.problem, self.sizes, ARITHMETIC["i16"]
+        group_in, vectors_out = p.c // p.groups, -(-(p.m // p.groups) // lanes(s.target, arith))
+        tiles, steps, in_blocks = math.prod(sizes.tiles), -(-group_in // 2), -(-group_in // _BLOCK)
+        products, rates, slow = 0.0, s.rates(arith), 1.0 if s.target.vnni else 1.5
+        for some, count in ((sizes.vectors, sizes.blocks - 1), (sizes.last_vectors, 1)):
+            for rows, alike in near_equal_sizes(tiles, channel_tile(s.target, some)):
+                products += _ALL * count * alike * (slow * tile_cycles(rates, rows, some) * steps + _ROW_CYCLES)
+        streamed = _ALL * group_in * vectors_out * s.target.vector_bytes // 2
+        near = streamed * p.groups <= s.cache("l2", _WEIGHTS_SHARE)
+        products = max(products, streamed / (_NEAR_STREAM if near else _FAR_STREAM))
+        transforms = tiles * (_IN_CYCLES * 64 / s.target.vector_bytes * in_blocks + _OUT_CYCLES * vectors_out)
+        held, by_channels = math.prod(sizes.held), p.layout == "NHWC"
+        moves = 400 + held * in_blocks * (6.0 if by_channels else 16.0)
+        moves += tiles * TILE * TILE * vectors_out * (2.0 if by_channels else 6.0)
+        moves += far_cycles(p, held * group_in * p.x_dtype.itemsize)
+        times = self._boxes()
+        return {"products": products * times, "transforms": transforms * times, "moves": moves * times}
+
+    def preparing(self) -> float:
+        """Cycles in which a program is made and weights are transformed."""
+        return 1.0e6 + 60.0 * math.prod(self.s.problem.w_shape) / 9
+
+    def choices(self) -> dict[str, object]:
+        """The scheme, the box in outputs, and how output channels are taken."""
+        lane = lanes(self.s.target, ARITHMETIC["i16"])
+        return {"scheme": self.scheme, "box": self.sizes.box, "output channels of a block": self.sizes.vectors * lane}
+
+    def build(self, r: Request) -> Program:
+        """Program of a request."""
+        sizes, wide, keep = self.sizes, r.target.vector_bytes, list[Any]()
+        splits = thread_parts(r.situation.threads, self._boxes(), sizes.blocks, 0.1)
+        held = [Lines(range(count), ((0, count, 0),), (0, 1, 2)) for count in sizes.held]
+        common, items = boxed_words(r, self.sweep, sizes.box, held, splits, panel=_PANEL)
+        table = filled(_words(r, self, common, -(-sizes.blocks // splits)), keep)
+        address = address_of(r, "winograd dots", "box", Driver, lambda k, name: driver(k, name, wide))
+        return one_step(address, table, items, self.workspace, keep)
+
+    def _boxes(self) -> int:
+        """Boxes of all groups and images."""
+        p = self.s.problem
+        along = (-(-axis.out // b) for axis, b in zip(self.sweep, self.sizes.box, strict=True))
+        return (p.n or 0) * p.groups * math.prod(along)
 
 
-@lru_cache(256)
-def _plan(s: Situation, sweep: Sweep) -> _Plan:
-    p, arith = s.problem, ARITHMETIC["i16"]
-    whole = tuple(-(-axis.out // TILE) for axis in sweep)
-    tiles = boxes(whole, lambda some: _sizes(s, arith, some).workspace, s.budget(_BUDGET))
-    plan = _sizes(s, arith, tiles)
-    items = (p.n or 0) * p.groups * math.prod(-(-a // b) for a, b in zip(whole, tiles, strict=True))
-    return replace(plan, splits=thread_parts(s.threads, items, plan.blocks, 0.1))
-
-
-def _sizes(s: Situation, arith: Arithmetic, tiles: tuple[int, ...]) -> _Plan:
-    p, lane = s.problem, lanes(s.target, arith)
-    rows, columns = tiles
-    in_blocks = max(1, -(-(p.c // p.groups) // _BLOCK))
-    total = max(1, -(-(p.m // p.groups) // lane))
-    vectors = min(2, total)
-    blocks = -(-total // vectors)
-    held_rows, held_columns = (
-        Lines(range(count), ((0, count, 0),), tuple(range(3))) for count in (TILE * rows + 2, TILE * columns + 2)
-    )
-    pixel = in_blocks * _BLOCK_BYTES
-    count = rows * columns
-    return _Plan(
-        (TILE * rows, TILE * columns), (rows, columns), (held_rows, held_columns), vectors,
-        total - (blocks - 1) * vectors, blocks, pixel, held_rows.count * held_columns.count * pixel + 64,
-        (in_blocks * count | 1) * 64, (-(-count * vectors * s.target.vector_bytes // 64) | 1) * 64,
-        TILE * TILE * columns * vectors * lane * arith.bytes,
-    )  # fmt: skip
-
-
-def build(r: Request) -> Program:
-    """Program of a request."""
-    p, arith, (sweep,) = r.problem, r.arith, sweeps(r.problem)
-    plan, lane, wide, last = _plan(r.situation, sweep), lanes(r.target, r.arith), r.target.vector_bytes, sweep[-1]
-    group_in, group_out = p.c // p.groups, p.m // p.groups
-    widths, steps = (plan.vectors, plan.last_vectors), -(-group_in // arith.channels)
-    key = ("winograd_dots", lane, plan.vectors, tuple((a.first_tap, a.tap_step) for a in sweep))
+def _words(r: Request, form: IntegersForm, common: Common, split_blocks: int) -> IntegerWords:
+    p, arith, sweep, sizes, wide = r.problem, r.arith, form.sweep, form.sizes, r.target.vector_bytes
+    group_in, group_out, lane = p.c // p.groups, p.m // p.groups, lanes(r.target, r.arith)
+    widths, steps = (sizes.vectors, sizes.last_vectors), -(-group_in // arith.channels)
+    key = ("winograd_dots", lane, sizes.vectors, tuple((a.first_tap, a.tap_step) for a in sweep))
     packed = r.packed(key, lambda: packed_weights(r, points_of_weights(r.weights(sweep)), *widths, steps))
-    along = along_out(r, last, "c")
-    by_bytes = p.y_dtype.bits == 8 and r.residual is None
-    spec = FusedTile(arith.name, p.y, r.epilogue) if by_bytes else of_sums(arith.name)
-    count, slot = math.prod(plan.tiles), p.y_dtype.itemsize if by_bytes else arith.bytes
-    common, items = boxed_words(r, sweep, plan.box, plan.held, plan.splits, panel=64 + 256)
+    along_x, along_y = along_in(r, sweep[-1], "c"), along_out(r, sweep[-1], "c")
+    of_bytes = p.y_dtype.bits == 8 and r.residual is None
+    spec = FusedTile(arith.name, p.y, r.epilogue) if of_bytes else of_sums(arith.name)
+    move_out = Move("i8", p.y, along_y, Epilogue()) if of_bytes else Move("i32", p.y, along_y, r.epilogue)
+    count, slot = math.prod(sizes.tiles), p.y_dtype.itemsize if of_bytes else arith.bytes
     main, rest = (steps * vectors * wide for vectors in widths)
-    most = min(channel_tile(r.target, v) for v in widths)
-    rows, keep = range(1, most + 1), list[Any]()
-    values = WholeWords(
-        common=common, channels=group_in, pixel_bytes=plan.pixel_bytes,
-        line_bytes=plan.held[1].count * plan.pixel_bytes,
-        move_in=move_in_address(r, Move(p.x, "i16", along_in(r, last, "c"))),
+    most, earlier = min(channel_tile(r.target, v) for v in widths), sizes.blocks - 1
+    return IntegerWords(
+        common=common, channels=group_in, pixel_bytes=sizes.pixel_bytes, line_bytes=sizes.held[1] * sizes.pixel_bytes,
+        move_in=move_in_address(r, Move(p.x, "i16", along_x)),
         tiles_in=address_of(r, "winograd dots in", "tiles", TilesIn, lambda k, name: tiles_in(k, name, wide // 2)),
-        points=plan.points, point_bytes=plan.point_bytes, block_bytes=count * _BLOCK_BYTES,
+        points=sizes.points, point_bytes=sizes.point_bytes, block_bytes=count * _BLOCK_BYTES,
         entries=_entries(group_in, count), entry_count=-(-group_in // _BLOCK), weights=packed,
-        w_group=main * _ALL * (plan.blocks - 1), w_block=main * _ALL, w_point=main,
-        w_last=main * _ALL * (plan.blocks - 1) * p.groups, w_last_group=rest * _ALL, w_last_point=rest,
-        outputs=group_out, blocks=plan.blocks, split_blocks=-(-plan.blocks // plan.splits),
-        block_outputs=plan.vectors * lane, last_outputs=group_out - (plan.blocks - 1) * plan.vectors * lane,
-        lanes=lane, most_rows=most, products=[f for v in widths for f in tile_addresses(r, "channel", rows, v)],
-        sums=plan.points + _ALL * plan.point_bytes, sum_point=plan.sum_point, sum_row=plan.vectors * wide,
-        sum_row_last=plan.last_vectors * wide, zeros=64, tiles_out=_ways_out(r, spec, group_out),
-        tables=epilogue_tables(r), slots=plan.points + _ALL * (plan.point_bytes + plan.sum_point), slot_bytes=slot,
-        slot_line=TILE * plan.tiles[1] * plan.vectors * lane * slot,
-        move_out=move_out_address(
-            r, Move("i8", p.y, along, Epilogue()) if by_bytes else Move("i32", p.y, along, r.epilogue)
-        ),
+        w_group=main * _ALL * earlier, w_block=main * _ALL, w_point=main,
+        w_last=main * _ALL * earlier * p.groups, w_last_group=rest * _ALL, w_last_point=rest,
+        outputs=group_out, blocks=sizes.blocks, split_blocks=split_blocks,
+        block_outputs=sizes.vectors * lane, last_outputs=group_out - earlier * sizes.vectors * lane, lanes=lane,
+        most_rows=most, products=[f for v in widths for f in tile_addresses(r, "channel", range(1, most + 1), v)],
+        sums=sizes.sums, sum_point=sizes.sum_bytes,
+        sum_row=sizes.vectors * wide, sum_row_last=sizes.last_vectors * wide, zeros=_HEADER,
+        tiles_out=_ways_out(r, spec, group_out), tables=epilogue_tables(r), slots=sizes.slots, slot_bytes=slot,
+        slot_line=sizes.box[1] * sizes.vectors * lane * slot, move_out=move_out_address(r, move_out),
     )  # fmt: skip
-    return one_step(address_of(r, "winograd dots", "box", Driver, lambda k, name: driver(k, name, wide)),
-                    filled(values, keep), items, workspace(r.situation), keep)  # fmt: skip
 
 
 def _entries(channels: int, tiles: int) -> NDArray[np.int64]:
