@@ -193,13 +193,13 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "tile bottom", "a row of tiles reads one line beyond the input",
-            _ALGORITHMS + "winograd.rows", "k.minimum(y.inp - first, p.down.y_taps), 0)",
-            "k.minimum(y.inp - first + 1, p.down.y_taps), 0)", "winograd_rows",
+            _ALGORITHMS + "winograd.columns", "k.minimum(y.inp - first, SCHEME.n)",
+            "k.minimum(y.inp - first + 1, SCHEME.n)", "winograd_rows",
         ),
         Fault(
-            "column bottom", "a column of inputs is read one line beyond the image",
-            _ALGORITHMS + "winograd.groups", "k.minimum(y.inp - first, p.down.y_taps),",
-            "k.minimum(y.inp - first + 1, p.down.y_taps),", "winograd_groups",
+            "point at infinity", "whole columns leave out the products at infinity, as short ones do",
+            _ALGORITHMS + "winograd.groups", "box.lines_out(0) < SCHEME.m, 1, 0)",
+            "box.lines_out(0) <= SCHEME.m, 1, 0)", "winograd_groups",
         ),
         Fault(
             "turning back", "factors of the transform turn the other way",

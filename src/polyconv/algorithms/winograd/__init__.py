@@ -14,6 +14,6 @@ matrices, and how opposite points share their work.
   ``cost`` what it takes; ``program`` and ``tables`` fill the ``words`` that generated code reads, which ``driver``,
   ``inputs`` and ``repair`` write; ``weights`` transforms weights.
 * ``rows`` and ``groups``, for groups of few channels: lanes are pixels, or the channels of several groups.  Both
-  transform columns of the image only; ``columns`` has what they share.
+  transform columns of the image only; ``columns`` has what they share, ``rows_driver`` the code for ``rows``.
 * ``integers``: 8-bit inputs and weights, exactly.
 """

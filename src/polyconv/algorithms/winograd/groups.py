@@ -1,9 +1,8 @@
-"""Winograd convolution along columns, with the channels of several small groups in the lanes: no lane ever moves.
+"""Winograd's convolution along columns, with the channels of several small groups in the lanes: no lane ever moves.
 
-Tiles, their scheme, its error and what is done again are those of ``winograd_rows``; blocks of groups and the products
-those of ``grouped``.  A row of tiles of a block is transformed from where it lies, multiplied point by point and
-transformed back to its place, all within a first-level cache; where channels lie apart, panels are brought and taken
-away.
+``columns`` has the scheme, its error and what is computed again; blocks of groups and their products are those of
+``grouped``.  A row of tiles of a block is transformed from where it lies, multiplied point by point and transformed
+back to its place, all within a first-level cache; where channels lie apart, panels are brought and taken away.
 
 Cost: half the products of a direct sum, with lanes filled to whole groups, and the additions of each point's distances.
 """
@@ -15,12 +14,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.dense import direct
-from polyconv.algorithms.dense.driver import DirectBox, DirectWords
 from polyconv.algorithms.dense.plan import again_workspace
+from polyconv.algorithms.form import Forms
 from polyconv.algorithms.grouped.side_by_side import (
     WalkWords,
     block_count,
@@ -31,59 +28,54 @@ from polyconv.algorithms.grouped.side_by_side import (
     tile_functions,
     walks_of,
 )
-from polyconv.algorithms.panel import (
-    Common,
-    Driver,
-    EpilogueTables,
-    Frame,
-    Item,
-    RowLists,
-    axis_words,
-    box_rows,
-    decode,
-    fill,
-    line_place,
-    row_entries,
-    row_place,
-)
+from polyconv.algorithms.panel import Driver, axis_words, box_rows, fill
 from polyconv.algorithms.program import (
     Program,
     Request,
     Situation,
     Step,
-    accumulator_arithmetic,
     address_of,
     along_in,
     along_out,
+    arith_of,
     boxed_words,
     boxes,
-    epilogue_tables,
     image_bytes,
     move_in_address,
-    move_out_address,
     near_equal,
     of_one_image,
     planes_collide,
-    row_lists,
-    scheme_of,
+    program_of,
     tile_cycles,
 )
-from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
-from polyconv.algorithms.winograd import rows as winograd_rows
-from polyconv.algorithms.winograd.rows import SCHEME, TilesDown, again_header, as_it_lies, in_tiles, odd_lines, of_boxes
+from polyconv.algorithms.sweep import Sweep, mean_taps, sweeps
+from polyconv.algorithms.winograd import columns
+from polyconv.algorithms.winograd.boxes import odd_lines
+from polyconv.algorithms.winograd.columns import (
+    SCHEME,
+    Box,
+    ColumnsForm,
+    ColumnWords,
+    Sizes,
+    column_words,
+    held_lines,
+    in_tiles,
+    outputs,
+    taps_key,
+)
 from polyconv.kernels.fused import Walk, of_sums
-from polyconv.kernels.grouped import ENTRY_WORDS, ColumnsIn, ColumnsOut, columns_in, columns_out
-from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
+from polyconv.kernels.grouped import ColumnsIn, ColumnsOut, columns_in, columns_out
+from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, zero_words
-from polyconv.kernels.record import Counted, Function, Link, Memory, Record, Word, counted_words, filled
+from polyconv.kernels.layout import Epilogue, Move, MoveIn, zero_words
+from polyconv.kernels.record import Counted, Function, Record, Word, counted_words, filled
 from polyconv.kernels.signature import Address
 
-__all__ = ["applicable", "build", "cost", "scheme", "workspace"]
+__all__ = ["GroupsForm", "forms"]
 
-_NEAR_BYTES, _BOX_BYTES = 128 << 10, 512 << 10
-"""Workspace of a thread, half of which is in use where channels lie together; where taps of further axes hold lines,
-what a second-level cache has."""
+_NEAR_SHARE, _BOX_SHARE = 8 / 3, 1 / 2
+"""Workspace of a thread, of a first-level cache, half of which is in use where channels lie together; of a second-level
+one where taps of further axes hold lines."""
 _MOST_BLOCKS = 16
 """Blocks of an item: neighbours in memory, which come together."""
 
@@ -92,372 +84,262 @@ _COLLIDING = 8.0
 _SHARED, _TOGETHER = 1024, 4
 """Where pixels lie a multiple of so many bytes apart they share few sets of a cache, and what comes of a line for one
 block would be gone before the next; so many blocks are transformed side by side there.  Measured: 5 to 40 % off."""
-_CACHED_BYTES, _LAST_BYTES = 6 << 20, 5.0
-"""Input and result beyond this come and go a vector of each pixel at a time; bytes a cycle."""
+_CACHED_SHARE, _LAST_BYTES = 3 / 16, 5.0
+"""Input and result beyond this share of the last cache come and go a vector of each pixel at a time; bytes a cycle."""
 
 
 class GroupWords(Record):
     """The driver's words.
 
-    ``tiles`` holds two tables, of boxes and of those cut short along the last axis: the walks of a row.
+    Of ``together`` blocks a result that is not finite has all computed again; ``beside`` of them are transformed at a
+    time.  ``tiles`` holds two tables, of boxes and of those cut short along the last axis: the walks of a row.
     """
 
-    common: Common
+    columns: ColumnWords
     lanes_used: Word
     total_channels: Word
     total_blocks: Word
     item_blocks: Word
     block_groups: Word
     total_groups: Word
-    word_bytes: Word
     vector_bytes: Word
-    reach: Word
-    near_in: Word
-    near_out: Word
-    down: TilesDown
-    outer_lines: Word
-    line_bytes: Word
     move_in: Function[MoveIn]
     columns_in: Function[ColumnsIn]
     together: Word
     beside: Word
-    v: Word
-    v_point: Word
-    v_line: Word
     v_vector: Word
-    rows: RowLists
     tiles: Counted[WalkWords]
     table_words: Word
-    weights: Memory
     w_block: Word
     w_point: Word
-    sums: Word
-    s_point: Word
     sums_vector: Word
     columns_out: Function[ColumnsOut]
-    y_row: Word
-    r_row: Word
-    out: Word
-    out_line: Word
-    move_out: Function[MoveOut]
-    tables: EpilogueTables
-    again: Word
-    again_words: Link[DirectWords]
-    again_blocks: Word
-    repair: Function[DirectBox]
 
 
-def driver(k: Module, name: str, vector_bytes: int) -> None:
-    """Add the driver ``name(frame, words, item, workspace)`` to a module: rows of tiles, of some blocks of groups."""
+def driver(k: Module, name: str, vector_bytes: int, near_in: bool, near_out: bool) -> None:
+    """Add the driver to a module: rows of tiles, of some blocks of groups.
+
+    ``near_in`` says whether inputs are read as they lie, ``near_out`` whether results are written so.
+    """
     with k.function(name, Driver) as given:
-        frame, workspace = given.frame, given.workspace
         p = GroupWords.read(k, given.words)
-        item = decode(k, p.common, given.item, workspace)
-        first = item.g * p.item_blocks
-        rows = box_rows(k, p.common, item, 2)
-        flag = workspace + p.common.axes * 24
-        blocks = k.minimum(p.item_blocks, p.total_blocks - first)
-        with k.loop(0, blocks, p.together) as some:  # what is done again, if anything
+        c, box = p.columns, Box.of(k, p.columns, given)
+        first, flag = box.item.g * p.item_blocks, given.workspace + c.common.axes * 24
+        rows, blocks = box_rows(k, c.common, box.item, 2), k.minimum(p.item_blocks, p.total_blocks - first)
+        with k.loop(0, blocks, p.together) as some:
             end = k.minimum(some.index + p.together, blocks)
             k.store(k.constant(INT, 0), flag, 8)
             with k.loop(some.index, end, p.beside) as block:
                 absolute, vectors = first + block.index, k.minimum(p.beside, end - block.index)
                 channels = k.minimum(p.lanes_used, p.total_channels - absolute * p.lanes_used)
-                x = frame.x
-                _transform_inputs(k, p, item, x, workspace, block.index, vectors, channels, vector_bytes)
+                if not near_in:
+                    _fill_lines(box, p, block.index, channels, vector_bytes)
+                _transform_inputs(box, p, block.index, vectors, channels, near_in)
                 with k.loop(0, rows) as row:
                     with k.loop(0, vectors) as v:
-                        _multiply(k, p, item, workspace, absolute + v.index, v.index, row.index)
-                    _back(k, p, item, frame, workspace, block.index, absolute, vectors, channels, row.index, flag)
+                        _multiply(box, p, absolute + v.index, v.index, row.index)
+                    _transform_back(box, p, block.index, absolute, vectors, channels, row.index, flag, near_out)
             with k.when(k.word(flag) > 0):
-                header = again_header(k, p.common, p.down, item, workspace, workspace + p.again)
                 begins, past = (first + some.index) * p.block_groups, (first + end) * p.block_groups
-                with k.loop(begins, k.minimum(past, p.total_groups)) as group:
-                    k.call(p.repair, DirectBox(
-                        frame, p.again_words, header, item.n, group.index, 0,
-                        p.again_blocks,
-                    ))  # fmt: skip
+                box.compute_again(begins, k.minimum(past, p.total_groups))
 
 
-def _transform_inputs(k: Module, p: GroupWords, item: Item, x: Buffer, workspace: Buffer, block: Value, vectors: Value,
-                      channels: Value, vector_bytes: int) -> None:  # fmt: skip
-    """All lines of some blocks."""
-    y, last = axis_words(p.common, p.common.axes - 2), axis_words(p.common, p.common.axes - 1)
-    beside = block * p.lanes_used
-    panel, near = workspace + p.common.panel, p.near_in.equals(1)
-    with k.when(p.near_in.equals(0)):
-        _bring(k, p, item, x, panel, beside, channels, vector_bytes)
-    start = p.common.x_base + item.n * p.common.x_n + item.g * p.common.x_g + beside * p.common.x_c
-    pixels, at = item.extent(p.common.axes - 1) + p.reach, item.origin(p.common.axes - 1)
-    head = k.minimum(k.maximum(0 - at, 0), pixels)
-    end = k.maximum(k.minimum(last.inp - at, pixels), head)
-    first = item.origin(p.common.axes - 2)
-    with k.loop(0, p.outer_lines) as line:
-        target = workspace + (p.v + line.index * p.v_line)
-        with k.when(near):
-            offset, inside = line_place(k, p.common, item, line.index, start, 2)
-            there = k.select(inside.equals(1), end, head)
-            k.call(p.columns_in, ColumnsIn(
-                x + (offset + first * y.x_stride + (at + head) * last.x_stride), y.x_stride,
-                last.x_stride, p.lanes_used * p.common.x_c, target, p.v_point, p.v_vector, vectors, channels, head,
-                there, pixels, 0 - first, k.minimum(y.inp - first, p.down.y_taps),
-            ))  # fmt: skip
-        with k.when(near, otherwise=True):
-            k.call(p.columns_in, ColumnsIn(
-                panel + line.index * (p.down.y_taps * p.line_bytes), p.line_bytes, p.vector_bytes, 0,
-                target, p.v_point, 0, 1, channels, 0, pixels, pixels, 0, p.down.y_taps,
-            ))  # fmt: skip
-
-
-def _bring(k: Module, p: GroupWords, item: Item, x: Buffer, panel: Buffer, beside: Value, channels: Value,
-           vector_bytes: int) -> None:  # fmt: skip
+def _fill_lines(box: Box, p: GroupWords, block: Value, channels: Value, vector_bytes: int) -> None:
     """Copy the inputs of a block into lines of pixels."""
-    words_of_4 = vector("i32", vector_bytes // 4)
+    k, c, words_of_4 = box.k, p.columns, vector("i32", vector_bytes // 4)
 
     def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
-        target = panel + line * p.line_bytes
+        target = box.workspace + (c.common.panel + line * c.v_point)
         zero_words(k, target, (head * vector_bytes) >> 2, words_of_4)
         zero_words(k, target + end * vector_bytes, ((count - end) * vector_bytes) >> 2, words_of_4)
         with k.when(head < end):
             k.call(p.move_in, MoveIn(
-                source, axis_words(p.common, p.common.axes - 1).x_stride, p.common.x_c,
-                target + head * vector_bytes, p.vector_bytes, p.word_bytes, end - head, channels, p.common.zero_point,
+                source, axis_words(c.common, c.common.axes - 1).x_stride, c.common.x_c, target + head * vector_bytes,
+                p.vector_bytes, c.word_bytes, end - head, channels, c.common.zero_point,
             ))  # fmt: skip
 
-    fill(k, p.common, item, x, beside, put)
+    fill(k, c.common, box.item, box.frame.x, block * p.lanes_used, put)
 
 
-def _multiply(k: Module, p: GroupWords, item: Item, workspace: Buffer, block: Value, beside: Value, row: Value) -> None:
+def _transform_inputs(box: Box, p: GroupWords, block: Value, vectors: Value, channels: Value, near: bool) -> None:
+    """All lines of some blocks."""
+    k, c, last = box.k, p.columns, p.columns.common.axes - 1
+    y, x = axis_words(c.common, last - 1), axis_words(c.common, last)
+    there: tuple[Value | int, ...]
+    with k.loop(0, c.outer_lines) as line:
+        if near:
+            source, there = box.inputs(line.index, block * p.lanes_used, box.first_line(0))
+            steps = y.x_stride, x.x_stride, p.lanes_used * c.common.x_c
+        else:
+            source, there = box.workspace + (c.common.panel + line.index * (SCHEME.n * c.v_point)), box.whole()
+            steps = c.v_point, p.vector_bytes, k.constant(INT, 0)
+        k.call(p.columns_in, ColumnsIn(
+            source, *steps, box.workspace + (c.v + line.index * c.v_line), c.v_point, p.v_vector, vectors, channels,
+            *there,
+        ))  # fmt: skip
+
+
+def _multiply(box: Box, p: GroupWords, block: Value, beside: Value, row: Value) -> None:
     """The products of a block, for a row of the outer axes."""
-    line, _, _ = row_place(k, p.common, item, row)
-    entries, count = row_entries(k, p.common, p.rows, item, row, 2)
-    v = workspace + (p.v + line // p.down.y_taps * p.v_line + beside * p.v_vector)
-    sums = workspace + (p.sums + beside * p.sums_vector)
-    weights = p.weights + block * p.w_block
-    short = item.extent(p.common.axes - 1) < axis_words(p.common, p.common.axes - 1).block
+    k, c, workspace = box.k, p.columns, box.workspace
+    v, entries, count = box.products(row)
+    v, sums = v + beside * p.v_vector, workspace + (c.sums + beside * p.sums_vector)
+    weights = c.weights + block * p.w_block
+    short = box.pixels < axis_words(c.common, c.common.axes - 1).block
     table = p.tiles + k.select(short, p.table_words * 8, 0)
-    with k.loop(0, _points(k, p, item)) as point, k.loop(0, table.count) as tile:
+    points = SCHEME.n - k.select(box.lines_out(0) < SCHEME.m, 1, 0)  # that at infinity is of the last line alone
+    with k.loop(0, points) as point, k.loop(0, table.count) as tile:
         walk = table.at(tile.index)
-        first, times = walk.first * p.vector_bytes, walk.times
+        first = walk.first * p.vector_bytes
         k.call(walk.function, Walk(
-            v + (point.index * p.v_point + first), p.vector_bytes, entries, count,
-            weights + point.index * p.w_point, sums + (point.index * p.s_point + first), p.vector_bytes,
-            workspace, 0, times, p.lanes_used, p.tables.bias, p.tables.scale, p.tables.constants, workspace,
+            v + (point.index * c.v_point + first), p.vector_bytes, entries, count, weights + point.index * p.w_point,
+            sums + (point.index * c.s_point + first), p.vector_bytes, workspace, 0, walk.times, p.lanes_used,
+            c.tables.bias, c.tables.scale, c.tables.constants, workspace,
         ))  # fmt: skip
 
 
-def _lines(k: Module, p: GroupWords, item: Item) -> Value:
-    """Lines of outputs."""
-    return k.minimum(p.down.places, p.down.out_y - item.first(p.common.axes - 2) * p.down.places)
-
-
-def _points(k: Module, p: GroupWords, item: Item) -> Value:
-    """Points: the one at infinity is that of the last line alone."""
-    return p.down.y_taps - k.select(_lines(k, p, item) < p.down.places, 1, 0)
-
-
-def _back(k: Module, p: GroupWords, item: Item, frame: Frame, workspace: Buffer, block: Value, absolute: Value,
-          vectors: Value, channels: Value, row: Value, flag: Buffer) -> None:  # fmt: skip
+def _transform_back(box: Box, p: GroupWords, block: Value, absolute: Value, vectors: Value, channels: Value, row: Value,
+                    flag: Buffer, near: bool) -> None:  # fmt: skip
     """Results of a row of the outer axes."""
-    last, pixels, valid = axis_words(p.common, p.common.axes - 1), item.extent(p.common.axes - 1), _lines(k, p, item)
-    _, y_row, r_row = row_place(k, p.common, item, row)
-    beside = block * p.lanes_used
-    y, r = frame.y + (y_row + beside * p.common.y_c), frame.residual + (r_row + beside * p.common.r_c)
-    of_block = absolute * p.lanes_used * p.word_bytes
-    bias, scale, constants = p.tables.bias + of_block, p.tables.scale + of_block, p.tables.constants
-    sums, near = workspace + p.sums, p.near_out.equals(1)
-    with k.when(near):
-        k.call(p.columns_out, ColumnsOut(
-            sums, p.s_point, p.sums_vector, y, p.y_row, last.y_stride, p.lanes_used * p.common.y_c,
-            vectors, channels, p.lanes_used, pixels, valid, bias, r, p.r_row, last.r_stride, p.common.r_c, constants,
-            flag,
-        ))  # fmt: skip
-    with k.when(near, otherwise=True):
-        out = workspace + p.out
-        k.call(p.columns_out, ColumnsOut(
-            sums, p.s_point, 0, out, p.out_line, p.vector_bytes, 0, 1, channels, 0, pixels,
-            valid, bias, workspace, 0, 0, 0, constants, flag,
-        ))  # fmt: skip
-        with k.loop(0, valid) as i:
-            k.call(p.move_out, MoveOut(
-                out + i.index * p.out_line, p.vector_bytes, p.word_bytes, y + i.index * p.y_row,
-                last.y_stride, p.common.y_c, pixels, channels, bias, scale, r + i.index * p.r_row, last.r_stride,
-                p.common.r_c, constants,
-            ))  # fmt: skip
+    k, c, channel = box.k, p.columns, absolute * p.lanes_used
+    last, out, lines = axis_words(c.common, c.common.axes - 1), box.workspace + c.out, box.lines_out(0)
+    target, residual = to = box.results(row, block * p.lanes_used)
+    if near:
+        steps = c.y_row, last.y_stride, p.lanes_used * c.common.y_c
+    else:
+        target, residual, steps = out, box.workspace, (c.out_line, p.vector_bytes, k.constant(INT, 0))
+    k.call(p.columns_out, ColumnsOut(
+        box.workspace + c.sums, c.s_point, p.sums_vector, target, *steps, vectors, channels, p.lanes_used, box.pixels,
+        lines, c.tables.bias + channel * c.word_bytes, residual, c.r_row, last.r_stride, c.common.r_c,
+        c.tables.constants, flag,
+    ))  # fmt: skip
+    if not near:
+        box.move_out(out, (p.vector_bytes, c.word_bytes), lines, to, channel, channels)
 
 
-def applicable(s: Situation) -> str | None:
-    """None, or why not."""
-    p = s.problem
-    reason = winograd_rows.applicable(s)
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    p, reason = s.problem, columns.refusal(s)
     if reason is not None:
         return reason
     if p.c != p.m:
         return f"needs groups with as many channels out as in, not {p.c // p.groups} and {p.m // p.groups}"
-    if p.c // p.groups > lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)]):
+    if p.c // p.groups > lanes(s.target, arith_of(s)):
         return "a group is wider than a vector"
-    return None
-
-
-def scheme(s: Situation) -> str:
-    """The scheme, and the boxes that are done again where a result is not finite: with them the bits change."""
-    arith = ARITHMETIC[accumulator_arithmetic(s)]
-    return scheme_of([of_boxes(_plan(s, arith, sweep).box) for sweep in sweeps(s.problem)])
-
-
-def workspace(s: Situation) -> int:
-    """Bytes a thread needs."""
-    arith = ARITHMETIC[accumulator_arithmetic(s)]
-    return max((_plan(s, arith, sweep).workspace for sweep in sweeps(s.problem)), default=0)
-
-
-def cost(s: Situation) -> dict[str, float]:
-    """Cycles: products, transforms and moves."""
-    p, arith = s.problem, ARITHMETIC[accumulator_arithmetic(s)]
-    group, near, blocks = p.c // p.groups, p.layout == "NHWC", block_count(s, arith)
-    most, rates = most_rows(s.target, group), s.rates(arith)
-    products = transforms = moves = 0.0
-    for sweep in sweeps(p):
-        plan = _plan(s, arith, sweep)
-        # rows of tiles, the last of which is short
-        box_count = sweep[-2].out / SCHEME.m + 0.2
-        box_count *= math.prod(-(-sweep[a].out // plan.box[a]) for a in range(len(sweep)) if a != len(sweep) - 2)
-        rows, outer_lines = math.prod(plan.box[:-2]), math.prod(h.count for h in plan.held[:-2])
-        taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
-        far, each = 1.2 if outer_lines > 1 else 1.0, 10.0 * s.transforming(arith)
-        if near and p.c * p.x_dtype.itemsize % 512 == 0 and plan.box[-1] > 8:
-            each += _COLLIDING
-        for _, pixels in near_equal(plan.box[-1], most):
-            step = tile_cycles(rates, pixels, group) * far
-            alone = group / 2 if pixels == 1 else 0.0  # little else to do while its sums are added
-            products += box_count * rows * SCHEME.n * (taps * step + 4 + 0.35 * pixels * group + alone)
-        products += box_count * rows * SCHEME.n * 20.0
-        transforms += box_count * (200.0 + outer_lines * (40 + plan.held[-1].count * each))
-        transforms += box_count * rows * (80 + plan.box[-1] * each)
-        if not near:
-            per_in = 9.0 if planes_collide(p, reading=True) else 7.0
-            per_out = 9.0 if planes_collide(p, reading=False) else 5.5
-            moves += box_count * outer_lines * SCHEME.n * (40 + plan.held[-1].count * per_in)
-            moves += box_count * rows * SCHEME.m * (40 + plan.box[-1] * per_out)
-    batch = (p.n or 0) * blocks
-    moves = moves * batch + (p.n or 0) * max(0, sum(image_bytes(p)) - _CACHED_BYTES) / _LAST_BYTES
-    return {"products": products * batch, "transforms": transforms * batch, "moves": moves}
+    one = of_one_image(s)  # boxes are what is computed again
+    return (GroupsForm(s, tuple((sweep, _cut(one, sweep)) for sweep in sweeps(p))),)
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """Sizes of one sweep's boxes, in tiles along the last axis but one, and where things lie."""
+class GroupsForm(ColumnsForm):
+    """Boxes for every sweep, of some blocks of groups."""
 
-    box: tuple[int, ...]
-    held: tuple[Lines, ...]
-    blocks: int
-    line_bytes: int
-    panel: int
-    v: int
-    v_point: int
-    sums: int
-    s_point: int
-    out: int
-    out_line: int
-    workspace: int
+    def cost(self) -> dict[str, float]:
+        """Cycles: products, transforms and moves."""
+        s, p = self.s, self.s.problem
+        terms = [_cycles(s, sweep, sizes) for sweep, sizes in self.parts]
+        times = (p.n or 0) * block_count(s, arith_of(s))
+        found = {name: times * sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
+        found["moves"] += (p.n or 0) * max(0, sum(image_bytes(p)) - s.profile.cache("l3", _CACHED_SHARE)) / _LAST_BYTES
+        return found
+
+    def build(self, r: Request) -> Program:
+        """Program of a request: one step per sweep."""
+        keep: list[Any] = []
+        return program_of([_step(r, sweep, sizes, keep) for sweep, sizes in self.parts], self.workspace, keep)
+
+
+def _cycles(s: Situation, sweep: Sweep, sizes: Sizes) -> dict[str, float]:
+    """Cycles of the boxes of a sweep, of a block."""
+    p, group, rates, near = s.problem, s.problem.c // s.problem.groups, s.rates(arith_of(s)), s.problem.layout == "NHWC"
+    *outer, y, x = sweep
+    # rows of tiles, the last of which is short
+    count = math.prod(-(-axis.out // b) for axis, b in zip([*outer, x], [*sizes.box[:-2], sizes.box[-1]], strict=True))
+    times, rows, lines = count * (y.out / SCHEME.m + 0.2), sizes.rows, sizes.outer_lines
+    pixels_in, pixels_out = sizes.held[-1].count, sizes.box[-1]
+    taps, far = math.prod(mean_taps(axis) for axis in outer) * x.taps, 1.2 if lines > 1 else 1.0
+    each = 10.0 * s.transforming(arith_of(s))
+    if near and p.c * p.x_dtype.itemsize % 512 == 0 and pixels_out > 8:
+        each += _COLLIDING
+    products = 20.0
+    for _, pixels in near_equal(pixels_out, most_rows(s.target, group)):
+        alone = group / 2 if pixels == 1 else 0.0  # little else to do while its sums are added
+        products += taps * tile_cycles(rates, pixels, group) * far + 4 + 0.35 * pixels * group + alone
+    transforms = 200.0 + lines * (40 + pixels_in * each) + rows * (80 + pixels_out * each)
+    moves = 0.0
+    if not near:
+        per_in = 9.0 if planes_collide(p, reading=True) else 7.0
+        per_out = 9.0 if planes_collide(p, reading=False) else 5.5
+        moves = lines * SCHEME.n * (40 + pixels_in * per_in) + rows * SCHEME.m * (40 + pixels_out * per_out)
+    return {"products": times * rows * SCHEME.n * products, "transforms": times * transforms, "moves": times * moves}
 
 
 @lru_cache(256)
-def _plan(s: Situation, arith: Arithmetic, sweep: Sweep) -> _Plan:
-    s = of_one_image(s)  # boxes are what is done again
+def _cut(s: Situation, sweep: Sweep) -> Sizes:
+    """The boxes of a sweep."""
     whole = tuple(axis.out for axis in (*sweep[:-2], sweep[-1]))
-    budget = s.budget(_NEAR_BYTES if len(sweep) == 2 else _BOX_BYTES)
+    room = s.profile.cache("l1", _NEAR_SHARE) if len(sweep) == 2 else s.profile.cache("l2", _BOX_SHARE)
 
-    def sizes(cut: tuple[int, ...]) -> _Plan:
-        return _sizes(s, arith, sweep, (*cut[:-1], 1, cut[-1]))
+    def sizes(cut: tuple[int, ...]) -> Sizes:
+        return _sizes(s, sweep, (*cut[:-1], 1, cut[-1]))
 
-    return sizes(boxes(whole, lambda cut: sizes(cut).workspace, budget))
+    return sizes(boxes(whole, lambda cut: sizes(cut).workspace, s.budget(room)))
 
 
-def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...]) -> _Plan:
-    total, pixel = block_count(s, arith), s.target.vector_bytes
-    outputs = (*box[:-2], SCHEME.m, box[-1])
-    held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], outputs[:-1], strict=True)), as_it_lies(sweep[-1], box[-1]))
-    outer_lines, line_bytes = math.prod(h.count for h in held[:-2]), odd_lines(held[-1].count * pixel)
-    panel = -(-(24 * len(sweep) + 8) // 64) * 64
-    v = panel + outer_lines * SCHEME.n * line_bytes
-    together = _together(s, arith)
-    sums = v + together * outer_lines * SCHEME.n * line_bytes
+def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
+    pixel, together, held = s.target.vector_bytes, _together(s), held_lines(sweep, box)
+    lines, v_point = math.prod(h.count for h in held[:-2]), odd_lines(held[-1].count * pixel)
+    panel = -(-(24 * len(sweep) + 8) // 64) * 64  # behind the header and a flag
+    v = panel + lines * SCHEME.n * v_point
+    sums = v + together * lines * SCHEME.n * v_point
     s_point = odd_lines(box[-1] * pixel)
     out = sums + together * SCHEME.n * s_point
-    end = max(out + SCHEME.m * box[-1] * pixel, panel + again_workspace(s, arith, sweep, outputs))
-    blocks = -(-total // -(-total // _MOST_BLOCKS))
-    return _Plan(box, held, blocks, line_bytes, panel, v, line_bytes, sums, s_point, out, box[-1] * pixel, end)
+    end = max(out + SCHEME.m * box[-1] * pixel, panel + again_workspace(s, arith_of(s), sweep, outputs(box)))
+    return Sizes(box, held, panel, v, v_point, sums, s_point, out, box[-1] * pixel, end)
 
 
-def _together(s: Situation, arith: Arithmetic) -> int:
+def _together(s: Situation) -> int:
     """Blocks whose columns are transformed side by side."""
     p = s.problem
-    whole = p.layout == "NHWC" and p.c % lanes_used(s, arith) == 0
-    return min(_TOGETHER, block_count(s, arith)) if whole and p.c * p.x_dtype.itemsize % _SHARED == 0 else 1
+    whole = p.layout == "NHWC" and p.c % lanes_used(s, arith_of(s)) == 0
+    return min(_TOGETHER, block_count(s, arith_of(s))) if whole and p.c * p.x_dtype.itemsize % _SHARED == 0 else 1
 
 
-def build(r: Request) -> Program:
-    """Program of a request: one step per sweep."""
-    keep: list[Any] = []
-    name, wide = "winograd_groups", r.target.vector_bytes
-    address = address_of(r, name, name, Driver, lambda k, name: driver(k, name, wide))
-    steps = [_step(r, sweep, address, keep) for sweep in sweeps(r.problem)]
-    return Program(tuple(step for step in steps if step.items), workspace(r.situation), tuple(keep))
-
-
-def _step(r: Request, sweep: Sweep, address: Address[Driver], keep: list[Any]) -> Step:
-    p, arith, last, plan = r.problem, r.arith, sweep[-1], _plan(r.situation, r.arith, sweep)
-    group, used, blocks = p.c // p.groups, lanes_used(r.situation, arith), block_count(r.situation, arith)
-    pixel, v_line, together = r.target.vector_bytes, SCHEME.n * plan.v_point, _together(r.situation, arith)
-    move_in, move_out = (
-        Move(p.x, arith.accumulator, along_in(r, last, "c")),
-        Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue),
-    )
+def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
+    s, p, arith, last = r.situation, r.problem, r.arith, sweep[-1]
+    group, used, blocks, lane = p.c // p.groups, lanes_used(s, arith), block_count(s, arith), lanes(r.target, arith)
+    pixel, together = r.target.vector_bytes, _together(s)
+    move_in = Move(p.x, arith.accumulator, along_in(r, last, "c"))
+    move_out = Move(arith.accumulator, p.y, along_out(r, last, "c"), r.epilogue)
     near_in, near_out = move_in.along == "cc", move_out.along == "cc" and r.epilogue.is_cheap
     beside = together if near_in and near_out else 1
-    taps = math.prod(axis.taps for axis in sweep[:-2]) * last.taps
-    outer = [0]
-    for h in plan.held[:-2]:
-        outer = [o * h.count + t for o in outer for t in h.start]
     of_tap = group * pixel
-    entries = [
-        [v for t, at in enumerate(plan.held[-1].start)
-         for v in (o * v_line + at * pixel, (tap * last.taps + t) * of_tap)]
-        for tap, o in enumerate(outer)
-    ]  # fmt: skip
+    w_point = math.prod(axis.taps for axis in sweep) // SCHEME.r * of_tap
     functions, most = tile_functions(r, of_sums(arith.name), group), most_rows(r.target, group)
-    tables = [walks_of(functions, pixels, most) for pixels in (plan.box[-1], last.out % plan.box[-1])]
-    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep)
+    tables = [walks_of(functions, pixels, most) for pixels in (sizes.box[-1], last.out % sizes.box[-1])]
     packed = r.packed(
-        ("winograd_groups", arith.name, lanes(r.target, arith), key),
-        lambda: _packed_weights(r.weights(sweep), last.taps, lanes(r.target, arith)),
+        ("winograd_groups", arith.name, lane, taps_key(sweep)),
+        lambda: _packed_weights(r.weights(sweep), last.taps, lane),
     )
-    blocked = replace(r, situation=replace(r.situation, problem=of_blocks(p, used, blocks)))
+    item_blocks = -(-blocks // -(-blocks // _MOST_BLOCKS))
     common, items = boxed_words(
-        blocked, in_tiles(sweep), plan.box, plan.held, block_groups=plan.blocks, panel=plan.panel
-    )
-    y_row, r_row = (0 if o is None else o.spatial[-2] * sweep[-2].out_step for o in (r.y, r.residual))
-    columns_in = _columns(r, move_in if near_in else Move(arith.name, arith.accumulator, "cc"), beside > 1, ColumnsIn)
-    columns_out = _columns(
-        r, move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue()), beside > 1, ColumnsOut
-    )
-    values = GroupWords(
-        common=common, lanes_used=used, total_channels=p.c, total_blocks=blocks, item_blocks=plan.blocks,
-        block_groups=used // group, total_groups=p.groups, word_bytes=arith.bytes, vector_bytes=pixel,
-        reach=plan.held[-1].count - plan.box[-1], near_in=int(near_in), near_out=int(near_out),
-        down=TilesDown(SCHEME.m, sweep[-2].out, SCHEME.n), outer_lines=math.prod(h.count for h in plan.held[:-2]),
-        line_bytes=plan.line_bytes, move_in=None if near_in else move_in_address(r, move_in), columns_in=columns_in,
-        together=together, beside=beside, v=plan.v, v_point=plan.v_point, v_line=v_line,
-        v_vector=math.prod(h.count for h in plan.held[:-2]) * v_line,
-        rows=row_lists(sweep[:-2], entries, ENTRY_WORDS), tiles=tables,
-        table_words=counted_words(WalkWords, tables), weights=packed, w_block=SCHEME.n * taps * of_tap,
-        w_point=taps * of_tap, sums=plan.sums, s_point=plan.s_point, sums_vector=SCHEME.n * plan.s_point,
-        columns_out=columns_out, y_row=y_row, r_row=r_row, out=plan.out, out_line=plan.out_line,
-        move_out=None if near_out else move_out_address(r, move_out), tables=epilogue_tables(r), again=plan.panel,
-        again_words=direct.again_words(r, sweep, (*plan.box[:-2], SCHEME.m, plan.box[-1]), 1), again_blocks=1,
-        repair=direct.repair_address(r),
+        replace(r, situation=replace(s, problem=of_blocks(p, used, blocks))), in_tiles(sweep), sizes.box, sizes.held,
+        block_groups=item_blocks, panel=sizes.panel,
     )  # fmt: skip
+    entries = columns.entries(sweep, sizes, 1, 0, pixel, of_tap)
+    way_in = move_in if near_in else Move(arith.name, arith.accumulator, "cc")
+    way_out = move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue())
+    values = GroupWords(
+        columns=column_words(r, common, sweep, sizes, None if near_out else move_out, packed, entries),
+        lanes_used=used, total_channels=p.c, total_blocks=blocks, item_blocks=item_blocks, block_groups=used // group,
+        total_groups=p.groups, vector_bytes=pixel, move_in=None if near_in else move_in_address(r, move_in),
+        columns_in=_columns(r, way_in, beside > 1, ColumnsIn), together=together, beside=beside,
+        v_vector=sizes.outer_lines * SCHEME.n * sizes.v_point, tiles=tables,
+        table_words=counted_words(WalkWords, tables), w_block=SCHEME.n * w_point, w_point=w_point,
+        sums_vector=SCHEME.n * sizes.s_point, columns_out=_columns(r, way_out, beside > 1, ColumnsOut),
+    )  # fmt: skip
+    name = "winograd_groups" + " near in" * near_in + " near out" * near_out
+    address = address_of(r, name, "groups", Driver, lambda k, name: driver(k, name, pixel, near_in, near_out))
     return Step(address, filled(values, keep), items)
 
 
@@ -480,7 +362,4 @@ def _packed_weights(w: NDArray[Any], wide: int, lane: int) -> NDArray[Any]:
 
     Transformed in float64 and rounded once.
     """
-    groups, m, c, taps = w.shape
-    inner = w.astype(np.float64).reshape(groups, m, c, taps // (SCHEME.r * wide), SCHEME.r, wide)
-    made = np.einsum("iy,gmctyx->gmcitx", SCHEME.weights, inner).reshape(groups, m, c, -1)
-    return packed_weights(made.astype(w.dtype), lane)
+    return packed_weights(columns.at_points(w, wide).reshape(*w.shape[:3], -1).astype(w.dtype), lane)
