@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from polyconv import wisdom
+from polyconv.planning.wisdom_file import read
 from polyconv.target import levels
 
 ONE = "conv f32 NCHW n1 c16 i12x12 m32 k3x3 p1"
@@ -42,7 +43,7 @@ def test_tune_measures_keeps_and_explain_tells(polyconv: Callable[..., Any], own
     assert done.code == 0, done.err
     assert "estimate within 10 % of the best measured candidate" in done.out
     assert f"{ONE}: " in done.err and str(own) in done.err
-    assert {entry.rigor for entry in wisdom.read(own)} == {"measure"}
+    assert {entry.rigor for entry in read(own)} == {"measure"}
     _restart()
     after = polyconv("explain", ONE)
     assert "wisdom, measured in an earlier process" in after.out
@@ -70,7 +71,7 @@ def test_tune_json_and_what_is_known_is_not_measured_again(polyconv: Callable[..
     _restart()
     [careful] = polyconv("tune", ONE, "--json", "--rigor", "patient").json["rows"]
     assert careful["source"] == "measured"
-    assert [entry.rigor for entry in wisdom.read(own)] == ["patient"]
+    assert [entry.rigor for entry in read(own)] == ["patient"]
 
 
 def test_tune_takes_what_bench_takes(polyconv: Callable[..., Any], tmp_path: Path, bank: Path) -> None:
@@ -94,7 +95,7 @@ def test_a_time_limit_ends_it_and_keeps_what_was_done(polyconv: Callable[..., An
 def test_tune_at_other_settings_is_other_wisdom(polyconv: Callable[..., Any], own: Path) -> None:
     words = ("--accuracy", "strict", "--target", levels()[0], "--workspace-limit", "0")
     assert polyconv("tune", ONE, *words).code == 0
-    [entry] = wisdom.read(own)
+    [entry] = read(own)
     assert (entry.accuracy, entry.target, entry.workspace_limit) == ("strict", levels()[0], 0)
     assert polyconv("explain", ONE, "--json").json["plans"][0]["source"] == "estimate"
 
@@ -137,7 +138,7 @@ def test_wisdom_there_and_back(polyconv: Callable[..., Any], own: Path, tmp_path
     assert polyconv("wisdom", "export", tmp_path / "out.json").code == 0
     assert (tmp_path / "out.json").read_bytes() == own.read_bytes()
     assert "forgot 1 of 2" in polyconv("wisdom", "forget", "--match", "NHWC", "--yes").out
-    assert len(wisdom.read(own)) == 1
+    assert len(read(own)) == 1
     assert polyconv("wisdom", "forget", "-y").code == 0
     assert not own.exists()
     _restart()
@@ -156,7 +157,7 @@ def test_wisdom_of_others_is_taken_kept_and_said_to_be_of_no_use(
     _restart()
     done = polyconv("wisdom", "import", tmp_path / "other.json")
     assert done.code == 0 and "0 of use here" in done.out and "another CPU, pentium" in done.err
-    assert len(wisdom.read(own)) == 2
+    assert len(read(own)) == 2
     assert "1 of use here" in polyconv("wisdom", "show").out
     merged = polyconv("wisdom", "merge", own, tmp_path / "other.json", "--into", tmp_path / "all.json", "--json").json
     assert merged["count"] == 2
@@ -193,5 +194,5 @@ def test_another_process_measures_nothing(polyconv: Callable[..., Any], own: Pat
     )
     environment = {**os.environ, "POLYCONV_WISDOM": str(own)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    [entry] = wisdom.read(own)
+    [entry] = read(own)
     assert done.stdout.split() == ["wisdom", entry.algorithm]

@@ -22,6 +22,7 @@ from polyconv.machine import calibrate
 from polyconv.machine.host import of_cpu, profile_in_force
 from polyconv.machine.profile import Profile, arithmetics, of_file, presets, spelled
 from polyconv.planning.planner import choose
+from polyconv.planning.wisdom_file import read
 from polyconv.target import LEVELS, Target, host_target, levels, target
 
 PROBLEMS = Path(__file__).parents[1] / "kernels" / "problems.txt"
@@ -210,7 +211,7 @@ def test_wisdom_of_another_profile_is_kept_and_not_used(tmp_path: Path, monkeypa
     assert "another machine profile" in str(wisdom.outdated(entry))
     assert wisdom.save() is not None
     assert wisdom.save() is not None  # what stands in the file is looked at, too
-    assert wisdom.read(tmp_path / "wisdom.json") == (entry,)
+    assert read(tmp_path / "wisdom.json") == (entry,)
     wisdom.forget()
 
 

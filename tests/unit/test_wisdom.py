@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.planning import measure
 from polyconv.planning.planner import choose
+from polyconv.planning.wisdom_file import read
 from polyconv.target import host_target
 
 TEXT = "conv f32 NCHW n1 c16 i12x12 m32 k3x3 p1"
@@ -68,7 +69,7 @@ def _document(**changes: Any) -> dict[str, Any]:
     _learn()
     [entry] = wisdom.entries()
     wisdom.forget()
-    return {"kind": "polyconv wisdom", "schema_version": 1, "entries": [{**wisdom._plain(entry), **changes}]}
+    return {"kind": "polyconv wisdom", "schema_version": 1, "entries": [{**asdict(entry), **changes}]}
 
 
 def _written(file: Path, content: Any) -> Path:
@@ -161,7 +162,7 @@ def test_the_users_file_is_read_by_the_next_process_and_grows() -> None:
     _restart()
     _learn(_situation(TEXT.replace("m32", "m48")))
     wisdom.save()
-    assert len(wisdom.read(file)) == 2
+    assert len(read(file)) == 2
 
 
 def test_processes_that_save_at_once_lose_nothing() -> None:
@@ -194,7 +195,7 @@ def test_processes_that_save_at_once_lose_nothing() -> None:
     assert [process.wait(60) for process in started] == [0, 0]
     file = wisdom.path()
     assert file is not None
-    assert len(wisdom.read(file)) == 24
+    assert len(read(file)) == 24
 
 
 def test_saving_drops_what_this_machine_can_no_longer_use_and_keeps_other_machines() -> None:
@@ -206,7 +207,7 @@ def test_saving_drops_what_this_machine_can_no_longer_use_and_keeps_other_machin
     _restart()
     _learn(_situation(TEXT.replace("m32", "m48")))
     wisdom.save()
-    assert sorted(e.cpu for e in wisdom.read(file)) == sorted([host_target().cpu, "other"])
+    assert sorted(e.cpu for e in read(file)) == sorted([host_target().cpu, "other"])
 
 
 def test_off_means_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +267,7 @@ def test_of_two_entries_the_usable_then_the_careful_then_the_later_wins(tmp_path
 
     def winner(*order: str) -> int:
         assert wisdom.merge([files[name] for name in order], tmp_path / "all.json") == 1
-        return wisdom.read(tmp_path / "all.json")[0].batch
+        return read(tmp_path / "all.json")[0].batch
 
     assert winner("plain", "later") == 3
     assert winner("later", "plain") == 1

@@ -18,6 +18,7 @@ from polyconv.benchmark.sets import pattern_of
 from polyconv.cli import render
 from polyconv.cli.options import AsJson, usage
 from polyconv.errors import Error
+from polyconv.planning.wisdom_file import Entry, read, write
 
 __all__ = ["command"]
 
@@ -78,12 +79,12 @@ def _own() -> Path:
     return file
 
 
-def _of_file(file: Path | None) -> tuple[wisdom.Entry, ...]:
+def _of_file(file: Path | None) -> tuple[Entry, ...]:
     """Entries of a file; of the user's, which may not exist yet, if none is given."""
     if file is not None:
-        return wisdom.read(file)
+        return read(file)
     own = _own()
-    return wisdom.read(own, private=True) if own.exists() else ()
+    return read(own, private=True) if own.exists() else ()
 
 
 def _shown(files: Sequence[Path], _: Path | None, match: str | None) -> dict[str, Any]:
@@ -93,7 +94,7 @@ def _shown(files: Sequence[Path], _: Path | None, match: str | None) -> dict[str
     return {"file": file or _own(), "entries": [_facts(entry) for entry in found]}
 
 
-def _facts(entry: wisdom.Entry) -> dict[str, Any]:
+def _facts(entry: Entry) -> dict[str, Any]:
     return {**{f.name: getattr(entry, f.name) for f in fields(entry)}, "outdated": wisdom.outdated(entry)}
 
 
@@ -104,7 +105,7 @@ def _path(*_: Any) -> dict[str, Any]:
 
 def _export(files: Sequence[Path], *_: Any) -> dict[str, Any]:
     found = _of_file(None)
-    wisdom.write(files[0], found)
+    write(files[0], found)
     return {"file": files[0], "count": len(found), "said": f"{len(found)} entries written to {files[0]}"}
 
 
@@ -138,7 +139,7 @@ def _forget(_: Sequence[Path], __: Path | None, match: str | None) -> dict[str, 
         kept = [entry for entry in found if not pattern.search(entry.problem)]
         count = len(found) - len(kept)
         if count:
-            wisdom.write(own, kept)
+            write(own, kept)
         said = f"forgot {count} of {len(found)} entries in {own}"
     return {"file": own, "count": count, "said": said}
 

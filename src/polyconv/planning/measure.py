@@ -16,6 +16,7 @@ import numpy as np
 from polyconv.algorithms.program import Situation
 from polyconv.planning import wisdom
 from polyconv.planning.planner import Decision, choose
+from polyconv.planning.wisdom_file import RIGORS
 
 __all__ = ["fastest"]
 
@@ -54,7 +55,7 @@ def fastest(s: Situation, rigor: str, candidate: Callable[[Situation, str], Call
     """
     with _lock:
         known = wisdom.decision(s)
-        if known is not None and wisdom.RIGORS.index(known.rigor) >= wisdom.RIGORS.index(rigor):
+        if known is not None and RIGORS.index(known.rigor) >= RIGORS.index(rigor):
             return known
         choice = choose(s)
         cycles = {name: choice.cycles(name) for name in choice.costs}
