@@ -18,8 +18,9 @@ from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError, OverflowWarning, shown, warn
 from polyconv.names import advice
 from polyconv.problem.epilogue import Activation, activation
+from polyconv.problem.extents import effective_kernel
 from polyconv.problem.padding import AUTO_PADS, forward_axes, natural_extent, transposed_axes
-from polyconv.problem.problem import Problem, effective_kernel
+from polyconv.problem.problem import Problem
 from polyconv.runtime.guests import as_array
 
 __all__ = ["Description", "Ints", "Pads", "axes_disagree", "bias_of", "describe"]

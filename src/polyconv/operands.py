@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from polyconv.algorithms.program import Operand
 from polyconv.dtypes import Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
-from polyconv.problem.problem import Problem, Quantisation
+from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import Quantisation
 from polyconv.runtime.arrays import mark, place
 from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized

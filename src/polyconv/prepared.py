@@ -44,7 +44,8 @@ from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
 from polyconv.planning.planner import Choice, Decision, choose, describe, form_of, reasons, take, threads_for
 from polyconv.problem.plan import Plan
-from polyconv.problem.problem import Problem, Quantisation
+from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import Quantisation
 from polyconv.runtime.arrays import may_overlap
 from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, sized

@@ -24,7 +24,8 @@ from polyconv.errors import ArgumentError
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.layout import ROUNDING_BITS
 from polyconv.operands import narrow_and_light
-from polyconv.problem.problem import Problem, Quantisation
+from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import Quantisation
 from polyconv.runtime.arrays import aligned
 from polyconv.runtime.guests import as_array
 from polyconv.runtime.memory import allocating, native_order, sized

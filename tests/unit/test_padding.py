@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from polyconv.problem.extents import output_extent
 from polyconv.problem.padding import (
     AUTO_PADS,
     backprop_pads,
@@ -17,7 +18,6 @@ from polyconv.problem.padding import (
     transposed_axes,
     transposed_pads,
 )
-from polyconv.problem.problem import output_extent
 
 FORWARD = list(product(range(0, 13), range(1, 6), range(1, 7), range(1, 4)))
 TRANSPOSED = list(product(range(1, 6), range(1, 5), range(1, 5), range(1, 4), range(0, 3)))

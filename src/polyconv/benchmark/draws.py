@@ -14,7 +14,9 @@ import numpy as np
 
 from polyconv.benchmark.bound import bytes_of, products
 from polyconv.errors import ArgumentError
-from polyconv.problem.problem import Problem, Quantisation, effective_kernel
+from polyconv.problem.extents import effective_kernel
+from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import Quantisation
 
 __all__ = ["problem", "problems"]
 

@@ -18,7 +18,9 @@ import numpy as np
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.problem.epilogue import ACTIVATIONS, Activation
-from polyconv.problem.problem import Problem, Quantisation, effective_kernel
+from polyconv.problem.extents import effective_kernel
+from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import Quantisation
 
 __all__ = ["BUDGET", "OPERATORS", "problem", "problems"]
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from polyconv.conformance.judge import Expected, expected, faults
 from polyconv.conformance.operands import Operands
+from polyconv.problem.extents import effective_kernel
 from polyconv.problem.oracle import magnitude
-from polyconv.problem.problem import Problem, effective_kernel
+from polyconv.problem.problem import Problem
 
 __all__ = ["CRASHES", "DIFFERENCES", "REFUSALS", "Difference", "Refusal", "Row", "crash", "explanation", "refusal"]
 

@@ -19,7 +19,7 @@ from polyconv.conformance.peers import GuestError, Peer
 from polyconv.dialects import onnx as onnx_dialect
 from polyconv.dialects import openvino as openvino_dialect
 from polyconv.errors import Error
-from polyconv.problem.problem import effective_kernel
+from polyconv.problem.extents import effective_kernel
 
 __all__ = [
     "EXPLANATIONS",

@@ -23,6 +23,7 @@ from polyconv.dialects.node import (
     split,
 )
 from polyconv.errors import ArgumentError
+from polyconv.problem.extents import effective_kernel, output_extent
 from polyconv.problem.padding import (
     Pair,
     Same,
@@ -32,7 +33,7 @@ from polyconv.problem.padding import (
     same_pads,
     transposed_pads,
 )
-from polyconv.problem.problem import Problem, effective_kernel, output_extent
+from polyconv.problem.problem import Problem
 
 __all__ = ["forward", "transposed"]
 

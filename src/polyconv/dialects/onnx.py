@@ -32,7 +32,8 @@ from polyconv.dialects.rows import Factory, Input, Row, factories, named, newest
 from polyconv.errors import ArgumentError, Unsupported, shown
 from polyconv.problem.epilogue import Activation
 from polyconv.problem.padding import AUTO_PADS, Pair, same_pads, same_pads_onnxruntime
-from polyconv.problem.problem import Problem, Quantisation
+from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import Quantisation
 
 __all__ = ["OPERATORS", "lookup"]
 

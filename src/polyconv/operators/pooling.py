@@ -19,8 +19,8 @@ from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning
 from polyconv.operators.moving import with_rows
 from polyconv.operators.windows import Axis, Windows, window_step, workspace_of
+from polyconv.problem.extents import effective_kernel
 from polyconv.problem.padding import AUTO_PADS, forward_pads
-from polyconv.problem.problem import effective_kernel
 
 __all__ = ["OPERATORS", "pooling"]
 

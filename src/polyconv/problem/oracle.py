@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyconv.dtypes import DTYPES, Dtype
-from polyconv.problem.problem import Problem, Quantisation
+from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import Quantisation
 
 __all__ = ["convert", "magnitude", "oracle", "tolerance"]
 

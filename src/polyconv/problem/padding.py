@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from polyconv.problem.problem import effective_kernel
+from polyconv.problem.extents import effective_kernel
 
 __all__ = [
     "AUTO_PADS",

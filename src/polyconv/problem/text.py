@@ -16,7 +16,9 @@ from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError, Error
 from polyconv.names import nearest
 from polyconv.problem.epilogue import Activation, activation
-from polyconv.problem.problem import Extent, Problem, Quantisation
+from polyconv.problem.extents import Extent
+from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import Quantisation
 
 __all__ = ["FIELDS", "LAYOUTS", "OPERATORS", "Field", "parse", "spell"]
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from polyconv.benchmark.engines.qdq import check_rescaled, zero_points_and_scales
 from polyconv.benchmark.engines.ready import Lacking, Ready, Task, channels_last, check_geometry, check_plain
 from polyconv.conformance.operands import Operands
-from polyconv.problem.problem import Problem, effective_kernel
+from polyconv.problem.extents import effective_kernel
+from polyconv.problem.problem import Problem
 
 __all__ = ["ready", "start", "version"]
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from polyconv.benchmark.engines.ready import Lacking, Ready, Task, check_plain
 from polyconv.conformance.operands import Operands
-from polyconv.problem.problem import Problem, effective_kernel
+from polyconv.problem.extents import effective_kernel
+from polyconv.problem.problem import Problem
 
 __all__ = ["ready", "start", "version"]
 

@@ -23,7 +23,8 @@ from polyconv.benchmark.engines.ready import Lacking, Ready, Task
 from polyconv.benchmark.engines.torch_quantised import quantised
 from polyconv.conformance.guests.torch import activation
 from polyconv.conformance.operands import Operands
-from polyconv.problem.problem import Problem, effective_kernel
+from polyconv.problem.extents import effective_kernel
+from polyconv.problem.problem import Problem
 
 __all__ = ["ready", "start", "version"]
 

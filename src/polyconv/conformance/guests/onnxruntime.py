@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from polyconv.conformance.operands import Operands
-from polyconv.problem.problem import Problem, effective_kernel
+from polyconv.problem.extents import effective_kernel
+from polyconv.problem.problem import Problem
 
 __all__ = ["activation", "convolution", "quantities", "run_model", "run_problem", "version"]
 

@@ -16,7 +16,8 @@ import torch.nn.functional as functional
 from numpy.typing import NDArray
 
 from polyconv.conformance.operands import Operands
-from polyconv.problem.problem import Problem, effective_kernel
+from polyconv.problem.extents import effective_kernel
+from polyconv.problem.problem import Problem
 
 __all__ = ["activation", "run_problem", "version"]
 
