@@ -24,8 +24,9 @@ from polyconv.kernels.point import channel_point_tile, listed_point_tile, pixel_
 from polyconv.kernels.signature import Signature
 from polyconv.kernels.tile import channel_tile, pixel_tile
 from polyconv.problem.problem import Problem
-from polyconv.runtime import call, threads
+from polyconv.runtime import call
 from polyconv.runtime.architecture import ARM, X86
+from polyconv.runtime.runner_text import runner_text
 
 HERE = Path(__file__).parent
 EVERY = pytest.mark.parametrize("level", TARGETS)
@@ -227,7 +228,7 @@ SYSTEM = {"syscall", "sched_yield", "sched_getcpu", "sched_setaffinity"}
 @EVERY
 def test_the_runner_calls_the_system_only(level: str) -> None:
     """Four functions of the C library, bound when it is loaded, on every processor."""
-    body = threads._runner(ARM if level == "neon" else X86)
+    body = runner_text(ARM if level == "neon" else X86)
     obj = object_code(f'target triple = "{TARGETS[level].triple}"\n{body}', TARGETS[level])
     assert set(undefined_symbols(obj)) <= SYSTEM
 

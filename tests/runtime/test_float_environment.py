@@ -19,8 +19,9 @@ from fresh import run
 
 import polyconv
 from polyconv.kernels.compile import link, object_code
-from polyconv.runtime import threads
+from polyconv.runtime import runner, threads
 from polyconv.runtime.architecture import ARM, X86, architecture_of
+from polyconv.runtime.control import CONTROL
 from polyconv.target import host_target
 
 ARCHITECTURE = architecture_of(platform.machine())
@@ -137,10 +138,10 @@ def meet_the_next_job() -> None:
 
     In a process without workers, of whom the control block then counts one, so that jobs go through the tickets.
     """
-    ctypes.c_int32.from_address(threads.CONTROL + 284).value = 1
+    ctypes.c_int32.from_address(CONTROL + 284).value = 1
     seen: list[int] = []
     keep: list[Any] = []
-    ticket, finished, job = (ctypes.c_uint64.from_address(threads.CONTROL + at) for at in (0, 128, 192))
+    ticket, finished, job = (ctypes.c_uint64.from_address(CONTROL + at) for at in (0, 128, 192))
 
     def posted(driver: Callable[[], None], strict: bool) -> int:
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, ctypes.c_int64, ctypes.c_void_p)(lambda *_: driver())
@@ -159,8 +160,8 @@ def meet_the_next_job() -> None:
         seen.append(control_word())
         finished.value = 0  # one item is waited for
 
-    shared = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(threads.native()["shared"])
-    shared(threads.CONTROL, posted(first, strict=False))
+    shared = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(runner.native()["shared"])
+    shared(CONTROL, posted(first, strict=False))
     print(*(word & BITS.flush for word in seen), control_word() & BITS.flush)
 
 

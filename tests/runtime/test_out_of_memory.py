@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from fresh import run
 
 import polyconv
 from polyconv import OutOfMemory
-from polyconv.runtime import arrays, threads
+from polyconv.runtime import arrays, control, threads
 
 LIMITED = """
 import resource
@@ -152,7 +153,7 @@ def test_the_workspace(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     if where == "own":
         monkeypatch.setattr(threads, "grow_workspace", lambda size: None)
     else:
-        threads._poke(272, threads.ctypes.c_int64, 0)
+        control.poke(272, ctypes.c_int64, 0)
     said = r"the workspace of 2 thread\(s\) takes .*B, .*; lower threads, or set a workspace_limit"
     with pytest.raises(OutOfMemory, match=said):
         layer(x)

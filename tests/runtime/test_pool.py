@@ -208,7 +208,7 @@ def test_an_interrupt_takes_effect_when_the_call_ends(threads: int, calls_before
         COMMON
         + f"""
 import ctypes
-from polyconv.runtime.threads import CONTROL
+from polyconv.runtime.control import CONTROL
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it from the start
 big = image(n=3, c=256, size=round(96 / patience))

@@ -159,7 +159,7 @@ class Job:
     Parameters
     ----------
     steps : array
-        Four words each, as ``runtime.threads`` takes them.
+        Four words each, as ``runtime.runner_text`` takes them.
     items : int
         Of all steps.
     operands : tuple of (int or None)

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from polyconv.kernels.objects import kernel_text
 from polyconv.kernels.record import words
-from polyconv.runtime.threads import CONTROL, native
+from polyconv.runtime.control import CONTROL
+from polyconv.runtime.runner import native
 from polyconv.target import host_target
 
 __all__ = ["Descriptor", "make_entry"]
