@@ -14,10 +14,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from polyconv.in_force import target_in_force
 from polyconv.kernels import compile as compiler
 from polyconv.kernels.objects import kept_file, texts_only
 from polyconv.kernels.signature import Address
-from polyconv.prepared import Layer, target_in_force
+from polyconv.prepared import Layer
 from polyconv.target import Target
 
 __all__ = ["Arrays", "Kernel", "kernels"]

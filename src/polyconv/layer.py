@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from polyconv.arguments import Description, Ints, Pads, axes_disagree, bias_of, describe
 from polyconv.errors import ArgumentError
 from polyconv.gpu.guests import stand_in, where
+from polyconv.in_force import keep_where_settings_say
 from polyconv.names import checked
 from polyconv.planned import Plan, plan
-from polyconv.prepared import Layer, compute, keep_where_settings_say
+from polyconv.prepared import Layer, compute
 from polyconv.problem.problem import Problem
 from polyconv.runtime.guests import as_array, together
 from polyconv.settings import resolve as setting

@@ -1,12 +1,13 @@
 """Operands of a call, checked against the problem before the first store.
 
-Nothing is copied but lists and byte-swapped elements.  Each function looks at one operand; what they may share with
-each other, their caller compares.  It must not know how anything is computed.
+Nothing is copied but lists and byte-swapped elements.  Each function looks at one operand, and ``check_apart`` at what
+the result shares with the others.  It must not know how anything is computed.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +19,13 @@ from polyconv.dtypes import Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
-from polyconv.runtime.arrays import mark, place
+from polyconv.runtime.arrays import mark, may_overlap, place
 from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = [
-    "Lying", "check_weights", "check_writable", "deformation", "deformation_shapes", "fused",
-    "narrow_and_light", "operand", "result_of", "same_memory", "span", "strides",
+    "Lying", "check_apart", "check_weights", "check_writable", "deformation", "deformation_shapes", "extents_of",
+    "fused", "narrow_and_light", "operand", "result_of", "span", "strides",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -203,9 +204,39 @@ def _overlaps_itself(a: Array) -> bool:
     return False
 
 
-def same_memory(a: Array, b: Array) -> bool:
+def check_apart(result: Array, **operands: Array | None) -> None:
+    """Refuse a result that overlaps an operand in memory; exactly the residual's it may be.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the operand.
+    """
+    for name, other in operands.items():
+        if other is None or not may_overlap(other, result):
+            continue
+        if name == "residual" and _same_memory(other, result):
+            continue
+        raise ArgumentError(
+            f"out overlaps {name} in memory; pass an array of its own"
+            + (" (or exactly the residual's memory)" if name == "residual" else "")
+        )
+
+
+def _same_memory(a: Array, b: Array) -> bool:
     return (
         a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
         and a.strides == b.strides
         and a.shape == b.shape
     )
+
+
+def extents_of(shape: Any) -> tuple[int, ...]:
+    """A shape given by a caller, its extents as int: 8.0 would be found for 8 in tables, and 8 for 8.0."""
+    try:
+        found = tuple(operator.index(e) for e in shape)
+    except TypeError:
+        raise ArgumentError(f"shape={shape!r} must be a list of whole numbers, that of an input x") from None
+    if any(e < 0 for e in found):
+        raise ArgumentError(f"shape={shape!r} has a negative extent; give the shape of an input x")
+    return found

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from polyconv import prepared
+from polyconv import prepared, unweighted
 from polyconv.arguments import bias_of
 from polyconv.causal import causal
 from polyconv.dtypes import Dtype
@@ -234,7 +234,7 @@ def _of_head(made_by: Plan) -> str:
     p = made_by.problem
     past = p.k[0] - 1
     head = replace(p, op="conv", pads=((0, 0),), i=(past + max(1, min(past, p.i[0] or 0)),))
-    return prepared.plan(head, accuracy=made_by.accuracy, workspace_limit=made_by.workspace_limit).algorithm
+    return unweighted.plan(head, accuracy=made_by.accuracy, workspace_limit=made_by.workspace_limit).algorithm
 
 
 def _remake(made_by: Plan, w: Array, b: Array | None, quantities: dict[str, Array]) -> Prepared:
@@ -333,5 +333,5 @@ def plan(problem: Problem | str, *, rigor: str | None = None, accuracy: str | No
     """
     if isinstance(problem, str):
         problem = Problem.parse(problem)
-    return Plan.of(prepared.plan(problem, rigor=rigor, accuracy=accuracy, threads=threads,
-                                 workspace_limit=workspace_limit, once=once))  # fmt: skip
+    return Plan.of(unweighted.plan(problem, rigor=rigor, accuracy=accuracy, threads=threads,
+                                   workspace_limit=workspace_limit, once=once))  # fmt: skip

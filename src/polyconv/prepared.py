@@ -7,7 +7,6 @@ are checked in ``operands``, all of them before the first store.  It must know n
 from __future__ import annotations
 
 import logging
-import operator
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,42 +18,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from polyconv import operands
 from polyconv.algorithms.form import Form, Refusal
 from polyconv.algorithms.program import Program, Request, Situation, Step
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.calls import Call, bound, execute, make_ready, run_now
 from polyconv.causal import causal
-from polyconv.dtypes import Dtype
 from polyconv.errors import ArgumentError
+from polyconv.in_force import target_in_force
 from polyconv.kernels import objects
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.operands import (
-    Lying,
-    check_weights,
-    deformation,
-    deformation_shapes,
-    fused,
-    narrow_and_light,
-    operand,
-    result_of,
-    same_memory,
-    strides,
-)
+from polyconv.operands import Lying, strides
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
 from polyconv.planning.planner import Choice, Decision, choose, describe, form_of, reasons, take, threads_for
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
-from polyconv.problem.quantisation import Quantisation
-from polyconv.runtime.arrays import may_overlap
+from polyconv.random_operands import random_operands
 from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
-from polyconv.target import Target, target
 from polyconv.weights import TABLES, Weights
 
-__all__ = ["Layer", "compute", "keep_where_settings_say", "plan", "target_in_force"]
+__all__ = ["Layer", "compute", "decided"]
 
 Array = NDArray[Any]
 
@@ -65,29 +52,6 @@ _MOST_PACKED = 64 << 20
 """Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
 _NUMPY = {"float": np.float32, "double": np.float64, "i32": np.int32, "i64": np.int64}
 """NumPy's name of an accumulator."""
-
-
-def target_in_force() -> Target:
-    """What code is made for now; its kernels are kept where settings say."""
-    keep_where_settings_say()
-    return target(setting("target"))
-
-
-def keep_where_settings_say() -> None:
-    """Let kernels be kept in the folder of the settings that were in force at the first call."""
-    if not objects.has_folder():
-        objects.use_folder(setting("cache_dir"))
-
-
-def _extents(shape: Any) -> tuple[int, ...]:
-    """A shape given by a caller, its extents as int: 8.0 would be found for 8 in tables, and 8 for 8.0."""
-    try:
-        found = tuple(operator.index(e) for e in shape)
-    except TypeError:
-        raise ArgumentError(f"shape={shape!r} must be a list of whole numbers, that of an input x") from None
-    if any(e < 0 for e in found):
-        raise ArgumentError(f"shape={shape!r} has a negative extent; give the shape of an input x")
-    return found
 
 
 def _used(table: OrderedDict[Any, Any], key: Any) -> Any:
@@ -175,31 +139,17 @@ class Layer:
         x = as_array(x_given, "x")
         problem = self.problem_for(x.shape)
         copied = x.dtype.isnative is False
-        x = operand(x_given if is_plain(x_given) else x, "x", problem.x_dtype, problem.x_shape)
-        check_weights(problem, self.weights.w, self.weights.bias)
+        x = operands.operand(x_given if is_plain(x_given) else x, "x", problem.x_dtype, problem.x_shape)
+        w, bias = self.weights.w, self.weights.bias
+        operands.check_weights(problem, w, bias)
         if problem.residual != (residual_given is not None):
             problem = replace(problem, residual=residual_given is not None)
         residual = None
         if residual_given is not None:
-            residual = operand(residual_given, "residual", problem.y_dtype, problem.y_shape)
-        offset, mask = deformation(problem, offset_given, mask_given)
-        result, target_array = result_of(problem, out)
-        for name, other in (
-            ("x", x),
-            ("residual", residual),
-            ("offset", offset),
-            ("mask", mask),
-            ("w", self.weights.w),
-            ("b", self.weights.bias),
-        ):
-            if other is None or not may_overlap(other, target_array):
-                continue
-            if name == "residual" and same_memory(other, target_array):
-                continue
-            raise ArgumentError(
-                f"out overlaps {name} in memory; pass an array of its own"
-                + (" (or exactly the residual's memory)" if name == "residual" else "")
-            )
+            residual = operands.operand(residual_given, "residual", problem.y_dtype, problem.y_shape)
+        offset, mask = operands.deformation(problem, offset_given, mask_given)
+        result, target_array = operands.result_of(problem, out)
+        operands.check_apart(target_array, x=x, residual=residual, offset=offset, mask=mask, w=w, b=bias)
         if target_array.size:
             started = time.perf_counter()
             call = self._call_for(problem, x, target_array, residual, offset, mask)
@@ -249,7 +199,7 @@ class Layer:
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input shape; a rigor given decides now, and the layer keeps the choice."""
-        problem = self.problem_for(_extents(shape))
+        problem = self.problem_for(operands.extents_of(shape))
         s = self.situation(problem.fused())
         if rigor is not None:
             self._decide(s, setting("rigor", rigor))
@@ -267,15 +217,15 @@ class Layer:
         key = s.problem.i, s.problem.residual
         with suppress(KeyError):
             return self._choices[key]
-        found = _decided(s, self._rigor, self._first_wisdom())
+        found = decided(s, self._rigor, self._first_wisdom())
         return found if found is None or self._rigor == "estimate" else self._choices.setdefault(key, found)
 
     def _decide(self, s: Situation, rigor: str) -> None:
         """Decide anew, and keep what would not be found again."""
         if self._asked is not None:
             return
-        found, key = _decided(s, rigor), (s.problem.i, s.problem.residual)
-        is_found_again = self._rigor == "estimate" and found == _decided(s, "estimate", self._first_wisdom())
+        found, key = decided(s, rigor), (s.problem.i, s.problem.residual)
+        is_found_again = self._rigor == "estimate" and found == decided(s, "estimate", self._first_wisdom())
         with TABLES:
             if is_found_again:
                 self._choices.pop(key, None)
@@ -348,7 +298,7 @@ class Layer:
         """The algorithm for arrays, the situation in which its program is made, and how they lie in it."""
         p = s.problem
         lying = strides(x, p), strides(y, p), None if residual is None else strides(residual, p)
-        planned, lying = fused(p, lying)
+        planned, lying = operands.fused(p, lying)
         # how arrays lie decides no algorithm, and with it no bits, unless this one cannot take them
         whole, s = replace(s, problem=p.fused()), replace(s, problem=planned)
         find = choose if "dispatch" in self._verbose else take  # what is not taken costs time to price
@@ -439,83 +389,17 @@ def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None
     return layer._run(x, residual, out, offset, mask)
 
 
-def plan(problem: Problem, *, rigor: str | None = None, accuracy: str | None = None, threads: int | None = None,
-         workspace_limit: int | None = None, once: bool = False) -> Plan:  # fmt: skip
-    """How a problem would be computed.
-
-    Parameters
-    ----------
-    problem : Problem
-        With known extents.
-    rigor : str
-        ``estimate`` chooses by arithmetic; ``measure`` and ``patient`` time the candidates on this machine,
-        and every later layer of this process uses what they found.
-    accuracy, threads, workspace_limit
-        As for ``conv``.
-    once : bool
-        Plan as ``conv`` does, where weights come anew with each call and preparing them counts, and not as for a
-        layer, which prepares them for all its calls.  Nothing is measured for it.
-
-    Raises
-    ------
-    ArgumentError
-        If it is no Problem, or its extents are unknown.
-    Unsupported
-        If no algorithm can compute it.
-    """
-    if not isinstance(problem, Problem):
-        raise ArgumentError(f"problem is of type {type(problem).__name__}; give a Problem, as Problem.parse makes")
-    if not problem.is_known:
-        raise ArgumentError(f"'{problem}' has unknown extents; a plan needs all of them: give n and i")
-    plain = replace(problem, op="conv") if problem.op == "causal_conv" else problem  # the past is as good as padding
-    narrow, light = narrow_and_light(plain)
-    s = Situation(plain.fused(), target_in_force(), setting("workspace_limit", workspace_limit),
-                  setting("threads", threads), setting("accuracy", accuracy) == "strict", once=once,
-                  narrow=narrow, light=light)  # fmt: skip
-    found = describe(s, _decided(s, setting("rigor", rigor)))
-    notes = (*found.notes, _WITHOUT_WEIGHTS) if plain.w_dtype.bits == 8 else found.notes
-    return replace(found, problem=problem, notes=notes)
-
-
-_WITHOUT_WEIGHTS = (
-    "planned without weights: those that less their zero points are no numbers of i8, or may sum to 2^25 with inputs, "
-    "are computed in another way; a layer's plan knows"
-)
-
-
-def _decided(s: Situation, rigor: str, known: wisdom.Known | None = None) -> Decision | None:
+def decided(s: Situation, rigor: str, known: wisdom.Known | None = None) -> Decision | None:
     """What was measured of a situation, or with more rigor than an estimate is measured now; None to predict."""
     if s.once:  # times are those of calls that find their weights prepared
         return None
-    return wisdom.decision(s, known) if rigor == "estimate" else fastest(s, rigor, _random_candidate)
+    return wisdom.decision(s, known) if rigor == "estimate" else fastest(s, rigor, _candidate)
 
 
-def _random_candidate(s: Situation, algorithm: str) -> Callable[[], None]:
+def _candidate(s: Situation, algorithm: str) -> Callable[[], None]:
     """A run of an algorithm on random operands, for timing."""
-    p = s.problem
-    rng = np.random.default_rng(0)
-
-    def values(shape: tuple[int | None, ...], dtype: Dtype) -> Array:
-        sizes = tuple(int(e or 0) for e in shape)
-        with allocating(sized("an array to measure with", sizes, dtype.numpy), 'choose with rigor="estimate"'):
-            if dtype.is_float:
-                return rng.standard_normal(sizes, np.float32).astype(dtype.numpy)
-            return rng.integers(0, 100, sizes).astype(dtype.numpy)
-
-    q = p.quantisation or Quantisation()
-    quantities = {
-        name: np.ones((), np.float32)
-        for name in ("zx", "zw", "zy", "sx", "sw", "sy")
-        if isinstance(getattr(q, name), str)
-    }
-    layer = Layer(lambda n, i: p, values(p.w_shape, p.w_dtype), np.ones(p.m, p.y_dtype.numpy) if p.bias else None,
-                  layout=p.layout, accuracy="strict" if s.strict else "fast", threads=s.threads,
-                  workspace_limit=s.limit, algorithm=algorithm, rigor="estimate", quantities=quantities)  # fmt: skip
-    x, out = values(p.x_shape, p.x_dtype), result_of(p, None)[0]
-    residual = values(p.y_shape, p.y_dtype) if p.residual else None
-    offset = mask = None
-    if p.op == "deform_conv":
-        offset_shape, mask_shape = deformation_shapes(p)
-        offset = values(offset_shape, p.x_dtype)
-        mask = values(mask_shape, p.x_dtype) if p.mask else None
-    return lambda: layer(x, residual=residual, out=out, offset=offset, mask=mask)
+    p, drawn = s.problem, random_operands(s.problem)
+    layer = Layer(lambda n, i: p, drawn.w, drawn.bias, layout=p.layout, accuracy="strict" if s.strict else "fast",
+                  threads=s.threads, workspace_limit=s.limit, algorithm=algorithm, rigor="estimate",
+                  quantities=drawn.quantities)  # fmt: skip
+    return lambda: layer(drawn.x, residual=drawn.residual, out=drawn.out, offset=drawn.offset, mask=drawn.mask)

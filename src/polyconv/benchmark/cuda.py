@@ -29,9 +29,9 @@ from polyconv.gpu.forms import Form, forms
 from polyconv.gpu.guests import read
 from polyconv.gpu.layer import DeviceLayer
 from polyconv.gpu.plan import choose
+from polyconv.in_force import keep_where_settings_say
 from polyconv.kernels import objects
 from polyconv.layer import Conv
-from polyconv.prepared import keep_where_settings_say
 from polyconv.problem.problem import Problem
 
 __all__ = ["KINDS", "Costs", "Mean", "Row", "card", "costs", "means", "run"]

@@ -280,7 +280,7 @@ class Operator:
         """Compute where the inputs lie; those that are sizes lie in the CPU's memory."""
         from polyconv.gpu.guests import stand_in, where  # here, so that shape inference needs no compiler
         from polyconv.gpu.layer import compute
-        from polyconv.prepared import keep_where_settings_say
+        from polyconv.in_force import keep_where_settings_say
 
         self._check_count([a is not None for a in inputs])
         rows = self.row.inputs

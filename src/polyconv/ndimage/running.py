@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from polyconv.dtypes import of_array
 from polyconv.fields.plan import PANEL_BYTES
+from polyconv.in_force import target_in_force
 from polyconv.ndimage.calls import Conditions, Ready, bound
 from polyconv.ndimage.fields import field
 from polyconv.ndimage.large import large
 from polyconv.ndimage.passes import Pass
 from polyconv.ndimage.stages import Types
-from polyconv.prepared import target_in_force
 from polyconv.runtime.arrays import mark, may_overlap
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import resolve as setting

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from polyconv.errors import OutOfMemory
+from polyconv.in_force import target_in_force
 from polyconv.kernels.record import words
 from polyconv.operators.job import Array, Conditions, Job, Lies, Plan, Planner, lies
-from polyconv.prepared import target_in_force
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import mark
 from polyconv.runtime.memory import sized
