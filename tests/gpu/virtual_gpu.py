@@ -20,7 +20,7 @@ import numpy as np
 from emulator import At, TensorMap, launch, parse
 from numpy.typing import NDArray
 
-from polyconv.gpu import arrays, code, device, driver
+from polyconv.gpu import arrays, code, device, driver, launches
 from polyconv.kernels import objects
 
 __all__ = ["Libcuda", "virtual_gpu"]
@@ -355,8 +355,9 @@ def virtual_gpu(
             mock.patch.object(arrays, "_Memory", Memory), mock.patch.dict(objects._loaded),
         ):  # fmt: skip
             objects._loaded.pop("start of launches", None)  # native code that calls another driver
-            made.__dict__["start"] = _telling(lib, made.start)
-            yield lib
+            start = _telling(lib, launches._native(made))
+            with mock.patch.object(launches, "_native", lambda of: start):
+                yield lib
     finally:
         _current.remove(lib)
         for one in held:

@@ -15,16 +15,18 @@ from typing import Any
 import numpy as np
 
 from polyconv.dtypes import DTYPES
-from polyconv.errors import ArgumentError, DtypeError, Unsupported
+from polyconv.errors import ArgumentError, Unsupported
 from polyconv.gpu.code import Launchable, function
 from polyconv.gpu.device import device
-from polyconv.gpu.driver import ITSELF, Launch, Launches, TensorMap, driver
+from polyconv.gpu.driver import TensorMap, driver
 from polyconv.gpu.forms import Form, Job
 from polyconv.gpu.geometry import Lie
 from polyconv.gpu.guests import DeviceArray, Guest, device_of, guest_of, read, where
 from polyconv.gpu.kernels import move
 from polyconv.gpu.kernels.finish import sum_type
 from polyconv.gpu.kernels.patch import Patch
+from polyconv.gpu.launches import ITSELF, Launch, Launches, launch_once
+from polyconv.gpu.operands import check_operands, check_out, operand
 from polyconv.gpu.plan import choose, described, lies_of, measured
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
@@ -183,7 +185,7 @@ class DeviceLayer:
         """A call whose operands have not been seen to lie so; it is remembered under a key."""
         guest = guest_of(x)
         a = guest.read(x, "x")
-        beside = None if residual is None else _operand(residual, "residual")
+        beside = None if residual is None else operand(residual, "residual")
         p = self._problem(a, beside)
         shape = tuple(int(e or 0) for e in p.y_shape)
         make = guest.maker(a.device, shape, p.y_dtype, _order(a, p))
@@ -191,8 +193,8 @@ class DeviceLayer:
             out = make()
             target = guest.read(out, "out")
         else:
-            target = _operand(out, "out")
-            self._check_out(target, shape, p, a, beside)
+            target = operand(out, "out")
+            check_out(target, p, a, w=self._of_w, b=self._of_b, residual=beside)
         if 0 in shape:
             return out
         job = self.job(p, a, target, beside)
@@ -217,38 +219,10 @@ class DeviceLayer:
         p = replace(self._resolve(a.shape[0], tuple(spatial)), residual=beside is not None)
         if p.op not in ("conv", "conv_transpose") or p.quantisation is not None:
             raise Unsupported(f"'{p}' is computed on the CPU only; copy its operands there")
-        for name, array, dtype, shape in (
-            ("x", a, p.x_dtype, p.x_shape), ("w", self._of_w, p.w_dtype, p.w_shape),
-            ("residual", beside, p.y_dtype, p.y_shape),
-        ):  # fmt: skip
-            if array is None:
-                continue
-            if array.device != a.device:
-                raise ArgumentError(_devices("x", a.device, name, array.device))
-            if array.dtype is not dtype:
-                raise DtypeError(f"{name} has type {array.dtype.name} where {dtype.name} is needed; convert it")
-            if array.shape != shape:
-                raise ArgumentError(f"{name} has shape {array.shape}, this convolution needs {shape}")
+        check_operands(p, a, self._of_w, beside)
         if self._accuracy == "tf32" and p.x != "f32":
             raise ArgumentError(f"accuracy='tf32' is for float32; x is {p.x_dtype.numpy}: leave it out")
         return p
-
-    def _check_out(self, target: DeviceArray, shape: tuple[int, ...], p: Problem, a: DeviceArray,
-                   beside: DeviceArray | None) -> None:  # fmt: skip
-        if target.dtype is not p.y_dtype:
-            raise DtypeError(f"out has type {target.dtype.name}, the result is {p.y}; pass an array of that type")
-        if target.shape != shape:
-            raise ArgumentError(f"out has shape {target.shape}, the result has {shape}; pass an array of that shape")
-        if target.device != a.device:
-            raise ArgumentError(_devices("x", a.device, "out", target.device))
-        if _overlaps_itself(target):
-            raise ArgumentError(f"out has strides {target.strides}: elements overlap each other; pass a plain array")
-        for name, other in (("x", a), ("w", self._of_w), ("b", self._of_b), ("residual", beside)):
-            if other is None or not _meet(other.span, target.span):
-                continue
-            if name == "residual" and (other.address, other.strides) == (target.address, target.strides):
-                continue
-            raise ArgumentError(f"out overlaps {name} in memory; pass an array of its own")
 
     # -- planning ----------------------------------------------------------------------------------
 
@@ -400,7 +374,7 @@ def _launch(spec: Launchable, number: int, changing: Mapping[str, int], fixed: M
 
 def _arrange(wanted: move.Arrange, source: DeviceArray, target: DeviceArray, stream: int) -> None:
     fixed = {"source": source.address, "target": target.address}
-    driver().launch(_launch(wanted, source.device, {}, fixed), stream, source.device)
+    launch_once(_launch(wanted, source.device, {}, fixed), stream, source.device)
 
 
 def _copied(source: DeviceArray) -> DeviceArray:
@@ -415,33 +389,8 @@ def _copied(source: DeviceArray) -> DeviceArray:
     return copy
 
 
-def _operand(value: Any, name: str) -> DeviceArray:
-    if device_of(value) is None:
-        raise ArgumentError(f"{name} lies in the CPU's memory, x on a GPU; copy one of them, so that they lie together")
-    return read(value, name)
-
-
-def _devices(name: str, one: int, other_name: str, other: int) -> str:
-    return f"{name} lies on CUDA device {one}, {other_name} on CUDA device {other}; copy one of them to the other's"
-
-
 def _order(a: DeviceArray, p: Problem) -> Sequence[int] | None:
     """Order of a result's axes in memory: channels last for an input that has them so under the shape of planes."""
     if p.layout == "NHWC" or p.c == 1 or a.strides[1] != 1 or all(extent == 1 for extent in a.shape[2:]):
         return None
     return 0, *range(2, len(a.shape)), 1
-
-
-def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
-
-
-def _overlaps_itself(a: DeviceArray) -> bool:
-    if 0 in a.shape:
-        return False
-    span = 1
-    for step, extent in sorted((abs(s), e) for s, e in zip(a.strides, a.shape, strict=True) if e > 1):
-        if step < span:
-            return True
-        span = step * (extent - 1) + span
-    return False
