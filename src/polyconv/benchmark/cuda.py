@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -21,7 +20,7 @@ from typing import Any
 
 from polyconv.benchmark.sets import Case
 from polyconv.errors import ArgumentError, Error, Unsupported
-from polyconv.gpu.code import Launchable, forget, function
+from polyconv.gpu.code import Launchable, function
 from polyconv.gpu.device import Device
 from polyconv.gpu.device import device as facts
 from polyconv.gpu.driver import driver
@@ -31,10 +30,9 @@ from polyconv.gpu.layer import DeviceLayer
 from polyconv.gpu.plan import choose
 from polyconv.in_force import keep_where_settings_say
 from polyconv.kernels import objects
-from polyconv.layer import Conv
 from polyconv.problem.problem import Problem
 
-__all__ = ["KINDS", "Costs", "Mean", "Row", "card", "costs", "means", "run"]
+__all__ = ["KINDS", "Mean", "Row", "card", "means", "run", "torch_on_gpu"]
 
 KINDS = {"f32": ("f32", "fast"), "strict": ("f32", "strict"), "tf32": ("f32", "tf32"), "f16": ("f16", "fast"),
          "bf16": ("bf16", "fast")}  # fmt: skip
@@ -108,81 +106,11 @@ class Mean:
 
 def card(number: int = 0) -> dict[str, object]:
     """What was measured on, and with."""
-    torch = _torch()
+    torch = torch_on_gpu()
     return {
         "GPU": facts(number).name, "driver": driver().version, "PyTorch": torch.__version__,
         "cuDNN": torch.backends.cudnn.version(),
     }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What a call costs besides the GPU's time.
-
-    Parameters
-    ----------
-    call, call_out : float
-        Microseconds of the host for a layer's call that makes its result, and for one that is given it.
-    torch : float
-        Of PyTorch's ``conv2d``.
-    first, size, cached : float
-        Milliseconds of a layer's first call, until the result is there: with no code kept, of a new image
-        size, and with the code in the cache.
-    """
-
-    call: float
-    call_out: float
-    torch: float
-    first: float
-    size: float
-    cached: float
-
-
-_CALLS, _BURSTS = 100, 15
-"""Calls between two waits, few enough that the GPU's queue is never full, and how often."""
-
-
-def costs(device: int = 0) -> Costs:
-    """Measure what calls of a small layer (64 channels, 3x3, 56x56, f16, channels last) cost the host."""
-    torch = _torch()
-    place = f"cuda:{device}"
-    odd = 40 + int(1e6 * time.perf_counter()) % 1000  # an image that no cache knows
-    w = torch.randn(64, 64, 3, 3, device=place).half()
-
-    def image(size: int) -> Any:
-        return torch.randn(1, 64, 56, size, device=place).half().contiguous(memory_format=torch.channels_last)
-
-    def spent(work: Callable[[], object]) -> float:
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        return 1e3 * (time.perf_counter() - start)
-
-    with torch.no_grad():
-        x, y, z = image(odd), image(odd + 1), image(56)
-        first = spent(lambda: Conv(w, pads=1)(x))
-        layer = Conv(w, pads=1)
-        layer(x)
-        size = spent(lambda: layer(y))
-        forget()
-        cached = spent(lambda: Conv(w, pads=1)(x))
-        out = layer(z)
-        library = torch.nn.functional.conv2d
-        call, call_out = _host(torch, lambda: layer(z)), _host(torch, lambda: layer(z, out=out))
-        return Costs(call, call_out, _host(torch, lambda: library(z, w, padding=1)), first, size, cached)
-
-
-def _host(torch: Any, work: Callable[[], object]) -> float:
-    """Microseconds of the host for a call: the least of some bursts."""
-    found = []
-    for _ in range(_BURSTS):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(_CALLS):
-            work()
-        found.append(1e6 * (time.perf_counter() - start) / _CALLS)
-    return min(found)
 
 
 def means(rows: Sequence[Row]) -> list[Mean]:
@@ -225,7 +153,7 @@ def run(cases: Sequence[Case], kinds: Sequence[str], *, device: int = 0, forms: 
     ArgumentError
         If PyTorch with CUDA is not installed.
     """
-    torch = _torch()
+    torch = torch_on_gpu()
     torch.backends.cudnn.benchmark = True
     keep_where_settings_say()
     jobs = [(case, kind) for case in cases for kind in kinds if _is_taken(case.problem, kind)]
@@ -260,7 +188,14 @@ def _build(spec: Launchable, device: int) -> None:
         function(spec, device)
 
 
-def _torch() -> Any:
+def torch_on_gpu() -> Any:
+    """PyTorch, with a GPU.
+
+    Raises
+    ------
+    ArgumentError, Unsupported
+        If PyTorch is not installed, or finds no GPU.
+    """
     try:
         import torch
     except ImportError:

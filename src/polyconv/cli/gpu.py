@@ -1,6 +1,7 @@
 """What the commands show of GPUs: ``check --device cuda`` and ``bench --device cuda``.
 
-Figures come from ``conformance.on_gpu`` and ``benchmark.cuda``; this file chooses columns and spells numbers.
+Figures come from ``conformance.on_gpu``, ``benchmark.cuda`` and ``benchmark.cuda_calls``; this file chooses columns and
+spells numbers.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ _COLUMNS = ("layer", "type", "bound us", "cuDNN us", "with bias us", "polyconv u
 def bench(device: str, cases: Sequence[Case], kinds: Sequence[str], count: int, rounds: int, *, as_json: bool,
           file: Path | None) -> None:  # fmt: skip
     """Layers on a GPU against cuDNN."""
-    from polyconv.benchmark import cuda
+    from polyconv.benchmark import cuda, cuda_calls
 
     rows: list[cuda.Row] = []
     number = number_of(device)
@@ -152,7 +153,7 @@ def bench(device: str, cases: Sequence[Case], kinds: Sequence[str], count: int, 
                 save({"schema_version": render.SCHEMA_VERSION, **document()}, file)
 
         cuda.run(cases, kinds, device=number, forms=count, rounds=rounds, progress=finished)
-    spent = cuda.costs(number)
+    spent = cuda_calls.costs(number)
     if file is not None:
         save({"schema_version": render.SCHEMA_VERSION, **document(), "costs": asdict(spent)}, file)
     if as_json:
