@@ -9,7 +9,7 @@ import pytest
 
 import polyconv
 from polyconv import dialects
-from polyconv.dialects import call
+from polyconv.dialects import bound as bound_to
 from polyconv.errors import ArgumentError, DtypeError
 
 onnx, ort, openvino = dialects.onnx, dialects.ort, dialects.openvino
@@ -108,14 +108,14 @@ def test_bind_packs_once_whatever_the_extents():
 
 def test_bind_remembers_the_shapes_that_were_used_last(monkeypatch):
     lowered = Counter()
-    lower = call.Operator._lower
+    lower = bound_to.lower
 
-    def counted(self, values):
+    def counted(operator, values):
         lowered[values["x"].shape[-1]] += 1
-        return lower(self, values)
+        return lower(operator, values)
 
-    monkeypatch.setattr(call.Operator, "_lower", counted)
-    monkeypatch.setattr(call, "_MOST_REMEMBERED", 8)
+    monkeypatch.setattr(bound_to, "lower", counted)
+    monkeypatch.setattr(bound_to, "_MOST_REMEMBERED", 8)
     bound = onnx.Conv().bind({1: whole(6, 4, 1, 1)})
     bound(whole(1, 4, 1, 1))
     layer = lowered.copy()

@@ -27,7 +27,8 @@ from polyconv.dialects.node import (
     split,
 )
 from polyconv.dialects.onnx import deformable
-from polyconv.dialects.rows import SIZES, Factory, Input, Row, factories, named, newest
+from polyconv.dialects.reading import SIZES
+from polyconv.dialects.rows import Factory, Input, Row, factories, named, newest
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError, Unsupported
 from polyconv.problem.padding import Pair, backprop_pads

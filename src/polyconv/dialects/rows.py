@@ -12,11 +12,11 @@ from typing import Any
 
 from polyconv.dialects import inputs as given
 from polyconv.dialects.attributes import Attribute, read
-from polyconv.dialects.call import SIZES, Operator
+from polyconv.dialects.call import Operator
 from polyconv.dialects.node import Lowering, Node
 from polyconv.errors import ArgumentError, Unsupported, shown
 
-__all__ = ["SIZES", "Factory", "Input", "Row", "factories", "named", "newest"]
+__all__ = ["Factory", "Input", "Row", "factories", "named", "newest"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from polyconv.calls import Call
 from polyconv.dialects.call import Operator
-from polyconv.dialects.rows import SIZES
+from polyconv.dialects.reading import SIZES
 from polyconv.errors import ArgumentError, DtypeError, Error, ModelError
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import Array, Dims, Node, Value

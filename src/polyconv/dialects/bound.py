@@ -1,0 +1,169 @@
+"""An operator with constant inputs: weights are packed once, and what a set of shapes implies is found once.
+
+It must not know the name of any operator or attribute.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike, NDArray
+
+from polyconv.dialects.computing import QUANTITIES, Result, compute
+from polyconv.dialects.node import Lowering, join, split
+from polyconv.dialects.reading import SIZES, arrays_of, layout_of, lower, operands_of, values_of
+from polyconv.errors import ArgumentError
+from polyconv.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from polyconv.dialects.call import Operator
+
+__all__ = ["Bound"]
+
+Array = NDArray[Any]
+
+_HELD = ("w", "bias", *QUANTITIES)
+"""What a layer takes when it is made; the other operands come with every call."""
+_MOST_REMEMBERED = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bound:
+    """An operator with constant inputs: what one set of shapes implies is found once and remembered.
+
+    Parameters
+    ----------
+    operator : Operator
+        What to compute.
+    constants : dict
+        Position to array.
+    """
+
+    operator: Operator
+    constants: dict[int, Array]
+    _lowered: OrderedDict[Any, Lowering] = field(default_factory=OrderedDict, repr=False)
+    _layers: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __call__(self, *inputs: ArrayLike | None, out: Array | None = None) -> Result:
+        """Compute, as the operator does; positions of constants may be None or left out."""
+        operator = self.operator
+        arrays = self._merged(inputs)
+        lowering = self._lowering(arrays)
+        layer = self._layer(lowering, arrays)
+        if layer is None:
+            return compute(operator, lowering, arrays, out)
+        operands = operands_of(operator, lowering, arrays)
+        result: Array = layer(
+            operands["x"],
+            residual=operands.get("residual"),
+            out=out,
+            offset=operands.get("offset"),
+            mask=operands.get("mask"),
+        )
+        return result
+
+    def problem(self, *inputs: ArrayLike | None) -> Problem | None:
+        """Convolution that inputs of such shapes and types amount to; the call with them does not ask again."""
+        return self._lowering(self._merged(inputs)).problem
+
+    def direct(self, *inputs: ArrayLike | None) -> tuple[Any, int, int | None] | None:
+        """What computes inputs of such types without looking at them again.
+
+        Returns
+        -------
+        tuple or None
+            A ``Layer``, the position of its ``x`` and that of its ``residual``, if there is one; None where a call
+            takes more than these two, or takes them in another form.
+        """
+        arrays = self._merged(inputs)
+        lowering = self._lowering(arrays)
+        layer = self._layer(lowering, arrays)
+        rows = self.operator.row.inputs
+        moving = {row.role: at for at, row in enumerate(rows) if arrays[at] is not None and at not in self.constants}
+        if layer is None or not {"x"} <= set(moving) <= {"x", "residual"} or set(moving) & set(lowering.operands):
+            return None
+        return layer, moving["x"], moving.get("residual")
+
+    def once(self, present: Sequence[bool]) -> bool:
+        """Whether each call prepares its own weights, as something prepared with them comes with the call.
+
+        Parameters
+        ----------
+        present : sequence of bool
+            By position, whether an input is given or constant.
+        """
+        inputs = self.operator.row.inputs
+        if "past" in (i.role for i in inputs):  # a Layer has no state
+            return True
+        given = zip(inputs, present, strict=False)
+        return any(
+            there and i.role in (*_HELD, SIZES) and at not in self.constants for at, (i, there) in enumerate(given)
+        )
+
+    def _merged(self, inputs: Sequence[ArrayLike | None]) -> tuple[Array | None, ...]:
+        """Inputs and constants, by position."""
+        merged = list(inputs) + [None] * (max(self.constants, default=-1) + 1 - len(inputs))
+        for at, constant in self.constants.items():
+            if merged[at] is not None:
+                name = self.operator.row.inputs[at].name
+                raise ArgumentError(f"{name} at position {at} is bound to a constant: give None there")
+            merged[at] = constant
+        return arrays_of(self.operator, merged)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the constants, and of the forms in which its layers hold them."""
+        given = sum(constant.nbytes for constant in self.constants.values())
+        return given + sum(int(layer.packed_bytes - layer.weights.w.nbytes) for layer in self._layers.values())
+
+    def _lowering(self, arrays: Sequence[Array | None]) -> Lowering:
+        key = tuple(
+            None if a is None else (a.shape, a.dtype, a.tobytes() if row.role == SIZES else b"")
+            for at, (a, row) in enumerate(zip(arrays, self.operator.row.inputs, strict=True))
+            if at not in self.constants
+        )
+        lowering = self._lowered.pop(key, None) or lower(self.operator, values_of(self.operator, arrays))
+        self._lowered[key] = lowering  # at the end: what was used least recently stands first
+        while len(self._lowered) > _MOST_REMEMBERED:
+            self._lowered.popitem(last=False)
+        return lowering
+
+    def _layer(self, lowering: Lowering, arrays: Sequence[Array | None]) -> Any | None:
+        """The Layer for these types and optional inputs; None where one cannot hold what is constant."""
+        if self.once([a is not None for a in arrays]):
+            return None
+        key = tuple(None if a is None else a.dtype for at, a in enumerate(arrays) if at not in self.constants)
+        layer = self._layers.get(key)
+        if layer is None:
+            from polyconv.layer import Layer
+
+            held = {r: a for r, a in operands_of(self.operator, lowering, arrays).items() if r in _HELD}
+            w, bias = held.pop("w"), held.pop("bias", None)
+            layout = layout_of(self.operator)
+            made = Layer(self._resolver(arrays), w, bias, layout=layout, own=False, quantities=held,
+                         **self.operator.options)  # fmt: skip
+            layer = self._layers.setdefault(key, made)  # whoever was first, in any thread
+        return layer
+
+    def _resolver(self, arrays: Sequence[Array | None]) -> Callable[[int, tuple[int, ...]], Problem]:
+        """How a Layer asks for the problem of other extents."""
+        operator = self.operator
+        values = values_of(operator, arrays)
+        x = values["x"]
+        layout = layout_of(operator)
+        assert x.shape is not None
+        channels = split(x.shape, len(x.shape) - 2, layout)[1]
+        unknown = {
+            r: replace(v, shape=None) for r, v in values.items() if r in ("residual", "offset", "mask")
+        }
+
+        def resolve(n: int, i: tuple[int, ...]) -> Problem:
+            sized = replace(x, shape=join(n, channels, i, layout))
+            problem = lower(operator, {**values, **unknown, "x": sized}).problem
+            assert problem is not None  # constants and x are all that it depends on
+            return problem
+
+        return resolve
