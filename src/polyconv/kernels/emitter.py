@@ -1,4 +1,4 @@
-"""What writes LLVM text, an instruction at a time: values, constants, conversions, intrinsics, conditions.
+"""What writes LLVM text, an instruction at a time: constants, conversions, intrinsics, lanes, conditions.
 
 The languages of CPU and GPU kernels grow from it.  It must know nothing of memory and functions, which differ.
 """
@@ -10,9 +10,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from polyconv.kernels.values import INT, Type, Value
+from polyconv.kernels.values import BOOL, INT, Mask, Type, Value
 
-__all__ = ["Emitter"]
+__all__ = ["Emitter", "Loop"]
+
+
+class Loop:
+    """A running loop or choice: its index, the values carried from turn to turn, and afterwards their results."""
+
+    def __init__(self, index: Value, values: list[Any]) -> None:
+        self.index = index
+        self.values = values
+        self.results: list[Any] = []
+        self._following: list[Any] | None = None
+
+    def next(self, *values: Any) -> None:
+        """Give the carried values for the next turn, in the order of ``values``."""
+        self._following = list(values)
 
 
 class Emitter:
@@ -43,6 +57,23 @@ class Emitter:
         yield
         self._line(f"  br label %{leave}")
         self._start(leave)
+
+    @contextmanager
+    def choice(self, condition: Value, carry: Sequence[Value]) -> Iterator[Loop]:
+        """Run the block, which gives values with ``next``, if the condition holds; else ``results`` are the carried."""
+        yes, leave, before = self._fresh("then"), self._fresh("join"), self._block
+        self._line(f"  br i1 {condition.name}, label %{yes}, label %{leave}")
+        self._start(yes)
+        chosen = Loop(self.constant(INT, 0), list(carry))
+        yield chosen
+        assert chosen._following is not None, "next() must give every carried value"
+        end = self._block
+        self._line(f"  br label %{leave}")
+        self._start(leave)
+        chosen.results = [
+            self.emit(f"phi {old.type} [{old.name}, %{before}], [{new.name}, %{end}]", old.type)
+            for old, new in zip(carry, chosen._following, strict=True)
+        ]
 
     def select(self, condition: Value, a: Any, b: Any) -> Value:
         """``a`` where the condition holds, else ``b``."""
@@ -87,6 +118,43 @@ class Emitter:
         self._declared.setdefault(full, f"declare {type_} @{full}({kinds})")
         given = ", ".join(f"{o.type} {o.name}" for o in operands)
         return self.emit(f"call {type_} @{full}({given})", type_)
+
+    # -- lanes -----------------------------------------------------------------------------------
+
+    def splat(self, scalar: Value, lanes: int) -> Value:
+        """A scalar in every lane."""
+        type_ = Type(scalar.type.element, lanes)
+        one = self.emit(f"insertelement {type_} poison, {scalar.type} {scalar.name}, i32 0", type_)
+        return self.emit(f"shufflevector {type_} {one.name}, {type_} poison, <{lanes} x i32> zeroinitializer", type_)
+
+    def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
+        """Lanes picked from a (0..) and b (continuing after a's)."""
+        type_ = Type(a.type.element, len(lanes))
+        picks = ", ".join(f"i32 {i}" for i in lanes)
+        return self.emit(f"shufflevector {a.type} {a.name}, {b.type} {b.name}, <{len(lanes)} x i32> <{picks}>", type_)
+
+    def any(self, bits: Value) -> Value:
+        """1 if a lane of a mask is set, else 0."""
+        whole = Type(f"i{bits.type.lanes}")
+        packed = self.emit(f"bitcast {bits.type} {bits.name} to {whole}", whole)
+        return self.cast("zext", self.emit(f"icmp ne {whole} {packed.name}, 0", BOOL), INT)
+
+    def mask(self, count: Value, lanes: int) -> Mask:
+        """Mask of the first ``count`` lanes; counts below 0 and above ``lanes`` are clamped."""
+        count = self.maximum(self.minimum(count, lanes), 0)
+        ramp = ", ".join(f"i32 {i}" for i in range(lanes))
+        wide = self.splat(self.cast("trunc", count, Type("i32")), lanes)
+        bits = self.emit(f"icmp slt <{lanes} x i32> <{ramp}>, {wide.name}", Type("i1", lanes))
+        return Mask(bits, count)
+
+    def span(self, first: Value, end: Value, lanes: int) -> Mask:
+        """Mask of the lanes first..end, both clamped to what there is."""
+        first = self.minimum(self.maximum(first, 0), lanes)
+        end = self.maximum(self.minimum(end, lanes), first)
+        ramp = ", ".join(f"i32 {i}" for i in range(lanes))
+        low, size = (self.splat(self.cast("trunc", v, Type("i32")), lanes) for v in (first, end - first))
+        bits = self.emit(f"sub <{lanes} x i32> <{ramp}>, {low.name}", low.type).below(size)
+        return Mask(bits, end, first)
 
     # -- text ------------------------------------------------------------------------------------
 

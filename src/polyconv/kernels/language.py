@@ -15,30 +15,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from polyconv.kernels.emitter import Emitter
+from polyconv.kernels.emitter import Emitter, Loop
 from polyconv.kernels.signature import Callee, Int, Placed, Signature, arguments_of, pointed
 from polyconv.kernels.values import BOOL, INT, POINTER, Buffer, Mask, Type, Value, vector
 
-__all__ = ["BOOL", "INT", "Buffer", "Loop", "Mask", "Module", "Type", "Value", "vector"]
+__all__ = ["BOOL", "INT", "Buffer", "Mask", "Module", "Type", "Value", "vector"]
 
 S = TypeVar("S", bound=Signature)
 
 ERROR_CELL_BYTES = 64 + 1024
 """Size of the error cell: a cache line for the site, then scratch for redirected accesses."""
-
-
-class Loop:
-    """A running loop: its index, the values carried from turn to turn, and afterwards their results."""
-
-    def __init__(self, index: Value, values: list[Any]) -> None:
-        self.index = index
-        self.values = values
-        self.results: list[Any] = []
-        self._following: list[Any] | None = None
-
-    def next(self, *values: Any) -> None:
-        """Give the carried values for the next turn, in the order of ``values``."""
-        self._following = list(values)
 
 
 class Module(Emitter):
@@ -202,23 +188,6 @@ class Module(Emitter):
     def _spell_carried(self, value: Any) -> str:
         return value.total().name if isinstance(value, Buffer) else value.name
 
-    @contextmanager
-    def choice(self, condition: Value, carry: Sequence[Value]) -> Iterator[Loop]:
-        """Run the block, which gives values with ``next``, if the condition holds; else ``results`` are the carried."""
-        yes, leave, before = self._fresh("then"), self._fresh("join"), self._block
-        self._line(f"  br i1 {condition.name}, label %{yes}, label %{leave}")
-        self._start(yes)
-        chosen = Loop(self.constant(INT, 0), list(carry))
-        yield chosen
-        assert chosen._following is not None, "next() must give every carried value"
-        end = self._block
-        self._line(f"  br label %{leave}")
-        self._start(leave)
-        chosen.results = [
-            self.emit(f"phi {old.type} [{old.name}, %{before}], [{new.name}, %{end}]", old.type)
-            for old, new in zip(carry, chosen._following, strict=True)
-        ]
-
     def either(self, condition: Value, a: Buffer, b: Buffer) -> Buffer:
         """The place ``a`` where the condition holds, else ``b``."""
         base = self.select(condition, Value(self, a.base, POINTER), Value(self, b.base, POINTER))
@@ -227,13 +196,7 @@ class Module(Emitter):
             extent = self.select(condition, a.extent, b.extent)
         return Buffer(self, base.name, extent, self.select(condition, a.total(), b.total()))
 
-    # -- values ----------------------------------------------------------------------------------
-
-    def splat(self, scalar: Value, lanes: int) -> Value:
-        """A scalar in every lane."""
-        type_ = Type(scalar.type.element, lanes)
-        one = self.emit(f"insertelement {type_} poison, {scalar.type} {scalar.name}, i32 0", type_)
-        return self.emit(f"shufflevector {type_} {one.name}, {type_} poison, <{lanes} x i32> zeroinitializer", type_)
+    # -- memory ----------------------------------------------------------------------------------
 
     def gather(self, type_: Type, source: Buffer, stride: Value, mask: Mask | None = None) -> Value:
         """Load a vector whose elements lie ``stride`` bytes apart.
@@ -263,37 +226,6 @@ class Module(Emitter):
             else:
                 with self.when(mask.count > i):
                     self.store(one, place)
-
-    def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
-        """Lanes picked from a (0..) and b (continuing after a's)."""
-        type_ = Type(a.type.element, len(lanes))
-        picks = ", ".join(f"i32 {i}" for i in lanes)
-        return self.emit(f"shufflevector {a.type} {a.name}, {b.type} {b.name}, <{len(lanes)} x i32> <{picks}>", type_)
-
-    def any(self, bits: Value) -> Value:
-        """1 if a lane of a mask is set, else 0."""
-        whole = Type(f"i{bits.type.lanes}")
-        packed = self.emit(f"bitcast {bits.type} {bits.name} to {whole}", whole)
-        return self.cast("zext", self.emit(f"icmp ne {whole} {packed.name}, 0", BOOL), INT)
-
-    def mask(self, count: Value, lanes: int) -> Mask:
-        """Mask of the first ``count`` lanes; counts below 0 and above ``lanes`` are clamped."""
-        count = self.maximum(self.minimum(count, lanes), 0)
-        ramp = ", ".join(f"i32 {i}" for i in range(lanes))
-        wide = self.splat(self.cast("trunc", count, Type("i32")), lanes)
-        bits = self.emit(f"icmp slt <{lanes} x i32> <{ramp}>, {wide.name}", Type("i1", lanes))
-        return Mask(bits, count)
-
-    def span(self, first: Value, end: Value, lanes: int) -> Mask:
-        """Mask of the lanes first..end, both clamped to what there is."""
-        first = self.minimum(self.maximum(first, 0), lanes)
-        end = self.maximum(self.minimum(end, lanes), first)
-        ramp = ", ".join(f"i32 {i}" for i in range(lanes))
-        low, size = (self.splat(self.cast("trunc", v, Type("i32")), lanes) for v in (first, end - first))
-        bits = self.emit(f"sub <{lanes} x i32> <{ramp}>, {low.name}", low.type).below(size)
-        return Mask(bits, end, first)
-
-    # -- memory ----------------------------------------------------------------------------------
 
     def load(self, type_: Type, source: Buffer, align: int = 1) -> Value:
         """Load a value; ``align`` in bytes is a promise about the address."""
@@ -423,7 +355,6 @@ class Module(Emitter):
         self._start(done)
         spare = self.emit("getelementptr i8, ptr %cell, i64 64", POINTER)
         return self.select(good, Value(self, address, POINTER), spare).name
-
 
     def _noted_unless(self, good: Value, what: str, bad: str, done: str) -> None:
         """Go to ``done`` if all is good; else note the site in the error cell, at ``bad``, where code goes on."""
