@@ -31,6 +31,9 @@ from polyconv.settings import resolve
 __all__ = ["command"]
 
 _NOISE_PERCENT = 3.0
+_NOTHING_NAMED = (
+    "name what to measure: problems, files of them, models, --set NAME, --random N, --networks, --ndimage or --smoke"
+)
 
 Peers = Annotated[
     str | None, typer.Option("--peers", metavar="NAME,...", help="Other engines; by default all that are installed.")
@@ -135,10 +138,7 @@ def command(
         networks.show(targets or (), names, threads, budget, seed, inputs, dim, as_json=as_json, file=save)
         return
     if not targets and not set_:
-        raise typer.BadParameter(
-            "name what to measure: problems, files of problems, models, --set NAME, --random N, --networks, --ndimage "
-            "or --smoke"
-        )
+        raise typer.BadParameter(_NOTHING_NAMED)
     cases = usage(sets.select, cases_of(targets or (), set_ or (), inputs, dim, semantics, seed), match)
     if device is not None:
         gpu.bench(device, cases, gpu.kinds_of(kinds), forms, rounds, as_json=as_json, file=save)
@@ -171,12 +171,17 @@ def command(
         if before is not None:
             bench_tables.show_changes(changes, compare.differences(document, before))
     if report is not None:
-        from polyconv.benchmark.report import report as page  # brings matplotlib
-
-        report.write_text(page(document), encoding="utf-8")
-        render.note(f"report written to {report}")
+        _draw(document, report)
     if fail_over is not None and any(change.verdict == "slower" for change in changes):
         raise typer.Exit(5)
+
+
+def _draw(document: Document, file: Path) -> None:
+    """Write the page with plots."""
+    from polyconv.benchmark.report import report  # brings matplotlib
+
+    file.write_text(report(document), encoding="utf-8")
+    render.note(f"report written to {file}")
 
 
 def _leave_out(option: str, does: str, given: Mapping[str, object]) -> None:
