@@ -32,6 +32,7 @@ from polyconv.operands import Lying, strides
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
 from polyconv.planning.planner import Choice, Decision, choose, describe, form_of, reasons, take, threads_for
+from polyconv.problem.extents import spatial_extents
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
 from polyconv.random_operands import random_operands
@@ -44,7 +45,6 @@ from polyconv.weights import TABLES, Weights
 __all__ = ["Layer", "compute", "decided"]
 
 Array = NDArray[Any]
-
 _log = logging.getLogger("polyconv")
 
 _MOST_CALLS = 32
@@ -133,17 +133,14 @@ class Layer:
                     return result
         return self._run(x, residual, out, offset, mask)
 
-    def _run(
-        self, x_given: ArrayLike, residual_given: ArrayLike | None, out: Any, offset_given: Any, mask_given: Any
-    ) -> Any:
+    def _run(self, x_given: ArrayLike, residual_given: ArrayLike | None, out: Any, offset_given: Any,
+             mask_given: Any) -> Any:  # fmt: skip
         x = as_array(x_given, "x")
-        problem = self.problem_for(x.shape)
+        problem = self._problem(x.shape, residual=residual_given is not None)
         copied = x.dtype.isnative is False
         x = operands.operand(x_given if is_plain(x_given) else x, "x", problem.x_dtype, problem.x_shape)
         w, bias = self.weights.w, self.weights.bias
         operands.check_weights(problem, w, bias)
-        if problem.residual != (residual_given is not None):
-            problem = replace(problem, residual=residual_given is not None)
         residual = None
         if residual_given is not None:
             residual = operands.operand(residual_given, "residual", problem.y_dtype, problem.y_shape)
@@ -170,10 +167,7 @@ class Layer:
             found: Problem | None = _used(self._problems, shape)
         if found is not None:
             return found
-        if len(shape) < 3:
-            raise ArgumentError(f"x has shape {shape}; it needs batch, channel and at least one spatial axis")
-        spatial = shape[1:-1] if self._layout == "NHWC" else shape[2:]
-        problem = self._resolve(shape[0], tuple(spatial))
+        problem = self._resolve(shape[0], spatial_extents(shape, self._layout))
         if problem.x_shape != shape:
             raise ArgumentError(
                 f"x has shape {shape}, the weights {tuple(self.weights.w.shape)} with groups={problem.groups} need "
@@ -184,6 +178,11 @@ class Layer:
             if len(self._problems) > _MOST_CALLS:
                 self._problems.popitem(last=False)
         return problem
+
+    def _problem(self, shape: tuple[int, ...], *, residual: bool) -> Problem:
+        """Problem of a call: of an input shape, with a residual or without."""
+        problem = self.problem_for(shape)
+        return problem if problem.residual == residual else replace(problem, residual=residual)
 
     # -- planning ----------------------------------------------------------------------------------
 
@@ -309,10 +308,8 @@ class Layer:
 
     def call(self, x: Array, residual: Array | None) -> Call:
         """The call for inputs that lie like these and a packed result."""
-        problem = self.problem_for(x.shape)
-        if problem.residual != (residual is not None):
-            problem = replace(problem, residual=residual is not None)
-        return self._call_for(problem, x, result_of(problem, None)[0], residual, None, None)
+        problem = self._problem(x.shape, residual=residual is not None)
+        return self._call_for(problem, x, operands.result_of(problem, None)[0], residual, None, None)
 
     def unrun(self, x: Array, y: Array, residual: Array | None, offset: Array | None, mask: Array | None,
               run: Callable[[Step, int, int], object]) -> Program:  # fmt: skip
@@ -320,9 +317,7 @@ class Layer:
 
         A layer whose weights were not packed must not be called.
         """
-        problem = self.problem_for(x.shape)
-        if problem.residual != (residual is not None):
-            problem = replace(problem, residual=residual is not None)
+        problem = self._problem(x.shape, residual=residual is not None)
         choice, s, lying = self._choice(self.situation(problem), x, y, residual)
         return self.program(form_of(choice.algorithm, s), lying, offset, mask, run)
 

@@ -28,6 +28,7 @@ from polyconv.gpu.kernels.patch import Patch
 from polyconv.gpu.launches import ITSELF, Launch, Launches, launch_once
 from polyconv.gpu.operands import check_operands, check_out, operand
 from polyconv.gpu.plan import choose, described, lies_of, measured
+from polyconv.problem.extents import spatial_extents
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
 
@@ -213,10 +214,7 @@ class DeviceLayer:
 
     def _problem(self, a: DeviceArray, beside: DeviceArray | None) -> Problem:
         """The problem of operands, which fit it."""
-        if len(a.shape) < 3:
-            raise ArgumentError(f"x has shape {a.shape}; it needs batch, channel and at least one spatial axis")
-        spatial = a.shape[1:-1] if self._layout == "NHWC" else a.shape[2:]
-        p = replace(self._resolve(a.shape[0], tuple(spatial)), residual=beside is not None)
+        p = replace(self._resolve(a.shape[0], spatial_extents(a.shape, self._layout)), residual=beside is not None)
         if p.op not in ("conv", "conv_transpose") or p.quantisation is not None:
             raise Unsupported(f"'{p}' is computed on the CPU only; copy its operands there")
         check_operands(p, a, self._of_w, beside)
@@ -236,8 +234,7 @@ class DeviceLayer:
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input without gaps of a shape; a rigor given decides now, and the layer keeps the choice."""
-        spatial = tuple(shape[1:-1] if self._layout == "NHWC" else shape[2:])
-        p = self._resolve(shape[0], spatial)
+        p = self._resolve(shape[0], spatial_extents(shape, self._layout))
         x, y, _ = lies_of(p)
         job = Job(p, x, y, None, self._of_w.strides, self._accuracy, self._device, self._limit)
         if rigor is not None and rigor != "estimate":

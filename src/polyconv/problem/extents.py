@@ -1,8 +1,12 @@
-"""Sizes along one axis: what a kernel covers, and how many outputs there are.  It must not know problems."""
+"""Sizes along spatial axes: what a kernel covers, how many outputs there are.  It must not know problems."""
 
 from __future__ import annotations
 
-__all__ = ["Extent", "effective_kernel", "output_extent"]
+from collections.abc import Sequence
+
+from polyconv.errors import ArgumentError
+
+__all__ = ["Extent", "effective_kernel", "output_extent", "spatial_extents"]
 
 Extent = int | None
 """A size; None where it is known only when an array arrives."""
@@ -16,3 +20,16 @@ def effective_kernel(kernel: int, dilation: int) -> int:
 def output_extent(i: int, k: int, s: int, d: int, begin: int, end: int) -> int:
     """Forward output extent ``floor((i + begin + end - ke) / s) + 1`` (semantics 2.2); may be <= 0."""
     return (i + begin + end - effective_kernel(k, d)) // s + 1
+
+
+def spatial_extents(shape: Sequence[int], layout: str) -> tuple[int, ...]:
+    """Spatial extents of an input of a shape.
+
+    Raises
+    ------
+    ArgumentError
+        If it has none.
+    """
+    if len(shape) < 3:
+        raise ArgumentError(f"x has shape {tuple(shape)}; it needs batch, channel and at least one spatial axis")
+    return tuple(shape[1:-1] if layout == "NHWC" else shape[2:])

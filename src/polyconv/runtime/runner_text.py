@@ -391,5 +391,6 @@ def runner_text(architecture: Architecture) -> str:
 def without_system(text: str) -> str:
     """The text with functions that do nothing in place of Linux's."""
     declared = tuple(f"@{name}(" for name in SYSTEM)
-    kept = (line for line in text.splitlines() if not line.startswith("declare") or not any(d in line for d in declared))
+    lines = text.splitlines()
+    kept = [line for line in lines if not line.startswith("declare") or not any(name in line for name in declared)]
     return _STUBS + "\n".join(kept)
