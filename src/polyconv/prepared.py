@@ -32,7 +32,7 @@ from polyconv.operands import Lying, strides
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
 from polyconv.planning.planner import Choice, Decision, choose, describe, form_of, reasons, take, threads_for
-from polyconv.problem.extents import spatial_extents
+from polyconv.problem.extents import batch_and_spatial
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
 from polyconv.random_operands import random_operands
@@ -167,7 +167,7 @@ class Layer:
             found: Problem | None = _used(self._problems, shape)
         if found is not None:
             return found
-        problem = self._resolve(shape[0], spatial_extents(shape, self._layout))
+        problem = self._resolve(*batch_and_spatial(shape, self._layout))
         if problem.x_shape != shape:
             raise ArgumentError(
                 f"x has shape {shape}, the weights {tuple(self.weights.w.shape)} with groups={problem.groups} need "

@@ -28,7 +28,7 @@ from polyconv.gpu.kernels.patch import Patch
 from polyconv.gpu.launches import ITSELF, Launch, Launches, launch_once
 from polyconv.gpu.operands import check_operands, check_out, operand
 from polyconv.gpu.plan import choose, described, lies_of, measured
-from polyconv.problem.extents import spatial_extents
+from polyconv.problem.extents import batch_and_spatial
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
 
@@ -214,7 +214,7 @@ class DeviceLayer:
 
     def _problem(self, a: DeviceArray, beside: DeviceArray | None) -> Problem:
         """The problem of operands, which fit it."""
-        p = replace(self._resolve(a.shape[0], spatial_extents(a.shape, self._layout)), residual=beside is not None)
+        p = replace(self._resolve(*batch_and_spatial(a.shape, self._layout)), residual=beside is not None)
         if p.op not in ("conv", "conv_transpose") or p.quantisation is not None:
             raise Unsupported(f"'{p}' is computed on the CPU only; copy its operands there")
         check_operands(p, a, self._of_w, beside)
@@ -234,7 +234,7 @@ class DeviceLayer:
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input without gaps of a shape; a rigor given decides now, and the layer keeps the choice."""
-        p = self._resolve(shape[0], spatial_extents(shape, self._layout))
+        p = self._resolve(*batch_and_spatial(shape, self._layout))
         x, y, _ = lies_of(p)
         job = Job(p, x, y, None, self._of_w.strides, self._accuracy, self._device, self._limit)
         if rigor is not None and rigor != "estimate":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from polyconv.errors import ArgumentError
 
-__all__ = ["Extent", "effective_kernel", "output_extent", "spatial_extents"]
+__all__ = ["Extent", "batch_and_spatial", "effective_kernel", "output_extent"]
 
 Extent = int | None
 """A size; None where it is known only when an array arrives."""
@@ -22,8 +22,8 @@ def output_extent(i: int, k: int, s: int, d: int, begin: int, end: int) -> int:
     return (i + begin + end - effective_kernel(k, d)) // s + 1
 
 
-def spatial_extents(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Spatial extents of an input of a shape.
+def batch_and_spatial(shape: Sequence[int], layout: str) -> tuple[int, tuple[int, ...]]:
+    """Batch and spatial extents of an input of a shape.
 
     Raises
     ------
@@ -32,4 +32,4 @@ def spatial_extents(shape: Sequence[int], layout: str) -> tuple[int, ...]:
     """
     if len(shape) < 3:
         raise ArgumentError(f"x has shape {tuple(shape)}; it needs batch, channel and at least one spatial axis")
-    return tuple(shape[1:-1] if layout == "NHWC" else shape[2:])
+    return shape[0], tuple(shape[1:-1] if layout == "NHWC" else shape[2:])

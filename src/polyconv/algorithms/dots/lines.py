@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.dots.depthwise import DepthwiseForm
+from polyconv.algorithms.dots import depthwise
+from polyconv.algorithms.dots.dense import DenseForm
 from polyconv.algorithms.dots.situations import arithmetic_of, padding_of, with_bias
 from polyconv.algorithms.dots.situations import refusal as no_dots
 from polyconv.algorithms.form import Form, Forms, Refusal
@@ -226,7 +227,8 @@ class LinesForm(Form):
     def build(self, r: Request) -> Program:
         """Program of a request."""
         if r.x.spatial[-1] != 1 or r.y.spatial[-1] != r.y.itemsize:
-            return DepthwiseForm.of(r.situation).build(r)
+            found = depthwise.forms(r.situation)
+            return (DenseForm.of(r.situation) if isinstance(found, Refusal) else next(iter(found))).build(r)
         keep: list[Any] = []
         step = _step(r, self, keep)
         return Program((step,) if step.items else (), self.workspace, tuple(keep))
