@@ -12,10 +12,9 @@ from functools import lru_cache
 
 from polyconv.algorithms import (
     deformable,
-    stem,
     woven,
 )
-from polyconv.algorithms.dense import direct
+from polyconv.algorithms.dense import direct, stem
 from polyconv.algorithms.depthwise import block, line, panel, plane, slide
 from polyconv.algorithms.dots import dense as dots
 from polyconv.algorithms.dots import depthwise as dots_depthwise
@@ -116,7 +115,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("grouped", padded.forms, at_least=padded.at_least),
         Algorithm("in_place", in_place.forms),
         Algorithm("in_planes", in_planes.forms, excluded=_no_masks),
-        Algorithm("stem", Functions(stem.applicable, stem.cost, stem.workspace, accumulator_arithmetic, own_bound, stem.build, stem.scheme), at_least=stem.at_least),
+        Algorithm("stem", stem.forms, at_least=stem.at_least),
         Algorithm("woven", Functions(woven.applicable, woven.cost, woven.workspace, accumulator_arithmetic, own_bound, woven.build)),
         Algorithm("careful", direct.careful_forms),
         Algorithm("generic", generic.forms, at_least=generic.at_least),

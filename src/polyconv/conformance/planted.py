@@ -251,12 +251,12 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "copied run", "of the copy of a row's begin the last pixel is missing",
-            _ALGORITHMS + "stem", "(last.taps - 1) * last.dilation + 1 if low else 0",
+            _ALGORITHMS + "dense.runs", "(last.taps - 1) * last.dilation + 1 if low else 0",
             "(last.taps - 1) * last.dilation if low else 0", "stem",
         ),
         Fault(
             "run of none", "a row without taps is a run of none, which a tile turns at least once",
-            _ALGORITHMS + "stem", "if together and last.taps else", "if together else", "stem",
+            _ALGORITHMS + "dense.runs", "if together and last.taps else", "if together else", "stem",
             seen_in_check_mode=False,
         ),
         Fault(

@@ -1,6 +1,7 @@
 """The panel of blocks of input channels: lines of a box, zero-padded, into [block][line][pixel][a row of words].
 
-Tiles read a row at a time; ``direct`` multiplies them, Winograd transforms them first.  It must not know which.
+Tiles read a row at a time; ``direct`` multiplies them, Winograd transforms them first; of few channels, in one block
+without gaps, ``stem`` multiplies several pixels at a time.  It must not know which.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class PanelWords(Record):
     """Words of a panel of blocks of channels: [block][line][pixel][a row of words].
 
     Blocks have ``block_channels`` of a group's ``channels``; so many of them, a ``chunk``, are in the panel at a time.
+    Pixels that follow each other without a gap, in the input and in the panel, are moved as one: such are ``gapless``.
     """
 
     total_channels: Word
@@ -29,6 +31,7 @@ class PanelWords(Record):
     block_bytes: Word
     line_bytes: Word
     chunk: Word
+    gapless: Word
     move_in: Function[MoveIn]
 
 
@@ -93,9 +96,10 @@ def _pack_lines(k: Module, c: Common, p: PanelWords, item: Item, x: Buffer, pane
                         end - head, here, c.zero_point, c.residue_places, head,
                     ))  # fmt: skip
                 with k.when(apart, otherwise=True):
+                    pixels, one = end - head, p.gapless.equals(1)
                     k.call(p.move_in, MoveIn(
-                        x_block, pixel_step, c.x_c,
-                        target + head * p.row_bytes, p.row_bytes, p.channel_bytes, end - head, here, c.zero_point,
+                        x_block, pixel_step, c.x_c, target + head * p.row_bytes, p.row_bytes, p.channel_bytes,
+                        k.select(one, k.minimum(pixels, 1), pixels), k.select(one, pixels * here, here), c.zero_point,
                     ))  # fmt: skip
                 step.next(target + p.block_bytes, x_block + p.block_channels * c.x_c)
 

@@ -10,24 +10,20 @@ Error: own bound, k eps sum|x||w|.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from numpy.typing import NDArray
-
 from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.dense.driver import DirectBox, DirectWords, TileWords, addresses
-from polyconv.algorithms.dense.entries import entries_of, tap_offsets
+from polyconv.algorithms.dense.entries import entries_of
 from polyconv.algorithms.dense.plan import again_sizes, pieces_of, sizes_of
 from polyconv.algorithms.dense.price import cycles_at_least, cycles_of, is_fused, weights_are_far
-from polyconv.algorithms.dense.sizes import ZEROS_BYTES, Sizes, channel_words, steps_of, weight_bytes
-from polyconv.algorithms.dense.weights import packed_weights, weight_sets
+from polyconv.algorithms.dense.sizes import ZEROS_BYTES, Sizes, weight_bytes
+from polyconv.algorithms.dense.tiles import NOT_CAREFUL, careful_words, edge_tables, walk_tables
+from polyconv.algorithms.dense.weights import block_words
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.packing import LateWords, late_sets, late_words
 from polyconv.algorithms.panel import Common, header_bytes
 from polyconv.algorithms.program import (
-    Late,
     Program,
     Request,
     Situation,
@@ -37,9 +33,7 @@ from polyconv.algorithms.program import (
     along_in,
     along_out,
     boxed_words,
-    edge_address,
     epilogue_tables,
-    fused_address,
     image_bytes,
     move_in_address,
     move_out_address,
@@ -49,14 +43,13 @@ from polyconv.algorithms.program import (
     near_equal_sizes,
     program_of,
 )
-from polyconv.algorithms.sweep import Axis, Sweep, bands_table
-from polyconv.kernels.fused import FusedTile, Walk
+from polyconv.algorithms.sweep import Sweep, bands_table
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import counted_words, filled, words
 from polyconv.kernels.signature import Address
-from polyconv.kernels.tile import ROW_WORDS, EdgeTile
+from polyconv.kernels.tile import ROW_WORDS
 
 __all__ = [
     "DirectForm", "again_words", "at_least", "careful_forms", "forms", "plain_words", "refusal",
@@ -205,38 +198,34 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes, careful: bool, *, late: bool 
 
     Boxes of whole lines may bring ``planes`` into the panel at once.
     """
-    s, p, arith, blocks, last = r.situation, r.problem, r.arith, sizes.blocks, sweep[-1]
-    channels, size = p.c // p.groups, r.arith.bytes
+    s, p, arith, last = r.situation, r.problem, r.arith, sweep[-1]
+    vectors, channels = sizes.blocks.vectors, p.c // p.groups
     lies = along_out(r, last, "c")
     fused = not careful and is_fused(s, arith, sweep, sizes) and lies == "cc"
-    tiles, one_rows = _tiles(r, last, sizes, fused, careful)
+    if fused:
+        tiles = walk_tables(r, last, sizes, lambda n: most_rows(r.target, n), fused=True)
+    else:
+        tiles = [[]] * 4 if careful else edge_tables(r, last, sizes)
     entries = entries_of(arith, sweep, sizes, channels, careful=careful, fused=fused)
-    packed, when = _weights(r, sweep, sizes, late=late)
-    taps, steps = math.prod(a.taps for a in sweep), steps_of(s, arith, sweep)
-    chunk_steps = taps * channel_words(min(sizes.chunk, channels), arith)
-    row, last_row = blocks.outputs * size, blocks.last_vectors * blocks.lanes * size
+    blocks, when = block_words(r, sweep, sizes, late=late)
     common, items, inputs = _panel(r, sweep, sizes, planes=planes)
-    far = blocks.count * sizes.chunks > 1 and weights_are_far(s, weight_bytes(s, arith, sweep, blocks))
+    chunk_steps = sizes.chunk_steps(p, arith, sweep)
+    of_block = chunk_steps * sizes.blocks.outputs * arith.bytes
+    far = sizes.blocks.count * sizes.chunks > 1 and weights_are_far(s, weight_bytes(s, arith, sweep, sizes.blocks))
+    asked = of_block if far and of_block <= s.cache("l2", _BLOCK_WEIGHTS) else 0
     x_planes = 1 if r.x.c == r.x.itemsize else channels if r.x.spatial[-1] == r.x.itemsize else 0
     return DirectWords(
-        common=common, inputs=inputs, careful=int(careful), taps=taps,
-        offsets=words(tap_offsets(sweep)), total_outputs=r.y_channels, chunks=sizes.chunks,
-        chunk_entries=entries.chunk_count, entry_count=entries.count, entries=words(entries.words),
-        bands=words(bands_table(entries.bands)), lists=entries.lists,
-        weights=packed, w_group=steps * row * (blocks.count - 1), w_block=steps * row, w_chunk=chunk_steps * row,
-        w_last=steps * row * (blocks.count - 1) * p.groups, w_last_group=steps * last_row,
-        w_last_chunk=chunk_steps * last_row,
-        outputs=p.m // p.groups, blocks=blocks.count, split_blocks=-(-blocks.count // sizes.splits),
-        block_outputs=blocks.outputs, last_outputs=blocks.last_outputs, sum_row=row, sum_row_last=last_row,
-        ahead=ahead_words(r, sweep, sizes.box, x_planes),
-        ahead_weights=chunk_steps * row if far and chunk_steps * row <= s.cache("l2", _BLOCK_WEIGHTS) else 0,
-        chunk_steps=max(1, chunk_steps),
-        row_tiles=len(near_equal(sizes.box[-1], most_rows(r.target, blocks.vectors))),
+        common=common, inputs=inputs, careful=careful_words(r, sweep, sizes, entries) if careful else NOT_CAREFUL,
+        chunks=sizes.chunks, entries=words(entries.words), x_entries=0,
+        bands=words(bands_table(entries.bands)), lists=entries.lists, blocks=blocks, total_outputs=r.y_channels,
+        ahead=ahead_words(r, sweep, sizes.box, x_planes), ahead_weights=asked, ahead_tile=0,
+        chunk_steps=max(1, chunk_steps), row_tiles=len(near_equal(sizes.box[-1], most_rows(r.target, vectors))),
         ask_results=int(lies == "cp" and image_bytes(p)[1] * (p.n or 0) > s.cache("l2", _RESULT_BYTES)),
-        slots=header_bytes(len(sweep)) + sizes.panel + ZEROS_BYTES,
-        slot_block=sizes.slot_block, slot_row=sizes.slot_row, tiles=tiles, table_words=counted_words(TileWords, tiles),
-        one_rows=one_rows, word_bytes=size, fused=int(fused), last_lanes=blocks.last_lanes, tables=epilogue_tables(r),
-        move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)), late=when,
+        slots=header_bytes(len(sweep)) + sizes.panel + ZEROS_BYTES, slot_block=sizes.slot_block,
+        slot_row=sizes.slot_row, panel_step=sizes.row_bytes, x_step=0, tiles=tiles,
+        table_words=counted_words(TileWords, tiles), walk=int(fused), fused=int(fused), word_bytes=arith.bytes,
+        tables=epilogue_tables(r), move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)),
+        late=when,
     ), items  # fmt: skip
 
 
@@ -254,49 +243,6 @@ def _panel(r: Request, sweep: Sweep, sizes: Sizes, *, planes: bool) -> tuple[Com
     return common, items, PanelWords(
         total_channels=r.x_channels, channels=p.c // p.groups, block_channels=ROW_WORDS * arith.channels,
         unpaired=arith.channels - 1, channel_bytes=arith.bytes // arith.channels, row_bytes=sizes.row_bytes,
-        block_bytes=sizes.block_bytes, line_bytes=sizes.line_bytes, chunk=sizes.chunk,
+        block_bytes=sizes.block_bytes, line_bytes=sizes.line_bytes, chunk=sizes.chunk, gapless=0,
         move_in=move_in_address(r, Move(p.x, element, along_in(r, last, "c"))),
     )  # fmt: skip
-
-
-def _weights(r: Request, sweep: Sweep, sizes: Sizes, *, late: bool) -> tuple[NDArray[Any], LateWords]:
-    """Packed weights, and what packs them when they are first needed, if that is ``late``."""
-    blocks, widths = sizes.blocks, (sizes.blocks.vectors, sizes.blocks.last_vectors)
-    key = (r.arith.name, blocks.lanes, blocks.vectors, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
-    if not late:
-        return r.packed(("direct", *key), lambda: packed_weights(r, r.weights(sweep), *widths)), late_words(r, None)
-
-
-    def make() -> Late:
-        w = r.weights(sweep)
-        return late_sets(r, w, *weight_sets(r, w.shape, *widths))
-
-    found = r.late(("direct late", *key), make)
-    return found.weights, late_words(r, found)
-
-
-def _tiles(r: Request, last: Axis, sizes: Sizes, fused: bool, careful: bool
-           ) -> tuple[list[list[TileWords]], list[Address[EdgeTile] | None]]:  # fmt: skip
-    """The tables of tiles, and the tiles of one row, where rows are computed output by output."""
-    blocks, box = sizes.blocks, sizes.box[-1]
-    lengths = box, last.out % box or box
-    one_rows = [edge_address(r, 1, n) if careful else None for n in (blocks.vectors, blocks.last_vectors)]
-
-    def functions(vectors: int, cut: bool) -> Sequence[Address[Walk | EdgeTile] | None]:
-        rows = range(1, most_rows(r.target, vectors) + 1)
-        if careful:
-            return [one_rows[vectors == blocks.last_vectors], *[None] * (len(rows) - 1)]
-        needed = {n for pixels in lengths for _, n in near_equal(pixels, rows[-1])}
-        if fused:
-            spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, cut)
-            return [fused_address(r, "channel", spec, n, vectors) if n in needed else None for n in rows]
-        return [edge_address(r, n, vectors) if n in needed else None for n in rows]
-
-    cut = blocks.last_lanes < blocks.lanes
-    families = functions(blocks.vectors, False), functions(blocks.last_vectors, cut)
-    tiles = [
-        [TileWords(first, of_block[rows - 1]) for first, rows in near_equal(pixels, len(of_block))]
-        for of_block in families
-        for pixels in lengths
-    ]
-    return tiles, one_rows

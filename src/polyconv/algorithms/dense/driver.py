@@ -1,8 +1,8 @@
-"""The driver of ``direct``: boxes of outputs, each with a panel of its inputs, chunk by chunk of input channels.
+"""The driver of ``direct`` and ``stem``: boxes of outputs, each with a panel of its inputs, chunk by chunk of channels.
 
 For every block of output channels, rows of the box are tiles that stream packed weights.  Sums go on from chunk to
-chunk in slots.  The same code serves every element type: it moves bytes and calls moves and tiles through tables.
-It must not know how boxes, blocks and chunks are chosen.
+chunk in slots.  Tiles may also read the input where it lies.  The same code serves every element type: it moves bytes
+and calls moves and tiles through tables.  It must not know how boxes, blocks and chunks are chosen.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from polyconv.kernels.fused import Walk
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import MoveOut
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Counted, Function, Functions, Memory, Record, Table, Word
+from polyconv.kernels.record import Counted, CountedRows, Function, Functions, Memory, Record, Table, Word
 from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.tile import FIRST, LAST, EdgeTile
 
-__all__ = ["ChunkList", "DirectBox", "DirectWords", "TileWords", "addresses"]
+__all__ = [
+    "BlockWords", "CarefulWords", "ChunkList", "DirectBox", "DirectWords", "TileWords", "addresses",
+]  # fmt: skip
 
 
 class ChunkList(Record):
@@ -47,36 +49,12 @@ class ChunkList(Record):
     chunk_count: Word
 
 
-class TileWords(Record):
-    """A tile of a row: its first pixel and its function."""
+class BlockWords(Record):
+    """Blocks of output channels of a group: their packed weights, and the rows of their sums.
 
-    first: Word
-    function: Function[EdgeTile | Walk]
-
-
-class DirectWords(Record):
-    """The driver's words: the panel's geometry, entry lists and packed weights, tables of tiles, moves.
-
-    The chain of additions goes on from chunk to chunk through the slots.  ``bands`` says for every output along an
-    outer axis which list of entries it has; whole entries come first.  Tiles ask for the inputs of the next box and,
-    ``ahead_weights`` bytes if they come from memory, for the next block's weights.  Where there is one chunk and output
-    channels lie together, tiles are ``fused``: results go from registers to their place.  ``tiles`` holds four tables
-    (last block or not, box cut short along the last axis or not).  ``one_rows`` are tiles of one row, of the last block
-    and of others, for rows that are computed output by output.
+    The last blocks of all groups, which may be narrower, follow all others; an item has a ``split`` of a group's.
     """
 
-    common: Common
-    inputs: PanelWords
-    careful: Word
-    taps: Word
-    offsets: Memory
-    total_outputs: Word
-    chunks: Word
-    chunk_entries: Word
-    entry_count: Word
-    entries: Memory
-    bands: Memory
-    lists: Table[ChunkList]
     weights: Memory
     w_group: Word
     w_block: Word
@@ -84,27 +62,76 @@ class DirectWords(Record):
     w_last: Word
     w_last_group: Word
     w_last_chunk: Word
+    of_group: Word
+    count: Word
+    split: Word
     outputs: Word
-    blocks: Word
-    split_blocks: Word
-    block_outputs: Word
     last_outputs: Word
+    last_lanes: Word
     sum_row: Word
     sum_row_last: Word
+
+
+class CarefulWords(Record):
+    """Rows computed output by output, if ``used``: positions of all taps, all entries, and tiles of one row.
+
+    These are of other blocks and of the last one.
+    """
+
+    used: Word
+    taps: Word
+    offsets: Memory
+    chunk_entries: Word
+    entry_count: Word
+    one_rows: Functions[EdgeTile]
+
+
+class TileWords(Record):
+    """So many equal tiles of a row: their first pixel, whether they read the input in place, and their function."""
+
+    first: Word
+    times: Word
+    in_place: Word
+    function: Function[EdgeTile | Walk]
+
+
+class DirectWords(Record):
+    """The driver's words: the panel's geometry, entry lists and packed weights, tables of tiles, moves.
+
+    The chain of additions goes on from chunk to chunk through the slots.  ``bands`` says for every output along an
+    outer axis which list of entries it has; whole entries come first.  Entries of tiles that read the input in place
+    stand ``x_entries`` bytes further; their outputs lie ``x_step`` apart, others ``panel_step``.  Tiles ask for the
+    inputs of the next box and, ``ahead_weights`` bytes if they come from memory, for the next block's weights.
+    ``tiles`` holds four tables (last block or not, box cut short along the last axis or not).  Those that ``walk``
+    take one chunk and, if they are ``fused``, leave results in their place.
+    """
+
+    common: Common
+    inputs: PanelWords
+    careful: CarefulWords
+    chunks: Word
+    entries: Memory
+    x_entries: Word
+    bands: Memory
+    lists: Table[ChunkList]
+    blocks: BlockWords
+    total_outputs: Word
     ahead: Ahead
     ahead_weights: Word
+    ahead_tile: Word
     chunk_steps: Word
     row_tiles: Word
     ask_results: Word
     slots: Word
     slot_block: Word
     slot_row: Word
+    panel_step: Word
+    x_step: Word
     tiles: Counted[TileWords]
     table_words: Word
-    one_rows: Functions[EdgeTile]
-    word_bytes: Word
+    walk: Word
     fused: Word
-    last_lanes: Word
+    word_bytes: Word
     tables: EpilogueTables
     move_out: Function[MoveOut]
     late: LateWords
@@ -137,8 +164,8 @@ def _driver(k: Module, name: str) -> None:
     with k.function(name, Driver) as given:
         p, workspace = DirectWords.read(k, given.words), given.workspace
         item = decode(k, p.common, given.item, workspace)
-        first = item.split * p.split_blocks
-        end = k.minimum(first + p.split_blocks, p.blocks)
+        first = item.split * p.blocks.split
+        end = k.minimum(first + p.blocks.split, p.blocks.count)
         k.call(f"{name}_box", DirectBox(given.frame, p, workspace, item.n, item.g, first, end))
 
 
@@ -150,7 +177,8 @@ def _box(k: Module, name: str) -> None:
         item = Item(k, workspace, given.n, given.g, k.constant(INT, 0))
         rows = box_rows(k, p.common, item)
         when_needed(k, p.late)
-        k.clear(workspace + p.common.scratch, 256)  # sums start from these zeros
+        with k.when(p.walk.equals(0)):
+            k.clear(workspace + p.common.scratch, 256)  # sums start from these zeros
         x = frame.x
         begin, blocks = x + row_source(k, p.common, item, k.constant(INT, 0)), end_block - first_block
         with k.loop(0, p.chunks) as chunk:
@@ -159,7 +187,7 @@ def _box(k: Module, name: str) -> None:
                 number = chunk.index * blocks + block.index - first_block
                 turns = block.index + 1 < end_block
                 following = _weights(
-                    k, p, item, k.select(turns, block.index + 1, first_block),
+                    k, p.blocks, item, k.select(turns, block.index + 1, first_block),
                     k.select(turns, chunk.index, (chunk.index + 1) % p.chunks),
                 )  # fmt: skip
                 early = _Early(begin, number, blocks * p.chunks, following, rows)
@@ -181,7 +209,7 @@ class _Early:
     weights: Buffer
     rows: Value
 
-    def place(self, k: Module, p: DirectWords, row: Value, tile: Value) -> tuple[Buffer, Value]:
+    def place(self, k: Module, p: DirectWords, row: Value, tile: Value | int) -> tuple[Buffer, Value]:
         """Where a tile asks, and by how many bytes it goes on with a step: tiles take turns where both lie far."""
         call, calls = row * p.row_tiles + tile, k.maximum(self.rows * p.row_tiles, 1)
         inputs = (p.ahead.step > 0) & (p.ahead_weights.equals(0) | (call & 1).equals(1))
@@ -194,95 +222,131 @@ class _Early:
         return place, (2 * k.select(inputs, of_inputs, of_weights) + 63) // p.chunk_steps
 
 
-def _weights(k: Module, p: DirectWords, item: Item, block: Value, chunk: Value) -> Buffer:
+def _weights(k: Module, b: BlockWords, item: Item, block: Value, chunk: Value) -> Buffer:
     """Where the weights of a block of outputs and a chunk of channels begin."""
-    return p.weights + k.select(
-        block.equals(p.blocks - 1),
-        p.w_last + item.g * p.w_last_group + chunk * p.w_last_chunk,
-        item.g * p.w_group + block * p.w_block + chunk * p.w_chunk,
+    return b.weights + k.select(
+        block.equals(b.count - 1),
+        b.w_last + item.g * b.w_last_group + chunk * b.w_last_chunk,
+        item.g * b.w_group + block * b.w_block + chunk * b.w_chunk,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of outputs of a block: its inputs in the panel and in place, its tiles, and where they read and write."""
+
+    number: Value
+    panel: Buffer
+    x: Buffer
+    table: CountedRows[TileWords]
+    list: Buffer
+    entries: Value
+    weights: Buffer
+    sums: Buffer
+    sum_row: Value
+    outputs: Value
+    y: Buffer
+    r: Buffer
+    bias: Buffer
+    scale: Buffer
 
 
 def _row(k: Module, p: DirectWords, item: Item, frame: Frame, workspace: Buffer, slot: Value, chunk: Value,
          block: Value, row: Value, early: _Early) -> None:  # fmt: skip
     """One row of outputs of one block of output channels: its tiles, and its way out after the last chunk."""
-    last = axis_words(p.common, p.common.axes - 1)
-    is_last = block.equals(p.blocks - 1)
-    pixels = item.extent(p.common.axes - 1)
-    sum_row = k.select(is_last, p.sum_row_last, p.sum_row)
-    weights = _weights(k, p, item, block, chunk)
-    short = pixels < last.block
-    table = p.tiles + k.select(is_last, p.table_words * 16, 0) + k.select(short, p.table_words * 8, 0)
-    begins = chunk.equals(0)
-    start, start_row = k.select(begins, p.common.scratch, slot), k.select(begins, 0, sum_row)
-    line, y_offset, r_offset = row_place(k, p.common, item, row)
-    of_row = p.lists.at(row_list(k, p.bands, item, row, p.common.axes - 1))
-    list_ = p.entries + (of_row.first + chunk * of_row.chunk_count) * 24
-    entries = k.minimum(of_row.chunk_count, of_row.count - chunk * of_row.chunk_count)
-    panel = workspace + p.common.panel + line * p.inputs.line_bytes
-    tile_count = k.select(p.careful.equals(1), 0, table.count)
-    with k.when(p.careful.equals(1)):
-        _careful_row(k, p, item, workspace, slot, sum_row, weights, chunk, row, panel, is_last)
-    channel = block * p.block_outputs
-    absolute = item.g * p.outputs + channel
+    c, b = p.common, p.blocks
+    last = axis_words(c, c.axes - 1)
+    is_last = block.equals(b.count - 1)
+    pixels = item.extent(c.axes - 1)
+    line, y_offset, r_offset = row_place(k, c, item, row)
+    of_row = p.lists.at(row_list(k, p.bands, item, row, c.axes - 1))
+    with k.choice(p.x_step > 0, [k.constant(INT, 0)]) as in_place:
+        in_place.next(row_source(k, c, item, row))
+    channel = block * b.outputs
+    absolute = item.g * b.of_group + channel
     bias, scale = p.tables.bias + absolute * p.word_bytes, p.tables.scale + absolute * p.word_bytes
-    y, r = frame.y + (y_offset + channel * p.common.y_c), frame.residual + (r_offset + channel * p.common.r_c)
-    fused = p.fused.equals(1)
-    outputs = k.minimum(k.select(is_last, p.last_outputs, p.block_outputs), p.total_outputs - absolute)
-    begin = item.first(p.common.axes - 1)
-    edges = k.select(begin.equals(0), FIRST, 0), k.select((begin + pixels).equals(last.out), LAST, 0)
-    with k.loop(0, tile_count) as tile:
-        of_tile = table.at(tile.index)
-        first = of_tile.first
-        pixels_in = panel + first * p.inputs.row_bytes
-        with k.when(fused):
-            k.call(of_tile.function, Walk(
-                pixels_in, p.inputs.row_bytes, list_, entries, weights, y + first * last.y_stride, last.y_stride,
-                r + first * last.r_stride, last.r_stride, 1, p.last_lanes, bias, scale, p.tables.constants,
-                workspace,
-            ))  # fmt: skip
-        with k.when(fused, otherwise=True):
-            with k.when(p.ask_results.equals(1)), k.loop(0, outputs) as one:
-                k.prefetch(y + (first * last.y_stride + one.index * p.common.y_c), writing=True)
-            met = k.select(first.equals(0), edges[0], 0) | k.select(tile.index + 1 < tile_count, 0, edges[1])
-            function = of_tile.function
-            from_, to = workspace + (start + first * start_row), workspace + (slot + first * sum_row)
-            at, pace = early.place(k, p, row, tile.index)
-            k.call(function, EdgeTile(
-                pixels_in, entries, list_, weights, from_, start_row, to, sum_row, met, at, pace
-            ))
+    outputs = k.minimum(k.select(is_last, b.last_outputs, b.outputs), p.total_outputs - absolute)
+    here = _Row(
+        row, workspace + c.panel + line * p.inputs.line_bytes, frame.x + in_place.results[0],
+        p.tiles + k.select(is_last, p.table_words * 16, 0) + k.select(pixels < last.block, p.table_words * 8, 0),
+        p.entries + (of_row.first + chunk * of_row.chunk_count) * 24,
+        k.minimum(of_row.chunk_count, of_row.count - chunk * of_row.chunk_count),
+        _weights(k, b, item, block, chunk), workspace + slot, k.select(is_last, b.sum_row_last, b.sum_row), outputs,
+        frame.y + (y_offset + channel * c.y_c), frame.residual + (r_offset + channel * c.r_c), bias, scale,
+    )  # fmt: skip
+    with k.when(p.careful.used.equals(1)):
+        _careful_row(k, p, item, here, workspace + c.scratch, chunk, is_last)
+    with k.when(p.walk.equals(1)):
+        _walks(k, p, here, early)
+    with k.when(p.walk.equals(0)):
+        _edge_tiles(k, p, item, here, workspace + c.scratch, chunk, early)
     with k.when(chunk.equals(p.chunks - 1) & p.fused.equals(0)):
         k.call(p.move_out, MoveOut(
-            workspace + slot, sum_row, p.word_bytes, y, last.y_stride, p.common.y_c, pixels, outputs,
-            bias, scale, r, last.r_stride, p.common.r_c, p.tables.constants,
+            here.sums, here.sum_row, p.word_bytes, here.y, last.y_stride, c.y_c, pixels, outputs,
+            bias, scale, here.r, last.r_stride, c.r_c, p.tables.constants,
         ))  # fmt: skip
 
 
-def _careful_row(k: Module, p: DirectWords, item: Item, workspace: Buffer, slot: Value, sum_row: Value, weights: Buffer,
-                 chunk: Value, row: Value, panel: Buffer, is_last: Value) -> None:  # fmt: skip
+def _walks(k: Module, p: DirectWords, row: _Row, early: _Early) -> None:
+    """The tiles of a row that multiply all there is, to the result or, in one chunk, to the slots."""
+    last, fused = axis_words(p.common, p.common.axes - 1), p.fused.equals(1)
+    with k.loop(0, row.table.count, carry=[early.place(k, p, row.number, 0)[0]]) as tile:
+        (soon,) = tile.values
+        some = row.table.at(tile.index)
+        first, times, function, in_place = some.first, some.times, some.function, some.in_place.equals(1)
+        k.call(function, Walk(
+            k.either(in_place, row.x + first * p.x_step, row.panel + first * p.panel_step),
+            k.select(in_place, p.x_step, p.panel_step), row.list + k.select(in_place, p.x_entries, 0), row.entries,
+            row.weights, k.either(fused, row.y + first * last.y_stride, row.sums + first * row.sum_row),
+            k.select(fused, last.y_stride, row.sum_row), row.r + first * last.r_stride, last.r_stride,
+            times, p.blocks.last_lanes, row.bias, row.scale, p.tables.constants, soon,
+        ))  # fmt: skip
+        tile.next(soon + times * p.ahead_tile)
+
+
+def _edge_tiles(k: Module, p: DirectWords, item: Item, row: _Row, zeros: Buffer, chunk: Value, early: _Early) -> None:
+    """The tiles of a row that leave out products with padding, and go on from the sums of the chunk before."""
+    axis, count = p.common.axes - 1, row.table.count
+    last, begin = axis_words(p.common, axis), item.first(axis)
+    edges = k.select(begin.equals(0), FIRST, 0), k.select((begin + item.extent(axis)).equals(last.out), LAST, 0)
+    begins = chunk.equals(0)
+    start, start_row = k.either(begins, zeros, row.sums), k.select(begins, 0, row.sum_row)
+    with k.loop(0, count) as tile:
+        of_tile = row.table.at(tile.index)
+        first = of_tile.first
+        with k.when(p.ask_results.equals(1)), k.loop(0, row.outputs) as one:
+            k.prefetch(row.y + (first * last.y_stride + one.index * p.common.y_c), writing=True)
+        met = k.select(first.equals(0), edges[0], 0) | k.select(tile.index + 1 < count, 0, edges[1])
+        at, pace = early.place(k, p, row.number, tile.index)
+        k.call(of_tile.function, EdgeTile(
+            row.panel + first * p.panel_step, row.entries, row.list, row.weights, start + first * start_row, start_row,
+            row.sums + first * row.sum_row, row.sum_row, met, at, pace,
+        ))  # fmt: skip
+
+
+def _careful_row(k: Module, p: DirectWords, item: Item, row: _Row, zeros: Buffer, chunk: Value, is_last: Value) -> None:
     """A row output by output and entry by entry, leaving out the entries whose tap lies in the padding."""
-    one_row = p.one_rows.at(k.cast("zext", is_last, INT))
-    entries = k.minimum(p.chunk_entries, p.entry_count - chunk * p.chunk_entries)
-    with k.loop(0, item.extent(p.common.axes - 1)) as pixel:
-        sums = workspace + (slot + pixel.index * sum_row)
+    of_all, axes = p.careful, p.common.axes
+    one_row = of_all.one_rows.at(k.cast("zext", is_last, INT))
+    entries = k.minimum(of_all.chunk_entries, of_all.entry_count - chunk * of_all.chunk_entries)
+    with k.loop(0, item.extent(axes - 1)) as pixel:
+        sums = row.sums + pixel.index * row.sum_row
         with k.when(chunk.equals(0)):
-            k.call(one_row, EdgeTile(
-                panel, 0, p.entries, weights, workspace + p.common.scratch, 0, sums, 0, 0, panel, 0,
-            ))
+            k.call(one_row, EdgeTile(row.panel, 0, p.entries, row.weights, zeros, 0, sums, 0, 0, row.panel, 0))
         with k.loop(0, entries) as entry:
-            record = p.entries + (chunk * p.chunk_entries + entry.index) * 24
-            offsets = p.offsets + (entry.index % p.taps) * p.common.axes * 8
-            with k.loop(0, p.common.axes, carry=[row, k.constant(INT, 1)]) as back:
+            record = p.entries + (chunk * of_all.chunk_entries + entry.index) * 24
+            offsets = of_all.offsets + (entry.index % of_all.taps) * axes * 8
+            with k.loop(0, axes, carry=[row.number, k.constant(INT, 1)]) as back:
                 q, inside = back.values
-                axis = p.common.axes - 1 - back.index
-                is_last = back.index.equals(0)
-                b = k.select(is_last, pixel.index, q % item.extent(axis))
+                axis = axes - 1 - back.index
+                of_row = back.index.equals(0)
+                b = k.select(of_row, pixel.index, q % item.extent(axis))
                 of_axis = axis_words(p.common, axis)
                 position = item.origin(axis) + b * of_axis.stride + k.word(offsets, axis)
                 within = k.cast("zext", position.below(of_axis.inp), INT)
-                back.next(k.select(is_last, q, q // item.extent(axis)), inside & within)
+                back.next(k.select(of_row, q, q // item.extent(axis)), inside & within)
             with k.when(back.results[1].equals(1)):
                 k.call(one_row, EdgeTile(
-                    panel + pixel.index * p.inputs.row_bytes, 1, record, weights, sums, sum_row, sums, sum_row, 0,
-                    panel, 0,
+                    row.panel + pixel.index * p.panel_step, 1, record, row.weights, sums, row.sum_row, sums,
+                    row.sum_row, 0, row.panel, 0,
                 ))  # fmt: skip

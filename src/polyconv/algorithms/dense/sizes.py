@@ -1,4 +1,4 @@
-"""Sizes of ``direct``: what a box of outputs takes: blocks of output channels, the panel of inputs, the workspace.
+"""Sizes of ``direct`` and ``stem``: what a box of outputs takes, its blocks of output channels, panel and workspace.
 
 It must not know which boxes are good.
 """
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from polyconv.algorithms.panel import header_bytes
 from polyconv.algorithms.program import Situation
-from polyconv.algorithms.sweep import Lines, Sweep, lines
+from polyconv.algorithms.sweep import Lines, Sweep, box_count, lines
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.problem.problem import Problem
 
 __all__ = [
     "ZEROS_BYTES", "Blocks", "Sizes", "all_channels", "blocks_of", "channel_words", "of_box", "panel_blocks",
@@ -102,7 +103,11 @@ class Sizes:
 
     def boxes(self, sweep: Sweep) -> int:
         """Boxes of the sweep."""
-        return math.prod(-(-axis.out // max(1, b)) for axis, b in zip(sweep, self.box, strict=True))
+        return box_count(sweep, self.box)
+
+    def chunk_steps(self, p: Problem, arith: Arithmetic, sweep: Sweep) -> int:
+        """Steps of a tile in a chunk: taps of its words of input channels."""
+        return channel_words(min(self.chunk, p.c // p.groups), arith) * math.prod(axis.taps for axis in sweep)
 
 
 def of_box(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], chunk: int, blocks: Blocks) -> Sizes:

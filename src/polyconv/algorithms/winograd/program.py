@@ -164,7 +164,8 @@ def _panel(r: Request, sweep: Sweep, b: Boxes, splits: int) -> tuple[Common, Pan
     return common, PanelWords(
         total_channels=p.c, channels=case.groups[0], block_channels=ROW_WORDS, unpaired=0,
         channel_bytes=r.arith.bytes, row_bytes=row_bytes, block_bytes=b.block_bytes, line_bytes=b.line_bytes,
-        chunk=b.chunk, move_in=move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "c"))),
+        chunk=b.chunk, gapless=0,
+        move_in=move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "c"))),
     ), items  # fmt: skip
 
 

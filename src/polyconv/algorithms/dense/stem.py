@@ -1,0 +1,258 @@
+"""Convolutions of few channels, or without padding: a tile multiplies runs of taps and their channels.
+
+Output channels are in the lanes, as in ``direct``, whose driver this uses; any rank, stride, dilation, group and pads.
+What tiles read, a panel without gaps between pixels or the input in place, is told in ``runs``.  Where output channels
+lie together, results go from registers to their place; else through slots and a move.
+Cost: the products, with lanes filled to m/groups of a multiple of the vector.  Error: own bound, k eps sum|x||w|.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from polyconv.algorithms.dense.channel_panel import PanelWords
+from polyconv.algorithms.dense.driver import DirectWords, TileWords, addresses
+from polyconv.algorithms.dense.price import SHORT_CYCLES, SHORT_STEP
+from polyconv.algorithms.dense.runs import by_planes, copied, is_same, is_whole, lists_of, runs_of
+from polyconv.algorithms.dense.sizes import Sizes, blocks_of
+from polyconv.algorithms.dense.tiles import NOT_CAREFUL, walk_tables
+from polyconv.algorithms.dense.weights import block_words
+from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.least import least
+from polyconv.algorithms.panel import header_bytes
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    ahead_words,
+    along_out,
+    arith_of,
+    asks_ahead,
+    boxed_words,
+    boxes,
+    epilogue_tables,
+    far_cycles,
+    image_bytes,
+    is_fusible,
+    move_in_address,
+    move_out_address,
+    near_equal,
+    one_step,
+    planes_collide,
+    tile_cycles,
+)
+from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
+from polyconv.kernels.isa import lanes, run_tiles
+from polyconv.kernels.layout import Move
+from polyconv.kernels.record import counted_words, filled
+from polyconv.kernels.tile import ROW_WORDS
+from polyconv.problem.problem import Problem
+
+__all__ = ["StemForm", "at_least", "forms"]
+
+_PANEL = 0.25
+"""Share of a second-level cache: workspace of a thread."""
+
+_STREAMS, _NEAR, _MISSED_BYTES = 16, 2 / 3, 12.0
+"""Lines of a row that the hardware foresees; share of a first-level cache in which more than those stay from row to
+row, and bytes a cycle at which others come.  Measured on Zen 5, as all that follows."""
+
+_STREAMED = ((25 / 32, 14.0), (math.inf, 7.5))
+"""Bytes a cycle at which weights stream in, by the share of a last-level cache that they take."""
+
+_ASKED = 0.6
+"""Share of the cycles of inputs from memory: they are asked for early."""
+
+_PLANE_RUN, _MANY_RUN, _RUN = 1.5, 20.0, 6.0
+"""Cycles in which a tile comes to the next run: of a plane, of lines that the hardware does not foresee, of others."""
+
+_FAR_VECTORS = 2
+"""Most vectors of outputs of a tile whose weights leave a first-level cache: tall tiles read them less often."""
+
+_SQUARE = 8
+"""Channels from which transposing squares of vectors is cheaper than merging planes."""
+
+_LONGEST_ROW = 1024
+"""Most outputs of a row of a box."""
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    p = s.problem
+    if p.op != "conv":
+        return f"computes conv, not {p.op}"
+    if not s.finite:
+        return "weights hold Inf or NaN, which would meet the zeros of the padding"
+    in_place = is_same(s) and p.groups == 1 if p.layout == "NHWC" else is_whole(s)
+    if p.c // p.groups > ROW_WORDS and not in_place:
+        return f"takes at most {ROW_WORDS} input channels a group where it cannot read in place, not {p.c // p.groups}"
+    return (StemForm.of(s),)
+
+
+def at_least(s: Situation) -> float:
+    """Cycles that products and the way out take, whatever the boxes and tiles."""
+    p, arith, work = s.problem, arith_of(s), least(s.problem)
+    cycles = work.met * (p.c // p.groups) / s.rates(arith).multiply_adds + work.outputs * (1.2 + _leaving(p))
+    return cycles * -(-(p.m // p.groups) // lanes(s.target, arith)) * (p.n or 0) * p.groups
+
+
+def _leaving(p: Problem) -> float:
+    """Cycles in which a vector of results leaves."""
+    if p.layout == "NHWC":
+        return 0.0 if is_fusible(p) else 4.0
+    return 16.0 if planes_collide(p, reading=False) else 11.0
+
+
+@dataclass(frozen=True, slots=True)
+class StemForm(Form):
+    """The sizes of boxes, and of blocks of output channels."""
+
+    sweep: Sweep
+    sizes: Sizes
+
+    @classmethod
+    def of(cls, s: Situation) -> Self:
+        """That of a situation which has one."""
+        (sweep,) = sweeps(s.problem)
+        box = boxes(_largest(s, sweep), lambda box: _sizes(s, sweep, box).workspace,
+                    s.budget(round(_PANEL * s.profile.numbers["l2.bytes"])))  # fmt: skip
+        return cls(s, sweep, _sizes(s, sweep, box))
+
+    @property
+    def scheme(self) -> str:
+        """The order in which products are summed, where it is not tap by tap."""
+        return "channel by channel" if by_planes(self.s) else ""
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs."""
+        return self.sizes.workspace
+
+    def choices(self) -> dict[str, object]:
+        """Tiles and boxes."""
+        vectors, box = self.sizes.blocks.vectors, self.sizes.box
+        rows = max((n for _, n in near_equal(box[-1], run_tiles(self.s.target)[vectors])), default=0)
+        return {"tile": f"{rows} outputs by {vectors} vectors of channels", "box": box}
+
+    def cost(self) -> Mapping[str, float]:
+        """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
+        s, p, sweep, sizes = self.s, self.s.problem, self.sweep, self.sizes
+        group_in, box_count, planes, caches = p.c // p.groups, sizes.boxes(sweep), by_planes(s), s.profile.numbers
+        rows = math.prod(axis.out for axis in sweep[:-1]) * -(-sweep[-1].out // max(1, sizes.box[-1]))
+        lines_of_row = math.prod(mean_taps(axis) for axis in sweep[:-1])
+        near = round(_NEAR * caches["l1.bytes"])
+        misses = lines_of_row > _STREAMS and lines_of_row * sizes.line_bytes > near
+        missed = lines_of_row * sizes.line_bytes / _MISSED_BYTES if misses else 0.0
+        per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else _RUN
+        runs = math.prod(axis.taps for axis in sweep[:-1]) * (group_in if planes else len(runs_of(sweep[-1])))
+        products = moves = 0.0
+        for vectors, count in ((sizes.blocks.vectors, sizes.blocks.count - 1), (sizes.blocks.last_vectors, 1)):
+            tiles = near_equal(sizes.box[-1], run_tiles(s.target)[vectors])
+            each = [tile_cycles(s.rates(arith_of(s)), n, vectors) for _, n in tiles]
+            row = sum(c + (SHORT_CYCLES if vectors > 1 and c < SHORT_STEP else 0.0) for c in each)
+            row = row * group_in * lines_of_row * sweep[-1].taps + 1.2 * sizes.box[-1] * vectors
+            products += rows * count * (row + len(tiles) * (25 + per_run * runs) + 40 + missed)
+            moves += rows * count * sizes.box[-1] * vectors * _leaving(p)
+        weights = p.m * group_in * math.prod(axis.taps for axis in sweep) * arith_of(s).bytes
+        streamed = weights / next(rate for most, rate in _STREAMED if weights <= most * caches["l3.bytes"])
+        products = max(products, box_count * streamed / p.groups)  # each box brings them all
+        moves += box_count * self._bringing()
+        batch = (p.n or 0) * p.groups
+        far = _ASKED * far_cycles(p, image_bytes(p)[0], soon=True) * (p.n or 0)
+        return {"products": products * batch, "moves": moves * batch + far}
+
+    def _bringing(self) -> float:
+        """Cycles in which the lines of a box are copied."""
+        p, group_in = self.s.problem, self.s.problem.c // self.s.problem.groups
+        held = math.prod(max(1, h.count) for h in self.sizes.held)
+        if by_planes(self.s):
+            return 300.0
+        if (p.layout == "NHWC" and p.groups == 1) or p.c == 1:
+            return 300 + held * group_in * 0.15
+        slow = 2.0 if group_in >= _SQUARE and planes_collide(p, reading=True) else 1.0
+        return 300 + held * group_in * (2.5 if p.layout == "NHWC" else 0.5 if group_in > 1 else 1.0) * slow
+
+    def build(self, r: Request) -> Program:
+        """Program of a request: one step."""
+        keep: list[Any] = []
+        values, items = _words(r, self.sweep, self.sizes)
+        return one_step(addresses(r)[0], filled(values, keep), items, self.workspace, keep)
+
+
+def _largest(s: Situation, sweep: Sweep) -> tuple[int, ...]:
+    """The largest box that is considered: a few items for every thread, as many for each."""
+    box, items = [*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, _LONGEST_ROW)], s.problem.groups
+    items *= s.problem.n or 0
+    if s.threads > 1 and items < 4 * s.threads:
+        parts = -(-4 * s.threads // max(1, items))
+        axis = 0 if len(box) == 1 or box[0] >= parts else len(box) - 2
+        extent = max(1, box[axis])
+        ways = {-(-extent // n) for n in range(parts, 2 * parts + 1)}
+        box[axis] = min(ways, key=lambda b: (-(-(-(-extent // b) * max(1, items)) // s.threads) * b, -b))
+    return tuple(box)
+
+
+def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
+    p, arith, last = s.problem, arith_of(s), sweep[-1]
+    group_in, most = p.c // p.groups, max(run_tiles(s.target))
+    total = max(1, -(-(p.m // p.groups) // lanes(s.target, arith)))
+    weights = group_in * math.prod(axis.taps for axis in sweep) * min(most, total) * s.target.vector_bytes
+    if weights > s.cache("l1", _NEAR):
+        most = min(most, _FAR_VECTORS)
+    blocks = blocks_of(s, arith, -(-total // -(-total // most)))
+    span = (box[-1] - 1) * last.stride + (last.taps - 1) * last.dilation + 1 if last.taps and box[-1] else 0
+    run = Lines(range(span), ((0, span, 0),), tuple(t * last.dilation for t in range(last.taps)))
+    held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
+    pixel = group_in * arith.bytes
+    line_bytes = (-(-span * pixel // 64) | 1) * 64  # odd: lines do not share all their sets
+    panel = math.prod(max(1, h.count) for h in held[:-1]) * line_bytes
+    workspace = header_bytes(len(sweep)) + panel + box[-1] * blocks.outputs * arith.bytes + 128
+    return Sizes(box, held, blocks, group_in, 1, pixel, line_bytes, 0, panel, 0, 0, workspace)
+
+
+def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
+    """The driver's words, and how many items there are."""
+    p, arith, last, group_in = r.problem, r.arith, sweep[-1], r.problem.c // r.problem.groups
+    lies, held, header = along_out(r, last, "c"), sizes.held, header_bytes(len(sweep))
+    fused = lies == "cc" and is_fusible(p)
+    gapless = (r.x.c == r.x.itemsize or p.c == 1) and r.x.spatial[-1] == group_in * r.x.itemsize
+    lists = lists_of(r, sweep, sizes, gapless=gapless)
+    if lists.outputs:
+        held = (*held[:-1], replace(held[-1], runs=copied(r, last, sizes, lists.outputs)))
+    ahead = ahead_words(r, sweep, sizes.box, 1 if gapless else group_in if r.x.spatial[-1] == r.x.itemsize else 0)
+    tiles = walk_tables(r, last, sizes, run_tiles(r.target).__getitem__, fused=fused, asked=int(asks_ahead(ahead)),
+                        in_place=lists.outputs)  # fmt: skip
+    blocks, late = block_words(r, sweep, sizes, 1 if by_planes(r.situation) else max(ROW_WORDS, group_in))
+    common, items = boxed_words(r, sweep, sizes.box, held, panel=header)
+    common = replace(common, step=1) if held[-1].runs else replace(common, step=1, line_count=0)
+    steps = sizes.chunk_steps(p, arith, sweep)
+    return DirectWords(
+        common=common,
+        inputs=PanelWords(
+            total_channels=r.x_channels, channels=group_in, block_channels=max(1, group_in), unpaired=0,
+            channel_bytes=arith.bytes, row_bytes=sizes.row_bytes, block_bytes=0, line_bytes=sizes.line_bytes,
+            chunk=group_in, gapless=int(gapless), move_in=move_in_address(r, _way_in(r, gapless)),
+        ),
+        careful=NOT_CAREFUL, chunks=1, entries=lists.entries, x_entries=lists.in_place, bands=lists.bands,
+        lists=lists.lists, blocks=blocks, total_outputs=r.y_channels, ahead=ahead, ahead_weights=0,
+        ahead_tile=64 * steps, chunk_steps=max(1, steps), row_tiles=1, ask_results=0, slots=header + sizes.panel,
+        slot_block=0, slot_row=0, panel_step=last.stride * sizes.row_bytes,
+        x_step=last.stride * r.x.spatial[-1] if lists.outputs else 0, tiles=tiles,
+        table_words=counted_words(TileWords, tiles), walk=1, fused=int(fused), word_bytes=arith.bytes,
+        tables=epilogue_tables(r), move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)),
+        late=late,
+    ), items  # fmt: skip
+
+
+def _way_in(r: Request, gapless: bool) -> Move:
+    """The move of a line into the panel."""
+    p = r.problem
+    group_in = p.c // p.groups
+    if gapless or r.x.c == r.x.itemsize:
+        return Move(p.x, r.arith.accumulator, "cc" if gapless or group_in >= _SQUARE else "any")
+    if r.x.spatial[-1] != r.x.itemsize or group_in == 1:
+        return Move(p.x, r.arith.accumulator, "any")
+    return Move(p.x, r.arith.accumulator, "pc", together=group_in if group_in < _SQUARE else 0)

@@ -1,0 +1,68 @@
+"""Tables of the tiles of a row: equal ones follow each other in one call, where they multiply all there is.
+
+Those that leave out products with padding are called one by one.  It must not know where inputs lie.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+from polyconv.algorithms.dense.driver import CarefulWords, TileWords
+from polyconv.algorithms.dense.entries import Entries, tap_offsets
+from polyconv.algorithms.dense.sizes import Sizes
+from polyconv.algorithms.program import Request, edge_address, fused_address, near_equal
+from polyconv.algorithms.sweep import Axis, Sweep
+from polyconv.kernels.fused import FusedTile, of_sums
+from polyconv.kernels.isa import channel_tile as most_rows
+from polyconv.kernels.record import words
+
+__all__ = ["NOT_CAREFUL", "careful_words", "edge_tables", "walk_tables"]
+
+NOT_CAREFUL = CarefulWords(0, 0, words([0]), 0, 0, [None, None])
+"""Words of rows that are computed tile by tile."""
+
+
+def careful_words(r: Request, sweep: Sweep, sizes: Sizes, entries: Entries) -> CarefulWords:
+    """Words of rows that are computed output by output."""
+    offsets = tap_offsets(sweep)
+    one_rows = [edge_address(r, 1, n) for n in (sizes.blocks.vectors, sizes.blocks.last_vectors)]
+    return CarefulWords(1, len(offsets) // len(sweep), words(offsets), entries.chunk_count, entries.count, one_rows)
+
+
+def walk_tables(r: Request, last: Axis, sizes: Sizes, most: Callable[[int], int], *, fused: bool, asked: int = 0,
+                in_place: range = range(0)) -> list[list[TileWords]]:  # fmt: skip
+    """Tables of tiles that multiply all there is, of at ``most`` so many rows for so many vectors.
+
+    Those whose outputs are ``in_place`` read the input where it lies.
+    """
+    def walks(pixels: int, vectors: int, spec: FusedTile) -> list[TileWords]:
+        tiles = [(first, rows, in_place.start <= first and first + rows <= in_place.stop)
+                 for first, rows in near_equal(pixels, most(vectors))]  # fmt: skip
+        found = []
+        for (rows, near), alike in itertools.groupby(tiles, lambda tile: tile[1:]):
+            (first, *_), *more = alike
+            found.append(TileWords(first, 1 + len(more), int(near), fused_address(r, "channel", spec, rows, vectors)))
+        return found
+
+    blocks, tables = sizes.blocks, []
+    for vectors, cut in ((blocks.vectors, False), (blocks.last_vectors, blocks.last_lanes < blocks.lanes)):
+        spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, cut) if fused else of_sums(r.arith.name)
+        tables += [walks(pixels, vectors, replace(spec, asked=asked)) for pixels in _row_lengths(last, sizes)]
+    return tables
+
+
+def edge_tables(r: Request, last: Axis, sizes: Sizes) -> list[list[TileWords]]:
+    """Tables of tiles that leave out products with padding."""
+    return [
+        [TileWords(first, 1, 0, edge_address(r, rows, vectors)) for first, rows in near_equal(pixels, most)]
+        for vectors in (sizes.blocks.vectors, sizes.blocks.last_vectors)
+        for most in (most_rows(r.target, vectors),)
+        for pixels in _row_lengths(last, sizes)
+    ]
+
+
+def _row_lengths(last: Axis, sizes: Sizes) -> tuple[int, int]:
+    """Outputs of a row of a box, and of one that is cut short."""
+    return sizes.box[-1], last.out % sizes.box[-1] or sizes.box[-1]
