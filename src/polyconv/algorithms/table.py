@@ -12,7 +12,6 @@ from functools import lru_cache
 
 from polyconv.algorithms import (
     deformable,
-    woven,
 )
 from polyconv.algorithms.dense import direct, stem
 from polyconv.algorithms.depthwise import block, line, panel, plane, slide
@@ -29,6 +28,7 @@ from polyconv.algorithms.of_functions import Functions
 from polyconv.algorithms.product import patches, pointwise, strassen
 from polyconv.algorithms.program import FREE_BYTES, Situation, accumulator_arithmetic, own_bound
 from polyconv.algorithms.winograd import channels, groups, integers, rows
+from polyconv.algorithms.woven import form as woven
 from polyconv.target import Target
 
 __all__ = ["ALGORITHMS", "Algorithm"]
@@ -116,7 +116,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("in_place", in_place.forms),
         Algorithm("in_planes", in_planes.forms, excluded=_no_masks),
         Algorithm("stem", stem.forms, at_least=stem.at_least),
-        Algorithm("woven", Functions(woven.applicable, woven.cost, woven.workspace, accumulator_arithmetic, own_bound, woven.build)),
+        Algorithm("woven", woven.forms),
         Algorithm("careful", direct.careful_forms),
         Algorithm("generic", generic.forms, at_least=generic.at_least),
         Algorithm("deformable", deformable.forms),

@@ -261,7 +261,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "woven end", "a woven row has one result too many",
-            _ALGORITHMS + "woven", "p.last_out - begin)", "p.last_out - begin + 1)", "woven",
+            _ALGORITHMS + "woven.driver", "p.last_out - begin)", "p.last_out - begin + 1)", "woven",
         ),
         Fault(
             "chunk weights", "the next chunk of input channels goes on one tap too late in the weights",

@@ -1,0 +1,1 @@
+"""Transposed convolutions along planes, the phases of the last axis woven together: ``woven``."""

@@ -1,0 +1,174 @@
+"""How ``woven`` cuts a transposed convolution: groups of outputs that read the same inputs, their boxes, and the cost.
+
+Outputs ``s j - p + r`` with r in 0..s, one in each phase of the stride s, are a group.  Sweeps here are of groups, with
+the taps of the first phase, which has most.  It must not know how panels and tiles are made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from polyconv.algorithms.panel import header_bytes
+from polyconv.algorithms.program import Situation, arith_of, boxes, far_cycles, near_equal, tile_cycles
+from polyconv.algorithms.sweep import Axis, Lines, Sweep, box_count, lines
+from polyconv.algorithms.woven.driver import RowWords
+from polyconv.kernels.isa import lanes, pixel_tiles
+from polyconv.kernels.record import word_count
+from polyconv.machine.profile import Rates
+from polyconv.problem.problem import Problem
+from polyconv.target import Target
+
+__all__ = ["Cut", "cost", "cut", "heights", "taps_of_phase"]
+
+_PANEL = 160 / 1024
+"""Share of a second-level cache: every tile reads its part of the panel again, beside streaming weights."""
+
+_LONGEST_ROW = 4096
+"""Most groups of a row of a box."""
+
+_TILE_CYCLES, _LATE_SHARE = 60.0, 0.6
+"""Cycles of a tile beside its products, and how much of what comes from memory is not there when it is needed.
+Measured on Zen 5, as the following."""
+
+_STREAMING = {False: 1.07, True: 1.12}
+"""How much longer products take, whose pixels come from a second-level cache; where tiles go along the box or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Sizes of a problem's boxes.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        Of groups of outputs.
+    box : tuple of int
+        Groups of a box.
+    held : tuple of Lines
+        Lines of its inputs along every axis.
+    flat : bool
+        Whether tiles go along the flattened box, not along its rows.
+    walks, vectors : int
+        How often tiles go along something, and of how many vectors that is.
+    sets : tuple of (int, int)
+        First output channel and number of those that tiles compute together.
+    line_words, plane_bytes, panel : int
+        Of the panel: words of a line, bytes of a channel's lines and of all.
+    row_table, slot_channel, workspace : int
+        Bytes of the table of rows, of the sums of an output channel if tiles go along the box, and of all.
+    """
+
+    sweep: Sweep
+    box: tuple[int, ...]
+    held: tuple[Lines, ...]
+    flat: bool
+    walks: int
+    vectors: int
+    sets: tuple[tuple[int, int], ...]
+    line_words: int
+    plane_bytes: int
+    panel: int
+    row_table: int
+    slot_channel: int
+    workspace: int
+
+
+def heights(target: Target, times: int) -> dict[int, int]:
+    """Output channels of a tile -> most vectors of pixels, where it has so many phases."""
+    return {rows // times: most for rows, most in pixel_tiles(target).items() if rows % times == 0}
+
+
+def taps_of_phase(k: int, s: int, phase: int) -> int:
+    """Taps of a phase: ``phase``, ``phase + s``, ..."""
+    return -(-(k - phase) // s)
+
+
+@lru_cache(256)
+def _sweep(p: Problem) -> Sweep:
+    """The groups of outputs as outputs of a sweep, with the taps of the first phase."""
+    axes = []
+    for i, o, k, s, (begin, _) in zip(p.i, p.out, p.k, p.s, p.pads, strict=True):
+        assert i is not None and o is not None
+        first = begin // s
+        groups = (o - 1 + begin) // s - first + 1 if o else 0
+        taps = -(-k // s)
+        axes.append(Axis(groups, i, taps, 1, 1, taps - 1 - first, s * first - begin, s))
+    return tuple(axes)
+
+
+def cut(s: Situation, *, flat: bool) -> Cut:
+    """The largest boxes whose panel stays in a near cache."""
+    sweep, budget = _sweep(s.problem), s.budget(round(_PANEL * s.profile.numbers["l2.bytes"]))
+    start = (*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, _LONGEST_ROW))
+    return _of_box(s, sweep, boxes(start, lambda box: _of_box(s, sweep, box, flat).workspace, budget), flat)
+
+
+def _of_box(s: Situation, sweep: Sweep, box: tuple[int, ...], flat: bool) -> Cut:
+    p, arith = s.problem, arith_of(s)
+    lane, times, sets = lanes(s.target, arith), p.s[-1], _sets(s)
+    held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
+    # whole vectors of a row that tiles go along, so that none lies across two cache lines
+    line = held[-1].count if flat else -(-held[-1].count // lane) * lane
+    pixels = math.prod(h.count for h in held[:-1]) * line
+    # an odd number of cache lines: planes share few sets
+    plane = (-(-(pixels + 2 * lane) * arith.bytes // 64) | 1) * 64
+    panel, slot = plane * (p.c // p.groups), plane * times if flat else 0
+    rows = -(-8 * word_count(RowWords) * math.prod((*box[:-1], *p.s[:-1])) // 64) * 64
+    tall = max((rows for _, rows in sets), default=1)
+    return Cut(
+        sweep, box, held, flat, 1 if flat else math.prod(box[:-1]),
+        -(-(pixels - line + box[-1] if flat else box[-1]) // lane), sets, line, plane, panel, rows, slot,
+        header_bytes(len(sweep)) + panel + rows + slot * tall + 128,
+    )  # fmt: skip
+
+
+def _sets(s: Situation) -> tuple[tuple[int, int], ...]:
+    """The output channels of a group in sets of as many as tiles have, the tallest first."""
+    outputs, first, found = s.problem.m // s.problem.groups, 0, []
+    for rows in sorted(heights(s.target, s.problem.s[-1]), reverse=True):
+        while outputs - first >= rows:
+            found.append((first, rows))
+            first += rows
+    return tuple(found)
+
+
+def cost(s: Situation, c: Cut) -> dict[str, float]:
+    """Cycles: multiply-adds with the lanes that rows or boxes fill, and the moves."""
+    p, arith = s.problem, arith_of(s)
+    times, rates, shares = p.s[-1], s.rates(arith), _shares(p)
+    longer, most = p.k[-1] % times, heights(s.target, times)
+    boxes_of_image = box_count(c.sweep, c.box)
+    rows, channels = math.prod(c.box[:-1]), p.c // p.groups
+    width = c.sweep[-1].out / max(1, -(-c.sweep[-1].out // max(1, c.box[-1])))
+    products = 0.0
+    for _, height in c.sets:
+        for _, each in near_equal(c.vectors, most[height]):
+            cycles = sum(count * _cycles(rates, height * times, each) + more * _cycles(rates, height * longer, each)
+                         for count, more in shares)  # fmt: skip
+            products += c.walks * (cycles + _TILE_CYCLES * len(shares))
+    turns = len(c.sets) * len(shares)
+    line_count = math.prod(h.count for h in c.held[:-1])
+    panels = line_count * (60.0 + channels * (8 + c.held[-1].count * 0.3))
+    moves = 300.0 + turns * rows * 40.0
+    if c.flat:
+        moves += len(shares) * p.m / p.groups * rows * (12 + width * times / lanes(s.target, arith) * 4.0)
+    batch = (p.n or 0) * p.groups * boxes_of_image
+    far = _LATE_SHARE * far_cycles(p, batch * c.panel)
+    products *= _STREAMING[c.flat]
+    return {"products": products * batch, "panels": panels * batch + far, "moves": moves * batch}
+
+
+def _shares(p: Problem) -> list[tuple[int, int]]:
+    """Entries of every phase of the outer axes: of all phases of the last, and of those with one tap more."""
+    channels, (k, s) = p.c // p.groups, (p.k[-1], p.s[-1])
+    outer = [[taps_of_phase(k, s, phase) for phase in range(s)] for k, s in zip(p.k[:-1], p.s[:-1], strict=True)]
+    counts = [channels * math.prod(taps) for taps in itertools.product(*outer)]
+    return [(count * (k // s), count if k % s else 0) for count in counts]
+
+
+def _cycles(rates: Rates, rows: int, vectors: int) -> float:
+    """Cycles of a tap of a tile: beside its own words it loads entries, and asks for inputs to come."""
+    return max(tile_cycles(rates, rows, vectors), (rows + vectors + 3) / rates.loads) if rows else 0.0

@@ -1,0 +1,216 @@
+"""Transposed convolution along planes: pixels in the lanes, the phases of the last axis woven together.
+
+Outputs ``s j - p + r`` with r in 0..s, one in each phase of the stride s, read the same inputs.  A box of such groups
+gets a zero-padded panel of its inputs, [channel][line][pixel], for all its phases; every tile computes those along the
+last axis together, so that inputs are read once and every line of the result is written once, whole.  Tiles go along
+rows, to their place; where rows leave lanes unfilled they go along the flattened box, and their sums through slots.
+Cost: the products over lane use.  Error: own bound; sums run over the channels, the taps all phases have first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.panel import header_bytes
+from polyconv.algorithms.program import (
+    Program,
+    Request,
+    Situation,
+    along_in,
+    along_out,
+    boxed_words,
+    bytes_between,
+    epilogue_tables,
+    is_fusible,
+    move_in_address,
+    move_out_address,
+    one_step,
+    thread_parts,
+)
+from polyconv.algorithms.sweep import Axis, box_count
+from polyconv.algorithms.woven.cut import Cut, cost, cut, heights, taps_of_phase
+from polyconv.algorithms.woven.driver import PhaseWords, SetWords, WovenWords, address
+from polyconv.kernels.fused import FusedTile, of_sums
+from polyconv.kernels.isa import lanes
+from polyconv.kernels.language import Module
+from polyconv.kernels.layout import Move
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import filled, words, words_of
+from polyconv.kernels.signature import Address
+from polyconv.kernels.weave import WeaveTile, weave_tile
+
+__all__ = ["WovenForm", "forms"]
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    p = s.problem
+    if p.op != "conv_transpose":
+        return f"computes conv_transpose, not {p.op}"
+    if not s.finite:
+        return "weights hold Inf or NaN, which would meet the zeros of the padding"
+    if p.layout != "NCHW":
+        return "weaves pixels that lie together, in NCHW"
+    if any(d > 1 and k > 1 for k, d in zip(p.k, p.d, strict=True)):
+        return "needs a kernel without dilation"
+    if not p.c or not p.m:
+        return "there are no channels"
+    if any(k < s for k, s in zip(p.k, p.s, strict=True)):
+        return "needs a tap for every phase"
+    if p.s[-1] < 2 or not heights(s.target, p.s[-1]):
+        return f"has no tiles for a stride of {p.s[-1]} along the last axis"
+    return (WovenForm.of(s),)
+
+
+@dataclass(frozen=True, slots=True)
+class WovenForm(Form):
+    """Boxes for a packed result, and those whose tiles go along the flattened box, which suit any result."""
+
+    packed: Cut
+    flat: Cut
+
+    @classmethod
+    def of(cls, s: Situation) -> WovenForm:
+        """That of a situation which has one."""
+        flat = cut(s, flat=True)
+        ways = (cut(s, flat=False), flat) if is_fusible(s.problem) else (flat,)
+        return cls(s, min(ways, key=lambda way: s.price(way, sum(cost(s, way).values()))), flat)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs, however the result lies."""
+        return max(self.packed.workspace, self.flat.workspace)
+
+    def cost(self) -> Mapping[str, float]:
+        """Cycles for packed tensors."""
+        return cost(self.s, self.packed)
+
+    def choices(self) -> dict[str, object]:
+        """Tiles and boxes for a packed result."""
+        c, times = self.packed, self.s.problem.s[-1]
+        rows = max(rows for _, rows in c.sets)
+        most = min(c.vectors, heights(self.s.target, times)[rows])
+        tile = f"{rows} channels by {most} vectors of pixels by {times} phases"
+        return {"tile": tile, "box": c.box, "along": "box" if c.flat else "rows"}
+
+    def build(self, r: Request) -> Program:
+        """Program of a request: one step."""
+        last = self.packed.sweep[-1]
+        along, keep = along_out(r, replace(last, out_step=1), "p"), list[Any]()
+        c = self.packed if along == "pp" else self.flat
+        values, items = _words(r, c, along, keep)
+        return one_step(address(r), filled(values, keep), items, c.workspace, keep)
+
+
+def _words(r: Request, c: Cut, along: str, keep: list[Any]) -> tuple[WovenWords, int]:
+    """The driver's words, and how many items there are."""
+    s, p, arith, last, times = r.situation, r.problem, r.arith, c.sweep[-1], r.problem.s[-1]
+    functions, of_sets = _set_tables(r, c)
+    phases = [_phase(r, c, phase, keep) for phase in itertools.product(*(range(step) for step in p.s[:-1]))]
+    turns = len(c.sets) * len(phases)
+    cycles = cost(s, c)
+    parts = thread_parts(s.threads, (p.n or 0) * p.groups * box_count(c.sweep, c.box), turns,
+                         cycles["panels"] / max(1.0, cycles["products"]))  # fmt: skip
+    tiles = -(-turns // parts) * c.walks * -(-c.vectors // max(heights(r.target, times).values()))
+    ahead, header, last_out = bytes_between(r, c.sweep, c.box), header_bytes(len(c.sweep)), p.out[-1]
+    assert last_out is not None
+    common, items = boxed_words(r, c.sweep, c.box, c.held, parts, panel=header)
+    return WovenWords(
+        common=common, channels=p.c // p.groups, plane_bytes=c.plane_bytes, line_words=c.line_words,
+        word_bytes=arith.bytes, result_bytes=r.y.itemsize, lanes=lanes(r.target, arith), times=times,
+        taps=p.k[-1] // times, ahead=s.threads * ahead, ahead_bytes=ahead,
+        ahead_step=min(64 << 8, (ahead << 8) // tiles), first_out=last.first_out, last_out=last_out,
+        outputs=p.m // p.groups, phases=len(phases), phase_words=len(phases[0]),
+        phase=words(list(itertools.chain.from_iterable(phases))), set_count=len(c.sets),
+        split_sets=-(-turns // parts), sets=of_sets, functions=functions, flat=int(c.flat),
+        row_table=header + c.panel, slots=header + c.panel + c.row_table, slot_channel=c.slot_channel,
+        y_pixel=r.y.spatial[-1], r_pixel=0 if r.residual is None else r.residual.spatial[-1],
+        tables=epilogue_tables(r), move_in=move_in_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p"))),
+        move_out=move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+    ), items  # fmt: skip
+
+
+def _set_tables(r: Request, c: Cut) -> tuple[list[Address[WeaveTile]], list[SetWords]]:
+    """Functions of tiles, and the words of every set of output channels."""
+    spec = of_sums(r.arith.name) if c.flat else FusedTile(r.arith.name, r.problem.y, r.epilogue)
+    most = heights(r.target, r.problem.s[-1])
+    functions: list[Address[WeaveTile]] = []
+    places: dict[int, list[int]] = {}
+    for rows in dict.fromkeys(rows for _, rows in c.sets):
+        places[rows] = []
+        for edge in (False, not c.flat):
+            places[rows].append(2 * len(functions) - 2)  # the function of n vectors is at word 2 n
+            functions += _tiles(r, replace(spec, edge=edge), rows, most[rows])
+    return functions, [SetWords(first, rows, most[rows], *places[rows]) for first, rows in c.sets]
+
+
+def _tiles(r: Request, spec: FusedTile, rows: int, most: int) -> list[Address[WeaveTile]]:
+    """Functions of tiles of so many output channels, of one vector of pixels and more."""
+    times, lane = r.problem.s[-1], lanes(r.target, r.arith)
+    longer, names = r.problem.k[-1] % times, {f"tile{n}": n for n in range(1, most + 1)}
+
+    def build(k: Module) -> None:
+        for name, n in names.items():
+            weave_tile(k, name, spec, lane, rows, times, longer, n, f16c=r.target.converts_f16)
+
+    label = f"weave {spec} {rows} {times} {longer}"
+    return list(kernel(label, dict.fromkeys(names, WeaveTile), build, r.target, check=r.check).values())
+
+
+def _phase(r: Request, c: Cut, phase: tuple[int, ...], keep: list[Any]) -> list[int]:
+    """The words of a phase of the outer axes: ``PhaseWords``, and of every axis which groups have it."""
+    p, outer = r.problem, c.sweep[:-1]
+    y = sum(at * stride for at, stride in zip(phase, r.y.spatial, strict=False))
+    residual = 0 if r.residual is None else sum(at * step for at, step in zip(phase, r.residual.spatial, strict=False))
+    bounds: list[int] = []
+    for axis, at, o in zip(outer, phase, p.out, strict=False):
+        first = axis.first_out + at
+        bounds += (max(0, -(first // axis.out_step)), -((first - int(o or 0)) // axis.out_step))
+    places = [0]
+    for axis, at, k, held in zip(outer, phase, p.k, c.held, strict=False):
+        of_axis = held.start[len(held.start) - taps_of_phase(k, axis.out_step, at) :]
+        places = [place * held.count + line for place in places for line in of_axis]
+    first_tap, channels = -(-p.k[-1] // p.s[-1]) - p.k[-1] // p.s[-1], p.c // p.groups
+    entries = words([
+        word for channel in range(channels) for number, at in enumerate(places) for word in (
+            channel * c.plane_bytes + (at * c.line_words + first_tap) * r.arith.bytes, channel * r.x.c + 64 * number
+        )
+    ])  # fmt: skip
+    packed = r.packed(("woven", r.arith.name, r.target.level, p.k, p.s, phase), lambda: _weights(r, c, phase))
+    keep += (entries, packed)
+    own = PhaseWords(
+        weights=packed, w_group=packed.nbytes // p.groups, w_output=packed.nbytes // p.m, entries=entries,
+        count=channels * len(places), y=y, r=residual,
+    )  # fmt: skip
+    return [*words_of(own), *bounds]
+
+
+def _weights(r: Request, c: Cut, phase: tuple[int, ...]) -> NDArray[Any]:
+    """Weights of a phase of the outer axes: by set [channel][outer tap][tap][output channel][phase of the last axis].
+
+    The first phases' tap more follows those that all have, in every entry.
+    """
+    *outer, last = c.sweep
+    groups, step, k = r.problem.groups, last.out_step, r.problem.k
+
+    def taps(axis: Axis, first: int, count: int) -> Axis:
+        return replace(axis, taps=count, first_tap=first + (count - 1) * axis.out_step, tap_step=-axis.out_step)
+
+    others = [taps(axis, at, taps_of_phase(n, axis.out_step, at))
+              for axis, at, n in zip(outer, phase, k, strict=False)]  # fmt: skip
+    streams = []
+    for phases, first, count in ((step, 0, k[-1] // step), (k[-1] % step, k[-1] // step * step, 1)):
+        if phases:
+            w = np.stack([r.weights((*others, taps(last, first + at, count))) for at in range(phases)], axis=-1)
+            w = w.reshape(groups, w.shape[1], -1, count, phases)
+            streams.append(w.transpose(0, 2, 3, 1, 4))  # (groups, entries, taps, m, phases)
+    of_sets = [np.concatenate([w[:, :, :, first : first + rows].reshape(*w.shape[:2], -1) for w in streams], axis=-1)
+               for first, rows in c.sets]  # fmt: skip
+    return np.concatenate([w.reshape(groups, -1) for w in of_sets], axis=1).reshape(-1)
