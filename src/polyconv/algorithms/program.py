@@ -436,14 +436,7 @@ _LIST_BYTES = 4 << 20
 
 
 def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int, *, whole: bool = False) -> RowLists:
-    """Words with which rows of outputs leave out the taps of outer axes that meet only padding, as ``listed_rows``."""
-    of_rows, lists, entries = listed_rows(axes, of_taps, entry_words, whole=whole)
-    return RowLists(of_rows, lists, words(entries))
-
-
-def listed_rows(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int, *, whole: bool = False
-                ) -> tuple[NDArray[np.int64], list[ListWords], list[int]]:  # fmt: skip
-    """Which list of entries rows of outputs have, the lists, and the words of the entries.
+    """Words with which rows of outputs leave out the taps of outer axes that meet only padding.
 
     Parameters
     ----------
@@ -467,7 +460,7 @@ def listed_rows(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int,
         for tap in taps:
             entries += of_taps[tap]
         lists.append(ListWords(begin, (len(entries) - begin) // entry_words))
-    return words(bands_table(found)), lists, entries
+    return RowLists(words(bands_table(found)), lists, words(entries))
 
 
 def along_in(r: Request, axis: Axis, panel: str) -> str:

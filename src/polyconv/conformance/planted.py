@@ -256,7 +256,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "run of none", "a row without taps is a run of none, which a tile turns at least once",
-            _ALGORITHMS + "dense.runs", "if together and last.taps else", "if together else", "stem",
+            _ALGORITHMS + "dense.runs", "last.dilation == 1 and last.taps:", "last.dilation == 1:", "stem",
             seen_in_check_mode=False,
         ),
         Fault(

@@ -15,10 +15,17 @@ from typing import Any, Self
 
 from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.dense.driver import DirectBox, DirectWords, TileWords, addresses
-from polyconv.algorithms.dense.entries import entries_of
+from polyconv.algorithms.dense.entries import Entries, Places, entries_of, in_panel
 from polyconv.algorithms.dense.plan import again_sizes, pieces_of, sizes_of
-from polyconv.algorithms.dense.price import cycles_at_least, cycles_of, is_fused, weights_are_far
-from polyconv.algorithms.dense.sizes import ZEROS_BYTES, Sizes, weight_bytes
+from polyconv.algorithms.dense.price import (
+    cycles_at_least,
+    cycles_of,
+    is_fused,
+    missed_ends,
+    row_bands,
+    weights_are_far,
+)
+from polyconv.algorithms.dense.sizes import ZEROS_BYTES, Sizes, channel_words, weight_bytes
 from polyconv.algorithms.dense.tiles import NOT_CAREFUL, careful_words, edge_tables, walk_tables
 from polyconv.algorithms.dense.weights import block_words
 from polyconv.algorithms.form import Form, Forms
@@ -43,8 +50,8 @@ from polyconv.algorithms.program import (
     near_equal_sizes,
     program_of,
 )
-from polyconv.algorithms.sweep import Sweep, bands_table
-from polyconv.kernels.isa import ARITHMETIC
+from polyconv.algorithms.sweep import Sweep, bands_table, whole_bands
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import counted_words, filled, words
@@ -206,7 +213,7 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes, careful: bool, *, late: bool 
         tiles = walk_tables(r, last, sizes, lambda n: most_rows(r.target, n), fused=True)
     else:
         tiles = [[]] * 4 if careful else edge_tables(r, last, sizes)
-    entries = entries_of(arith, sweep, sizes, channels, careful=careful, fused=fused)
+    entries = _entries(s, arith, sweep, sizes, careful=careful, fused=fused)
     blocks, when = block_words(r, sweep, sizes, late=late)
     common, items, inputs = _panel(r, sweep, sizes, planes=planes)
     chunk_steps = sizes.chunk_steps(p, arith, sweep)
@@ -227,6 +234,28 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes, careful: bool, *, late: bool 
         tables=epilogue_tables(r), move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)),
         late=when,
     ), items  # fmt: skip
+
+
+def _entries(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes, *, careful: bool, fused: bool) -> Entries:
+    """Entries of a sweep: a tap of a block of channels each; offsets and rows of weights start anew in each chunk.
+
+    Parameters
+    ----------
+    careful : bool
+        Whether products with padding are left out one by one, so that all rows have one list.
+    fused : bool
+        Whether tiles multiply the padding at the ends of a row; others are told which taps miss which end.
+    """
+    last, channels, per_block = sweep[-1], s.problem.c // s.problem.groups, ROW_WORDS * arith.channels
+    missed = [0] * last.taps if fused else missed_ends(last)
+    taps, per_chunk = math.prod(axis.taps for axis in sweep), sizes.chunk // per_block
+    row = [(at * sizes.row_bytes, t, 1, missed[t]) for t, at in enumerate(sizes.held[-1].start)]
+    blocks = [
+        (b % per_chunk * sizes.block_bytes, channel_words(min(per_block, channels - b * per_block), arith),
+         b % per_chunk * ROW_WORDS * taps) for b in range(-(-channels // per_block))
+    ]  # fmt: skip
+    places = Places(in_panel(sizes.held, sizes.line_bytes), row, last.taps, blocks, per_chunk)
+    return entries_of(places, whole_bands(sweep[:-1]) if careful else row_bands(sweep, len(blocks) * taps))
 
 
 def _panel(r: Request, sweep: Sweep, sizes: Sizes, *, planes: bool) -> tuple[Common, int, PanelWords]:

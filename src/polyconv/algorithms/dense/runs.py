@@ -9,26 +9,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from polyconv.algorithms.dense.driver import ChunkList
+from polyconv.algorithms.dense.entries import Entries, Places, entries_of, in_panel
+from polyconv.algorithms.dense.price import row_bands
 from polyconv.algorithms.dense.sizes import Sizes
-from polyconv.algorithms.program import Request, Situation, accumulator_arithmetic, listed_rows, near_equal
-from polyconv.algorithms.sweep import Axis, Sweep, bands, bands_table, inside, sweeps, whole_bands
+from polyconv.algorithms.program import Request, Situation, accumulator_arithmetic, near_equal
+from polyconv.algorithms.sweep import Axis, Sweep, bands, inside, sweeps, whole_bands
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import ARITHMETIC, run_tiles
-from polyconv.kernels.record import words, words_of
 
-__all__ = ["Lists", "by_planes", "copied", "is_same", "is_whole", "lists_of", "runs_of"]
+__all__ = ["by_planes", "copied", "is_same", "is_whole", "runs", "runs_of"]
 
 _LEAST_LINE = 1 << 10
 """Bytes of a line that is copied as a whole sooner than its two ends."""
-
-_ENTRY_WORDS = 3
 
 
 def is_same(s: Situation) -> bool:
@@ -47,91 +40,45 @@ def by_planes(s: Situation) -> bool:
     return s.problem.layout == "NCHW" and s.problem.c > s.problem.groups and is_whole(s)
 
 
-def runs_of(last: Axis) -> list[tuple[int, int]]:
-    """Runs of taps of a row that lie together: the first one's offset in pixels, and how many."""
-    return [(0, last.taps)] if last.dilation == 1 else [(t * last.dilation, 1) for t in range(last.taps)]
+def runs_of(last: Axis, *, together: bool = True) -> list[tuple[int, int]]:
+    """Runs of taps of a row that lie ``together``, if they do without dilation: the first tap, and how many."""
+    if together and last.dilation == 1 and last.taps:
+        return [(0, last.taps)]
+    return [(t, 1) for t in range(last.taps)]
 
 
-def _entries(last: Axis, channels: int, places: Sequence[int], pixel: int) -> tuple[tuple[int, ...], ...]:
-    """Words of the entries of every combination of the outer axes' taps, whose inputs begin at some places."""
-    row_words = channels * last.taps
-    return tuple(
-        tuple(
-            v for at, taps in runs_of(last) if row_words
-            for v in (place + at * pixel, taps * channels, tap * row_words + at // last.dilation * channels)
-        ) for tap, place in enumerate(places)
-    )  # fmt: skip
+def runs(r: Request, sweep: Sweep, sizes: Sizes, *, gapless: bool) -> tuple[Entries, int, range]:
+    """Entries of a sweep, bytes to those that read the input in place, and which outputs of a row do so.
 
-
-def _plane_entries(last: Axis, channels: int, places: Sequence[int], pixel: int, channel: int, *,
-                   together: bool) -> list[int]:  # fmt: skip
-    """The same channel by channel, which lie some bytes apart, for weights in that order; all are one list.
-
-    Taps of a row may lie ``together``, and are a run.
-    """
-    runs = [(0, last.taps)] if together and last.taps else [(t, 1) for t in range(last.taps)]
-    taps = len(places) * last.taps
-    return [
-        v for c in range(channels) for tap, place in enumerate(places) for t, count in runs
-        for v in (c * channel + place + t * last.dilation * pixel, count, c * taps + tap * last.taps + t)
-    ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Lists:
-    """Lists of entries.
-
-    Parameters
-    ----------
-    bands : array
-        Which list a row has, as ``bands_table`` says it.
-    lists : list of ChunkList
-    entries : array
-        Behind those of the panel stand those of the input in place, ``in_place`` bytes further.
-    in_place : int
-    outputs : range
-        Outputs of a row whose tiles read the input in place.
-    """
-
-    bands: NDArray[np.int64]
-    lists: list[ChunkList]
-    entries: NDArray[np.int64]
-    in_place: int
-    outputs: range
-
-
-def lists_of(r: Request, sweep: Sweep, sizes: Sizes, *, gapless: bool) -> Lists:
-    """Lists of entries of a sweep; lines of the input may lie ``gapless``, as they would in the panel.
-
-    Input is read in place if boxes have whole rows, not too short, and rows leave out all lines of padding.
+    Lines of the input may lie ``gapless``, as they would in the panel.  Input is read in place if boxes have whole
+    rows, not too short, and rows leave out all lines of padding.
     """
     s, outer, last = r.situation, sweep[:-1], sweep[-1]
-    channels, pixel = r.problem.c // r.problem.groups, r.x.spatial[-1]
-    in_panel, in_x = [0], [0]
-    for axis, held, step in zip(outer, sizes.held, r.x.spatial, strict=False):
-        in_panel = [at * held.count + line for at in in_panel for line in held.start]
-        in_x = [place + t * axis.dilation * step for place in in_x for t in range(axis.taps)]
-    in_panel = [at * sizes.line_bytes for at in in_panel]
+    channels, pixel, size = r.problem.c // r.problem.groups, r.x.spatial[-1], r.arith.bytes
+    taps = math.prod(axis.taps for axis in sweep)
+    of_panel = in_panel(sizes.held, sizes.line_bytes)
+    of_x = [[t * axis.dilation * step for t in range(axis.taps)]
+            for axis, step in zip(outer, r.x.spatial, strict=False)]  # fmt: skip
+
+    def places(offsets: list[list[int]], pixel: int, channel: int, together: bool) -> Places:
+        row = [(t * last.dilation * pixel, t, n, 0) for t, n in runs_of(last, together=together)]
+        if not by_planes(s):
+            return Places(offsets, row, last.taps, [(0, channels, 0)] if channels else [], 1)
+        return Places(offsets, row, last.taps, [(c * channel, 1, c * taps) for c in range(channels)], channels)
+
     if by_planes(s):
-        together = pixel == r.x.itemsize
-        entries = (
-            _plane_entries(last, channels, in_x, pixel, r.x.c, together=last.dilation == 1) if together else
-            _plane_entries(last, channels, in_panel, sizes.row_bytes, r.arith.bytes, together=False)
-        )  # fmt: skip
-        count = len(entries) // _ENTRY_WORDS
-        return Lists(
-            words(bands_table(whole_bands(outer))), [ChunkList(0, count, count)], words(entries), 0,
-            range(sizes.box[-1] * together),
-        )  # fmt: skip
-    table, lists, entries = listed_rows(outer, _entries(last, channels, in_panel, sizes.row_bytes), _ENTRY_WORDS)
-    told_apart = len(lists) == math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
-    whole, in_place, outputs = is_whole(s), words(entries).nbytes, range(0)
+        near = pixel == r.x.itemsize
+        found = places(of_x, pixel, r.x.c, True) if near else places(of_panel, sizes.row_bytes, size, False)
+        return entries_of(found, whole_bands(outer)), 0, range(sizes.box[-1] * near)
+    panel = places(of_panel, sizes.row_bytes, size, True)
+    entries = entries_of(panel, row_bands(sweep, len(panel.row) * math.prod(map(len, of_panel))))
+    told_apart = len(entries.lists) == math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))
+    whole, in_place, outputs = is_whole(s), 8 * len(entries.words), range(0)
     long = sizes.box[-1] == last.out and sizes.line_bytes >= s.near(_LEAST_LINE)
     if gapless and is_same(s) and told_apart and (whole or long):
-        entries += listed_rows(outer, _entries(last, channels, in_x, pixel), _ENTRY_WORDS)[2]
+        entries.words.extend(entries_of(places(of_x, pixel, 0, True), entries.bands).words)
         outputs = range(sizes.box[-1]) if whole else inside(last)
-    of_rows = [ChunkList(first // _ENTRY_WORDS, count, count) for first, count in map(words_of, lists)]
-    return Lists(table, of_rows, words(entries), in_place, outputs)
+    return entries, in_place, outputs
 
 
 def copied(r: Request, last: Axis, sizes: Sizes, outputs: range) -> tuple[tuple[int, int, int], ...]:

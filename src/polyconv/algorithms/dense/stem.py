@@ -16,7 +16,7 @@ from typing import Any, Self
 from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.dense.driver import DirectWords, TileWords, addresses
 from polyconv.algorithms.dense.price import SHORT_CYCLES, SHORT_STEP
-from polyconv.algorithms.dense.runs import by_planes, copied, is_same, is_whole, lists_of, runs_of
+from polyconv.algorithms.dense.runs import by_planes, copied, is_same, is_whole, runs, runs_of
 from polyconv.algorithms.dense.sizes import Sizes, blocks_of
 from polyconv.algorithms.dense.tiles import NOT_CAREFUL, walk_tables
 from polyconv.algorithms.dense.weights import block_words
@@ -44,10 +44,10 @@ from polyconv.algorithms.program import (
     planes_collide,
     tile_cycles,
 )
-from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
+from polyconv.algorithms.sweep import Lines, Sweep, bands_table, lines, mean_taps, sweeps
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.layout import Move
-from polyconv.kernels.record import counted_words, filled
+from polyconv.kernels.record import counted_words, filled, words
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.problem.problem import Problem
 
@@ -147,14 +147,15 @@ class StemForm(Form):
         misses = lines_of_row > _STREAMS and lines_of_row * sizes.line_bytes > near
         missed = lines_of_row * sizes.line_bytes / _MISSED_BYTES if misses else 0.0
         per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else _RUN
-        runs = math.prod(axis.taps for axis in sweep[:-1]) * (group_in if planes else len(runs_of(sweep[-1])))
+        of_row = group_in if planes else max(1, len(runs_of(sweep[-1])))
+        of_tile = math.prod(axis.taps for axis in sweep[:-1]) * of_row
         products = moves = 0.0
         for vectors, count in ((sizes.blocks.vectors, sizes.blocks.count - 1), (sizes.blocks.last_vectors, 1)):
             tiles = near_equal(sizes.box[-1], run_tiles(s.target)[vectors])
             each = [tile_cycles(s.rates(arith_of(s)), n, vectors) for _, n in tiles]
             row = sum(c + (SHORT_CYCLES if vectors > 1 and c < SHORT_STEP else 0.0) for c in each)
             row = row * group_in * lines_of_row * sweep[-1].taps + 1.2 * sizes.box[-1] * vectors
-            products += rows * count * (row + len(tiles) * (25 + per_run * runs) + 40 + missed)
+            products += rows * count * (row + len(tiles) * (25 + per_run * of_tile) + 40 + missed)
             moves += rows * count * sizes.box[-1] * vectors * _leaving(p)
         weights = p.m * group_in * math.prod(axis.taps for axis in sweep) * arith_of(s).bytes
         streamed = weights / next(rate for most, rate in _STREAMED if weights <= most * caches["l3.bytes"])
@@ -219,12 +220,12 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
     lies, held, header = along_out(r, last, "c"), sizes.held, header_bytes(len(sweep))
     fused = lies == "cc" and is_fusible(p)
     gapless = (r.x.c == r.x.itemsize or p.c == 1) and r.x.spatial[-1] == group_in * r.x.itemsize
-    lists = lists_of(r, sweep, sizes, gapless=gapless)
-    if lists.outputs:
-        held = (*held[:-1], replace(held[-1], runs=copied(r, last, sizes, lists.outputs)))
+    entries, x_entries, in_place = runs(r, sweep, sizes, gapless=gapless)
+    if in_place:
+        held = (*held[:-1], replace(held[-1], runs=copied(r, last, sizes, in_place)))
     ahead = ahead_words(r, sweep, sizes.box, 1 if gapless else group_in if r.x.spatial[-1] == r.x.itemsize else 0)
     tiles = walk_tables(r, last, sizes, run_tiles(r.target).__getitem__, fused=fused, asked=int(asks_ahead(ahead)),
-                        in_place=lists.outputs)  # fmt: skip
+                        in_place=in_place)  # fmt: skip
     blocks, late = block_words(r, sweep, sizes, 1 if by_planes(r.situation) else max(ROW_WORDS, group_in))
     common, items = boxed_words(r, sweep, sizes.box, held, panel=header)
     common = replace(common, step=1) if held[-1].runs else replace(common, step=1, line_count=0)
@@ -236,11 +237,11 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
             channel_bytes=arith.bytes, row_bytes=sizes.row_bytes, block_bytes=0, line_bytes=sizes.line_bytes,
             chunk=group_in, gapless=int(gapless), move_in=move_in_address(r, _way_in(r, gapless)),
         ),
-        careful=NOT_CAREFUL, chunks=1, entries=lists.entries, x_entries=lists.in_place, bands=lists.bands,
-        lists=lists.lists, blocks=blocks, total_outputs=r.y_channels, ahead=ahead, ahead_weights=0,
-        ahead_tile=64 * steps, chunk_steps=max(1, steps), row_tiles=1, ask_results=0, slots=header + sizes.panel,
-        slot_block=0, slot_row=0, panel_step=last.stride * sizes.row_bytes,
-        x_step=last.stride * r.x.spatial[-1] if lists.outputs else 0, tiles=tiles,
+        careful=NOT_CAREFUL, chunks=1, entries=words(entries.words), x_entries=x_entries,
+        bands=words(bands_table(entries.bands)), lists=entries.lists, blocks=blocks, total_outputs=r.y_channels,
+        ahead=ahead, ahead_weights=0, ahead_tile=64 * steps, chunk_steps=max(1, steps), row_tiles=1, ask_results=0,
+        slots=header + sizes.panel, slot_block=0, slot_row=0, panel_step=last.stride * sizes.row_bytes,
+        x_step=last.stride * r.x.spatial[-1] if in_place else 0, tiles=tiles,
         table_words=counted_words(TileWords, tiles), walk=1, fused=int(fused), word_bytes=arith.bytes,
         tables=epilogue_tables(r), move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)),
         late=late,
