@@ -8,17 +8,18 @@ It must know nothing of what the panel is used for.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.layout import EpilogueTables
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import EpilogueTables, MoveIn, zero_rows
 from polyconv.kernels.record import Function, Memory, Record, Table, Word
-from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.signature import Callee, Int, Signature
 from polyconv.kernels.unzip import ListedMoveIn, MoveApart
 
 __all__ = [
     "Ahead", "AxisWords", "BoxWords", "Common", "Driver", "EpilogueTables", "Frame", "Item", "ListWords", "RowLists",
-    "RunWords", "ahead_place", "axis_words", "box_rows", "decode", "fill", "header_bytes", "line_place", "row_entries",
-    "row_list", "row_place", "row_source", "write_box",
+    "RunWords", "ahead_place", "axis_words", "box_rows", "decode", "fill", "fill_planes", "header_bytes", "line_place",
+    "row_entries", "row_list", "row_place", "row_source", "write_box",
 ]  # fmt: skip
 
 
@@ -240,6 +241,46 @@ def fill(k: Module, p: Common, item: Item, x: Buffer, channel: Value, put: Calla
             end = k.select(inside.equals(0), head, end)
             source = x + (offset + (at + head * step) * last.x_stride)
             put(source, line.index, first_line, count, head, end)
+
+
+class Planes(Protocol):
+    """Words of a panel of planes, [channel][line][pixel]: bytes between lines and between planes, and the move in."""
+
+    @property
+    def line_bytes(self) -> Value: ...
+    @property
+    def plane_bytes(self) -> Value: ...
+    @property
+    def move_in(self) -> Callee[MoveIn]: ...
+
+
+def fill_planes(k: Module, c: Common, p: Planes, pixel_bytes: Value, item: Item, x: Buffer, panel: Buffer,
+                first: Value, channels: Value, vector_bytes: int) -> None:  # fmt: skip
+    """Fill a panel of planes with channels from ``first`` on."""
+    pixel_step = c.step * axis_words(c, c.axes - 1).x_stride
+    words_of_4 = vector("i32", vector_bytes // 4)
+
+    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
+        target = panel + (line * p.line_bytes + first_line * pixel_bytes)
+        with k.when((head > 0) | (end < count)), k.loop(0, c.residues) as residue:
+            place = target + k.word(c.residue_places, residue.index)
+            low, high, all_ = ((n + (c.residues - 1 - residue.index)) // c.residues for n in (head, end, count))
+            for first_, end_ in ((k.constant(INT, 0), low), (high, all_)):
+                words_ = ((end_ - first_) * pixel_bytes) >> 2
+                with k.when(words_ > 0):
+                    zero_rows(k, place + first_ * pixel_bytes, p.plane_bytes, channels, words_, words_of_4)
+        with k.when((end > head) & (c.residues > 1)):
+            k.call(c.move_apart, MoveApart(
+                source, pixel_step, c.x_c, target, pixel_bytes, p.plane_bytes, end - head,
+                channels, c.zero_point, c.residue_places, head,
+            ))  # fmt: skip
+        with k.when((end > head) & c.residues.equals(1)):
+            k.call(p.move_in, MoveIn(
+                source, pixel_step, c.x_c, target + head * pixel_bytes, pixel_bytes,
+                p.plane_bytes, end - head, channels, c.zero_point,
+            ))  # fmt: skip
+
+    fill(k, c, item, x, first, put)
 
 
 def box_rows(k: Module, p: Common, item: Item, inner: Value | int = 1) -> Value:

@@ -16,16 +16,15 @@ from polyconv.algorithms.panel import (
     axis_words,
     box_rows,
     decode,
-    fill,
+    fill_planes,
     row_place,
     row_source,
 )
 from polyconv.algorithms.pixels import ZERO_BYTES, OutputSet, PixelSums, add_products, move_sums
 from polyconv.kernels.fused import Walk
-from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import MoveIn, zero_rows
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import MoveIn
 from polyconv.kernels.record import Function, Memory, Record, Word
-from polyconv.kernels.unzip import MoveApart
 
 __all__ = ["GenericWords", "driver"]
 
@@ -72,7 +71,8 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         with k.loop(0, s.chunks) as chunk:
             first = chunk.index * s.chunk
             channels = k.minimum(s.chunk, s.channels - first)
-            _fill_panel(k, p, item, frame.x, workspace + p.common.panel, first, channels * groups, vector_bytes)
+            fill_planes(k, p.common, p, s.word_bytes, item, frame.x, workspace + p.common.panel, first,
+                        channels * groups, vector_bytes)  # fmt: skip
             with k.loop(0, groups) as group, k.loop(first_set, end_set) as number:
                 of_set = s.sets.at(number.index)
                 slot = s.slots + (group.index * s.outputs + of_set.first) * p.slot_bytes
@@ -87,36 +87,6 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             sums = workspace + (s.slots + member.index * s.outputs * p.slot_bytes)
             record = p.members + member.index * (p.common.axes + 1) * 16
             _move_rows(k, p, item, frame, sums, rows, k.constant(INT, 0), groups * s.outputs, record)
-
-
-def _fill_panel(k: Module, p: GenericWords, item: Item, x: Buffer, panel: Buffer, first: Value, channels: Value,
-                vector_bytes: int) -> None:  # fmt: skip
-    """Fill the panel with channels from ``first`` on."""
-    c, pixel_bytes = p.common, p.sums.word_bytes
-    pixel_step = c.step * axis_words(c, c.axes - 1).x_stride
-    words_of_4 = vector("i32", vector_bytes // 4)
-
-    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
-        target = panel + (line * p.line_bytes + first_line * pixel_bytes)
-        with k.when((head > 0) | (end < count)), k.loop(0, c.residues) as residue:
-            place = target + k.word(c.residue_places, residue.index)
-            low, high, all_ = ((n + (c.residues - 1 - residue.index)) // c.residues for n in (head, end, count))
-            for first_, end_ in ((k.constant(INT, 0), low), (high, all_)):
-                words_ = ((end_ - first_) * pixel_bytes) >> 2
-                with k.when(words_ > 0):
-                    zero_rows(k, place + first_ * pixel_bytes, p.plane_bytes, channels, words_, words_of_4)
-        with k.when((end > head) & (c.residues > 1)):
-            k.call(c.move_apart, MoveApart(
-                source, pixel_step, c.x_c, target, pixel_bytes, p.plane_bytes, end - head,
-                channels, c.zero_point, c.residue_places, head,
-            ))  # fmt: skip
-        with k.when((end > head) & c.residues.equals(1)):
-            k.call(p.move_in, MoveIn(
-                source, pixel_step, c.x_c, target + head * pixel_bytes, pixel_bytes,
-                p.plane_bytes, end - head, channels, c.zero_point,
-            ))  # fmt: skip
-
-    fill(k, c, item, x, first, put)
 
 
 def _fused_rows(k: Module, p: GenericWords, of_set: OutputSet, item: Item, frame: Frame, workspace: Buffer, rows: Value,

@@ -17,12 +17,12 @@ from polyconv.algorithms.panel import (
     axis_words,
     box_rows,
     decode,
-    fill,
+    fill_planes,
     row_place,
 )
 from polyconv.algorithms.program import Request, address_of
-from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import MoveIn, MoveOut, zero_rows
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import MoveIn, MoveOut
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, word_count
 from polyconv.kernels.signature import Address
 from polyconv.kernels.weave import WeaveTile
@@ -81,6 +81,7 @@ class WovenWords(Record):
     channels: Word
     plane_bytes: Word
     line_words: Word
+    line_bytes: Word
     word_bytes: Word
     result_bytes: Word
     lanes: Word
@@ -136,7 +137,8 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
         p = WovenWords.read(k, given.words)
         c = p.common
         item = decode(k, c, given.item, workspace)
-        _pack(k, p, item, frame.x, workspace + c.panel, vector_bytes)
+        zero, panel = k.constant(INT, 0), workspace + c.panel
+        fill_planes(k, c, p, p.word_bytes, item, frame.x, panel, zero, p.channels, vector_bytes)
         rows = box_rows(k, c, item)
         _find_rows(k, p, item, rows, workspace + p.row_table)
         with k.loop(0, c.axes, carry=[p.ahead + c.x_base + item.n * c.x_n + item.g * c.x_g]) as axis:
@@ -145,7 +147,7 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
         flat, pixels = p.flat.equals(1), item.extent(c.axes - 1)
         last_line, _, _ = row_place(k, c, item, rows - 1)
         along = k.select(flat, last_line * p.line_words + pixels, pixels)
-        vectors, zero = (along + p.lanes - 1) // p.lanes, k.constant(INT, 0)
+        vectors = (along + p.lanes - 1) // p.lanes
         begin = p.first_out + item.first(c.axes - 1) * p.times
         head, end = k.maximum(0 - begin, 0), k.minimum(pixels * p.times, p.last_out - begin)
         first = item.split * p.split_sets
@@ -157,7 +159,7 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
             of_rows = workspace + p.row_table + (number.index % p.phases) * rows * (word_count(RowWords) * 8)
             turn = _Turn(item, phase, of_set, parts, vectors // parts, vectors % parts, of_rows, ahead)
             done = (number.index - first) * k.select(flat, 1, rows)
-            slots, panel = workspace + p.slots, workspace + c.panel
+            slots = workspace + p.slots
             with k.when(flat):
                 to = _Place(slots, p.slot_channel, p.word_bytes, slots, zero, zero, vectors * p.lanes * p.times)
                 _tiles(k, p, turn, panel, to, done)
@@ -176,27 +178,6 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
                         p.slot_channel, y + head * p.y_pixel, p.y_pixel, c.y_c, end - head, of_set.rows, bias, scale,
                         r + head * p.r_pixel, p.r_pixel, c.r_c, constants,
                     ))  # fmt: skip
-
-
-def _pack(k: Module, p: WovenWords, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
-    """Fill the panel."""
-    c = p.common
-    pixel_step = axis_words(c, c.axes - 1).x_stride
-    words_of_4 = vector("i32", vector_bytes // 4)
-
-    def put(source: Buffer, line: Value, first_line: Value, count: Value, head: Value, end: Value) -> None:
-        target = panel + (line * p.line_words + first_line) * p.word_bytes
-        for begin, stop in ((k.constant(INT, 0), head), (end, count)):
-            with k.when(stop > begin):
-                size = ((stop - begin) * p.word_bytes) >> 2
-                zero_rows(k, target + begin * p.word_bytes, p.plane_bytes, p.channels, size, words_of_4)
-        with k.when(end > head):
-            k.call(p.move_in, MoveIn(
-                source, pixel_step, c.x_c, target + head * p.word_bytes, p.word_bytes,
-                p.plane_bytes, end - head, p.channels, c.zero_point,
-            ))  # fmt: skip
-
-    fill(k, c, item, x, k.constant(INT, 0), put)
 
 
 def _find_rows(k: Module, p: WovenWords, item: Item, rows: Value, table: Buffer) -> None:

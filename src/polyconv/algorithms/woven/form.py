@@ -124,8 +124,8 @@ def _words(r: Request, c: Cut, along: str, keep: list[Any]) -> tuple[WovenWords,
     common, items = boxed_words(r, c.sweep, c.box, c.held, parts, panel=header)
     return WovenWords(
         common=common, channels=p.c // p.groups, plane_bytes=c.plane_bytes, line_words=c.line_words,
-        word_bytes=arith.bytes, result_bytes=r.y.itemsize, lanes=lanes(r.target, arith), times=times,
-        taps=p.k[-1] // times, ahead=s.threads * ahead, ahead_bytes=ahead,
+        line_bytes=c.line_words * arith.bytes, word_bytes=arith.bytes, result_bytes=r.y.itemsize,
+        lanes=lanes(r.target, arith), times=times, taps=p.k[-1] // times, ahead=s.threads * ahead, ahead_bytes=ahead,
         ahead_step=min(64 << 8, (ahead << 8) // tiles), first_out=last.first_out, last_out=last_out,
         outputs=p.m // p.groups, phases=len(phases), phase_words=len(phases[0]),
         phase=words(list(itertools.chain.from_iterable(phases))), set_count=len(c.sets),
