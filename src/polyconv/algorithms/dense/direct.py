@@ -47,7 +47,6 @@ from polyconv.algorithms.program import (
     moved_apart,
     moved_by_planes,
     near_equal,
-    near_equal_sizes,
     program_of,
 )
 from polyconv.algorithms.sweep import Sweep, bands_table, whole_bands
@@ -86,7 +85,7 @@ def careful_forms(s: Situation) -> Forms:
     """The form that leaves out each product with padding, or why there is none."""
     if s.problem.op not in ("conv", "conv_transpose"):
         return f"computes conv and conv_transpose, not {s.problem.op}"
-    return "only needed for weights with Inf or NaN: all are finite" if s.finite else (CarefulForm.of(s),)
+    return "only needed for weights with Inf or NaN: all are finite" if s.finite else (DirectForm.of(s, careful=True),)
 
 
 def at_least(s: Situation) -> float:
@@ -103,15 +102,19 @@ def _arithmetic(s: Situation) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DirectForm(Form):
-    """Sweeps of outputs, each with the sizes of its boxes, blocks and chunks."""
+    """Sweeps of outputs, each with the sizes of its boxes, blocks and chunks.
+
+    A ``careful`` one computes rows output by output and tap by tap.
+    """
 
     parts: tuple[tuple[Sweep, Sizes], ...]
+    careful: bool
 
     @classmethod
-    def of(cls, s: Situation) -> Self:
+    def of(cls, s: Situation, *, careful: bool = False) -> Self:
         """That of a situation which has one."""
         arith = ARITHMETIC[_arithmetic(s)]
-        return cls(s, tuple((sweep, sizes_of(s, arith, sweep)) for sweep in pieces_of(s, arith)))
+        return cls(s, tuple((sweep, sizes_of(s, arith, sweep)) for sweep in pieces_of(s, arith)), careful)
 
     @property
     def arithmetic(self) -> str:
@@ -125,51 +128,31 @@ class DirectForm(Form):
 
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
+        if self.careful:  # a call of a one-row tile per output, tap and block of channels
+            p = self.s.problem
+            outputs = (p.n or 0) * math.prod(o or 0 for o in p.out)
+            blocks = -(-(p.c // p.groups) // ROW_WORDS) * -(-(p.m // p.groups) // 8) * p.groups
+            return {"products": 60.0 * outputs * math.prod(p.k) * blocks}
         terms = [cycles_of(self.s, ARITHMETIC[self.arithmetic], *part) for part in self.parts]
         return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
 
     def choices(self) -> dict[str, object]:
-        """Of the first sweep: tiles, boxes, and how many input channels are in the panel at a time."""
-        if not self.parts:
-            return {}
-        sizes = self.parts[0][1]
-        vectors = sizes.blocks.vectors
-        rows = max((n for n, _ in near_equal_sizes(sizes.box[-1], most_rows(self.s.target, vectors))), default=0)
-        found: dict[str, object] = {"tile": f"{rows} outputs by {vectors} vectors of channels", "box": sizes.box}
-        return found if sizes.chunks == 1 else {**found, "input channels at a time": sizes.chunk}
+        """Those of the first sweep."""
+        sizes = [sizes for _, sizes in self.parts[:1]]
+        return sizes[0].choices(most_rows(self.s.target, sizes[0].blocks.vectors)) if sizes else {}
 
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
-        return _program(self, r, careful=False)
-
-
-@dataclass(frozen=True, slots=True)
-class CarefulForm(DirectForm):
-    """The same, but rows are computed output by output and tap by tap."""
-
-    def cost(self) -> dict[str, float]:
-        """Cycles: one call of a one-row tile per output, tap and block of channels."""
-        p = self.s.problem
-        outputs = (p.n or 0) * math.prod(o or 0 for o in p.out)
-        blocks = -(-(p.c // p.groups) // ROW_WORDS) * -(-(p.m // p.groups) // 8) * p.groups
-        return {"products": 60.0 * outputs * math.prod(p.k) * blocks}
-
-    def build(self, r: Request) -> Program:
-        """Program of a request: one step per sweep."""
-        return _program(self, r, careful=True)
-
-
-def _program(form: DirectForm, r: Request, *, careful: bool) -> Program:
-    keep: list[Any] = []
-    return program_of([_step(r, *part, keep, careful=careful) for part in form.parts], form.workspace, keep)
+        keep: list[Any] = []
+        return program_of([_step(r, *part, keep, self.careful) for part in self.parts], self.workspace, keep)
 
 
 def sweep_step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     """Step of one sweep, for an algorithm that computes others itself."""
-    return _step(r, sweep, sizes_of(r.situation, r.arith, sweep), keep, careful=False)
+    return _step(r, sweep, sizes_of(r.situation, r.arith, sweep), keep, False)
 
 
-def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any], *, careful: bool) -> Step:
+def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any], careful: bool) -> Step:
     values, items = _words(r, sweep, sizes, careful, planes=r.arith.channels == 1)
     return Step(addresses(r)[0], filled(values, keep), items)
 

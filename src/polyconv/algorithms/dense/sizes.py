@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from polyconv.algorithms.panel import header_bytes
-from polyconv.algorithms.program import Situation
+from polyconv.algorithms.program import Situation, near_equal_sizes
 from polyconv.algorithms.sweep import Lines, Sweep, box_count, lines
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.tile import ROW_WORDS
@@ -104,6 +104,13 @@ class Sizes:
     def boxes(self, sweep: Sweep) -> int:
         """Boxes of the sweep."""
         return box_count(sweep, self.box)
+
+    def choices(self, most_rows: int) -> dict[str, object]:
+        """What was chosen, by name, if tiles have at most so many rows."""
+        rows = max((n for n, _ in near_equal_sizes(self.box[-1], most_rows)), default=0)
+        tile = f"{rows} outputs by {self.blocks.vectors} vectors of channels"
+        found: dict[str, object] = {"tile": tile, "box": self.box}
+        return found if self.chunks == 1 else {**found, "input channels at a time": self.chunk}
 
     def chunk_steps(self, p: Problem, arith: Arithmetic, sweep: Sweep) -> int:
         """Steps of a tile in a chunk: taps of its words of input channels."""

@@ -133,9 +133,7 @@ class StemForm(Form):
 
     def choices(self) -> dict[str, object]:
         """Tiles and boxes."""
-        vectors, box = self.sizes.blocks.vectors, self.sizes.box
-        rows = max((n for _, n in near_equal(box[-1], run_tiles(self.s.target)[vectors])), default=0)
-        return {"tile": f"{rows} outputs by {vectors} vectors of channels", "box": box}
+        return self.sizes.choices(run_tiles(self.s.target)[self.sizes.blocks.vectors])
 
     def cost(self) -> Mapping[str, float]:
         """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
