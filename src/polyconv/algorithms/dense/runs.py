@@ -25,23 +25,23 @@ _LEAST_LINE = 1 << 10
 
 
 def is_same(s: Situation) -> bool:
-    """Whether elements are what the tile multiplies."""
+    """Whether tiles multiply the elements of the input as they are, without conversion."""
     p = s.problem
     return p.x_dtype.is_float and LLVM_NAMES[p.x] == ARITHMETIC[accumulator_arithmetic(s)].accumulator
 
 
 def is_whole(s: Situation) -> bool:
-    """Whether no window meets padding, so that all is read in place."""
+    """Whether no window meets padding and no element is converted, so that all is read in place."""
     return is_same(s) and all(inside(axis) == range(axis.out) for axis in sweeps(s.problem)[0])
 
 
 def by_planes(s: Situation) -> bool:
-    """Whether runs are the taps of a row of one channel, not of all."""
+    """Whether a run is the taps of a row of one channel, not of all channels."""
     return s.problem.layout == "NCHW" and s.problem.c > s.problem.groups and is_whole(s)
 
 
 def runs_of(last: Axis, *, together: bool = True) -> list[tuple[int, int]]:
-    """Runs of taps of a row that lie ``together``, if they do without dilation: the first tap, and how many."""
+    """Runs of taps of a row, first tap and number: without dilation all are one, if neighbours lie ``together``."""
     if together and last.dilation == 1 and last.taps:
         return [(0, last.taps)]
     return [(t, 1) for t in range(last.taps)]
@@ -69,7 +69,7 @@ def runs(r: Request, sweep: Sweep, sizes: Sizes, *, gapless: bool) -> tuple[Entr
     if by_planes(s):
         near = pixel == r.x.itemsize
         found = places(of_x, pixel, r.x.c, True) if near else places(of_panel, sizes.row_bytes, size, False)
-        return entries_of(found, whole_bands(outer)), 0, range(sizes.box[-1] * near)
+        return entries_of(found, whole_bands(outer)), 0, range(sizes.box[-1] if near else 0)
     panel = places(of_panel, sizes.row_bytes, size, True)
     entries = entries_of(panel, row_bands(sweep, len(panel.row) * math.prod(map(len, of_panel))))
     told_apart = len(entries.lists) == math.prod(len(kinds) for kinds, _ in bands(outer, sys.maxsize))

@@ -121,7 +121,6 @@ class _Turn:
     parts: Value
     share: Value
     larger: Value
-    rows: Buffer
     ahead: Buffer
 
 
@@ -157,7 +156,7 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
             of_set = p.sets.at(number.index // p.phases)
             parts = (vectors + of_set.most - 1) // of_set.most
             of_rows = workspace + p.row_table + (number.index % p.phases) * rows * (word_count(RowWords) * 8)
-            turn = _Turn(item, phase, of_set, parts, vectors // parts, vectors % parts, of_rows, ahead)
+            turn = _Turn(item, phase, of_set, parts, vectors // parts, vectors % parts, ahead)
             done = (number.index - first) * k.select(flat, 1, rows)
             slots = workspace + p.slots
             with k.when(flat):
