@@ -209,7 +209,7 @@ class _Early:
     weights: Buffer
     rows: Value
 
-    def place(self, k: Module, p: DirectWords, row: Value, tile: Value | int) -> tuple[Buffer, Value]:
+    def place(self, k: Module, p: DirectWords, row: Value, tile: Value) -> tuple[Buffer, Value]:
         """Where a tile asks, and by how many bytes it goes on with a step: tiles take turns where both lie far."""
         call, calls = row * p.row_tiles + tile, k.maximum(self.rows * p.row_tiles, 1)
         inputs = (p.ahead.step > 0) & (p.ahead_weights.equals(0) | (call & 1).equals(1))
@@ -290,7 +290,9 @@ def _row(k: Module, p: DirectWords, item: Item, frame: Frame, workspace: Buffer,
 def _walks(k: Module, p: DirectWords, row: _Row, early: _Early) -> None:
     """The tiles of a row that multiply all there is, to the result or, in one chunk, to the slots."""
     last, fused = axis_words(p.common, p.common.axes - 1), p.fused.equals(1)
-    with k.loop(0, row.table.count, carry=[early.place(k, p, row.number, 0)[0]]) as tile:
+    number, calls = early.number * early.rows + row.number, early.rows * early.blocks
+    soon = ahead_place(k, p.common, p.ahead, early.begin, number, calls)
+    with k.loop(0, row.table.count, carry=[soon]) as tile:
         (soon,) = tile.values
         some = row.table.at(tile.index)
         first, times, function, in_place = some.first, some.times, some.function, some.in_place.equals(1)
