@@ -1,1 +1,1 @@
-"""Convolutions whose tiles have several output channels of a group: ``direct``, ``careful``, ``stem`` and ``woven``."""
+"""Convolutions whose tiles have several output channels of a group in the lanes: ``direct``, ``careful``, ``stem``."""
