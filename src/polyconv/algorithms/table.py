@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """The table of algorithms: one row each; the planner reads it and never names one.
 
 To add an algorithm, write its file and add its row.
@@ -22,9 +21,8 @@ from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.fourier import form as fourier
 from polyconv.algorithms.generic import form as generic
 from polyconv.algorithms.grouped import in_place, in_planes, padded
-from polyconv.algorithms.of_functions import Functions
 from polyconv.algorithms.product import patches, pointwise, strassen
-from polyconv.algorithms.program import FREE_BYTES, Situation, accumulator_arithmetic, own_bound
+from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.winograd import channels, groups, integers, rows
 from polyconv.algorithms.woven import form as woven
 from polyconv.target import Target
