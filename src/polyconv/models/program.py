@@ -100,6 +100,9 @@ class Program:
         done = None if replay is None else replay.run(feeds, seconds, halt)
         if replay is not None and replay.is_over:
             self._replays.forget(replay)
+        if done is not None:
+            self._seen.update((name, _seen(name, done[0][name])) for names in self.open for name in names
+                              if name in done[0])  # fmt: skip
         values, fresh = done or self._by_steps(feeds, tuple(results), seconds, halt)
         found = []
         for name in results:
@@ -139,6 +142,11 @@ class Program:
     def known(self) -> Mapping[str, Value]:
         """What is known of every value: before any run, or else by the last one."""
         return {**self.values, **self._seen}
+
+    @property
+    def replay_bytes(self) -> int:
+        """What is held from one run to the next that is alike."""
+        return self._replays.bytes
 
     def alive(self, results: Sequence[str]) -> Alive | None:
         """Bytes that a run for some results has alive at once; None as long as no run has told open extents."""
