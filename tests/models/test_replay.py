@@ -319,6 +319,18 @@ def test_after_a_fork_the_child_replays(counted: SimpleNamespace) -> None:
     _same(session.run(None, _feeds(1)), want)
 
 
+def test_where_there_is_no_memory_for_a_replay_runs_go_by_steps(
+    counted: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*given: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(replay, "aligned", refused)
+    session = _replaying(GRAPHS["own operators"])
+    _same(session.run(None, _feeds(1)), _by_steps(GRAPHS["own operators"], _feeds(1)))
+    assert (counted.runs, session.memory.replay_bytes) == (0, 0)
+
+
 def test_every_step_has_its_time(counted: SimpleNamespace) -> None:
     session = _replaying(GRAPHS["a host reads views"])
     session.run(None, _feeds(0))

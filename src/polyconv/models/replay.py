@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -125,7 +126,8 @@ class Replays:
         steps = [step for step in told if step is not None]
         own = sum(step.plan is not None for step in steps)
         if len(steps) == len(told) and own > 1 and sum(s.seconds for s in steps) < _SHORT_SECONDS * len(steps):
-            self._replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
+            with suppress(MemoryError):  # runs by steps, which free as they go, need less at once
+                self._replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
 
     def forget(self, replay: Replay) -> None:
         """Let a replay go whose host makes other extents each time."""
