@@ -68,7 +68,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "full mask", "a mask of all lanes leaves out the last one",
-            _KERNELS + "language", "self.maximum(self.minimum(count, lanes), 0)\n        ramp",
+            _KERNELS + "emitter", "self.maximum(self.minimum(count, lanes), 0)\n        ramp",
             "self.maximum(self.minimum(count, lanes - 1), 0)\n        ramp", "pointwise",
         ),
         Fault(

@@ -145,5 +145,5 @@ def memory_of(program: Program, results: Sequence[str]) -> Memory:
     return Memory(
         None if alive is None else alive.bytes, "" if alive is None or not steps else steps[alive.step].nodes[0],
         None if None in sizes else sum(size or 0 for size in sizes), sum(step.held_bytes for step in steps),
-        program.replay_bytes,
+        program.replays.bytes,
     )  # fmt: skip
