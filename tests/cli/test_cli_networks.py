@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +17,13 @@ from conftest import Done
 
 from polyconv.benchmark.networks import Measure, Network, difference, summary
 
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it from the start
+from polyconv.cli import main
+sys.exit(main())
+"""
+
 SHORT = ("--seconds", "0.2", "--rounds", "2")
 
 
@@ -20,7 +32,11 @@ def test_a_table_and_a_document(polyconv: Callable[..., Done], bank: Path, tmp_p
     words = ("bench", "--networks", bank / "filter_bank.onnx", "--dim", "height=32", "--dim", "width=32")
     done = polyconv(*words, *SHORT, "--save", file)
     assert done.code == 0, done.err
-    assert "filter_bank" in done.out and "geometric mean of 1" in done.out
+    assert "geometric mean of 1" in done.out
+    head, rule, first = [line.split("|") for line in done.out.splitlines() if line.startswith("|")]
+    assert len(head) == len(rule) == len(first) == 12
+    assert head[1:3] == [" network ", " polyconv ms "] and first[1] == " filter_bank " and float(first[2]) > 0
+    assert set(rule[2:-1]) == {" ---: "}
     document = json.loads(file.read_text())
     [row] = document["networks"]
     assert document["threads"] == 1 and document["summary"]["compared"] == 1
@@ -60,6 +76,27 @@ def test_an_engine_that_fails_is_named_and_the_others_go_on(polyconv: Callable[.
     [row] = done.json["networks"]
     assert row["measures"]["onnxruntime"]["why"] and row["measures"]["onnxruntime"]["seconds"] is None
     assert row["peer"] == "openvino" and row["measures"]["polyconv"]["error"] < 1e-5
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends an interrupt")
+def test_an_interrupt_keeps_what_was_measured(bank: Path, tmp_path: Path) -> None:
+    file = tmp_path / "networks.json"
+    second = tmp_path / "second.onnx"
+    second.write_bytes((bank / "filter_bank.onnx").read_bytes())
+    words = ["bench", "--networks", bank / "filter_bank.onnx", second, "--dim", "height=32", "--dim", "width=32"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, *map(str, words), "--save", str(file), *SHORT[:-2], "--rounds", "1000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not file.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted" in err
+    assert "| filter_bank |" in out and "| second |" not in out
+    [row] = json.loads(file.read_text())["networks"]
+    assert row["name"] == "filter_bank"
 
 
 def test_differences_are_relative_and_the_largest_counts() -> None:

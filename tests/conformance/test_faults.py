@@ -23,7 +23,7 @@ def test_the_fault_can_be_planted(fault: planted.Fault) -> None:
 def test_there_are_forty_faults_and_one_for_every_algorithm() -> None:
     assert len(planted.FAULTS) >= 40
     assert len({(f.module, f.right, f.wrong) for f in planted.FAULTS.values()}) == len(planted.FAULTS)
-    assert {f.algorithm for f in planted.FAULTS.values()} == set(ALGORITHMS)
+    assert {f.algorithm for f in planted.FAULTS.values()} == {*ALGORITHMS, ""}
 
 
 @pytest.mark.parametrize("name", ["tail mask", "group offset", "chunk weights", "tap offset"])
@@ -32,6 +32,17 @@ def test_the_fault_is_caught(name: str) -> None:
     assert verdict.fuzz is not None
     assert verdict.check is not None
     assert verdict.check.how.endswith(("load", "store"))  # by a bounds check, not by a wrong value
+
+
+@pytest.mark.parametrize("name", ["early place", "kept address"])
+def test_the_fault_is_caught_by_graphs(name: str) -> None:
+    (verdict,) = faults.run([name], most=30)
+    assert verdict.fuzz is not None and verdict.fuzz.how.endswith("a second run gave other bits")
+
+
+def test_graphs_without_a_fault_show_none() -> None:
+    harmless = planted.Fault("", "", "polyconv.models.replay", "_LINE = 64", "_LINE = 128", "")
+    assert faults.caught(harmless, most=10, check=False) is None
 
 
 @pytest.mark.parametrize("check", [False, True])

@@ -92,7 +92,7 @@ def _kept_memory(results: list[np.ndarray], runs: int) -> list[np.ndarray]:
 SPOILT = {
     "a later run changed an earlier one's results": _kept_memory,
     "a second run gave other bits": lambda r, runs: [a + np.float32(1e-7) * a if runs == 3 else a for a in r],
-    "alone has other bits": lambda r, runs: [a * 2 if len(r) == 1 and runs == 4 else a for a in r],
+    "alone has other bits": lambda r, runs: [a * 2 if len(r) == 1 and runs == 5 else a for a in r],
     "outputs wrong": lambda r, runs: [a + np.float32(1e-3) for a in r],
     "must be float32": lambda r, runs: [a[..., None] for a in r],
     "raised": lambda r, runs: r[100],

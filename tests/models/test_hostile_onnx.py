@@ -267,6 +267,36 @@ def test_external_data_lie_in_the_file(external: Callable[..., Path], entries: d
     refused(external(**entries), "'w'")
 
 
+def test_a_session_outlives_the_file_of_its_external_data(external: Callable[..., Path]) -> None:
+    """A mapped file that is cut short kills whoever reads it."""
+    path = external()
+    session, x = InferenceSession(path), random(1, 3, 9)
+    (want,) = InferenceSession(path).run(None, {"x": x})
+    os.truncate(path.parent / "weights.bin", 0)
+    for _ in range(3):
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], want)
+
+
+def test_external_data_take_no_more_memory_than_their_file(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(bytes(4 * 64))
+    names = [f"w{i}" for i in range(40)]
+    model = onnx_model([node("Sum", ["x", *names], ["y"])], [info("x", [32])], ["y"],
+                       {name: np.zeros(32, np.float32) for name in names})  # fmt: skip
+    for stride, is_fine in ((0, True), (4, False)):
+        for index, name in enumerate(names):
+            tensor = initialiser(model, name)
+            tensor.ClearField("raw_data")
+            tensor.ClearField("external_data")
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", "weights.bin"), ("offset", str(min(stride * index, 128)))):
+                tensor.external_data.add(key=key, value=value)
+        (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+        if is_fine:
+            InferenceSession(tmp_path / "model.onnx")
+        else:
+            refused(tmp_path / "model.onnx", "where others lie too")
+
+
 def test_external_data_of_other_tensors_are_refused() -> None:
     value = TensorProto(name="v", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
     value.external_data.add(key="location", value="/etc/passwd")

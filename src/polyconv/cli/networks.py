@@ -16,6 +16,7 @@ from polyconv.benchmark.networks import NETWORK_GUESTS, OURS, Measure, Network, 
 from polyconv.benchmark.record import save
 from polyconv.benchmark.rounds import Budget
 from polyconv.cli import feeds, render
+from polyconv.cli.interrupts import kept_when_interrupted
 from polyconv.cli.options import subject, usage
 from polyconv.models.limits import shorten
 from polyconv.models.reading import read_model
@@ -41,7 +42,7 @@ def show(
     inputs, dim : sequence of str or None
         What models are fed, as for ``run``.
     file : Path or None
-        Takes the document besides, after every model.
+        Takes the document besides, after every model, so that an interrupt leaves what was measured.
     """
     named = [subject(word) for word in targets]
     paths = [path for path in named if isinstance(path, Path)]
@@ -50,7 +51,12 @@ def show(
     guests = usage(chosen_guests, peers)
     known = usage(feeds.dims, dim or ())
     rows: list[Network] = []
-    with render.progress("networks") as advance:
+
+    def show_so_far() -> None:
+        if rows and not as_json:
+            _table(rows, threads)
+
+    with render.progress("networks") as advance, kept_when_interrupted(show_so_far):
         for done, path in enumerate(paths):
             advance(done, len(paths))
             graph = read_model(path)
@@ -65,8 +71,18 @@ def show(
     if as_json:
         render.document(_document(rows, threads))
         return
-    title = f"whole models, {threads} thread(s); ratio: time of the fastest other engine over polyconv's"
-    render.table(title, _COLUMNS, [_row(row) for row in rows], " ".join(_COLUMNS[1:]))
+    _table(rows, threads)
+    for guest, why in guests.items():
+        if why:
+            render.note(f"{guest}: {why}")
+
+
+def _table(rows: Sequence[Network], threads: int) -> None:
+    """The table in Markdown, as a page of the documentation takes it, and what it comes to."""
+    render.line(f"Whole models, {threads} thread(s); ratio: time of the fastest other engine over polyconv's.\n")
+    for cells in (_COLUMNS, ("---", *("---:" for _ in _COLUMNS[1:])), *map(_row, rows)):
+        render.line(f"| {' | '.join('-' if cell is None else str(cell).replace('|', '/') for cell in cells)} |")
+    render.line()
     found = summary(rows)
     if found["compared"]:
         render.line(
@@ -74,9 +90,6 @@ def show(
             f"below 1 for {', '.join(found['below']) or 'none'}"
         )
     render.line("load, first and peak: polyconv / onnxruntime / openvino; error: rms, from onnxruntime's outputs")
-    for guest, why in guests.items():
-        if why:
-            render.note(f"{guest}: {why}")
 
 
 def _line(row: Network) -> str:

@@ -67,6 +67,9 @@ def show(target: str, steps: Sequence[Mapping[str, Any]], memory: Memory) -> Non
 def memory_line(memory: Memory) -> str:
     """What a session takes, in a sentence."""
     held = f"weights and other constants take {spelled_bytes(memory.held_bytes)} in the forms made so far"
+    if memory.replay_bytes:
+        kept = spelled_bytes(memory.replay_bytes)
+        held += f"; runs that are alike keep {kept} for values and workspaces between them"
     if memory.peak_bytes is None or memory.sum_bytes is None:
         return held
     return (

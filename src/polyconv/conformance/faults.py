@@ -1,4 +1,4 @@
-"""Planted faults: one wrong line in the kernel generator, and whether the fuzz and check mode notice.
+"""Planted faults: one wrong line in our own code, and whether the fuzz and check mode notice.
 
 A fault is a piece of the generator's text and what stands there instead.  A process of its own loads
 the module with that text, so that the kernels are generated and compiled as they would be with the real
@@ -8,16 +8,18 @@ mistake, into a cache that is thrown away.  It must not import the generator bef
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import spec_from_loader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from polyconv.conformance.planted import FAULTS, Fault
@@ -30,6 +32,7 @@ __all__ = ["Catch", "Verdict", "caught", "main", "plant", "run"]
 
 SEED = 2
 MOST_PROBLEMS = 2500
+_MOST_GRAPHS = 200
 _SECONDS = 600.0
 _OUTSIDE, _UNWRITTEN = "reached beyond its buffers or tables", "not written or come from memory"
 
@@ -74,14 +77,35 @@ def plant(fault: Fault) -> ModuleType:
     """
     if fault.module in sys.modules:
         raise Error(f"{fault.module} is loaded already; plant '{fault.name}' in a fresh process")
-    spec = importlib.util.find_spec(fault.module)
-    if spec is None or spec.origin is None:
-        raise Error(f"fault '{fault.name}': {fault.module} has no file")
-    code = compile(fault.planted_in(Path(spec.origin).read_text()), spec.origin, "exec", dont_inherit=True)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[fault.module] = module
-    exec(code, module.__dict__)  # our own source, with one text replaced
-    return module
+    sys.meta_path.insert(0, _Finder(fault))
+    return importlib.import_module(fault.module)
+
+
+class _Finder(MetaPathFinder):
+    """Finds the module of a fault, also where its own package is the first to import it."""
+
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+                  ) -> ModuleSpec | None:  # fmt: skip
+        if fullname != self._fault.module:
+            return None
+        found = PathFinder.find_spec(fullname, path)
+        if found is None or found.origin is None:
+            raise Error(f"fault '{self._fault.name}': {fullname} has no file")
+        return spec_from_loader(fullname, _Loader(self._fault, found.origin))
+
+
+class _Loader(SourceFileLoader):
+    """Loads our own source, with one text replaced."""
+
+    def __init__(self, fault: Fault, path: str) -> None:
+        super().__init__(fault.module, path)
+        self._fault = fault
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._fault.planted_in(Path(self.path).read_text()), self.path, "exec", dont_inherit=True)
 
 
 def run(
@@ -181,6 +205,9 @@ def main(words: list[str]) -> None:
     """The process that has a fault: ``MODULE RIGHT WRONG ALGORITHM SEED MOST STATE``."""
     module, right, wrong, algorithm, seed, most, state = words
     plant(Fault(module, "", module, right, wrong, algorithm))
+    if not algorithm:
+        _search_graphs(int(seed), min(int(most), _MOST_GRAPHS), Path(state))
+        return
     from polyconv.conformance import fuzz
     from polyconv.settings import resolve
 
@@ -189,6 +216,23 @@ def main(words: list[str]) -> None:
         int(most), int(seed), every=True, algorithm=algorithm, resume=Path(state),
         enough=lambda report: _message(report, check=check) is not None,
     )  # fmt: skip
+
+
+def _search_graphs(seed: int, most: int, state: Path) -> None:
+    """Run random graphs until one is wrong."""
+    from polyconv.conformance import fuzz, graph_fuzz
+    from polyconv.conformance.graphs import drawn
+
+    report = fuzz.Report(fuzz.Campaign(seed))
+    for index in range(most):
+        report.running = index
+        state.write_text(report.to_json())
+        graph = drawn(seed, index)
+        report.findings += [fuzz.Finding(index, "polyconv", str(graph), m) for m in graph_fuzz.complaints(graph)]
+        report.next, report.running = index + 1, None
+        if report.findings:
+            break
+    state.write_text(report.to_json())
 
 
 if __name__ == "__main__":

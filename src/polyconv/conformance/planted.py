@@ -27,7 +27,7 @@ class Fault:
     right, wrong : str
         What stands there, once, and what replaces it.
     algorithm : str
-        An algorithm that shows it; its forms are searched.
+        An algorithm that shows it; its forms are searched.  Empty for what only whole graphs show.
     seen_in_check_mode : bool
         Whether memory is touched wrongly: outside a buffer, or before it was written.
     """
@@ -68,7 +68,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "full mask", "a mask of all lanes leaves out the last one",
-            _KERNELS + "language", "self.maximum(self.minimum(count, lanes), 0)\n        ramp",
+            _KERNELS + "emitter", "self.maximum(self.minimum(count, lanes), 0)\n        ramp",
             "self.maximum(self.minimum(count, lanes - 1), 0)\n        ramp", "pointwise",
         ),
         Fault(
@@ -301,6 +301,18 @@ FAULTS: dict[str, Fault] = {
         Fault(
             "tap offset", "a deformed sample takes its horizontal offset from the next tap",
             _ALGORITHMS + "deformable", "(at + p.offset.c)", "(at + 2 * p.offset.c)", "deformable",
+        ),
+        # -- whole graphs
+        Fault(
+            "early place", "the place of what lies between two steps is free before the last of them has read it",
+            "polyconv.models.replay", "lives.get(place, (at, at))[0], at\n",
+            "lives.get(place, (at, at))[0], max(at - 1, lives.get(place, (at, at))[0])\n", "",
+            seen_in_check_mode=False,
+        ),
+        Fault(
+            "kept address", "a replay reads the inputs of the run that it was made by",
+            "polyconv.models.replay", "values[name].ctypes.data - offset",
+            "(operands[word] or values[name].ctypes.data - offset)", "", seen_in_check_mode=False,
         ),
     )
 }  # fmt: skip

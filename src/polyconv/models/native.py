@@ -111,7 +111,8 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
             shapes = [result.shape for result in run([array])]
     kind = type_of(np.dtype(found.dtype)) if found.dtype else first.type
     made = tuple(Value(name, kind, dims) for name, dims in zip(node.outputs, shapes, strict=True))
-    return reads, Segment(ENGINE, made, run, views=True)
+    looks = [at for at, name in enumerate(node.inputs) if name in reads] == [0]  # no number of a run says where
+    return reads, Segment(ENGINE, made, run, views=True, looks=looks)
 
 
 def _like(value: Value) -> Array | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyconv.errors import ModelError, Unsupported
+from polyconv.models.beside import Beside
 from polyconv.models.elements import BY_ONNX
 from polyconv.models.graph import Array, Dims, Graph, ModelMetadata, Node, Value, order
 from polyconv.models.limits import shorten
@@ -83,14 +84,15 @@ def read_onnx(data: bytes, folder: Path | None) -> Graph:
         raise ModelError("the file holds no graph; is it an ONNX model?")
     if graph.sparse_initializer:
         raise Unsupported("the model has sparse initialisers; store them dense")
-    constants = _initialisers(graph, folder, taken_out)
+    files = None if folder is None else Beside(folder)
+    constants = _initialisers(graph, files, taken_out)
     nodes = []
     for index, message in enumerate(graph.node):
         node = _node(message, index, opsets)
         if node.op == "Constant" and node.domain == "":
             if len(node.writes) != 1 or node.outputs[0] in constants:
                 raise ModelError(f"{node.label} must make one value of its own, it makes {node.outputs}")
-            constants[node.outputs[0]] = _constant(message, node, folder)
+            constants[node.outputs[0]] = _constant(message, node, files)
         else:
             nodes.append(node)
     inputs = tuple(_value(v.name, v.type, "graph input") for v in graph.input)
@@ -164,7 +166,7 @@ def _opsets(model: ModelProto) -> dict[str, int]:
     return opsets
 
 
-def _initialisers(graph: GraphProto, folder: Path | None, taken_out: Mapping[str, Array]) -> dict[str, Array]:
+def _initialisers(graph: GraphProto, files: Beside | None, taken_out: Mapping[str, Array]) -> dict[str, Array]:
     constants: dict[str, Array] = {}
     for tensor in graph.initializer:
         if not tensor.name or tensor.name in constants:
@@ -172,7 +174,7 @@ def _initialisers(graph: GraphProto, folder: Path | None, taken_out: Mapping[str
                 f"the initialiser {shorten(tensor.name)!r} has no name, or one that another has too"
             )
         who = f"the initialiser {shorten(tensor.name)!r}"
-        constants[tensor.name] = tensor_array(tensor, who, folder, taken_out.get(tensor.name))
+        constants[tensor.name] = tensor_array(tensor, who, files, taken_out.get(tensor.name))
         tensor.ClearField("raw_data")  # the array has its own copy
     return constants
 
@@ -294,13 +296,13 @@ _READ: Mapping[int, Any] = {
 }
 
 
-def _constant(message: NodeProto, node: Node, folder: Path | None) -> Array:
+def _constant(message: NodeProto, node: Node, files: Beside | None) -> Array:
     """Value of a Constant node, whose forms are the attributes of Constant-1 to Constant-13."""
     if len(message.attribute) != 1:
         raise ModelError(f"{node.label} must have one value, it has {len(message.attribute)} attributes")
     attribute: AttributeProto = message.attribute[0]
     if attribute.name == "value" and attribute.type == _TENSOR:
-        return tensor_array(attribute.t, node.label, folder)
+        return tensor_array(attribute.t, node.label, files)
     form = _CONSTANTS.get((attribute.name, attribute.type))
     if form is None:
         raise ModelError(

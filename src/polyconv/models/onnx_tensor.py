@@ -1,21 +1,19 @@
 """One ONNX tensor, inside the model or in a file beside it, turned into an array.
 
 The one idea: the declared shape is believed only after the bytes that are there have been counted,
-and a tensor's file must lie inside the model's folder.  It knows nothing of graphs and operators.
+whether they lie in the model or beside it.  It knows nothing of graphs and operators.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Mapping
-from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polyconv.errors import ModelError
+from polyconv.models.beside import Beside
 from polyconv.models.elements import BY_ONNX, Element
 from polyconv.models.graph import Array
 from polyconv.models.limits import check_bytes, shorten
@@ -31,7 +29,7 @@ EXTERNAL = 1
 _PACKED = {21: 2, 22: 2, 23: 2, 25: 4, 26: 4}  # elements per byte of the sub-byte types
 
 
-def tensor_array(tensor: TensorProto, who: str, folder: Path | None, values: Array | None = None) -> Array:
+def tensor_array(tensor: TensorProto, who: str, files: Beside | None, values: Array | None = None) -> Array:
     """Values of a tensor.
 
     Parameters
@@ -40,15 +38,15 @@ def tensor_array(tensor: TensorProto, who: str, folder: Path | None, values: Arr
         As in the file.
     who : str
         How messages call it.
-    folder : Path or None
-        Where files beside the model may lie; None for a model given as bytes.
+    files : Beside or None
+        Files beside the model; None for a model given as bytes.
     values : array of uint8, optional
         What ``raw_data`` holds, where it was taken out.
 
     Returns
     -------
     ndarray
-        Read-only where it is a view of the model or of a mapped file.
+        Read-only where it is a view of the model or of what was read.
 
     Raises
     ------
@@ -63,7 +61,7 @@ def tensor_array(tensor: TensorProto, who: str, folder: Path | None, values: Arr
         raise ModelError(f"{who} has {len(shape)} axes; arrays have at most 64")
     check_bytes(who, shape, row.numpy.itemsize)
     if tensor.data_location == EXTERNAL:
-        return _external(tensor, who, folder, row, shape)
+        return _external(tensor, who, files, row, shape)
     if tensor.HasField("raw_data"):
         if tensor.data_type not in _PACKED and row.type != "tensor(string)":
             return _viewed(tensor.raw_data if values is None else values.data, who, row, shape)
@@ -101,17 +99,15 @@ def _check_packed(length: int, who: str, number: int, shape: tuple[int, ...]) ->
 
 
 def _external(
-    tensor: TensorProto, who: str, folder: Path | None, row: Element, shape: tuple[int, ...]
+    tensor: TensorProto, who: str, files: Beside | None, row: Element, shape: tuple[int, ...]
 ) -> Array:
-    if folder is None:
+    if files is None:
         raise ModelError(
             f"{who} keeps its data in another file, and the model came as bytes; give the model's path"
         )
     if row.type == "tensor(string)":
         raise ModelError(f"{who} keeps strings in another file, which ONNX does not allow")
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    path = _inside(entries.get("location", ""), who, folder)
-    size = path.stat().st_size
     if tensor.data_type in _PACKED:
         raise ModelError(f"{who} of type {row.type} keeps its data in another file; save it in the model")
     needed = math.prod(shape) * row.numpy.itemsize
@@ -121,39 +117,8 @@ def _external(
         raise ModelError(
             f"{who} of shape {shape} and type {row.type} needs {needed} bytes, its entry says {length}"
         )
-    if offset + length > size:
-        raise ModelError(
-            f"{who} lies at bytes {offset} to {offset + length} of {path.name!r}, which has only {size} bytes"
-        )
-    if needed == 0:
-        return np.empty(shape, row.numpy)
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return _viewed(memoryview(mapped)[offset : offset + length], who, row, shape)
-
-
-def _inside(location: str, who: str, folder: Path) -> Path:
-    """The regular file at ``location`` in ``folder``; links that lead out of it are refused."""
-    relative = Path(location.replace("\\", "/"))
-    home = folder.resolve()
-    if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
-        raise ModelError(
-            f"{who} keeps its data at {shorten(location)!r}; it must name a file in the model's folder"
-        )
-    try:
-        path = (home / relative).resolve()
-        if not path.is_relative_to(home):
-            raise ModelError(
-                f"{who} keeps its data at {shorten(location)!r}, a link out of the model's folder"
-            )
-        is_file = S_ISREG(path.stat().st_mode)
-    except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links
-        raise ModelError(
-            f"{who} keeps its data at {shorten(location)!r}, which cannot be read: {shorten(str(error))}"
-        ) from error
-    if not is_file:
-        raise ModelError(f"{who} keeps its data at {shorten(location)!r}, which is not a plain file")
-    return path
+    data = files.read(entries.get("location", ""), offset, length, who)
+    return _viewed(data.data, who, row, shape) if needed else np.empty(shape, row.numpy)
 
 
 def _number(entries: Mapping[str, Any], key: str, default: int, who: str) -> int:

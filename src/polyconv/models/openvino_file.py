@@ -1,6 +1,6 @@
 """An OpenVINO IR, versions 10 and 11, turned into the neutral graph without the openvino package.
 
-Layers become nodes, edges become value names, Const layers become views of the mapped .bin file.  The
+Layers become nodes, edges become value names, Const layers become views of the .bin file's bytes.  The
 one idea: only what OpenVINO itself goes by is believed (edges, the order of ports, Parameter shapes);
 the extents written at ports are comments.  It must not know which engine runs what.
 """
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from polyconv.errors import ModelError, Unsupported
+from polyconv.models.beside import read_bytes
 from polyconv.models.elements import BY_OPENVINO
 from polyconv.models.graph import Array, Dims, Graph, ModelMetadata, Node, Value, order
 from polyconv.models.limits import check_bytes, shorten
@@ -221,7 +222,7 @@ def _weights(layers: Sequence[Layer], weights: bytes | None, path: Path | None) 
         return np.frombuffer(weights, np.uint8)
     beside = None if path is None else path.with_suffix(".bin")
     if beside is not None and beside.is_file():
-        return np.memmap(beside, np.uint8, "r") if beside.stat().st_size else np.empty(0, np.uint8)
+        return read_bytes(beside, 0, beside.stat().st_size, f"the content of {beside.name!r}")
     if any(layer.type == "Const" for layer in layers):
         where = (
             "give it as weights=" if beside is None else f"there is no {beside.name!r} beside the .xml file"

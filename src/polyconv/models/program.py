@@ -20,7 +20,7 @@ from polyconv.models.clusters import alike, clustered
 from polyconv.models.convolution import convolution
 from polyconv.models.elements import type_of
 from polyconv.models.fold import Views, fold
-from polyconv.models.fuse import TAKES_CONSTANTS, Fused, fuse
+from polyconv.models.fuse import TAKES_CONSTANTS, fuse
 from polyconv.models.graph import Array, Graph, Node, Value, consumers, cut, fixed, live
 from polyconv.models.limits import shorten
 from polyconv.models.native import OPERATORS, fused_segment, native, own_segment, pass_of
@@ -58,6 +58,8 @@ class Program:
         Why nodes that are on a host are there.
     open : sequence of tuple of str
         By step, the values of which only a run tells the extents.
+    replays : Replays
+        Of runs that are alike.
     """
 
     steps: tuple[Step, ...]
@@ -69,7 +71,7 @@ class Program:
     open: Sequence[tuple[str, ...]]
     _schedules: dict[tuple[str, ...], Schedule] = field(default_factory=dict)
     _seen: dict[str, Value] = field(default_factory=dict)
-    _replays: Replays = field(default_factory=Replays)
+    replays: Replays = field(default_factory=Replays)
 
     def run(
         self, feeds: Mapping[str, Array], results: Sequence[str], is_halted: Callable[[], bool] = lambda: False
@@ -96,10 +98,12 @@ class Program:
             if is_halted():
                 raise Error(f"the run was asked to end, before its step {index} of {len(self.steps)}")
 
-        replay = self._replays.found(results, feeds)
+        replay = self.replays.found(results, feeds)
         done = None if replay is None else replay.run(feeds, seconds, halt)
         if replay is not None and replay.is_over:
-            self._replays.forget(replay)
+            self.replays.forget(replay)
+        again = {} if done is None else done[0]
+        self._seen.update({name: _seen(name, again[name]) for names in self.open for name in names if name in again})
         values, fresh = done or self._by_steps(feeds, tuple(results), seconds, halt)
         found = []
         for name in results:
@@ -114,7 +118,7 @@ class Program:
         """Run step by step: values by name, and which of them nobody else holds the memory of."""
         values: dict[str, Any] = {**self.constants, **feeds}
         fresh: set[str] = set()
-        told: list[Told | None] | None = [] if self._replays.wants(results, feeds) else None
+        told: list[Told | None] | None = [] if self.replays.wants(results, feeds) else None
         for index, last in self._schedule(results):
             step = self.steps[index]
             halt(index)
@@ -132,7 +136,7 @@ class Program:
             for name in last:
                 del values[name]
         if told:
-            self._replays.learn(told, results, self.constants, feeds)
+            self.replays.learn(told, results, self.constants, feeds)
         return values, fresh
 
     @property
@@ -226,7 +230,8 @@ def compile_graph(
         order={node: index for index, node in enumerate(nodes)},
         values={value.name: value for value in graph.inputs} | dict(graph.stated),
     )
-    _make_steps(making, fused)
+    _tell_types(making, fused.nodes)
+    _make_all(making, fused.nodes, fused.epilogues, graph.results)
     results = {name: known[name] for name in graph.results if name in known}
     values = making.values
     unknown = [tuple(name for name in step.writes if bytes_of(values[name]) is None) for step in making.steps]
@@ -283,11 +288,6 @@ def _tell_types(making: _Making, nodes: Iterable[Node]) -> None:
         for name in node.writes:
             value = making.values.get(name, Value(name))
             making.values[name] = replace(value, type=value.type or kind, dims=value.dims or dims)
-
-
-def _make_steps(making: _Making, fused: Fused) -> None:
-    _tell_types(making, fused.nodes)
-    _make_all(making, fused.nodes, fused.epilogues, making.graph.results)
 
 
 def _make_all(

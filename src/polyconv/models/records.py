@@ -92,20 +92,24 @@ class Memory:
     Parameters
     ----------
     peak_bytes : int or None
-        Of the values that are alive at once in a run, at most: results and what lies between steps, without inputs and
-        workspaces.  None where extents are open and no run has told them.
+        Of the values that are alive at once in a run by steps, at most: results and what lies between steps, without
+        inputs and workspaces.  None where extents are open and no run has told them.
     node : str
         First node of the step during which they are.
     sum_bytes : int or None
         Of all values, as if each had memory of its own.
     held_bytes : int
         Of weights and other constants, in all forms that are made by now.
+    replay_bytes : int
+        Of what is kept from run to run once two were alike: places for what lies between steps, and the largest
+        workspace.  A run that is alike takes besides its results only what steps of other engines make.
     """
 
     peak_bytes: int | None
     node: str
     sum_bytes: int | None
     held_bytes: int
+    replay_bytes: int
 
 
 def nodes_of(program: Program, seconds: Sequence[float | None]) -> tuple[NodeRecord, ...]:
@@ -141,4 +145,5 @@ def memory_of(program: Program, results: Sequence[str]) -> Memory:
     return Memory(
         None if alive is None else alive.bytes, "" if alive is None or not steps else steps[alive.step].nodes[0],
         None if None in sizes else sum(size or 0 for size in sizes), sum(step.held_bytes for step in steps),
+        program.replays.bytes,
     )  # fmt: skip

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -71,11 +73,11 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
     if not all(type(a) is np.ndarray and a.dtype != object for a in (*arrays, *made)):
         return None
     plan = None if segment.views else segment.plan(arrays)
+    if plan is not None and not all(_lies_so(m, lie) for m, lie in zip(made, plan.results, strict=False)):
+        plan = None  # steps after it have plans for what the run made
     looks: tuple[tuple[str, str], ...] = ()
-    if segment.views:
-        found = [next((r for r, a in zip(reads, arrays, strict=True) if may_overlap(a, m)), None) for m in made]
-        if set(reads) == set(found):  # else numbers that a run computes may say what is looked at
-            looks = tuple((w, name) for w, name in zip(writes, found, strict=True) if name is not None)
+    if segment.looks and all(may_overlap(arrays[0], m) for m in made):  # a reshape may be a copy
+        looks = tuple((w, reads[0]) for w in writes)
     return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds)
 
 
@@ -104,6 +106,11 @@ class Replays:
         replay = self._replay
         return replay if replay is not None and replay.fits(results, feeds) else None
 
+    @property
+    def bytes(self) -> int:
+        """What the replay holds between runs; 0 where there is none."""
+        return 0 if self._replay is None else self._replay.bytes
+
     def wants(self, results: tuple[str, ...], feeds: Mapping[str, Any]) -> bool:
         """Whether a run of Python steps should tell what they do."""
         if setting("verbose") or not all(type(a) is np.ndarray for a in feeds.values()):
@@ -119,7 +126,8 @@ class Replays:
         steps = [step for step in told if step is not None]
         own = sum(step.plan is not None for step in steps)
         if len(steps) == len(told) and own > 1 and sum(s.seconds for s in steps) < _SHORT_SECONDS * len(steps):
-            self._replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
+            with suppress(MemoryError):  # runs by steps, which free as they go, need less at once
+                self._replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
 
     def forget(self, replay: Replay) -> None:
         """Let a replay go whose host makes other extents each time."""
@@ -172,15 +180,21 @@ class Replay:
         places, size = _places(told, sources, self._fixed(told), results)
         self._memory = aligned(max(_LINE, size), np.uint8)
         self._pieces: list[_Chain | Told] = []
+        self._still: list[int] = []  # steps of which a run has nothing to do
         for step in told:
             self._append(step, places)
         for piece in self._pieces:
             if isinstance(piece, _Chain):
                 piece.run = pool.Chain(piece.jobs)
 
+    @property
+    def bytes(self) -> int:
+        """What it holds between runs: places of values, and the workspace."""
+        return self._memory.nbytes + self._workspace.nbytes
+
     def fits(self, results: Sequence[str], feeds: Mapping[str, Any]) -> bool:
         """Whether it gives these results, for feeds that lie as those did that it was made for."""
-        if self._context is not context() or self._results != set(results):
+        if self._context != context() or self._results != set(results):
             return False
         return len(feeds) == len(self._feeds) and all(_lies_so(feeds.get(n), lie) for n, lie in self._feeds.items())
 
@@ -203,10 +217,14 @@ class Replay:
             if self._threads > 1:
                 pool.start_workers(self._threads)
             values, fresh = {**self._held, **feeds}, set[str]()
+            for index in self._still:
+                seconds[index] = 0.0
             for piece in self._pieces:
                 if isinstance(piece, Told):
                     halt(piece.index)
+                    start = perf_counter()
                     made = piece.segment.run([values[name] for name in piece.reads])[: len(piece.writes)]
+                    seconds[piece.index] = perf_counter() - start
                     for array, lie in zip(made, piece.made, strict=True):
                         if not _lies_so(array, lie):
                             self.is_over = True
@@ -223,7 +241,10 @@ class Replay:
                 for operands, word, name, offset in piece.written:
                     operands[word] = values[name].ctypes.data - offset
                 assert piece.run is not None
-                for index, passed in zip(piece.owners, piece.run(), strict=True):
+                times = piece.run()
+                for index in piece.owners:
+                    seconds[index] = 0.0
+                for index, passed in zip(piece.owners, times, strict=True):
                     seconds[index] = (seconds[index] or 0.0) + passed
             for name in self._results - fresh:  # while nobody else writes to the memory that they may lie in
                 values[name] = copied(values[name], name)
@@ -263,6 +284,7 @@ class Replay:
             if step.looks and self._moving.isdisjoint(step.reads):
                 made = step.segment.run([self._held[name] for name in step.reads])
                 self._held.update(zip(step.writes, made, strict=False))
+                self._still.append(step.index)
             else:
                 self._pieces.append(step)
             return

@@ -34,6 +34,8 @@ class Segment:
         Whether its weights come with each run, so that preparing them is part of every run.
     views : bool
         Whether its results may lie in the memory of its inputs, of its constants or of each other.
+    looks : bool
+        Whether it does nothing but look at its only input in another way, which follows from extents alone.
     plan : callable
         Native work that does what a run does with arrays that lie so; None where there is none.
     held : callable
@@ -46,6 +48,7 @@ class Segment:
     problem: Callable[[], str | None] = lambda: None
     once: bool = False
     views: bool = False
+    looks: bool = False
     plan: Callable[[Sequence[Array]], Plan | None] = lambda arrays: None
     held: Callable[[], int] = lambda: 0
 

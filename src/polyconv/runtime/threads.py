@@ -179,7 +179,7 @@ class Ready:
         cell = aligned(ERROR_CELL_BYTES, np.uint8)
         job = words([
             steps.ctypes.data, len(steps) // 4, items, frame.ctypes.data, workspace.ctypes.data, share, environment,
-            int(check), cell.ctypes.data, threads, wake,
+            int(check), cell.ctypes.data, threads if items < MOST_ITEMS else 1, wake,
         ])  # fmt: skip
         self.operands = frame.data
         self._held, self._address, self._cell = (steps, workspace, job), job.ctypes.data, cell.data
