@@ -10,7 +10,8 @@ import pytest
 from algorithms import result
 from levels import HIGHEST_TWO
 
-from polyconv.algorithms.sweep import Axis, Kinds, bands
+from polyconv.algorithms.bands import Kinds, bands
+from polyconv.algorithms.sweep import Axis
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands

@@ -15,6 +15,7 @@ from fresh import run
 import polyconv
 from polyconv import Problem, Unsupported
 from polyconv.algorithms import sweep
+from polyconv.algorithms.bands import bands
 from polyconv.algorithms.sweep import Axis
 
 LIMITED = """
@@ -94,7 +95,7 @@ def test_taps_of_outputs_and_lines_of_blocks_are_those_counted_one_by_one() -> N
         drawn = rng.integers([0, 0, 1, 1, 1, -12, 1], [40, 30, 8, 6, 9, 30, 9])
         out, inp, taps, stride, dilation, pad, block = (int(v) for v in drawn)
         axis = Axis(out, inp, taps, stride, dilation, pad)
-        ((ranges, of_output),) = sweep.bands((axis,), sys.maxsize)
+        ((ranges, of_output),) = bands((axis,), sys.maxsize)
         assert [ranges[kind] for kind in of_output] == brute_kinds(axis)
         held = sweep.lines(axis, block)
         positions = list(held.positions)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.bands import bands, bands_table, whole_bands
 from polyconv.algorithms.panel import (
     Ahead,
     AxisWords,
@@ -27,7 +28,7 @@ from polyconv.algorithms.panel import (
     RowLists,
     RunWords,
 )
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, bands, bands_table, whole_bands
+from polyconv.algorithms.sweep import Axis, Lines, Sweep
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.fused import FusedTile, Walk, WordWalk, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles, run_tiles
@@ -47,13 +48,12 @@ from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [
-    "FREE_BYTES", "MOST_LISTED", "Late", "Operand", "Program", "Request", "Situation", "Step",
-    "accumulator_arithmetic", "ahead_words", "along_in", "along_out", "apart_cycles", "arith_of", "boxes",
-    "bytes_between", "edge_address", "far_cycles", "fused_address", "image_bytes",
-    "is_apart", "is_fusible", "listed_in_address", "listed_out_address", "move_in_address",
-    "move_out_address", "near_equal", "near_equal_sizes", "of_one_image", "one_step",
-    "own_bound", "places_of", "planes_collide", "program_of", "row_lists", "rows_follow", "rows_together",
-    "scheme_of", "thread_parts", "tile_addresses", "tile_cycles", "transform_refusal", "word_address", "zeros",
+    "FREE_BYTES", "MOST_LISTED", "Late", "Operand", "Program", "Request", "Situation", "Step", "accumulator_arithmetic",
+    "ahead_words", "along_in", "along_out", "apart_cycles", "arith_of", "boxes", "bytes_between", "edge_address",
+    "far_cycles", "fused_address", "image_bytes", "is_apart", "is_fusible", "listed_in_address", "listed_out_address",
+    "move_in_address", "move_out_address", "near_equal", "near_equal_sizes", "of_one_image", "one_step", "own_bound",
+    "places_of", "planes_collide", "program_of", "row_lists", "rows_follow", "rows_together", "scheme_of",
+    "thread_parts", "tile_addresses", "tile_cycles", "transform_refusal", "word_address", "zeros",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10

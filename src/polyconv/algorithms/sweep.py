@@ -5,6 +5,8 @@ zero-stuffing: output ``o = o0 + S j`` (S stride, P begin pad, D dilation) recei
 ``i S + t D = o + P``.  With g = gcd(S, D) the taps that fit a phase are ``t = t0 + (S/g) u``; their inputs
 ``i = j + (o0 + P - t D)/S`` step by ``-D/g`` per u.  Read with u descending that is a forward
 convolution of stride 1, dilation D/g, begin pad ``-(smallest i at j = 0)``: each output is written once.
+Where a phase of an axis has no taps, the axes behind it are not cut into phases.  An axis of one input is cut by its
+taps instead, of which an output has one at most.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ from polyconv.errors import Unsupported
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "Axis", "Bands", "Family", "Kinds", "Lines", "Sweep", "anywhere", "bands", "bands_table", "box_count", "families",
-    "line_pixels", "lines", "mean_taps", "pieces", "residue_lines", "share_met", "sweeps", "taps_of",
-    "whole_bands",
+    "Axis", "Family", "Lines", "Sweep", "anywhere", "box_count", "families", "line_pixels", "lines", "mean_taps",
+    "pieces", "residue_lines", "sweeps", "taps_of",
 ]  # fmt: skip
 
 
@@ -70,81 +71,6 @@ def anywhere(axis: Axis, pad: int = 0) -> Axis:
     return Axis(axis.out, axis.inp, axis.taps, axis.stride, axis.dilation, pad, out_step=axis.out_step)
 
 
-@dataclass(frozen=True, slots=True)
-class Kinds:
-    """A number for every output of an axis, as runs of equal ones: (number, outputs).  There may be 2^33 outputs."""
-
-    runs: tuple[tuple[int, int], ...]
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.chain.from_iterable(itertools.repeat(kind, count) for kind, count in self.runs)
-
-
-Bands = tuple[tuple[range, ...], Kinds]
-"""Ranges of taps of an axis, and for every output which of them it has."""
-
-
-def bands(axes: Sweep, most: int) -> list[Bands]:
-    """The ranges of taps that meet input for some output, axis by axis, in at most ``most`` combinations.
-
-    Axes with more have all their taps for all outputs.
-    """
-    found = [_met(axis) for axis in axes]
-    while math.prod(len(kinds) for kinds, _ in found) > max(1, most):
-        a = max(range(len(found)), key=lambda a: len(found[a][0]))
-        found[a] = whole_bands((axes[a],))[0]
-    return found
-
-
-def whole_bands(axes: Sweep) -> list[Bands]:
-    """All taps for all outputs."""
-    return [((range(axis.taps),), Kinds(((0, axis.out),))) for axis in axes]
-
-
-def share_met(axes: Sweep, found: Sequence[Bands]) -> float:
-    """Share of the taps of all outputs that bands leave."""
-    shares = [
-        sum(count * len(kinds[kind]) for kind, count in of_output.runs) / max(1, axis.out * axis.taps)
-        for axis, (kinds, of_output) in zip(axes, found, strict=False)
-    ]
-    return math.prod(shares)
-
-
-def bands_table(found: Sequence[Bands]) -> list[int]:
-    """Where the table of every axis begins, and for each of its outputs what it adds to the number of a combination."""
-    begins: list[int] = []
-    table: list[int] = []
-    for a, (_, of_output) in enumerate(found):
-        begins.append(len(found) + len(table))
-        scale = math.prod(len(kinds) for kinds, _ in found[a + 1 :])
-        table += [scale * kind for kind in of_output]
-    return begins + table
-
-
-@lru_cache(256)
-def _met(axis: Axis) -> Bands:
-    found: dict[range, int] = {}
-
-    def kind(o: int) -> int:
-        at = o * axis.stride - axis.pad
-        first = min(axis.taps, max(0, -(at // axis.dilation)))
-        end = max(first, min(axis.taps, (axis.inp - 1 - at) // axis.dilation + 1))
-        return found.setdefault(range(first, end), len(found))
-
-    runs = tuple((kind(low), high - low) for low, high in itertools.pairwise(_cuts(axis)))
-    return tuple(found), Kinds(runs)
-
-
-def _cuts(axis: Axis) -> Sequence[int]:
-    """Outputs at which a tap begins or ceases to meet the input, the first output and the end among them."""
-    if axis.out <= 2 * axis.taps:
-        return range(axis.out + 1)
-    shifts = [axis.pad - t * axis.dilation for t in range(axis.taps)]  # output o reads o * stride - shift
-    begins = (-(-shift // axis.stride) for shift in shifts)
-    ends = ((axis.inp - 1 + shift) // axis.stride + 1 for shift in shifts)
-    return sorted({min(max(o, 0), axis.out) for o in (0, axis.out, *begins, *ends)})
-
-
 def mean_taps(axis: Axis) -> float:
     """Taps that meet the input, on average over the outputs."""
     inside = 0
@@ -163,7 +89,39 @@ def inside(axis: Axis) -> range:
 @lru_cache(256)
 def sweeps(p: Problem) -> tuple[Sweep, ...]:
     """Sweeps of a problem with known extents; together they write every output once."""
-    return tuple(itertools.product(*_axes(p)))
+    parts = [[_alone(axis) for axis in phases] for phases in _axes(p)]
+    return tuple(tuple(axis for axis, _ in group) for group in _each_of(parts, _wholes(p)))
+
+
+_Part = tuple[Axis, list[tuple[Axis, int]]]
+"""An axis of a group of phases, and the phases with their shifts."""
+
+
+def _alone(axis: Axis) -> _Part:
+    return axis, [(axis, 0)]
+
+
+def _without_taps(first: int, out: int, step: int = 1) -> Axis:
+    """Outputs that no product reaches."""
+    return Axis(out, 1, 0, 1, 1, 0, first, step)
+
+
+def _wholes(p: Problem) -> list[_Part]:
+    """Every axis as what lies beside outputs without taps of another."""
+    return [_alone(_without_taps(0, o or 0)) for o in p.out]
+
+
+def _each_of(parts: Sequence[Sequence[_Part]], wholes: Sequence[_Part]) -> Iterator[tuple[_Part, ...]]:
+    """A part of every axis at a time, and with one that has no taps the axes behind it whole.
+
+    No product reaches its outputs, whatever the phases of other axes: they are written as long rows.
+    """
+    if not parts:
+        yield ()
+        return
+    for part in parts[0]:
+        rests = _each_of(parts[1:], wholes[1:]) if part[0].taps else (tuple(wholes[1:]),)
+        yield from ((part, *rest) for rest in rests)
 
 
 _MOST_SWEEPS = 1 << 16
@@ -220,12 +178,12 @@ def families(p: Problem) -> tuple[Family, ...]:
             tuple(axis for axis, _ in group),
             tuple((tuple(m for m, _ in member), tuple(shift for _, shift in member)) for member in members),
         )
-        for group in itertools.product(*joined)
+        for group in _each_of(joined, _wholes(p))
         for members in (tuple(itertools.product(*(of_axis for _, of_axis in group))),)
     )
 
 
-def _joined(phases: list[Axis]) -> list[tuple[Axis, list[tuple[Axis, int]]]]:
+def _joined(phases: list[Axis]) -> list[_Part]:
     """Phases of an axis in groups of equal taps: the axis of a group, and its members with their shifts."""
     groups: list[list[Axis]] = []
     alike: dict[tuple[int, int, int], list[tuple[list[Axis], int, int]]] = {}  # groups with their least and largest pad
@@ -295,15 +253,30 @@ def pieces(axis: Axis) -> tuple[Axis, ...]:
 
 
 _FEW = 8
+"""Most parts of the outputs that a tap reaches, of an axis with one input."""
+
+
+def _of_one_input(out: int, k: int, d: int, begin: int) -> list[Axis]:
+    """Outputs with a tap of their own, in few runs, and those between and around them, which have none."""
+    first, end = max(0, -(-begin // d)), min(k, (out - 1 + begin) // d + 1)
+    if first >= end:
+        return [_without_taps(0, out)]
+    low, behind, size = first * d - begin, (end - 1) * d - begin + 1, -(-(end - first) // _FEW)
+    parts = []
+    for t in range(first, end, size):
+        taps = min(size, end - t)  # read backwards, the taps of neighbouring outputs are neighbours
+        parts.append(Axis(taps, 1, taps, 1, 1, taps - 1, t * d - begin, d, t + taps - 1, -1))
+    if end - first < d:
+        parts += [_without_taps(t * d - begin + 1, d - 1) for t in range(first, end - 1)]
+    else:
+        parts += [_without_taps(low + residue, end - first - 1, d) for residue in range(1, d)]
+    around = _without_taps(0, low), _without_taps(behind, out - behind)
+    return parts + [axis for axis in around if axis.out]
 
 
 def _phases(out: int, inp: int, k: int, s: int, d: int, begin: int) -> list[Axis]:
-    if inp == 1 and 1 < out <= _FEW:  # every output has a tap of its own, or none
-        nearest = [divmod(o + begin, d) for o in range(out)]
-        return [
-            Axis(1, 1, 1, 1, 1, 0, o, 1, t) if rest == 0 and 0 <= t < k else Axis(1, 1, 0, 1, 1, 0, o, 1)
-            for o, (t, rest) in enumerate(nearest)
-        ]
+    if inp == 1 and out > 1 and min(k, d, out) <= max(_FEW, s):  # few gaps between taps
+        return _of_one_input(out, k, d, begin)
     g = math.gcd(s, d)
     period, step = s // g, d // g
     phases = []

@@ -241,7 +241,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "edge taps", "a tap that lies one pixel beyond the input counts as one inside",
-            _ALGORITHMS + "sweep", "(axis.inp - 1 - at) // axis.dilation + 1", "(axis.inp - at) // axis.dilation + 1",
+            _ALGORITHMS + "bands", "(axis.inp - 1 - at) // axis.dilation + 1", "(axis.inp - at) // axis.dilation + 1",
             "in_place",
         ),
         Fault(

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Self
 
+from polyconv.algorithms.bands import bands_table, whole_bands
 from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.dense.driver import DirectBox, DirectWords, TileWords, addresses
 from polyconv.algorithms.dense.entries import Entries, Places, entries_of, in_panel
@@ -49,7 +50,7 @@ from polyconv.algorithms.program import (
     near_equal,
     program_of,
 )
-from polyconv.algorithms.sweep import Sweep, bands_table, whole_bands
+from polyconv.algorithms.sweep import Sweep
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.layout import Move

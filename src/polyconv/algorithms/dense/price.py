@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from functools import cache, lru_cache
 
+from polyconv.algorithms.bands import Bands, bands, share_met
 from polyconv.algorithms.dense.sizes import (
     Blocks,
     Sizes,
@@ -28,7 +29,7 @@ from polyconv.algorithms.program import (
     planes_collide,
     tile_cycles,
 )
-from polyconv.algorithms.sweep import Axis, Bands, Sweep, bands, share_met
+from polyconv.algorithms.sweep import Axis, Sweep
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.tile import FIRST, LAST

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import sys
 
+from polyconv.algorithms.bands import bands, whole_bands
 from polyconv.algorithms.dense.entries import Entries, Places, entries_of, in_panel
 from polyconv.algorithms.dense.price import row_bands
 from polyconv.algorithms.dense.sizes import Sizes
 from polyconv.algorithms.program import Request, Situation, accumulator_arithmetic, near_equal
-from polyconv.algorithms.sweep import Axis, Sweep, bands, inside, sweeps, whole_bands
+from polyconv.algorithms.sweep import Axis, Sweep, inside, sweeps
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import ARITHMETIC, run_tiles
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from polyconv.algorithms.bands import bands_table
 from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.dense.driver import DirectWords, TileWords, addresses
 from polyconv.algorithms.dense.price import SHORT_CYCLES, SHORT_STEP
@@ -44,7 +45,7 @@ from polyconv.algorithms.program import (
     planes_collide,
     tile_cycles,
 )
-from polyconv.algorithms.sweep import Lines, Sweep, bands_table, lines, mean_taps, sweeps
+from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import counted_words, filled, words

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from polyconv.algorithms.bands import bands
 from polyconv.algorithms.depthwise.maps import TAPS, map_box, map_refusal, map_taps, outer_extent
 from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_parts, sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import item_words, of_every_output, program_of, residual_of, taps_by_channel
@@ -29,7 +30,7 @@ from polyconv.algorithms.depthwise.taps import TapWords, list_words, row_place, 
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.panel import Common, Driver, axis_words, decode
 from polyconv.algorithms.program import Program, Request, Situation, address_of, epilogue_tables, near_equal
-from polyconv.algorithms.sweep import Axis, Sweep, bands, sweeps
+from polyconv.algorithms.sweep import Axis, Sweep, sweeps
 from polyconv.kernels.depthwise_plane import (
     DepthwisePlane,
     FirstStrip,

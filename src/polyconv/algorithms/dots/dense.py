@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.bands import bands, share_met
 from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.dots.dense_sizes import part_of, row_cycles
 from polyconv.algorithms.dots.driver import (
@@ -41,7 +42,7 @@ from polyconv.algorithms.program import (
     row_lists,
     word_address,
 )
-from polyconv.algorithms.sweep import Axis, Sweep, bands, box_count, share_met, sweeps, taps_of
+from polyconv.algorithms.sweep import Axis, Sweep, box_count, sweeps, taps_of
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.layout import Move, MoveIn

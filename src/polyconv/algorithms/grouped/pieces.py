@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from polyconv.algorithms.bands import Kinds, bands
 from polyconv.algorithms.panel import Driver, EpilogueTables
 from polyconv.algorithms.program import Operand, Request, epilogue_tables, image_bytes
-from polyconv.algorithms.sweep import Kinds, Sweep, bands
+from polyconv.algorithms.sweep import Sweep
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.record import CountedRows, Memory, Record, Table, Word, words
 

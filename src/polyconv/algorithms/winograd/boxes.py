@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from polyconv.algorithms.bands import Bands, bands
 from polyconv.algorithms.dense.plan import again_workspace
 from polyconv.algorithms.program import Situation
-from polyconv.algorithms.sweep import Bands, Lines, Sweep, bands, lines
+from polyconv.algorithms.sweep import Lines, Sweep, lines
 from polyconv.algorithms.winograd.schemes import NONE, Phase, lines_of, phases
 from polyconv.algorithms.winograd.tiles import UNCUT, Cut, cuts, halves, tile_count
 from polyconv.kernels.isa import Arithmetic, lanes

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+from polyconv.algorithms.bands import bands, share_met
 from polyconv.algorithms.program import (
     apart_cycles,
     far_cycles,
@@ -19,7 +20,7 @@ from polyconv.algorithms.program import (
     planes_collide,
     tile_cycles,
 )
-from polyconv.algorithms.sweep import Sweep, bands, share_met, sweeps
+from polyconv.algorithms.sweep import Sweep, sweeps
 from polyconv.algorithms.winograd.boxes import LIST_BYTES, Boxes, Case, near_bytes, outer_bands
 from polyconv.algorithms.winograd.tiles import Cut, alike, cuts
 from polyconv.kernels.isa import channel_tile

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.bands import bands_table
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.panel import Common, Driver
@@ -32,7 +33,7 @@ from polyconv.algorithms.program import (
     places_of,
     tile_addresses,
 )
-from polyconv.algorithms.sweep import Sweep, bands_table
+from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.winograd.boxes import Boxes, outer_bands, repair_box
 from polyconv.algorithms.winograd.cost import is_stacked
 from polyconv.algorithms.winograd.driver import driver

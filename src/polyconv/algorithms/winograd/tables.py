@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from polyconv.algorithms.sweep import Bands
+from polyconv.algorithms.bands import Bands
 from polyconv.algorithms.winograd.boxes import Boxes
 from polyconv.algorithms.winograd.tiles import Cut
 from polyconv.algorithms.winograd.words import EntryList, KindTiles, TileBox, TileRow, TileRun
