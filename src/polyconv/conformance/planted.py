@@ -153,7 +153,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "entry weights", "a tap of a block of channels takes its weights one row too late",
-            _ALGORITHMS + "dense.entries", "ROW_WORDS * taps + tap * count)", "ROW_WORDS * taps + tap * count + 1)",
+            _ALGORITHMS + "dense.entries", "(tap * self.row_taps + t) * words)", "(tap * self.row_taps + t) * words + 1)",
             "direct",
         ),
         Fault(
