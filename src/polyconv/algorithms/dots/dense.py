@@ -28,7 +28,7 @@ from polyconv.algorithms.dots.driver import (
     result_words,
 )
 from polyconv.algorithms.dots.form import ChannelsForm, Sizes
-from polyconv.algorithms.dots.panel import panel_words, words_in_address
+from polyconv.algorithms.dots.panel import LINE_CYCLES, panel_words, words_in_address
 from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, refusal, with_bias
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.program import (
@@ -84,6 +84,9 @@ class DenseForm(ChannelsForm):
         products = sets * rows * row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
         held = math.prod(max(1, h.count) for h in sizes.held)
         moves = sets * count * (400 + held * (1 + panel_in * channel_bytes(arith) / (40 if sizes.planes else 120)))
+        if sizes.planes:
+            lines = math.prod(max(1, h.count) for h in sizes.held[:-1])
+            moves += sets * count * lines * -(-panel_in // arith.channels) * LINE_CYCLES
         moves += far_cycles(p, sets * count * held * panel_in * p.x_dtype.itemsize)
         across = 0.4 if p.layout == "NHWC" else 1.2 if p.y_dtype.bits == 8 and not p.residual else 2.0
         return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * across

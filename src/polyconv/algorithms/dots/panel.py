@@ -18,7 +18,11 @@ from polyconv.kernels.record import Function, Record, Word
 from polyconv.kernels.signature import Address
 from polyconv.kernels.words import fill_bytes, words_in
 
-__all__ = ["DotPanel", "pack_lines", "panel_common", "panel_words", "words_in_address"]
+__all__ = ["LINE_CYCLES", "DotPanel", "pack_lines", "panel_common", "panel_words", "words_in_address"]
+
+
+LINE_CYCLES = 35
+"""Of a line of a plane of words, whatever its length: 30 to 45 in 20 layers on Zen 5."""
 
 
 class DotPanel(Record):

@@ -1,15 +1,16 @@
-"""Pointwise convolutions of small integers over channels-first maps, by dot products whose lanes are pixels.
+"""Convolutions of small integers over channels-first maps, by dot products whose lanes are pixels.
 
-A box of pixels becomes planes of words, as in ``dense``; tiles read them as they lie, broadcast words of weights
-against them, and store results of a channel where they belong.  Any stride without padding, any group.  Arrays whose
-results do not lie together are left to ``dense``, and CPUs without AVX-512.
+A box's inputs become planes of words, as in ``dense``, and where a line has a stride, its residues lie apart: so every
+tap meets words that follow each other, from one place on.  Tiles broadcast words of weights against them, and store
+results of a channel where they belong.  Their vectors run on from line to line, over pixels that only taps need, such
+as the last two of every line for three taps; these have no results.  Few output channels so fill vectors, which in
+``dense`` need 16 of them.  Arrays whose results do not lie together are left to ``dense``, and CPUs without AVX-512.
 Cost: the products, what follows sums, and weaving words.  Exact: sums are taken modulo 2^32.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.dense import DenseForm
-from polyconv.algorithms.dots.panel import DotPanel, pack_lines, panel_common, words_in_address
+from polyconv.algorithms.dots.panel import LINE_CYCLES, DotPanel, pack_lines, panel_common, words_in_address
+from polyconv.algorithms.dots.planes import Planes
 from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, refusal, with_bias
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.panel import Common, Driver, EpilogueTables, box_rows, decode, header_bytes, row_place
@@ -36,27 +38,37 @@ from polyconv.algorithms.program import (
     near_equal,
     near_equal_sizes,
     rows_follow,
+    zeros,
 )
-from polyconv.algorithms.sweep import Axis, Sweep, lines, sweeps
+from polyconv.algorithms.sweep import Axis, Sweep, sweeps, taps_of
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import INT, Module
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled
+from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.signature import Address
 
 __all__ = ["PixelsForm", "forms"]
 
-_ROWS = {4: 6, 3: 8, 2: 12, 1: 24}
+_ROWS = {12: 1, 8: 2, 6: 4, 4: 6, 3: 8, 2: 12, 1: 24}
 """Output channels of a tile by its vectors of pixels: sums, pixels and a weight fit 32 registers."""
+_MANY = 6
+"""Output channels from which on tiles have at least so many: else they read pixels so often that these come from the
+second-level cache (256 channels, 14x14: twice as slow on Zen 5)."""
+_CROSSING = 1.9
+"""Loads as which one counts that begins anywhere: nearly all cross a cache line."""
+_STORED, _CLOSED = 1.7, 4.0
+"""Cycles of what follows a vector of sums, without gaps and with them: measured on Zen 5."""
 _PANEL_SHARE = 3 / 16
 """Of a second-level cache, for a panel: measured on Zen 5, 3 % slower with half or twice as much."""
 
 
 class PixelTile(Record):
-    """A tile of a box: its first pixel, and a function for its pixels."""
+    """A tile of a box: its first pixel and where that lies in the panel, the words of its gaps, and its function."""
 
     first: Word
+    place: Word
+    gaps: Memory
     function: Function[PixelWalk]
 
 
@@ -81,6 +93,7 @@ class PixelWords(Record):
     box_tiles: Word
     cut_tiles: Word
     words: Word
+    offsets: Memory
     weights: Memory
     w_group: Word
     outputs: Word
@@ -107,7 +120,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             tile = run.tiles.at(first_tile + number.index)
             first, channel = tile.first, item.g * p.outputs + run.channel
             k.call(tile.function, PixelWalk(
-                panel + first * p.panel.pixel_bytes, p.panel.plane_bytes, p.words,
+                panel + tile.place, p.offsets, p.words, tile.gaps,
                 p.weights + (item.g * p.w_group + run.weights), frame.y + (y + run.channel * c.y_c + first * p.y_pixel),
                 c.y_c, run.blocks, pixels - first, tables.bias + channel * 4, tables.scale + channel * 4,
                 tables.constants,
@@ -119,17 +132,17 @@ def forms(s: Situation) -> Forms:
     if (reason := refusal(s)) is not None:
         return reason
     p = s.problem
-    if p.op != "conv" or p.layout != "NCHW" or any(taps != 1 for taps in p.k) or p.residual or p.y == "i16":
-        return "computes pointwise convolutions of channels-first maps, without a residual, to 8 and 32 bits"
+    if p.op != "conv" or p.layout != "NCHW" or p.residual or p.y == "i16":
+        return "computes conv of channels-first maps, without a residual, to 8 and 32 bits"
     (sweep,) = sweeps(p)
-    if any(axis.pad > 0 or (axis.out - 1) * axis.stride - axis.pad >= axis.inp for axis in sweep):
-        return "needs windows that meet no padding"
+    if not p.c or not all(axis.taps for axis in sweep):
+        return "needs inputs that some tap meets"
     return (_form(s, sweep),)
 
 
 @dataclass(frozen=True, slots=True)
 class PixelsForm(Form):
-    """Boxes of pixels, whose tiles have a few vectors of pixels by some output channels.
+    """Boxes of outputs, whose tiles have a few vectors of pixels by some output channels.
 
     Parameters
     ----------
@@ -137,7 +150,7 @@ class PixelsForm(Form):
     kind : Arithmetic
         How words are multiplied.
     box : tuple of int
-        Pixels of an item along every axis.
+        Outputs of an item along every axis.
     vectors : int
         Most vectors of pixels of a tile.
     """
@@ -153,26 +166,31 @@ class PixelsForm(Form):
         return self.kind.name
 
     @property
-    def words(self) -> int:
-        """Words of a pixel."""
-        return -(-(self.s.problem.c // self.s.problem.groups) // self.kind.channels)
+    def panel(self) -> Planes:
+        """Where an item's inputs lie."""
+        return Planes.of(self.s, self.kind, self.sweep, self.box, max(_ROWS))
+
+    @property
+    def taps(self) -> int:
+        """Taps of the kernel."""
+        return math.prod(axis.taps for axis in self.sweep)
 
     @property
     def workspace(self) -> int:
         """Bytes a thread needs: the item's box and the panel."""
-        return header_bytes(len(self.box)) + _panel_bytes(self.s, self.kind, self.box)
+        return header_bytes(len(self.box)) + self.panel.size
 
     def cost(self) -> dict[str, float]:
         """Cycles: the products, what follows sums, and weaving words."""
-        s, p = self.s, self.s.problem
-        outputs, pixels = p.m // p.groups, math.prod(axis.out for axis in self.sweep)
-        products = _product_cycles(s, self.kind, self.words, outputs, math.prod(self.box), self.vectors)
-        products *= pixels / max(1, math.prod(self.box))
-        lines_in = math.prod(axis.out for axis in self.sweep[:-1])
-        woven = lines_in * self.words * (12 + self.sweep[-1].out * self.kind.bytes * self.sweep[-1].stride / 28)
+        s, p, panel = self.s, self.s.problem, self.panel
+        outputs, stride = math.prod(axis.out for axis in self.sweep), self.sweep[-1].stride
+        items = outputs / max(1, math.prod(self.box))
+        runs = [count for _, count, _ in panel.held[-1].runs]
+        woven = panel.lines * panel.words * sum(LINE_CYCLES + count * self.kind.bytes * stride / 28 for count in runs)
+        read = items * panel.lines * sum(runs) * p.c
         return {
-            "products": products * p.groups * (p.n or 0),
-            "moves": (woven * p.groups + far_cycles(p, pixels * p.c)) * (p.n or 0),
+            "products": _product_cycles(s, self.kind, panel, self.taps, self.vectors) * items * p.groups * (p.n or 0),
+            "moves": (woven * items * p.groups + far_cycles(p, read)) * (p.n or 0),
         }
 
     def choices(self) -> dict[str, object]:
@@ -191,99 +209,121 @@ class PixelsForm(Form):
 def _form(s: Situation, sweep: Sweep) -> PixelsForm:
     kind, p = arithmetic_of(s), s.problem
     extents = tuple(max(1, axis.out) for axis in sweep)
-    words, outputs = -(-(p.c // p.groups) // kind.channels), p.m // p.groups
-
-    def price(vectors: int) -> float:
-        return s.price(("vectors", vectors), _product_cycles(s, kind, words, outputs, math.prod(extents), vectors))
-
-    vectors = min(_ROWS, key=price)
-    box = boxes(extents, lambda box: _panel_bytes(s, kind, box), s.budget(s.profile.cache("l2", _PANEL_SHARE)))
+    budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
+    box = boxes(extents, lambda box: Planes.of(s, kind, sweep, box, max(_ROWS)).size, budget)
     items = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, box, strict=True))
     if s.threads > 1 and items % s.threads:
         cut = next((a for a, e in enumerate(extents) if e > 1), 0)
         part = -(-extents[cut] // (s.threads * -(-extents[cut] // box[cut])))
         box = (*box[:cut], max(1, part), *box[cut + 1 :])
+    panel = Planes.of(s, kind, sweep, box, max(_ROWS))
+    taps = math.prod(axis.taps for axis in sweep)
+    wide = [vectors for vectors, rows in _ROWS.items() if rows >= min(p.m // p.groups, _MANY)]
+    vectors = min(wide, key=lambda most: s.price(("vectors", most), _product_cycles(s, kind, panel, taps, most)))
     return PixelsForm(s, sweep, kind, box, vectors)
 
 
-def _product_cycles(s: Situation, kind: Arithmetic, words: int, outputs: int, pixels: int, most: int) -> float:
+def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, most: int) -> float:
     """Cycles of a box's tiles of at most so many vectors: products or loads, and what follows sums."""
-    rates, total = s.rates(kind), 0.0
-    for vectors, tiles in near_equal_sizes(-(-pixels // lanes(s.target, kind)), most):
-        for rows, blocks in near_equal_sizes(outputs, _ROWS[most]):
-            of_word = max(rows * vectors / rates.multiply_adds, (rows + vectors) / rates.loads, rates.latency)
-            total += tiles * blocks * (words * of_word + rows * (1.7 * vectors + 2.5) + 8.0)
+    rates, total, steps = s.rates(kind), 0.0, taps * panel.words
+    crossing, of_vector = _CROSSING if taps > 1 else 1.0, _CLOSED if panel.has_gaps else _STORED
+    for vectors, tiles in near_equal_sizes(-(-panel.span(panel.box) // lanes(s.target, kind)), most):
+        for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, _ROWS[most]):
+            loads = (rows + vectors * crossing + 1) / rates.loads
+            of_word = max(rows * vectors / rates.multiply_adds, loads, rates.latency)
+            total += tiles * blocks * (steps * of_word + rows * (of_vector * vectors + 2.5) + 8.0)
     return total
-
-
-def _plane_bytes(kind: Arithmetic, box: tuple[int, ...]) -> int:
-    """Of a panel: an odd number of cache lines, and room to read and write more."""
-    return (-(-(math.prod(box) * kind.bytes) // 64) | 1) * 64 + 128
-
-
-def _panel_bytes(s: Situation, kind: Arithmetic, box: tuple[int, ...]) -> int:
-    """Bytes of a panel, with what the last tile reads behind it."""
-    p = s.problem
-    words = -(-(p.c // p.groups) // kind.channels)
-    return _plane_bytes(kind, box) * max(1, words) + max(_ROWS) * s.target.vector_bytes
 
 
 def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
     p, kind, sweep, padding = r.problem, form.kind, form.sweep, padding_of(r)
-    group_in, group_out, last = p.c // p.groups, p.m // p.groups, form.sweep[-1]
+    group_in, group_out, last, panel = p.c // p.groups, p.m // p.groups, form.sweep[-1], form.panel
     w = r.weights(sweep)
     r = with_bias(r, w, padding)
-    held = [lines(axis, b) for axis, b in zip(sweep, form.box, strict=True)]
-    common, items = boxed_words(r, sweep, form.box, held, panel=header_bytes(len(sweep)))
+    common, items = boxed_words(r, sweep, form.box, panel.held, panel=header_bytes(len(sweep)))
+    steps = panel.words * form.taps
     parts = near_equal_sizes(group_out, _ROWS[form.vectors])
-    tiles = _tiles(r, form)
+    cut = tuple(axis.out % b or b for axis, b in zip(sweep, form.box, strict=True))
+    whole_tiles, cut_tiles = _parts(r, form, form.box), _parts(r, form, cut) if cut != form.box else []
     runs, channel = [], 0
     for rows, blocks in parts:
-        runs.append(ChannelRun(channel, blocks, channel * form.words * kind.bytes, tiles(rows)))
+        runs.append(ChannelRun(channel, blocks, channel * steps * kind.bytes,
+                               _tiles(r, form, rows, [*whole_tiles, *cut_tiles])))  # fmt: skip
         channel += rows * blocks
     size = channel_bytes(kind)
     values = PixelWords(
         common=panel_common(r, common, last.stride),
         panel=DotPanel(
             in_place=0, channels=group_in, plane_channels=kind.channels, channel_bytes=size, pixel_bytes=kind.bytes,
-            line_bytes=form.box[-1] * kind.bytes, plane_bytes=_plane_bytes(kind, form.box), one_run=0, padding=0,
+            line_bytes=panel.pitch * kind.bytes, plane_bytes=panel.plane_bytes, one_run=0, padding=padding,
             move_in=_move_in(r, last),
         ),
-        box_pixels=math.prod(form.box), box_tiles=len(_parts(r, math.prod(form.box), form.vectors)),
-        cut_tiles=len(_parts(r, _cut_pixels(form), form.vectors)), words=form.words,
-        weights=r.packed(("dots_pixels", kind.name, form.vectors), lambda: _packed(w, kind, parts)),
-        w_group=group_out * form.words * kind.bytes, outputs=group_out, runs=runs, run_count=len(runs),
+        box_pixels=math.prod(form.box), box_tiles=len(whole_tiles), cut_tiles=len(cut_tiles), words=steps,
+        offsets=words(_offsets(form)),
+        weights=r.packed(("dots_pixels", kind.name, form.vectors, taps_of(sweep)), lambda: _packed(w, kind, parts)),
+        w_group=group_out * steps * kind.bytes, outputs=group_out, runs=runs, run_count=len(runs),
         tables=epilogue_tables(r), y_pixel=r.y.itemsize,
     )  # fmt: skip
     address = address_of(r, "dot pixels", "dot_pixels", Driver, lambda k, name: driver(k, name, r.target.vector_bytes))
     return Step(address, filled(values, keep), items)
 
 
-def _cut_pixels(form: PixelsForm) -> int:
-    """Pixels of the last box."""
-    return math.prod(axis.out % b or b for axis, b in zip(form.sweep, form.box, strict=True))
+def _offsets(form: PixelsForm) -> list[int]:
+    """For every tap and word of it the bytes from the place of a pixel's first tap to what it meets."""
+    panel, size = form.panel, form.kind.bytes
+    return [
+        at * size + word * panel.plane_bytes
+        for at in panel.places([h.start for h in panel.held]).tolist() for word in range(panel.words)
+    ]  # fmt: skip
 
 
-def _parts(r: Request, pixels: int, most: int) -> list[tuple[int, int]]:
-    """Tiles of so many pixels: the first vector and number of vectors of each."""
-    return near_equal(-(-pixels // lanes(r.target, r.arith)), most)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tile's pixels: the number of the first, where it lies in a plane, the vectors, and the words of their gaps."""
+
+    first: int
+    place: int
+    vectors: int
+    gaps: NDArray[np.int64]
 
 
-def _tiles(r: Request, form: PixelsForm) -> Callable[[int], list[PixelTile]]:
-    """What lists the tiles of a whole box and of the last one, for blocks of so many output channels."""
-    spec, count = DotPixels(r.arith.name, r.problem.y, r.epilogue), lanes(r.target, r.arith)
-    parts = [part for pixels in (math.prod(form.box), _cut_pixels(form)) for part in _parts(r, pixels, form.vectors)]
+def _parts(r: Request, form: PixelsForm, extents: tuple[int, ...]) -> list[Part]:
+    """Tiles of a box of so many outputs along every axis; each begins with a pixel that has a result."""
+    count, panel = lanes(r.target, r.arith), form.panel
+    if not panel.has_gaps:
+        vectors = near_equal(-(-math.prod(extents) // count), form.vectors)
+        return [Part(first * count, first * count, some, zeros()) for first, some in vectors]
+    places = panel.places([range(e) for e in extents])
+    total = -(-panel.span(extents) // count)
+    most = -(-total // -(-total // form.vectors))  # tiles are near equal
+    begins = [0]
+    while (end := int(np.searchsorted(places, places[begins[-1]] + most * count))) < len(places):
+        begins.append(end)
+    of_tile = np.diff([*begins, len(places)])
+    vector, lane = np.divmod(places - np.repeat(places[begins], of_tile), count)
+    vectors = vector[np.cumsum(of_tile) - 1] + 1
+    ends = np.cumsum(vectors)
+    vector += np.repeat(ends - vectors, of_tile)  # now of all tiles
+    results = np.bincount(vector, minlength=ends[-1])
+    of_lanes = np.bincount(vector, weights=1 << lane, minlength=ends[-1]).astype(np.int64)
+    before = np.cumsum(results) - results - np.repeat(begins, vectors)
+    gaps = np.stack([of_lanes, results, before * r.y.itemsize], axis=1)
+    parts = zip(begins, places[begins].tolist(), vectors.tolist(), ends.tolist(), strict=True)
+    return [Part(first, place, some, gaps[end - some : end]) for first, place, some, end in parts]
 
-    def of_rows(rows: int) -> list[PixelTile]:
-        functions: dict[int, Address[PixelWalk]] = {}
-        for vectors in sorted({vectors for _, vectors in parts}):
-            def make(k: Module, name: str, vectors: int = vectors) -> None:
-                dot_pixels(k, name, spec, count, rows, vectors)
 
-            functions[vectors] = address_of(r, f"{spec} {rows}x{vectors}", "tile", PixelWalk, make)
-        return [PixelTile(first * count, functions[vectors]) for first, vectors in parts]
+def _tiles(r: Request, form: PixelsForm, rows: int, parts: list[Part]) -> list[PixelTile]:
+    """The tiles of blocks of so many output channels."""
+    spec = DotPixels(r.arith.name, r.problem.y, r.epilogue, form.panel.has_gaps)
+    functions: dict[int, Address[PixelWalk]] = {}
+    for vectors in sorted({part.vectors for part in parts}):
+        def make(k: Module, name: str, vectors: int = vectors) -> None:
+            dot_pixels(k, name, spec, lanes(r.target, r.arith), rows, vectors)
 
-    return of_rows
+        functions[vectors] = address_of(r, f"{spec} {rows}x{vectors}", "tile", PixelWalk, make)
+    return [
+        PixelTile(part.first, part.place * r.arith.bytes, part.gaps, functions[part.vectors]) for part in parts
+    ]  # fmt: skip
 
 
 def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
@@ -296,15 +336,15 @@ def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
 
 
 def _packed(w: NDArray[Any], kind: Arithmetic, parts: list[tuple[int, int]]) -> NDArray[Any]:
-    """Weights (groups, m, c, 1) as [group][block][word][output channel][channel of the word]."""
-    groups, m, c, _ = w.shape
+    """Weights (groups, m, c, taps) as [group][block][tap][word][output channel][channel of the word]."""
+    groups, m, c, taps = w.shape
     words = -(-c // kind.channels)
-    whole = np.zeros((groups, m, words * kind.channels), w.dtype)
-    whole[:, :, :c] = w[..., 0]
-    whole = whole.reshape(groups, m, words, kind.channels)
+    whole = np.zeros((groups, m, words * kind.channels, taps), w.dtype)
+    whole[:, :, :c] = w
+    whole = whole.reshape(groups, m, words, kind.channels, taps)
     packed, first = [], 0
     for rows, blocks in parts:
-        some = whole[:, first : first + rows * blocks].reshape(groups, blocks, rows, words, kind.channels)
-        packed.append(some.transpose(0, 1, 3, 2, 4).reshape(groups, -1))
+        some = whole[:, first : first + rows * blocks].reshape(groups, blocks, rows, words, kind.channels, taps)
+        packed.append(some.transpose(0, 1, 5, 3, 2, 4).reshape(groups, -1))
         first += rows * blocks
     return np.ascontiguousarray(np.concatenate(packed, axis=1))

@@ -1,0 +1,94 @@
+"""Planes of words of a box's inputs, in which every tap meets words that follow each other from line to line.
+
+It knows where words lie, and must not know what tiles make of them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.program import Situation
+from polyconv.algorithms.sweep import Lines, Sweep, lines
+from polyconv.kernels.isa import Arithmetic
+
+__all__ = ["Planes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Planes of words of a box's inputs.
+
+    Runs of pixels of a line, whose residues modulo the stride differ, lie apart: each plane has all lines of the first
+    run, a ``pitch`` of pixels from one to the next, then those of the second.
+
+    Parameters
+    ----------
+    box : tuple of int
+        Outputs along every axis.
+    held : tuple of Lines
+        Lines of every axis; those of the last one are pixels of a plane.
+    pitch : int
+    words : int
+        Planes.
+    plane_bytes : int
+        An odd number of cache lines, and room to read and write more.
+    size : int
+        Bytes, with what the last tile reads behind them.
+    """
+
+    box: tuple[int, ...]
+    held: tuple[Lines, ...]
+    pitch: int
+    words: int
+    plane_bytes: int
+    size: int
+
+    @classmethod
+    def of(cls, s: Situation, kind: Arithmetic, sweep: Sweep, box: tuple[int, ...], behind: int) -> Self:
+        """Those of a box, behind which tiles read up to so many vectors."""
+        *outer, last = (lines(axis, b) for axis, b in zip(sweep, box, strict=True))
+        pitch = max(count for _, count, _ in last.runs)
+        apart = math.prod(h.count for h in outer) * pitch + s.target.vector_bytes // kind.bytes
+        runs = tuple((number * apart, count, position) for number, (_, count, position) in enumerate(last.runs))
+        begins = [first for first, _, _ in last.runs]
+        start = [(bisect.bisect(begins, at) - 1, at) for at in last.start]
+        spread = replace(last, runs=runs, start=tuple(n * apart + at - begins[n] for n, at in start))
+        plane = (-(-(len(runs) * apart * kind.bytes) // 64) | 1) * 64 + 64
+        words = -(-(s.problem.c // s.problem.groups) // kind.channels)
+        return cls(box, (*outer, spread), pitch, words, plane, plane * words + behind * s.target.vector_bytes)
+
+    @property
+    def lines(self) -> int:
+        """Lines of a run."""
+        return math.prod(h.count for h in self.held[:-1])
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether between pixels of outputs others lie."""
+        return self.span(self.box) > math.prod(self.box)
+
+    def span(self, extents: Sequence[int]) -> int:
+        """Pixels from the first to the last one of so many outputs along every axis."""
+        last = 0
+        for extent, size in zip(extents, self._sizes, strict=True):
+            last = last * size + extent - 1
+        return last + 1
+
+    def places(self, outputs: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+        """Pixels of a plane at some places of every axis, the outer axes' places first."""
+        found = np.zeros(1, np.int64)
+        for some, size in zip(outputs, self._sizes, strict=True):
+            found = (found[:, None] * size + np.array(some, np.int64)).ravel()
+        return found
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Places along every axis, for pixels those of a run."""
+        return (*(h.count for h in self.held[:-1]), self.pitch)
