@@ -25,9 +25,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (package / "algorithms" / "scalar.py").write_text(code)
     table = package / "algorithms" / "table.py"
     text = table.read_text()
-    start, imports = "    for row in (\n", "from polyconv.algorithms import (\n"
+    start, imports = "    for row in (\n", "from polyconv.algorithms import deformable\n"
     assert text.count(start) == text.count(imports) == 1
-    table.write_text(text.replace(imports, imports + "    scalar,\n").replace(start, start + "        " + row))
+    more = imports.replace("deformable", "deformable, scalar")
+    table.write_text(text.replace(imports, more).replace(start, start + "        " + row))
     return folder
 
 

@@ -65,15 +65,17 @@ def weights(*shape):
 
 report = {{}}
 for name, make in {{{cases}}}.items():
-    layer, shape, kind = make()
-    small = [e if e == max(1, layer.problem.c) and axis else min(e, 48) for axis, e in enumerate(shape)]
-    layer(np.ones([1, *small[1:]], kind))
-    plan = layer.plan(shape)
-    x, out = np.ones(shape, kind), np.ones(plan.problem.y_shape, plan.problem.y_dtype.numpy)
-    packed = layer.packed_bytes
-    first = growth(lambda: layer(x, out=out))
-    report[name] = [plan.workspace_bytes, plan.threads, x.nbytes, first - (layer.packed_bytes - packed),
-                    growth(lambda: layer(x, out=out))]
+    tries = []
+    for _ in range(2):  # the kernel's own count jumps now and then: what a call takes, it takes both times
+        layer, shape, kind = make()
+        small = [e if e == max(1, layer.problem.c) and axis else min(e, 48) for axis, e in enumerate(shape)]
+        layer(np.ones([1, *small[1:]], kind))
+        plan = layer.plan(shape)
+        x, out = np.ones(shape, kind), np.ones(plan.problem.y_shape, plan.problem.y_dtype.numpy)
+        packed = layer.packed_bytes
+        first = growth(lambda: layer(x, out=out))
+        tries.append((first - (layer.packed_bytes - packed), growth(lambda: layer(x, out=out))))
+    report[name] = [plan.workspace_bytes, plan.threads, x.nbytes, *map(min, zip(*tries))]
 print(json.dumps(report))
 """
         )

@@ -277,8 +277,8 @@ def refusal(s: Situation) -> str | None:
 
 
 def is_admitted(p: Problem) -> bool:
-    """Whether all sweeps have such columns."""
-    return all(
+    """Whether there are sweeps, and all have such columns."""
+    return bool(sweeps(p)) and all(
         len(sweep) > 1 and all(axis.taps and axis.out for axis in sweep) and sweep[-2].out > 1
         and (sweep[-2].taps, sweep[-2].stride, sweep[-2].dilation, sweep[-1].stride) == (3, 1, 1, 1)
         for sweep in sweeps(p)
