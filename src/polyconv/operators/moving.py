@@ -116,7 +116,7 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, dtype: str) -> 
 
 
 def _transposed(operation: Operation) -> Own | str:
-    """Transpose where another axis becomes the last: a copy, as rows of its input do not lie together in its result."""
+    """Transpose: a copy, as what reads it mostly wants its rows one after another; channel shuffles reshape it."""
     x = operation.inputs[0]
     dtype = None if x is None else dtype_name(x.dtype)
     if x is None or x.dims is None or dtype is None:

@@ -175,16 +175,6 @@ def _whole_quotient(operation: Operation) -> Look | str:
     return look
 
 
-def _transposed(operation: Operation) -> Look | str:
-    """Transpose where the last axis stays the last: rows still lie together."""
-    perm, known = operation.attributes.get("perm"), operation.inputs[0]
-    assert known is not None
-    rank = None if known.dims is None else len(known.dims)
-    if perm is None or rank is None or sorted(perm) != list(range(rank)) or perm[-1] != rank - 1:
-        return "another axis becomes the last, which is a copy"
-    return lambda inputs: [_first(inputs).transpose(perm)]
-
-
 def _shape(operation: Operation, inputs: Sequence[Array | None]) -> Array:
     x, a = _first(inputs), operation.attributes
     return np.array(x.shape[slice(a.get("start"), a.get("end"))], np.int64)
@@ -200,7 +190,6 @@ _TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation], Look | str]]] = 
     "Split": (("axis", "split", "num_outputs"), _split),
     "Gather": (("axis",), _one(_gathered)),
     "Div": ((), _whole_quotient),
-    "Transpose": (("perm",), _transposed),
     "Shape": (("start", "end"), _one(_shape)),
 }
 """Operator -> the attributes that it may have, and what makes its view."""
