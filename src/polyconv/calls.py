@@ -90,9 +90,7 @@ def bound(program: Program, key: Any, algorithm: str, arrays: Operands, *, threa
         Whether calls with such arrays are expected again, so that an entry is worth making.
     """
     x, y, residual, offset, _ = arrays
-    table = words(
-        [v for step in program.steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)]
-    )
+    table = pool.step_table(program.steps)
     items = sum(step.items for step in program.steps)
     threads = min(threads, max(1, items))
     environment, wake, entry = pool.control_word(strict=strict), waking(profile, seconds), None
@@ -150,10 +148,9 @@ def execute(call: Call, arrays: Operands) -> None:
 
 def run_now(step: Step, scratch: int, threads: int, *, check: bool) -> None:
     """Run a single step that reads no operands, as those do that pack weights."""
-    steps = words([step.driver, step.words.ctypes.data, step.words.nbytes, step.items])
     pool.run_steps(
-        steps, words([0] * 10), scratch, environment=pool.control_word(strict=True), threads=threads, wake=2,
-        check=check,
+        pool.step_table([step]), words([0] * 10), scratch, environment=pool.control_word(strict=True),
+        threads=threads, wake=2, check=check,
     )  # fmt: skip
 
 

@@ -106,8 +106,8 @@ def _plan_of(call: Call, count: int, x: int, residual: int | None) -> Plan | Non
     if call.entry is None:
         return None
     job = Job(
-        call.steps, sum(step.items for step in call.program.steps), (x, count, residual, None, None),
-        call.program.workspace, call.plan_threads, call.wake, (call,), strict=call.is_strict,
+        call.steps, (x, count, residual, None, None), call.program.workspace, call.plan_threads, call.wake, (call,),
+        strict=call.is_strict,
     )  # fmt: skip
     return Plan((packed(call.shape, call.dtype),), (job,))
 

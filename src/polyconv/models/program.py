@@ -285,9 +285,9 @@ def _tell_types(making: _Making, nodes: Iterable[Node]) -> None:
             continue
         kind = _known(making, node.inputs[at]).type
         dims = _known(making, node.inputs[0]).dims if node.op in _ALIKE else None
-        for name in node.writes:
-            value = making.values.get(name, Value(name))
-            making.values[name] = replace(value, type=value.type or kind, dims=value.dims or dims)
+        for value in (making.values.get(name, Value(name)) for name in node.writes):
+            found = dims if value.dims is None else value.dims
+            making.values[value.name] = replace(value, type=value.type or kind, dims=found)
 
 
 def _make_all(

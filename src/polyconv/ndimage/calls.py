@@ -105,8 +105,7 @@ def bound(fields: Sequence[Field], x: Array, y: Array, c: Conditions) -> Call:
     )  # fmt: skip
     items = sum(step.items for step in program.steps)
     threads = min(threads_of(c.threads, c.limit, seconds, program.workspace), max(1, items))
-    steps = [v for step in program.steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)]
-    table, wake, entry = words(steps), waking(profile_in_force(), seconds), None
+    table, wake, entry = pool.step_table(program.steps), waking(profile_in_force(), seconds), None
     if not c.check and items < pool.MOST_ITEMS:
         entry = make_entry(x, y, None, table, items, program.workspace, _ENVIRONMENT, threads, wake,
                            seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip

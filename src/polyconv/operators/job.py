@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import words
 from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
 from polyconv.planning.planner import threads_of, waking
 from polyconv.runtime.arrays import place
+from polyconv.runtime.threads import step_table
 from polyconv.target import Target
 
 __all__ = [
@@ -160,8 +160,6 @@ class Job:
     ----------
     steps : array
         Four words each, as ``runtime.runner_text`` takes them.
-    items : int
-        Of all steps.
     operands : tuple of (int or None)
         Numbers of a plan's arrays: inputs, results, arrays between jobs, constants; None where there is none.
     workspace : int
@@ -175,7 +173,6 @@ class Job:
     """
 
     steps: NDArray[np.int64]
-    items: int
     operands: tuple[int | None, ...]
     workspace: int
     threads: int
@@ -287,10 +284,9 @@ class Planning:
         seconds = cycles / profile.clock
         threads = threads_of(self.c.threads, None, seconds, workspace)
         made = steps(threads)
-        table = words([v for s in made for v in (s.driver, s.words.ctypes.data, s.words.nbytes, s.items)])
-        items = sum(step.items for step in made)
-        self._jobs.append(Job(table, items, tuple(operands), workspace, min(threads, max(1, items)),
-                              waking(profile, seconds), tuple((step.words, step.keep) for step in made)))  # fmt: skip
+        threads = min(threads, max(1, sum(step.items for step in made)))
+        self._jobs.append(Job(step_table(made), tuple(operands), workspace, threads, waking(profile, seconds),
+                              tuple((step.words, step.keep) for step in made)))  # fmt: skip
 
     def plan(self) -> Plan:
         """What has grown."""

@@ -11,9 +11,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from polyconv.runtime.runner_text import FRAME_WORDS
 
 __all__ = [
     "MOST_ITEMS", "MOST_WORKERS", "Chain", "Ready", "control_word", "grow_workspace", "mark_workspace", "run_steps",
-    "start_workers", "workspace_bytes",
+    "start_workers", "step_table", "workspace_bytes",
 ]  # fmt: skip
 
 MOST_WORKERS = 63
@@ -38,6 +38,18 @@ MOST_ITEMS = 1 << 31
 _SPIN_NANOSECONDS = 50_000
 
 Words = NDArray[np.int64]
+
+
+class _Step(Protocol):
+    """A driver's address, its words, and how many items it has."""
+
+    @property
+    def driver(self) -> int: ...
+    @property
+    def words(self) -> Words: ...
+    @property
+    def items(self) -> int: ...
+
 
 _starting = threading.Lock()
 _starter = [0]
@@ -114,7 +126,7 @@ def grow_workspace(size: int) -> None:
     """Make the shared workspace at least ``size`` bytes, if nobody is using it."""
     if ctypes.c_int64.from_address(CONTROL + 272).value >= size:
         return
-    if not function("acquire", ctypes.c_void_p, result=ctypes.c_int64)(CONTROL):
+    if not _acquire():
         return
     try:
         memory = aligned(size, np.uint8)
@@ -122,7 +134,7 @@ def grow_workspace(size: int) -> None:
         poke(272, ctypes.c_int64, size)
         _shared_workspace[:] = [memory]
     finally:
-        function("release", ctypes.c_void_p)(CONTROL)
+        _release()
 
 
 # Never freed, so that a daemon thread may still compute in it while the interpreter shuts down.
@@ -226,13 +238,23 @@ class Chain:
             run(CONTROL, self._addresses.ctypes.data, count, self._times.ctypes.data, int(pool))
         finally:
             if pool:
-                function("release", ctypes.c_void_p)(CONTROL)
+                _release()
         return list(np.diff(self._times) / (1e9 * _cycles_per_nanosecond()))
 
 
 def _acquire() -> bool:
     """Take the pool's lock, if it is free."""
     return bool(function("acquire", ctypes.c_void_p, result=ctypes.c_int64)(CONTROL))
+
+
+def _release() -> None:
+    """Give the pool's lock back."""
+    function("release", ctypes.c_void_p)(CONTROL)
+
+
+def step_table(steps: Iterable[_Step]) -> Words:
+    """Steps as jobs have them: four words each, the driver, its words, their bytes, and items."""
+    return words([v for step in steps for v in (step.driver, step.words.ctypes.data, step.words.nbytes, step.items)])
 
 
 def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,
@@ -242,10 +264,10 @@ def run_steps(steps: Words, frame: Words, share: int, *, environment: int, threa
 
 
 def _run(address: int, *, pool: bool) -> None:
-    if pool and not sys.is_finalizing() and function("acquire", ctypes.c_void_p, result=ctypes.c_int64)(CONTROL):
+    if pool and not sys.is_finalizing() and _acquire():
         try:
             function("shared", ctypes.c_void_p, ctypes.c_void_p)(CONTROL, address)
         finally:
-            function("release", ctypes.c_void_p)(CONTROL)
+            _release()
     else:
         function("serial", ctypes.c_void_p)(address)
