@@ -4,8 +4,8 @@ Each tree has a process of its own; both prepare a layer, and bursts of calls al
 slows the machine down slows both.  A ratio is the earlier tree's time over this one's: above 1, this one is faster.
 It prints a table in Markdown, each layer that became slower, and where the two chose differently.  Run it alone on
 the machine; the earlier tree has to have ``polyconv.benchmark``.  Arrays keep their places for all rounds, and those of
-the two trees differ: small depthwise layers of a tree against itself (``HEAD``) came out between 0.7 and 1.8, so look at
-what repeats from run to run.
+the two trees differ: small depthwise layers of a tree against itself (``HEAD``) came out between 0.7 and 1.8, so look
+at what repeats from run to run.
 """
 
 from __future__ import annotations
