@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.program import Program, Step
 from polyconv.errors import Error
 from polyconv.kernels.record import words
+from polyconv.lowering.program import Program, Step
 from polyconv.machine.profile import Profile
 from polyconv.operands import span
 from polyconv.planning.planner import waking

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from polyconv.algorithms.program import Operand
 from polyconv.dtypes import Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
+from polyconv.lowering.program import Operand
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
 from polyconv.runtime.arrays import mark, may_overlap, place

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyconv import operands
 from polyconv.algorithms.form import Form, Refusal
-from polyconv.algorithms.program import Program, Request, Situation, Step
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.calls import Call, bound, execute, make_ready, run_now
 from polyconv.causal import causal
@@ -28,6 +27,8 @@ from polyconv.errors import ArgumentError
 from polyconv.in_force import target_in_force
 from polyconv.kernels import objects
 from polyconv.kernels.isa import ARITHMETIC
+from polyconv.lowering.program import Program, Request, Step
+from polyconv.lowering.situation import Situation
 from polyconv.operands import Lying, strides
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
@@ -47,8 +48,7 @@ __all__ = ["Layer", "compute", "decided"]
 Array = NDArray[Any]
 _log = logging.getLogger("polyconv")
 
-_MOST_CALLS = 32
-_MOST_PACKED = 64 << 20
+_MOST_CALLS, _MOST_PACKED = 32, 64 << 20
 """Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
 _NUMPY = {"float": np.float32, "double": np.float64, "i32": np.int32, "i64": np.int64}
 """NumPy's name of an accumulator."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyconv.algorithms.program import Situation
 from polyconv.errors import ArgumentError
 from polyconv.in_force import target_in_force
+from polyconv.lowering.situation import Situation
 from polyconv.operands import narrow_and_light
 from polyconv.planning.planner import describe
 from polyconv.prepared import decided

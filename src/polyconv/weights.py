@@ -17,12 +17,12 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from polyconv.algorithms.program import Late
-from polyconv.algorithms.sweep import Sweep
 from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import ArgumentError
+from polyconv.kernels.epilogue import ROUNDING_BITS
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.layout import ROUNDING_BITS
+from polyconv.lowering.program import Late
+from polyconv.lowering.sweep import Sweep
 from polyconv.operands import narrow_and_light
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyconv.algorithms.program import Situation
 from polyconv.benchmark import bound as bounds
 from polyconv.benchmark import draws, shares
 from polyconv.benchmark.bound import Bound, bytes_of, fastest_arithmetic, products
@@ -19,6 +18,7 @@ from polyconv.benchmark.peaks import burner
 from polyconv.benchmark.shares import Share, groups, measured, plain, read, worst
 from polyconv.cli import main
 from polyconv.errors import ArgumentError
+from polyconv.lowering.situation import Situation
 from polyconv.problem.oracle import oracle
 from polyconv.problem.problem import Problem
 from polyconv.target import Target, target

@@ -15,7 +15,6 @@ import pytest
 
 import polyconv
 from polyconv.algorithms.product import patches
-from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance import fuzz
 from polyconv.conformance.every import by_every_algorithm
@@ -24,6 +23,7 @@ from polyconv.conformance.peers import available
 from polyconv.conformance.trial import Trial
 from polyconv.errors import ArgumentError, Error
 from polyconv.layer import compute
+from polyconv.lowering.situation import Situation
 from polyconv.problem.problem import Problem
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import MARKS, mark, marked

@@ -16,10 +16,10 @@ from polyconv.conformance.kernel_texts import kernel_texts
 from polyconv.dtypes import DTYPES
 from polyconv.kernels import isa
 from polyconv.kernels.convert import LLVM_NAMES, narrow, widen
+from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import FusedTile, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import Buffer, Module, Type
-from polyconv.kernels.layout import Epilogue
 from polyconv.kernels.point import channel_point_tile, listed_point_tile, pixel_point_tile, square_point_tile
 from polyconv.kernels.signature import Signature
 from polyconv.kernels.tile import channel_tile, pixel_tile

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from levels import LEVELS
 
-from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut, move
+from polyconv.kernels.epilogue import Epilogue
+from polyconv.kernels.layout import Move, MoveIn, MoveOut
+from polyconv.kernels.move import move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.unzip import MoveApart, move_apart
 from polyconv.target import Target, target

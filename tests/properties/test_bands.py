@@ -10,11 +10,11 @@ import pytest
 from algorithms import result
 from levels import HIGHEST_TWO
 
-from polyconv.algorithms.bands import Kinds, bands
-from polyconv.algorithms.sweep import Axis
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
+from polyconv.lowering.bands import Kinds, bands
+from polyconv.lowering.sweep import Axis
 from polyconv.problem.problem import Problem
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from algorithms import result
 
-from polyconv.algorithms.sweep import pieces, sweeps
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
+from polyconv.lowering.sweep import pieces, sweeps
 from polyconv.problem.problem import Problem
 
 LINES = [

@@ -13,10 +13,10 @@ from levels import BOTH_ENDS, LEVELS
 
 import polyconv
 from polyconv import prepared
-from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.operands import Operands, operands
+from polyconv.lowering.situation import Situation
 from polyconv.planning.planner import form_of
 from polyconv.problem.oracle import oracle
 from polyconv.problem.problem import Problem

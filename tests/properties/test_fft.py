@@ -11,12 +11,12 @@ from algorithms import Array, result
 from levels import HIGHEST_TWO, LEVELS
 
 from polyconv.algorithms.fourier.tiles import radices
-from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
 from polyconv.kernels.fft import RADICES
+from polyconv.lowering.situation import FREE_BYTES, Situation
 from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target

@@ -10,11 +10,11 @@ import pytest
 
 from polyconv.algorithms.form import Refusal
 from polyconv.algorithms.least import least
-from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance import corpus
 from polyconv.conformance.kernel_texts import TARGETS
 from polyconv.errors import Unsupported
+from polyconv.lowering.situation import Situation
 from polyconv.machine.profile import presets
 from polyconv.planning.planner import Decision, choose, take
 from polyconv.problem.problem import Problem

@@ -7,8 +7,8 @@ import pytest
 
 import polyconv
 from polyconv import Problem
-from polyconv.algorithms.program import Situation
 from polyconv.layer import compute
+from polyconv.lowering.situation import Situation
 from polyconv.planning.planner import choose
 from polyconv.target import target
 

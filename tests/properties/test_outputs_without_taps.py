@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from algorithms import algorithms, result
 
-from polyconv.algorithms.sweep import Sweep, families, sweeps
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
 from polyconv.errors import ArgumentError
+from polyconv.lowering.sweep import Sweep, families, sweeps
 from polyconv.problem.problem import Problem
 
 LINES = [

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from levels import LEVELS
 
-from polyconv.algorithms.program import Late
 from polyconv.algorithms.winograd.channels import WinogradForm
 from polyconv.algorithms.winograd.channels import forms as winograd_forms
 from polyconv.benchmark.runs import restricted
 from polyconv.kernels.isa import ARITHMETIC, lanes
+from polyconv.lowering.program import Late
 from polyconv.prepared import Layer
 from polyconv.problem.problem import Problem
 

@@ -11,10 +11,10 @@ from algorithms import result
 from levels import LEVELS
 
 import polyconv
-from polyconv.algorithms.program import Situation
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
+from polyconv.lowering.situation import Situation
 from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target

@@ -11,11 +11,11 @@ import pytest
 from algorithms import result
 from levels import BOTH_ENDS, HIGHEST_TWO, LEVELS
 
-from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
+from polyconv.lowering.situation import FREE_BYTES, Situation
 from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target

@@ -11,12 +11,12 @@ import pytest
 from algorithms import result
 from levels import BOTH_ENDS, LEVELS
 
-from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.winograd.channels import WinogradForm, forms
 from polyconv.algorithms.winograd.cost import is_stacked
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
+from polyconv.lowering.situation import FREE_BYTES, Situation
 from polyconv.problem.problem import Problem
 from polyconv.target import target
 

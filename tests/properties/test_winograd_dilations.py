@@ -10,8 +10,6 @@ import pytest
 from algorithms import agrees, result
 from levels import LEVELS
 
-from polyconv.algorithms.program import Situation
-from polyconv.algorithms.sweep import sweeps
 from polyconv.algorithms.winograd.boxes import Boxes
 from polyconv.algorithms.winograd.channels import WinogradForm
 from polyconv.algorithms.winograd.schemes import options
@@ -19,6 +17,8 @@ from polyconv.algorithms.winograd.tiles import cuts
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import sweeps
 from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target

@@ -10,10 +10,10 @@ import pytest
 from algorithms import agrees, result
 from levels import LEVELS
 
-from polyconv.algorithms.program import Situation
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
+from polyconv.lowering.situation import Situation
 from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.target import target

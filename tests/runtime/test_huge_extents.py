@@ -14,9 +14,9 @@ from fresh import run
 
 import polyconv
 from polyconv import Problem, Unsupported
-from polyconv.algorithms import sweep
-from polyconv.algorithms.bands import bands
-from polyconv.algorithms.sweep import Axis
+from polyconv.lowering import sweep
+from polyconv.lowering.bands import bands
+from polyconv.lowering.sweep import Axis
 
 LIMITED = """
 import resource

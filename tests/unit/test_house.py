@@ -13,9 +13,6 @@ SOURCE = Path(polyconv.__file__).parent
 
 MOST_LINES = 400
 LONG_FILES = {
-    "algorithms/program.py": (862, "not cut yet: situations, programs, words of boxes and common costs are four ideas"),
-    "kernels/layout.py": (589, "not cut yet: moves of blocks, and the epilogue of a result, are two ideas"),
-    "kernels/record.py": (532, "not cut yet: the filling of tables can leave the declaration of records"),
     "models/program.py": (414, "not cut yet"),
     "models/session.py": (424, "not cut yet"),
 }
@@ -30,9 +27,9 @@ LONG_FUNCTIONS = {
 """Functions above it, docstring and signature not counted."""
 
 FOLDERS = {
-    ".": 3500, "algorithms": 19800, "benchmark": 5700, "cli": 4200, "conformance": 5900, "dialects": 2200,
-    "fields": 800, "gpu": 5800, "kernels": 7700, "machine": 700, "models": 7600, "ndimage": 2000, "operators": 3200,
-    "planning": 1000, "problem": 1800, "runtime": 1700,
+    ".": 3500, "algorithms": 17300, "benchmark": 5700, "cli": 4200, "conformance": 5900, "dialects": 2200,
+    "fields": 800, "gpu": 5800, "kernels": 7700, "lowering": 2300, "machine": 700, "models": 7600, "ndimage": 2000,
+    "operators": 3200, "planning": 1000, "problem": 1800, "runtime": 1700,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""
 

@@ -16,8 +16,8 @@ from profiles import changed
 
 import polyconv
 from polyconv import ArgumentError, Problem, Unsupported, wisdom
-from polyconv.algorithms.program import Situation
 from polyconv.cli.machine import LAYERS, plans
+from polyconv.lowering.situation import Situation
 from polyconv.machine import calibrate
 from polyconv.machine.host import of_cpu, profile_in_force
 from polyconv.machine.profile import Profile, arithmetics, of_file, presets, spelled

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 import polyconv
 from polyconv import ArgumentError, Problem, wisdom
-from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
+from polyconv.lowering.situation import Situation
 from polyconv.planning import measure
 from polyconv.planning.planner import choose
 from polyconv.planning.wisdom_file import read
@@ -170,7 +170,7 @@ def test_processes_that_save_at_once_lose_nothing() -> None:
     code = """
         import sys
         from polyconv import Problem, wisdom
-        from polyconv.algorithms.program import Situation
+        from polyconv.lowering.situation import Situation
         from polyconv.target import host_target
         first = int(sys.argv[1])
         print("ready", flush=True)

@@ -14,8 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.panel import Common, Driver, Frame, Item, decode, header_bytes, row_place
-from polyconv.algorithms.pixels import (
+from polyconv.dtypes import Dtype
+from polyconv.kernels.convert import LLVM_NAMES, widen
+from polyconv.kernels.isa import lanes
+from polyconv.kernels.language import INT, Buffer, Module, Type, Value
+from polyconv.kernels.record import Record, Word, filled
+from polyconv.lowering.boxes import boxed_words
+from polyconv.lowering.moves import along_out
+from polyconv.lowering.panel import Common, Driver, Frame, Item, decode, header_bytes, row_place
+from polyconv.lowering.pixels import (
     ZERO_BYTES,
     PixelSums,
     add_products,
@@ -26,24 +33,10 @@ from polyconv.algorithms.pixels import (
     pixel_sums,
     tile_rows,
 )
-from polyconv.algorithms.program import (
-    Operand,
-    Program,
-    Request,
-    Situation,
-    address_of,
-    along_out,
-    arith_of,
-    boxed_words,
-    one_step,
-    tile_cycles,
-)
-from polyconv.algorithms.sweep import Sweep, lines, sweeps
-from polyconv.dtypes import Dtype
-from polyconv.kernels.convert import LLVM_NAMES, widen
-from polyconv.kernels.isa import lanes
-from polyconv.kernels.language import INT, Buffer, Module, Type, Value
-from polyconv.kernels.record import Record, Word, filled
+from polyconv.lowering.program import Operand, Program, Request, address_of, one_step
+from polyconv.lowering.situation import Situation, arith_of
+from polyconv.lowering.sweep import Sweep, lines, sweeps
+from polyconv.lowering.tiles import tile_cycles
 
 __all__ = ["forms"]
 

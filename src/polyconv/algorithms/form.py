@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from polyconv.algorithms import packing
-from polyconv.algorithms.program import Program, Request, Situation, accumulator_arithmetic, own_bound
+from polyconv.lowering import packing
+from polyconv.lowering.program import Program, Request
+from polyconv.lowering.situation import Situation, accumulator_arithmetic, own_bound
 
 __all__ = ["Form", "Forms", "Refusal"]
 

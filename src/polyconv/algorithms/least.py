@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from polyconv.algorithms.sweep import Axis, inside, mean_taps, sweeps
+from polyconv.lowering.sweep import Axis, inside, mean_taps, sweeps
 from polyconv.problem.problem import Problem
 
 __all__ = ["Least", "least"]

@@ -22,9 +22,9 @@ from polyconv.algorithms.fourier import form as fourier
 from polyconv.algorithms.generic import form as generic
 from polyconv.algorithms.grouped import in_place, in_planes, padded
 from polyconv.algorithms.product import patches, pointwise, strassen
-from polyconv.algorithms.program import FREE_BYTES, Situation
 from polyconv.algorithms.winograd import channels, groups, integers, rows
 from polyconv.algorithms.woven import form as woven
+from polyconv.lowering.situation import FREE_BYTES, Situation
 from polyconv.target import Target
 
 __all__ = ["ALGORITHMS", "Algorithm"]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyconv.algorithms.program import Situation, accumulator_arithmetic
 from polyconv.benchmark.peaks import copy_bandwidth, peak
 from polyconv.kernels.isa import ARITHMETIC
+from polyconv.lowering.situation import Situation, accumulator_arithmetic
 from polyconv.problem.problem import Problem
 from polyconv.target import Target
 

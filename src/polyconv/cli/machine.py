@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from polyconv.algorithms.program import Situation
 from polyconv.cli import render
+from polyconv.lowering.situation import Situation
 from polyconv.machine.host import profile_in_force
 from polyconv.machine.profile import Profile, presets, spelled
 from polyconv.planning.planner import choose

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Refusal
-from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance.judge import Expected, complaint, expected, widened
 from polyconv.conformance.trial import Trial, caller, same_bits, state_complaints
 from polyconv.errors import Unsupported
+from polyconv.lowering.situation import Situation
 from polyconv.operands import narrow_and_light
 from polyconv.planning.planner import arithmetic_name
 from polyconv.problem.problem import Problem

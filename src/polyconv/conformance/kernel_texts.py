@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Refusal
-from polyconv.algorithms.program import Situation
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import Error
 from polyconv.kernels.objects import texts_only
+from polyconv.lowering.situation import Situation
 from polyconv.machine.profile import presets
 from polyconv.operands import strides
 from polyconv.prepared import Layer

@@ -56,7 +56,7 @@ class Fault:
         return text.replace(self.right, self.wrong)
 
 
-_ALGORITHMS, _KERNELS = "polyconv.algorithms.", "polyconv.kernels."
+_ALGORITHMS, _LOWERING, _KERNELS = "polyconv.algorithms.", "polyconv.lowering.", "polyconv.kernels."
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault
@@ -96,46 +96,46 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "bias offset", "every output channel gets the bias of the next one",
-            _KERNELS + "layout", "per_channel(bias, kind, c, mask)", "per_channel(bias, kind, c + 1, mask)", "generic",
+            _KERNELS + "move", "per_channel(bias, kind, c, mask)", "per_channel(bias, kind, c + 1, mask)", "generic",
         ),
         Fault(
             "end edge", "one pixel beyond the end of a line is read instead of padding",
-            _ALGORITHMS + "panel", ", last.inp - at", ", last.inp - at + 1", "generic",
+            _LOWERING + "panel", ", last.inp - at", ", last.inp - at + 1", "generic",
         ),
         Fault(
             "begin edge", "one pixel before the begin of a line is read instead of padding",
-            _ALGORITHMS + "panel", "until = 0 - at", "until = -1 - at", "generic",
+            _LOWERING + "panel", "until = 0 - at", "until = -1 - at", "generic",
         ),
         Fault(
             "outer edge", "one line beyond the end of an outer axis is read instead of padding",
-            _ALGORITHMS + "panel", "position.below(record.inp)", "position.below(record.inp + 1)", "generic",
+            _LOWERING + "panel", "position.below(record.inp)", "position.below(record.inp + 1)", "generic",
         ),
         Fault(
             "last box", "the box that is cut short at the end of an axis has one output too many",
-            _ALGORITHMS + "panel", "record.out - first)", "record.out - first + 1)", "generic",
+            _LOWERING + "panel", "record.out - first)", "record.out - first + 1)", "generic",
         ),
         Fault(
             "stride phase", "a phase of a transposed convolution has one output too many",
-            _ALGORITHMS + "sweep", "count = (out - o0 + s - 1) // s", "count = (out - o0 + s) // s", "generic",
+            _LOWERING + "sweep", "count = (out - o0 + s - 1) // s", "count = (out - o0 + s) // s", "generic",
         ),
         Fault(
             "last tap", "the last tap that meets an input is left out with those that meet only padding",
-            _ALGORITHMS + "sweep", "(axis.inp - 1 + axis.pad) // axis.dilation + 1)\n    taps",
+            _LOWERING + "sweep", "(axis.inp - 1 + axis.pad) // axis.dilation + 1)\n    taps",
             "(axis.inp - 2 + axis.pad) // axis.dilation + 1)\n    taps", "direct", seen_in_check_mode=False,
         ),
         Fault(
             "group offset", "groups of input channels lie one channel too far apart",
-            _ALGORITHMS + "program", "x_g=r.x.c * group_in", "x_g=r.x.c * (group_in + 1)", "generic",
+            _LOWERING + "boxes", "x_g=r.x.c * group_in", "x_g=r.x.c * (group_in + 1)", "generic",
         ),
         Fault(
             "residual pitch", "rows of the residual lie one element too far apart",
-            _ALGORITHMS + "program",
+            _LOWERING + "boxes",
             "r_stride=r.residual.spatial[a] * axis.out_step",
             "r_stride=(r.residual.spatial[a] + r.residual.itemsize) * axis.out_step", "generic",
         ),
         Fault(
             "wrong word", "channels of the residual are taken as far apart as those of the input",
-            _ALGORITHMS + "program", "r_c=residual.c", "r_c=r.x.c", "generic",
+            _LOWERING + "boxes", "r_c=residual.c", "r_c=r.x.c", "generic",
         ),
         Fault(
             "stale plan", "a layer takes the program of arrays that lie otherwise",
@@ -241,7 +241,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "edge taps", "a tap that lies one pixel beyond the input counts as one inside",
-            _ALGORITHMS + "bands", "(axis.inp - 1 - at) // axis.dilation + 1", "(axis.inp - at) // axis.dilation + 1",
+            _LOWERING + "bands", "(axis.inp - 1 - at) // axis.dilation + 1", "(axis.inp - at) // axis.dilation + 1",
             "in_place",
         ),
         Fault(
@@ -265,7 +265,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "chunk weights", "the next chunk of input channels goes on one tap too late in the weights",
-            _ALGORITHMS + "pixels", "rows * chunk * taps * size", "rows * (chunk * taps + 1) * size", "generic",
+            _LOWERING + "pixels", "rows * chunk * taps * size", "rows * (chunk * taps + 1) * size", "generic",
         ),
         # -- small integers
         Fault(

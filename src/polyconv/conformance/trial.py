@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.program import Situation
 from polyconv.conformance import corpus
 from polyconv.conformance.judge import Expected, complaint, expected, present_state, widened
 from polyconv.conformance.operands import Operands, dressed, operands
 from polyconv.errors import Unsupported
 from polyconv.layer import Layer, compute, plan
+from polyconv.lowering.situation import Situation
 from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
 from polyconv.settings import resolve

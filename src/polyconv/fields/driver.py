@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polyconv.algorithms.panel import BoxWords, Driver, Item, axis_words, decode
 from polyconv.kernels.field import FILLING, LineOfField
 from polyconv.kernels.field_sums import TilesOfField
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
+from polyconv.lowering.panel import BoxWords, Driver, Item, axis_words, decode
 
 __all__ = ["TILES", "FieldWords", "StageWords", "driver"]
 

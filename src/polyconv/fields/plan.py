@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import header_bytes
-from polyconv.algorithms.program import FREE_BYTES
 from polyconv.errors import Unsupported
 from polyconv.kernels.field_sums import FieldTile
 from polyconv.kernels.isa import field_tile
 from polyconv.kernels.language import Type
+from polyconv.lowering.panel import header_bytes
+from polyconv.lowering.situation import FREE_BYTES
 from polyconv.target import Target
 
 __all__ = ["PANEL_BYTES", "Again", "Field", "FieldAxis", "Layout", "Stage", "layout_of"]

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import AxisWords, BoxWords, Driver, header_bytes
-from polyconv.algorithms.program import Program, one_step
 from polyconv.fields.driver import TILES, FieldWords, StageWords, driver
 from polyconv.fields.plan import Again, Field, Layout, Stage, layout_of
 from polyconv.kernels.field import FILLING, FieldLine, LineOfField, field_line, field_tiles
@@ -28,6 +26,8 @@ from polyconv.kernels.language import Type
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import filled, words
 from polyconv.kernels.signature import Address, Signature
+from polyconv.lowering.panel import AxisWords, BoxWords, Driver, header_bytes
+from polyconv.lowering.program import Program, one_step
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from polyconv.algorithms.sweep import Sweep, sweeps
 from polyconv.gpu.device import Device
 from polyconv.gpu.geometry import Geometry
 from polyconv.gpu.job import Form, Job, Step
@@ -33,6 +32,7 @@ from polyconv.gpu.placing import (
     weights_of,
 )
 from polyconv.gpu.price import seconds_of
+from polyconv.lowering.sweep import Sweep, sweeps
 
 __all__ = ["Form", "Job", "Step", "forms"]
 

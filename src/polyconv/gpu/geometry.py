@@ -1,6 +1,6 @@
 """What a kernel is told of a convolution: extents of one group, where operands lie, what follows the sum.
 
-A convolution of any rank is one or more sweeps (``algorithms.sweep``), each of which is one geometry.  Everything here
+A convolution of any rank is one or more sweeps (``lowering.sweep``), each of which is one geometry.  Everything here
 is a constant in the code that is made of it.  It must not know kernels.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from polyconv.algorithms.sweep import Axis, Sweep
+from polyconv.lowering.sweep import Axis, Sweep
 from polyconv.problem.epilogue import Activation
 
 __all__ = ["Geometry", "Lie", "packed"]

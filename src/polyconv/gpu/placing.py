@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 
-from polyconv.algorithms.sweep import Sweep
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.geometry import Geometry, Lie, packed
 from polyconv.gpu.job import Job
 from polyconv.gpu.kernels import move
 from polyconv.gpu.kernels.patch import Patch, PatchTile
+from polyconv.lowering.sweep import Sweep
 from polyconv.problem.problem import Problem
 
 __all__ = ["MOST_BYTES", "arithmetic_of", "geometry_of", "input_of", "most_bytes", "patch_weights", "weights_of"]

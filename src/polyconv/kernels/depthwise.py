@@ -13,8 +13,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from polyconv.kernels.depthwise_tile import Tile, entry_at, neighbours, store_sums
+from polyconv.kernels.epilogue import EpilogueTables
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import EpilogueTables
 from polyconv.kernels.record import Record, Word, at_once
 from polyconv.kernels.signature import Int, Signature
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.depthwise_tile import Tile, store_sums
+from polyconv.kernels.epilogue import EpilogueTables
 from polyconv.kernels.language import INT, Buffer, Module, Type, vector
-from polyconv.kernels.layout import EpilogueTables
 from polyconv.kernels.record import Memory, Record, Word, at_once
 from polyconv.kernels.signature import Int, Signature
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.depthwise_tile import Tile, entry_at, neighbours, store_sums
+from polyconv.kernels.epilogue import EpilogueTables
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import EpilogueTables
 from polyconv.kernels.record import Bits, Memory, Record, Word, at_once, word_count
 from polyconv.kernels.signature import Int, Signature
 

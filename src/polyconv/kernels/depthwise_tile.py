@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
+from polyconv.kernels.epilogue import Epilogue, EpilogueTables
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, EpilogueTables, Move, store_out
+from polyconv.kernels.layout import Block, Move
+from polyconv.kernels.move import store_out
 from polyconv.kernels.record import Record, Word, word_count
 
 __all__ = ["LIST_HEADER", "Entry", "Tile", "entry_at", "neighbours", "store_sums"]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from polyconv.kernels.fused import FusedTile, WordWalk
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Move, finished, woven
+from polyconv.kernels.layout import Block, Move, woven
+from polyconv.kernels.move import finished
 from polyconv.kernels.tile import multiply_add
 
 __all__ = ["grouped_dot_tile", "store_block", "sum_count"]

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, Move, finished, woven
+from polyconv.kernels.layout import Block, Move, woven
+from polyconv.kernels.move import finished
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import multiply_add
 

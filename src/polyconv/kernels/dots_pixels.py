@@ -12,9 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from polyconv.dtypes import DTYPES
+from polyconv.kernels.epilogue import Epilogue, rescaled
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, Move, finished, rescaled
+from polyconv.kernels.layout import Block, Move
+from polyconv.kernels.move import finished
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import multiply_add
 

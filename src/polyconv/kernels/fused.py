@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyconv.dtypes import DTYPES
+from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Epilogue, Move, store_out
+from polyconv.kernels.layout import Block, Move
+from polyconv.kernels.move import store_out
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ask_early, multiply_add
 

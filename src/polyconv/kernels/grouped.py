@@ -14,7 +14,8 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.fused import FusedTile, Out, Walk
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
-from polyconv.kernels.layout import Block, Move, converted, load_in, store_out
+from polyconv.kernels.layout import Block, Move
+from polyconv.kernels.move import converted, load_in, store_out
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.transform import Scheme
 

@@ -97,7 +97,7 @@ def _warn(trouble: str, message: str) -> None:
 def generator() -> str:
     """Fingerprint of the code that generates kernels: the contents of its files."""
     root = Path(__file__).parent.parent
-    folders = ("kernels", "algorithms", "fields", "operators", "machine")
+    folders = ("kernels", "lowering", "algorithms", "fields", "operators", "machine")
     return fingerprint([
         *(file for name in folders for file in root.glob(f"{name}/**/*.py")), root / "dtypes.py", root / "target.py"
     ])  # fmt: skip

@@ -10,7 +10,8 @@ A ``Record`` names its words.  Generated code reads them where they lie; a progr
     filled(Walk(first=3, tile=address), keep)  # for a program: its words in memory
 
 So mypy sees a word that is missing or of another kind, and filling refuses what it does not see.  Records stand in
-records as they are, and their words follow each other.  It must know nothing of what the words mean.
+records as they are, and their words follow each other; kinds of words are in ``word.py``.  It must know nothing of what
+the words mean.
 """
 
 from __future__ import annotations
@@ -18,15 +19,12 @@ from __future__ import annotations
 import itertools
 import operator
 import types
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
-    NamedTuple,
-    Protocol,
     Self,
     SupportsIndex,
     TypeVar,
@@ -42,182 +40,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.kernels.language import Module
-from polyconv.kernels.signature import Address, Callee, Placed, Signature, View
-from polyconv.kernels.values import Buffer, Type, Value
+from polyconv.kernels.signature import Placed, View
+from polyconv.kernels.values import Buffer, Value
+from polyconv.kernels.word import Bits, Callees, Function, Functions, Kind, Memory, Span, Word, put_elsewhere, words
 
 __all__ = [
-    "Bits",
-    "Callees",
-    "Counted",
-    "CountedRows",
-    "Function",
-    "Functions",
-    "Link",
-    "Memory",
-    "Record",
-    "Rows",
-    "Span",
-    "Table",
-    "Word",
-    "at_once",
-    "counted_words",
-    "filled",
-    "word_count",
-    "words",
-    "words_of",
+    "Bits", "Callees", "Counted", "CountedRows", "Function", "Functions", "Link", "Memory", "Record", "Rows", "Span",
+    "Table", "Word", "at_once", "counted_words", "filled", "word_count", "words", "words_of",
 ]  # fmt: skip
 
-S = TypeVar("S", bound=Signature)
 R = TypeVar("R", bound="Record")
-
-
-class Span(NamedTuple):
-    """Memory that no array stands for: an address, and how many bytes there are."""
-
-    address: int
-    size: int
-
-
-class _Kind(Protocol):
-    """How words of a kind are read, and filled from a value."""
-
-    size: int
-
-    def read(self, k: Module, memory: Buffer, place: int) -> Any:
-        """What stands ``place`` words further on."""
-
-    def put(self, table: list[int], value: Any, keep: list[Any]) -> None:
-        """Append the words of a value, and keep alive what they point to."""
-
-
-class Word:
-    """An integer."""
-
-    size = 1
-
-    if TYPE_CHECKING:
-
-        def __get__(self, instance: object, owner: Any) -> Value: ...
-        def __set__(self, instance: object, value: SupportsIndex) -> None: ...
-
-    def read(self, k: Module, memory: Buffer, place: int) -> Value:
-        """The integer."""
-        return k.word(memory, place)
-
-    def put(self, table: list[int], value: SupportsIndex, keep: list[Any]) -> None:
-        """Append it."""
-        table.append(operator.index(value))
-
-
-class Bits:
-    """Which of up to 16 lanes count, a bit for each."""
-
-    size = 1
-
-    if TYPE_CHECKING:
-
-        def __get__(self, instance: object, owner: Any) -> Value: ...
-        def __set__(self, instance: object, value: SupportsIndex) -> None: ...
-
-    def read(self, k: Module, memory: Buffer, place: int) -> Value:
-        """The bits, as an integer of 16."""
-        return k.load(Type("i16"), memory + 8 * place)
-
-    def put(self, table: list[int], value: SupportsIndex, keep: list[Any]) -> None:
-        """Append the word that they are the lowest bits of."""
-        table.append(operator.index(value))
-
-
-class Memory:
-    """An array of anything: filled from one, or from where it lies."""
-
-    size = 2
-
-    if TYPE_CHECKING:
-
-        def __get__(self, instance: object, owner: Any) -> Buffer: ...
-        def __set__(self, instance: object, value: NDArray[Any] | Span) -> None: ...
-
-    def read(self, k: Module, memory: Buffer, place: int) -> Buffer:
-        """The array's memory."""
-        return k.buffer(memory, place)
-
-    def put(self, table: list[int], value: NDArray[Any] | Span, keep: list[Any]) -> None:
-        """Append address and bytes."""
-        if isinstance(value, np.ndarray):
-            keep.append(value)
-            table += (value.ctypes.data, value.nbytes)
-        elif isinstance(value, Span):
-            table += value
-        else:
-            raise TypeError("an array or a Span")
-
-
-class Function(Generic[S]):
-    """A function of generated code: filled from its address, or None where nobody calls it."""
-
-    size = 2
-
-    if TYPE_CHECKING:
-
-        def __get__(self, instance: object, owner: Any) -> Callee[S]: ...
-        def __set__(self, instance: object, value: Address[S] | None) -> None: ...
-
-    def __init__(self, signatures: tuple[type[S], ...]) -> None:
-        self.signatures = signatures
-
-    def read(self, k: Module, memory: Buffer, place: int) -> Callee[S]:
-        """The function, to be called."""
-        return Callee(k.buffer(memory, place), self.signatures)
-
-    def put(self, table: list[int], value: Address[S] | None, keep: list[Any]) -> None:
-        """Append the address."""
-        if value is not None and (not isinstance(value, Address) or value.signature not in self.signatures):
-            raise TypeError(f"the address of a {' or '.join(s.__name__ for s in self.signatures)}")
-        table += (value or 0, 0)
-
-
-class Callees(Generic[S]):
-    """Functions in memory, one after another."""
-
-    def __init__(self, k: Module, memory: Buffer, signatures: tuple[type[S], ...]) -> None:
-        self.k, self.memory, self.signatures = k, memory, signatures
-
-    def at(self, number: Value | int) -> Callee[S]:
-        """The function of a number."""
-        return Callee(self.k.buffer(self.memory + number * 16), self.signatures)
-
-    def at_word(self, word: Value) -> Callee[S]:
-        """The function that begins with a word."""
-        return Callee(self.k.buffer(self.memory, word), self.signatures)
-
-
-class Functions(Generic[S]):
-    """A table of functions; those that nobody calls may be None."""
-
-    size = 2
-
-    if TYPE_CHECKING:
-
-        def __get__(self, instance: object, owner: Any) -> Callees[S]: ...
-        def __set__(self, instance: object, value: Sequence[Address[S] | None]) -> None: ...
-
-    def __init__(self, signatures: tuple[type[S], ...]) -> None:
-        self.one = Function(signatures)
-
-    def read(self, k: Module, memory: Buffer, place: int) -> Callees[S]:
-        """The table."""
-        return Callees(k, k.buffer(memory, place), self.one.signatures)
-
-    def put(self, table: list[int], value: Sequence[Address[S] | None], keep: list[Any]) -> None:
-        """Append where a table of the addresses lies."""
-        functions: list[int] = []
-        for function in value:
-            if function is None:  # most are
-                functions += (0, 0)
-            else:
-                self.one.put(functions, function, keep)
-        _put_elsewhere(table, functions, keep)
 
 
 class Rows(Generic[R]):
@@ -256,7 +88,7 @@ class Table(Generic[R]):
         """Append where the records lie."""
         rows: list[int] = []
         _put_rows(rows, self.record, value, keep)
-        _put_elsewhere(table, rows, keep)
+        put_elsewhere(table, rows, keep)
 
 
 class CountedRows(Generic[R]):
@@ -304,7 +136,7 @@ class Counted(Generic[R]):
             tables.append(len(rows))
             _put_rows(tables, self.record, rows, keep)
             tables += [0] * (end - len(tables))
-        _put_elsewhere(table, tables, keep)
+        put_elsewhere(table, tables, keep)
 
 
 def counted_words(record: type[R], tables: Sequence[Sequence[R]]) -> int:
@@ -333,7 +165,7 @@ class Link(Generic[R]):
         """Append where the record lies."""
         own: list[int] = []
         _put(own, self.record, value, keep)
-        _put_elsewhere(table, own, keep)
+        put_elsewhere(table, own, keep)
 
 
 class _Nested:
@@ -401,10 +233,10 @@ def word_count(record: type[Record]) -> int:
     return sum(kind.size for _, kind in _layout(record).values())
 
 
-_LAYOUTS: dict[type[Record], dict[str, tuple[int, _Kind]]] = {}
+_LAYOUTS: dict[type[Record], dict[str, tuple[int, Kind]]] = {}
 
 
-def _layout(record: type[Record]) -> dict[str, tuple[int, _Kind]]:
+def _layout(record: type[Record]) -> dict[str, tuple[int, Kind]]:
     """Place and kind of every word; found when first needed, as a record may link to one that is declared later."""
     found = _LAYOUTS.get(record)
     if found is None:
@@ -416,17 +248,17 @@ def _layout(record: type[Record]) -> dict[str, tuple[int, _Kind]]:
     return found
 
 
-def _kind(record: type[Record], name: str, hint: Any) -> _Kind:
-    plain: dict[Any, _Kind] = {Word: Word(), Bits: Bits(), Memory: Memory()}
+def _kind(record: type[Record], name: str, hint: Any) -> Kind:
+    plain: dict[Any, Kind] = {Word: Word(), Bits: Bits(), Memory: Memory()}
     if hint in plain:
         return plain[hint]
     if isinstance(hint, type) and issubclass(hint, Record):
         return _Nested(hint)
     origin, (of, *_) = get_origin(hint), get_args(hint) or (None,)
     if origin in (Function, Functions):
-        return cast(_Kind, origin(get_args(of) if get_origin(of) in (Union, types.UnionType) else (of,)))
+        return cast(Kind, origin(get_args(of) if get_origin(of) in (Union, types.UnionType) else (of,)))
     if origin in (Table, Counted, Link):
-        return cast(_Kind, origin(of))
+        return cast(Kind, origin(of))
     raise TypeError(f"{name} of {record.__name__} is a {hint}, which is no kind of word")
 
 
@@ -486,17 +318,6 @@ def _fillers(record: type[Record]) -> list[tuple[operator.attrgetter[Any], _Put]
     return found
 
 
-def _put_elsewhere(table: list[int], values: list[int], keep: list[Any]) -> None:
-    """Append where a table of its own lies, without the time that NumPy takes to say where an array lies."""
-    try:
-        made = array("q", values or [0])
-    except OverflowError:  # an address in the upper half
-        return Memory().put(table, words(values), keep)
-    address, count = made.buffer_info()
-    keep.append(np.frombuffer(made, np.int64))
-    table += (address, 8 * count)
-
-
 def _put_integers(table: list[int], values: tuple[SupportsIndex, ...], keep: list[Any]) -> None:
     table.extend(map(operator.index, values))
 
@@ -524,9 +345,3 @@ def words_of(*records: Record) -> list[int]:
     return table
 
 
-def words(values: list[int]) -> NDArray[np.int64]:
-    """A table of 64-bit words."""
-    try:
-        return np.array(values or [0], np.int64)
-    except OverflowError:  # an address in the upper half
-        return np.array([v % (1 << 64) for v in values], np.uint64).view(np.int64)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
-from polyconv.kernels.layout import Block, Move, converted, store_out, transposed
+from polyconv.kernels.layout import Block, Move, transposed
+from polyconv.kernels.move import converted, store_out
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.transform import Scheme
 

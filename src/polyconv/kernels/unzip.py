@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
-from polyconv.kernels.layout import Apart, Block, Listed, Move, MoveIn, MoveOut, converted, ends, load_in, store_in
+from polyconv.kernels.layout import Apart, Block, Listed, Move, MoveIn, MoveOut
+from polyconv.kernels.move import converted, ends, load_in, store_in
 from polyconv.kernels.signature import Int, Signature
 
 __all__ = [

@@ -17,7 +17,8 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Block, Move, store_out, woven
+from polyconv.kernels.layout import Block, Move, woven
+from polyconv.kernels.move import store_out
 from polyconv.kernels.signature import Int, Signature
 
 __all__ = ["WeaveTile", "weave_tile"]

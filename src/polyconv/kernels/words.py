@@ -7,7 +7,8 @@ others has weights of zero.  It must know nothing of problems.
 from __future__ import annotations
 
 from polyconv.kernels.language import Buffer, Module, Type, Value
-from polyconv.kernels.layout import Block, Move, MoveIn, load_in, woven
+from polyconv.kernels.layout import Block, Move, MoveIn, woven
+from polyconv.kernels.move import load_in
 
 __all__ = ["fill_bytes", "words_in"]
 

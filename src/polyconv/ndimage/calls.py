@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.program import Program
 from polyconv.fields.plan import Field
 from polyconv.fields.program import build
 from polyconv.kernels.record import words
+from polyconv.lowering.program import Program
 from polyconv.machine.host import profile_in_force
 from polyconv.operands import span
 from polyconv.planning.planner import threads_of, waking

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from polyconv.algorithms.program import Situation
+from polyconv.lowering.situation import Situation
 from polyconv.planning import wisdom
 from polyconv.planning.planner import Decision, choose
 from polyconv.planning.wisdom_file import RIGORS

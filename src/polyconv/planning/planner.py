@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from polyconv.algorithms.form import Form, Refusal
-from polyconv.algorithms.program import FREE_BYTES, Situation, of_one_image
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import Unsupported
+from polyconv.lowering.situation import FREE_BYTES, Situation, of_one_image
 from polyconv.machine.profile import Profile
 from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.runtime.threads import MOST_WORKERS

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from polyconv import __version__
 from polyconv.algorithms.form import Refusal
-from polyconv.algorithms.program import Situation, of_one_image
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import ArgumentError
 from polyconv.kernels.objects import generator
+from polyconv.lowering.situation import Situation, of_one_image
 from polyconv.machine.host import profile_in_force
 from polyconv.planning.planner import Decision, arithmetic_name, form_of
 from polyconv.planning.wisdom_file import RIGORS, Entry, File, Key, read, write

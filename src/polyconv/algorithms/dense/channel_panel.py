@@ -6,11 +6,11 @@ without gaps, ``stem`` multiplies several pixels at a time.  It must not know wh
 
 from __future__ import annotations
 
-from polyconv.algorithms.panel import Common, Item, axis_words, fill, line_place
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.layout import MoveIn
 from polyconv.kernels.record import Function, Record, Word
 from polyconv.kernels.unzip import ListedMoveIn, MoveApart
+from polyconv.lowering.panel import Common, Item, axis_words, fill, line_place
 
 __all__ = ["PanelWords", "pack_panel"]
 

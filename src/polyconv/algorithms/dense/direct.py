@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Self
 
-from polyconv.algorithms.bands import bands_table, whole_bands
 from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.dense.driver import DirectBox, DirectWords, TileWords, addresses
 from polyconv.algorithms.dense.entries import Entries, Places, entries_of, in_panel
@@ -30,33 +29,19 @@ from polyconv.algorithms.dense.sizes import ZEROS_BYTES, Sizes, channel_words, w
 from polyconv.algorithms.dense.tiles import NOT_CAREFUL, careful_words, edge_tables, walk_tables
 from polyconv.algorithms.dense.weights import block_words
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.panel import Common, header_bytes
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    Step,
-    accumulator_arithmetic,
-    ahead_words,
-    along_in,
-    along_out,
-    boxed_words,
-    epilogue_tables,
-    image_bytes,
-    move_in_address,
-    move_out_address,
-    moved_apart,
-    moved_by_planes,
-    near_equal,
-    program_of,
-)
-from polyconv.algorithms.sweep import Sweep
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import counted_words, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.lowering.bands import bands_table, whole_bands
+from polyconv.lowering.boxes import ahead_words, boxed_words, near_equal
+from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address, moved_apart, moved_by_planes
+from polyconv.lowering.panel import Common, header_bytes
+from polyconv.lowering.program import Program, Request, Step, epilogue_tables, program_of
+from polyconv.lowering.situation import Situation, accumulator_arithmetic, image_bytes
+from polyconv.lowering.sweep import Sweep
 
 __all__ = [
     "DirectForm", "again_words", "at_least", "careful_forms", "forms", "plain_words", "refusal",

@@ -11,8 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyconv.algorithms.dense.channel_panel import PanelWords, pack_panel
-from polyconv.algorithms.packing import LateWords, when_needed
-from polyconv.algorithms.panel import (
+from polyconv.kernels.fused import Walk
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import MoveOut
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.record import Counted, CountedRows, Function, Functions, Memory, Record, Table, Word
+from polyconv.kernels.signature import Address, Int, Signature
+from polyconv.kernels.tile import FIRST, LAST, EdgeTile
+from polyconv.lowering.packing import LateWords, when_needed
+from polyconv.lowering.panel import (
     Ahead,
     Common,
     Driver,
@@ -27,14 +34,7 @@ from polyconv.algorithms.panel import (
     row_place,
     row_source,
 )
-from polyconv.algorithms.program import Request
-from polyconv.kernels.fused import Walk
-from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.layout import MoveOut
-from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Counted, CountedRows, Function, Functions, Memory, Record, Table, Word
-from polyconv.kernels.signature import Address, Int, Signature
-from polyconv.kernels.tile import FIRST, LAST, EdgeTile
+from polyconv.lowering.program import Request
 
 __all__ = [
     "BlockWords", "CarefulWords", "ChunkList", "DirectBox", "DirectWords", "TileWords", "addresses",

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polyconv.algorithms.bands import Bands
 from polyconv.algorithms.dense.driver import ChunkList
-from polyconv.algorithms.sweep import Lines, Sweep
+from polyconv.lowering.bands import Bands
+from polyconv.lowering.sweep import Lines, Sweep
 
 __all__ = ["Entries", "Places", "entries_of", "in_panel", "tap_offsets"]
 

@@ -13,10 +13,11 @@ from functools import lru_cache
 
 from polyconv.algorithms.dense.price import best_blocks, cycles_of, pack_cycles, traffic, weights_are_far
 from polyconv.algorithms.dense.sizes import Sizes, all_channels, blocks_of, of_box, steps_of, weight_bytes
-from polyconv.algorithms.program import Situation, boxes, of_one_image, thread_parts
-from polyconv.algorithms.sweep import Sweep, anywhere, pieces, sweeps
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.lowering.boxes import boxes, thread_parts
+from polyconv.lowering.situation import Situation, of_one_image
+from polyconv.lowering.sweep import Sweep, anywhere, pieces, sweeps
 
 __all__ = ["again_sizes", "again_workspace", "pieces_of", "sizes_of", "sweep_cost", "sweep_workspace"]
 

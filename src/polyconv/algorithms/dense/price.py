@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from functools import cache, lru_cache
 
-from polyconv.algorithms.bands import Bands, bands, share_met
 from polyconv.algorithms.dense.sizes import (
     Blocks,
     Sizes,
@@ -19,20 +18,16 @@ from polyconv.algorithms.dense.sizes import (
     weight_bytes,
 )
 from polyconv.algorithms.least import least
-from polyconv.algorithms.program import (
-    Situation,
-    apart_cycles,
-    far_cycles,
-    is_apart,
-    is_fusible,
-    near_equal_sizes,
-    planes_collide,
-    tile_cycles,
-)
-from polyconv.algorithms.sweep import Axis, Sweep
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.tile import FIRST, LAST
+from polyconv.lowering.bands import Bands, bands, share_met
+from polyconv.lowering.boxes import near_equal_sizes
+from polyconv.lowering.moves import is_apart
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep
+from polyconv.lowering.tiles import is_fusible, tile_cycles
+from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide
 from polyconv.target import Target
 
 __all__ = [

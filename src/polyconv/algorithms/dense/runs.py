@@ -10,14 +10,16 @@ from __future__ import annotations
 import math
 import sys
 
-from polyconv.algorithms.bands import bands, whole_bands
 from polyconv.algorithms.dense.entries import Entries, Places, entries_of, in_panel
 from polyconv.algorithms.dense.price import row_bands
 from polyconv.algorithms.dense.sizes import Sizes
-from polyconv.algorithms.program import Request, Situation, accumulator_arithmetic, near_equal
-from polyconv.algorithms.sweep import Axis, Sweep, inside, sweeps
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import ARITHMETIC, run_tiles
+from polyconv.lowering.bands import bands, whole_bands
+from polyconv.lowering.boxes import near_equal
+from polyconv.lowering.program import Request
+from polyconv.lowering.situation import Situation, accumulator_arithmetic
+from polyconv.lowering.sweep import Axis, Sweep, inside, sweeps
 
 __all__ = ["by_planes", "copied", "is_same", "is_whole", "runs", "runs_of"]
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from polyconv.algorithms.panel import header_bytes
-from polyconv.algorithms.program import Situation, near_equal_sizes
-from polyconv.algorithms.sweep import Lines, Sweep, box_count, lines
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.lowering.boxes import near_equal_sizes
+from polyconv.lowering.panel import header_bytes
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Lines, Sweep, box_count, lines
 from polyconv.problem.problem import Problem
 
 __all__ = [

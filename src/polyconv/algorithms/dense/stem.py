@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from polyconv.algorithms.bands import bands_table
 from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.dense.driver import DirectWords, TileWords, addresses
 from polyconv.algorithms.dense.price import SHORT_CYCLES, SHORT_STEP
@@ -23,33 +22,19 @@ from polyconv.algorithms.dense.tiles import NOT_CAREFUL, walk_tables
 from polyconv.algorithms.dense.weights import block_words
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.least import least
-from polyconv.algorithms.panel import header_bytes
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    ahead_words,
-    along_out,
-    arith_of,
-    asks_ahead,
-    boxed_words,
-    boxes,
-    epilogue_tables,
-    far_cycles,
-    image_bytes,
-    is_fusible,
-    move_in_address,
-    move_out_address,
-    near_equal,
-    one_step,
-    planes_collide,
-    tile_cycles,
-)
-from polyconv.algorithms.sweep import Lines, Sweep, lines, mean_taps, sweeps
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import counted_words, filled, words
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.lowering.bands import bands_table
+from polyconv.lowering.boxes import ahead_words, asks_ahead, boxed_words, boxes, near_equal
+from polyconv.lowering.moves import along_out, move_in_address, move_out_address
+from polyconv.lowering.panel import header_bytes
+from polyconv.lowering.program import Program, Request, epilogue_tables, one_step
+from polyconv.lowering.situation import Situation, arith_of, image_bytes
+from polyconv.lowering.sweep import Lines, Sweep, lines, mean_taps, sweeps
+from polyconv.lowering.tiles import is_fusible, tile_cycles
+from polyconv.lowering.traffic import far_cycles, planes_collide
 from polyconv.problem.problem import Problem
 
 __all__ = ["StemForm", "at_least", "forms"]

@@ -12,11 +12,13 @@ from dataclasses import replace
 from polyconv.algorithms.dense.driver import CarefulWords, TileWords
 from polyconv.algorithms.dense.entries import Entries, tap_offsets
 from polyconv.algorithms.dense.sizes import Sizes
-from polyconv.algorithms.program import Request, edge_address, fused_address, near_equal
-from polyconv.algorithms.sweep import Axis, Sweep
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.record import words
+from polyconv.lowering.boxes import near_equal
+from polyconv.lowering.program import Request
+from polyconv.lowering.sweep import Axis, Sweep
+from polyconv.lowering.tiles import edge_address, fused_address
 
 __all__ = ["NOT_CAREFUL", "careful_words", "edge_tables", "walk_tables"]
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.dense.driver import BlockWords
 from polyconv.algorithms.dense.sizes import Sizes, channel_words, steps_of
-from polyconv.algorithms.packing import LateWords, Set, late_sets, late_words, packed_sets
-from polyconv.algorithms.program import Late, Request
-from polyconv.algorithms.sweep import Sweep, taps_of
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.lowering.packing import LateWords, Set, late_sets, late_words, packed_sets
+from polyconv.lowering.program import Late, Request
+from polyconv.lowering.sweep import Sweep, taps_of
 
 __all__ = ["block_words", "packed_weights"]
 

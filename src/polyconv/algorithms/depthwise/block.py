@@ -20,13 +20,14 @@ from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, l
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.panel import Common, Driver, axis_words, decode
-from polyconv.algorithms.program import Program, Request, Situation, address_of, epilogue_tables
-from polyconv.algorithms.sweep import Axis, Sweep, sweeps
 from polyconv.kernels.depthwise_block import BlockOfOutputs, BlockSettings, DepthwiseBlock, depthwise_block
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Functions, Link, Memory, Record, Word
 from polyconv.kernels.signature import Address
+from polyconv.lowering.panel import Common, Driver, axis_words, decode
+from polyconv.lowering.program import Program, Request, address_of, epilogue_tables
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep, sweeps
 from polyconv.runtime.arrays import aligned
 
 __all__ = ["forms"]

@@ -27,13 +27,15 @@ from polyconv.algorithms.depthwise.situations import (
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import list_place
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, decode, row_place, row_source
-from polyconv.algorithms.program import Operand, Program, Request, Situation, address_of, epilogue_tables, near_equal
-from polyconv.algorithms.sweep import Axis, Sweep, inside, sweeps
 from polyconv.kernels.depthwise_line import AHEAD, DepthwiseLine, Line, LineSettings, depthwise_line
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.record import Functions, Link, Memory, Record, Word, words
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import near_equal
+from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, decode, row_place, row_source
+from polyconv.lowering.program import Operand, Program, Request, address_of, epilogue_tables
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep, inside, sweeps
 
 __all__ = ["forms"]
 

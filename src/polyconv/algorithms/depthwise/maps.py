@@ -12,8 +12,8 @@ from polyconv.algorithms.depthwise.parts import cut_for_threads
 from polyconv.algorithms.depthwise.situations import refusal
 from polyconv.algorithms.depthwise.taps import KindWords, TapWords, tap_words
 from polyconv.algorithms.form import Refusal
-from polyconv.algorithms.program import Situation
-from polyconv.algorithms.sweep import Axis, Sweep, sweeps
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep, sweeps
 
 __all__ = ["TAPS", "map_box", "map_refusal", "map_taps", "outer_extent"]
 

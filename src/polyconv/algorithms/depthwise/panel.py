@@ -20,11 +20,12 @@ from polyconv.algorithms.depthwise.slide_driver import SlideWords, channels_of, 
 from polyconv.algorithms.depthwise.slide_plan import FAR_SHARE, Plan, cost_of, plan_of, window_share
 from polyconv.algorithms.depthwise.taps import list_bytes, list_place, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.panel import Driver, Item, axis_words, decode
-from polyconv.algorithms.program import Operand, Program, Request, Situation, address_of
-from polyconv.algorithms.sweep import Sweep, mean_taps, sweeps
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.record import Record, Word
+from polyconv.lowering.panel import Driver, Item, axis_words, decode
+from polyconv.lowering.program import Operand, Program, Request, address_of
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Sweep, mean_taps, sweeps
 
 __all__ = ["forms"]
 

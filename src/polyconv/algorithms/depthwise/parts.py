@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from polyconv.algorithms.program import Request, Situation, address_of, near_equal
-from polyconv.algorithms.sweep import Axis, Sweep
 from polyconv.kernels.language import INT, Module, Value
 from polyconv.kernels.signature import Address, Signature
+from polyconv.lowering.boxes import near_equal
+from polyconv.lowering.program import Request, address_of
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep
 
 __all__ = ["ITEMS", "cut_for_threads", "near_equal_parts", "number_of_parts", "sizes_of_parts", "tiles_by_size"]
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from polyconv.algorithms.bands import bands
 from polyconv.algorithms.depthwise.maps import TAPS, map_box, map_refusal, map_taps, outer_extent
 from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_parts, sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import item_words, of_every_output, program_of, residual_of, taps_by_channel
@@ -28,9 +27,6 @@ from polyconv.algorithms.depthwise.situations import (
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, list_words, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.panel import Common, Driver, axis_words, decode
-from polyconv.algorithms.program import Program, Request, Situation, address_of, epilogue_tables, near_equal
-from polyconv.algorithms.sweep import Axis, Sweep, sweeps
 from polyconv.kernels.depthwise_plane import (
     DepthwisePlane,
     FirstStrip,
@@ -44,6 +40,12 @@ from polyconv.kernels.depthwise_plane import (
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Functions, Link, Memory, Record, Table, Word, words, words_of
 from polyconv.kernels.signature import Address
+from polyconv.lowering.bands import bands
+from polyconv.lowering.boxes import near_equal
+from polyconv.lowering.panel import Common, Driver, axis_words, decode
+from polyconv.lowering.program import Program, Request, address_of, epilogue_tables
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep, sweeps
 
 __all__ = ["forms"]
 

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.depthwise.situations import of_one_output
 from polyconv.algorithms.form import Form
-from polyconv.algorithms.panel import Common, Driver
-from polyconv.algorithms.program import Operand, Program, Request, Step, boxed_words
-from polyconv.algorithms.sweep import Lines, Sweep
 from polyconv.kernels.record import Record, filled
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import boxed_words
+from polyconv.lowering.panel import Common, Driver
+from polyconv.lowering.program import Operand, Program, Request, Step
+from polyconv.lowering.sweep import Lines, Sweep
 from polyconv.runtime.arrays import aligned
 
 __all__ = [

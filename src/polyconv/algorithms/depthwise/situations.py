@@ -6,9 +6,10 @@ import math
 from dataclasses import replace
 
 from polyconv.algorithms.form import Refusal
-from polyconv.algorithms.program import Request, Situation, accumulator_arithmetic
-from polyconv.algorithms.sweep import Sweep
 from polyconv.kernels.isa import ARITHMETIC, lanes
+from polyconv.lowering.program import Request
+from polyconv.lowering.situation import Situation, accumulator_arithmetic
+from polyconv.lowering.sweep import Sweep
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 

@@ -31,23 +31,15 @@ from polyconv.algorithms.depthwise.slide_driver import AheadWords, SlideWords, d
 from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, plan_of
 from polyconv.algorithms.depthwise.taps import KindWords, tap_words, workspace_of
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.panel import Driver
-from polyconv.algorithms.program import (
-    Operand,
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    epilogue_tables,
-    image_bytes,
-)
-from polyconv.algorithms.sweep import Sweep, inside, sweeps
 from polyconv.kernels.depthwise import DepthwiseTile, Slide, SlideSettings, depthwise_tile
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address
+from polyconv.lowering.panel import Driver
+from polyconv.lowering.program import Operand, Program, Request, Step, address_of, epilogue_tables
+from polyconv.lowering.situation import Situation, image_bytes
+from polyconv.lowering.sweep import Sweep, inside, sweeps
 from polyconv.runtime.arrays import aligned
 
 __all__ = ["SlideForm", "box_step", "forms", "slide_words"]

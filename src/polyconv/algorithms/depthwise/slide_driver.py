@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from polyconv.algorithms.depthwise.parts import near_equal_parts
 from polyconv.algorithms.depthwise.taps import Place, TapWords, row_place, write_list
-from polyconv.algorithms.panel import Common, Driver, Item, axis_words, decode
 from polyconv.kernels.depthwise import Slide, SlideSettings
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Functions, Link, Memory, Record, Word
+from polyconv.lowering.panel import Common, Driver, Item, axis_words, decode
 
 __all__ = ["AheadWords", "SlideWords", "channels_of", "driver", "tiles_of_row"]
 

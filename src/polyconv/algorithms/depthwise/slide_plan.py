@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from polyconv.algorithms.depthwise.parts import cut_for_threads, number_of_parts
 from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, rates_of
-from polyconv.algorithms.program import Situation
-from polyconv.algorithms.sweep import Axis, Sweep, inside, mean_taps
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep, inside, mean_taps
 
 __all__ = ["FAR_SHARE", "Plan", "cost_of", "order_of", "plan_of", "window_share"]
 

@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from polyconv.algorithms.panel import Common, Frame, Item, axis_words
-from polyconv.algorithms.program import Situation
-from polyconv.algorithms.sweep import Sweep
 from polyconv.kernels.depthwise_tile import LIST_HEADER, Entry
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Memory, Record, Table, Word, word_count, words
+from polyconv.lowering.panel import Common, Frame, Item, axis_words
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Sweep
 
 __all__ = [
     "KindWords", "Place", "TapWords", "list_bytes", "list_place", "list_words", "row_place", "tap_words",

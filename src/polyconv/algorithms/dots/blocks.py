@@ -29,25 +29,18 @@ from polyconv.algorithms.dots.panel import panel_words
 from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, with_bias
 from polyconv.algorithms.dots.situations import refusal as no_dots
 from polyconv.algorithms.form import Refusal
-from polyconv.algorithms.panel import RowLists
-from polyconv.algorithms.program import (
-    Request,
-    Situation,
-    Step,
-    along_in,
-    boxes,
-    far_cycles,
-    move_in_address,
-    near_equal,
-    rows_together,
-    thread_parts,
-)
-from polyconv.algorithms.sweep import Sweep, box_count, line_pixels, lines, sweeps
 from polyconv.kernels.fused import FusedTile, WordWalk, of_sums
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import boxes, near_equal, rows_together, thread_parts
+from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.panel import RowLists
+from polyconv.lowering.program import Request, Step
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Sweep, box_count, line_pixels, lines, sweeps
+from polyconv.lowering.traffic import far_cycles
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 

@@ -16,7 +16,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.bands import bands, share_met
 from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.dots.dense_sizes import part_of, row_cycles
 from polyconv.algorithms.dots.driver import (
@@ -31,23 +30,19 @@ from polyconv.algorithms.dots.form import ChannelsForm, Sizes
 from polyconv.algorithms.dots.panel import LINE_CYCLES, panel_words, words_in_address
 from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, refusal, with_bias
 from polyconv.algorithms.form import Forms
-from polyconv.algorithms.program import (
-    Request,
-    Situation,
-    Step,
-    along_in,
-    far_cycles,
-    move_in_address,
-    near_equal,
-    row_lists,
-    word_address,
-)
-from polyconv.algorithms.sweep import Axis, Sweep, box_count, sweeps, taps_of
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
+from polyconv.lowering.bands import bands, share_met
+from polyconv.lowering.boxes import near_equal, row_lists
+from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.program import Request, Step
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps, taps_of
+from polyconv.lowering.tiles import word_address
+from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["DenseForm", "forms"]
 

@@ -11,9 +11,11 @@ from dataclasses import replace
 
 from polyconv.algorithms.dots.form import RUN_PIXELS, Part, Sizes
 from polyconv.algorithms.dots.situations import channel_bytes
-from polyconv.algorithms.program import Situation, boxes, near_equal_sizes, rows_together, thread_parts, tile_cycles
-from polyconv.algorithms.sweep import Sweep, box_count, line_pixels, lines
 from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
+from polyconv.lowering.boxes import boxes, near_equal_sizes, rows_together, thread_parts
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Sweep, box_count, line_pixels, lines
+from polyconv.lowering.tiles import tile_cycles
 
 __all__ = ["part_of", "row_cycles"]
 

@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from polyconv.algorithms.dots.blocks import Block, BlocksForm, block_channels, line_offsets, refusal
 from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.form import Forms
-from polyconv.algorithms.program import Request, Situation, address_of, row_lists
-from polyconv.algorithms.sweep import Axis, Sweep, sweeps, taps_of
 from polyconv.kernels.dots_depthwise import depthwise_dot_row, woven_channels
 from polyconv.kernels.fused import FusedTile, WordWalk
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import row_lists
+from polyconv.lowering.program import Request, address_of
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep, sweeps, taps_of
 
 __all__ = ["DepthwiseForm", "forms"]
 

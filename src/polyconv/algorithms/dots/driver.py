@@ -10,7 +10,15 @@ from dataclasses import replace
 
 from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.panel import DotPanel, pack_lines, panel_common
-from polyconv.algorithms.panel import (
+from polyconv.kernels.epilogue import Epilogue
+from polyconv.kernels.fused import WordWalk
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import Move, MoveOut
+from polyconv.kernels.record import Counted, Function, Memory, Record, Word
+from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import boxed_words, rows_follow
+from polyconv.lowering.moves import along_out, move_out_address
+from polyconv.lowering.panel import (
     Common,
     Driver,
     EpilogueTables,
@@ -24,21 +32,8 @@ from polyconv.algorithms.panel import (
     row_place,
     row_source,
 )
-from polyconv.algorithms.program import (
-    Request,
-    address_of,
-    along_out,
-    boxed_words,
-    epilogue_tables,
-    move_out_address,
-    rows_follow,
-)
-from polyconv.algorithms.sweep import Axis, Sweep
-from polyconv.kernels.fused import WordWalk
-from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.layout import Epilogue, Move, MoveOut
-from polyconv.kernels.record import Counted, Function, Memory, Record, Word
-from polyconv.kernels.signature import Address
+from polyconv.lowering.program import Request, address_of, epilogue_tables
+from polyconv.lowering.sweep import Axis, Sweep
 
 __all__ = ["DotTile", "DotWords", "common_words", "driver_address", "finished_in_registers", "result_words"]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from polyconv.algorithms.dots.situations import arithmetic_of
 from polyconv.algorithms.form import Form
-from polyconv.algorithms.panel import header_bytes
-from polyconv.algorithms.program import Program, Request, Step, program_of
-from polyconv.algorithms.sweep import Lines, Sweep
 from polyconv.kernels.isa import Arithmetic
+from polyconv.lowering.panel import header_bytes
+from polyconv.lowering.program import Program, Request, Step, program_of
+from polyconv.lowering.sweep import Lines, Sweep
 
 __all__ = ["RUN_PIXELS", "ChannelsForm", "Part", "Sizes"]
 

@@ -18,14 +18,16 @@ from polyconv.algorithms.dots.blocks import Block, BlocksForm, block_channels, l
 from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.situations import padding_of
 from polyconv.algorithms.form import Forms
-from polyconv.algorithms.program import Request, Situation, near_equal_sizes, row_lists
-from polyconv.algorithms.sweep import Sweep, box_count, taps_of
 from polyconv.kernels.dots_grouped import grouped_dot_tile, sum_count
 from polyconv.kernels.fused import FusedTile, WordWalk
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import near_equal_sizes, row_lists
+from polyconv.lowering.program import Request
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Sweep, box_count, taps_of
 from polyconv.target import Target
 
 __all__ = ["GroupedForm", "forms"]

@@ -20,24 +20,17 @@ from polyconv.algorithms.dots.dense import DenseForm
 from polyconv.algorithms.dots.situations import arithmetic_of, padding_of, with_bias
 from polyconv.algorithms.dots.situations import refusal as no_dots
 from polyconv.algorithms.form import Form, Forms, Refusal
-from polyconv.algorithms.panel import Common, Driver, EpilogueTables, axis_words, decode
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    boxed_words,
-    boxes,
-    epilogue_tables,
-    far_cycles,
-)
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, sweeps
 from polyconv.kernels.dots_lines import BYTES_OF_A_WORD, ByteLines, DotLines, dot_lines
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import Buffer, Module, Value, vector
 from polyconv.kernels.record import Function, Memory, Record, Word, filled, words
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import boxed_words, boxes
+from polyconv.lowering.panel import Common, Driver, EpilogueTables, axis_words, decode
+from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Lines, Sweep, sweeps
+from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["LinesForm", "forms"]
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.situations import channel_bytes, padding_of, taken_off
-from polyconv.algorithms.panel import Common, Item, axis_words, fill
-from polyconv.algorithms.program import Request, address_of
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Function, Record, Word
 from polyconv.kernels.signature import Address
 from polyconv.kernels.words import fill_bytes, words_in
+from polyconv.lowering.panel import Common, Item, axis_words, fill
+from polyconv.lowering.program import Request, address_of
 
 __all__ = ["LINE_CYCLES", "DotPanel", "pack_lines", "panel_common", "panel_words", "words_in_address"]
 

@@ -22,31 +22,19 @@ from polyconv.algorithms.dots.panel import LINE_CYCLES, DotPanel, pack_lines, pa
 from polyconv.algorithms.dots.planes import Planes
 from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, refusal, with_bias
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.panel import Common, Driver, EpilogueTables, box_rows, decode, header_bytes, row_place
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    along_in,
-    boxed_words,
-    boxes,
-    epilogue_tables,
-    far_cycles,
-    move_in_address,
-    near_equal,
-    near_equal_sizes,
-    rows_follow,
-    zeros,
-)
-from polyconv.algorithms.sweep import Axis, Sweep, sweeps, taps_of
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import INT, Module
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import boxed_words, boxes, near_equal, near_equal_sizes, rows_follow
+from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.panel import Common, Driver, EpilogueTables, box_rows, decode, header_bytes, row_place
+from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, zeros
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep, sweeps, taps_of
+from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["PixelsForm", "forms"]
 

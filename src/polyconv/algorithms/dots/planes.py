@@ -14,9 +14,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.program import Situation
-from polyconv.algorithms.sweep import Lines, Sweep, lines
 from polyconv.kernels.isa import Arithmetic
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Lines, Sweep, lines
 
 __all__ = ["Planes"]
 

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Refusal
-from polyconv.algorithms.program import Request, Situation, accumulator_arithmetic, is_fusible
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
+from polyconv.lowering.program import Request
+from polyconv.lowering.situation import Situation, accumulator_arithmetic
+from polyconv.lowering.tiles import is_fusible
 from polyconv.runtime.arrays import aligned
 
 __all__ = ["arithmetic_of", "channel_bytes", "padding_of", "refusal", "taken_off", "with_bias"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from polyconv.algorithms.dense.driver import DirectBox, DirectWords
 from polyconv.algorithms.fourier.words import FftWords
-from polyconv.algorithms.panel import Driver, Frame, Item, axis_words, decode, write_box
 from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan, Spread
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import MoveIn, MoveOut
+from polyconv.lowering.panel import Driver, Frame, Item, axis_words, decode, write_box
 
 __all__ = ["driver"]
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from polyconv.algorithms import packing
 from polyconv.algorithms.dense.plan import again_workspace
 from polyconv.algorithms.depthwise.taps import workspace_of
 from polyconv.algorithms.form import Form, Forms
@@ -25,19 +24,18 @@ from polyconv.algorithms.fourier.price import at_least, cost
 from polyconv.algorithms.fourier.program import step
 from polyconv.algorithms.fourier.spectra import FEW_TAPS
 from polyconv.algorithms.fourier.tiles import LEAST_TAPS, radices, tiles_of
-from polyconv.algorithms.program import (
-    Program,
-    Request,
+from polyconv.dtypes import DTYPES
+from polyconv.lowering import packing
+from polyconv.lowering.program import Program, Request, program_of
+from polyconv.lowering.situation import (
     Situation,
     accumulator_arithmetic,
     arith_of,
     of_one_image,
-    program_of,
     scheme_of,
     transform_refusal,
 )
-from polyconv.algorithms.sweep import Sweep, sweeps
-from polyconv.dtypes import DTYPES
+from polyconv.lowering.sweep import Sweep, sweeps
 
 __all__ = ["at_least", "forms"]
 

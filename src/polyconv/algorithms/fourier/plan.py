@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from polyconv.algorithms.depthwise.situations import refusal
 from polyconv.algorithms.fourier.tiles import Tile
-from polyconv.algorithms.program import Situation, arith_of
-from polyconv.algorithms.sweep import Sweep
 from polyconv.kernels.isa import channel_tile, lanes
+from polyconv.lowering.situation import Situation, arith_of
+from polyconv.lowering.sweep import Sweep
 
 __all__ = ["Plan", "kinds", "sized", "transforms"]
 

@@ -9,9 +9,10 @@ import math
 
 from polyconv.algorithms.fourier.plan import Plan, kinds, transforms
 from polyconv.algorithms.fourier.tiles import LEAST_TAPS, least_passes, line_cycles, window
-from polyconv.algorithms.program import Situation, arith_of, image_bytes, planes_collide
-from polyconv.algorithms.sweep import sweeps
 from polyconv.kernels.isa import lanes
+from polyconv.lowering.situation import Situation, arith_of, image_bytes
+from polyconv.lowering.sweep import sweeps
+from polyconv.lowering.traffic import planes_collide
 
 __all__ = ["at_least", "cost"]
 

@@ -27,26 +27,17 @@ from polyconv.algorithms.fourier.words import (
     PointFunctions,
     TileWords,
 )
-from polyconv.algorithms.panel import Driver
-from polyconv.algorithms.program import (
-    Operand,
-    Request,
-    Step,
-    address_of,
-    along_in,
-    along_out,
-    boxed_words,
-    move_in_address,
-    move_out_address,
-    zeros,
-)
-from polyconv.algorithms.sweep import Axis, Lines, taps_of
 from polyconv.kernels import fft
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import Span, filled, words
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import boxed_words
+from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
+from polyconv.lowering.panel import Driver
+from polyconv.lowering.program import Operand, Request, Step, address_of, zeros
+from polyconv.lowering.sweep import Axis, Lines, taps_of
 from polyconv.runtime.arrays import aligned
 
 __all__ = ["step"]

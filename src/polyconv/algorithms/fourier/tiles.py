@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from polyconv.algorithms.sweep import Axis
 from polyconv.kernels.fft import RADICES
+from polyconv.lowering.sweep import Axis
 
 __all__ = ["LEAST_TAPS", "Tile", "least_passes", "line_cycles", "radices", "tiles_of", "window"]
 

@@ -7,10 +7,10 @@ every second pixel of the only axis.
 from __future__ import annotations
 
 from polyconv.algorithms.dense.driver import DirectBox
-from polyconv.algorithms.panel import Common, Driver
 from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan, Spread
 from polyconv.kernels.layout import MoveIn, MoveOut
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
+from polyconv.lowering.panel import Common, Driver
 
 __all__ = ["FftWords", "LaneWords", "LineWords", "PartWords", "PassWords", "PointFunctions", "TileWords"]
 

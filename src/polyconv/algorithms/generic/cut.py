@@ -11,19 +11,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from polyconv.algorithms.panel import header_bytes
-from polyconv.algorithms.pixels import ZERO_BYTES, tile_rows
-from polyconv.algorithms.program import (
-    Situation,
-    boxes,
-    far_cycles,
-    is_apart,
-    is_fusible,
-    near_equal_sizes,
-    tile_cycles,
-)
-from polyconv.algorithms.sweep import Family, Lines, Sweep, box_count, lines
 from polyconv.kernels.isa import Arithmetic, lanes, pixel_tiles
+from polyconv.lowering.boxes import boxes, near_equal_sizes
+from polyconv.lowering.moves import is_apart
+from polyconv.lowering.panel import header_bytes
+from polyconv.lowering.pixels import ZERO_BYTES, tile_rows
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Family, Lines, Sweep, box_count, lines
+from polyconv.lowering.tiles import is_fusible, tile_cycles
+from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["FUSED_CYCLES", "Cut", "cost", "cut_of", "cut_with_slots"]
 

@@ -6,7 +6,11 @@ tiles), or their sums wait in slots and a move brings them out.  It must not kno
 
 from __future__ import annotations
 
-from polyconv.algorithms.panel import (
+from polyconv.kernels.fused import Walk
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import MoveIn
+from polyconv.kernels.record import Function, Memory, Record, Word
+from polyconv.lowering.panel import (
     Ahead,
     Common,
     Driver,
@@ -20,11 +24,7 @@ from polyconv.algorithms.panel import (
     row_place,
     row_source,
 )
-from polyconv.algorithms.pixels import ZERO_BYTES, OutputSet, PixelSums, add_products, move_sums
-from polyconv.kernels.fused import Walk
-from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.layout import MoveIn
-from polyconv.kernels.record import Function, Memory, Record, Word
+from polyconv.lowering.pixels import ZERO_BYTES, OutputSet, PixelSums, add_products, move_sums
 
 __all__ = ["GenericWords", "driver"]
 

@@ -19,35 +19,20 @@ from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.generic.cut import FUSED_CYCLES, Cut, cost, cut_of, cut_with_slots
 from polyconv.algorithms.generic.driver import GenericWords, driver
 from polyconv.algorithms.least import least
-from polyconv.algorithms.panel import Ahead, Driver, header_bytes
-from polyconv.algorithms.pixels import ZERO_BYTES, contiguous, packed_weights, panel_tiles, pixel_sums, tile_rows
-from polyconv.algorithms.program import (
-    Operand,
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    ahead_words,
-    along_in,
-    along_out,
-    arith_of,
-    asks_ahead,
-    boxed_words,
-    fused_address,
-    is_fusible,
-    move_in_address,
-    moved_apart,
-    near_equal,
-    program_of,
-)
-from polyconv.algorithms.sweep import Family, families, sweeps, taps_of
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import lanes, pixel_tiles
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import filled, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import PanelTile
+from polyconv.lowering.boxes import ahead_words, asks_ahead, boxed_words, near_equal
+from polyconv.lowering.moves import along_in, along_out, move_in_address, moved_apart
+from polyconv.lowering.panel import Ahead, Driver, header_bytes
+from polyconv.lowering.pixels import ZERO_BYTES, contiguous, packed_weights, panel_tiles, pixel_sums, tile_rows
+from polyconv.lowering.program import Operand, Program, Request, Step, address_of, program_of
+from polyconv.lowering.situation import Situation, arith_of
+from polyconv.lowering.sweep import Family, families, sweeps, taps_of
+from polyconv.lowering.tiles import fused_address, is_fusible
 from polyconv.problem.problem import Problem
 
 __all__ = ["at_least", "forms"]

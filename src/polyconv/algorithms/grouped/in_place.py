@@ -42,29 +42,19 @@ from polyconv.algorithms.grouped.side_by_side import (
     tile_functions,
     walks_of,
 )
-from polyconv.algorithms.panel import Driver
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    along_out,
-    arith_of,
-    fused_address,
-    image_bytes,
-    is_fusible,
-    near_equal,
-    program_of,
-    tile_cycles,
-)
-from polyconv.algorithms.sweep import Sweep, sweeps, taps_of
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.language import Module
 from polyconv.kernels.record import Counted, Record, counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.lowering.boxes import near_equal
+from polyconv.lowering.moves import along_out
+from polyconv.lowering.panel import Driver
+from polyconv.lowering.program import Program, Request, Step, address_of, program_of
+from polyconv.lowering.situation import Situation, arith_of, image_bytes
+from polyconv.lowering.sweep import Sweep, sweeps, taps_of
+from polyconv.lowering.tiles import fused_address, is_fusible, tile_cycles
 
 __all__ = ["forms"]
 

@@ -33,22 +33,6 @@ from polyconv.algorithms.grouped.pieces import (
     tap_places,
     visit,
 )
-from polyconv.algorithms.panel import Driver
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    along_out,
-    arith_of,
-    image_bytes,
-    is_fusible,
-    near_equal,
-    program_of,
-    tile_cycles,
-)
-from polyconv.algorithms.sweep import Sweep, mean_taps, sweeps, taps_of
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
@@ -56,6 +40,13 @@ from polyconv.kernels.plane import PlaneTile, entry_words, plane_tile
 from polyconv.kernels.record import Counted, Function, Record, Word, counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.lowering.boxes import near_equal
+from polyconv.lowering.moves import along_out
+from polyconv.lowering.panel import Driver
+from polyconv.lowering.program import Program, Request, Step, address_of, program_of
+from polyconv.lowering.situation import Situation, arith_of, image_bytes
+from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
+from polyconv.lowering.tiles import is_fusible, tile_cycles
 from polyconv.runtime.arrays import aligned
 
 __all__ = ["forms"]

@@ -29,32 +29,6 @@ from polyconv.algorithms.grouped.side_by_side import (
     walks_of,
 )
 from polyconv.algorithms.least import least
-from polyconv.algorithms.panel import (
-    Driver,
-    header_bytes,
-)
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    along_in,
-    along_out,
-    arith_of,
-    boxed_words,
-    boxes,
-    epilogue_tables,
-    is_fusible,
-    move_in_address,
-    move_out_address,
-    planes_collide,
-    program_of,
-    row_lists,
-    rows_follow,
-    rows_together,
-)
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, box_count, line_pixels, lines, mean_taps, sweeps, taps_of
 from polyconv.kernels.fused import FusedTile, Walk, of_sums
 from polyconv.kernels.grouped import ENTRY_WORDS, BlocksIn, blocks_in
 from polyconv.kernels.isa import lanes
@@ -62,6 +36,17 @@ from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import boxed_words, boxes, row_lists, rows_follow, rows_together
+from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
+from polyconv.lowering.panel import (
+    Driver,
+    header_bytes,
+)
+from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, program_of
+from polyconv.lowering.situation import Situation, arith_of
+from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count, line_pixels, lines, mean_taps, sweeps, taps_of
+from polyconv.lowering.tiles import is_fusible
+from polyconv.lowering.traffic import planes_collide
 
 __all__ = ["GroupedForm", "at_least", "forms"]
 

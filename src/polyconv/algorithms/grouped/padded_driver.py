@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from polyconv.algorithms.grouped.side_by_side import WalkWords
-from polyconv.algorithms.panel import (
+from polyconv.kernels.fused import Walk
+from polyconv.kernels.grouped import BlocksIn
+from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.layout import MoveIn, MoveOut, zero_words
+from polyconv.kernels.record import Counted, Function, Memory, Record, Word
+from polyconv.lowering.panel import (
     Common,
     Driver,
     EpilogueTables,
@@ -17,11 +22,6 @@ from polyconv.algorithms.panel import (
     row_entries,
     row_place,
 )
-from polyconv.kernels.fused import Walk
-from polyconv.kernels.grouped import BlocksIn
-from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import MoveIn, MoveOut, zero_words
-from polyconv.kernels.record import Counted, Function, Memory, Record, Word
 
 __all__ = ["GroupedWords", "driver"]
 

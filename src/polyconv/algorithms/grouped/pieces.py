@@ -16,12 +16,13 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.bands import Kinds, bands
-from polyconv.algorithms.panel import Driver, EpilogueTables
-from polyconv.algorithms.program import Operand, Request, epilogue_tables, image_bytes
-from polyconv.algorithms.sweep import Sweep
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.record import CountedRows, Memory, Record, Table, Word, words
+from polyconv.lowering.bands import Kinds, bands
+from polyconv.lowering.panel import Driver, EpilogueTables
+from polyconv.lowering.program import Operand, Request, epilogue_tables
+from polyconv.lowering.situation import image_bytes
+from polyconv.lowering.sweep import Sweep
 
 __all__ = [
     "Block", "Box", "Piece", "PieceLine", "PlaceWords", "Steps", "boxes_of", "counts_of", "parts_of", "piece_at",

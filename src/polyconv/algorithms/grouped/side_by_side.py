@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.program import Request, Situation, near_equal, tile_cycles
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.grouped import grouped_tile
 from polyconv.kernels.isa import Arithmetic, lanes
@@ -22,6 +21,10 @@ from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import Function, Record, Word
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import near_equal
+from polyconv.lowering.program import Request
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.tiles import tile_cycles
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from polyconv.algorithms.program import Operand, Request, image_bytes
-from polyconv.algorithms.sweep import Axis, Sweep
+from polyconv.lowering.program import Operand, Request
+from polyconv.lowering.situation import image_bytes
+from polyconv.lowering.sweep import Axis, Sweep
 from polyconv.problem.problem import Problem
 
 __all__ = [

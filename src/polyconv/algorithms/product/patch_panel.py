@@ -10,17 +10,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from polyconv.algorithms.panel import Common, Item, axis_words, fill, header_bytes
 from polyconv.algorithms.product.axes import is_inside
 from polyconv.algorithms.product.rows import ProductWords
-from polyconv.algorithms.program import Request, Situation, address_of, along_in, arith_of, boxed_words, move_in_address
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
 from polyconv.kernels.record import Function, Memory, Record, Word, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.unzip import STEPS, Unzip, unzip
+from polyconv.lowering.boxes import boxed_words
+from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.panel import Common, Item, axis_words, fill, header_bytes
+from polyconv.lowering.program import Request, address_of
+from polyconv.lowering.situation import Situation, arith_of
+from polyconv.lowering.sweep import Axis, Lines, Sweep, lines
 from polyconv.problem.problem import Problem
 
 __all__ = ["PatchPanel", "PatchWords", "copy_cycles", "copy_patches", "panel_of", "panel_words"]

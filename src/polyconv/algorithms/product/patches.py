@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.least import least
-from polyconv.algorithms.panel import Driver, Frame, Item, axis_words, box_rows, decode, header_bytes, row_place
 from polyconv.algorithms.product.axes import large_boxes, padding_apart, results_lie_together
 from polyconv.algorithms.product.patch_panel import (
     PatchPanel,
@@ -41,25 +40,17 @@ from polyconv.algorithms.product.sets import (
     pixel_cycles,
     product_words,
 )
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    along_out,
-    apart_cycles,
-    arith_of,
-    image_bytes,
-    is_fusible,
-    planes_collide,
-    program_of,
-    thread_parts,
-)
-from polyconv.algorithms.sweep import Axis, Sweep, box_count, sweeps, taps_of
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Word, filled
+from polyconv.lowering.boxes import thread_parts
+from polyconv.lowering.moves import along_out
+from polyconv.lowering.panel import Driver, Frame, Item, axis_words, box_rows, decode, header_bytes, row_place
+from polyconv.lowering.program import Program, Request, Step, address_of, program_of
+from polyconv.lowering.situation import Situation, arith_of, image_bytes
+from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps, taps_of
+from polyconv.lowering.tiles import is_fusible
+from polyconv.lowering.traffic import apart_cycles, planes_collide
 from polyconv.problem.problem import Problem
 
 __all__ = ["at_least", "forms", "refusal", "weights_by_tap"]

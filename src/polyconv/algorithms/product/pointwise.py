@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms, Refusal
-from polyconv.algorithms.panel import Driver, header_bytes
 from polyconv.algorithms.product.axes import is_inside, padding_apart, stacked, with_folded
 from polyconv.algorithms.product.pointwise_cut import (
     SLOT_BYTES,
@@ -35,24 +34,16 @@ from polyconv.algorithms.product.pointwise_cut import (
 )
 from polyconv.algorithms.product.pointwise_driver import driver, fill_step, pointwise_words
 from polyconv.algorithms.product.sets import Early, most_pixels, packed_weights, product_words
-from polyconv.algorithms.program import (
-    Operand,
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    along_out,
-    arith_of,
-    image_bytes,
-    is_fusible,
-    program_of,
-    thread_parts,
-)
-from polyconv.algorithms.sweep import Sweep, box_count, sweeps, taps_of
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.record import filled
+from polyconv.lowering.boxes import thread_parts
+from polyconv.lowering.moves import along_out
+from polyconv.lowering.panel import Driver, header_bytes
+from polyconv.lowering.program import Operand, Program, Request, Step, address_of, program_of
+from polyconv.lowering.situation import Situation, arith_of, image_bytes
+from polyconv.lowering.sweep import Sweep, box_count, sweeps, taps_of
+from polyconv.lowering.tiles import is_fusible
 
 __all__ = ["forms"]
 

@@ -15,20 +15,12 @@ from polyconv.algorithms.product.sets import (
     pixel_cycles,
     square_cycles,
 )
-from polyconv.algorithms.program import (
-    Situation,
-    apart_cycles,
-    arith_of,
-    boxes,
-    far_cycles,
-    image_bytes,
-    is_fusible,
-    near_equal_sizes,
-    planes_collide,
-    tile_cycles,
-)
-from polyconv.algorithms.sweep import Axis, Sweep, box_count
 from polyconv.kernels.isa import channel_tile, lanes, pixel_tiles, square_tile
+from polyconv.lowering.boxes import boxes, near_equal_sizes
+from polyconv.lowering.situation import Situation, arith_of, image_bytes
+from polyconv.lowering.sweep import Axis, Sweep, box_count
+from polyconv.lowering.tiles import is_fusible, tile_cycles
+from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide
 from polyconv.problem.problem import Problem
 
 __all__ = ["SLOT_BYTES", "Cut", "cost_of", "cut_of", "cuts_of", "entries_of", "is_far", "is_listed"]

@@ -10,14 +10,16 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from polyconv.algorithms.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, header_bytes, row_place
 from polyconv.algorithms.product.axes import with_folded
 from polyconv.algorithms.product.rows import OutputSet, ProductWords, Row, move_row, multiply, sets_of
 from polyconv.algorithms.product.sets import Slots, cut_outputs, slot_words
-from polyconv.algorithms.program import Request, Step, address_of, along_out, boxed_words, boxes, zeros
-from polyconv.algorithms.sweep import Sweep, lines
 from polyconv.kernels.language import INT, Module, Value
 from polyconv.kernels.record import Memory, Record, Word, filled, words
+from polyconv.lowering.boxes import boxed_words, boxes
+from polyconv.lowering.moves import along_out
+from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, header_bytes, row_place
+from polyconv.lowering.program import Request, Step, address_of, zeros
+from polyconv.lowering.sweep import Sweep, lines
 
 __all__ = ["driver", "fill_step", "pointwise_words"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyconv.algorithms.panel import Common, EpilogueTables, Item
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import MoveOut
 from polyconv.kernels.point import ListedPointTile, PointTile
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
+from polyconv.lowering.panel import Common, EpilogueTables, Item
 
 __all__ = ["OutputSet", "ProductWords", "Row", "move_row", "multiply", "sets_of"]
 

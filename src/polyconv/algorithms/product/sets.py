@@ -18,23 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.packing import Set, late_sets, packed_sets
-from polyconv.algorithms.pixels import tile_rows
 from polyconv.algorithms.product.rows import OutputSet, ProductWords
-from polyconv.algorithms.program import (
-    Late,
-    Request,
-    Situation,
-    arith_of,
-    epilogue_tables,
-    image_bytes,
-    is_fusible,
-    move_out_address,
-    near_equal,
-    near_equal_sizes,
-    tile_cycles,
-    zeros,
-)
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import Arithmetic, channel_tile, lanes, pixel_tiles, square_tile
 from polyconv.kernels.language import Module
@@ -49,6 +33,13 @@ from polyconv.kernels.point import (
     square_point_tile,
 )
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import near_equal, near_equal_sizes
+from polyconv.lowering.moves import move_out_address
+from polyconv.lowering.packing import Set, late_sets, packed_sets
+from polyconv.lowering.pixels import tile_rows
+from polyconv.lowering.program import Late, Request, epilogue_tables, zeros
+from polyconv.lowering.situation import Situation, arith_of, image_bytes
+from polyconv.lowering.tiles import is_fusible, tile_cycles
 from polyconv.problem.problem import Problem
 from polyconv.target import Target
 

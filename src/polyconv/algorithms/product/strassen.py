@@ -18,11 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
-from polyconv.algorithms import packing
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.least import least
-from polyconv.algorithms.packing import late_words
-from polyconv.algorithms.panel import Driver, header_bytes
 from polyconv.algorithms.product import patches, strassen_weights
 from polyconv.algorithms.product.axes import large_boxes, results_lie_together, rows_lie_together
 from polyconv.algorithms.product.patch_panel import PatchPanel, copy_cycles, panel_of, panel_words
@@ -36,30 +33,28 @@ from polyconv.algorithms.product.sets import (
     product_words,
 )
 from polyconv.algorithms.product.strassen_driver import BoxWords, StrassenWords, driver
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    Step,
-    accumulator_arithmetic,
-    address_of,
-    along_out,
-    arith_of,
-    far_cycles,
-    image_bytes,
-    of_one_image,
-    planes_collide,
-    program_of,
-    thread_parts,
-    transform_refusal,
-)
-from polyconv.algorithms.sweep import Sweep, box_count, sweeps
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
+from polyconv.lowering import packing
+from polyconv.lowering.boxes import thread_parts
+from polyconv.lowering.moves import along_out
+from polyconv.lowering.packing import late_words
+from polyconv.lowering.panel import Driver, header_bytes
+from polyconv.lowering.program import Program, Request, Step, address_of, program_of
+from polyconv.lowering.situation import (
+    Situation,
+    accumulator_arithmetic,
+    arith_of,
+    image_bytes,
+    of_one_image,
+    transform_refusal,
+)
+from polyconv.lowering.sweep import Sweep, box_count, sweeps
+from polyconv.lowering.traffic import far_cycles, planes_collide
 
 __all__ = ["at_least", "forms"]
 

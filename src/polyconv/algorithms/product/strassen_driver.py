@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyconv.algorithms.packing import LateWords, when_needed
-from polyconv.algorithms.panel import Driver, Frame, Item, axis_words, box_rows, decode, row_place
 from polyconv.algorithms.product.patch_panel import PatchWords, copy_patches
 from polyconv.algorithms.product.rows import Row, move_row, multiply
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Callees, Function, Functions, Link, Memory, Record, Word
 from polyconv.kernels.signature import memory_of
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums
+from polyconv.lowering.packing import LateWords, when_needed
+from polyconv.lowering.panel import Driver, Frame, Item, axis_words, box_rows, decode, row_place
 
 __all__ = ["BoxWords", "StrassenWords", "driver"]
 

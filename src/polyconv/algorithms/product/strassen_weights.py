@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.packing import Set, SourceWords, bring_rows, forward_strides, run, set_words, source_words
-from polyconv.algorithms.panel import Driver
-from polyconv.algorithms.program import Request, Step, address_of
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.record import Function, Memory, Record, Word, filled, words
 from polyconv.kernels.strassen import PRODUCTS, WeightSums, weight_sums
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.lowering.packing import Set, SourceWords, bring_rows, forward_strides, run, set_words, source_words
+from polyconv.lowering.panel import Driver
+from polyconv.lowering.program import Request, Step, address_of
 from polyconv.runtime.arrays import unwritten
 
 __all__ = ["packed", "scales"]

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from polyconv.algorithms.bands import Bands, bands
 from polyconv.algorithms.dense.plan import again_workspace
-from polyconv.algorithms.program import Situation
-from polyconv.algorithms.sweep import Lines, Sweep, lines
 from polyconv.algorithms.winograd.schemes import NONE, Phase, lines_of, phases
 from polyconv.algorithms.winograd.tiles import UNCUT, Cut, cuts, halves, tile_count
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Scheme
+from polyconv.lowering.bands import Bands, bands
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Lines, Sweep, lines
 from polyconv.problem.hashed import Hashed
 
 __all__ = ["LIST_BYTES", "Boxes", "Case", "candidates", "near_bytes", "odd_lines", "outer_bands", "repair_box", "sizes"]

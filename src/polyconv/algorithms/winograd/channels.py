@@ -17,26 +17,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from polyconv.algorithms import packing
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.plan import sweep_cost, sweep_workspace
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    accumulator_arithmetic,
-    of_one_image,
-    scheme_of,
-    transform_refusal,
-)
-from polyconv.algorithms.sweep import Axis, Sweep, anywhere, sweeps
 from polyconv.algorithms.winograd import cost, program
 from polyconv.algorithms.winograd.boxes import Boxes, Case, candidates
 from polyconv.algorithms.winograd.cost import cycles
 from polyconv.algorithms.winograd.schemes import factor, pairs
 from polyconv.algorithms.winograd.sharing import shared
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
+from polyconv.lowering import packing
+from polyconv.lowering.program import Program, Request
+from polyconv.lowering.situation import Situation, accumulator_arithmetic, of_one_image, scheme_of, transform_refusal
+from polyconv.lowering.sweep import Axis, Sweep, anywhere, sweeps
 from polyconv.problem.problem import Problem
 
 __all__ = ["Part", "WinogradForm", "at_least", "forms", "order"]

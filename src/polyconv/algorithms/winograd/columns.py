@@ -19,11 +19,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms import packing
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.driver import DirectBox, DirectWords
 from polyconv.algorithms.form import Form
-from polyconv.algorithms.panel import (
+from polyconv.algorithms.winograd.schemes import factor
+from polyconv.kernels.isa import lanes
+from polyconv.kernels.language import Buffer, Module, Value
+from polyconv.kernels.layout import Move, MoveOut
+from polyconv.kernels.record import Function, Link, Memory, Record, Word
+from polyconv.kernels.rows import ENTRY_WORDS
+from polyconv.kernels.transform import Scheme
+from polyconv.lowering import packing
+from polyconv.lowering.boxes import row_lists
+from polyconv.lowering.moves import move_out_address
+from polyconv.lowering.panel import (
     Common,
     Driver,
     EpilogueTables,
@@ -36,23 +45,9 @@ from polyconv.algorithms.panel import (
     row_entries,
     row_place,
 )
-from polyconv.algorithms.program import (
-    Request,
-    Situation,
-    epilogue_tables,
-    move_out_address,
-    row_lists,
-    scheme_of,
-    transform_refusal,
-)
-from polyconv.algorithms.sweep import Lines, Sweep, lines, sweeps
-from polyconv.algorithms.winograd.schemes import factor
-from polyconv.kernels.isa import lanes
-from polyconv.kernels.language import Buffer, Module, Value
-from polyconv.kernels.layout import Move, MoveOut
-from polyconv.kernels.record import Function, Link, Memory, Record, Word
-from polyconv.kernels.rows import ENTRY_WORDS
-from polyconv.kernels.transform import Scheme
+from polyconv.lowering.program import Request, epilogue_tables
+from polyconv.lowering.situation import Situation, scheme_of, transform_refusal
+from polyconv.lowering.sweep import Lines, Sweep, lines, sweeps
 from polyconv.problem.problem import Problem
 
 __all__ = [

@@ -11,20 +11,16 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from polyconv.algorithms.bands import bands, share_met
-from polyconv.algorithms.program import (
-    apart_cycles,
-    far_cycles,
-    is_apart,
-    near_equal_sizes,
-    planes_collide,
-    tile_cycles,
-)
-from polyconv.algorithms.sweep import Sweep, sweeps
 from polyconv.algorithms.winograd.boxes import LIST_BYTES, Boxes, Case, near_bytes, outer_bands
 from polyconv.algorithms.winograd.tiles import Cut, alike, cuts
 from polyconv.kernels.isa import channel_tile
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.lowering.bands import bands, share_met
+from polyconv.lowering.boxes import near_equal_sizes
+from polyconv.lowering.moves import is_apart
+from polyconv.lowering.sweep import Sweep, sweeps
+from polyconv.lowering.tiles import tile_cycles
+from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide
 from polyconv.machine.profile import Profile, Rates
 from polyconv.problem.problem import Problem
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polyconv.algorithms.panel import Driver, Frame, Item, axis_words, box_rows, decode, row_list, row_place
 from polyconv.algorithms.winograd.words import (
     BoxInputs,
     ChannelWords,
@@ -25,6 +24,7 @@ from polyconv.kernels.record import word_count
 from polyconv.kernels.tile import PanelTile
 from polyconv.kernels.transform import OutputTransform
 from polyconv.kernels.unzip import ListedMoveOut
+from polyconv.lowering.panel import Driver, Frame, Item, axis_words, box_rows, decode, row_list, row_place
 
 __all__ = ["Here", "driver", "each_run", "flags_of", "place_box"]
 

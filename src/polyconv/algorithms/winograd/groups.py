@@ -28,27 +28,6 @@ from polyconv.algorithms.grouped.side_by_side import (
     tile_functions,
     walks_of,
 )
-from polyconv.algorithms.panel import Driver, axis_words, box_rows, fill
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    along_in,
-    along_out,
-    arith_of,
-    boxed_words,
-    boxes,
-    image_bytes,
-    move_in_address,
-    near_equal,
-    of_one_image,
-    planes_collide,
-    program_of,
-    tile_cycles,
-)
-from polyconv.algorithms.sweep import Sweep, mean_taps, sweeps
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
 from polyconv.algorithms.winograd.columns import (
@@ -63,13 +42,22 @@ from polyconv.algorithms.winograd.columns import (
     outputs,
     taps_key,
 )
+from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import Walk, of_sums
 from polyconv.kernels.grouped import ColumnsIn, ColumnsOut, columns_in, columns_out
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Epilogue, Move, MoveIn, zero_words
+from polyconv.kernels.layout import Move, MoveIn, zero_words
 from polyconv.kernels.record import Counted, Function, Record, Word, counted_words, filled
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import boxed_words, boxes, near_equal
+from polyconv.lowering.moves import along_in, along_out, move_in_address
+from polyconv.lowering.panel import Driver, axis_words, box_rows, fill
+from polyconv.lowering.program import Program, Request, Step, address_of, program_of
+from polyconv.lowering.situation import Situation, arith_of, image_bytes, of_one_image
+from polyconv.lowering.sweep import Sweep, mean_taps, sweeps
+from polyconv.lowering.tiles import tile_cycles
+from polyconv.lowering.traffic import planes_collide
 
 __all__ = ["GroupsForm", "forms"]
 

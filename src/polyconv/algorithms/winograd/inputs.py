@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from polyconv.algorithms.dense.channel_panel import pack_panel
-from polyconv.algorithms.panel import Driver, axis_words, decode, fill
 from polyconv.algorithms.winograd.driver import Here, each_run, place_box
 from polyconv.algorithms.winograd.words import BoxInputs, ChannelWords, PhaseWords, TileRun
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.transform import InputTransform
+from polyconv.lowering.panel import Driver, axis_words, decode, fill
 
 __all__ = ["inputs", "note"]
 

@@ -19,37 +19,25 @@ from numpy.typing import NDArray
 from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.dots.situations import refusal as no_dots
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.panel import Common, Driver, EpilogueTables, Frame, Item, axis_words, decode, fill, row_place
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    address_of,
-    along_in,
-    along_out,
-    boxed_words,
-    boxes,
-    epilogue_tables,
-    far_cycles,
-    move_in_address,
-    move_out_address,
-    near_equal_sizes,
-    one_step,
-    thread_parts,
-    tile_addresses,
-    tile_cycles,
-)
-from polyconv.algorithms.sweep import Lines, Sweep, sweeps
 from polyconv.algorithms.winograd.boxes import odd_lines
+from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, channel_tile, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Epilogue, Move, MoveIn, MoveOut
+from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.record import Function, Functions, Memory, Record, Word, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import PanelTile
 from polyconv.kernels.whole import POINTS, TILE, TilesIn, TilesOut, points_of_weights, tiles_in, tiles_out
 from polyconv.kernels.words import fill_bytes
+from polyconv.lowering.boxes import boxed_words, boxes, near_equal_sizes, thread_parts
+from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
+from polyconv.lowering.panel import Common, Driver, EpilogueTables, Frame, Item, axis_words, decode, fill, row_place
+from polyconv.lowering.program import Program, Request, address_of, epilogue_tables, one_step
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Lines, Sweep, sweeps
+from polyconv.lowering.tiles import tile_addresses, tile_cycles
+from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["IntegersForm", "forms"]
 

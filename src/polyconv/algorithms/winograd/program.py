@@ -10,30 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.bands import bands_table
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.channel_panel import PanelWords
-from polyconv.algorithms.panel import Common, Driver
-from polyconv.algorithms.program import (
-    MOST_LISTED,
-    Operand,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    along_in,
-    along_out,
-    boxed_words,
-    epilogue_tables,
-    listed_out_address,
-    move_in_address,
-    move_out_address,
-    moved_apart,
-    moved_by_planes,
-    places_of,
-    tile_addresses,
-)
-from polyconv.algorithms.sweep import Sweep
 from polyconv.algorithms.winograd.boxes import Boxes, outer_bands, repair_box
 from polyconv.algorithms.winograd.cost import is_stacked
 from polyconv.algorithms.winograd.driver import driver
@@ -49,6 +27,24 @@ from polyconv.kernels.record import filled, words
 from polyconv.kernels.signature import Address, Signature
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import InputTransform, OutputTransform, input_transform, output_transform
+from polyconv.lowering.bands import bands_table
+from polyconv.lowering.boxes import boxed_words
+from polyconv.lowering.moves import (
+    MOST_LISTED,
+    along_in,
+    along_out,
+    listed_out_address,
+    move_in_address,
+    move_out_address,
+    moved_apart,
+    moved_by_planes,
+    places_of,
+)
+from polyconv.lowering.panel import Common, Driver
+from polyconv.lowering.program import Operand, Request, Step, address_of, epilogue_tables
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Sweep
+from polyconv.lowering.tiles import tile_addresses
 
 __all__ = ["step", "turned"]
 

@@ -6,10 +6,10 @@ Boxes depend on the number of threads and images, tiles do not: so neither do bi
 from __future__ import annotations
 
 from polyconv.algorithms.dense.driver import DirectBox
-from polyconv.algorithms.panel import axis_words, box_rows
 from polyconv.algorithms.winograd.driver import Here, each_run, flags_of
 from polyconv.algorithms.winograd.words import RepairBlock, TileRun
 from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.lowering.panel import axis_words, box_rows
 
 __all__ = ["repair"]
 

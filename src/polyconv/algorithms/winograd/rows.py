@@ -16,26 +16,6 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.dense.plan import again_workspace
 from polyconv.algorithms.form import Forms
-from polyconv.algorithms.panel import Driver, header_bytes
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    Step,
-    address_of,
-    along_in,
-    along_out,
-    arith_of,
-    boxed_words,
-    boxes,
-    image_bytes,
-    is_fusible,
-    near_equal,
-    of_one_image,
-    planes_collide,
-    program_of,
-)
-from polyconv.algorithms.sweep import Sweep, mean_taps, sweeps
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
 from polyconv.algorithms.winograd.columns import (
@@ -49,13 +29,22 @@ from polyconv.algorithms.winograd.columns import (
     taps_key,
 )
 from polyconv.algorithms.winograd.rows_driver import RowWords, TileWords, driver
+from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import lanes, pixel_tiles
 from polyconv.kernels.language import Module
-from polyconv.kernels.layout import Epilogue, Move
+from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import filled
 from polyconv.kernels.rows import RowsApart, RowsIn, RowsMultiply, RowsOut, rows_apart, rows_in, rows_multiply, rows_out
 from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import boxed_words, boxes, near_equal
+from polyconv.lowering.moves import along_in, along_out
+from polyconv.lowering.panel import Driver, header_bytes
+from polyconv.lowering.program import Program, Request, Step, address_of, program_of
+from polyconv.lowering.situation import Situation, arith_of, image_bytes, of_one_image
+from polyconv.lowering.sweep import Sweep, mean_taps, sweeps
+from polyconv.lowering.tiles import is_fusible
+from polyconv.lowering.traffic import planes_collide
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 

@@ -5,12 +5,12 @@ It must not know how boxes were chosen.
 
 from __future__ import annotations
 
-from polyconv.algorithms.panel import Driver, axis_words, box_rows, fill
 from polyconv.algorithms.winograd.columns import SCHEME, Box, ColumnWords
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import zero_words
 from polyconv.kernels.record import Function, Functions, Record, Table, Word
 from polyconv.kernels.rows import RowsApart, RowsIn, RowsMultiply, RowsOut
+from polyconv.lowering.panel import Driver, axis_words, box_rows, fill
 
 __all__ = ["RowWords", "TileWords", "driver"]
 

@@ -14,10 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from polyconv.algorithms.program import Situation, accumulator_arithmetic
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, lines, residue_lines
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.transform import Closed, Scheme
+from polyconv.lowering.situation import Situation, accumulator_arithmetic
+from polyconv.lowering.sweep import Axis, Lines, Sweep, lines, residue_lines
 
 __all__ = ["NONE", "SCHEMES", "Phase", "factor", "lines_of", "options", "pairs", "phases"]
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from polyconv.algorithms.program import Situation
 from polyconv.algorithms.winograd.boxes import Boxes, sizes
 from polyconv.algorithms.winograd.cost import cycles, is_stacked
 from polyconv.algorithms.winograd.tiles import cuts, halves
+from polyconv.lowering.situation import Situation
 
 __all__ = ["shared"]
 

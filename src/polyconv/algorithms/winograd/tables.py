@@ -11,11 +11,11 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from polyconv.algorithms.bands import Bands
 from polyconv.algorithms.winograd.boxes import Boxes
 from polyconv.algorithms.winograd.tiles import Cut
 from polyconv.algorithms.winograd.words import EntryList, KindTiles, TileBox, TileRow, TileRun
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.lowering.bands import Bands
 
 __all__ = ["TileTables", "entries", "tile_tables"]
 

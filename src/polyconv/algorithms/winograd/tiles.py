@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from polyconv.algorithms.program import near_equal
-from polyconv.algorithms.sweep import Axis
+from polyconv.lowering.boxes import near_equal
+from polyconv.lowering.sweep import Axis
 
 __all__ = ["UNCUT", "Cut", "alike", "cuts", "halves", "tile_count", "tile_sizes"]
 

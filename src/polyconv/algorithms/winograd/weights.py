@@ -8,7 +8,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.packing import (
+from polyconv.algorithms.winograd.boxes import Boxes, Case
+from polyconv.kernels.language import Module
+from polyconv.kernels.layout import Move, MoveIn
+from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
+from polyconv.kernels.signature import Address
+from polyconv.kernels.tile import ROW_WORDS
+from polyconv.kernels.transform import WeightTransform, weight_transform
+from polyconv.lowering.moves import move_in_address
+from polyconv.lowering.packing import (
     Set,
     SourceWords,
     bring_rows,
@@ -17,16 +25,9 @@ from polyconv.algorithms.packing import (
     set_words,
     source_words,
 )
-from polyconv.algorithms.panel import Driver
-from polyconv.algorithms.program import Request, Step, address_of, move_in_address
-from polyconv.algorithms.sweep import Sweep
-from polyconv.algorithms.winograd.boxes import Boxes, Case
-from polyconv.kernels.language import Module
-from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
-from polyconv.kernels.signature import Address
-from polyconv.kernels.tile import ROW_WORDS
-from polyconv.kernels.transform import WeightTransform, weight_transform
+from polyconv.lowering.panel import Driver
+from polyconv.lowering.program import Request, Step, address_of
+from polyconv.lowering.sweep import Sweep
 from polyconv.runtime.arrays import unwritten
 
 __all__ = ["packed_weights", "places"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.dense.driver import DirectBox, DirectWords
-from polyconv.algorithms.panel import Common, Driver, EpilogueTables, Frame
 from polyconv.kernels.language import Buffer
 from polyconv.kernels.layout import MoveOut
 from polyconv.kernels.record import Function, Functions, Link, Memory, Record, Table, Word
@@ -15,6 +14,7 @@ from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import PanelTile
 from polyconv.kernels.transform import InputTransform, OutputTransform
 from polyconv.kernels.unzip import ListedMoveOut
+from polyconv.lowering.panel import Common, Driver, EpilogueTables, Frame
 
 __all__ = [
     "BoxInputs", "ChannelWords", "EntryList", "JoinedRows", "KindTiles", "NextInputs", "PhaseWords", "PlanesOut",

@@ -11,12 +11,15 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from polyconv.algorithms.panel import header_bytes
-from polyconv.algorithms.program import Situation, arith_of, boxes, far_cycles, near_equal, tile_cycles
-from polyconv.algorithms.sweep import Axis, Lines, Sweep, box_count, lines
 from polyconv.algorithms.woven.driver import RowWords
 from polyconv.kernels.isa import lanes, pixel_tiles
 from polyconv.kernels.record import word_count
+from polyconv.lowering.boxes import boxes, near_equal
+from polyconv.lowering.panel import header_bytes
+from polyconv.lowering.situation import Situation, arith_of
+from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count, lines
+from polyconv.lowering.tiles import tile_cycles
+from polyconv.lowering.traffic import far_cycles
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 from polyconv.target import Target

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyconv.algorithms.panel import (
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import MoveIn, MoveOut
+from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, word_count
+from polyconv.kernels.signature import Address
+from polyconv.kernels.weave import WeaveTile
+from polyconv.lowering.panel import (
     Common,
     Driver,
     EpilogueTables,
@@ -20,12 +25,7 @@ from polyconv.algorithms.panel import (
     fill_planes,
     row_place,
 )
-from polyconv.algorithms.program import Request, address_of
-from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.layout import MoveIn, MoveOut
-from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, word_count
-from polyconv.kernels.signature import Address
-from polyconv.kernels.weave import WeaveTile
+from polyconv.lowering.program import Request, address_of
 
 __all__ = ["PhaseWords", "RowWords", "SetWords", "WovenWords", "address"]
 

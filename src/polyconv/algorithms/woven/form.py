@@ -18,23 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.panel import header_bytes
-from polyconv.algorithms.program import (
-    Program,
-    Request,
-    Situation,
-    along_in,
-    along_out,
-    boxed_words,
-    bytes_between,
-    epilogue_tables,
-    is_fusible,
-    move_in_address,
-    move_out_address,
-    one_step,
-    thread_parts,
-)
-from polyconv.algorithms.sweep import Axis, box_count
 from polyconv.algorithms.woven.cut import Cut, cost, cut, heights, taps_of_phase
 from polyconv.algorithms.woven.driver import PhaseWords, SetWords, WovenWords, address
 from polyconv.kernels.fused import FusedTile, of_sums
@@ -45,6 +28,13 @@ from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import filled, words, words_of
 from polyconv.kernels.signature import Address
 from polyconv.kernels.weave import WeaveTile, weave_tile
+from polyconv.lowering.boxes import boxed_words, bytes_between, thread_parts
+from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
+from polyconv.lowering.panel import header_bytes
+from polyconv.lowering.program import Program, Request, epilogue_tables, one_step
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, box_count
+from polyconv.lowering.tiles import is_fusible
 
 __all__ = ["WovenForm", "forms"]
 

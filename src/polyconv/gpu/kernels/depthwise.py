@@ -14,13 +14,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polyconv.algorithms.sweep import Axis
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.gpu.geometry import Geometry, reaches_out
 from polyconv.gpu.kernels.finish import ELEMENTS, Finish, sum_type
 from polyconv.gpu.kernels.move import widened
 from polyconv.gpu.kernels.repair import is_finite, sum_again
 from polyconv.gpu.language import Kernel, Pointer, Type, Value, Variable, both
+from polyconv.lowering.sweep import Axis
 
 __all__ = ["Depthwise"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from polyconv.algorithms.sweep import Axis
 from polyconv.gpu.geometry import reaches_out
 from polyconv.gpu.language import Kernel, Pointer, Value, both
+from polyconv.lowering.sweep import Axis
 
 if TYPE_CHECKING:
     from polyconv.gpu.kernels.gemm import Gemm

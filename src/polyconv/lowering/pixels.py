@@ -13,9 +13,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.packing import Set, packed_sets
-from polyconv.algorithms.panel import Common, EpilogueTables, Frame, axis_words
-from polyconv.algorithms.program import Request, epilogue_tables, move_out_address, tile_addresses
 from polyconv.kernels.fused import Walk
 from polyconv.kernels.isa import lanes, pixel_tiles
 from polyconv.kernels.language import Buffer, Module, Value
@@ -23,6 +20,11 @@ from polyconv.kernels.layout import Move, MoveOut
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import PanelTile
+from polyconv.lowering.moves import move_out_address
+from polyconv.lowering.packing import Set, packed_sets
+from polyconv.lowering.panel import Common, EpilogueTables, Frame, axis_words
+from polyconv.lowering.program import Request, epilogue_tables
+from polyconv.lowering.tiles import tile_addresses
 from polyconv.target import Target
 
 __all__ = [

@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.panel import Driver
-from polyconv.algorithms.program import Late, Request, Situation, Step, address_of, move_in_address
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
 from polyconv.kernels.record import Function, Memory, Record, Span, Table, Word, filled, words
 from polyconv.kernels.signature import Signature
+from polyconv.lowering.moves import move_in_address
+from polyconv.lowering.panel import Driver
+from polyconv.lowering.program import Late, Request, Step, address_of
+from polyconv.lowering.situation import Situation
 from polyconv.runtime.arrays import unwritten
 
 __all__ = [

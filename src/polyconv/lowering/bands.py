@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from polyconv.algorithms.sweep import Axis, Sweep
+from polyconv.lowering.sweep import Axis, Sweep
 
 __all__ = ["Bands", "Kinds", "bands", "bands_table", "share_met", "whole_bands"]
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from polyconv.kernels.epilogue import EpilogueTables
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import EpilogueTables, MoveIn, zero_rows
+from polyconv.kernels.layout import MoveIn, zero_rows
 from polyconv.kernels.record import Function, Memory, Record, Table, Word
 from polyconv.kernels.signature import Callee, Int, Signature
 from polyconv.kernels.unzip import ListedMoveIn, MoveApart

@@ -1,0 +1,191 @@
+"""Kinds of words in a table: how generated code reads each, and how each is filled from a value.
+
+An integer is one word; memory and functions are two: an address, and the bytes that lie there.  It must not know
+records.
+"""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, SupportsIndex, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.kernels.language import Module
+from polyconv.kernels.signature import Address, Callee, Signature
+from polyconv.kernels.values import Buffer, Type, Value
+
+__all__ = ["Bits", "Callees", "Function", "Functions", "Kind", "Memory", "Span", "Word", "put_elsewhere", "words"]
+
+S = TypeVar("S", bound=Signature)
+
+
+class Span(NamedTuple):
+    """Memory that no array stands for: an address, and how many bytes there are."""
+
+    address: int
+    size: int
+
+
+class Kind(Protocol):
+    """How words of a kind are read, and filled from a value."""
+
+    size: int
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Any:
+        """What stands ``place`` words further on."""
+
+    def put(self, table: list[int], value: Any, keep: list[Any]) -> None:
+        """Append the words of a value, and keep alive what they point to."""
+
+
+class Word:
+    """An integer."""
+
+    size = 1
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Value: ...
+        def __set__(self, instance: object, value: SupportsIndex) -> None: ...
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Value:
+        """The integer."""
+        return k.word(memory, place)
+
+    def put(self, table: list[int], value: SupportsIndex, keep: list[Any]) -> None:
+        """Append it."""
+        table.append(operator.index(value))
+
+
+class Bits:
+    """Which of up to 16 lanes count, a bit for each."""
+
+    size = 1
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Value: ...
+        def __set__(self, instance: object, value: SupportsIndex) -> None: ...
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Value:
+        """The bits, as an integer of 16."""
+        return k.load(Type("i16"), memory + 8 * place)
+
+    def put(self, table: list[int], value: SupportsIndex, keep: list[Any]) -> None:
+        """Append the word that they are the lowest bits of."""
+        table.append(operator.index(value))
+
+
+class Memory:
+    """An array of anything: filled from one, or from where it lies."""
+
+    size = 2
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Buffer: ...
+        def __set__(self, instance: object, value: NDArray[Any] | Span) -> None: ...
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Buffer:
+        """The array's memory."""
+        return k.buffer(memory, place)
+
+    def put(self, table: list[int], value: NDArray[Any] | Span, keep: list[Any]) -> None:
+        """Append address and bytes."""
+        if isinstance(value, np.ndarray):
+            keep.append(value)
+            table += (value.ctypes.data, value.nbytes)
+        elif isinstance(value, Span):
+            table += value
+        else:
+            raise TypeError("an array or a Span")
+
+
+class Function(Generic[S]):
+    """A function of generated code: filled from its address, or None where nobody calls it."""
+
+    size = 2
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Callee[S]: ...
+        def __set__(self, instance: object, value: Address[S] | None) -> None: ...
+
+    def __init__(self, signatures: tuple[type[S], ...]) -> None:
+        self.signatures = signatures
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Callee[S]:
+        """The function, to be called."""
+        return Callee(k.buffer(memory, place), self.signatures)
+
+    def put(self, table: list[int], value: Address[S] | None, keep: list[Any]) -> None:
+        """Append the address."""
+        if value is not None and (not isinstance(value, Address) or value.signature not in self.signatures):
+            raise TypeError(f"the address of a {' or '.join(s.__name__ for s in self.signatures)}")
+        table += (value or 0, 0)
+
+
+class Callees(Generic[S]):
+    """Functions in memory, one after another."""
+
+    def __init__(self, k: Module, memory: Buffer, signatures: tuple[type[S], ...]) -> None:
+        self.k, self.memory, self.signatures = k, memory, signatures
+
+    def at(self, number: Value | int) -> Callee[S]:
+        """The function of a number."""
+        return Callee(self.k.buffer(self.memory + number * 16), self.signatures)
+
+    def at_word(self, word: Value) -> Callee[S]:
+        """The function that begins with a word."""
+        return Callee(self.k.buffer(self.memory, word), self.signatures)
+
+
+class Functions(Generic[S]):
+    """A table of functions; those that nobody calls may be None."""
+
+    size = 2
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: object, owner: Any) -> Callees[S]: ...
+        def __set__(self, instance: object, value: Sequence[Address[S] | None]) -> None: ...
+
+    def __init__(self, signatures: tuple[type[S], ...]) -> None:
+        self.one = Function(signatures)
+
+    def read(self, k: Module, memory: Buffer, place: int) -> Callees[S]:
+        """The table."""
+        return Callees(k, k.buffer(memory, place), self.one.signatures)
+
+    def put(self, table: list[int], value: Sequence[Address[S] | None], keep: list[Any]) -> None:
+        """Append where a table of the addresses lies."""
+        functions: list[int] = []
+        for function in value:
+            if function is None:  # most are
+                functions += (0, 0)
+            else:
+                self.one.put(functions, function, keep)
+        put_elsewhere(table, functions, keep)
+
+
+def put_elsewhere(table: list[int], values: list[int], keep: list[Any]) -> None:
+    """Append where a table of its own lies, without the time that NumPy takes to say where an array lies."""
+    try:
+        made = array("q", values or [0])
+    except OverflowError:  # an address in the upper half
+        return Memory().put(table, words(values), keep)
+    address, count = made.buffer_info()
+    keep.append(np.frombuffer(made, np.int64))
+    table += (address, 8 * count)
+
+
+def words(values: list[int]) -> NDArray[np.int64]:
+    """A table of 64-bit words."""
+    try:
+        return np.array(values or [0], np.int64)
+    except OverflowError:  # an address in the upper half
+        return np.array([v % (1 << 64) for v in values], np.uint64).view(np.int64)

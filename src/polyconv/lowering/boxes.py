@@ -1,0 +1,218 @@
+"""Boxes of outputs: how large they may be, in which items they come, and what rows of them take.
+
+Turns the sweep of a problem and a box into the words that every blocked driver shares.  It must not know what a box is
+computed by.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+from polyconv.kernels.record import words, words_of
+from polyconv.lowering.bands import bands, bands_table, whole_bands
+from polyconv.lowering.panel import Ahead, AxisWords, Common, ListWords, RowLists, RunWords
+from polyconv.lowering.program import Operand, Request
+from polyconv.lowering.situation import image_bytes
+from polyconv.lowering.sweep import Lines, Sweep
+
+__all__ = [
+    "ahead_words", "asks_ahead", "boxed_words", "boxes", "bytes_between", "near_equal",
+    "near_equal_sizes", "row_lists", "rows_follow", "rows_together", "thread_parts",
+]  # fmt: skip
+
+
+def boxes(extents: Sequence[int], cost: Callable[[tuple[int, ...]], int], budget: int) -> tuple[int, ...]:
+    """Largest box of outputs whose workspace fits a budget, cutting outer axes first, in near-equal parts."""
+    box = [max(1, e) for e in extents]
+    for a, whole in enumerate(tuple(box)):
+        if cost(tuple(box)) <= budget:
+            break
+        fewest, most = 1, whole  # parts of this axis: too few, enough (or as many as there are)
+        while most - fewest > 1:
+            parts = (fewest + most) // 2
+            box[a] = -(-whole // parts)
+            fewest, most = (fewest, parts) if cost(tuple(box)) <= budget else (parts, most)
+        box[a] = -(-whole // most)
+    return tuple(box)
+
+
+def bytes_between(r: Request, sweep: Sweep, box: Sequence[int]) -> int:
+    """Bytes between the inputs of a box and those of the next, along the last axis that is cut.
+
+    In every plane they follow each other.
+    """
+    steps = reversed([*zip(box, sweep, r.x.spatial, strict=True)])
+    return max(0, next((b * axis.stride * step for b, axis, step in steps if b < axis.out), 0))
+
+
+_HELD_BYTES = 1 << 20
+
+
+def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> Ahead:
+    """Words with which a box asks for the inputs of the next one of a thread, where no near cache holds an image.
+
+    In ``planes`` planes they lie together; 0 if they do not.
+    """
+    read, images = image_bytes(r.problem)[0], r.problem.n or 0
+    if not planes or read * images <= r.situation.near(_HELD_BYTES):
+        return Ahead(0, 0, 0)
+    ahead = bytes_between(r, sweep, box)
+    if not ahead and images > 1:  # the next box is an image
+        return Ahead(r.situation.threads * r.x.n, read, 1)
+    return Ahead(r.situation.threads * ahead, ahead, planes)
+
+
+def asks_ahead(ahead: Ahead) -> bool:
+    """Whether a box asks for inputs of another one."""
+    return words_of(ahead)[0] > 0
+
+
+def boxed_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: Sequence[Lines], splits: int = 1,
+                block_groups: int = 1, *, panel: int = 0, scratch: int = 0) -> tuple[Common, int]:  # fmt: skip
+    """The words of every blocked driver, and how many items there are.
+
+    Parameters
+    ----------
+    held : sequence of Lines
+        Along each axis, those that a box needs.
+    splits : int
+        Into how many items a box is cut, each of which does some of its output channels.
+    block_groups : int
+        Groups of an item.
+    panel, scratch : int
+        Where they begin in the workspace.
+    """
+    p = r.problem
+    counts = [-(-axis.out // b) if axis.out else 0 for axis, b in zip(sweep, box, strict=True)]
+    positions: list[int] = []
+    axes: list[AxisWords] = []
+    pitches = _pitches(held)
+    for a, (axis, b) in enumerate(zip(sweep, box, strict=True)):
+        axes.append(AxisWords(
+            inp=axis.inp, x_stride=r.x.spatial[a], block=b, out=axis.out, stride=axis.stride, pad=axis.pad,
+            y_stride=r.y.spatial[a] * axis.out_step,
+            r_stride=r.residual.spatial[a] * axis.out_step if r.residual else 0,
+            boxes=counts[a], lines=max(1, held[a].count), positions=len(positions), pitch=pitches[a],
+        ))  # fmt: skip
+        positions += held[a].positions
+    group_in, group_out = p.c // p.groups * block_groups, p.m // p.groups * block_groups
+    blocks, total = -(-p.groups // block_groups), math.prod(counts)
+    residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
+
+    def origin(o: Operand) -> int:
+        return o.offset + sum(axis.first_out * step for axis, step in zip(sweep, o.spatial, strict=True))
+
+    common = Common(
+        axes=len(sweep), axis=axes, positions=words(positions), boxes=max(1, total), splits=splits, groups=blocks,
+        line_count=math.prod(h.count for h in held[:-1]),  # none where a sweep has no taps
+        run_count=len(held[-1].runs), runs=[RunWords(*run) for run in held[-1].runs],
+        x_base=r.x.offset, x_n=r.x.n, x_g=r.x.c * group_in, x_c=r.x.c,
+        y_base=origin(r.y), y_n=r.y.n, y_g=r.y.c * group_out, y_c=r.y.c,
+        r_base=origin(residual), r_n=residual.n, r_g=residual.c * group_out, r_c=residual.c,
+        step=sweep[-1].stride, zero_point=r.zero_point, panel=panel, scratch=scratch,
+        residues=1, residue_places=words([0]), move_apart=None, planes=0, plane_places=words([0]), move_planes=None,
+    )  # fmt: skip
+    return common, (p.n or 0) * blocks * splits * total if p.m else 0
+
+
+def _pitches(held: Sequence[Lines]) -> list[int]:
+    """Combined lines between neighbours along each outer axis; the last axis is not part of a line."""
+    pitches = [1] * len(held)
+    for a in range(len(held) - 3, -1, -1):
+        pitches[a] = pitches[a + 1] * held[a + 1].count
+    return pitches
+
+
+_LIST_BYTES = 4 << 20
+"""Most bytes of lists of entries; where rows would need more of them, fewer axes tell rows apart."""
+
+
+def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int, *, whole: bool = False) -> RowLists:
+    """Words with which rows of outputs leave out the taps of outer axes that meet only padding.
+
+    Parameters
+    ----------
+    axes : Sweep
+        The outer axes.
+    of_taps : sequence of sequence of int
+        The words of the entries of every combination of their taps.
+    entry_words : int
+        Words of an entry.
+    whole : bool
+        Whether rows have all taps, those that meet padding as well.
+    """
+    found = whole_bands(axes) if whole else bands(axes, _LIST_BYTES // (8 * max(1, sum(map(len, of_taps)))))
+    entries: list[int] = []
+    lists: list[ListWords] = []
+    for ranges in itertools.product(*(kinds for kinds, _ in found)):
+        taps = [0]
+        for axis, some in zip(axes, ranges, strict=True):
+            taps = [tap * axis.taps + t for tap in taps for t in some]
+        begin = len(entries)
+        for tap in taps:
+            entries += of_taps[tap]
+        lists.append(ListWords(begin, (len(entries) - begin) // entry_words))
+    return RowLists(words(bands_table(found)), lists, words(entries))
+
+
+def rows_together(sweep: Sweep, box: Sequence[int], pixels: int) -> int:
+    """Rows of a box of results that have so many pixels, where rows follow each other in a packed result; else 1."""
+    cut = next((a for a, b in enumerate(box) if b > 1), len(box) - 1)
+    whole = all(b == axis.out for axis, b in zip(sweep[cut + 1 :], box[cut + 1 :], strict=True))
+    if not whole or cut == len(box) - 1:
+        return 1
+    return max(1, min(-(-pixels // max(1, box[-1])), math.prod(box[:-1])))
+
+
+def rows_follow(r: Request, sweep: Sweep) -> bool:
+    """Whether in result and residual every row of pixels begins where the one before it ends."""
+    for o in (r.y, r.residual):
+        steps = () if o is None else tuple(step * a.out_step for a, step in zip(sweep, o.spatial, strict=True))
+        outs = [axis.out for axis in sweep]
+        if any(steps[a] != steps[a + 1] * outs[a + 1] for a in range(len(steps) - 1)):
+            return False
+    return True
+
+
+def near_equal(total: int, most: int) -> list[tuple[int, int]]:
+    """Cut ``total`` into the fewest near-equal parts of at most ``most``: (first, size) of each."""
+    if total <= 0:
+        return []
+    parts = -(-total // most)
+    small, larger = divmod(total, parts)
+    result, first = [], 0
+    for i in range(parts):
+        size = small + (i < larger)
+        result.append((first, size))
+        first += size
+    return result
+
+
+def near_equal_sizes(total: int, most: int) -> list[tuple[int, int]]:
+    """The same parts by size: (size, how many) of each."""
+    if total <= 0:
+        return []
+    parts = -(-total // most)
+    small, larger = divmod(total, parts)
+    return [(small + 1, larger), (small, parts - larger)] if larger else [(small, parts)]
+
+
+def thread_parts(threads: int, items: int, blocks: int, repeated: float) -> int:
+    """Into how many parts the blocks of outputs of every item are cut, so that the busiest thread has least to do.
+
+    Parameters
+    ----------
+    repeated : float
+        What every part does anew, its inputs brought in place, as a share of the rest of an item.
+    """
+    if threads == 1 or not items or not blocks:
+        return 1
+
+    def load(parts: int) -> float:
+        most = -(-blocks // parts)
+        return -(-items * -(-blocks // most) // threads) * (most / blocks + repeated)
+
+    found = min(range(1, min(blocks, 4 * threads) + 1), key=load)
+    return -(-blocks // -(-blocks // found))

@@ -1,0 +1,178 @@
+"""Moves: which code brings inputs into a panel and results out of it, by how arrays lie.
+
+Turns operands and a panel's own order into addresses of generated moves.  It must not know what the panel is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.kernels.isa import lanes
+from polyconv.kernels.language import Module, Type
+from polyconv.kernels.layout import Move, MoveIn, MoveOut
+from polyconv.kernels.move import move
+from polyconv.kernels.record import words
+from polyconv.kernels.signature import Address
+from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
+from polyconv.lowering.panel import Common, RunWords
+from polyconv.lowering.program import Operand, Request, S, address_of
+from polyconv.lowering.sweep import Axis, Lines, Sweep
+from polyconv.problem.problem import Problem
+from polyconv.target import Target
+
+__all__ = [
+    "MOST_LISTED", "along_in", "along_out", "is_apart", "listed_in_address", "listed_out_address",
+    "move_in_address", "move_out_address", "moved_apart", "moved_by_planes", "places_of",
+]  # fmt: skip
+
+
+def along_in(r: Request, axis: Axis, panel: str) -> str:
+    """Which axes lie contiguous on the way in, as a ``Move`` spells it; ``panel`` is the panel's own axis."""
+    found = _contiguous(r.x, r.x_channels, axis.stride, panel)
+    if not found and panel == "p" and r.x.spatial[-1] == r.x.itemsize and axis.stride in (3, 4):
+        found = str(axis.stride)
+    return found + panel if found else "any"
+
+
+def along_out(r: Request, axis: Axis, panel: str) -> str:
+    """The same on the way out, where a residual must lie as the result does."""
+    found = _contiguous(r.y, r.y_channels, axis.out_step, panel)
+    if r.residual is not None and (
+        found == "2" or found != _contiguous(r.residual, r.y_channels, axis.out_step, panel)
+    ):
+        return "any"
+    return panel + found if found else "any"
+
+
+def _contiguous(o: Operand, channels: int, step: int, panel: str) -> str:
+    # a single channel is a vector of one, whatever its stride: better pixels, even ones far apart
+    single = channels == 1 and panel == "c"
+    if o.c == o.itemsize and not single and not (panel == "p" and o.spatial[-1] * step == o.itemsize):
+        return "c"
+    if o.spatial[-1] * step == o.itemsize:
+        return "p"
+    return "2" if o.spatial[-1] == o.itemsize and step == 2 else ""
+
+
+def move_in_address(r: Request, spec: Move) -> Address[MoveIn]:
+    """Address of a move into a panel."""
+    return _move_address(r, spec, MoveIn)
+
+
+def move_out_address(r: Request, spec: Move) -> Address[MoveOut]:
+    """Address of a move to the result."""
+    return _move_address(r, spec, MoveOut)
+
+
+def _move_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
+    count, f16c = _elements(r.target, spec), r.target.converts_f16
+    return address_of(r, f"{spec} {count}", "move", signature, lambda k, name: move(k, name, spec, count, f16c=f16c))
+
+
+def _elements(target: Target, spec: Move) -> int:
+    """Elements of a panel that a move takes at once; of bytes 16 where it transposes them or the CPU has no masks."""
+    element = Type(spec.element)
+    large = element.bytes > 1 or (target.has_masks and (spec.along == "cc" or spec.together > 0))
+    return (target.vector_bytes if large else 16) // element.bytes
+
+
+_APART = {"p": (2, 3, 4, 5, 8), "c": (2, 4, 8)}
+"""Strides whose residues are told apart while a line is moved, by the panel's own axis."""
+
+
+def is_apart(p: Problem, axis: Axis, lane: int, panel: str) -> bool:
+    """Whether lines of planes are moved once for all residues modulo the stride: all of which the kernel meets."""
+    whole = axis.dilation == 1 and axis.taps >= axis.stride
+    return p.layout == "NCHW" and whole and axis.stride in _APART[panel] and (panel == "p" or lane % axis.stride == 0)
+
+
+def moved_apart(common: Common, r: Request, axis: Axis, held: Lines, panel: str, pixel_bytes: int,
+                element: str = "") -> Common:  # fmt: skip
+    """Words with which lines are moved into the panel once, not once for every residue modulo the stride, if possible.
+
+    Parameters
+    ----------
+    panel : str
+        Its own axis: ``p`` or ``c``.
+    pixel_bytes : int
+        Bytes between neighbours of a residue in the panel.
+    element : str
+        LLVM element of the panel, if not the accumulator.
+    """
+    element = element or r.arith.accumulator
+    count = r.target.vector_bytes // (2 if element == "i16" else r.arith.bytes)
+    planes = r.x.spatial[-1] == r.x.itemsize
+    if not planes or r.x.c == r.x.itemsize or not is_apart(r.problem, axis, count, panel):
+        return common
+    step, spec = axis.stride, Move(r.problem.x, element, f"p{panel}")
+    firsts = [first for first, _, _ in held.runs]
+    places = [(firsts[i % step] + i // step) * pixel_bytes for i in range(2 * step - 1)]
+    span = max(position + 1 for position in held.positions)
+
+    def make(k: Module, name: str) -> None:
+        move_apart(k, name, spec, count, step, f16c=r.target.converts_f16)
+
+    return replace(
+        common, step=1, run_count=1, runs=[RunWords(0, span, 0)], residues=step, residue_places=words(places),
+        move_apart=address_of(r, f"{spec} {count} apart {step}", "move", MoveApart, make),
+    )  # fmt: skip
+
+
+MOST_LISTED = 1 << 14
+"""Most pixels of a list of places."""
+
+
+def moved_by_planes(common: Common, r: Request, sweep: Sweep, held: Sequence[Lines], line_bytes: int,
+                    row_bytes: int) -> Common:  # fmt: skip
+    """Words with which all lines of planes come into the panel at once, where these follow each other.
+
+    Squares of pixels and channels then are whole, and calls few.  Measured: layers of Winograd 3 to 25 % off.
+
+    Parameters
+    ----------
+    held : sequence of Lines
+        Those of a box, which has whole lines of the last axis.
+    line_bytes, row_bytes : int
+        Bytes between lines, and between pixels, in the panel.
+    """
+    last, count = sweep[-1], lanes(r.target, r.arith)
+    if len(sweep) < 2 or r.x.c == r.x.itemsize or count * r.arith.bytes != row_bytes:
+        return common
+    rows, columns = held[-2:]
+    gapless = all(h.runs == ((0, h.count, 0),) for h in held[-2:])
+    follow = r.x.spatial[-1] == r.x.itemsize and r.x.spatial[-2] == last.inp * r.x.itemsize
+    padded = 0 <= last.pad <= columns.count - last.inp and 0 < rows.count * last.inp <= MOST_LISTED
+    if not (follow and padded and last.stride == sweep[-2].stride == 1 and gapless):
+        return common
+    spec, lines = Move(r.problem.x, r.arith.accumulator, "pc"), min(rows.count, sweep[-2].inp)
+    places = places_of(lines, line_bytes, last.inp, row_bytes, count) + last.pad * row_bytes
+    return replace(common, planes=1, plane_places=places, move_planes=listed_in_address(r, spec))
+
+
+def places_of(lines: int, line_bytes: int, pixels: int, pixel_bytes: int, more: int) -> NDArray[np.int64]:
+    """Places of the pixels of some lines, for moves that take a list of them: the last one so often again."""
+    places = np.add.outer(np.arange(lines, dtype=np.int64) * line_bytes, np.arange(pixels) * pixel_bytes).ravel()
+    return np.concatenate([places, places[-1:].repeat(more)])
+
+
+def listed_in_address(r: Request, spec: Move) -> Address[ListedMoveIn]:
+    """Address of a move from planes into a panel that takes a list of places there."""
+    return _listed_address(r, spec, ListedMoveIn)
+
+
+def listed_out_address(r: Request, spec: Move) -> Address[ListedMoveOut]:
+    """Address of a move from a panel to planes that takes a list of places in the panel."""
+    return _listed_address(r, spec, ListedMoveOut)
+
+
+def _listed_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
+    count = lanes(r.target, r.arith)
+
+    def make(k: Module, name: str) -> None:
+        move_listed(k, name, spec, count, f16c=r.target.converts_f16)
+
+    return address_of(r, f"{spec} {count} listed", "move", signature, make)

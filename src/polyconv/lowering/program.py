@@ -1,0 +1,216 @@
+"""Requests and programs: what a form is asked to build, and the steps of native work it answers with.
+
+A program is a list of steps; a step is a driver, its table of words and a number of independent items, each of which
+writes its own outputs.  Nothing here runs anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.kernels.epilogue import Epilogue
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic
+from polyconv.kernels.language import Module
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address, Signature
+from polyconv.lowering.panel import Driver, EpilogueTables
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Sweep
+from polyconv.problem.problem import Problem
+from polyconv.runtime.arrays import aligned
+from polyconv.target import Target
+
+__all__ = [
+    "Late", "Operand", "Program", "Request", "Step", "address_of", "epilogue_tables", "one_step", "program_of",
+    "zeros",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Byte strides of a tensor: batch, channel and spatial, and the offset of its first element."""
+
+    n: int
+    c: int
+    spatial: tuple[int, ...]
+    offset: int
+    itemsize: int
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Late:
+    """Packed weights that native code makes when it first needs them, which is seldom.
+
+    Parameters
+    ----------
+    weights : array
+        Where they go: zeros that nobody has touched.
+    words : array
+        What packs them; the first says whether they are there.
+    source : array
+        What they are packed from.
+    keep : tuple
+        What else the words point to.
+    """
+
+    weights: NDArray[Any]
+    words: NDArray[np.int64]
+    source: NDArray[Any]
+    keep: tuple[Any, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights, once they are there."""
+        return int(self.weights.nbytes) if self.words[0] else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A convolution to be made into a program.
+
+    Parameters
+    ----------
+    situation : Situation
+    arithmetic : str
+        Row of ``ARITHMETIC``.
+    x, y : Operand
+    residual : Operand or None
+    check : bool
+        Use kernels with bounds checks.
+    packed : callable
+        ``packed(key, make)``: the array kept under a key, made on first use.
+    late : callable
+        As ``packed``, for weights that few calls need.
+    weights : callable
+        ``weights(sweep)``: weights of a sweep as (groups, m/groups, c/groups, taps), in the accumulator's
+        type (bf16 for dot products of bf16 pairs).
+    bias, scale, constants : arrays
+        Per output channel in the accumulator's type; float32 multipliers; activation parameters or zero
+        point in 8-byte slots.
+    zero_point : int
+        Of the input.
+    run : callable
+        ``run(step, scratch, threads)``: do a step at once, with so many bytes of workspace for each thread.
+    offset, mask : Operand or None
+        Of a deformable convolution.
+    channels : (int, int)
+        Channels of input and result where the problem's are rounded up; else 0.
+    """
+
+    situation: Situation
+    arithmetic: str
+    x: Operand
+    y: Operand
+    residual: Operand | None
+    check: bool
+    packed: Callable[[Any, Callable[[], NDArray[Any]]], NDArray[Any]]
+    late: Callable[[Any, Callable[[], Late]], Late]
+    weights: Callable[[Sweep], NDArray[Any]]
+    bias: NDArray[Any] | None
+    scale: NDArray[Any] | None
+    constants: NDArray[Any]
+    zero_point: int
+    run: Callable[[Step, int, int], object]
+    offset: Operand | None = None
+    mask: Operand | None = None
+    channels: tuple[int, int] = (0, 0)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem."""
+        return self.situation.problem
+
+    @property
+    def target(self) -> Target:
+        """The target."""
+        return self.situation.target
+
+    @property
+    def x_channels(self) -> int:
+        """Channels that the input has; a problem cut into groups of lanes may count more."""
+        return self.channels[0] or self.problem.c
+
+    @property
+    def y_channels(self) -> int:
+        """Channels that the result has."""
+        return self.channels[1] or self.problem.m
+
+    @property
+    def arith(self) -> Arithmetic:
+        """Row of the arithmetic."""
+        return ARITHMETIC[self.arithmetic]
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """Which epilogue the moves out need."""
+        p = self.problem
+        return Epilogue(
+            bias=self.bias is not None,
+            residual=self.residual is not None,
+            rescale=self.scale is not None,
+            activation="" if p.activation is None else p.activation.name,
+            saturate=p.overflow == "saturate" and not p.y_dtype.is_float,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A driver's address, its words, and how many items it has."""
+
+    driver: Address[Driver]
+    words: NDArray[np.int64]
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Native work that computes one convolution.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+    workspace : int
+        Bytes each thread needs.
+    keep : tuple
+        Arrays the words point to.
+    """
+
+    steps: tuple[Step, ...]
+    workspace: int
+    keep: tuple[Any, ...] = field(default=())
+
+
+def epilogue_tables(r: Request) -> EpilogueTables:
+    """What the epilogue of a request takes; tables that nobody reads where it has none."""
+    return EpilogueTables(zeros() if r.bias is None else r.bias, zeros() if r.scale is None else r.scale, r.constants)
+
+
+S = TypeVar("S", bound=Signature)
+
+
+def address_of(r: Request, label: str, name: str, signature: type[S], make: Callable[[Module, str], None]
+               ) -> Address[S]:  # fmt: skip
+    """Address of a kernel's only function, which ``make(k, name)`` adds to a module."""
+    return kernel(label, {name: signature}, lambda k: make(k, name), r.target, check=r.check)[name]
+
+
+def program_of(steps: Sequence[Step], workspace: int, keep: list[Any]) -> Program:
+    """Program of some steps, without those that have no items."""
+    return Program(tuple(step for step in steps if step.items), workspace, tuple(keep))
+
+
+def one_step(driver: Address[Driver], table: NDArray[np.int64], items: int, workspace: int, keep: list[Any]) -> Program:
+    """Program of a single step."""
+    return Program((Step(driver, table, items),) if items else (), workspace, tuple(keep))
+
+
+@cache
+def zeros() -> NDArray[Any]:
+    """A table nobody reads, for an absent bias or scale."""
+    return aligned(8, np.int64)

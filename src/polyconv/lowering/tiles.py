@@ -1,0 +1,101 @@
+"""Families of tiles: addresses of generated tiles by size, and the cycles of one of their steps.
+
+Tiles that are needed together are compiled together.  It must not know what the tiles sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from polyconv.kernels.epilogue import Epilogue
+from polyconv.kernels.fused import FusedTile, Walk, WordWalk, fused_channel_tile, fused_pixel_tile
+from polyconv.kernels.isa import ARITHMETIC, lanes, pixel_tiles, run_tiles
+from polyconv.kernels.isa import channel_tile as most_rows
+from polyconv.kernels.objects import kernel
+from polyconv.kernels.signature import Address
+from polyconv.kernels.tile import EdgeTile, PanelTile, channel_tile, edge_tile, pixel_tile
+from polyconv.lowering.program import Request, S
+from polyconv.machine.profile import Rates
+from polyconv.problem.problem import Problem
+
+__all__ = ["edge_address", "fused_address", "is_fusible", "tile_addresses", "tile_cycles", "word_address"]
+
+_FAMILY = 7
+"""Sizes of tiles that share a kernel: few enough to compile in 50 ms, enough that new extents rarely compile."""
+
+
+def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int,
+                   vectors: Sequence[int] | int) -> list[Address[PanelTile]]:  # fmt: skip
+    """Addresses of a family of tiles, for every number of rows and of vectors."""
+    make = {"channel": channel_tile, "pixel": pixel_tile}[orientation]
+    count = lanes(r.target, r.arith)
+    heights = [rows] if isinstance(rows, int) else rows
+    widths = [vectors] if isinstance(vectors, int) else vectors
+    sizes = [(n, v) for n in heights for v in widths]
+    addresses: list[Address[PanelTile]] = []
+    for first in range(0, len(sizes), _FAMILY):
+        names = {f"tile{n}x{v}": (n, v) for n, v in sizes[first : first + _FAMILY]}
+
+        def build(k: Any, names: dict[str, tuple[int, int]] = names) -> None:
+            for name, (n, v) in names.items():
+                make(k, name, r.arith, count, n, v)
+
+        label = f"{orientation} {r.arithmetic} {' '.join(names)}"
+        found = kernel(label, dict.fromkeys(names, PanelTile), build, r.target, check=r.check)
+        addresses += [found[name] for name in names]
+    return addresses
+
+
+_EDGES = 3
+"""The same for tiles that leave out products with padding, three loops each."""
+
+
+def edge_address(r: Request, rows: int, vectors: int) -> Address[EdgeTile]:
+    """Address of a tile that leaves out products with padding."""
+    first = (rows - 1) // _EDGES * _EDGES + 1
+    names = {f"tile{n}": n for n in range(first, min(first + _EDGES, most_rows(r.target, vectors) + 1))}
+
+    def build(k: Any) -> None:
+        for name, n in names.items():
+            edge_tile(k, name, r.arith, lanes(r.target, r.arith), n, vectors)
+
+    label = f"edge {r.arithmetic} {vectors} {first}-{first + len(names) - 1}"
+    return kernel(label, dict.fromkeys(names, EdgeTile), build, r.target, check=r.check)[f"tile{rows}"]
+
+
+def is_fusible(p: Problem) -> bool:
+    """Whether the epilogue of a problem is cheap enough for fused tiles."""
+    return Epilogue(activation="" if p.activation is None else p.activation.name).is_cheap
+
+
+def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> Address[Walk]:
+    """Address of a fused tile."""
+    return _fused_address(r, orientation, spec, rows, vectors, Walk)
+
+
+def word_address(r: Request, spec: FusedTile, rows: int, vectors: int) -> Address[WordWalk]:
+    """Address of a fused tile of output channels for words of several channels."""
+    return _fused_address(r, "channel", spec, rows, vectors, WordWalk)
+
+
+def _fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int, signature: type[S]
+                   ) -> Address[S]:  # fmt: skip
+    count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.converts_f16
+    by_rows = orientation == "channel"
+    make = fused_channel_tile if by_rows else fused_pixel_tile
+    size, most = (rows, run_tiles(r.target)[vectors]) if by_rows else (vectors, pixel_tiles(r.target)[rows])
+    first = (size - 1) // _FAMILY * _FAMILY + 1
+    names = {f"tile{n}": n for n in range(first, min(first + _FAMILY, most + 1))}
+
+    def build(k: Any) -> None:
+        for name, n in names.items():
+            make(k, name, spec, count, *((n, vectors) if by_rows else (rows, n)), f16c=f16c)
+
+    label = f"{orientation} {spec} {vectors if by_rows else rows} {first}-{first + len(names) - 1}"
+    return kernel(label, dict.fromkeys(names, signature), build, r.target, check=r.check)[f"tile{size}"]
+
+
+def tile_cycles(rates: Rates, rows: int, vectors: int) -> float:
+    """Cycles of one step of a tile: multiply-adds, loads, and the latency of the sums, whichever is longest."""
+    return max(rows * vectors / rates.multiply_adds, (rows + vectors) / rates.loads, rates.latency)

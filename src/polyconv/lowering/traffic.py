@@ -1,0 +1,60 @@
+"""Cycles of memory that algorithms have in common: what streams from afar, what collides, what is written in parts.
+
+Turns the sizes of a problem into cycles.  It must not know the order in which anything is read.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from polyconv.lowering.situation import image_bytes
+from polyconv.lowering.sweep import Axis
+from polyconv.problem.problem import Problem
+
+__all__ = ["apart_cycles", "far_cycles", "planes_collide"]
+
+
+@lru_cache(256)
+def planes_collide(p: Problem, *, reading: bool) -> bool:
+    """Whether channels of the input (or result) lie a multiple of 4 KiB apart: all in the same sets of a cache."""
+    extents, dtype = (p.i, p.x_dtype) if reading else (p.out, p.y_dtype)
+    size = math.prod(e or 0 for e in extents) * dtype.itemsize
+    return p.layout == "NCHW" and size > 0 and size % 4096 == 0
+
+
+_CACHED_BYTES, _LEAVING_BYTES = 16 << 20, 6 << 20
+"""Input and result beyond the first come from memory, call after call; beyond the second some of them does."""
+
+_MEMORY_BYTES = 3.0
+"""Bytes a cycle that lines of a panel come from there."""
+
+
+def far_cycles(p: Problem, read: float, *, soon: bool = False) -> float:
+    """Cycles that bytes of the input take which come from memory, not from a cache; 0 for small problems.
+
+    What boxes read that others read as well comes from memory once.
+
+    Parameters
+    ----------
+    soon : bool
+        Of images that a cache just holds, some counts already: what boxes keep besides pushes it out.
+    """
+    held, written = image_bytes(p)
+    if soon:
+        share = (held + written - _LEAVING_BYTES) / (_CACHED_BYTES - _LEAVING_BYTES)
+    else:
+        share = float(held + written > _CACHED_BYTES)
+    return min(1.0, max(0.0, share)) * min(read, held) / _MEMORY_BYTES
+
+
+def apart_cycles(p: Problem, axis: Axis) -> float:
+    """Cycles that a vector of results takes more where those of other phases lie between.
+
+    Every line is written in parts; if a second-level cache does not hold the result it comes and goes for each.
+    """
+    if p.layout == "NHWC" or axis.out_step == 1:
+        return 0.0
+    if image_bytes(p)[1] <= 1 << 20:
+        return 20.0
+    return 50.0 if axis.out_step == 2 else 70.0
