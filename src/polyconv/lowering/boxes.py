@@ -47,7 +47,8 @@ def bytes_between(r: Request, sweep: Sweep, box: Sequence[int]) -> int:
     return max(0, next((b * axis.stride * step for b, axis, step in steps if b < axis.out), 0))
 
 
-_HELD_BYTES = 1 << 20
+_HELD = 1.0
+"""Share of a second-level cache that images stay in."""
 
 
 def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> Ahead:
@@ -56,7 +57,7 @@ def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> Ah
     In ``planes`` planes they lie together; 0 if they do not.
     """
     read, images = image_bytes(r.problem)[0], r.problem.n or 0
-    if not planes or read * images <= r.situation.near(_HELD_BYTES):
+    if not planes or read * images <= r.situation.cache("l2", _HELD):
         return Ahead(0, 0, 0)
     ahead = bytes_between(r, sweep, box)
     if not ahead and images > 1:  # the next box is an image

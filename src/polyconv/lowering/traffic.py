@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from polyconv.lowering.situation import image_bytes
+from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Axis
 from polyconv.problem.problem import Problem
 
@@ -23,14 +23,15 @@ def planes_collide(p: Problem, *, reading: bool) -> bool:
     return p.layout == "NCHW" and size > 0 and size % 4096 == 0
 
 
-_CACHED_BYTES, _LEAVING_BYTES = 16 << 20, 6 << 20
-"""Input and result beyond the first come from memory, call after call; beyond the second some of them does."""
+_CACHED, _LEAVING = 1 / 2, 3 / 16
+"""Shares of a last cache: input and result beyond the first come from memory, call after call; beyond the second some
+of them does."""
 
-_MEMORY_BYTES = 3.0
-"""Bytes a cycle that lines of a panel come from there."""
+_LINES = 3 / 10.6
+"""Of the bytes a cycle that memory gives, those of lines of a panel: measured, of what a Zen 5 gives."""
 
 
-def far_cycles(p: Problem, read: float, *, soon: bool = False) -> float:
+def far_cycles(s: Situation, read: float, *, soon: bool = False) -> float:
     """Cycles that bytes of the input take which come from memory, not from a cache; 0 for small problems.
 
     What boxes read that others read as well comes from memory once.
@@ -40,21 +41,21 @@ def far_cycles(p: Problem, read: float, *, soon: bool = False) -> float:
     soon : bool
         Of images that a cache just holds, some counts already: what boxes keep besides pushes it out.
     """
-    held, written = image_bytes(p)
-    if soon:
-        share = (held + written - _LEAVING_BYTES) / (_CACHED_BYTES - _LEAVING_BYTES)
-    else:
-        share = float(held + written > _CACHED_BYTES)
-    return min(1.0, max(0.0, share)) * min(read, held) / _MEMORY_BYTES
+    held, written = image_bytes(s.problem)
+    cached, leaving = (s.profile.cache("l3", share) for share in (_CACHED, _LEAVING))
+    beyond = held + written - leaving
+    share = beyond / (cached - leaving) if soon else float(held + written > cached)
+    return min(1.0, max(0.0, share)) * min(read, held) / s.profile.stream("memory", _LINES)
 
 
-def apart_cycles(p: Problem, axis: Axis) -> float:
+def apart_cycles(s: Situation, axis: Axis) -> float:
     """Cycles that a vector of results takes more where those of other phases lie between.
 
     Every line is written in parts; if a second-level cache does not hold the result it comes and goes for each.
     """
+    p = s.problem
     if p.layout == "NHWC" or axis.out_step == 1:
         return 0.0
-    if image_bytes(p)[1] <= 1 << 20:
+    if image_bytes(p)[1] <= s.profile.cache("l2", 1):
         return 20.0
     return 50.0 if axis.out_step == 2 else 70.0

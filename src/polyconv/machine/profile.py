@@ -124,6 +124,10 @@ class Profile:
         """Bytes of a share of a cache: ``l1``, ``l2`` or ``l3``."""
         return round(share * self.numbers[f"{level}.bytes"])
 
+    def stream(self, level: str, share: float) -> float:
+        """Bytes a cycle: a share of those that come from a cache, ``l1`` to ``l3``, or from ``memory``."""
+        return share * self.numbers[f"{level}.read"]
+
     @property
     def levels(self) -> tuple[str, ...]:
         """Levels of instructions that it has numbers for."""

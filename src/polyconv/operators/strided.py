@@ -16,6 +16,7 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import words
 from polyconv.kernels.values import Buffer
+from polyconv.machine.host import profile_in_force
 from polyconv.operators.expression import Expression, cycles_of, evaluated
 from polyconv.operators.job import Conditions, Drive, Planning, Step, address_of
 
@@ -25,8 +26,9 @@ _ITEMS = 4
 """Parts of a pass for each thread, so that a thread that starts late has less to do."""
 _LEAST_PART = 1024
 """Elements of a row below which it is not cut."""
-_NEAR_BYTES, _FAR_BYTES = 1 << 20, 8.0
-"""Operands beyond the first, together, come from memory: so many bytes a cycle."""
+_NEAR, _FAR = 1.0, 8 / 24
+"""Operands that are together more than this share of a second-level cache come at this share of the bytes a cycle that
+the last one gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def cycles(expression: Expression, elements: int, c: Conditions) -> float:
     lanes = _lanes(expression, c.target.vector_bytes)
     near = elements / lanes * (cycles_of(expression) + len(sizes))
     total = elements * sum(sizes)
-    return max(near, total / _FAR_BYTES) if total > _NEAR_BYTES else near
+    profile = profile_in_force()
+    return max(near, total / profile.stream("l3", _FAR)) if total > profile.cache("l2", _NEAR) else near
 
 
 def joined(extents: Sequence[int], operands: Sequence[Along]) -> tuple[list[int], list[Along]]:

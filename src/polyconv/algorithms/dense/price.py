@@ -42,13 +42,14 @@ _FAR_WEIGHTS, _NEAR_WEIGHTS, _BLOCK_WEIGHTS = 0.25, 0.5, 0.625
 """Weights beyond the first share of a last cache are taken to come from memory.  Up to the second share of a
 second-level cache they stay there from box to box; up to the third, those of a block of outputs stream from there, and
 others half as fast."""
-_MEMORY_BYTES, _LAST_BYTES, _CACHE_BYTES = 5.0, 8.0, 16.0
-"""Bytes a cycle that a thread gets from memory, from the last cache and from its second-level cache."""
+_MEMORY, _LAST, _CACHE = 5 / 10.6, 8 / 24, 16 / 61
+"""What a thread gets of the bytes a cycle of memory, of the last cache and of its second-level cache: measured, of what
+a Zen 5 gives."""
 
-_STREAM_WEIGHTS, _HELD_WEIGHTS, _STREAM_BYTES, _LATE = 1.0, 0.75, 20.0, 0.5
+_STREAM_WEIGHTS, _HELD_WEIGHTS, _FEW_PIXELS, _LATE = 1.0, 0.75, 20 / 24, 0.5
 """Weights stay from call to call in a second-level cache, up to the first share of it, or in a last cache, up to the
-second.  Bytes a cycle that come from the last one where pixels are few; the share of that time, beyond the time of the
-products, that is lost."""
+second.  Share of the bytes a cycle of the last one that come where pixels are few; of that time, beyond the time of
+the products, the share that is lost."""
 
 _FUSED_CYCLES = 6.0
 """Cycles of a vector of results that are saved where it leaves from registers."""
@@ -71,9 +72,10 @@ def weights_are_far(s: Situation, size: int) -> bool:
 def _row_cycles(s: Situation, arith: Arithmetic, steps: int, vectors: int, width: int) -> tuple[float, int]:
     """Cycles of a step of all tiles of a row of outputs in blocks of so many vectors, and how many tiles there are."""
     outputs, size = -(-(s.problem.m // s.problem.groups) // lanes(s.target, arith)), s.target.vector_bytes
-    total, tiles, rates, near = 0.0, 0, s.rates(arith), round(_BLOCK_WEIGHTS * s.profile.numbers["l2.bytes"])
+    total, tiles, rates, near = 0.0, 0, s.rates(arith), s.profile.cache("l2", _BLOCK_WEIGHTS)
+    rate = s.profile.stream("l2", _CACHE)
     for some, blocks in ((vectors, outputs // vectors), *(((outputs % vectors, 1),) if outputs % vectors else ())):
-        stream = some * size / (2 * _CACHE_BYTES if steps * some * size <= near else _CACHE_BYTES)
+        stream = some * size / (2 * rate if steps * some * size <= near else rate)
         for rows, count in near_equal_sizes(width, most_rows(s.target, some)):
             cycles = max(tile_cycles(rates, rows, some), stream)
             total += blocks * count * (cycles + (SHORT_CYCLES if cycles < SHORT_STEP else 0.0))
@@ -134,15 +136,15 @@ def cycles_of(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes) -> di
     met *= 1.0 if fused else 1 - _share_missed(sweep[-1])
     products = rows * met * (row * steps + tiles * (20 + 4.0 * entries))
     weights, of_all = weight_bytes(s, arith, sweep, sizes.blocks), math.prod(p.w_shape) * arith.bytes
-    caches = s.profile.numbers
-    if weights > _STREAM_WEIGHTS * caches["l2.bytes"]:  # the first row of a box waits, others find them near
-        held = of_all <= _HELD_WEIGHTS * caches["l3.bytes"]
-        late = weights / (_STREAM_BYTES if held else _MEMORY_BYTES) - met * row * steps
+    profile = s.profile
+    if weights > profile.cache("l2", _STREAM_WEIGHTS):  # the first row of a box waits, others find them near
+        held = of_all <= profile.cache("l3", _HELD_WEIGHTS)
+        late = weights / profile.stream(*(("l3", _FEW_PIXELS) if held else ("memory", _MEMORY))) - met * row * steps
         products += _LATE * max(0.0, late) * box_count / p.groups
     lines_held = math.prod(max(1, h.count) for h in sizes.held)
     moves = box_count * pack_cycles(s, arith, sweep, sizes)
-    moves += far_cycles(p, box_count * lines_held * group_in * p.x_dtype.itemsize, soon=True)
-    leaving = _leaving(s, arith, fused=fused, apart=apart_cycles(p, sweep[-1]))
+    moves += far_cycles(s, box_count * lines_held * group_in * p.x_dtype.itemsize, soon=True)
+    leaving = _leaving(s, arith, fused=fused, apart=apart_cycles(s, sweep[-1]))
     moves += rows * sizes.box[-1] * -(-group_out // lane) * leaving
     batch = (p.n or 0) * p.groups
     return {"products": products * batch, "moves": moves * batch}
@@ -195,14 +197,14 @@ def traffic(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes) -> floa
     Weights that the caches hold are prefetched while a box is multiplied; it must not be too small for that.
     """
     p, box_count = s.problem, sizes.boxes(sweep)
-    outputs, caches = math.prod(axis.out for axis in sweep), s.profile.numbers
+    outputs, profile = math.prod(axis.out for axis in sweep), s.profile
     weights = weight_bytes(s, arith, sweep, sizes.blocks)
     sums = p.groups * sizes.blocks.count * sizes.blocks.outputs * outputs * arith.bytes
     products = weights / arith.bytes * outputs / (sizes.blocks.lanes * s.rates(arith).multiply_adds)
-    stream = max(0.0, weights * box_count / _LAST_BYTES - products)
-    if weights > _FAR_WEIGHTS * caches["l3.bytes"]:
-        stream = weights * box_count / _MEMORY_BYTES
-    elif weights <= _NEAR_WEIGHTS * caches["l2.bytes"]:
+    stream = max(0.0, weights * box_count / profile.stream("l3", _LAST) - products)
+    if weights > profile.cache("l3", _FAR_WEIGHTS):
+        stream = weights * box_count / profile.stream("memory", _MEMORY)
+    elif weights <= profile.cache("l2", _NEAR_WEIGHTS):
         stream = 0.0
     packing = box_count * p.groups * pack_cycles(s, arith, sweep, sizes)
-    return packing + stream + 2 * (sizes.chunks - 1) * sums / _CACHE_BYTES
+    return packing + stream + 2 * (sizes.chunks - 1) * sums / profile.stream("l2", _CACHE)

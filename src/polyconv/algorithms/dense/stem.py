@@ -42,12 +42,12 @@ __all__ = ["StemForm", "at_least", "forms"]
 _PANEL = 0.25
 """Share of a second-level cache: workspace of a thread."""
 
-_STREAMS, _NEAR, _MISSED_BYTES = 16, 2 / 3, 12.0
+_STREAMS, _NEAR, _MISSED = 16, 2 / 3, 12 / 24
 """Lines of a row that the hardware foresees; share of a first-level cache in which more than those stay from row to
-row, and bytes a cycle at which others come.  Measured on Zen 5, as all that follows."""
+row, and of the bytes a cycle of the last cache those at which others come.  Measured on Zen 5, as all that follows."""
 
-_STREAMED = ((25 / 32, 14.0), (math.inf, 7.5))
-"""Bytes a cycle at which weights stream in, by the share of a last-level cache that they take."""
+_STREAMED = ((25 / 32, "l3", 14 / 24), (math.inf, "memory", 7.5 / 10.6))
+"""Whence weights stream in, by the share of a last cache that they take, and what they get of its bytes a cycle."""
 
 _ASKED = 0.6
 """Share of the cycles of inputs from memory: they are asked for early."""
@@ -129,7 +129,7 @@ class StemForm(Form):
         lines_of_row = math.prod(mean_taps(axis) for axis in sweep[:-1])
         near = round(_NEAR * caches["l1.bytes"])
         misses = lines_of_row > _STREAMS and lines_of_row * sizes.line_bytes > near
-        missed = lines_of_row * sizes.line_bytes / _MISSED_BYTES if misses else 0.0
+        missed = lines_of_row * sizes.line_bytes / s.profile.stream("l3", _MISSED) if misses else 0.0
         per_run = _PLANE_RUN if planes else _MANY_RUN if lines_of_row > _STREAMS else _RUN
         of_row = group_in if planes else max(1, len(runs_of(sweep[-1])))
         of_tile = math.prod(axis.taps for axis in sweep[:-1]) * of_row
@@ -142,11 +142,12 @@ class StemForm(Form):
             products += rows * count * (row + len(tiles) * (25 + per_run * of_tile) + 40 + missed)
             moves += rows * count * sizes.box[-1] * vectors * _leaving(p)
         weights = p.m * group_in * math.prod(axis.taps for axis in sweep) * arith_of(s).bytes
-        streamed = weights / next(rate for most, rate in _STREAMED if weights <= most * caches["l3.bytes"])
+        level, share = next((by, of) for most, by, of in _STREAMED if weights <= s.profile.cache("l3", most))
+        streamed = weights / s.profile.stream(level, share)
         products = max(products, box_count * streamed / p.groups)  # each box brings them all
         moves += box_count * self._bringing()
         batch = (p.n or 0) * p.groups
-        far = _ASKED * far_cycles(p, image_bytes(p)[0], soon=True) * (p.n or 0)
+        far = _ASKED * far_cycles(s, image_bytes(p)[0], soon=True) * (p.n or 0)
         return {"products": products * batch, "moves": moves * batch + far}
 
     def _bringing(self) -> float:

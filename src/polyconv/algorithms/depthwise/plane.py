@@ -69,10 +69,10 @@ _PLANE = 1 / 16
 so that what is asked for ahead is next."""
 
 _ROW = {1: 4.5, 2: 8.4}
-"""Cycles of a vector of outputs, by stride of the lanes: the multiply-adds, or the loads.  Measured on Zen 5, as are
-the cycles of a byte of input and result, which hardly come while tiles compute: in the second-level cache, beyond,
-and where planes come from memory for every tap of outer axes."""
-_STREAM, _STREAM_BEYOND, _STREAM_AGAIN = 0.012, 0.027, 0.2
+"""Cycles of a vector of outputs, by stride of the lanes: the multiply-adds, or the loads.  Measured on Zen 5."""
+_STREAM, _STREAM_BEYOND, _STREAM_AGAIN = 83.3 / 61, 37 / 24, 5 / 10.6
+"""By the bytes a cycle that the second-level cache gives, the last one, and memory, those of input and result, which
+hardly come while tiles compute: from there, and from memory where planes come for every tap of outer axes."""
 
 _SHARED = 0.6
 """Of the cycles of a channel where two share vectors."""
@@ -248,9 +248,10 @@ class PlaneForm(Form):
         cycles = sum(outer_extent(cut.sweep)[0] * p.c * cut.cycles for cut in self.cuts)
         streamed = sum(p.c * channel_bytes(s, cut.sweep) for cut in self.cuts)
         again = streamed > far_bytes(s) and p.rank > 2
-        of_byte = _STREAM if streamed <= s.cache("l2", 1) else _STREAM_AGAIN if again else _STREAM_BEYOND
+        far = ("memory", _STREAM_AGAIN) if again else ("l3", _STREAM_BEYOND)
+        rate = s.profile.stream(*(("l2", _STREAM) if streamed <= s.cache("l2", 1) else far))
         batch = (p.n or 0) * (p.m // p.groups)
-        return {"products": cycles * batch, "streams": streamed * of_byte * batch}
+        return {"products": cycles * batch, "streams": streamed / rate * batch}
 
     def choices(self) -> dict[str, object]:
         """How maps are cut."""

@@ -44,8 +44,8 @@ from polyconv.runtime.arrays import aligned
 
 __all__ = ["SlideForm", "box_step", "forms", "slide_words"]
 
-_STREAM = 30.0
-"""Bytes of input and result a cycle, at most."""
+_STREAM = 30 / 61
+"""Of the bytes a cycle that a second-level cache gives, those of input and result, at most."""
 
 
 def forms(s: Situation) -> Forms:
@@ -76,8 +76,8 @@ class SlideForm(Form):
             one = of_one_output(self.s)
         terms = [cost_of(one, plan) for plan in self.plans]
         products, moves = (p.m // one.problem.m * sum(term[i] for term in terms) for i in range(2))
-        batch = p.n or 0
-        return {"products": max(products, sum(image_bytes(p)) / _STREAM) * batch, "moves": moves * batch}
+        batch, streamed = p.n or 0, sum(image_bytes(p)) / self.s.profile.stream("l2", _STREAM)
+        return {"products": max(products, streamed) * batch, "moves": moves * batch}
 
     def choices(self) -> dict[str, object]:
         """Along which axis the window slides, and how it is cut."""

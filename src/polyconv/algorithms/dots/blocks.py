@@ -110,7 +110,7 @@ class BlocksForm(ChannelsForm):
         held, pixels = math.prod(max(1, h.count) for h in sizes.held), math.prod(sizes.box) * count
         moves = count * (400 + held * sizes.blocks * (3.0 if p.layout == "NHWC" else 8.0))
         moves += pixels * sizes.blocks * (0.0 if p.layout == "NHWC" else 10.0)
-        return self.products(sweep, sizes), moves + far_cycles(p, count * held * p.c * p.x_dtype.itemsize)
+        return self.products(sweep, sizes), moves + far_cycles(self.s, count * held * p.c * p.x_dtype.itemsize)
 
     def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         """Step of a sweep."""

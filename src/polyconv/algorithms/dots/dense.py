@@ -82,7 +82,7 @@ class DenseForm(ChannelsForm):
         if sizes.planes:
             lines = math.prod(max(1, h.count) for h in sizes.held[:-1])
             moves += sets * count * lines * -(-panel_in // arith.channels) * LINE_CYCLES
-        moves += far_cycles(p, sets * count * held * panel_in * p.x_dtype.itemsize)
+        moves += far_cycles(s, sets * count * held * panel_in * p.x_dtype.itemsize)
         across = 0.4 if p.layout == "NHWC" else 1.2 if p.y_dtype.bits == 8 and not p.residual else 2.0
         return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * across
 

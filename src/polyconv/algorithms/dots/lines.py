@@ -210,7 +210,7 @@ class LinesForm(Form):
         channels = (p.n or 0) * p.c
         return {
             "products": channels * (p.m // p.c) * (steps * of_step + 15.0),
-            "moves": channels * (copied + 15.0) + far_cycles(p, channels * down.inp * along.inp),
+            "moves": channels * (copied + 15.0) + far_cycles(s, channels * down.inp * along.inp),
         }
 
     def choices(self) -> dict[str, object]:

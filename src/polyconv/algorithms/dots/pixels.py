@@ -178,7 +178,7 @@ class PixelsForm(Form):
         read = items * panel.lines * sum(runs) * p.c
         return {
             "products": _product_cycles(s, self.kind, panel, self.taps, self.vectors) * items * p.groups * (p.n or 0),
-            "moves": (woven * items * p.groups + far_cycles(p, read)) * (p.n or 0),
+            "moves": (woven * items * p.groups + far_cycles(s, read)) * (p.n or 0),
         }
 
     def choices(self) -> dict[str, object]:

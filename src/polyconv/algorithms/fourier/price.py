@@ -18,12 +18,13 @@ __all__ = ["at_least", "cost"]
 
 _POINT, _TERM = 12.0, 2.7
 """Cycles of a product at a point, with the spectra taken apart and put together; of each term of a matrix product."""
-_NEAR, _FAR_BYTES = 900 / 1024, 24.0
-"""Share of a second-level cache in which planes stay, and bytes a cycle that cost time where they do not."""
-_CACHED, _MEMORY_BYTES = 0.75, 8.0
-"""Share of a last-level cache that spectra may have, and bytes a cycle of tensors that are larger than half of it."""
-_NEAR_LINES, _LINES_BYTES = 6.0, 3.5
-"""Of input and result of one axis, those beyond so many second-level caches come and go at so many bytes a cycle."""
+_NEAR, _FAR = 900 / 1024, 24 / 24
+"""Share of a second-level cache in which planes stay; of the bytes a cycle of the last one, those that come else."""
+_CACHED, _MEMORY = 0.75, 8 / 10.6
+"""Share of a last cache that spectra may have; of the bytes a cycle of memory, those of tensors beyond half of it."""
+_NEAR_LINES, _LINES = 6.0, 3.5 / 24
+"""Of input and result of one axis, those beyond so many second-level caches come and go at this share of the bytes a
+cycle that the last one gives."""
 _HELD, _SCATTERED = 1.5, {"NCHW": 1.2, "NHWC": 0.8}
 """Of input and result, those beyond so many second-level caches cost so many cycles a byte: tiles of planes touch them
 line by line, far apart, which no CPU foresees."""
@@ -47,7 +48,8 @@ def _transforms_cycles(s: Situation, plan: Plan) -> float:
     lines = [plan.points // tile.points * line_cycles(tile.points) * slower for tile in plan.tiles]
     held = math.prod([min(tile.reach, axis.inp) / tile.length for axis, tile in outer])
     wanted = math.prod([min(1.0, tile.outputs * axis.stride / tile.length) for axis, tile in outer])
-    far = 2.0 * plan.plane / _FAR_BYTES if plan.planes * plan.plane > s.profile.cache("l2", _NEAR) else 0.0
+    is_near = plan.planes * plan.plane <= s.profile.cache("l2", _NEAR)
+    far = 0.0 if is_near else 2.0 * plan.plane / s.profile.stream("l3", _FAR)
     columns = sum(lines[:-1]) + far * len(lines)
     return plan.times * (plan.inputs * (columns + lines[-1] * held) + plan.outputs * (columns + lines[-1] * wanted))
 
@@ -86,8 +88,9 @@ def _moves_cycles(s: Situation, plan: Plan) -> float:
     moves = plan.times * (plan.inputs * (read * per_in + plan.points) + plan.outputs * written * per_out + _ITEM)
     moved = image_bytes(p)
     if only:  # lines of many channels, a little of each at a time
-        return moves + max(0, sum(moved) - s.profile.cache("l2", _NEAR_LINES)) / _LINES_BYTES
-    moves += sum(b / _MEMORY_BYTES for b in moved if b > s.profile.cache("l3", _CACHED / 2))
+        return moves + max(0, sum(moved) - s.profile.cache("l2", _NEAR_LINES)) / s.profile.stream("l3", _LINES)
+    far = sum(b for b in moved if b > s.profile.cache("l3", _CACHED / 2))
+    moves += far / s.profile.stream("memory", _MEMORY)
     beyond = max(0, sum(moved) - s.profile.cache("l2", _HELD))
     if blocks:  # lanes are tiles: neighbours in a row are taken one by one
         return moves + (16.0 if p.layout == "NCHW" else 8.0) / plan.box[-1] * beyond

@@ -250,7 +250,7 @@ def cost(s: Situation, arith: Arithmetic, cut: Cut) -> dict[str, float]:
     p, last = s.problem, cut.sweep[-1]
     group_in, items = p.c // p.groups, cut.boxes * p.groups * (p.n or 0)
     bytes_in = math.prod(max(1, h.count) for h in cut.held) * group_in * p.x_dtype.itemsize
-    far = far_cycles(p, cut.boxes * p.groups * bytes_in, soon=True) * (p.n or 0)
+    far = far_cycles(s, cut.boxes * p.groups * bytes_in, soon=True) * (p.n or 0)
     far *= _ASKED if cut.fused and cut.box[-1] == last.out else 1.0
     products = group_in * cut.taps * _step_cycles(s, arith, cut)
     panel, moves = _panel_cycles(s, arith, cut), _moves_cycles(s, cut)

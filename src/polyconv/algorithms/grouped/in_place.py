@@ -60,8 +60,8 @@ __all__ = ["forms"]
 
 _MOST_ENTRIES, _MOST_BOXES = 1 << 16, 1 << 12
 """Most entries of all lists, and most boxes of a sweep."""
-_LAST_BYTES = 30.0
-"""Bytes of input and result that come and go a cycle, beside the products."""
+_LAST = 30 / 24
+"""By the bytes a cycle that a last cache gives, those of input and result that come and go, beside the products."""
 _MISSED = {1024: 0.7, 2048: 3.5, 4096: 3.5}
 """Cycles that a vector of a pixel takes to come into the first-level cache where pixels lie a multiple of so many bytes
 apart, and so share few of its sets; else 0.4.  Measured on Zen 5."""
@@ -197,7 +197,8 @@ class InPlaceForm(Form):
         """Cycles: multiply-adds or loads, starting tiles, and what comes from the last cache."""
         p = self.s.problem
         batch = p.n or 0
-        return {"products": batch * _products(self.s, self.filling), "moves": batch * sum(image_bytes(p)) / _LAST_BYTES}
+        moved = sum(image_bytes(p)) / self.s.profile.stream("l3", _LAST)
+        return {"products": batch * _products(self.s, self.filling), "moves": batch * moved}
 
     def choices(self) -> Mapping[str, object]:
         """The largest tile."""

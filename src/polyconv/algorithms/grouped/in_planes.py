@@ -55,8 +55,8 @@ _TILES = {1: 24, 2: 12, 3: 8}
 """Vectors of neighbouring outputs -> most output channels."""
 _MOST_WORDS, _MOST_BOXES = 1 << 17, 1 << 12
 """Most words of all lists of entries, and most boxes."""
-_LAST_BYTES = 45.0
-"""Bytes of input and result that come and go a cycle, beside the products."""
+_LAST = 45 / 24
+"""By the bytes a cycle that a last cache gives, those of input and result that come and go, beside the products."""
 
 
 class TileWords(Record):
@@ -152,7 +152,7 @@ class InPlanesForm(Form):
             step = max(tile_cycles(rates, rows, tile.vectors), (rows + 2 * tile.vectors * stride) / rates.loads)
             row += taps * (group * step + 3.0 * -(-group // ROW_WORDS)) + 30.0 + 1.5 * rows * tile.vectors
         times = (p.n or 0) * p.groups * math.prod(axis.out for axis in sweep[:-1])
-        return {"products": times * row, "moves": (p.n or 0) * sum(image_bytes(p)) / _LAST_BYTES}
+        return {"products": times * row, "moves": (p.n or 0) * sum(image_bytes(p)) / self.s.profile.stream("l3", _LAST)}
 
     def choices(self) -> Mapping[str, object]:
         """The largest tile."""

@@ -215,7 +215,7 @@ def _cost(s: Situation, cut: Cut, sweep: Sweep) -> dict[str, float]:
     p, arith, panel = s.problem, arith_of(s), cut.panel
     lane, times = lanes(s.target, arith), box_count(sweep, panel.box)
     count = math.prod(axis.out for axis in sweep) / times  # pixels of a box
-    apart = apart_cycles(p, sweep[-1])
+    apart = apart_cycles(s, sweep[-1])
     across = (16.0 if planes_collide(p, reading=False) else 9.0) + apart if p.layout == "NCHW" else leaving_cycles(p)
     products = moves = 0.0
     for outputs, alike in cut.outputs.sizes.items():

@@ -29,11 +29,11 @@ SLOT_BYTES = 48 << 10
 """Most bytes of sums on their way through a move; with the header below the workspace that is always there."""
 _MOST_PIXELS = 512
 """Outputs of a box."""
-_STREAMED_BYTES = 22.0
-"""Bytes a cycle of weights that a first-level cache does not hold: short rows of strided pixels wait for them."""
-_LINES_BYTES = 30.0
-"""Bytes a cycle of input and result, beyond the second-level cache, that come and go group by group where channels lie
-together."""
+_STREAMED = 22 / 61
+"""Of the bytes a cycle of a second-level cache, those of weights, for which short rows of strided pixels wait."""
+_LINES = 30 / 24
+"""By the bytes a cycle of a last cache, those of input and result, beyond the second-level one, that come and go group
+by group where channels lie together."""
 _LISTED_LATE, _LIST_LOADS = 0.25, 6
 """How much of what comes from memory is not there when a list has asked for it; loads of a step for that."""
 
@@ -159,11 +159,11 @@ def cost_of(s: Situation, cut: Cut) -> tuple[float, float]:
     batch, far = (p.n or 0) * p.groups, 0.0
     if p.layout == "NHWC" and not is_far(s, cut.axes):
         read = math.prod(axis.out for axis in cut.axes) * entries_of(p, cut.axes) * arith_of(s).bytes
-        far = far_cycles(p, read) * (_LISTED_LATE if is_listed(cut.axes) else 1.0)
+        far = far_cycles(s, read) * (_LISTED_LATE if is_listed(cut.axes) else 1.0)
     rows *= cut.times * cut.phases
     moves = (moves * rows + 250.0 * box_count(cut.axes, cut.box) + far) * batch
     if p.layout == "NHWC" and p.groups > 1:  # of every pixel a line or two at a time
-        moves += (p.n or 0) * max(0, sum(image_bytes(p)) - s.cache("l2", 1)) / _LINES_BYTES
+        moves += (p.n or 0) * max(0, sum(image_bytes(p)) - s.cache("l2", 1)) / s.profile.stream("l3", _LINES)
     return products * rows * batch, moves
 
 
@@ -181,7 +181,7 @@ def _pixel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     p, arith, out = s.problem, arith_of(s), cut.axes[-1].out
     vectors = int(-(-(out / -(-out // cut.box[-1])) // lanes(s.target, arith)))
     plane = math.prod(i or 0 for i in p.i) * arith.bytes
-    leaving = vectors * outputs * (leaving_cycles(p) + apart_cycles(p, cut.axes[-1]))
+    leaving = vectors * outputs * (leaving_cycles(p) + apart_cycles(s, cut.axes[-1]))
     leaving += 0.0 if is_fusible(p) and cut.axes[-1].out_step == 1 else 300.0  # a row is moved
     return pixel_cycles(s, arith, outputs, entries_of(p, cut.axes), vectors, plane), leaving
 
@@ -198,7 +198,7 @@ def _channel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     if listed:
         apart = 1.03 if p.layout == "NCHW" else 1.0
     beside = _LIST_LOADS if listed else 0
-    streams = used * s.target.vector_bytes / _STREAMED_BYTES + (1.5 if across and not listed else 0.0)
+    streams = used * s.target.vector_bytes / s.profile.stream("l2", _STREAMED) + (1.5 if across and not listed else 0.0)
     if last.stride == 1 or entries * used * s.target.vector_bytes < s.cache("l1", 1 / 3):
         streams = 0.0
     products = 0.0
@@ -207,7 +207,7 @@ def _channel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
         products += each * (cycles * entries + 15)
     leaving = leaving_cycles(p)
     if across:
-        leaving = (16.0 if planes_collide(p, reading=False) else 8.0) + apart_cycles(p, cut.last)
+        leaving = (16.0 if planes_collide(p, reading=False) else 8.0) + apart_cycles(s, cut.last)
     if cut.phases > 1 and image_bytes(p)[1] > s.cache("l3", 1 / 4):
         leaving += 12.0  # squares of results, a line or two of many planes
     if cut.phases > 1 and last.out * cut.phases < 3 * lane:

@@ -65,10 +65,12 @@ _LEAST_ENTRIES = 16
 at 64, 1.4 from 512 on."""
 _WAYS = 24
 """Ways to cut an axis that are compared."""
-_STREAMED_BYTES, _AGAIN_BYTES = 22.0, 140.0
-"""Bytes a cycle of weights that no second-level cache holds; and of sums of inputs, which every set reads again."""
-_RATES = ((1 / 8, 300.0), (3 / 8, 200.0), (math.inf, 80.0))
-"""Bytes a cycle of the weights, which every box reads again, by what share of a third-level cache they are at most."""
+_STREAMED, _AGAIN = 22 / 24, 140 / 127
+"""By the bytes a cycle that a last cache gives, those of weights that no second-level cache holds; by those of a
+first-level one, those of sums of inputs, which every set reads again."""
+_RATES = ((1 / 8, 300 / 24), (3 / 8, 200 / 24), (math.inf, 80 / 24))
+"""By the bytes a cycle that a last cache gives, those of the weights, which every box reads again, by what share of
+that cache they are at most."""
 _SLOWER = 1.04
 """Where other tenants of a machine slow its caches, products wait for their sums: small gains are not worth it."""
 _SUM_CYCLES = 20.0
@@ -197,21 +199,21 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
     leaving = 10.0 if collide else 4.0 if p.layout == "NCHW" else 2.0
     for outputs, alike in cut.outputs.sizes.items():
         used = -(-outputs // lane)
-        stream = used * s.target.vector_bytes / _STREAMED_BYTES if weights > s.cache("l2", 1) else 0.0
+        stream = used * s.target.vector_bytes / s.profile.stream("l3", _STREAMED) if weights > s.cache("l2", 1) else 0.0
         products += alike * PRODUCTS * channel_cycles(s, arith, used, cut.half_entries, half, stream)
         sums += alike * half * used * _RESULT_CYCLES
         moves += alike * 4 * half * used * leaving
     rows, row = (cut.half_entries, half) if panel.planes else (half, cut.half_entries)
     sums += rows * (6 + math.ceil(row / lane) * _SUM_CYCLES)
     if PRODUCTS * cut.product_bytes > s.cache("l2", 25 / 64):
-        sums += len(cut.outputs.sets) * PRODUCTS * cut.product_bytes / _AGAIN_BYTES
-    sums += weights / next(rate for share, rate in _RATES if weights <= share * s.profile.numbers["l3.bytes"])
+        sums += len(cut.outputs.sets) * PRODUCTS * cut.product_bytes / s.profile.stream("l1", _AGAIN)
+    sums += weights / s.profile.stream("l3", next(of for most, of in _RATES if weights <= s.profile.cache("l3", most)))
     if not (_is_readable(s, sweep) and all(axis.stride == 1 for axis in sweep)):
         moves += copy_cycles(s, panel, sweep)
     batch = (p.n or 0) * times
     moves = (moves + 300.0) * batch
     if p.layout == "NHWC":  # nothing asks for it early
-        moves += (p.n or 0) * far_cycles(p, image_bytes(p)[0])
+        moves += (p.n or 0) * far_cycles(s, image_bytes(p)[0])
     return {"products": products * batch * _SLOWER, "sums": sums * batch, "moves": moves}
 
 

@@ -30,11 +30,12 @@ _SLOWER = 1.15
 """Cycles of products, measured over counted."""
 _TRANSFORM = 3.6
 """Cycles in which a vector of a tile is transformed."""
-_BACK_AND_FORTH = 48.0
-"""Bytes a cycle of what leaves the second-level cache and comes back."""
-_STREAMED = (("l2", 1 / 2, 32.0), ("l3", 1 / 8, 24.0), ("l3", 25 / 32, 14.0), ("l3", 5 / 4, 11.0))
-_FROM_MEMORY = 8.0
-"""Bytes a cycle at which transformed weights come: if they are fewer than a share of a cache, and else."""
+_BACK_AND_FORTH = 48 / 24
+"""By the bytes a cycle that a last cache gives, those of what leaves the second-level one and comes back."""
+_STREAMED = (("l2", 1 / 2, 32 / 61), ("l3", 1 / 8, 24 / 24), ("l3", 25 / 32, 14 / 24), ("l3", 5 / 4, 11 / 24))
+_FROM_MEMORY = 8 / 10.6
+"""Of the bytes a cycle of a cache, or of memory, those of transformed weights: if they are fewer than a share of the
+cache, and else."""
 _FEW_TILES, _SOONER = 4, 1.3
 """Where a single box has so few tiles, almost nothing but weights is read; those that no near cache holds come so much
 faster then."""
@@ -87,7 +88,7 @@ def cycles(b: Boxes) -> dict[str, float]:
     far = 2 * held if held > near_bytes(case) else 0
     of_tile_in = b.outer_lines * vectors_in * b.products * _TRANSFORM * slower
     of_tile_out = case.y.n * case.x.n * _TRANSFORM * slower
-    of_box_in = lines * vectors_in * moves.vector_in + 1500.0 + far / _BACK_AND_FORTH
+    of_box_in = lines * vectors_in * moves.vector_in + 1500.0 + far / s.profile.stream("l3", _BACK_AND_FORTH)
     alone = outer_boxes * len(b.rows) * len(b.columns) == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
     of_blocks = _blocks(case, b.weight_bytes, b.products, b.blocks, b.vectors, b.last_vectors, alone=alone)
     products = inputs = outputs = 0.0
@@ -101,7 +102,7 @@ def cycles(b: Boxes) -> dict[str, float]:
     products *= outer_rows / math.prod(b.outer)
     images, stacked = p.n or 0, is_stacked(p, case.sweep)
     bytes_in = lines * p.c * p.x_dtype.itemsize * len(b.rows) * len(b.columns) * outer_boxes
-    far_in = far_cycles(p, bytes_in / (images if stacked else 1), soon=True) * images
+    far_in = far_cycles(s, bytes_in / (images if stacked else 1), soon=True) * images
     batch = p.groups * (1 if stacked else images)
     if case.transformed == 1 and case.x.r == 2 and case.sweep[-1].stride == 1:
         inputs, products, outputs = _TWO_TAPS * inputs, _TWO_TAPS * products, _TWO_TAPS * outputs
@@ -125,7 +126,7 @@ def _moves(case: Case) -> _Moves:
     vector_in = 7.0 if planes_collide(p, reading=True) else 4.5
     vector_in *= 1.0 if last.stride == 1 else 1.3 if is_apart(p, last, case.lane, "c") else 2.5
     # a third, as measured: results of a box come with more work between them
-    vector_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(p, last) / 3
+    vector_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(case.s, last) / 3
     return _Moves(vector_in, vector_out, 60.0)
 
 
@@ -172,7 +173,9 @@ def _streamed(profile: Profile, size: int) -> float:
 
 @cache
 def _streams(profile: Profile) -> list[tuple[float, float]]:
-    return [*((profile.cache(level, share), rate) for level, share, rate in _STREAMED), (math.inf, _FROM_MEMORY)]
+    """Most bytes, and the bytes a cycle of so many."""
+    caches = [(profile.cache(level, share), profile.stream(level, rate)) for level, share, rate in _STREAMED]
+    return [*caches, (math.inf, profile.stream("memory", _FROM_MEMORY))]
 
 
 @cache

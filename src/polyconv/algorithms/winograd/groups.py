@@ -72,8 +72,9 @@ _COLLIDING = 8.0
 _SHARED, _TOGETHER = 1024, 4
 """Where pixels lie a multiple of so many bytes apart they share few sets of a cache, and what comes of a line for one
 block would be gone before the next; so many blocks are transformed side by side there.  Measured: 5 to 40 % off."""
-_CACHED_SHARE, _LAST_BYTES = 3 / 16, 5.0
-"""Input and result beyond this share of the last cache come and go a vector of each pixel at a time; bytes a cycle."""
+_CACHED_SHARE, _LATE = 3 / 16, 5 / 24
+"""Input and result beyond this share of the last cache come and go a vector of each pixel at a time, at this share of
+its bytes a cycle."""
 
 
 class GroupWords(Record):
@@ -228,7 +229,8 @@ class GroupsForm(ColumnsForm):
         terms = [_cycles(s, sweep, sizes) for sweep, sizes in self.parts]
         times = (p.n or 0) * block_count(s, arith_of(s))
         found = {name: times * sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
-        found["moves"] += (p.n or 0) * max(0, sum(image_bytes(p)) - s.profile.cache("l3", _CACHED_SHARE)) / _LAST_BYTES
+        beyond = max(0, sum(image_bytes(p)) - s.profile.cache("l3", _CACHED_SHARE))
+        found["moves"] += (p.n or 0) * beyond / s.profile.stream("l3", _LATE)
         return found
 
     def build(self, r: Request) -> Program:

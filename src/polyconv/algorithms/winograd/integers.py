@@ -55,9 +55,9 @@ _WORKSPACE_SHARE = 25 / 32
 """Of a second-level cache, workspace of a thread: less is left for weights, which stream."""
 _IN_CYCLES, _OUT_CYCLES, _ROW_CYCLES = 100.0, 130.0, 40.0
 """Cycles in which a vector of a tile comes in, and goes out; of a call of a product's tile.  Measured on Zen 5."""
-_WEIGHTS_SHARE, _FAR_STREAM, _NEAR_STREAM = 1 / 2, 20.0, 64.0
-"""Of a second-level cache, transformed weights beyond which they come from the last one for every box; bytes a cycle
-from there, and from nearer.  Measured on Zen 5."""
+_WEIGHTS_SHARE, _FAR_STREAM, _NEAR_STREAM = 1 / 2, 20 / 24, 64 / 61
+"""Of a second-level cache, transformed weights beyond which they come from the last one for every box; by the bytes a
+cycle that the last and the second-level one give, those that come.  Measured on Zen 5."""
 
 
 class IntegerWords(Record):
@@ -289,12 +289,12 @@ class IntegersForm(Form):
                 products += _ALL * count * alike * (slow * tile_cycles(rates, rows, some) * steps + _ROW_CYCLES)
         streamed = _ALL * group_in * vectors_out * s.target.vector_bytes // 2
         near = streamed * p.groups <= s.cache("l2", _WEIGHTS_SHARE)
-        products = max(products, streamed / (_NEAR_STREAM if near else _FAR_STREAM))
+        products = max(products, streamed / s.profile.stream(*(("l2", _NEAR_STREAM) if near else ("l3", _FAR_STREAM))))
         transforms = tiles * (_IN_CYCLES * 64 / s.target.vector_bytes * in_blocks + _OUT_CYCLES * vectors_out)
         held, by_channels = math.prod(sizes.held), p.layout == "NHWC"
         moves = 400 + held * in_blocks * (6.0 if by_channels else 16.0)
         moves += tiles * TILE * TILE * vectors_out * (2.0 if by_channels else 6.0)
-        moves += far_cycles(p, held * group_in * p.x_dtype.itemsize)
+        moves += far_cycles(s, held * group_in * p.x_dtype.itemsize)
         times = self._boxes()
         return {"products": products * times, "transforms": transforms * times, "moves": moves * times}
 

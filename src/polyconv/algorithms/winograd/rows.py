@@ -53,16 +53,16 @@ __all__ = ["RowsForm", "at_least", "forms"]
 _NEAR_SHARE, _BOX_SHARE = 2.0, 3 / 4
 """Workspace of a thread, of a first-level cache, where that takes a row of tiles at least; else, or where lines of
 further axes or planes are held as well, of a second-level cache, which also has the weights."""
-_STREAMED, _HELD_SHARE = 16.0, 1 / 2
-"""Bytes a cycle at which weights come from the last cache, and how many of a second-level cache stay there."""
+_STREAMED, _HELD_SHARE = 16 / 24, 1 / 2
+"""Of the bytes a cycle of a last cache, those of weights; and the share of a second-level one where they stay."""
 _SLOWER, _FAR_LINES = 1.04, 1.06
 """Measured over counted cycles of the products, and again where transformed lines of further axes are read."""
 _PASS, _FAR_PASS, _FEW_PLANES = 14.0, 24.0, 16
 """Cycles in which a vector is transformed: where a second-level cache holds input and result or a group has few planes,
 and where not."""
-_CACHED_SHARE, _LAST_BYTES, _ASKED_BYTES = 3 / 16, 3.0, 8.0
-"""Of input and result, those beyond this share of the last cache come and go between it and the transforms; bytes a
-cycle, and where they are asked for."""
+_CACHED_SHARE, _LATE, _ASKED = 3 / 16, 3 / 24, 8 / 24
+"""Of input and result, those beyond this share of the last cache come and go between it and the transforms; of its
+bytes a cycle, those that come, and where they are asked for."""
 _COLLIDING, _SET_PLANES = 20.0, 32
 """Cycles more that a vector takes where so many planes on both sides lie in the same sets of a cache."""
 _FAR_SHARE = 1 / 4
@@ -119,7 +119,7 @@ class RowsForm(ColumnsForm):
         s, p = self.s, self.s.problem
         terms = [_cycles(s, sweep, sizes) for sweep, sizes in self.parts]
         found = {name: sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
-        rate = _ASKED_BYTES if p.layout == "NCHW" else _LAST_BYTES
+        rate = s.profile.stream("l3", _ASKED if p.layout == "NCHW" else _LATE)
         found["moves"] += (p.n or 0) * max(0, sum(image_bytes(p)) - s.profile.cache("l3", _CACHED_SHARE)) / rate
         return found
 
@@ -141,7 +141,8 @@ def _cycles(s: Situation, sweep: Sweep, sizes: RowSizes) -> dict[str, float]:
     cycles = (_FAR_LINES if outer_lines > 1 else 1.0) * taps * group_in * (group_out / 2 + 0.6) + group_out + 4
     products = _SLOWER * s.rates(arith).slower * times * rows * sizes.vectors * SCHEME.n * cycles
     weights = p.c * group_out * math.prod(axis.taps for axis in sweep) * SCHEME.n // SCHEME.r * arith.bytes
-    products += (p.n or 0) * weights / _STREAMED if weights > s.profile.cache("l2", _HELD_SHARE) else 0.0
+    if weights > s.profile.cache("l2", _HELD_SHARE):
+        products += (p.n or 0) * weights / s.profile.stream("l3", _STREAMED)
     across_in, across_out = -(-sizes.held[-1].count // lane), -(-sizes.box[-1] // lane)
     vectors = outer_lines * across_in * group_in + rows * across_out * group_out
     transforms = times * tall * (vectors * _pass(s) + 60 * (outer_lines + rows))

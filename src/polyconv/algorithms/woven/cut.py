@@ -159,7 +159,7 @@ def cost(s: Situation, c: Cut) -> dict[str, float]:
     if c.flat:
         moves += len(shares) * p.m / p.groups * rows * (12 + width * times / lanes(s.target, arith) * 4.0)
     batch = (p.n or 0) * p.groups * boxes_of_image
-    far = _LATE_SHARE * far_cycles(p, batch * c.panel)
+    far = _LATE_SHARE * far_cycles(s, batch * c.panel)
     products *= _STREAMING[c.flat]
     return {"products": products * batch, "panels": panels * batch + far, "moves": moves * batch}
 
