@@ -155,3 +155,11 @@ def test_what_it_leaves_to_others() -> None:
     assert "do not overlap" in refusal("conv f32 NCHW n1 c128 i50 m128 k3")
     assert "meet inputs" in refusal("conv f32 NCHW n1 c128 i50 m128 k1 p1")
     assert "lie together" in refusal("conv f32 NCHW n1 c128 i5x5 m128 k1x1")
+
+
+@pytest.mark.parametrize(("algorithm", "line"), [
+    ("strassen", "conv f32 NCHW n1 c4096 i14x14 m4096 k1x1"), ("stem", "conv f32 NHWC n1 c16 i2000 m8192 k128"),
+])  # fmt: skip
+def test_weights_that_no_cache_holds_have_a_price(algorithm: str, line: str) -> None:
+    s = Situation(Problem.parse(line), target(None))
+    assert 1e6 < sum(form_of(algorithm, s).cost().values()) < 1e12

@@ -142,7 +142,7 @@ class StemForm(Form):
             products += rows * count * (row + len(tiles) * (25 + per_run * of_tile) + 40 + missed)
             moves += rows * count * sizes.box[-1] * vectors * _leaving(p)
         weights = p.m * group_in * math.prod(axis.taps for axis in sweep) * arith_of(s).bytes
-        level, share = next((by, of) for most, by, of in _STREAMED if weights <= s.profile.cache("l3", most))
+        level, share = next((by, of) for most, by, of in _STREAMED if weights <= most * s.profile.cache("l3", 1.0))
         streamed = weights / s.profile.stream(level, share)
         products = max(products, box_count * streamed / p.groups)  # each box brings them all
         moves += box_count * self._bringing()

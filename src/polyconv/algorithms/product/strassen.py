@@ -207,7 +207,8 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
     sums += rows * (6 + math.ceil(row / lane) * _SUM_CYCLES)
     if PRODUCTS * cut.product_bytes > s.cache("l2", 25 / 64):
         sums += len(cut.outputs.sets) * PRODUCTS * cut.product_bytes / s.profile.stream("l1", _AGAIN)
-    sums += weights / s.profile.stream("l3", next(of for most, of in _RATES if weights <= s.profile.cache("l3", most)))
+    held = weights / s.profile.cache("l3", 1.0)
+    sums += weights / s.profile.stream("l3", next(of for most, of in _RATES if held <= most))
     if not (_is_readable(s, sweep) and all(axis.stride == 1 for axis in sweep)):
         moves += copy_cycles(s, panel, sweep)
     batch = (p.n or 0) * times
