@@ -24,7 +24,7 @@ from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = [
-    "Lying", "check_apart", "check_weights", "check_writable", "deformation", "deformation_shapes", "extents_of",
+    "Lying", "check_apart", "check_weights", "check_writable", "deformation", "extents_of",
     "fused", "narrow_and_light", "operand", "result_of", "span", "strides",
 ]  # fmt: skip
 
@@ -143,20 +143,12 @@ def deformation(p: Problem, offset: Any, mask: Any) -> tuple[Array | None, Array
         return None, None
     if offset is None:
         raise ArgumentError("a deformable convolution needs offset")
-    offset_shape, mask_shape = deformation_shapes(p)
-    offset = operand(offset, "offset", p.x_dtype, offset_shape)
+    offset = operand(offset, "offset", p.x_dtype, p.offset_shape)
     if p.mask != (mask is not None):
         raise ArgumentError(f"the problem has mask={p.mask}, but mask is {'given' if mask is not None else 'missing'}")
     if mask is not None:
-        mask = operand(mask, "mask", p.x_dtype, mask_shape)
+        mask = operand(mask, "mask", p.x_dtype, p.mask_shape)
     return offset, mask
-
-
-def deformation_shapes(p: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of offset and mask of a deformable convolution with known extents."""
-    n, *out = (int(e or 0) for e in (p.n, *p.out))
-    taps = p.offset_groups * math.prod(p.k)
-    return (n, 2 * taps, *out), (n, taps, *out)
 
 
 _SMALLER = "compute parts of the batch or the image, or give an out= of your own, such as a numpy.memmap"

@@ -22,7 +22,7 @@ from polyconv.errors import ArgumentError, DtypeError, Unsupported, shown
 from polyconv.generated import Arrays, Kernel, kernels
 from polyconv.machine.host import profile_in_force
 from polyconv.names import checked
-from polyconv.operands import check_weights, deformation_shapes
+from polyconv.operands import check_weights
 from polyconv.problem import plan as described
 from polyconv.problem.problem import Problem
 from polyconv.runtime.guests import as_array
@@ -225,8 +225,9 @@ def _calls(made_by: Plan) -> list[tuple[prepared.Layer, Arrays]]:
 
         causal(p, x, None, y, part)
         return calls
-    offset, mask = (blank(s, p.x_dtype) for s in deformation_shapes(p)) if p.op == "deform_conv" else (None, None)
-    return [(layer.part(), (x, y, y if p.residual else None, offset, mask if p.mask else None))]
+    offset = blank(p.offset_shape, p.x_dtype) if p.op == "deform_conv" else None
+    mask = blank(p.mask_shape, p.x_dtype) if p.mask else None
+    return [(layer.part(), (x, y, y if p.residual else None, offset, mask))]
 
 
 def _of_head(made_by: Plan) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.dtypes import Dtype
-from polyconv.operands import deformation_shapes, result_of
+from polyconv.operands import result_of
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
 from polyconv.runtime.memory import allocating, sized
@@ -61,9 +61,8 @@ def random_operands(p: Problem) -> Operands:
     }
     offset = mask = None
     if p.op == "deform_conv":
-        of_offset, of_mask = deformation_shapes(p)
-        offset = values(of_offset, p.x_dtype)
-        mask = values(of_mask, p.x_dtype) if p.mask else None
+        offset = values(p.offset_shape, p.x_dtype)
+        mask = values(p.mask_shape, p.x_dtype) if p.mask else None
     return Operands(
         x=values(p.x_shape, p.x_dtype), w=values(p.w_shape, p.w_dtype),
         bias=np.ones(p.m, p.y_dtype.numpy) if p.bias else None,

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from virtual_gpu import virtual_gpu
 
 from polyconv.conformance.judge import complaint, expected
+from polyconv.conformance.on_gpu import on_device
 from polyconv.conformance.operands import Operands, operands
+from polyconv.conformance.trial import state_complaints
 from polyconv.gpu.arrays import GpuArray, to_gpu
 from polyconv.gpu.forms import Form, Job, forms
 from polyconv.gpu.layer import compute
@@ -44,7 +46,7 @@ def wrong(p: Problem, made: Operands, got: Array, accuracy: str) -> str | None:
     lost = _LOST.get({"fast": "x3", "tf32": "tf32"}.get(accuracy, ""), 0.0) if p.x == "f32" else 0.0
     if lost:
         with np.errstate(all="ignore"):
-            size = magnitude(p, made.x, made.w, made.bias, made.residual)
+            size = magnitude(p, made.x, made.w, made.bias, made.residual, **made.keywords())
             want = replace(want, allowed=want.allowed + lost * size)
     return complaint(p, want, got)
 
@@ -76,8 +78,14 @@ def check(line: str, choose: Choose | None = None, *, accuracy: str = "fast", ki
     p = Problem.parse(line)
     made = operands(p, seeded(line), kind)
     options: dict[str, Any] = {} if choose is None else {"form": choose}
-    got = compute(p, *on_gpu(p, made, channels_last=channels_last), accuracy=accuracy, **options).numpy()
-    found = wrong(p, made, got, accuracy)
+    given = on_device(made, 0)
+    if channels_last:
+        given |= dict(zip(("x", "w", "bias", "residual"), on_gpu(p, made, channels_last=True), strict=True))
+    got = compute(p, **given, accuracy=accuracy, **options)
+    if p.op == "causal_conv":
+        got, state = got
+        assert state_complaints(p, made, state.numpy()) == []
+    found = wrong(p, made, got.numpy(), accuracy)
     assert found is None, f"{line}: {found}"
 
 
@@ -108,7 +116,7 @@ def all_forms(line: str, accuracy: str = "fast", like: str = "H100") -> list[For
 
     p = Problem.parse(line)
     with virtual_gpu(like), pytest.raises(_Found) as noted:
-        compute(p, *on_gpu(p, operands(p, seeded(line), "small")), accuracy=accuracy, form=found)
+        compute(p, **on_device(operands(p, seeded(line), "small"), 0), accuracy=accuracy, form=found)
     (every,) = noted.value.args
     return list(every)
 

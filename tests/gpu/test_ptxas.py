@@ -19,6 +19,7 @@ from polyconv.gpu.compile import ptx
 from polyconv.gpu.device import presets
 from polyconv.gpu.forms import Form
 from polyconv.gpu.kernels.gemm import Gemm
+from polyconv.gpu.kernels.joined import Joined
 from polyconv.gpu.kernels.patch import Patch
 
 
@@ -37,6 +38,10 @@ KINDS = [
     ("conv f16 NCHW n2 c6 i9x8 m10 k3x2 s2x3 p1 b1 r1 act=Sigmoid", "fast"),
     *((f"conv {types} NHWC {DEPTHWISE[0]}", "fast") for types in ("f32", "f16", "i8")),
     ("conv f16 NCHW n1 c3 i32x32 m32 k7x7 s2 p3", "fast"),
+    *((f"conv u8*i8 NCHW n1 {fields} b1 zx=t zw=c zy=t sx=t sw=c sy=t", "fast") for fields in (
+        "c64 i14x14 m256 k3x3 p1", "c32 i14x14 m32 k3x3 p1 g32", "c3 i32x32 m32 k7x7 s2 p3",
+    )),
+    *((f"deform_conv {types} NCHW n1 c64 i14x14 m64 k3x3 p1 og1 mask b1", "fast") for types in ("f32", "f16", "f64")),
 ]  # fmt: skip
 
 
@@ -94,10 +99,18 @@ def test_kernels_assemble_and_fit_registers(
 
 
 @pytest.mark.parametrize("like", ["H100", "A100"])
+def test_past_and_input_assemble(like: str, tmp_path: Path) -> None:
+    for past in (None, (3, 1, 1)):
+        text = ptx(Joined((1, 3, 9), 2, 0, past, (21, 7, 1), "f16").kernel(), presets[like].architecture)
+        assembled(text, presets[like].architecture, tmp_path)
+
+
+@pytest.mark.parametrize("like", ["H100", "A100"])
 def test_copies_assemble(like: str, tmp_path: Path) -> None:
     """Kernels that bring input and weights into order."""
     for line in (
         "conv f16 NCHW n2 c6 i9x8 m10 k3x3", "conv f32 NHWC n1 c6 i9 m10 k3", "conv i64 NCHW n1 c3 i9x9 m4 k3x3",
+        "conv u8 NCHW n1 c6 i9x9 m4 k3x3 zx=t zw=c", "conv i8 NHWC n1 c6 i9x9 m4 k3x3 zx=t zw=t",
     ):  # fmt: skip
         form = all_forms(line, "fast", like)[0]
         architecture = presets[like].architecture

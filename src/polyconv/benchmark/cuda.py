@@ -26,7 +26,7 @@ from polyconv.gpu.device import device as facts
 from polyconv.gpu.driver import driver
 from polyconv.gpu.forms import Form, forms
 from polyconv.gpu.guests import read
-from polyconv.gpu.layer import DeviceLayer
+from polyconv.gpu.layer import Arrays, DeviceLayer
 from polyconv.gpu.plan import choose
 from polyconv.in_force import keep_where_settings_say
 from polyconv.kernels import objects
@@ -267,7 +267,7 @@ class _Contest:
         """The chosen form of an input that lies so, and those predicted next."""
         y = self.torch.empty([int(e or 0) for e in self.p.y_shape], dtype=x.dtype, device=x.device)
         y = y if x is self.x else self._last(y)
-        job = self.layer.job(self.p, read(x, "x"), read(y, "y"), None)
+        job = self.layer.job(self.p, Arrays(read(x, "x"), read(y, "y")))
         rest = sorted(forms(job), key=lambda form: form.seconds)
         return list({str(form): form for form in (choose(job), *rest)}.values())[:count]
 

@@ -111,8 +111,7 @@ def check(device: str, count: int, seed: int, *, as_json: bool) -> bool:
     for finding in report.findings:
         render.line(finding)
     render.line(
-        f"seed {seed}: {report.tried} problems, {sum(report.runs.values())} runs, {len(report.findings)} findings; "
-        f"{report.passed_over} of operators that GPUs do not compute"
+        f"seed {seed}: {report.tried} problems, {sum(report.runs.values())} runs, {len(report.findings)} findings"
     )
     return not report.findings
 

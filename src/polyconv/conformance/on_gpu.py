@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyconv.conformance.judge import Expected, complaint, expected
 from polyconv.conformance.operands import Operands
-from polyconv.conformance.trial import Trial, drawn, same_bits
+from polyconv.conformance.trial import Trial, drawn, same_bits, state_complaints
 from polyconv.errors import Error
 from polyconv.gpu.arrays import GpuArray, to_gpu
 from polyconv.gpu.forms import Form, Job, forms
@@ -25,7 +25,7 @@ from polyconv.gpu.plan import LOSSES, choose
 from polyconv.problem.oracle import magnitude
 from polyconv.problem.problem import Problem
 
-__all__ = ["Report", "run"]
+__all__ = ["Report", "on_device", "run"]
 
 Array = NDArray[Any]
 
@@ -41,8 +41,8 @@ class Report:
     Parameters
     ----------
     seed : int
-    tried, passed_over : int
-        Problems: those of operators that GPUs compute, and others.
+    tried : int
+        Problems.
     runs : dict
         By arithmetic, how often it ran.
     findings : list of str
@@ -50,7 +50,6 @@ class Report:
 
     seed: int
     tried: int = 0
-    passed_over: int = 0
     runs: dict[str, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
 
@@ -66,13 +65,8 @@ def run(count: int, seed: int = 0, *, device: int = 0, every: int = 2, first: in
     """
     report = Report(seed)
     for index in range(first, first + count):
-        trial = drawn(seed, index)
-        p = trial.problem
-        if p.op in ("conv", "conv_transpose") and p.quantisation is None:
-            report.tried += 1
-            _try(report, trial, device, every)
-        else:
-            report.passed_over += 1
+        report.tried += 1
+        _try(report, drawn(seed, index), device, every)
         if progress is not None:
             progress(index + 1 - first)
     return report
@@ -83,7 +77,7 @@ def _try(report: Report, trial: Trial, device: int, every: int) -> None:
     rng = np.random.default_rng([trial.seed, trial.index, 7])
     accuracy = str(rng.choice(_ACCURACIES)) if p.x == "f32" else "fast"
     want = expected(p, made)
-    there = [None if a is None else to_gpu(a, device) for a in (made.x, made.w, made.bias, made.residual)]
+    there = on_device(made, device)
     bits: dict[str, tuple[str, Array]] = {}
     for turn in range(every):
         taken: list[Form] = []
@@ -95,7 +89,7 @@ def _try(report: Report, trial: Trial, device: int, every: int) -> None:
             return taken[0]
 
         try:
-            got, more = _computed(p, there, trial.out, accuracy, take, device)
+            got, more = _computed(p, made, there, trial.out, accuracy, take, device)
         except Error as error:
             report.findings.append(f"{trial}: {taken[0] if taken else 'no form'}: {type(error).__name__}: {error}")
             continue
@@ -117,44 +111,63 @@ def _allowed(p: Problem, made: Operands, want: Expected, arithmetic: str) -> Exp
     if not loss:
         return want
     with np.errstate(all="ignore"):
-        size = magnitude(p, made.x, made.w, made.bias, made.residual)
+        size = magnitude(p, made.x, made.w, made.bias, made.residual, **made.keywords())
     return replace(want, allowed=want.allowed + 1.25 * loss * size)
 
 
-def _computed(p: Problem, there: list[GpuArray | None], out: str, accuracy: str, take: Callable[[Job], Form],
+def on_device(made: Operands, device: int) -> dict[str, Any]:
+    """Operands on the GPU, by parameter; zero points and scales where one value is all there is stay here."""
+    arrays = {"x": made.x, "w": made.w, "bias": made.bias, "residual": made.residual}
+    arrays |= {"offset": made.offset, "mask": made.mask, "past": made.past}
+    found: dict[str, Any] = {name: None if a is None else to_gpu(a, device) for name, a in arrays.items()}
+    found["quantities"] = {
+        name: to_gpu(a, device) if a.size != 1 or i % 2 else a for i, (name, a) in enumerate(made.quantities.items())
+    }
+    return found
+
+
+def _run(p: Problem, there: dict[str, Any], **options: Any) -> tuple[Any, Any]:
+    """The result, and the state if it leaves one."""
+    found = compute(p, **there, **options)
+    return found if p.op == "causal_conv" else (found, None)
+
+
+def _computed(p: Problem, made: Operands, there: dict[str, Any], out: str, accuracy: str, take: Callable[[Job], Form],
               device: int) -> tuple[Array, list[str]]:  # fmt: skip
     """The result, made between guards, and what else is wrong."""
-    x, w, bias, residual = there
     found = []
     shape = tuple(int(e or 0) for e in p.y_shape)
     guards = np.full(int(np.prod(shape)) * p.y_dtype.itemsize + 2 * _MARGIN, _GUARD, np.uint8)
     whole = to_gpu(guards, device)
     inner = GpuArray(shape, p.y_dtype, device, memory=whole._memory, offset=_MARGIN)
-    if out == "residual" and residual is not None:  # the residual's memory takes the result
-        inner = residual = to_gpu(np.ascontiguousarray(residual.numpy()), device)
-    result = compute(p, x, w, bias, residual, out=inner, accuracy=accuracy, form=take)
+    if out == "residual" and made.residual is not None:  # its memory takes the result
+        inner = to_gpu(np.ascontiguousarray(made.residual), device)
+        there = {**there, "residual": inner}
+    result, state = _run(p, there, out=inner, accuracy=accuracy, form=take)
     if result is not inner:
         found.append("the call returned another array than out")
+    found += [] if state is None else state_complaints(p, made, state.numpy())
     got = inner.numpy()
     around = whole.numpy()
     if not ((around[:_MARGIN] == _GUARD).all() and (around[-_MARGIN:] == _GUARD).all()):
         found.append("memory around out was written")
     if out != "residual":
         again = GpuArray(shape, p.y_dtype, device)
-        compute(p, x, w, bias, residual, out=again, accuracy=accuracy, form=take)
+        _run(p, there, out=again, accuracy=accuracy, form=take)
         if not same_bits(got, again.numpy()):
             found.append("a second call gave other bits")
     return got, found
 
 
-def _alone(trial: Trial, there: list[GpuArray | None], accuracy: str, got: Array) -> list[str]:
+def _alone(trial: Trial, there: dict[str, Any], accuracy: str, got: Array) -> list[str]:
     """What is wrong with an image of the batch when it is computed alone."""
     p, made = trial.problem, trial.operands
     last = int(p.n or 0) - 1
     one = replace(p, n=1)
-    residual = None if made.residual is None else to_gpu(made.residual[last:])
+    images = {"x": made.x, "residual": made.residual, "offset": made.offset, "mask": made.mask, "past": made.past}
+    mine = {name: None if a is None else to_gpu(a[last:]) for name, a in images.items()}
     alone = GpuArray([int(e or 0) for e in one.y_shape], p.y_dtype)
-    compute(one, to_gpu(made.x[last:]), there[1], there[2], residual, out=alone, accuracy=accuracy)
+    _run(one, {**there, **mine}, out=alone, accuracy=accuracy)
     same = same_bits(alone.numpy(), got[last:])
     return [] if same else [f"{trial}: {accuracy}: the last image alone has other bits than in its batch"]
 

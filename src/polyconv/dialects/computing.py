@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from polyconv.dialects import inputs as given
 from polyconv.dialects.node import Lowering
 from polyconv.dialects.reading import SIZES, check_count, lower, operands_of, values_of
-from polyconv.errors import Unsupported
 from polyconv.settings import resolve
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ Result = Array | tuple[Array, ...]
 
 QUANTITIES = ("zx", "zw", "zy", "sx", "sw", "sy")
 """Zero points and scales, by parameter."""
-_ON_GPU = ("x", "w", "bias", "residual")
-"""Operands that GPUs take."""
 
 
 def compute(operator: Operator, lowering: Lowering, arrays: Sequence[Array | None], out: Array | None) -> Result:
@@ -43,27 +40,29 @@ def compute(operator: Operator, lowering: Lowering, arrays: Sequence[Array | Non
 
 
 def compute_on_gpu(operator: Operator, inputs: Sequence[Any], out: Any) -> Result:
-    """Compute where the inputs lie; those that are sizes lie in the CPU's memory."""
-    from polyconv.gpu.guests import stand_in, where  # here, so that shape inference needs no compiler
+    """Compute where the inputs lie; sizes lie in the CPU's memory, and lone zero points and scales may."""
+    from polyconv.gpu.guests import device_of, stand_in, where  # here, so that shape inference needs no compiler
     from polyconv.gpu.layer import compute as compute_there
     from polyconv.in_force import keep_where_settings_say
 
     check_count(operator, [a is not None for a in inputs])
     rows = operator.row.inputs
     padded = (*inputs, *[None] * (len(rows) - len(inputs)))
-    where({row.name: value for row, value in zip(rows, padded, strict=True) if row.role != SIZES} | {"out": out})
+    may_stay = {SIZES, *QUANTITIES}
+    where({row.name: value for row, value in zip(rows, padded, strict=True) if row.role not in may_stay} | {"out": out})
+    is_there = [device_of(a) is not None and row.role != SIZES for row, a in zip(rows, padded, strict=True)]
     shown = tuple(
-        None if value is None else given.array(value, row.name) if row.role == SIZES else stand_in(value, row.name)
-        for row, value in zip(rows, padded, strict=True)
+        None if a is None else stand_in(a, row.name) if there else given.array(a, row.name)
+        for row, a, there in zip(rows, padded, is_there, strict=True)
     )
     lowering = lower(operator, values_of(operator, shown))
     assert lowering.problem is not None  # all shapes and types are known
     operands = {r.role: v for r, v in zip(rows, padded, strict=True) if v is not None and r.role != SIZES}
-    if changed := [role for role in operands if role not in _ON_GPU or lowering.operands.get(role) is not None]:
-        raise Unsupported(f"{operator.name} with {', '.join(changed)} is computed on the CPU; copy its inputs there")
+    quantities = {role: operands.pop(role) for role in QUANTITIES if role in operands}
     keep_where_settings_say()
     result: Result = compute_there(
-        lowering.problem, **operands, out=out, accuracy=resolve("accuracy", operator.options.get("accuracy")),
+        lowering.problem, **operands, out=out, quantities=quantities,
+        accuracy=resolve("accuracy", operator.options.get("accuracy")),
         limit=resolve("workspace_limit", operator.options.get("workspace_limit")),
     )  # fmt: skip
     return result

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from polyconv.dtypes import DTYPES
 from polyconv.gpu.device import Device
 from polyconv.gpu.geometry import Geometry
 from polyconv.gpu.job import Form, Job, Step
 from polyconv.gpu.kernels.arithmetic import ARITHMETIC
+from polyconv.gpu.kernels.deformable import Deformable
 from polyconv.gpu.kernels.depthwise import Depthwise
 from polyconv.gpu.kernels.direct import Direct
 from polyconv.gpu.kernels.finish import sum_type
@@ -29,6 +31,7 @@ from polyconv.gpu.placing import (
     input_of,
     most_bytes,
     patch_weights,
+    weight_type,
     weights_of,
 )
 from polyconv.gpu.price import seconds_of
@@ -51,6 +54,9 @@ def _all(job: Job) -> Iterator[Form]:
     p = job.problem
     of_sweeps = sweeps(p)
     small = most_bytes(job) < MOST_BYTES
+    if p.op == "deform_conv":
+        yield from _deformables(job, of_sweeps)
+        return
     has_products = p.c > 0 and all(axis.taps for sweep in of_sweeps for axis in sweep)
     if not (small and has_products):
         yield _plain(job, of_sweeps)
@@ -69,7 +75,7 @@ _FEW_CHANNELS, _FEW_TERMS = 4, 384
 
 def _directs(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
     p = job.problem
-    c = p.c // p.groups
+    c, w_type = p.c // p.groups, weight_type(job)
     if p.c > _FEW_CHANNELS or c * math.prod(p.k) > _FEW_TERMS:
         return
     for pixels, columns in ((1, 16), (2, 16), (1, 32), (2, 8), (4, 4)):
@@ -77,8 +83,8 @@ def _directs(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
             continue
         steps = tuple(
             Step(
-                Direct(geometry_of(job, sweep, c, job.x, p.x, p.w), pixels, columns),
-                weights_of(job, sweep, outer="gtcm", padded=c, target=p.w),
+                Direct(geometry_of(job, sweep, c, job.x, p.x, w_type), pixels, columns),
+                weights_of(job, sweep, outer="gtcm", padded=c, target=w_type),
             )
             for sweep in of_sweeps
         )
@@ -94,24 +100,38 @@ _MOST_MULTIPLIER = 8
 
 def _plain(job: Job, of_sweeps: tuple[Sweep, ...]) -> Form:
     p = job.problem
-    c = p.c // max(1, p.groups)
+    c, w_type = p.c // max(1, p.groups), weight_type(job)
     steps = tuple(
         Step(
-            Plain(geometry_of(job, sweep, c, job.x, p.x, p.w)),
-            weights_of(job, sweep, outer="gtcm", padded=c, target=p.w),
+            Plain(geometry_of(job, sweep, c, job.x, p.x, w_type)),
+            weights_of(job, sweep, outer="gtcm", padded=c, target=w_type),
         )
         for sweep in of_sweeps
     )
     return Form("plain", f"plain {sum_type(steps[0].kernel.g)}", None, steps, seconds_of(job.device, steps, None))
 
 
+def _deformables(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
+    p, (sweep,), offset = job.problem, of_sweeps, job.offset
+    assert offset is not None
+    c, m = p.c // p.groups, p.m // p.groups
+    g = geometry_of(job, sweep, c, job.x, p.x, p.w)
+    for columns in (4, 8, 16, 32):
+        kernel = Deformable(g, p.offset_groups, offset, job.mask, columns)
+        if columns > 4 and columns >= 2 * m:
+            return
+        outputs = kernel.across * columns
+        steps = (Step(kernel, weights_of(job, sweep, outer="gtcm", padded=c, target=p.w, outputs=outputs)),)
+        yield Form("deformable", f"deformable {sum_type(g)}", None, steps, seconds_of(job.device, steps, None))
+
+
 def _depthwise(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
     p = job.problem
-    size = p.x_dtype.itemsize
+    size, w_type = p.x_dtype.itemsize, weight_type(job)
     last = len(p.i) - 1
     is_last = job.x.c == 1 and job.y.c == 1
     widths = [1]
-    if is_last and p.m == p.groups and p.w == p.x:
+    if is_last and p.m == p.groups and DTYPES[w_type].itemsize <= max(2, size):
         widths += [v for v in (2, 4) if v * size <= 16 and p.c % v == 0 and job.x.aligned(size) % (v * size) == 0]
     along = last if is_last or last == 0 else last - 1
     for channels in widths:
@@ -120,8 +140,8 @@ def _depthwise(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
                 continue
             steps = tuple(
                 Step(
-                    Depthwise(geometry_of(job, sweep, 1, job.x, p.x, p.w), channels, outputs, along),
-                    weights_of(job, sweep, outer="tgmc", padded=1, target=p.w),
+                    Depthwise(geometry_of(job, sweep, 1, job.x, p.x, w_type), channels, outputs, along),
+                    weights_of(job, sweep, outer="tgmc", padded=1, target=w_type),
                 )
                 for sweep in of_sweeps
             )
@@ -148,9 +168,9 @@ def _gemms(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
     padded = -(-c // piece) * piece
     x, moved = input_of(job, c, padded, row.staged)
     one = replace(job, problem=replace(p, n=1))
-    w_type = p.w if row.bytes == 1 else row.staged
-    geometries = [geometry_of(job, sweep, padded, x, row.staged, w_type) for sweep in of_sweeps]
-    of_one = [geometry_of(one, sweep, padded, x, row.staged, w_type) for sweep in of_sweeps]
+    w_type, is_moved = p.w if row.bytes == 1 else row.staged, moved is not None
+    geometries = [geometry_of(job, s, padded, x, row.staged, w_type, moved=is_moved) for s in of_sweeps]
+    of_one = [geometry_of(one, s, padded, x, row.staged, w_type, moved=is_moved) for s in of_sweeps]
     for tile in _tiles(job.device, name, *max(zip(of_one, geometries, strict=True), key=lambda g: g[0].pixels)):
         steps = []
         for sweep, g in zip(of_sweeps, geometries, strict=True):

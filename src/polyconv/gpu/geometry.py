@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from polyconv.lowering.sweep import Axis, Sweep
 from polyconv.problem.epilogue import Activation
 
-__all__ = ["Geometry", "Lie", "packed"]
+__all__ = ["NOTHING", "Geometry", "Lie", "Quantities", "packed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,30 @@ def packed(n: int, c: int, extents: tuple[int, ...]) -> Lie:
 
 
 @dataclass(frozen=True, slots=True)
+class Quantities:
+    """How zero points and scales of integers come to a kernel.
+
+    Each is a word: empty where there is none, ``number`` where a launch is told it, else an argument that points to
+    ``one`` value or to one for ``each`` output channel.
+    """
+
+    zx: str = ""
+    zw: str = ""
+    zy: str = ""
+    sx: str = ""
+    sw: str = ""
+    sy: str = ""
+
+    def named(self, *words: str) -> tuple[str, ...]:
+        """Names of those that come in one of these ways."""
+        return tuple(name for name in ("zx", "zw", "zy", "sx", "sw", "sy") if getattr(self, name) in words)
+
+
+NOTHING = Quantities()
+"""Of a problem without zero points and scales."""
+
+
+@dataclass(frozen=True, slots=True)
 class Geometry:
     """One sweep of a convolution.
 
@@ -64,6 +88,8 @@ class Geometry:
     activation : Activation or None
     saturate : bool
         Whether integers that leave the range of the result are clamped.
+    quantities : Quantities
+        What kernels subtract from inputs, and what follows integer sums.  Weights come less their zero points.
     """
 
     n: int
@@ -80,6 +106,23 @@ class Geometry:
     bias: bool
     activation: Activation | None
     saturate: bool
+    quantities: Quantities = NOTHING
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the pointers that a kernel takes."""
+        bias, residual = ("b",) * self.bias, ("r",) * (self.residual is not None)
+        return "x", "w", *bias, *residual, *self.quantities.named("one", "each"), "y"
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Numbers that a launch is told, of which the code does not depend."""
+        return dict.fromkeys(self.quantities.named("number"), 0)
+
+    @property
+    def rescales(self) -> bool:
+        """Whether integer sums are multiplied by scales and rounded."""
+        return self.quantities.sx != ""
 
     @property
     def pixels(self) -> int:

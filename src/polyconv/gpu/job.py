@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyconv.gpu.device import Device
-from polyconv.gpu.geometry import Lie
+from polyconv.gpu.geometry import NOTHING, Lie, Quantities
 from polyconv.gpu.kernels import move
+from polyconv.gpu.kernels.deformable import Deformable
 from polyconv.gpu.kernels.depthwise import Depthwise
 from polyconv.gpu.kernels.direct import Direct
 from polyconv.gpu.kernels.gemm import Gemm
@@ -33,6 +34,9 @@ class Job:
     device : Device
     limit : int or None
         Most bytes beyond the result.
+    quantities : Quantities
+    offset, mask : Lie or None
+        Of a deformable convolution; the step of its channels is that of offset groups times taps.
     """
 
     problem: Problem
@@ -43,9 +47,12 @@ class Job:
     accuracy: str
     device: Device
     limit: int | None = None
+    quantities: Quantities = NOTHING
+    offset: Lie | None = None
+    mask: Lie | None = None
 
 
-Kernels = Depthwise | Direct | Gemm | Patch | Plain
+Kernels = Deformable | Depthwise | Direct | Gemm | Patch | Plain
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Launch:
 
 
 _MOST_ARGUMENTS = 64
-CHANGING = 5
+CHANGING = 7
 """Numbers that are given to a call."""
 ITSELF = 64
 """Added to which number of a call an argument is, if that number is the address of the argument itself."""
@@ -57,24 +57,20 @@ _SHAPE = "\n".join(
     for i in range(1, 6)
 )
 
+_GIVEN = "\n".join(
+    f"  %s{i} = getelementptr i64, ptr %given, i64 {i}\n  store i64 %g{i}, ptr %s{i}" for i in range(CHANGING)
+)
+
 # Each launch has its arguments on this function's own stack: threads may start the same ones at a time.
 _TEXT = f"""
 declare i32 @cuLaunchKernel(ptr, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, ptr)
 
-define i64 @start(ptr %words, i64 %launches, i64 %g0, i64 %g1, i64 %g2, i64 %g3, i64 %g4, ptr %stream) {{
+define i64 @start(ptr %words, i64 %launches, {", ".join(f"i64 %g{i}" for i in range(CHANGING))}, ptr %stream) {{
 entry:
   %given = alloca [{CHANGING} x i64]
   %values = alloca [{_MOST_ARGUMENTS} x i64]
   %places = alloca [{_MOST_ARGUMENTS} x ptr]
-  store i64 %g0, ptr %given
-  %s1 = getelementptr i64, ptr %given, i64 1
-  store i64 %g1, ptr %s1
-  %s2 = getelementptr i64, ptr %given, i64 2
-  store i64 %g2, ptr %s2
-  %s3 = getelementptr i64, ptr %given, i64 3
-  store i64 %g3, ptr %s3
-  %s4 = getelementptr i64, ptr %given, i64 4
-  store i64 %g4, ptr %s4
+{_GIVEN}
   br label %launch
 launch:
   %at = phi ptr [%words, %entry], [%after, %next]

@@ -9,30 +9,32 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from polyconv.dtypes import DTYPES
-from polyconv.errors import ArgumentError, Unsupported
-from polyconv.gpu.code import Launchable, function
+from polyconv.dtypes import DTYPES, Dtype
+from polyconv.errors import ArgumentError
+from polyconv.gpu.calling import Call, Places, arranged, copied, launches_of
+from polyconv.gpu.causal import causal
 from polyconv.gpu.device import device
-from polyconv.gpu.driver import TensorMap, driver
+from polyconv.gpu.driver import driver
 from polyconv.gpu.forms import Form, Job
 from polyconv.gpu.geometry import Lie
 from polyconv.gpu.guests import DeviceArray, Guest, device_of, guest_of, read, where
 from polyconv.gpu.kernels import move
 from polyconv.gpu.kernels.finish import sum_type
 from polyconv.gpu.kernels.patch import Patch
-from polyconv.gpu.launches import ITSELF, Launch, Launches, launch_once
+from polyconv.gpu.launches import Launches
 from polyconv.gpu.operands import check_operands, check_out, operand
-from polyconv.gpu.plan import choose, described, lies_of, measured
+from polyconv.gpu.plan import choose, described, job_of, measured
+from polyconv.gpu.quantities import Held, held
 from polyconv.problem.extents import batch_and_spatial
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
 
-__all__ = ["DeviceLayer", "compute", "lie_of"]
+__all__ = ["Arrays", "DeviceLayer", "Weights", "compute", "lie_of"]
 
 _MOST_CALLS = 32
 _ABSENT = 0, None
@@ -41,64 +43,42 @@ _TIMED_SECONDS = 2e-3
 """For about so long each form runs that is timed."""
 
 
-_X, _Y, _R, _MOVED, _MAP = range(5)
-"""What changes from call to call: addresses of input, result, residual, of the input's copy and of its tensor map."""
-_MOST_MAPS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Launches for operands that lie in one way.
-
-    Parameters
-    ----------
-    make : callable
-        Makes the result.
-    start : Launches
-        Started with the addresses of input, result, residual and the input's copy.
-    moved : callable or None
-        Makes memory for the input's copy.
-    spans : tuple
-        Bytes before and behind the address of input, result and residual.
-    is_alike : bool
-        Whether result and residual lie alike, so that they may be the same memory.
-    keep : tuple
-        Packed weights and bias.
-    map : tuple or None
-        What the input's tensor map is made of, where kernels read it through one.
-    maps : dict
-        Maps by the input's address.
-    """
-
-    problem: Problem
-    form: Form
-    make: Callable[[], Any]
-    moved: Callable[[], Any] | None
-    start: Launches
-    spans: tuple[tuple[int, int] | None, ...]
-    is_alike: bool
-    keep: tuple[DeviceArray, ...]
-    map: tuple[Any, ...] | None
-    maps: dict[int, TensorMap] = field(default_factory=dict)
-
-    def mapped(self, x: int) -> int:
-        """Address of the map of an input."""
-        if self.map is None:
-            return 0
-        found = self.maps.get(x)
-        if found is None:
-            if len(self.maps) >= _MOST_MAPS:
-                self.maps.clear()
-            found = self.maps[x] = driver().tensor_map(x, *self.map)
-        return found.address
-
-
 def lie_of(a: DeviceArray, p: Problem, *, is_input: bool) -> Lie:
     """How an operand lies; an axis of extent 1, whose step may be anything, has 0, a lone input channel 1."""
     steps = [0 if extent == 1 else step for extent, step in zip(a.shape, a.strides, strict=True)]
     n, *rest = steps
     c, spatial = (rest[-1], rest[:-1]) if p.layout == "NHWC" else (rest[0], rest[1:])
     return Lie(n, 1 if is_input and p.c == 1 else c, tuple(spatial), a.align)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The arrays that a layer holds, as they were given."""
+
+    w: Any
+    bias: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Operands of a call."""
+
+    x: DeviceArray
+    y: DeviceArray
+    residual: DeviceArray | None = None
+    offset: DeviceArray | None = None
+    mask: DeviceArray | None = None
+
+    @property
+    def all(self) -> tuple[DeviceArray | None, ...]:
+        """In the order of ``Places``."""
+        return self.x, self.y, self.residual, self.offset, self.mask
+
+    @property
+    def places(self) -> Places:
+        """Their addresses."""
+        x, y, residual, offset, mask = (0 if a is None else a.address for a in self.all)
+        return x, y, residual, offset, mask
 
 
 class DeviceLayer:
@@ -120,6 +100,8 @@ class DeviceLayer:
         Takes a job and gives its form; ``choose`` by default.
     own : bool
         Whether w and bias are copied and what is packed of them is kept; without it they are those of one call.
+    quantities : mapping
+        Run-time ``zx zw zy sx sw sy`` of quantised problems; one value alone may lie in the CPU's memory.
 
     Notes
     -----
@@ -128,28 +110,29 @@ class DeviceLayer:
 
     def __init__(self, resolve: Callable[[int, tuple[int, ...]], Problem], w: Any, bias: Any | None = None, *,
                  layout: str = "NCHW", accuracy: str = "fast", limit: int | None = None, rigor: str = "estimate",
-                 form: Callable[[Job], Form] = choose, own: bool = True) -> None:  # fmt: skip
+                 form: Callable[[Job], Form] = choose, own: bool = True,
+                 quantities: Mapping[str, Any] | None = None) -> None:  # fmt: skip
         self._resolve, self._layout, self._accuracy, self._limit = resolve, layout, accuracy, limit
         self._form, self._own, self._rigor = form, own, rigor
+        given = {name: value for name, value in (quantities or {}).items() if value is not None}
         where({"w": w, "b": bias})
         self._device = device(device_of(w) or 0)  # or why it is of no use
         of_w, of_b = read(w, "w"), None if bias is None else read(bias, "b")
-        self._of_w = _copied(of_w) if own else of_w
-        self._of_b = _copied(of_b) if own and of_b is not None else of_b
-        self._spans = tuple(a.span for a in (self._of_w, self._of_b) if a is not None)
+        self._of_w = copied(of_w) if own else of_w
+        self._of_b = copied(of_b) if own and of_b is not None else of_b
+        self._given = {name: _kept(value, name, own=own) for name, value in given.items()}
+        there = [read(value, name) for name, value in self._given.items() if device_of(value) is not None]
+        self._spans = tuple(a.span for a in (self._of_w, self._of_b, *there) if a is not None)
         self._guest, self._kind = guest_of(w), type(w)
         self._lock = threading.RLock()
-        self._calls: OrderedDict[Any, _Call] = OrderedDict()
+        self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._packed: dict[tuple[move.Arrange, bool], DeviceArray] = {}
         self._decided: dict[Job, tuple[Form, dict[str, float]]] = {}
 
     @property
-    def _w(self) -> Any:
-        return self._of_w.holder
-
-    @property
-    def _bias(self) -> Any:
-        return None if self._of_b is None else self._of_b.holder
+    def weights(self) -> Weights:
+        """Weights and bias."""
+        return Weights(self._of_w.holder, None if self._of_b is None else self._of_b.holder)
 
     @property
     def packed_bytes(self) -> int:
@@ -163,30 +146,36 @@ class DeviceLayer:
         with self._lock:
             return {tuple(int(e or 0) for e in c.problem.x_shape): c.form.algorithm for c in self._calls.values()}
 
-    def __call__(self, x: Any, *, residual: Any = None, out: Any = None) -> Any:
+    def __call__(self, x: Any, *, residual: Any = None, out: Any = None, offset: Any = None, mask: Any = None) -> Any:
         """Convolve; see ``polyconv.conv``."""
-        guest = self._guest if type(x) is self._kind else guest_of(x)
+        kind = type(x)
+        guest = self._guest if kind is self._kind else guest_of(x)
+        for a in (residual, out, offset, mask):
+            if a is not None and type(a) is not kind:  # its library may be another, or it lies elsewhere
+                return self._first(x, residual, out, offset, mask, None)
         of_x = guest.known(x)
-        of_r = _ABSENT if residual is None else guest.known(residual)
         of_y = _ABSENT if out is None else guest.known(out)
-        if of_x is None or of_r is None or of_y is None:
-            return self._first(x, residual, out, None)
-        key = of_x[1], of_r[1], of_y[1]
-        call = self._calls.get(key)
-        if call is None or (out is not None and not self._is_clear(call, of_x[0], of_y[0], of_r[0])):
-            return self._first(x, residual, out, key)
+        of_r = _ABSENT if residual is None else guest.known(residual)
+        of_o = _ABSENT if offset is None else guest.known(offset)
+        of_m = _ABSENT if mask is None else guest.known(mask)
+        if of_x is None or of_y is None or of_r is None or of_o is None or of_m is None:
+            return self._first(x, residual, out, offset, mask, None)
+        key = of_x[1], of_y[1], of_r[1], of_o[1], of_m[1]
+        call, places = self._calls.get(key), (of_x[0], of_y[0], of_r[0], of_o[0], of_m[0])
+        if call is None or (out is not None and not call.is_clear(places, self._spans)):
+            return self._first(x, residual, out, offset, mask, key)
         if out is None:
             out = call.make()
-            self._start(call, guest, of_x[0], guest.address(out), of_r[0])
-        else:
-            self._start(call, guest, of_x[0], of_y[0], of_r[0])
+            places = of_x[0], guest.address(out), of_r[0], of_o[0], of_m[0]
+        call.start(guest, self._of_w.device, places)
         return out
 
-    def _first(self, x: Any, residual: Any, out: Any, key: Any) -> Any:
+    def _first(self, x: Any, residual: Any, out: Any, offset: Any, mask: Any, key: Any) -> Any:
         """A call whose operands have not been seen to lie so; it is remembered under a key."""
         guest = guest_of(x)
         a = guest.read(x, "x")
-        beside = None if residual is None else operand(residual, "residual")
+        others = {"residual": residual, "offset": offset, "mask": mask}
+        beside = {name: None if value is None else operand(value, name) for name, value in others.items()}
         p = self._problem(a, beside)
         shape = tuple(int(e or 0) for e in p.y_shape)
         make = guest.maker(a.device, shape, p.y_dtype, _order(a, p))
@@ -195,48 +184,55 @@ class DeviceLayer:
             target = guest.read(out, "out")
         else:
             target = operand(out, "out")
-            check_out(target, p, a, w=self._of_w, b=self._of_b, residual=beside)
+            check_out(target, p, a, w=self._of_w, b=self._of_b, **beside)
+        arrays, (_, values) = Arrays(a, target, **beside), self._held(p)
         if 0 in shape:
             return out
-        job = self.job(p, a, target, beside)
+        job = self.job(p, arrays)
         stream = guest.stream(a.device)
         is_kept = self._own and not driver().is_capturing(stream)
-        call = self._call_of(job, self._chosen(job), guest, stream, make, (a, target, beside))
+        call = self._call_of(job, self._chosen(job), guest, stream, make, arrays, values)
         if is_kept and key is not None:
             with self._lock:
                 self._calls[key] = call
                 if len(self._calls) > _MOST_CALLS:
                     self._calls.popitem(last=False)
-        self._start(call, guest, a.address, target.address, beside.address if beside else 0)
+        call.start(guest, self._of_w.device, arrays.places)
         return out
 
     # -- checking ----------------------------------------------------------------------------------
 
-    def _problem(self, a: DeviceArray, beside: DeviceArray | None) -> Problem:
+    def _problem(self, a: DeviceArray, beside: Mapping[str, DeviceArray | None]) -> Problem:
         """The problem of operands, which fit it."""
-        p = replace(self._resolve(*batch_and_spatial(a.shape, self._layout)), residual=beside is not None)
-        if p.op not in ("conv", "conv_transpose") or p.quantisation is not None:
-            raise Unsupported(f"'{p}' is computed on the CPU only; copy its operands there")
-        check_operands(p, a, self._of_w, beside)
+        found = self._resolve(*batch_and_spatial(a.shape, self._layout))
+        p = replace(found, residual=beside["residual"] is not None)
+        check_operands(p, a, self._of_w, self._of_b, **beside)
         if self._accuracy == "tf32" and p.x != "f32":
             raise ArgumentError(f"accuracy='tf32' is for float32; x is {p.x_dtype.numpy}: leave it out")
         return p
 
+    def _held(self, p: Problem) -> Held:
+        return held(p, self._given, self._of_w.device)
+
     # -- planning ----------------------------------------------------------------------------------
 
-    def job(self, p: Problem, a: DeviceArray, target: DeviceArray, beside: DeviceArray | None) -> Job:
+    def job(self, p: Problem, arrays: Arrays) -> Job:
         """What the choice of a form depends on."""
-        residual = None if beside is None else lie_of(beside, p, is_input=False)
+
+        def lie(a: DeviceArray | None, of: Problem) -> Lie | None:
+            return None if a is None else lie_of(a, of, is_input=False)
+
+        planes, y = replace(p, layout="NCHW"), lie_of(arrays.y, p, is_input=False)
         return Job(
-            p, lie_of(a, p, is_input=True), lie_of(target, p, is_input=False), residual, self._of_w.strides,
-            self._accuracy, self._device, self._limit,
+            p, lie_of(arrays.x, p, is_input=True), y, lie(arrays.residual, p), self._of_w.strides, self._accuracy,
+            self._device, self._limit, self._held(p)[0], lie(arrays.offset, planes), lie(arrays.mask, planes),
         )  # fmt: skip
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input without gaps of a shape; a rigor given decides now, and the layer keeps the choice."""
         p = self._resolve(*batch_and_spatial(shape, self._layout))
-        x, y, _ = lies_of(p)
-        job = Job(p, x, y, None, self._of_w.strides, self._accuracy, self._device, self._limit)
+        job = job_of(p, self._device, accuracy=self._accuracy, workspace_limit=self._limit)
+        job = replace(job, w=self._of_w.strides, quantities=self._held(p)[0])
         if rigor is not None and rigor != "estimate":
             self._decide(job)
         form = self._chosen(job)
@@ -258,93 +254,69 @@ class DeviceLayer:
         return found
 
     def _time(self, job: Job, form: Form) -> float:
-        """Seconds of a form on an input of random numbers."""
-        p, number, of = job.problem, self._of_w.device, guest_of(self._w)
+        """Seconds of a form on random numbers."""
+        p, number, of = job.problem, self._of_w.device, guest_of(self._of_w.holder)
         rng = np.random.default_rng(0)
-        shape = tuple(int(e or 0) for e in p.x_shape)
-        values = rng.integers(0, 100, shape) if not p.x_dtype.is_float else rng.standard_normal(shape, np.float32)
-        x, y = of.empty(number, shape, p.x_dtype), of.empty(number, tuple(int(e or 0) for e in p.y_shape), p.y_dtype)
         driver().enter(number)
-        driver().upload(x.address, values.astype(p.x_dtype.numpy).tobytes())
+
+        def drawn(shape: tuple[int | None, ...], dtype: Dtype) -> DeviceArray:
+            whole = tuple(int(e or 0) for e in shape)
+            made = of.empty(number, whole, dtype)
+            values = rng.standard_normal(whole, np.float32) if dtype.is_float else rng.integers(0, 100, whole)
+            driver().upload(made.address, values.astype(dtype.numpy).tobytes())
+            return made
+
+        x, y = drawn(p.x_shape, p.x_dtype), of.empty(number, tuple(int(e or 0) for e in p.y_shape), p.y_dtype)
+        beside = None if job.residual is None else y
+        arrays = Arrays(
+            x, y, beside, None if job.offset is None else drawn(p.offset_shape, p.x_dtype),
+            None if job.mask is None else drawn(p.mask_shape, p.x_dtype),
+        )  # fmt: skip
         stream = of.stream(number)
-        beside = y if job.residual is not None else None
-        call = self._call_of(job, form, of, stream, lambda: y.holder, (x, y, beside))
-        places = x.address, y.address, y.address if beside else 0
-        self._start(call, of, *places)
+        call = self._call_of(job, form, of, stream, lambda: y.holder, arrays, self._held(p)[1])
+        call.start(of, number, arrays.places)
         turns = max(3, min(200, int(_TIMED_SECONDS / form.seconds)))
         first, last = driver().event(), driver().event()
         first.record(stream)
         for _ in range(turns):
-            self._start(call, of, *places)
+            call.start(of, number, arrays.places)
         last.record(stream)
         return last.seconds_since(first) / turns
 
     # -- running -----------------------------------------------------------------------------------
 
-    def _call_of(self, job: Job, form: Form, guest: Guest, stream: int, make: Callable[[], Any],
-                 operands: tuple[DeviceArray, DeviceArray, DeviceArray | None]) -> _Call:  # fmt: skip
+    def _call_of(self, job: Job, form: Form, guest: Guest, stream: int, make: Callable[[], Any], arrays: Arrays,
+                 quantities: Mapping[str, int]) -> Call:  # fmt: skip
         """Code loaded, weights packed on a stream, launches ready."""
         p, number = job.problem, self._of_w.device
         keep: list[DeviceArray] = []
         packed: dict[move.Arrange, int] = {}
         for wanted in dict.fromkeys(step.weights for step in form.steps if step.weights.size):
-            keep.append(self._made(wanted, guest, stream, is_bias=False))
+            keep.append(self._made(wanted, self._of_w, guest, stream, quantities.get("zw", 0)))
             packed[wanted] = keep[-1].address
-        fixed: dict[str, int] = {}
+        fixed = dict(quantities)
         if self._of_b is not None:
             axis = move.Axis(p.m, self._of_b.strides[0], p.m)
             bias = move.Arrange((axis,), self._of_b.dtype.name, sum_type(form.steps[0].kernel.g))
-            keep.append(self._made(bias, guest, stream, is_bias=True))
+            keep.append(self._made(bias, self._of_b, guest, stream))
             fixed["b"] = keep[-1].address
-        launches, moved = [], None
+        moved = None
         if form.moved is not None and form.moved.grid[0]:  # an input without elements has no copy
             moved = guest.maker(number, (form.moved.bytes,), DTYPES["u8"], None)
-            launches.append(_launch(form.moved, number, {"source": _X, "target": _MOVED}, {}))
-        changing = {"x": _X if moved is None else _MOVED, "y": _Y, "r": _R}
-        launches += [
-            _launch(step.kernel, number, changing, {**fixed, "w": packed.get(step.weights, 0)})
-            for step in form.steps if step.kernel.grid[0]
-        ]  # fmt: skip
-        spans = tuple(None if a is None else (a.span[0] - a.address, a.span[1] - a.address) for a in operands)
-        is_alike = operands[2] is not None and operands[2].strides == operands[1].strides
-        start = Launches(driver(), launches, number)
+        spans = tuple(None if a is None else (a.span[0] - a.address, a.span[1] - a.address) for a in arrays.all)
+        is_alike = arrays.residual is not None and arrays.residual.strides == arrays.y.strides
+        launches = Launches(driver(), launches_of(form, number, packed, fixed), number)
         of_map = next((step.kernel.map for step in form.steps if isinstance(step.kernel, Patch)), None)
-        return _Call(p, form, make, moved, start, spans, is_alike, tuple(keep), of_map)
+        return Call(p, form, make, moved, launches, spans, is_alike, tuple(keep), of_map)
 
-    def _is_clear(self, call: _Call, x: int, y: int, residual: int) -> bool:
-        """Whether the result's memory is surely no operand's, but for the residual's own."""
-        of_x, of_y, of_r = call.spans
-        assert of_x is not None
-        assert of_y is not None
-        low, high = y + of_y[0], y + of_y[1]
-        if x + of_x[0] < high and low < x + of_x[1]:
-            return False
-        for start, end in self._spans:
-            if start < high and low < end:
-                return False
-        if of_r is None or (residual == y and call.is_alike):
-            return True
-        return residual + of_r[1] <= low or high <= residual + of_r[0]
-
-    def _start(self, call: _Call, guest: Guest, x: int, y: int, residual: int) -> None:
-        """Launch."""
-        stream = guest.stream(self._of_w.device)
-        moved = None if call.moved is None else call.moved()  # its memory is the stream's until this is done
-        copy = 0 if moved is None else guest.address(moved)
-        call.start((x, y, residual, copy, call.mapped(x if moved is None else copy)), stream)
-        if guest.waits:
-            driver().synchronize(stream)
-
-    def _made(self, wanted: move.Arrange, guest: Guest, stream: int, *, is_bias: bool) -> DeviceArray:
+    def _made(self, wanted: move.Arrange, source: DeviceArray, guest: Guest, stream: int, zero: int = 0) -> DeviceArray:
         """Weights or bias as kernels read them; made on this stream if they are not there."""
-        key = wanted, is_bias
+        key = wanted, source is self._of_b
         found = self._packed.get(key)
         if found is not None:
             return found
-        source = self._of_b if is_bias else self._of_w
-        assert source is not None
         made = guest.empty(source.device, (max(1, wanted.bytes),), DTYPES["u8"])
-        _arrange(wanted, source, made, stream)
+        arranged(wanted, source, made, stream, zero)
         if self._own and not driver().is_capturing(stream):
             driver().synchronize(stream)  # once: later calls may come on other streams
             self._packed[key] = made
@@ -352,38 +324,31 @@ class DeviceLayer:
 
 
 def compute(problem: Problem, x: Any, w: Any, bias: Any = None, residual: Any = None, *, out: Any = None,
-            accuracy: str = "fast", limit: int | None = None, form: Callable[[Job], Form] = choose) -> Any:  # fmt: skip
-    """Compute a problem once on the GPU where its operands lie: weights are packed for this call."""
-    layer = DeviceLayer(lambda n, i: problem, w, bias, layout=problem.layout, accuracy=accuracy, limit=limit,
-                        form=form, own=False)  # fmt: skip
-    return layer(x, residual=residual, out=out)
+            offset: Any = None, mask: Any = None, past: Any = None, accuracy: str = "fast", limit: int | None = None,
+            form: Callable[[Job], Form] = choose, quantities: Mapping[str, Any] | None = None) -> Any:  # fmt: skip
+    """Compute a problem once on the GPU where its operands lie: weights are packed for this call.
+
+    Returns
+    -------
+    array
+        The result, or (result, present state) of a causal convolution.
+    """
+
+    def run(p: Problem, x: Any, *, out: Any) -> Any:
+        layer = DeviceLayer(lambda n, i: p, w, bias, layout=p.layout, accuracy=accuracy, limit=limit, form=form,
+                            own=False, quantities=quantities)  # fmt: skip
+        return layer(x, residual=residual, out=out, offset=offset, mask=mask)
+
+    return causal(problem, x, past, out, run) if problem.op == "causal_conv" else run(problem, x, out=out)
 
 
-def _launch(spec: Launchable, number: int, changing: Mapping[str, int], fixed: Mapping[str, int]) -> Launch:
-    """A kernel's launch; of its arguments some change from call to call."""
-    addresses = [fixed.get(name, 0) for name in spec.arguments]
-    slots = tuple((slot, changing[name]) for slot, name in enumerate(spec.arguments) if name in changing)
-    if isinstance(spec, Patch):
-        slots = (*slots, (len(addresses), ITSELF + _MAP))
-        addresses.append(0)
-    return Launch(function(spec, number), spec.grid, (*addresses, *spec.numbers.values()), slots)
-
-
-def _arrange(wanted: move.Arrange, source: DeviceArray, target: DeviceArray, stream: int) -> None:
-    fixed = {"source": source.address, "target": target.address}
-    launch_once(_launch(wanted, source.device, {}, fixed), stream, source.device)
-
-
-def _copied(source: DeviceArray) -> DeviceArray:
-    """A copy without gaps, made before this returns."""
-    guest = guest_of(source.holder)
-    copy = guest.empty(source.device, source.shape, source.dtype)
-    if 0 not in source.shape:
-        axes = tuple(move.Axis(extent, step, extent) for extent, step in zip(source.shape, source.strides, strict=True))
-        stream = guest.stream(source.device)
-        _arrange(move.Arrange(axes, source.dtype.name, source.dtype.name), source, copy, stream)
-        driver().synchronize(stream)
-    return copy
+def _kept(value: Any, name: str, *, own: bool) -> Any:
+    """A zero point or scale as a layer keeps it; of one call it is the caller's if it has no gaps."""
+    if device_of(value) is None:
+        return np.array(value)
+    a = read(value, name)
+    has_gaps = any(step != 1 for extent, step in zip(a.shape, a.strides, strict=True) if extent > 1)
+    return copied(a).holder if own or has_gaps else value
 
 
 def _order(a: DeviceArray, p: Problem) -> Sequence[int] | None:

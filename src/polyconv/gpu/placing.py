@@ -6,6 +6,7 @@ It must not know prices, nor which kernel is taken.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.geometry import Geometry, Lie, packed
@@ -14,8 +15,12 @@ from polyconv.gpu.kernels import move
 from polyconv.gpu.kernels.patch import Patch, PatchTile
 from polyconv.lowering.sweep import Sweep
 from polyconv.problem.problem import Problem
+from polyconv.problem.quantisation import Quantisation
 
-__all__ = ["MOST_BYTES", "arithmetic_of", "geometry_of", "input_of", "most_bytes", "patch_weights", "weights_of"]
+__all__ = [
+    "MOST_BYTES", "arithmetic_of", "geometry_of", "input_of", "most_bytes", "patch_weights", "weight_type",
+    "weights_of",
+]  # fmt: skip
 
 MOST_BYTES = 1 << 31
 """Arrays of fewer are addressed with 32 bits."""
@@ -38,17 +43,22 @@ def most_bytes(job: Job) -> int:
     )  # fmt: skip
 
 
-def geometry_of(job: Job, sweep: Sweep, c: int, x: Lie, x_type: str, w_type: str) -> Geometry:
-    p = job.problem
+def geometry_of(job: Job, sweep: Sweep, c: int, x: Lie, x_type: str, w_type: str, *, moved: bool = False) -> Geometry:
+    """What a kernel is told of a sweep; an input that was ``moved`` has lost its zero point on the way."""
+    p, quantities = job.problem, replace(job.quantities, zw="")
     return Geometry(
         n=p.n or 0, groups=p.groups, c=c, m=p.m // p.groups, axes=sweep, x=x, y=job.y, residual=job.residual,
         x_type=x_type, w_type=w_type, y_type=p.y, bias=p.bias, activation=p.activation,
-        saturate=p.overflow == "saturate",
+        saturate=p.overflow == "saturate", quantities=replace(quantities, zx="") if moved else quantities,
     )  # fmt: skip
 
 
-def weights_of(job: Job, sweep: Sweep, *, outer: str, padded: int, target: str, halves: bool = False) -> move.Arrange:
-    """Weights of a sweep: axes in the order that letters name, of g group, m output, c input channel, t taps."""
+def weights_of(job: Job, sweep: Sweep, *, outer: str, padded: int, target: str, halves: bool = False,
+               outputs: int = 0) -> move.Arrange:  # fmt: skip
+    """Weights of a sweep: axes in the order that letters name, of g group, m output, c input channel, t taps.
+
+    Zeros follow the input channels of a group until there are ``padded``, its outputs until there are ``outputs``.
+    """
     p = job.problem
     c, m = p.c // p.groups, p.m // p.groups
     first_step, second_step, *steps = job.w
@@ -56,6 +66,7 @@ def weights_of(job: Job, sweep: Sweep, *, outer: str, padded: int, target: str, 
         of = {"g": (p.groups, c * first_step), "c": (c, first_step), "m": (m, second_step)}
     else:
         of = {"g": (p.groups, m * first_step), "m": (m, first_step), "c": (c, second_step)}
+    of_zero = {"g": m, "m": 1} if job.quantities.zw == "each" else {}
     axes: list[move.Axis] = []
     for letter in outer:
         if letter == "t":
@@ -64,9 +75,18 @@ def weights_of(job: Job, sweep: Sweep, *, outer: str, padded: int, target: str, 
             ]
             continue
         extent, step = of[letter]
-        axes.append(move.Axis(padded if letter == "c" else extent, step, extent))
+        whole = {"c": padded, "m": max(outputs, m)}.get(letter, extent)
+        axes.append(move.Axis(whole, step, extent, of_zero.get(letter, 0)))
     first = sum(axis.first_tap * step for axis, step in zip(sweep, steps, strict=True))
-    return move.Arrange(tuple(axes), p.w, target, first, halves)
+    return move.Arrange(tuple(axes), p.w, target, first, halves, zero=job.quantities.zw)
+
+
+def weight_type(job: Job) -> str:
+    """Type in which kernels that multiply in threads read weights: their own, or one that holds a difference."""
+    p = job.problem
+    if not job.quantities.zw:
+        return p.w
+    return "i16" if p.w_dtype.bits == 8 else arithmetic_of(p, job.accuracy)
 
 
 def patch_weights(job: Job, g: Geometry, tile: PatchTile) -> move.Arrange:
@@ -94,12 +114,13 @@ def arithmetic_of(p: Problem, accuracy: str) -> str:
         if x.name == "f32":
             return {"fast": "x3", "strict": "f32", "tf32": "tf32"}[accuracy]
         return x.name
-    whole = p.overflow == "saturate" or p.activation is not None or p.y_dtype.bits == 64
+    q = p.quantisation or Quantisation()
+    whole = (p.overflow == "saturate" or p.activation is not None or p.y_dtype.bits == 64) and not q.rescales
     terms = (p.c // p.groups) * math.prod(p.k)
-    largest = terms * 2 ** (x.bits + w.bits - (x.kind == "i") - (w.kind == "i"))
-    if whole and largest >= 2**31:
+    bits = x.bits - (x.kind == "i" and q.zx is None) + w.bits - (w.kind == "i" and q.zw is None)
+    if whole and terms * 2**bits >= 2**31:
         return "i64"
-    if x.bits == 8:
+    if x.bits == 8 and q.zx is None and q.zw is None:
         return f"{'s' if x.kind == 'i' else 'u'}8{'s' if w.kind == 'i' else 'u'}8"
     return "i32"
 
@@ -109,15 +130,16 @@ def input_of(job: Job, c: int, padded: int, staged: str) -> tuple[Lie, move.Arra
     p, x = job.problem, job.x
     size = DTYPES[staged].itemsize
     n, extents = p.n or 0, tuple(e or 0 for e in p.i)
-    if staged == p.x and c == padded and x.c == 1 and x.aligned(size) == 16:
+    zero = job.quantities.zx
+    if staged == p.x and c == padded and x.c == 1 and x.aligned(size) == 16 and not zero:
         return x, None
     lie = packed(n, padded * p.groups, extents)
     if x.c == 1 or math.prod(extents) == 1:
         axes = [move.Axis(n, x.n, n)]
         axes += [move.Axis(extent, step, extent) for extent, step in zip(extents, x.spatial, strict=True)]
         axes += [move.Axis(p.groups, c * x.c, p.groups), move.Axis(padded, x.c, c)]
-        return lie, move.Arrange(tuple(axes), p.x, staged)
+        return lie, move.Arrange(tuple(axes), p.x, staged, zero=zero)
     spatial = x.spatial
     if all(outer == inner * extent for outer, inner, extent in zip(spatial, spatial[1:], extents[1:], strict=False)):
         extents, spatial = (math.prod(extents),), spatial[-1:]  # planes without gaps
-    return lie, move.Turn(n, p.groups, c, padded, extents, x.n, x.c, spatial, p.x, staged)
+    return lie, move.Turn(n, p.groups, c, padded, extents, x.n, x.c, spatial, p.x, staged, zero)

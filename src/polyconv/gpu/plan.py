@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from polyconv.errors import ArgumentError, Unsupported
+from polyconv.errors import ArgumentError
 from polyconv.gpu.device import Device
 from polyconv.gpu.forms import Form, Job, forms
 from polyconv.gpu.geometry import Lie, packed
+from polyconv.gpu.quantities import described as described_quantities
 from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.problem.problem import Problem
 
@@ -70,8 +71,6 @@ def plan(problem: Problem, device: Device, *, accuracy: str = "fast", workspace_
     ------
     ArgumentError
         If extents are unknown.
-    Unsupported
-        If GPUs do not compute the operator.
     """
     job = job_of(problem, device, accuracy=accuracy, workspace_limit=workspace_limit)
     return described(job, choose(job))
@@ -81,10 +80,21 @@ def job_of(problem: Problem, device: Device, *, accuracy: str = "fast", workspac
     """What a plan is made for; see ``plan``."""
     if not problem.is_known:
         raise ArgumentError(f"'{problem}' has unknown extents; a plan needs all of them: give n and i")
-    if problem.op not in ("conv", "conv_transpose") or problem.quantisation is not None:
-        raise Unsupported(f"'{problem}' is computed on the CPU only")
-    x, y, w = lies_of(problem)
-    return Job(problem, x, y, y if problem.residual else None, w, accuracy, device, workspace_limit)
+    p = problem
+    if p.op == "causal_conv":  # past and input are joined, and then convolved without pads
+        p = replace(p, op="conv", pads=((0, 0),), i=(p.k[0] - 1 + int(p.i[0] or 0),))
+    x, y, w = lies_of(p)
+    fields = [_field(shape) for shape in (p.offset_shape, p.mask_shape)]
+    offset, mask = fields[0] if p.op == "deform_conv" else None, fields[1] if p.mask else None
+    return Job(p, x, y, y if p.residual else None, w, accuracy, device, workspace_limit, described_quantities(p),
+               offset, mask)  # fmt: skip
+
+
+def _field(shape: Sequence[int | None]) -> Lie:
+    """How offsets or masks lie that have no gaps."""
+    sizes = [e or 0 for e in shape]
+    n, c, *spatial = (math.prod(sizes[a + 1 :]) for a in range(len(sizes)))
+    return Lie(n, c, tuple(spatial))
 
 
 LOSSES = {"x3": 2.0**-20, "tf32": 2.0**-9}

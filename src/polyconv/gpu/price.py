@@ -105,4 +105,18 @@ def _plain(device: Device, kernel: Any) -> float:
     return float(rates.small_block + max(1.0, warps / rates.resident) * steps * rates.line)
 
 
-_PRICES = {"Depthwise": _depthwise, "Direct": _direct, "Gemm": _gemm, "Patch": _patch, "Plain": _plain}
+_CORNERS = 4
+
+
+def _deformable(device: Device, kernel: Any) -> float:
+    """Loads of corners, and of weights that a block's threads share, beside multiply-adds; nobody measured it."""
+    rates, g = RATES[device.generation], kernel.g
+    terms = kernel.grid[0] * kernel.threads * g.taps * g.c / device.multiprocessors
+    each = _CORNERS * (rates.load + rates.byte * DTYPES[g.x_type].itemsize + rates.scalar) / 32
+    return float(rates.small_block + terms * (each + kernel.columns * (rates.direct + rates.load / 32)))
+
+
+_PRICES = {
+    "Deformable": _deformable, "Depthwise": _depthwise, "Direct": _direct, "Gemm": _gemm, "Patch": _patch,
+    "Plain": _plain,
+}  # fmt: skip

@@ -245,7 +245,7 @@ def _sampled(p: Problem, xg: Array, tap: tuple[int, ...], offset: Any, mask: Any
         weight = (1 - np.abs(yy - cy)) * (1 - np.abs(xx - cx))
         inside = (cy >= 0) & (cy < h) & (cx >= 0) & (cx < wd) & (weight != 0)
         if h and wd:
-            iy, ix = np.clip(cy, 0, h - 1).astype(int), np.clip(cx, 0, wd - 1).astype(int)
+            iy, ix = (np.where(inside, corner, 0).astype(int) for corner in (cy, cx))
             value = np.moveaxis(x[b, g, :, iy, ix], -1, 2)
             result += np.where(inside[:, :, None], value * np.where(inside, weight, 0)[:, :, None], 0)
     if mask is not None:

@@ -196,6 +196,16 @@ class Problem(Hashed):
             return (self.c, self.m // self.groups, *self.k)
         return (self.m, self.c // self.groups, *self.k)
 
+    @property
+    def offset_shape(self) -> tuple[Extent, ...]:
+        """Shape of a deformable convolution's offsets, channels first: two per offset group, tap and output."""
+        return (self.n, 2 * self.offset_groups * math.prod(self.k), *self.out)
+
+    @property
+    def mask_shape(self) -> tuple[Extent, ...]:
+        """Shape of its mask, channels first: a factor per offset group, tap and output."""
+        return (self.n, self.offset_groups * math.prod(self.k), *self.out)
+
     def _ordered(self, channels: int, spatial: tuple[Extent, ...]) -> tuple[Extent, ...]:
         if self.layout == "NCHW":
             return (self.n, channels, *spatial)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.gpu.geometry import Geometry, reaches_out
-from polyconv.gpu.kernels.finish import ELEMENTS, Finish, sum_type
+from polyconv.gpu.kernels.finish import ELEMENTS, Finish, quantity, sum_type
 from polyconv.gpu.kernels.move import widened
 from polyconv.gpu.kernels.repair import is_finite, sum_again
 from polyconv.gpu.language import Kernel, Pointer, Type, Value, Variable, both
@@ -84,17 +84,20 @@ class Depthwise:
 
     shared: ClassVar[int] = 0
     cluster: ClassVar[int] = 1
-    numbers: ClassVar[Mapping[str, int]] = {}
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Numbers that a launch is told."""
+        return self.g.numbers
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the pointers it takes."""
-        g = self.g
-        return "x", "w", *(("b",) if g.bias else ()), *(("r",) if g.residual is not None else ()), "y"
+        return self.g.arguments
 
     def kernel(self) -> Kernel:
         """The kernel."""
-        k = Kernel("convolution", self.arguments, self.threads)
+        k = Kernel("convolution", self.arguments, self.threads, numbers=tuple(self.numbers))
         index = k.block[0] * self.threads + k.thread
         with k.only(index < self.total if self.total % self.threads else None):
             _Thread(k, self, index).run()
@@ -124,6 +127,7 @@ class _Thread:
         self.n, self.channel = rest, channel * s.channels
         source = self.channel // g.m if g.m > 1 else self.channel
         self.x_base = self.n * g.x.n + source * g.x.c
+        self.zero = quantity(k, g, "zx", self.x_type, self.wide) if g.quantities.zx else None
         self.sums: list[list[Variable]] = [
             [k.variable(0, self.wide) for _ in range(s.channels)] for _ in range(s.outputs)
         ]
@@ -178,23 +182,25 @@ class _Thread:
                 here = position.below(axis.inp)
                 inside, position = both(ok, here), k.pick(here, position, 0)
             place = Pointer("x", (self.x_base + x_at + position * step) * self.x_type.itemsize)
-            loaded[used] = self._load(place, self.x_type, inside)
+            values = self._load(place, self.x_type)
+            if self.zero is not None:
+                values = [v - self.zero for v in values]
+            loaded[used] = values if inside is None else [k.select(inside, v, 0) for v in values]
         for tap in range(axis.taps):
             at = k.value(0)
             for a, one in enumerate(g.axes):
                 at = at * one.taps + (tap if a == s.along else tap_at[a])
             place = Pointer("w", (at * s.all_channels + self.channel) * self.w_type.itemsize)
-            weights = self._load(place, self.w_type, None)
+            weights = self._load(place, self.w_type)
             for o, total in enumerate(self.sums):
                 for x, w, one_sum in zip(loaded[o * axis.stride + tap * axis.dilation], weights, total, strict=True):
                     one_sum.set(k.fma(x, w, one_sum.get()))
 
-    def _load(self, place: Pointer, dtype: Dtype, inside: Value | None) -> list[Value]:
+    def _load(self, place: Pointer, dtype: Dtype) -> list[Value]:
         k, count = self.k, self.s.channels
         element = ELEMENTS[dtype.name]
         type_ = element if count == 1 else Type(element.element, count)
-        values = [widened(k, v, dtype, self.wide) for v in k.elements(k.load(type_, place))]
-        return values if inside is None else [k.select(inside, v, 0) for v in values]
+        return [widened(k, v, dtype, self.wide) for v in k.elements(k.load(type_, place))]
 
     def _store(self) -> None:
         """Store; outputs with a sum that is not finite are added again, in the same order, and stored then.

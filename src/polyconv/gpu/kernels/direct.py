@@ -8,14 +8,14 @@ needs no copy of its image.  A sum is a chain of multiply-adds, tap by tap, chan
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar
 
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.geometry import Geometry, reaches_out
-from polyconv.gpu.kernels.finish import ELEMENTS, Finish, sum_type
+from polyconv.gpu.kernels.finish import ELEMENTS, Finish, quantity, sum_type
 from polyconv.gpu.kernels.move import widened
 from polyconv.gpu.kernels.repair import is_finite, sum_again
 from polyconv.gpu.kernels.results import Place
@@ -45,7 +45,6 @@ class Direct:
     columns: int
     threads: int = 128
     cluster: ClassVar[int] = 1
-    numbers: ClassVar[Mapping[str, int]] = {}
 
     @property
     def shape(self) -> str:
@@ -88,14 +87,18 @@ class Direct:
         return self.rows * self.across * self.g.groups, 1, 1
 
     @property
+    def numbers(self) -> dict[str, int]:
+        """Numbers that a launch is told."""
+        return self.g.numbers
+
+    @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the pointers it takes."""
-        g = self.g
-        return "x", "w", *(("b",) if g.bias else ()), *(("r",) if g.residual is not None else ()), "y"
+        return self.g.arguments
 
     def kernel(self) -> Kernel:
         """The kernel."""
-        k = Kernel("convolution", self.arguments, self.threads, shared=self.shared)
+        k = Kernel("convolution", self.arguments, self.threads, numbers=tuple(self.numbers), shared=self.shared)
         row, rest = k.block[0] % self.rows, k.block[0] // self.rows
         column, group = rest % self.across * self.columns, rest // self.across
         self._load_weights(k, column, group)
@@ -128,6 +131,7 @@ class _Thread:
         self.numbers = [first + j * s.threads for j in range(s.pixels)]
         self.places = [Place.of(k, g, number) for number in self.numbers]
         self.sums = [[k.variable(0, s.sum) for _ in range(s.columns)] for _ in range(s.pixels)]
+        self.zero = quantity(k, g, "zx", DTYPES[g.x_type], s.sum) if g.quantities.zx else None
 
     def run(self) -> None:
         """Add and store."""
@@ -165,6 +169,7 @@ class _Thread:
                 place = base + at + c * g.x.c
                 place = place if inside is None else k.pick(inside, place, 0)
                 one = widened(k, k.load(ELEMENTS[of_x.name], Pointer("x", place * of_x.itemsize)), of_x, s.sum)
+                one = one if self.zero is None else one - self.zero
                 values.append(one if inside is None else k.select(inside, one, 0))
             row = k.base + (tap * g.c + c) * (s.columns * s.sum.bytes)
             for first in range(0, s.columns, wide):

@@ -1,4 +1,4 @@
-"""From sums to results: bias, residual, activation, one conversion, and the store.
+"""From sums to results: bias, residual, scale or activation, one conversion, and the store.
 
 The order and the meaning are those of ``problem/oracle.py``.  It must not know how sums were made.
 """
@@ -13,7 +13,7 @@ from polyconv.gpu.geometry import Geometry
 from polyconv.gpu.language import F32, I32, I64, Kernel, Pointer, Type, Value
 from polyconv.kernels import mathfn
 
-__all__ = ["ELEMENTS", "Finish", "sum_type"]
+__all__ = ["ELEMENTS", "Finish", "quantity", "sum_type"]
 
 F64 = Type("double")
 
@@ -29,8 +29,21 @@ def sum_type(g: Geometry) -> str:
     y = DTYPES[g.y_type]
     if y.is_float:
         return "f64" if y.name == "f64" else "f32"
+    if g.rescales:
+        return "i32"
     whole = g.saturate or g.activation is not None or y.bits == 64
     return "i64" if whole else "i32"
+
+
+def quantity(k: Kernel, g: Geometry, name: str, dtype: Dtype, wide: Type, channel: Value | None = None) -> Value:
+    """A zero point or scale in the type of sums, of an output channel where each has its own."""
+    how = getattr(g.quantities, name)
+    if how == "number":
+        told = k.numbers[name] if wide.bytes == 8 else k.cast("trunc", k.numbers[name], I32)
+        return k.cast("bitcast", told, wide) if wide.is_float else told
+    place = Pointer(name, channel * dtype.itemsize) if how == "each" and channel is not None else Pointer(name)
+    value = k.load(ELEMENTS[dtype.name], place)
+    return value if value.type == wide else k.cast("zext" if dtype.kind == "u" else "sext", value, wide)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +99,10 @@ class Finish:
             step = g.residual.c * size
             beside = [k.load(ELEMENTS[g.y_type], Pointer("r", r_at) + i * step) for i in range(len(values))]
             values = [v + self._wide(b, wide) for v, b in zip(values, beside, strict=True)]
-        results = [self._narrow(self._activated(v)) for v in values]
+        if g.rescales:
+            results = [self._rescaled(v, channel + i) for i, v in enumerate(values)]
+        else:
+            results = [self._narrow(self._activated(v)) for v in values]
         place = Pointer("y", y_at)
         if together and len(results) > 1:
             k.store(k.vector(results), place, size * len(results))
@@ -102,6 +118,20 @@ class Finish:
         if value.type.element_bytes > wide.element_bytes:
             return self.k.cast("trunc", value, wide)
         return self.k.cast("zext" if self.y.kind == "u" else "sext", value, wide)
+
+    def _rescaled(self, total: Value, channel: Value) -> Value:
+        """A sum times ``sx sw / sy`` in f32, rounded to nearest even, then with its zero point saturated."""
+        k, g, y = self.k, self.g, self.y
+        sx, sw, sy = (quantity(k, g, name, DTYPES["f32"], F32, channel) for name in ("sx", "sw", "sy"))
+        scaled = k.cast("sitofp", total, F32) * (sx * sw / sy)
+        wide, most = (I32, 2.0**24) if y.bits < 32 else (I64, 2.0**40)  # what lies beyond is saturated anyway
+        scaled = k.select(scaled > -most, scaled, -most)
+        scaled = k.select(scaled < most, scaled, most)
+        rounded = k.cast("fptosi", k.intrinsic("rint", F32, scaled), wide)
+        if g.quantities.zy:
+            rounded = rounded + quantity(k, g, "zy", y, wide)
+        low, high = y.limits
+        return k.cast("trunc", k.minimum(k.maximum(rounded, low), high), ELEMENTS[y.name])
 
     def _activated(self, value: Value) -> Value:
         k, given = self.k, self.g.activation

@@ -108,8 +108,8 @@ class Gemm:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """None: all is in the code."""
-        return {}
+        """Numbers that a launch is told."""
+        return self.g.numbers
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -149,8 +149,7 @@ class Gemm:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the pointers it takes."""
-        g = self.g
-        return "x", "w", *(("b",) if g.bias else ()), *(("r",) if g.residual is not None else ()), "y"
+        return self.g.arguments
 
     def kernel(self) -> Kernel:
         """The kernel, whose text makes its code."""
@@ -160,7 +159,8 @@ class Gemm:
 def gemm(s: Gemm) -> Kernel:
     """Write a kernel."""
     tile, g = s.tile, s.g
-    k = Kernel("convolution", s.arguments, s.unit.threads, cluster=tile.split, shared=s.shared, blocks=tile.blocks)
+    k = Kernel("convolution", s.arguments, s.unit.threads, numbers=tuple(s.numbers), cluster=tile.split,
+               shared=s.shared, blocks=tile.blocks)  # fmt: skip
     at, rank = k.block[0], k.value(0)
     if tile.split > 1:
         at, rank = at // tile.split, at % tile.split

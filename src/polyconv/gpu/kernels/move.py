@@ -23,11 +23,12 @@ _THREADS = 256
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of the result: its extent, the step in the source, and how many of it the source has."""
+    """An axis of the result: its extent, the step in the source, how many of it the source has; in zero points."""
 
     extent: int
     step: int
     held: int
+    zero_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Arrange:
         Whether the result has two parts: the upper 11 bits of each f32, then what they leave (``units``).
     swizzled : bool
         Whether the last axes are rows, pieces and elements, and piece j of row r lies at place j ^ (r % 8).
+    zero : str
+        How zero points come that integers are less, a word of ``Quantities``; of ``each`` the axes have steps.
     """
 
     axes: tuple[Axis, ...]
@@ -56,6 +59,7 @@ class Arrange:
     first: int = 0
     halves: bool = False
     swizzled: bool = False
+    zero: str = ""
     threads: ClassVar[int] = _THREADS
     shared: ClassVar[int] = 0
     cluster: ClassVar[int] = 1
@@ -73,7 +77,7 @@ class Arrange:
     @property
     def name(self) -> str:
         """All that shapes the code."""
-        how = " in halves" * self.halves + " swizzled" * self.swizzled
+        how = " in halves" * self.halves + " swizzled" * self.swizzled + f" less {self.zero}" * bool(self.zero)
         return f"arrange {self.source} as {self.target}{how}, {len(self.told)} axes, counted in {self.index}"
 
     @property
@@ -94,7 +98,7 @@ class Arrange:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the pointers it takes."""
-        return "source", "target"
+        return "source", "target", *(("zero",) if self.zero in ("one", "each") else ())
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -102,7 +106,8 @@ class Arrange:
         told = {"size": self.size, "first": self.first}
         for i, axis in enumerate(self.told):
             told |= {f"extent{i}": axis.extent, f"step{i}": axis.step, f"held{i}": axis.held}
-        return told
+            told |= {f"zero{i}": axis.zero_step} if self.zero == "each" else {}
+        return told | _told_zero(self.zero)
 
     def kernel(self) -> Kernel:
         """The kernel."""
@@ -129,10 +134,21 @@ class Arrange:
             source, target = DTYPES[self.source], DTYPES[self.target]
             place = k.select(held, at, k.numbers["first"])
             value = k.load(ELEMENTS[source.name], Pointer("source", place * source.itemsize))
-            value = k.select(held, converted(k, value, source, target), 0)
+            value = converted(k, value, source, target)
+            if self.zero:
+                value = value - _zero(k, self.zero, self._of_zero(k, found), source, target)
+            value = k.select(held, value, 0)
             whole = index if wide == I64 else k.cast("zext", index, I64)
             self._store(k, value, Pointer("target", whole * target.itemsize))
         return k
+
+    def _of_zero(self, k: Kernel, found: dict[int, Value]) -> Value:
+        """The number of an element's zero point."""
+        at = k.value(0, I64)
+        if self.zero == "each":
+            for i, here in found.items():
+                at = at + (here if here.type == I64 else k.cast("zext", here, I64)) * k.numbers[f"zero{i}"]
+        return at
 
     def _store(self, k: Kernel, value: Value, place: Pointer) -> None:
         if not self.halves:
@@ -165,6 +181,8 @@ class Turn:
     spatial : tuple of int
     source, target : str
         Types.
+    zero : str
+        How the zero point comes that integers are less, a word of ``Quantities``.
     """
 
     n: int
@@ -177,13 +195,15 @@ class Turn:
     spatial: tuple[int, ...]
     source: str
     target: str
+    zero: str = ""
     threads: ClassVar[int] = _THREADS
     cluster: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
         """All that shapes the code."""
-        return f"turn {self.source} as {self.target}, {len(self.extents)} axes"
+        less = f" less {self.zero}" * bool(self.zero)
+        return f"turn {self.source} as {self.target}{less}, {len(self.extents)} axes"
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -194,7 +214,7 @@ class Turn:
         }  # fmt: skip
         for i, (extent, step) in enumerate(zip(self.extents, self.spatial, strict=True)):
             told |= {f"extent{i}": extent, f"step{i}": step}
-        return told
+        return told | _told_zero(self.zero)
 
     @property
     def shared(self) -> int:
@@ -223,7 +243,7 @@ class Turn:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the pointers it takes."""
-        return "source", "target"
+        return "source", "target", *(("zero",) if self.zero in ("one", "each") else ())
 
     def kernel(self) -> Kernel:
         """The kernel: 32 by 32 elements a block; rows of the tile are one longer, so that columns use all banks."""
@@ -247,7 +267,10 @@ class Turn:
             with k.when(pixel.below(pixels) & channel.below(channels) & c.below(c_held)):
                 at = self._in_source(k, image, pixel, group * c_held + c)
                 loaded = k.load(ELEMENTS[source.name], Pointer("source", at * source.itemsize))
-                value.set(_as_kept(k, converted(k, loaded, source, target), target))
+                moved = converted(k, loaded, source, target)
+                if self.zero:
+                    moved = moved - _zero(k, self.zero, None, source, target)
+                value.set(_as_kept(k, moved, target))
             k.store_shared(k.base + held * pitch + lane * kept.bytes, [value.get()])
         k.barrier()
         for turn in range(_SIDE // rows):
@@ -268,6 +291,18 @@ class Turn:
             at = at + k.cast("zext", rest % extent if i else rest, I64) * k.numbers[f"step{i}"]
             rest = rest // extent if i else rest
         return at
+
+
+def _told_zero(how: str) -> dict[str, int]:
+    return {"zero": 0} if how == "number" else {}
+
+
+def _zero(k: Kernel, how: str, number: Value | None, source: Dtype, target: Dtype) -> Value:
+    """A zero point in the type of the result."""
+    if how == "number":
+        return converted(k, k.numbers["zero"], DTYPES["i64"], target)
+    place = Pointer("zero") if number is None else Pointer("zero", number * source.itemsize)
+    return converted(k, k.load(ELEMENTS[source.name], place), source, target)
 
 
 def converted(k: Kernel, value: Value, source: Dtype, target: Dtype) -> Value:

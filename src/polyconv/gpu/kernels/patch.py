@@ -167,8 +167,7 @@ class Patch:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the pointers it takes; behind them comes the tensor map."""
-        g = self.g
-        return "x", "w", *(("b",) if g.bias else ()), *(("r",) if g.residual is not None else ()), "y"
+        return self.g.arguments
 
     @property
     def map(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], str]:

@@ -6,14 +6,13 @@ Weights lie as [group][tap][input channel][output channel].
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar
 
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.geometry import Geometry, reaches_out
-from polyconv.gpu.kernels.finish import ELEMENTS, Finish, sum_type
+from polyconv.gpu.kernels.finish import ELEMENTS, Finish, quantity, sum_type
 from polyconv.gpu.kernels.move import widened
 from polyconv.gpu.language import I64, Kernel, Pointer, Value, both
 
@@ -45,20 +44,23 @@ class Plain:
 
     shared: ClassVar[int] = 0
     cluster: ClassVar[int] = 1
-    numbers: ClassVar[Mapping[str, int]] = {}
     threads: ClassVar[int] = _THREADS
     shape: ClassVar[str] = ""
 
     @property
+    def numbers(self) -> dict[str, int]:
+        """Numbers that a launch is told."""
+        return self.g.numbers
+
+    @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the pointers it takes."""
-        g = self.g
-        return "x", "w", *(("b",) if g.bias else ()), *(("r",) if g.residual is not None else ()), "y"
+        return self.g.arguments
 
     def kernel(self) -> Kernel:
         """The kernel."""
         g = self.g
-        k = Kernel("convolution", self.arguments, _THREADS)
+        k = Kernel("convolution", self.arguments, _THREADS, numbers=tuple(self.numbers))
         index = k.cast("zext", k.block[0], I64) * _THREADS + k.cast("zext", k.thread, I64)
         with k.only(index < self.total if self.total % _THREADS else None):
             channels, rest = g.groups * g.m, index
@@ -106,5 +108,7 @@ class Plain:
             x = k.load(ELEMENTS[of_x.name], Pointer("x", (base + c * g.x.c) * of_x.itemsize))
             w = k.load(ELEMENTS[of_w.name], Pointer("w", at_w * of_w.itemsize))
             x, w = widened(k, x, of_x, wide), widened(k, w, of_w, wide)
+            if g.quantities.zx:
+                x = x - quantity(k, g, "zx", of_x, wide)
             total.set(k.fma(x, w, total.get()))
         return total.get()
