@@ -32,6 +32,7 @@ Array = NDArray[Any]
 _GUARD = 0xA5
 _MARGIN = 256
 _ACCURACIES = ("fast", "fast", "strict", "tf32")
+_IMAGES = ("x", "residual", "offset", "mask", "past")
 
 
 @dataclass(slots=True)
@@ -116,14 +117,11 @@ def _allowed(p: Problem, made: Operands, want: Expected, arithmetic: str) -> Exp
 
 
 def on_device(made: Operands, device: int) -> dict[str, Any]:
-    """Operands on the GPU, by parameter; zero points and scales where one value is all there is stay here."""
-    arrays = {"x": made.x, "w": made.w, "bias": made.bias, "residual": made.residual}
-    arrays |= {"offset": made.offset, "mask": made.mask, "past": made.past}
-    found: dict[str, Any] = {name: None if a is None else to_gpu(a, device) for name, a in arrays.items()}
-    found["quantities"] = {
-        name: to_gpu(a, device) if a.size != 1 or i % 2 else a for i, (name, a) in enumerate(made.quantities.items())
-    }
-    return found
+    """Operands on the GPU, by parameter; of zero points and scales that are one value some stay here."""
+    names = ("w", "bias", *_IMAGES)
+    found = {name: None if (a := getattr(made, name)) is None else to_gpu(a, device) for name in names}
+    lone = {name: a for name, a in list(made.quantities.items())[::2] if a.size == 1}
+    return found | {"quantities": {name: to_gpu(a, device) for name, a in made.quantities.items()} | lone}
 
 
 def _run(p: Problem, there: dict[str, Any], **options: Any) -> tuple[Any, Any]:
@@ -164,8 +162,7 @@ def _alone(trial: Trial, there: dict[str, Any], accuracy: str, got: Array) -> li
     p, made = trial.problem, trial.operands
     last = int(p.n or 0) - 1
     one = replace(p, n=1)
-    images = {"x": made.x, "residual": made.residual, "offset": made.offset, "mask": made.mask, "past": made.past}
-    mine = {name: None if a is None else to_gpu(a[last:]) for name, a in images.items()}
+    mine = {name: None if (a := getattr(made, name)) is None else to_gpu(a[last:]) for name in _IMAGES}
     alone = GpuArray([int(e or 0) for e in one.y_shape], p.y_dtype)
     _run(one, {**there, **mine}, out=alone, accuracy=accuracy)
     same = same_bits(alone.numpy(), got[last:])

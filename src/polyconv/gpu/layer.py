@@ -30,6 +30,9 @@ from polyconv.gpu.launches import Launches
 from polyconv.gpu.operands import check_operands, check_out, operand
 from polyconv.gpu.plan import choose, described, job_of, measured
 from polyconv.gpu.quantities import Held, held
+from polyconv.gpu.remembered import Decision, key_of, recalled, remember
+from polyconv.planning import wisdom
+from polyconv.planning.wisdom_file import Key
 from polyconv.problem.extents import batch_and_spatial
 from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
@@ -39,6 +42,8 @@ __all__ = ["Arrays", "DeviceLayer", "Weights", "compute", "lie_of"]
 _MOST_CALLS = 32
 _ABSENT = 0, None
 """Address and key of an operand that was not given."""
+_measuring = threading.RLock()
+"""Times of two that measure at once would be those of neither."""
 _TIMED_SECONDS = 2e-3
 """For about so long each form runs that is timed."""
 
@@ -127,7 +132,7 @@ class DeviceLayer:
         self._lock = threading.RLock()
         self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._packed: dict[tuple[move.Arrange, bool], DeviceArray] = {}
-        self._decided: dict[Job, tuple[Form, dict[str, float]]] = {}
+        self._known: dict[Key, Any] | None = None
 
     @property
     def weights(self) -> Weights:
@@ -234,24 +239,39 @@ class DeviceLayer:
         job = job_of(p, self._device, accuracy=self._accuracy, workspace_limit=self._limit)
         job = replace(job, w=self._of_w.strides, quantities=self._held(p)[0])
         if rigor is not None and rigor != "estimate":
-            self._decide(job)
-        form = self._chosen(job)
-        seconds = self._decided[job][1] if job in self._decided else None
-        return described(job, form, seconds, self.packed_bytes)
+            self._decide(job, rigor)
+        decision = self._decision(job)
+        return described(job, self._form(job) if decision is None else decision.form, decision, self.packed_bytes)
 
     def _chosen(self, job: Job) -> Form:
-        found = self._decided.get(job)
-        if found is not None:
-            return found[0]
-        return self._form(job) if self._rigor == "estimate" else self._decide(job)[0]
+        decision = self._decision(job)
+        return self._form(job) if decision is None else decision.form
 
-    def _decide(self, job: Job) -> tuple[Form, dict[str, float]]:
-        """Choose by the clock, and keep it."""
-        found = measured(job, lambda form: self._time(job, form))
+    def _decision(self, job: Job) -> Decision | None:
+        """What was measured of a job, or now is where this layer measures; None to predict.
+
+        Wisdom is heeded as it was when this layer first asked, so that nothing which comes later changes its bits; it
+        tells of calls that find their weights packed.
+        """
+        if not self._own or self._form is not choose:
+            return None
         with self._lock:
-            self._decided[job] = found
+            if self._known is None:
+                self._known = dict(wisdom.known())
+        if self._rigor == "estimate":
+            return recalled(job, self._known)
+        return recalled(job, self._known, self._rigor) or self._decide(job, self._rigor)
+
+    def _decide(self, job: Job, rigor: str) -> Decision | None:
+        """Choose by the clock unless it did so with this rigor before, and keep it."""
+        with _measuring:
+            if recalled(job, wisdom.known(), rigor) is None:
+                remember(job, *measured(job, rigor, lambda form: self._time(job, form)), rigor)
+        key, known = key_of(job), wisdom.known()
+        with self._lock:
+            self._known = {**(known if self._known is None else self._known), key: known[key]}
             self._calls = OrderedDict()
-        return found
+        return recalled(job, known)
 
     def _time(self, job: Job, form: Form) -> float:
         """Seconds of a form on random numbers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -12,13 +12,14 @@ from polyconv.gpu.device import Device
 from polyconv.gpu.forms import Form, Job, forms
 from polyconv.gpu.geometry import Lie, packed
 from polyconv.gpu.quantities import described as described_quantities
+from polyconv.gpu.remembered import Decision
 from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.problem.problem import Problem
 
 __all__ = ["LOSSES", "choose", "described", "job_of", "lies_of", "measured", "plan"]
 
-_MEASURED = 6
-"""Forms that are timed, those predicted fastest; with so many the best of all is missed by 4 % (gpu.md)."""
+_MEASURED = {"measure": 6, "patient": 24}
+"""Forms that are timed, those predicted fastest; with six the best of all is missed by 4 % (gpu.md)."""
 
 
 @lru_cache(512)
@@ -32,9 +33,9 @@ def choose(job: Job) -> Form:
     return min(same or forms(job), key=lambda form: form.seconds)
 
 
-def measured(job: Job, time: Callable[[Form], float]) -> tuple[Form, dict[str, float]]:
+def measured(job: Job, rigor: str, time: Callable[[Form], float]) -> tuple[Form, dict[str, float]]:
     """The form that runs fastest of those predicted so, and the seconds of all that were timed."""
-    likely = sorted(forms(job), key=lambda form: form.seconds)[:_MEASURED]
+    likely = sorted(forms(job), key=lambda form: form.seconds)[: _MEASURED[rigor]]
     seconds = {form: time(form) for form in likely}
     best = min(likely, key=lambda form: seconds[form])
     return best, {str(form): found for form, found in seconds.items()}
@@ -101,16 +102,10 @@ LOSSES = {"x3": 2.0**-20, "tf32": 2.0**-9}
 """What products lose beyond the rounding of their sum."""
 
 
-def described(job: Job, form: Form, seconds: Mapping[str, float] | None = None, packed_bytes: int = 0) -> Plan:
-    """The plan of a form.
-
-    Parameters
-    ----------
-    seconds : mapping
-        Measured times, by form.
-    """
+def described(job: Job, form: Form, decision: Decision | None = None, packed_bytes: int = 0) -> Plan:
+    """The plan of a form, which a decision may have chosen."""
     p = job.problem
-    seconds = seconds or {}
+    seconds = {} if decision is None else decision.seconds
     everything = sorted(forms(job), key=lambda one: one.seconds)
     terms = (p.c // max(1, p.groups)) * math.prod(p.k)
     accumulator = 2.0**-52 if p.x == "f64" else 2.0**-23
@@ -128,9 +123,9 @@ def described(job: Job, form: Form, seconds: Mapping[str, float] | None = None, 
         problem=p, algorithm=form.algorithm, arithmetic=form.arithmetic, target=job.device.level, threads=1,
         workspace_bytes=form.workspace, packed_bytes=packed_bytes, error_bound=bound, bound_kind="own",
         seconds=form.seconds, cycles=(), refused=refused,
-        notes=(f"kernel: {form}", *notes), source="measured" if seconds else "estimate",
+        notes=(f"kernel: {form}", *notes), source="estimate" if decision is None else decision.source,
         candidates=tuple(
             Candidate(str(one), one.seconds, seconds.get(str(one))) for one in everything
         ),
-        conditions="batch of the plan" if seconds else "", accuracy=job.accuracy, workspace_limit=job.limit,
+        conditions="" if decision is None else decision.conditions, accuracy=job.accuracy, workspace_limit=job.limit,
     )  # fmt: skip

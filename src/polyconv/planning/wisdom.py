@@ -27,12 +27,14 @@ from polyconv.settings import resolve
 from polyconv.target import host_target
 
 __all__ = [
-    "Entry", "Known", "decision", "entries", "export", "forget", "import_", "known", "merge", "outdated", "path",
-    "remember", "save",
+    "Entry", "Known", "decision", "entries", "export", "forget", "import_", "keep", "known", "merge", "outdated",
+    "path", "remember", "save",
 ]  # fmt: skip
 
 _LONGEST_WAIT_SECONDS = 10.0
 """For another process that saves; each takes milliseconds."""
+_GPU = "cuda "
+"""How the targets of entries begin that arrays on a GPU heed; the GPU's name takes the place of the CPU's."""
 _log = logging.getLogger("polyconv")
 
 # -- what this process knows ---------------------------------------------------------------------------
@@ -94,7 +96,13 @@ def remember(s: Situation, algorithm: str, seconds: dict[str, float], rigor: str
         arithmetic_name(algorithm, form_of(algorithm, one)), rigor, p.n or 0, s.threads,
         {name: float(f"{t:.4g}") for name, t in sorted(seconds.items())}, generator(), __version__, profile,
     )  # fmt: skip
+    keep(entry)
+
+
+def keep(entry: Entry) -> None:
+    """Keep what this process measured."""
     global _known
+    _load()
     with _lock:
         _known = {**_known, entry.key: (entry, "measured")}
 
@@ -107,6 +115,8 @@ def _key(one: Situation) -> Key:
 
 def outdated(entry: Entry) -> str | None:
     """Why an entry cannot be used by this polyconv on this machine, in words; None if it can."""
+    if entry.target.startswith(_GPU):
+        return f"measured on a GPU, {entry.cpu}"
     if entry.cpu != host_target().cpu:
         return f"measured on another CPU, {entry.cpu}"
     if entry.profile != str(profile_in_force()):

@@ -42,9 +42,10 @@ class Entry:
         Canonical text, with the batch left open.
     cpu, target, profile : str
         LLVM's name of the CPU, the instruction-set level in use, and the machine's profile, which decides the forms
-        that algorithms take; the last is empty in entries from before there were any.
+        that algorithms take; the last is empty in entries from before there were any.  Of a GPU its own name, its
+        compute capability, and no profile.
     accuracy : str
-        ``fast`` or ``strict``.
+        ``fast`` or ``strict``; on a GPU perhaps ``tf32``.
     finite : bool
         Whether all weights are finite.
     workspace_limit : int or None
@@ -166,7 +167,7 @@ _TEXT: tuple[Callable[[Any], bool], str] = (_is_text, f"a text of at most {_LONG
 _COUNT: tuple[Callable[[Any], bool], str] = (_is_count, "a whole number, at least 0")
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{field.name: _TEXT for field in fields(Entry)},
-    "accuracy": (lambda v: v in ("fast", "strict"), "fast or strict"),
+    "accuracy": (lambda v: v in ("fast", "strict", "tf32"), "fast or strict, on a GPU perhaps tf32"),
     "finite": (lambda v: isinstance(v, bool), "true or false"),
     "workspace_limit": (lambda v: v is None or _is_count(v), "null or a whole number, at least 0"),
     "rigor": (lambda v: v in RIGORS, " or ".join(RIGORS)),
