@@ -5,7 +5,7 @@ Kernels read no setting, so whoever has them made asks here.  It must not know w
 
 from __future__ import annotations
 
-from polyconv.kernels import objects
+from polyconv import cache
 from polyconv.settings import resolve as setting
 from polyconv.target import Target, target
 
@@ -20,5 +20,5 @@ def target_in_force() -> Target:
 
 def keep_where_settings_say() -> None:
     """Let kernels be kept in the folder of the settings that were in force at the first call."""
-    if not objects.has_folder():
-        objects.use_folder(setting("cache_dir"))
+    if not cache.has_folder():
+        cache.use_folder(setting("cache_dir"))

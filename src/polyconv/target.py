@@ -6,12 +6,17 @@ is read by the caller, which passes the name here).  It must know nothing of ker
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import platform
+import sys
+from dataclasses import asdict, dataclass
 from functools import cache
+from pathlib import Path
 
+from polyconv import cache as files
 from polyconv.errors import ArgumentError
 
-__all__ = ["LEVELS", "Target", "host_target", "levels", "target"]
+__all__ = ["LEVELS", "Target", "host_target", "levels", "llvm_version", "target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +108,46 @@ class Target:
         return _TABLE[self.level].masks
 
 
+def llvm_version() -> str:
+    """Version of LLVM, part of every key of the cache: llvmlite's, which comes with one LLVM, so as not to load it."""
+    import llvmlite
+
+    return str(llvmlite.__version__)
+
+
 @cache
 def host_target() -> Target:
-    """Everything this machine has."""
+    """Everything this machine has: what LLVM finds, or what it found when a process before asked it."""
+    seen = _processor()
+    path = None if seen is None else files.place((llvm_version(), platform.machine(), seen), "cpu")
+    if path is None or not files.usable(path.parent):
+        return _found_by_llvm()
+    kept = files.read(path)
+    if kept is not None:
+        return Target(**json.loads(kept))
+    found = _found_by_llvm()
+    files.write(path, json.dumps(asdict(found)).encode())
+    return found
+
+
+_NAMED = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+_HEAD_BYTES = 1 << 14
+
+
+def _processor() -> str | None:
+    """What Linux says of an x86-64 processor; None where LLVM has to look at it."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return None
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+            first = file.read(_HEAD_BYTES).split("\n\n")[0]  # those that follow are alike
+    except OSError:
+        return None
+    rows = {name.strip(): value for name, _, value in (line.partition(":") for line in first.splitlines())}
+    return "\n".join(rows[name] for name in _NAMED) if set(_NAMED) <= rows.keys() else None
+
+
+def _found_by_llvm() -> Target:
     import llvmlite.binding as llvm
 
     triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()

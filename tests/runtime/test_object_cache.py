@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,7 +33,8 @@ logging.getLogger("polyconv").addHandler(Heard())
 one = layer(c=17, m=19)
 y = one(image(c=17, size=12))
 from polyconv.kernels.objects import EVENTS
-found = {"sum": float(y.sum()), "compiled": EVENTS.compiled, "loaded": EVENTS.loaded, "heard": Heard.messages}
+found = {"sum": float(y.sum()), "compiled": EVENTS.compiled, "loaded": EVENTS.loaded, "heard": Heard.messages,
+         "llvm": "llvmlite.binding" in sys.modules}
 print(json.dumps(found))
 """
 
@@ -98,6 +101,21 @@ def test_the_next_process_compiles_nothing(warm: Path) -> None:
     assert found["compiled"] == 0
     assert found["loaded"] > 0
     assert found["heard"] == []
+    on_linux = sys.platform == "linux" and platform.machine() == "x86_64"
+    assert found["llvm"] is not on_linux  # where objects can be loaded without it
+
+
+@pytest.mark.parametrize("damage", ["truncated", "a bit flipped", "noise"])
+def test_what_is_kept_of_the_processor_is_found_anew_when_damaged(warm: Path, tmp_path: Path, damage: str) -> None:
+    folder = copy_of(warm, tmp_path / "cache")
+    kept = {file.name: file.read_bytes() for file in warm.glob("*.cpu")}
+    for name, data in kept.items():
+        (folder / name).write_bytes(DAMAGES[damage](data))
+        (folder / name).chmod(0o600)
+    found = compute(folder)
+    assert found["compiled"] == 0
+    assert len(found["heard"]) == len(kept)
+    assert {file.name: file.read_bytes() for file in folder.glob("*.cpu")} == kept
 
 
 @pytest.mark.skipif(len(levels()) == 1, reason="this machine has one target only")
@@ -236,11 +254,12 @@ def test_a_folder_that_cannot_be_written() -> None:
     if os.getuid() == 0:  # root may write anywhere: the process becomes another user when it has read its modules
         prepare = """
 import json, logging
+from polyconv import cache
 from polyconv.kernels import objects
-objects.use_folder(None)
+cache.use_folder(None)
 layer()(image())
 objects.generator()
-objects._folder.clear()
+cache._folder.clear()
 objects._loaded.clear()
 objects.EVENTS.compiled = 0
 os.setuid(12345)
@@ -292,7 +311,7 @@ def test_a_process_killed_while_it_writes(warm: Path, tmp_path: Path) -> None:
 
 def test_memory_only(tmp_path: Path) -> None:
     """``use_folder(None)`` holds, whatever the setting says."""
-    code = "from polyconv.kernels import objects\nobjects.use_folder(None)\n"
+    code = "from polyconv import cache\ncache.use_folder(None)\n"
     found = json.loads(run(code + SCRIPT, tmp_path / "cache"))
     assert found["compiled"] > 0
     assert not (tmp_path / "cache").exists()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from polyconv import cache
 from polyconv.kernels import objects
 from polyconv.kernels.language import Module
 from polyconv.kernels.signature import Signature
@@ -22,11 +23,11 @@ from polyconv.target import host_target
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder of our own, in use."""
-    before = objects.cache_folder() if objects.has_folder() else ...
-    objects.use_folder(tmp_path)
+    before = cache.cache_folder() if cache.has_folder() else ...
+    cache.use_folder(tmp_path)
     tmp_path.chmod(0o700)
     yield tmp_path
-    objects._folder[:] = [] if before is ... else [before]
+    cache._folder[:] = [] if before is ... else [before]
 
 
 FOREIGN = (
@@ -46,20 +47,20 @@ def test_clearing_touches_only_files_of_our_own(folder: Path) -> None:
     ours = [folder / f"{digit * 64}.o" for digit in "0a9"]
     for file in ours:
         file.write_bytes(b"ours")
-    assert objects.clear_cache() == 3
+    assert cache.clear_cache() == 3
     assert sorted(file.name for file in folder.iterdir()) == sorted(FOREIGN)
-    assert objects.clear_cache() == 0
+    assert cache.clear_cache() == 0
 
 
 def test_the_oldest_go_when_there_are_too_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_MOST_BYTES", 3500)
+    monkeypatch.setattr(cache, "_MOST_BYTES", 3500)
     for name in FOREIGN:
         (folder / name).write_bytes(bytes(5000))
     for age, digit in enumerate("3a0f7"):  # oldest last
         file = folder / f"{digit * 64}.o"
         file.write_bytes(bytes(1000))
         os.utime(file, (time.time() - age, time.time() - age))
-    objects._trim(folder)
+    cache._trim(folder)
     assert sorted(file.name for file in folder.iterdir()) == sorted([*FOREIGN, *(f"{d * 64}.o" for d in "3a0")])
 
 
@@ -111,10 +112,10 @@ def test_the_fingerprint_of_the_generator_is_that_of_its_text(tmp_path: Path) ->
 def test_each_kind_of_trouble_is_said_once(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "_warned", set())
+    monkeypatch.setattr(cache, "_warned", set())
     with caplog.at_level(logging.WARNING, "polyconv"):
         for name in ("a", "b", "c"):
             (folder / name).write_bytes(b"damaged")
             (folder / name).chmod(0o600)
-            assert objects._read(folder / name) is None
+            assert cache.read(folder / name) is None
     assert len(caplog.records) == 1

@@ -98,8 +98,8 @@ def test_fork_while_another_thread_compiles() -> None:
     out = run(
         COMMON
         + """
-from polyconv.kernels import objects
-objects.use_folder(None)
+from polyconv import cache
+cache.use_folder(None)
 kinds = iter([(k, a) for k in ("f4", "f8", "f2", "i2", "i4", "i8") for a in ("Relu", "Clip", None)])
 
 def compile_another():

@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from polyconv.benchmark.sets import Case
+from polyconv.cache import cache_folder
 from polyconv.errors import ArgumentError, Error, Unsupported
 from polyconv.gpu.code import Launchable, function
 from polyconv.gpu.device import Device
@@ -29,7 +30,6 @@ from polyconv.gpu.guests import read
 from polyconv.gpu.layer import Arrays, DeviceLayer
 from polyconv.gpu.plan import choose
 from polyconv.in_force import keep_where_settings_say
-from polyconv.kernels import objects
 from polyconv.problem.problem import Problem
 
 __all__ = ["KINDS", "Mean", "Row", "card", "means", "run", "torch_on_gpu"]
@@ -173,7 +173,7 @@ def run(cases: Sequence[Case], kinds: Sequence[str], *, device: int = 0, forms: 
 
 def _build_ahead(forms: Sequence[Form], device: int) -> None:
     """Make the code of forms in as many processes as there are CPUs; it is found in the cache later."""
-    if objects.cache_folder() is None:
+    if cache_folder() is None:
         return
     specs = {step.kernel.name: step.kernel for form in forms for step in form.steps}
     count = min(len(specs), (os.cpu_count() or 1) - 1)

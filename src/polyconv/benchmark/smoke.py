@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from polyconv import cache
 from polyconv.benchmark.load import environment_of
 from polyconv.benchmark.peaks import peak
 from polyconv.benchmark.runs import median_seconds, prepared, restricted
@@ -124,17 +125,17 @@ def call_times(rounds: int = 7, calls: int = 20_000) -> CallTimes:
 
 def compile_times() -> dict[str, float]:
     """Seconds to generate and compile every kernel that the six layers need, by kernel."""
-    folder, loaded = objects.cache_folder(), dict(objects._loaded)
+    folder, loaded = cache.cache_folder(), dict(objects._loaded)
     objects.EVENTS.seconds.clear()
     objects._loaded.clear()
-    objects.use_folder(None)
+    cache.use_folder(None)
     try:
         for text in LAYERS.values():
             for layout in ("NHWC", "NCHW"):
                 prepared(Problem.parse(f"conv f32 {layout} n1 {text}")).run()
         return dict(objects.EVENTS.seconds)
     finally:
-        objects.use_folder(folder)
+        cache.use_folder(folder)
         objects._loaded.update(loaded)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from polyconv.target import Target
 
-__all__ = ["assembly", "compiling", "link", "llvm_version", "object_code"]
+__all__ = ["assembly", "compiling", "link", "object_code"]
 
 _names = itertools.count()
 _lock = threading.RLock()
@@ -30,11 +30,6 @@ def _llvm() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm
-
-
-def llvm_version() -> str:
-    """Version of LLVM, part of every cache key."""
-    return ".".join(str(v) for v in _llvm().llvm_version_info)
 
 
 def _machine(target: Target) -> Any:

@@ -1,8 +1,7 @@
 """Kernels by name: compiled once per machine, kept on disk, loaded once per process.
 
 The key of a kernel is everything that shapes its code: its own name, the generator's source, check
-mode, LLVM's version and the target.  A file in the cache is used only if it is ours, private and
-whole (SHA-256 before LLVM sees it); any trouble means one warning and compiling in memory.
+mode, LLVM's version and the target.  What the cache has not, or not whole, is compiled.
 """
 
 from __future__ import annotations
@@ -10,9 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import re
-import stat
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,23 +19,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from polyconv.kernels.compile import link, llvm_version, object_code
+from polyconv import cache as files
+from polyconv.kernels import elf
+from polyconv.kernels.compile import link, object_code
 from polyconv.kernels.language import Module
 from polyconv.kernels.signature import Address, Signature
-from polyconv.target import Target
+from polyconv.target import Target, llvm_version
 
 __all__ = [
-    "EVENTS", "Events", "Take", "cache_folder", "clear_cache", "fingerprint", "generator", "has_folder", "kept",
-    "kept_file", "kernel", "kernel_text", "log_compiling", "texts_only", "usable", "use_folder",
+    "EVENTS", "Events", "Take", "fingerprint", "generator", "kept", "kept_file", "kernel", "kernel_text",
+    "log_compiling", "texts_only",
 ]  # fmt: skip
 
 S = TypeVar("S", bound=Signature)
 
-_MAGIC = b"polyconv-object-1\n"
-_MOST_BYTES = 256 << 20
-_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|\w+\.part)")
-_LONGEST_WRITE_SECONDS = 3600.0
-_TRIM_BYTES = 16 << 20
 _log = logging.getLogger("polyconv")
 _lock = threading.RLock()
 _loaded: dict[str, dict[str, Any]] = {}
@@ -60,37 +53,12 @@ class Events:
 
 
 EVENTS = Events()
-_folder: list[Path | None] = []
 _logged = [False]
-_untrimmed = _TRIM_BYTES  # bytes written since the folder was last looked through; the first write does
-_warned: set[str] = set()
-
-
-def use_folder(folder: Path | None) -> None:
-    """Keep objects in this folder from now on; None keeps them in memory only."""
-    _folder[:] = [folder]
-
-
-def has_folder() -> bool:
-    """Whether ``use_folder`` has decided, be it for a folder or for memory."""
-    return bool(_folder)
 
 
 def log_compiling(wanted: bool) -> None:
     """Whether every compiled kernel is logged with its time."""
     _logged[:] = [wanted]
-
-
-def cache_folder() -> Path | None:
-    """Folder in use, or None."""
-    return _folder[0] if _folder else None
-
-
-def _warn(trouble: str, message: str) -> None:
-    """Say each kind of trouble once a process, however many kernels meet it."""
-    if trouble not in _warned:
-        _warned.add(trouble)
-        _log.warning("%s", message)
 
 
 @cache
@@ -141,7 +109,7 @@ def kernel(name: str, functions: Mapping[str, type[S]], build: Callable[[Module]
     with _lock:
         found = _loaded.get(level)
         if found is None:
-            places = link(_object(level, functions, build, target, check), tuple(functions))
+            places = _linked(_object(level, functions, build, target, check), tuple(functions), {})
             found = _loaded[level] = {function: Address(places[function], s) for function, s in functions.items()}
         return found
 
@@ -209,11 +177,11 @@ def kept(label: str, made_for: Sequence[str], make: Callable[[], bytes]) -> byte
         What made it, and for which machine.
     make : callable
     """
-    folder = cache_folder()
-    path = None
-    if folder is not None and usable(folder):
-        path = folder / _file_name(label, made_for)
-        found = _read(path)
+    path = _file(label, made_for)
+    if path is not None and not files.usable(path.parent):
+        path = None
+    if path is not None:
+        found = files.read(path)
         if found is not None:
             EVENTS.loaded += 1
             return found
@@ -224,114 +192,24 @@ def kept(label: str, made_for: Sequence[str], make: Callable[[], bytes]) -> byte
     if _logged[0]:
         _log.info("compile %s, %.1f ms", label, 1e3 * EVENTS.seconds[label])
     if path is not None:
-        _write(path, made)
+        files.write(path, made)
     return made
 
 
-def _file_name(label: str, made_for: Sequence[str]) -> str:
-    key = "\n".join((label, llvm_version(), *made_for))
-    return f"{hashlib.sha256(key.encode()).hexdigest()}.o"
+def _file(label: str, made_for: Sequence[str]) -> Path | None:
+    return files.place((label, llvm_version(), *made_for))
 
 
 def kept_file(label: str, target: Target) -> Path | None:
     """File of the cache that holds the object of a kernel; None if there is none."""
-    folder = cache_folder()
-    path = None if folder is None else folder / _file_name(label, _made_for(target))
+    path = _file(label, _made_for(target))
     return path if path is not None and path.is_file() else None
 
 
-def usable(folder: Path) -> bool:
-    """Whether a folder is ours alone; it is made if it does not exist."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = folder.lstat()
-    except OSError as error:
-        _warn("folder", f"the object cache {folder} cannot be used ({error}); kernels stay in memory")
-        return False
-    if not stat.S_ISDIR(info.st_mode) or (hasattr(os, "getuid") and info.st_uid != os.getuid()):
-        _warn("folder", f"the object cache {folder} is not a folder of this user; kernels stay in memory")
-        return False
-    if os.name == "posix" and info.st_mode & 0o022:
-        _warn("folder", f"the object cache {folder} can be written by others; kernels stay in memory (chmod 700 it)")
-        return False
-    return True
-
-
-def _read(path: Path) -> bytes | None:
-    """Payload of a cache file, or None: absent, foreign or damaged."""
-    try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
-        with os.fdopen(handle, "rb") as file:
-            info = os.fstat(handle)
-            own = not hasattr(os, "getuid") or info.st_uid == os.getuid()
-            if not stat.S_ISREG(info.st_mode) or not own or info.st_mode & 0o022 or info.st_size > _MOST_BYTES:
-                _warn("private", f"{path} in the object cache is not a private file of this user; compiling instead")
-                return None
-            data = file.read()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        _warn("read", f"{path} in the object cache cannot be read ({error}); compiling instead")
-        return None
-    payload = data[len(_MAGIC) + 32 :]
-    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(payload).digest() != data[len(_MAGIC) : len(_MAGIC) + 32]:
-        _warn("damage", f"{path} in the object cache is damaged; compiling instead")
-        return None
-    return payload
-
-
-def _write(path: Path, payload: bytes) -> None:
-    """Keep an object: a private temporary file, then one rename; older objects go when space runs out."""
-    global _untrimmed
-    data = _MAGIC + hashlib.sha256(payload).digest() + payload
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        _untrimmed += len(data)
-        if _untrimmed >= _TRIM_BYTES:
-            _untrimmed = 0
-            _trim(path.parent)
-    except OSError as error:
-        _warn("write", f"the object cache {path.parent} cannot be written ({error}); kernels stay in memory")
-
-
-def _own_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
-    """(time of change, bytes, path) of the files that this module made; others in the folder are not ours."""
-    for entry in os.scandir(folder):
-        if not _NAME.fullmatch(entry.name):
-            continue
-        try:
-            info = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:  # another process trims, too
-            continue
-        yield info.st_mtime, info.st_size, Path(entry.path)
-
-
-def _trim(folder: Path) -> None:
-    """Delete the oldest objects beyond the size cap, and what processes that died left half written."""
-    total = 0
-    for changed, size, file in sorted(_own_files(folder), reverse=True):
-        total += size
-        abandoned = file.suffix == ".part" and time.time() - changed > _LONGEST_WRITE_SECONDS
-        if abandoned or (total > _MOST_BYTES and file.suffix == ".o"):
-            file.unlink(missing_ok=True)
-
-
-def clear_cache() -> int:
-    """Delete all kept objects; how many there were."""
-    folder = cache_folder()
-    if folder is None or not folder.is_dir():
-        return 0
-    files = [file for _, _, file in _own_files(folder) if file.suffix == ".o"]
-    for file in files:
-        file.unlink(missing_ok=True)
-    return len(files)
+def _linked(obj: bytes, names: tuple[str, ...], symbols: dict[str, int]) -> dict[str, int]:
+    """Addresses of an object's functions."""
+    found = elf.load(obj, names, symbols)
+    return link(obj, names, symbols) if found is None else found
 
 
 def kernel_text(
@@ -350,5 +228,5 @@ def kernel_text(
             digest = hashlib.sha256(text.encode()).hexdigest()
             whole = f'target triple = "{target.triple}"\n{text}'
             obj = kept(f"{name} {digest}", _made_for(target), lambda: object_code(whole, target))
-            found = _loaded[name] = link(obj, functions, symbols)
+            found = _loaded[name] = _linked(obj, functions, symbols)
         return found

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
+from polyconv.cache import usable
 from polyconv.errors import ArgumentError
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.language import Buffer, Module, Value, vector
-from polyconv.kernels.objects import kernel, usable
+from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import multiply_add
 from polyconv.machine.caches import caches

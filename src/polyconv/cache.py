@@ -1,0 +1,160 @@
+"""Bytes that processes leave each other: files of one private folder, each whole or not there.
+
+A file is used only if it is ours, private and whole (SHA-256 before anybody looks at it).  Any trouble means one
+warning, and what the file held is made again.  It must not know what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+__all__ = ["cache_folder", "clear_cache", "has_folder", "place", "read", "usable", "use_folder", "write"]
+
+_MAGIC = b"polyconv-object-1\n"
+_MOST_BYTES = 256 << 20
+_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|cpu|\w+\.part)")
+_LONGEST_WRITE_SECONDS = 3600.0
+_TRIM_BYTES = 16 << 20
+_log = logging.getLogger("polyconv")
+_folder: list[Path | None] = []
+_untrimmed = _TRIM_BYTES  # bytes written since the folder was last looked through; the first write does
+_warned: set[str] = set()
+
+
+def use_folder(folder: Path | None) -> None:
+    """Keep objects in this folder from now on; None keeps them in memory only."""
+    _folder[:] = [folder]
+
+
+def has_folder() -> bool:
+    """Whether ``use_folder`` has decided, be it for a folder or for memory."""
+    return bool(_folder)
+
+
+def cache_folder() -> Path | None:
+    """Folder in use, or None."""
+    return _folder[0] if _folder else None
+
+
+def _warn(trouble: str, message: str) -> None:
+    """Say each kind of trouble once a process, however many kernels meet it."""
+    if trouble not in _warned:
+        _warned.add(trouble)
+        _log.warning("%s", message)
+
+
+def place(parts: Sequence[str], kind: str = "o") -> Path | None:
+    """File for what some texts determine; None if nothing is kept.
+
+    Parameters
+    ----------
+    parts : sequence of str
+        All that shapes the bytes.
+    kind : str
+        Suffix of the name: ``o`` for objects, ``cpu`` for what is known of a processor.
+    """
+    folder = cache_folder()
+    name = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return None if folder is None else folder / f"{name}.{kind}"
+
+
+def usable(folder: Path) -> bool:
+    """Whether a folder is ours alone; it is made if it does not exist."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = folder.lstat()
+    except OSError as error:
+        _warn("folder", f"the object cache {folder} cannot be used ({error}); nothing is kept on disk")
+        return False
+    if not stat.S_ISDIR(info.st_mode) or (hasattr(os, "getuid") and info.st_uid != os.getuid()):
+        _warn("folder", f"the object cache {folder} is not a folder of this user; nothing is kept on disk")
+        return False
+    if os.name == "posix" and info.st_mode & 0o022:
+        _warn("folder", f"the object cache {folder} can be written by others; nothing is kept on disk (chmod 700 it)")
+        return False
+    return True
+
+
+def read(path: Path) -> bytes | None:
+    """Payload of a cache file, or None: absent, foreign or damaged."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+        with os.fdopen(handle, "rb") as file:
+            info = os.fstat(handle)
+            own = not hasattr(os, "getuid") or info.st_uid == os.getuid()
+            if not stat.S_ISREG(info.st_mode) or not own or info.st_mode & 0o022 or info.st_size > _MOST_BYTES:
+                _warn("private", f"{path} in the object cache is not a private file of this user; it is made anew")
+                return None
+            data = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn("read", f"{path} in the object cache cannot be read ({error}); it is made anew")
+        return None
+    payload = data[len(_MAGIC) + 32 :]
+    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(payload).digest() != data[len(_MAGIC) : len(_MAGIC) + 32]:
+        _warn("damage", f"{path} in the object cache is damaged; it is made anew")
+        return None
+    return payload
+
+
+def write(path: Path, payload: bytes) -> None:
+    """Keep an object: a private temporary file, then one rename; older objects go when space runs out."""
+    global _untrimmed
+    data = _MAGIC + hashlib.sha256(payload).digest() + payload
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        _untrimmed += len(data)
+        if _untrimmed >= _TRIM_BYTES:
+            _untrimmed = 0
+            _trim(path.parent)
+    except OSError as error:
+        _warn("write", f"the object cache {path.parent} cannot be written ({error}); nothing is kept on disk")
+
+
+def _own_files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """(time of change, bytes, path) of the files that this module made; others in the folder are not ours."""
+    for entry in os.scandir(folder):
+        if not _NAME.fullmatch(entry.name):
+            continue
+        try:
+            info = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:  # another process trims, too
+            continue
+        yield info.st_mtime, info.st_size, Path(entry.path)
+
+
+def _trim(folder: Path) -> None:
+    """Delete the oldest objects beyond the size cap, and what processes that died left half written."""
+    total = 0
+    for changed, size, file in sorted(_own_files(folder), reverse=True):
+        total += size
+        abandoned = file.suffix == ".part" and time.time() - changed > _LONGEST_WRITE_SECONDS
+        if abandoned or (total > _MOST_BYTES and file.suffix == ".o"):
+            file.unlink(missing_ok=True)
+
+
+def clear_cache() -> int:
+    """Delete all kept objects; how many there were."""
+    folder = cache_folder()
+    if folder is None or not folder.is_dir():
+        return 0
+    files = [file for _, _, file in _own_files(folder) if file.suffix == ".o"]
+    for file in files:
+        file.unlink(missing_ok=True)
+    return len(files)
