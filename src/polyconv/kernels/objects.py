@@ -32,14 +32,24 @@ __all__ = [
 ]  # fmt: skip
 
 S = TypeVar("S", bound=Signature)
+T = TypeVar("T", bound=int)
 
 _log = logging.getLogger("polyconv")
 _lock = threading.RLock()
+"""Held while text is generated, which one thread does at a time; LLVM compiles without it."""
 _loaded: dict[str, dict[str, Any]] = {}
+_making: dict[str, threading.RLock] = {}
+"""Kernels that are under way: whoever asks for one of them waits, others are not held up."""
 
-# A fork waits for a compilation under way: the child's LLVM is whole and its locks are free.
+
+def _forget_others() -> None:
+    """In a child there is nobody to finish what other threads were making."""
+    _making.clear()
+    _lock.release()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forget_others)
 
 
 @dataclass(slots=True)
@@ -106,12 +116,25 @@ def kernel(name: str, functions: Mapping[str, type[S]], build: Callable[[Module]
         stand_ins = {function: Address(_stand_in(level, function), s) for function, s in functions.items()}
         take(level, stand_ins, _generated(level, functions, build, target, check, 1).text(target.triple))
         return stand_ins
-    with _lock:
-        found = _loaded.get(level)
-        if found is None:
-            places = _linked(_object(level, functions, build, target, check), tuple(functions), {})
-            found = _loaded[level] = {function: Address(places[function], s) for function, s in functions.items()}
+
+    def made() -> dict[str, Address[S]]:
+        places = _linked(_object(level, functions, build, target, check), tuple(functions), {})
+        return {function: Address(places[function], s) for function, s in functions.items()}
+
+    return _once(level, made)
+
+
+def _once(label: str, make: Callable[[], dict[str, T]]) -> dict[str, T]:
+    """What a label stands for in this process, made by the first thread that asks."""
+    found = _loaded.get(label)
+    if found is not None:
         return found
+    with _making.setdefault(label, threading.RLock()):
+        found = _loaded.get(label)
+        if found is None:
+            found = _loaded[label] = make()
+    _making.pop(label, None)
+    return found
 
 
 class Take(Protocol):
@@ -155,9 +178,11 @@ def _generated(level: str, functions: Mapping[str, type[Signature]], build: Call
 def _object(level: str, functions: Mapping[str, type[Signature]], build: Callable[[Module], None], target: Target,
             check: bool) -> bytes:  # fmt: skip
     def make() -> bytes:
-        k = _generated(level, functions, build, target, check, len(EVENTS.sites) + 1)
-        EVENTS.sites += [f"{level}: {site}" for site in k.site_names]
-        return object_code(k.text(target.triple), target)
+        with _lock:
+            k = _generated(level, functions, build, target, check, len(EVENTS.sites) + 1)
+            EVENTS.sites += [f"{level}: {site}" for site in k.site_names]
+            text = k.text(target.triple)
+        return object_code(text, target)
 
     return make() if check else kept(label=level, made_for=_made_for(target), make=make)
 
@@ -183,12 +208,14 @@ def kept(label: str, made_for: Sequence[str], make: Callable[[], bytes]) -> byte
     if path is not None:
         found = files.read(path)
         if found is not None:
-            EVENTS.loaded += 1
+            with _lock:
+                EVENTS.loaded += 1
             return found
     start = time.perf_counter()
     made = make()
-    EVENTS.compiled += 1
-    EVENTS.seconds[label] = time.perf_counter() - start
+    with _lock:
+        EVENTS.compiled += 1
+        EVENTS.seconds[label] = time.perf_counter() - start
     if _logged[0]:
         _log.info("compile %s, %.1f ms", label, 1e3 * EVENTS.seconds[label])
     if path is not None:
@@ -222,11 +249,11 @@ def kernel_text(
     symbols : dict
         Addresses of what the text calls; they are bound when it is loaded and are no part of the code.
     """
-    with _lock:
-        found = _loaded.get(name)
-        if found is None:
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            whole = f'target triple = "{target.triple}"\n{text}'
-            obj = kept(f"{name} {digest}", _made_for(target), lambda: object_code(whole, target))
-            found = _loaded[name] = _linked(obj, functions, symbols)
-        return found
+
+    def made() -> dict[str, int]:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        whole = f'target triple = "{target.triple}"\n{text}'
+        obj = kept(f"{name} {digest}", _made_for(target), lambda: object_code(whole, target))
+        return _linked(obj, functions, symbols)
+
+    return _once(name, made)

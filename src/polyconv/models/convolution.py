@@ -94,10 +94,17 @@ def convolution(
         layer, x, residual = direct
         return _plan_of(layer.call(arrays[x], None if residual is None else arrays[residual]), len(arrays), x, residual)
 
+    def ahead(arrays: Sequence[Array]) -> None:
+        given = [None if at is None else arrays[at] for at in places]
+        found = bound.direct(*given)
+        if found is not None:
+            layer, x, residual = found
+            layer.call(given[x], None if residual is None else given[residual])
+
     once = bound.once([bool(name) for name in node.inputs])
     return Segment(
         ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once, held=lambda: bound.packed_bytes,
-        plan=plan,
+        plan=plan, ahead=ahead,
     )  # fmt: skip
 
 

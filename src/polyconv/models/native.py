@@ -26,7 +26,7 @@ from polyconv.operators.running import Planned, dry
 from polyconv.operators.table import OPERATORS, Taken, taken
 from polyconv.operators.views import View
 
-__all__ = ["OPERATORS", "OWN", "fused_segment", "native", "own_segment", "pass_of"]
+__all__ = ["OPERATORS", "OWN", "fused_segment", "like", "native", "own_segment", "pass_of"]
 
 OWN = "polyconv"
 """Domain of nodes that rewrites make and ONNX cannot spell; nobody else runs them."""
@@ -106,7 +106,7 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
 
     shapes: Sequence[Dims | None] = [None] * len(node.outputs)
     first = known(node.inputs[0])
-    if reads == (first.name,) and (array := _like(first)) is not None:
+    if reads == (first.name,) and (array := like(first)) is not None:
         with suppress(Error):
             shapes = [result.shape for result in run([array])]
     kind = type_of(np.dtype(found.dtype)) if found.dtype else first.type
@@ -115,7 +115,7 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
     return reads, Segment(ENGINE, made, run, views=True, looks=looks)
 
 
-def _like(value: Value) -> Array | None:
+def like(value: Value) -> Array | None:
     """An array such as a value will be, which nobody writes; None where it is not known, or too large."""
     lie = _lie(value)
     try:
@@ -169,4 +169,4 @@ def _segment(label: str, outputs: tuple[Value, ...], planner: Planned) -> Segmen
         with _named(label):
             return planner(arrays)
 
-    return Segment(ENGINE, outputs, run, plan=planner.plan)
+    return Segment(ENGINE, outputs, run, plan=planner.plan, ahead=planner.plan)

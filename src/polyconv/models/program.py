@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from polyconv.errors import Error, Unsupported
+from polyconv.models.ahead import Ahead
 from polyconv.models.clusters import alike, clustered
 from polyconv.models.convolution import convolution
 from polyconv.models.elements import type_of
@@ -60,6 +61,8 @@ class Program:
         By step, the values of which only a run tells the extents.
     replays : Replays
         Of runs that are alike.
+    ahead : Ahead
+        What makes steps ready before the first run.
     """
 
     steps: tuple[Step, ...]
@@ -72,6 +75,7 @@ class Program:
     _schedules: dict[tuple[str, ...], Schedule] = field(default_factory=dict)
     _seen: dict[str, Value] = field(default_factory=dict)
     replays: Replays = field(default_factory=Replays)
+    ahead: Ahead = field(kw_only=True)
 
     def run(
         self, feeds: Mapping[str, Array], results: Sequence[str], is_halted: Callable[[], bool] = lambda: False
@@ -119,7 +123,9 @@ class Program:
         values: dict[str, Any] = {**self.constants, **feeds}
         fresh: set[str] = set()
         told: list[Told | None] | None = [] if self.replays.wants(results, feeds) else None
-        for index, last in self._schedule(results):
+        schedule = self._schedule(results)
+        self.ahead([self.steps[index] for index, _ in schedule], self.values, feeds)
+        for index, last in schedule:
             step = self.steps[index]
             halt(index)
             start = perf_counter()
@@ -175,9 +181,7 @@ class _Making:
     reasons: dict[Node, str] = field(default_factory=dict)
 
 
-def compile_graph(
-    graph: Graph, overridden: Collection[str], options: Options, host: Host, views: Views
-) -> Program:
+def compile_graph(graph: Graph, overridden: Collection[str], options: Options, host: Host, views: Views) -> Program:
     """Make a graph ready to run.
 
     Parameters
@@ -235,7 +239,8 @@ def compile_graph(
     results = {name: known[name] for name in graph.results if name in known}
     values = making.values
     unknown = [tuple(name for name in step.writes if bytes_of(values[name]) is None) for step in making.steps]
-    return Program(tuple(making.steps), _of_file(steady), graph.removed, results, values, making.reasons, unknown)
+    told = _of_file(steady), graph.removed, results, values, making.reasons, unknown
+    return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options)))
 
 
 def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -316,11 +321,9 @@ def _make_all(
                 readers.setdefault(name, []).append(index)
     for index, group in enumerate(groups):
         outputs = tuple(
-            name
-            for node in group
-            for name in node.writes
+            name for node in group for name in node.writes
             if name in results or any(reader != index for reader in readers.get(name, ()))
-        )
+        )  # fmt: skip
         if is_convolution(group[0].op):
             _make_convolution(making, group[0], epilogues.get(group[0], Epilogue()))
         elif group[0] in fragments:
@@ -340,8 +343,7 @@ _MOST_STEPS = 24
 def _is_one_pass(making: _Making, nodes: Sequence[Node], fragments: Mapping[Node, Fragment]) -> bool:
     """Whether element-wise nodes may be one pass: of one shape as far as is known, and not too long."""
     dims = [_known(making, node.outputs[0]).dims for node in nodes]
-    made = [node.outputs[0] for node in nodes]
-    _, one = pass_of(nodes, fragments, made[-1:], making.constants)
+    _, one = pass_of(nodes, fragments, nodes[-1].outputs[:1], making.constants)
     steps = sum(len(fragments[node].expression.steps) for node in nodes)
     stored = len(nodes)  # at most: which of them are read elsewhere is not known yet
     within = operand_count(one) + min(stored, 4) <= MOST_OPERANDS and steps <= _MOST_STEPS
@@ -357,10 +359,8 @@ def _make_convolution(making: _Making, node: Node, epilogue: Epilogue) -> None:
         return
     segment = convolution(node, epilogue, known, making.constants, making.options)
     reads = tuple(name for name in node.reads if name not in making.constants)
-    _add(
-        making,
-        Step(_of_file(epilogue.stands_for or (node,)), reads, tuple(value.name for value in segment.outputs), segment),
-    )
+    writes = tuple(value.name for value in segment.outputs)
+    _add(making, Step(_of_file(epilogue.stands_for or (node,)), reads, writes, segment))
 
 
 def _is_proven(making: _Making, node: Node, epilogue: Epilogue) -> bool:

@@ -38,6 +38,8 @@ class Segment:
         Whether it does nothing but look at its only input in another way, which follows from extents alone.
     plan : callable
         Native work that does what a run does with arrays that lie so; None where there is none.
+    ahead : callable
+        Makes for arrays that lie so what a run with such would make first: plans, kernels, packed weights.
     held : callable
         Bytes of the constants that it keeps, in all forms that polyconv knows of.
     """
@@ -50,6 +52,7 @@ class Segment:
     views: bool = False
     looks: bool = False
     plan: Callable[[Sequence[Array]], Plan | None] = lambda arrays: None
+    ahead: Callable[[Sequence[Array]], object] = lambda arrays: None
     held: Callable[[], int] = lambda: 0
 
 
