@@ -245,7 +245,7 @@ class Layer:
     def packed_bytes(self) -> int:
         """Bytes of the weights this layer owns, in all their forms."""
         with TABLES:
-            return self.weights.w.nbytes + self.weights.packed_bytes
+            return self.weights.given_bytes + self.weights.packed_bytes
 
     @property
     def algorithms(self) -> dict[tuple[int, ...], str]:
@@ -337,7 +337,7 @@ class Layer:
             situation=s, arithmetic=arithmetic, x=x, y=y, residual=residual, check=self._check, packed=packed,
             late=packed, weights=lambda sweep: weights.of_sweep(p, sweep, arithmetic), bias=weights.bias_in(kind),
             scale=weights.scale(p), constants=weights.constants(p, kind), zero_point=weights.zero_point(p),
-            run=run or partial(run_now, check=self._check),
+            run=run or partial(run_now, check=self._check), moved=lambda *told: None if run else weights.moved(*told),
             offset=None if offset is None else strides(offset, replace(p, layout="NCHW")),
             mask=None if mask is None else strides(mask, replace(p, layout="NCHW")),
         )  # fmt: skip

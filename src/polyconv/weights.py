@@ -11,8 +11,9 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
-from weakref import WeakValueDictionary
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary, ref
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,13 +27,15 @@ from polyconv.lowering.sweep import Sweep
 from polyconv.operands import narrow_and_light
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
-from polyconv.runtime.arrays import aligned
+from polyconv.runtime.arrays import aligned, place
 from polyconv.runtime.guests import as_array
 from polyconv.runtime.memory import allocating, native_order, sized
 
 __all__ = ["TABLES", "Weights"]
 
 Array = NDArray[Any]
+Back = Callable[[Array, Array], None]
+"""Writes the weights that a packed form holds into an array, as they were."""
 
 _PIECE = 1 << 18
 """Elements that are judged at a time."""
@@ -70,12 +73,14 @@ class Weights:
             name: np.array(as_array(v, name)) for name, v in (quantities or {}).items() if v is not None
         }
         self._sizes: tuple[bool, bool] | None = None
+        self._moved: tuple[ref[Array], Callable[[Array], Array]] | None = None
+        self._given: Callable[[], Array] | None = None
         self._forms: WeakValueDictionary[Any, Any] = WeakValueDictionary()  # programs hold them
 
     def narrow_and_light(self, p: Problem) -> tuple[bool, bool]:
         """What a ``Situation`` says of how large weights are; found once."""
         if self._sizes is None:
-            self._sizes = narrow_and_light(p, self.w, self._quantities.get("zx"), self._quantities.get("zw"))
+            self._sizes = narrow_and_light(p, self.given(), self._quantities.get("zx"), self._quantities.get("zw"))
         return self._sizes
 
     def packed(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -87,6 +92,38 @@ class Weights:
             with TABLES:
                 found = self._forms.setdefault(key, found)
         return found
+
+    def moved(self, w: Array, packed: Array, back: Back) -> None:
+        """Be told that a packed form holds ``w`` in another order; that counts where ``w`` is all of the weights."""
+        if w.nbytes == self.w.nbytes and w.ctypes.data == self.w.ctypes.data and _is_dense(w) and _is_dense(self.w):
+            self._moved = ref(packed), partial(_put_back, back, _lie(w), _lie(self.w))
+
+    def let_go(self) -> bool:
+        """Forget the weights as they were given, where a packed form has them all; whether they are forgotten.
+
+        From then on ``w`` tells their shape and type only, and ``given`` puts them together again.
+        """
+        if self._given is not None:
+            return True
+        packed, back = (None, None) if self._moved is None else (self._moved[0](), self._moved[1])
+        with TABLES:
+            forms = list(self._forms.values())
+        memory = [form.source if isinstance(form, Late) else form for form in forms]
+        if packed is None or back is None or any(np.may_share_memory(self.w, each) for each in memory):
+            return False
+        self._given = partial(back, packed)
+        self.w = np.broadcast_to(np.zeros((), self.w.dtype), self.w.shape)
+        return True
+
+    def given(self) -> Array:
+        """The weights as they were given."""
+        put_together = self._given
+        return self.w if put_together is None else put_together()
+
+    @property
+    def given_bytes(self) -> int:
+        """Bytes of the weights as they were given, if they are still there."""
+        return place(self.w).size
 
     @property
     def packed_bytes(self) -> int:
@@ -100,7 +137,7 @@ class Weights:
     def of_sweep(self, p: Problem, sweep: Sweep, arithmetic: str) -> Array:
         """Weights of a sweep less their zero points: (groups, m/groups, c/groups, taps), in the arithmetic's type."""
         kind = DTYPES[ARITHMETIC[arithmetic].weight].numpy
-        w = self.w.astype(kind, copy=False)
+        w = self.given().astype(kind, copy=False)
         q = p.quantisation
         if q is not None and q.zw is not None:
             zero = np.asarray(self._quantity(q.zw, "zw")).astype(kind)
@@ -180,6 +217,30 @@ def _all_finite(w: Array) -> bool:
     once = w[tuple(slice(1 if step == 0 else None) for step in w.strides)]  # what is repeated need not be judged again
     pieces = np.nditer(once, ["external_loop", "buffered"], buffersize=_PIECE)
     return all(bool(np.isfinite(piece).all()) for piece in pieces)
+
+
+class _Lie(NamedTuple):
+    """How an array lies in memory that it fills."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+
+
+def _lie(a: Array) -> _Lie:
+    return _Lie(a.shape, a.dtype, a.strides)
+
+
+def _is_dense(a: Array) -> bool:
+    """Whether an array fills the memory from its first element on: each element once, in whatever order of axes."""
+    return bool(a.transpose(np.argsort(a.strides)[::-1]).flags.c_contiguous)
+
+
+def _put_back(back: Back, w: _Lie, given: _Lie, packed: Array) -> Array:
+    """Weights as they were given, of packed ones that hold them as ``w``."""
+    memory = np.empty(math.prod(given.shape) * given.dtype.itemsize, np.uint8).data
+    back(packed, np.ndarray(w.shape, w.dtype, memory, strides=w.strides))
+    return np.ndarray(given.shape, given.dtype, memory, strides=given.strides)
 
 
 def _aligned_copy(values: Array) -> Array:

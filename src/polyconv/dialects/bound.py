@@ -17,6 +17,7 @@ from polyconv.dialects.node import Lowering, join, split
 from polyconv.dialects.reading import SIZES, arrays_of, layout_of, lower, operands_of, values_of
 from polyconv.errors import ArgumentError
 from polyconv.problem.problem import Problem
+from polyconv.runtime.arrays import place
 
 if TYPE_CHECKING:
     from polyconv.dialects.call import Operator
@@ -46,6 +47,7 @@ class Bound:
     constants: dict[int, Array]
     _lowered: OrderedDict[Any, Lowering] = field(default_factory=OrderedDict, repr=False)
     _layers: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _packed: dict[int, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, *inputs: ArrayLike | None, out: Array | None = None) -> Result:
         """Compute, as the operator does; positions of constants may be None or left out."""
@@ -116,8 +118,19 @@ class Bound:
     @property
     def packed_bytes(self) -> int:
         """Bytes of the constants, and of the forms in which its layers hold them."""
-        given = sum(constant.nbytes for constant in self.constants.values())
-        return given + sum(int(layer.packed_bytes - layer.weights.w.nbytes) for layer in self._layers.values())
+        given = sum(place(constant).size for constant in self.constants.values())
+        return given + sum(int(layer.weights.packed_bytes) for layer in self._layers.values())
+
+    def let_go(self) -> None:
+        """Forget the weights as they were given, where the packed form of a layer has them all.
+
+        Their constant then tells shape and type only; should they be wanted again, the layer puts them together.
+        """
+        for at, layer in ((at, layer) for layer in self._layers.values() for at in self.constants):
+            is_shared = self.constants[at] is layer.weights.w
+            if is_shared and len(self._layers) == 1 and layer.weights.let_go():
+                self.constants[at] = layer.weights.w
+                self._packed[at] = layer
 
     def _lowering(self, arrays: Sequence[Array | None]) -> Lowering:
         key = tuple(
@@ -140,6 +153,7 @@ class Bound:
         if layer is None:
             from polyconv.layer import Layer
 
+            arrays = [self._packed[at].weights.given() if at in self._packed else a for at, a in enumerate(arrays)]
             held = {r: a for r, a in operands_of(self.operator, lowering, arrays).items() if r in _HELD}
             w, bias = held.pop("w"), held.pop("bias", None)
             layout = layout_of(self.operator)

@@ -9,9 +9,11 @@ by the first that needs them.  It must know nothing of what streams the weights.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from polyconv.runtime.arrays import unwritten
 
 __all__ = [
     "TABLES_CYCLES", "LateWords", "Set", "SetWords", "SourceWords", "bring_rows", "cycles", "forward_strides",
-    "late_sets", "late_words", "packed_sets", "run", "set_words", "source_words", "when_needed",
+    "late_sets", "late_words", "packed_sets", "run", "set_words", "source_words", "unpack", "when_needed",
 ]  # fmt: skip
 
 TABLES_CYCLES = 1.0e6
@@ -253,7 +255,23 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
         place=move_in_address(r, spec),
     )  # fmt: skip
     run(r, Step(address, filled(values, keep), w.shape[0] * len(sets)), chunk * row, w.nbytes)
+    outputs = [n for s in sets for n in range(s.first, s.first + s.outputs)]
+    if pair == 1 and sorted(outputs) == list(range(w.shape[1])):  # there may be another form, for other outputs
+        r.moved(w, packed, partial(unpack, sets=sets, block=block))
     return packed
+
+
+def unpack(packed: NDArray[Any], target: NDArray[Any], *, sets: Sequence[Set], block: int) -> None:
+    """Write packed weights of single channels as they were given, (groups, m, c, taps)."""
+    groups, _, channels, taps = target.shape
+    whole = channels - channels % block
+    for (group, s), (first, end, size) in itertools.product(
+        itertools.product(range(groups), sets), ((0, whole, block), (whole, channels, channels - whole))
+    ):
+        start = s.target + group * s.group + first * taps * s.width
+        rows = packed[start : start + (end - first) * taps * s.width].reshape(-1, taps, size or 1, s.width)
+        weights = rows[..., : s.outputs].transpose(3, 0, 2, 1).reshape(s.outputs, end - first, taps)
+        target[group, s.first : s.first + s.outputs, first:end] = weights
 
 
 def late_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, size: int) -> Late:

@@ -97,6 +97,9 @@ class Request:
         Of the input.
     run : callable
         ``run(step, scratch, threads)``: do a step at once, with so many bytes of workspace for each thread.
+    moved : callable
+        ``moved(w, packed, back)``: told that ``packed`` holds weights ``w`` bit by bit, in another order, and that
+        ``back(packed, target)`` writes them as they were.
     offset, mask : Operand or None
         Of a deformable convolution.
     channels : (int, int)
@@ -117,6 +120,7 @@ class Request:
     constants: NDArray[Any]
     zero_point: int
     run: Callable[[Step, int, int], object]
+    moved: Callable[[NDArray[Any], NDArray[Any], Callable[[NDArray[Any], NDArray[Any]], None]], None]
     offset: Operand | None = None
     mask: Operand | None = None
     channels: tuple[int, int] = (0, 0)

@@ -81,6 +81,7 @@ def convolution(
                 if problem is not None:  # refuse what the machine cannot hold before it is allocated
                     check_bytes(node.label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
             result = bound(*given)
+            bound.let_go()
             found = bound.direct(*given)
             last = sizes, problem, found and (found[0], *(None if at is None else places[at] for at in found[1:]))
         except Error as error:
@@ -100,6 +101,7 @@ def convolution(
         if found is not None:
             layer, x, residual = found
             layer.call(given[x], None if residual is None else given[residual])
+            bound.let_go()
 
     once = bound.once([bool(name) for name in node.inputs])
     return Segment(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -284,9 +284,11 @@ def _step(r: Request, sweep: Sweep, cut: Cut, keep: list[Any]) -> Step:
     parts = thread_parts(s.threads, items, len(outputs.sets), cycles["moves"] / max(1.0, cycles["products"]))
     common, of_panel, items = panel_words(r, sweep, panel, parts)
     slots = outputs.slots(r.arith, lane, header_bytes(len(sweep)) + panel.size, -(-math.prod(panel.box) // lane) * lane)
+    # words of several entries and the filled up ones of squares know no taps: these are given a copy without
+    is_copied = r.arith.channels > 1 or outputs.kind == "square"
+    weights = partial(weights_by_tap, r, sweep) if is_copied else partial(r.weights, sweep)
     products = product_words(
-        r, outputs, panel.entries,
-        packed_weights(r, ("patches", taps_of(sweep)), lambda: weights_by_tap(r, sweep), outputs), slots, along,
+        r, outputs, panel.entries, packed_weights(r, ("patches", taps_of(sweep)), weights, outputs), slots, along,
         parts=parts, fused=folded and is_fusible(p) and along in ("cc", "pp"), early=Early(_ahead(r, sweep, panel)),
     )  # fmt: skip
     values = PatchesWords(common=common, panel=of_panel, products=products, folded=int(folded), x_pixel=r.x.spatial[-1])

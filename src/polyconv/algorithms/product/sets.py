@@ -313,12 +313,13 @@ def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], ND
                    places: tuple[int, int] = (1, 1)) -> NDArray[Any]:  # fmt: skip
     """Weights (groups, m, entries) in streaming order: per group and set of outputs, a row of outputs per entry.
 
-    Outputs are those of the sets as many times as there are places: groups of them, and places of a group.
+    Entries may be given as (c, taps): then they are those of a tap's channels, tap by tap.  Outputs are those of the sets as many times as there are places: groups of them, and places of a group.
     """
     lane = lanes(r.target, r.arith)
 
     def pack() -> NDArray[Any]:
-        w = weights()[..., None]
+        w = weights()
+        w = w if w.ndim == 4 else w[..., None]
         if outputs.kind == "square" and w.shape[2] % lane:  # zeros for the channels that the last square lacks
             w = np.pad(w, ((0, 0), (0, 0), (0, -w.shape[2] % lane), (0, 0)))
         return packed_sets(r, w, *_order(w.shape, outputs.sets, 1 if outputs.pixels else lane, places))
@@ -334,7 +335,7 @@ def late_weights(r: Request, w: NDArray[Any], sets: Sequence[tuple[int, int]]) -
 def _order(shape: tuple[int, ...], sets: Sequence[tuple[int, int]], step: int, places: tuple[int, int]
            ) -> tuple[list[Set], int, int]:  # fmt: skip
     """Sets, channels of a block and size of packed weights; rows are multiples of a step."""
-    (times, phases), entries = places, shape[2]
+    (times, phases), entries = places, shape[2] * shape[3]
     m = shape[1] // (times * phases)
     widths = [(first, outputs, -(-outputs // step) * step) for first, outputs in sets]
     whole = times * phases * sum(width for *_, width in widths) * entries
@@ -343,4 +344,4 @@ def _order(shape: tuple[int, ...], sets: Sequence[tuple[int, int]], step: int, p
     for group, (first, outputs, width), phase in itertools.product(range(times), widths, range(phases)):
         of_sets.append(Set((group * phases + phase) * m + first, outputs, width, at, whole))
         at += width * entries
-    return of_sets, 1, shape[0] * whole
+    return of_sets, shape[2], shape[0] * whole
