@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from polyconv.errors import ModelError
+from polyconv.models.beside import FileBytes
 from polyconv.models.onnx_bytes import without_values
+from polyconv.models.reading import read_model
 
 LARGE = 1 << 16
 
@@ -58,6 +64,41 @@ def test_large_values_are_taken_out_and_are_the_file_s() -> None:
             assert not values[tensor.name].flags.writeable
             assert values[tensor.name].ctypes.data % 64 == 0
     assert _together(model.SerializeToString()) == model
+
+
+def test_a_file_is_read_as_its_bytes_are(tmp_path: Path) -> None:
+    model, path = _model(), tmp_path / "model.onnx"
+    data = model.SerializeToString()
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        lighter, values = without_values(FileBytes(file))
+    expected, there = without_values(data)
+    assert lighter == expected
+    assert {name: a.tobytes() for name, a in values.items()} == {name: a.tobytes() for name, a in there.items()}
+
+
+@pytest.mark.parametrize("left", [0, 1, 100, LARGE, 2 * LARGE])
+def test_a_file_that_is_cut_short_while_it_is_read(tmp_path: Path, left: int) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(_model().SerializeToString())
+    with path.open("rb") as file:
+        data = FileBytes(file)
+        os.truncate(path, left)
+        lighter, values = without_values(data)
+    assert (len(lighter), values) == (left, {})
+    with pytest.raises(ModelError):
+        read_model(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_is_a_file_too(tmp_path: Path) -> None:
+    model, path = _model(), tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_bytes(model.SerializeToString()))
+    writer.start()
+    graph = read_model(path)
+    writer.join()
+    assert graph.constants["large"].tobytes() == model.graph.initializer[0].raw_data
 
 
 @pytest.mark.parametrize("data", [b"", b"<xml/>", b"\xff" * 40, bytes(100), b"\x3a\xff\xff\xff\xff\x0f"])

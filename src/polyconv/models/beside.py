@@ -1,4 +1,4 @@
-"""Files beside a model, whose bytes are read once into memory of this process.
+"""Files of a model and beside it, whose bytes are read once into memory of this process.
 
 The one idea: whoever reads a mapped file that was cut short meanwhile is killed, so none is mapped.  A model may take
 no more memory for a file than the file is long.  It must not know what the bytes mean.
@@ -6,6 +6,8 @@ no more memory for a file than the file is long.  It must not know what the byte
 
 from __future__ import annotations
 
+import os
+from io import BufferedReader
 from pathlib import Path
 from stat import S_ISREG
 
@@ -17,7 +19,7 @@ from polyconv.models.limits import shorten
 from polyconv.runtime.memory import allocating
 from polyconv.settings import spelled_bytes
 
-__all__ = ["Beside", "read_bytes"]
+__all__ = ["Beside", "FileBytes", "read_bytes"]
 
 
 def read_bytes(path: Path, offset: int, length: int, who: str) -> Array:
@@ -50,6 +52,34 @@ def read_bytes(path: Path, offset: int, length: int, who: str) -> Array:
                          f"{offset + at} while it was read")  # fmt: skip
     made.flags.writeable = False
     return made
+
+
+class FileBytes:
+    """The bytes of an open file as slices, each read when it is asked for.
+
+    Parameters
+    ----------
+    file : BufferedReader
+        A plain file, which may be cut short meanwhile: slices are shorter then.
+    """
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file, self._length = file, os.fstat(file.fileno()).st_size
+
+    def __len__(self) -> int:
+        """Bytes of the file when it was opened."""
+        return self._length
+
+    def __getitem__(self, where: slice) -> bytes:
+        """Some of the bytes, in order."""
+        start, end, _ = where.indices(self._length)
+        self._file.seek(start)
+        return self._file.read(max(0, end - start))
+
+    def copy(self, target: Array, at: int) -> bool:
+        """Fill an array with the bytes from a place on; whether there were as many."""
+        self._file.seek(at)
+        return self._file.readinto(target.data) == target.nbytes
 
 
 class Beside:

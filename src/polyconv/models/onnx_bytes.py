@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from polyconv.models.beside import FileBytes
 from polyconv.models.graph import Array
 from polyconv.runtime.arrays import aligned
 
@@ -38,13 +39,13 @@ class _Field(NamedTuple):
     end: int
 
 
-def without_values(data: bytes) -> tuple[bytes, dict[str, Array]]:
+def without_values(data: bytes | FileBytes) -> tuple[bytes, dict[str, Array]]:
     """Take the values of large initialisers out of a model.
 
     Parameters
     ----------
-    data : bytes
-        A serialised ModelProto, or anything else, which is returned as it is.
+    data : bytes or FileBytes
+        A serialised ModelProto, or anything else, which is returned as it is.  Of a file, each byte is read once.
 
     Returns
     -------
@@ -55,14 +56,14 @@ def without_values(data: bytes) -> tuple[bytes, dict[str, Array]]:
         (graph,) = [field for field in _fields(data, 0, len(data)) if field.tag == _GRAPH]
         pieces, values = _graph(data, graph)
     except (_OddError, ValueError):  # no graph, or several
-        return data, {}
+        return data[:], {}
     if not values:
-        return data, {}
+        return data[:], {}
     inner = b"".join(pieces)
     return b"".join((data[: graph.start], _head(_GRAPH, len(inner)), inner, data[graph.end :])), values
 
 
-def _graph(data: bytes, graph: _Field) -> tuple[list[bytes], dict[str, Array]]:
+def _graph(data: bytes | FileBytes, graph: _Field) -> tuple[list[bytes], dict[str, Array]]:
     """Pieces of a graph without large values, and these by name."""
     pieces: list[bytes] = []
     values: dict[str, Array] = {}
@@ -78,7 +79,10 @@ def _graph(data: bytes, graph: _Field) -> tuple[list[bytes], dict[str, Array]]:
         if names[0] in values:
             raise _OddError
         array = aligned(raw[0].end - raw[0].payload, np.uint8)
-        array[...] = np.frombuffer(data, np.uint8, len(array), raw[0].payload)
+        if isinstance(data, bytes):
+            array[...] = np.frombuffer(data, np.uint8, len(array), raw[0].payload)
+        elif not data.copy(array, raw[0].payload):
+            raise _OddError
         array.flags.writeable = False
         values[names[0]] = array
         rest = data[field.payload : raw[0].start] + _head(_RAW_DATA, 0) + data[raw[0].end : field.end]
@@ -87,7 +91,7 @@ def _graph(data: bytes, graph: _Field) -> tuple[list[bytes], dict[str, Array]]:
     return [*pieces, data[done : graph.end]], values
 
 
-def _fields(data: bytes, at: int, end: int) -> Iterator[_Field]:
+def _fields(data: bytes | FileBytes, at: int, end: int) -> Iterator[_Field]:
     """The fields of a message that lies from ``at`` to ``end``."""
     while at < end:
         start = at
@@ -107,7 +111,7 @@ def _fields(data: bytes, at: int, end: int) -> Iterator[_Field]:
         yield _Field(tag, start, payload, at)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes | FileBytes, at: int) -> tuple[int, int]:
     """A number, and where it ends."""
     value = 0
     for place, byte in enumerate(data[at : at + 10]):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyconv.errors import ModelError, Unsupported
-from polyconv.models.beside import Beside
+from polyconv.models.beside import Beside, FileBytes
 from polyconv.models.elements import BY_ONNX
 from polyconv.models.graph import Array, Dims, Graph, ModelMetadata, Node, Value, order
 from polyconv.models.limits import shorten
@@ -56,12 +56,12 @@ class OnnxOrigin:
     opsets: Mapping[str, int]
 
 
-def read_onnx(data: bytes, folder: Path | None) -> Graph:
+def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
     """Read a model.
 
     Parameters
     ----------
-    data : bytes
+    data : bytes or FileBytes
         The file's bytes.
     folder : Path or None
         Where its external data may lie; None for a model given as bytes.
@@ -78,7 +78,7 @@ def read_onnx(data: bytes, folder: Path | None) -> Graph:
     about = _about(model)
     opsets = _opsets(model)
     if model.functions:
-        model, taken_out = written_out(_parse(data)), {}  # what writes them out may rename initialisers
+        model, taken_out = written_out(_parse(data[:])), {}  # what writes them out may rename initialisers
     graph = model.graph
     if not graph.node and not graph.output:
         raise ModelError("the file holds no graph; is it an ONNX model?")

@@ -5,13 +5,16 @@ A file's first bytes say what it is, not its name.  It must not know what a node
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from polyconv.errors import ArgumentError, ModelError
+from polyconv.models.beside import FileBytes
 from polyconv.models.fold import Views
 from polyconv.models.foreign import foreign
 from polyconv.models.graph import Graph, Value
@@ -63,22 +66,28 @@ def source_of(model: Any) -> Source:
 def read_model(model: Any, weights: bytes | None = None) -> Graph:
     """Read a model; see ``InferenceSession``.  What is wrong with a file is said with its name."""
     source = source_of(model)
-    path = source if isinstance(source, Path) else None
-    data = source.read_bytes() if isinstance(source, Path) else source
+    if isinstance(source, bytes):
+        return _named(source, None, weights)
+    with source.open("rb") as file:
+        is_plain = S_ISREG(os.fstat(file.fileno()).st_mode)
+        return _named(FileBytes(file) if is_plain else file.read(), source, weights)
+
+
+def _named(data: bytes | FileBytes, path: Path | None, weights: bytes | None) -> Graph:
     try:
         return _graph(data, path, weights)
     except ModelError as error:
         what = "the model" if path is None else shorten(str(path))
-        if (said := foreign(data)) is not None:
+        if (said := foreign(data[:256])) is not None:
             raise ModelError(f"{what} {said}") from error
         if path is None:
             raise
         raise ModelError(f"{what}: {error}") from error
 
 
-def _graph(data: bytes, path: Path | None, weights: bytes | None) -> Graph:
+def _graph(data: bytes | FileBytes, path: Path | None, weights: bytes | None) -> Graph:
     if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        return read_openvino(data, weights, path)
+        return read_openvino(data[:], weights, path)
     if weights is not None:
         raise ArgumentError("weights= is the .bin of an OpenVINO IR; an ONNX model takes none")
     return read_onnx(data, None if path is None else path.parent)
