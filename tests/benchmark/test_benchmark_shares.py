@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,26 @@ def test_a_bound_is_the_longest_of_work_loads_and_copies(monkeypatch: pytest.Mon
     assert deep.held_by == "multiply-adds" and deep.seconds == deep.multiply_adds > deep.bandwidth > deep.loads > 0.0
 
 
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("conv f32 NCHW n2 c3 i64x160 m5 k1x1 s4x1", 2 * 3 * 16 * 640),  # a quarter of the rows
+        ("conv f32 NCHW n1 c3 i64x160 m5 k1x1 s1x5", 3 * 64 * 640),  # lines of 16 numbers hold some that are needed
+        ("conv f32 NCHW n1 c3 i64x160 m5 k1x1 s1x32", 3 * 64 * 5 * 64),  # every second line
+        ("conv f32 NHWC n1 c32 i64x160 m5 k1x1 s1x5", 64 * 32 * 128),  # a fifth of the pixels
+        ("conv_transpose f32 NCHW n1 c3 i8x160 m5 k1x1 s2x2", 3 * 8 * 640),
+    ],
+)
+def test_inputs_that_strides_pass_over_are_not_read(
+    text: str, read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "peak", lambda target, name: 1e9)
+    monkeypatch.setattr(bounds, "copy_bandwidth", lambda size: 10e9)
+    p = Problem.parse(text)
+    others = math.prod(p.w_shape) + math.prod(int(e or 0) for e in p.y_shape)
+    assert bounds.bound(p, target()).bandwidth == pytest.approx((read + 4 * others) / 10e9)
+
+
 def test_a_deformable_convolution_also_interpolates_and_reads_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "peak", lambda target, name: 100.0)
     monkeypatch.setattr(bounds, "copy_bandwidth", lambda size: 10e9)
@@ -103,6 +124,12 @@ def test_the_fastest_arithmetic_depends_on_types_and_instructions(text: str, wit
     plain_ = replace(dots, bf16=False, vnni=False)
     assert fastest_arithmetic(Situation(p, dots)) == with_dots
     assert fastest_arithmetic(Situation(p, plain_)) == without
+
+
+def test_samples_are_not_rounded_to_bf16_for_dot_products() -> None:
+    p = Problem.parse("deform_conv bf16 NCHW n1 c8 i9x9 m8 k3x3 og1")
+    dots = Target("avx512", "x86_64-unknown-linux-gnu", "znver4", "", bf16=True, vnni=True)
+    assert fastest_arithmetic(Situation(p, dots)) == "f32"
 
 
 def test_a_burn_counts_every_product_of_a_word() -> None:

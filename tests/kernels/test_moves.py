@@ -74,6 +74,27 @@ def test_rows_are_copied(out: bool, level: str | None) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("panel", ["p", "c"])
+@pytest.mark.parametrize("out", [False, True])
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+def test_every_so_many_pixels_of_a_line_are_moved_and_no_other(step: int, panel: str, out: bool, level: str | None
+                                                               ) -> None:  # fmt: skip
+    run = _mover(f"{panel}{step}" if out else f"{step}{panel}", target(level), out=out)
+    for pixels, channels in ((p, c) for p in PIXELS for c in CHANNELS):
+        plane = 4 * ((pixels - 1) * step + 1)  # the last pixel of a channel ends where the next channel begins
+        planes, panel_ = _memory(channels * plane, 20), _memory(pixels * 160 if panel == "c" else channels * 320, 8)
+        there = np.lib.stride_tricks.as_strided(planes, (pixels, channels), (4 * step, plane))
+        steps = (160, 4) if panel == "c" else (4, 320)
+        here = np.lib.stride_tricks.as_strided(panel_, (pixels, channels), steps)
+        source = here if out else there
+        source[...] = np.arange(pixels * channels).reshape(pixels, channels)
+        places = [planes.ctypes.data, 4 * step, plane], [panel_.ctypes.data, *steps]
+        run(*places[out], *places[not out], pixels, channels)
+        np.testing.assert_array_equal(there, here)
+        assert np.isfinite(planes if out else panel_).sum() == pixels * channels
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("along", "step"), [("pp", 2), ("pp", 3), ("pp", 4), ("pp", 8), ("pc", 2), ("pc", 4)])
 def test_residues_go_to_places_of_their_own(along: str, step: int, level: str | None) -> None:
     given = target(level)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from polyconv.algorithms import deformable
+from polyconv.algorithms.deformable import form as deformable
 from polyconv.algorithms.dense import direct, stem
 from polyconv.algorithms.depthwise import block, line, panel, plane, slide
 from polyconv.algorithms.dots import dense as dots

@@ -1,8 +1,8 @@
 """A problem to the time that no direct computation of it stays below, on one core.
 
 It is the longest of three: its multiply-adds at the fastest rate that the CPU showed, the vectors that registers must
-load and store, and its arrays moved once at the speed of a copy of that size.  Schemes with fewer multiplications
-(Winograd's, Strassen's, Fourier's) can be faster than the first.  It must not know algorithms.
+load and store, and what it reads and writes moved once at the speed of a copy of that size.  Schemes with fewer
+multiplications (Winograd's, Strassen's, Fourier's) can be faster than the first.  It must not know algorithms.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyconv.benchmark.peaks import copy_bandwidth, peak
 from polyconv.kernels.isa import ARITHMETIC
@@ -20,6 +21,8 @@ from polyconv.target import Target
 
 __all__ = ["Bound", "bound", "bytes_of", "fastest_arithmetic", "products"]
 
+_LINE = 64
+"""Bytes of a cache line."""
 _CORNERS = 4
 """Elements that a sample of a deformable convolution is interpolated from."""
 
@@ -33,9 +36,11 @@ class Bound:
     multiply_adds : float
         Those that meet an input, and of a deformable convolution those that interpolate.
     loads : float
-        Of every array into registers or out of them, once; of a deformable convolution four numbers a sample.
+        Of every array into registers or out of them, once, in whole vectors; of a deformable convolution four numbers
+        a sample, in vectors of channels.
     bandwidth : float
-        Of every array through the smallest cache that holds all of them, or memory.
+        Of every array through the smallest cache that holds all of them, or memory.  Of an input that strides pass
+        over, the cache lines count that are read.
     arithmetic : str
         Row of ``ARITHMETIC`` whose rate the multiply-adds have.
     """
@@ -76,18 +81,22 @@ def bound(p: Problem, target: Target) -> Bound:
     name = fastest_arithmetic(s)
     work = products(p) + _CORNERS * _samples(p)
     rates, clock = s.rates(ARITHMETIC[name]), s.profile.clock
-    x, w, y = _bytes(p)
-    loads = ((x + w) / target.vector_bytes + _CORNERS * _samples(p)) / rates.loads
-    cycles = max(loads, y / target.vector_bytes / rates.stores)
+    whole, w, y = _bytes(p)
+    x = min(whole, _read(p))
+    corners = _CORNERS * _samples(p) * p.x_dtype.itemsize
+    cycles = max((x + w + corners) / target.vector_bytes / rates.loads, y / target.vector_bytes / rates.stores)
     moved = x + w + y
-    return Bound(2.0 * work / (1e9 * peak(target, name)), cycles / clock, moved / copy_bandwidth(moved), name)
+    return Bound(2.0 * work / (1e9 * peak(target, name)), cycles / clock, moved / copy_bandwidth(round(moved)), name)
 
 
 def fastest_arithmetic(s: Situation) -> str:
-    """The fastest row of ``ARITHMETIC`` that gives a problem's sums: dot products wherever they are exact enough."""
+    """The fastest row of ``ARITHMETIC`` that gives a problem's sums: dot products wherever they are exact enough.
+
+    Samples of a deformable convolution are no bf16 numbers, so their products are not formed in pairs of these.
+    """
     p, target = s.problem, s.target
     name = accumulator_arithmetic(s)
-    if name == "f32" and target.bf16 and p.x == p.w == "bf16":
+    if name == "f32" and target.bf16 and p.x == p.w == "bf16" and p.op != "deform_conv":
         return "bf16"
     if name == "i32" and p.x_dtype.bits == 8:
         return "u8s8" if target.vnni else "i16"
@@ -104,11 +113,30 @@ def products(p: Problem) -> int:
 
 def _met(p: Problem, a: int) -> int:
     """Pairs of a position and a tap along an axis whose product is part of a result."""
+    return int(np.count_nonzero(_pairs(p, a)[1]))
+
+
+def _pairs(p: Problem, a: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Inputs along an axis by position and tap, and which of these pairs are part of a result."""
     i, o, (begin, _) = int(p.i[a] or 0), int(p.out[a] or 0), p.pads[a]
     taps = np.arange(p.k[a]) * p.d[a] - begin
-    positions, limit = (i, o) if p.op == "conv_transpose" else (o, i)
-    places = np.arange(positions)[:, None] * p.s[a] + taps
-    return int(np.count_nonzero((places >= 0) & (places < limit)))
+    transposed = p.op == "conv_transpose"
+    positions = np.arange(i if transposed else o)[:, None]
+    places = positions * p.s[a] + taps
+    real = (places >= 0) & (places < (o if transposed else i))
+    return np.broadcast_to(positions, places.shape) if transposed else places, real
+
+
+def _read(p: Problem) -> float:
+    """Bytes of the cache lines of the input that a product needs; infinite where offsets decide."""
+    if p.op == "deform_conv":
+        return math.inf
+    needed = [np.unique(places[real]) for places, real in (_pairs(p, a) for a in range(p.rank))]
+    planes = p.layout == "NCHW"
+    size = p.x_dtype.itemsize * (1 if planes else p.c)
+    lines = np.unique(needed[-1][:, None] * size // _LINE + np.arange(-(-size // _LINE)))
+    rows = int(p.n or 0) * math.prod(len(n) for n in needed[:-1]) * (p.c if planes else 1)
+    return float(rows * len(lines) * _LINE)
 
 
 def _samples(p: Problem) -> int:

@@ -19,9 +19,9 @@ _METHOD = (
     f"shorter of two medians where the share is below {LEAST:.0%}.",
     "The bound is the longest of three times: the multiply-adds that meet an input, at the fastest rate that the CPU "
     "showed in the fastest arithmetic that is exact enough; the vectors that registers must load and store once, and "
-    "the four numbers of each sample of a deformable convolution; and all arrays, at the speed of a copy between two "
-    "arrays that have as many bytes together. Schemes with fewer multiplications (winograd, strassen, fft) can be "
-    "faster than the first.",
+    "the four numbers of each sample of a deformable convolution, in vectors of channels; and what is read and written "
+    "of all arrays, at the speed of a copy between two arrays that have as many bytes together. Schemes with fewer "
+    "multiplications (winograd, strassen, fft) can be faster than the first.",
 )
 
 

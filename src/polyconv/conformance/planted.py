@@ -300,7 +300,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "tap offset", "a deformed sample takes its horizontal offset from the next tap",
-            _ALGORITHMS + "deformable", "(at + p.offset.c)", "(at + 2 * p.offset.c)", "deformable",
+            _ALGORITHMS + "deformable.sampling", "tap * 2 + 1, line", "tap * 2 + 3, line", "deformable",
         ),
         # -- whole graphs
         Fault(

@@ -291,14 +291,14 @@ class Module(Emitter):
         self._declared.setdefault(full, f"declare void @{full}({type_}, ptr, i32, {bits.type})")
         self._line(f"  call void @{full}({type_} {value.name}, ptr {address}, i32 1, {bits.type} {bits.name})")
 
-    def store_even(self, value: Value, target: Buffer, count: Value) -> None:
-        """Store the first ``count`` of a vector's even lanes; the others' memory is not touched."""
-        type_ = value.type
-        count = self.maximum(count, 0)
-        ramp = ", ".join(f"i64 {i if i % 2 == 0 else 2 * type_.lanes}" for i in range(type_.lanes))
-        wide = self.splat(count * 2, type_.lanes)
-        bits = self.emit(f"icmp ult <{type_.lanes} x i64> <{ramp}>, {wide.name}", type_.of("i1"))
-        size = self.maximum(count * 2 - 1, 0) * type_.element_bytes
+    def store_every(self, value: Value, target: Buffer, step: int, first: int, count: Value) -> None:
+        """Store the first ``count`` of lanes ``first``, ``first + step``, ...; the others' memory is not touched."""
+        lanes = range(value.type.lanes)
+        count = self.maximum(self.minimum(count, len(lanes[first::step])), 0)
+        ramp = ", ".join(f"i32 {(i - first) // step if i in lanes[first::step] else len(lanes)}" for i in lanes)
+        wide = self.splat(self.cast("trunc", count, Type("i32")), len(lanes))
+        bits = self.emit(f"icmp ult <{len(lanes)} x i32> <{ramp}>, {wide.name}", value.type.of("i1"))
+        size = self.select(count > 0, (count - 1) * step + (first + 1), 0) * value.type.element_bytes
         self._store_masked(value, target, bits, size)
 
     def broadcast(self, type_: Type, source: Buffer, align: int | None = None) -> Value:

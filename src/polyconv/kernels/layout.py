@@ -66,8 +66,7 @@ class Move:
         element, a move out from element to dtype.
     along : str
         Contiguous axes of source and target: ``c`` channel, ``p`` pixel, ``2`` every second pixel of
-        contiguous ones (in the source also ``3`` and ``4``), as in ``cc``, ``pc`` or ``2c``; or ``any`` for a move
-        element by element.
+        contiguous ones, and so on to ``5``, as in ``cc``, ``pc`` or ``2c``; or ``any`` for a move element by element.
     epilogue : Epilogue or None
         None for a move in.
     together : int
@@ -174,8 +173,8 @@ class Block:
         """Store a vector or a scalar."""
         if self.target_stride is not None:
             self.k.scatter(value, place, self.target_stride, mask)
-        elif self.spec.along[1] == "2" and value.type.lanes:
-            self._to_every_second(value, place, mask)
+        elif self.spec.along[1].isdigit() and value.type.lanes:
+            self._to_every(int(self.spec.along[1]), value, place, mask)
         elif mask is None:
             self.k.store(value, place)
         else:
@@ -202,14 +201,15 @@ class Block:
             merged = k.shuffle(merged, parts[part], picks)
         return merged
 
-    def _to_every_second(self, value: Value, place: Buffer, mask: Mask | None) -> None:
-        """Store to elements 0, 2, ...; what lies between is not touched."""
+    def _to_every(self, step: int, value: Value, place: Buffer, mask: Mask | None) -> None:
+        """Store to elements 0, ``step``, ...; what lies between is not touched."""
         k, n = self.k, value.type.lanes
-        half = n // 2
-        for part in range(2):
-            spread = k.shuffle(value, value, [part * half + i // 2 for i in range(n)])
-            count = k.constant(_INT, half) if mask is None else k.minimum(mask.count - part * half, half)
-            k.store_even(spread, place + part * n * value.type.element_bytes, count)
+        count = k.constant(_INT, n) if mask is None else mask.count
+        for part in range(step):
+            stored = -(-part * n // step)  # lanes that lie in parts before
+            spread = k.shuffle(value, value, [min((part * n + i) // step, n - 1) for i in range(n)])
+            first = stored * step - part * n
+            k.store_every(spread, place + part * n * value.type.element_bytes, step, first, count - stored)
 
     def each(self, g: MoveBlock, wide: tuple[Load, Store], single: tuple[Load, Store]) -> None:
         """Pixel by pixel, a vector's worth at a time: for strides that leave nothing together."""

@@ -32,30 +32,34 @@ __all__ = [
 
 def along_in(r: Request, axis: Axis, panel: str) -> str:
     """Which axes lie contiguous on the way in, as a ``Move`` spells it; ``panel`` is the panel's own axis."""
-    found = _contiguous(r.x, r.x_channels, axis.stride, panel)
-    if not found and panel == "p" and r.x.spatial[-1] == r.x.itemsize and axis.stride in (3, 4):
-        found = str(axis.stride)
+    most = _MOST_STEP if r.target.has_masks or panel == "p" else 2
+    found = _contiguous(r.x, r.x_channels, axis.stride, panel, most)
     return found + panel if found else "any"
 
 
 def along_out(r: Request, axis: Axis, panel: str) -> str:
     """The same on the way out, where a residual must lie as the result does."""
-    found = _contiguous(r.y, r.y_channels, axis.out_step, panel)
+    most = _MOST_STEP if r.target.has_masks else 2
+    found = _contiguous(r.y, r.y_channels, axis.out_step, panel, most)
     if r.residual is not None and (
-        found == "2" or found != _contiguous(r.residual, r.y_channels, axis.out_step, panel)
+        found.isdigit() or found != _contiguous(r.residual, r.y_channels, axis.out_step, panel, most)
     ):
         return "any"
     return panel + found if found else "any"
 
 
-def _contiguous(o: Operand, channels: int, step: int, panel: str) -> str:
+_MOST_STEP = 5
+"""Most pixels between those that a move takes from a line, or brings to it, by whole vectors."""
+
+
+def _contiguous(o: Operand, channels: int, step: int, panel: str, most: int) -> str:
     # a single channel is a vector of one, whatever its stride: better pixels, even ones far apart
     single = channels == 1 and panel == "c"
     if o.c == o.itemsize and not single and not (panel == "p" and o.spatial[-1] * step == o.itemsize):
         return "c"
     if o.spatial[-1] * step == o.itemsize:
         return "p"
-    return "2" if o.spatial[-1] == o.itemsize and step == 2 else ""
+    return str(step) if o.spatial[-1] == o.itemsize and 1 < step <= most else ""
 
 
 def move_in_address(r: Request, spec: Move) -> Address[MoveIn]:

@@ -197,6 +197,6 @@ def _move_in(r: Request, last: Axis, sizes: Sizes, group_in: int, *, together: b
     along = "cc" if together else along_in(r, last, "c")
     if not sizes.planes and along == "pc" and 0 < group_in <= arith.channels:
         return move_in_address(r, Move(p.x, element, "pc", together=group_in))
-    if not sizes.planes or along not in ("pc", "2c"):
+    if not sizes.planes or along in ("any", "cc"):
         return move_in_address(r, Move(p.x, element, along if together else "any"))
     return words_in_address(r, Move(p.x, element, along, together=arith.channels))

@@ -318,7 +318,7 @@ def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
     """The move of pixels into words of the panel."""
     p, kind = r.problem, r.arith
     size, along = channel_bytes(kind), along_in(r, last, "c")
-    if along not in ("pc", "2c"):
+    if along in ("any", "cc"):
         return move_in_address(r, Move(p.x, f"i{8 * size}", "any"))
     return words_in_address(r, Move(p.x, f"i{8 * size}", along, together=kind.channels))
 

@@ -297,7 +297,7 @@ def _panel_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
     apart = planes and is_apart(p, last, lanes(s.target, arith), "p")  # a line is found and moved once, not run by run
     if apart:
         pixel = 0.4
-    elif planes and last.stride <= 4:
+    elif planes and last.stride <= 5:
         pixel = 0.3 * last.stride
     else:
         pixel = 0.35 if p.layout == "NHWC" and cut.block_groups * group_in >= 8 else 1.6
@@ -315,8 +315,8 @@ def _moves_cycles(s: Situation, cut: Cut) -> float:
     innermost, group_out = cut.order[-1] == len(cut.order) - 1, cut.outputs
     if (p.layout == "NCHW" or p.m == 1) and last.out_step == 1 and innermost:
         pixel = 0.4
-    elif p.layout == "NCHW" and innermost and last.out_step == 2:
-        pixel = 0.6
+    elif p.layout == "NCHW" and innermost and last.out_step <= (5 if s.target.has_masks else 2):
+        pixel = 0.3 * last.out_step
     else:
         pixel = 0.6 if p.layout == "NHWC" and cut.block_groups * group_out >= 8 else 1.5
     rows, width = math.prod(cut.box[:-1]), cut.box[-1]

@@ -1,0 +1,1 @@
+"""Deformable convolution: bilinear samples, then products of a panel."""
