@@ -20,7 +20,6 @@ import itertools
 import operator
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -40,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.kernels.language import Module
-from polyconv.kernels.signature import Placed, View
+from polyconv.kernels.signature import Declared, Placed, View
 from polyconv.kernels.values import Buffer, Value
 from polyconv.kernels.word import Bits, Callees, Function, Functions, Kind, Memory, Span, Word, put_elsewhere, words
 
@@ -181,12 +180,9 @@ class _Nested:
         _put(table, self.record, value, keep)
 
 
-@dataclass_transform()
-class Record(Placed):
+@dataclass_transform(eq_default=False)
+class Record(Declared, Placed):
     """Words by name; subclasses declare them, and those they inherit come first."""
-
-    def __init_subclass__(cls) -> None:
-        dataclass(cls)
 
     @classmethod
     def read(cls, k: Module, memory: Buffer) -> Self:
