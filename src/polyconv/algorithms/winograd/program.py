@@ -23,7 +23,7 @@ from polyconv.algorithms.winograd.words import BoxInputs, ChannelWords, NextInpu
 from polyconv.kernels.isa import channel_tile
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
-from polyconv.kernels.record import filled, words
+from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address, Signature
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import InputTransform, OutputTransform, input_transform, output_transform
@@ -124,8 +124,8 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
             PhaseWords(phase.line, phase.pixel, number * b.v_phase, transforms[phase.full])
             for number, phase in enumerate(b.phases)
         ],
-        bands=words(bands_table(bands)), entries=words(entry_words), entry_lists=entry_lists, weights=packed,
-        point_weights=words(point_weights), w_group=weight_bytes, together=b.together, outputs=group_out,
+        bands=bands_table(bands), entries=entry_words, entry_lists=entry_lists, weights=packed,
+        point_weights=point_weights, w_group=weight_bytes, together=b.together, outputs=group_out,
         blocks=b.blocks, split_blocks=-(-b.blocks // splits), block_outputs=block_outputs,
         last_outputs=group_out - (b.blocks - 1) * block_outputs, word_bytes=arith.bytes,
         narrow=int(b.last_vectors < b.vectors), flags=b.flags, repair=_part(r, "again", RepairBlock, repair),
@@ -169,7 +169,7 @@ def _panel(r: Request, sweep: Sweep, b: Boxes, splits: int) -> tuple[Common, Pan
 def _planes_out(r: Request, sweep: Sweep, b: Boxes) -> PlanesOut:
     """Words with which the lines of a row of tiles leave together for planes, where they follow each other."""
     last, case = sweep[-1], b.case
-    nothing = PlanesOut(0, words([0]), 0, None)
+    nothing = PlanesOut(0, [0], 0, None)
     if case.transformed < 2 or len(b.columns) > 1 or case.lane < ROW_WORDS or last.out * case.y.m > MOST_LISTED:
         return nothing
     follow = all(o is None or o.spatial[-2] == last.out * o.spatial[-1] for o in (r.y, r.residual))
