@@ -13,17 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polyconv.algorithms.depthwise import situations
 from polyconv.algorithms.depthwise.parts import ITEMS, cut_for_threads, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, taps_by_channel
-from polyconv.algorithms.depthwise.situations import (
-    by_pixels,
-    channel_bytes,
-    lane_of,
-    lies_together,
-    of_one_output,
-    rates_of,
-    refusal,
-)
+from polyconv.algorithms.depthwise.situations import by_pixels, channel_bytes, lane_of, lies_together, of_one_output
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import list_place
 from polyconv.algorithms.form import Form, Forms
@@ -165,7 +158,7 @@ def _places(k: Module, c: Common, item: Item, frame: Frame, channel: Value, row:
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
     p = s.problem
-    if (reason := refusal(s)) is not None:
+    if (reason := situations.refusal(s)) is not None:
         return reason
     if p.op != "conv" or not by_pixels(p):
         return "computes convolutions of channels-first arrays"
@@ -245,7 +238,7 @@ class LineForm(Form):
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds or loads; tiles; copies; at least the stream of input and result."""
         s, p, last, cut = self.s, self.s.problem, self.sweep[-1], self.cut
-        lane, rates = lane_of(s), rates_of(s)
+        lane, rates = lane_of(s), situations.rates_of(s)
         lines = p.m * math.prod(axis.out for axis in self.sweep[:-1])
         vectors = -(-last.out // lane)
         tiles = -(-vectors // cut.most)

@@ -13,17 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from polyconv.algorithms.depthwise import situations
 from polyconv.algorithms.depthwise.maps import TAPS, map_box, map_refusal, map_taps, outer_extent
 from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_parts, sizes_of_parts, tiles_by_size
-from polyconv.algorithms.depthwise.requests import item_words, of_every_output, program_of, residual_of, taps_by_channel
-from polyconv.algorithms.depthwise.situations import (
-    channel_bytes,
-    far_bytes,
-    lane_of,
-    lies_together,
-    of_one_output,
-    rates_of,
-)
+from polyconv.algorithms.depthwise.requests import item_words, of_every_output, program_of, taps_by_channel
+from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, lies_together, of_one_output
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, list_words, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Form, Forms
@@ -43,7 +37,7 @@ from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import bands
 from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.panel import Common, Driver, axis_words, decode
-from polyconv.lowering.program import Program, Request, address_of, epilogue_tables
+from polyconv.lowering.program import Program, Request, address_of, epilogue_tables, residual_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, sweeps
 
@@ -181,7 +175,7 @@ class Cut:
 
 
 def _cut_of(s: Situation, sweep: Sweep) -> Cut:
-    p, lane, slower = s.problem, lane_of(s), rates_of(s).slower
+    p, lane, slower = s.problem, lane_of(s), situations.rates_of(s).slower
     rows, columns = sweep[-2:]
     plane, wanted = channel_bytes(s, sweep), s.cache("l2", _CHUNK)
     shared = 2 if p.c > 1 and 2 * columns.out <= lane else 1

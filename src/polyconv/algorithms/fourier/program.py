@@ -36,7 +36,7 @@ from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
 from polyconv.lowering.panel import Driver
-from polyconv.lowering.program import Operand, Request, Step, address_of, zeros
+from polyconv.lowering.program import Operand, Request, Step, address_of, residual_of, zeros
 from polyconv.lowering.sweep import Axis, Lines, taps_of
 from polyconv.runtime.arrays import aligned
 
@@ -94,7 +94,7 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
 
 
 def _lane_words(r: Request, last: Axis, plan: Plan) -> LaneWords:
-    residual = r.residual or Operand(0, 0, (0,) * len(plan.sweep), 0, 1)
+    residual = residual_of(r)
     if plan.kind == "blocks":
         x, y, z = (plan.box[-1] * o.spatial[-1] for o in (r.x, r.y, residual))
         return LaneWords(last.stride * x, last.out_step * y, r.y.c, last.out_step * z, residual.c)

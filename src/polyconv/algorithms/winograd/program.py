@@ -27,23 +27,14 @@ from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address, Signature
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import InputTransform, OutputTransform, input_transform, output_transform
+from polyconv.lowering import moves
 from polyconv.lowering.bands import bands_table
 from polyconv.lowering.boxes import boxed_words
-from polyconv.lowering.moves import (
-    MOST_LISTED,
-    along_in,
-    along_out,
-    listed_out_address,
-    move_in_address,
-    move_out_address,
-    moved_apart,
-    moved_by_planes,
-    places_of,
-)
+from polyconv.lowering.moves import MOST_LISTED, along_in, along_out, listed_out_address, move_out_address, moved_apart
 from polyconv.lowering.panel import Common, Driver
 from polyconv.lowering.program import Operand, Request, Step, address_of, epilogue_tables
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Sweep
+from polyconv.lowering.sweep import Sweep, taps_of
 from polyconv.lowering.tiles import tile_addresses
 
 __all__ = ["step", "turned"]
@@ -103,7 +94,7 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
     entry_words, entry_lists = entries(b, bands)
     weight_bytes, *point_weights = places(b)
     transforms = {full: _input_transform(r, b, full) for full in {phase.full for phase in b.phases}}
-    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep[-len(p.k) :])
+    key = taps_of(sweep[-len(p.k) :])
     packed = r.packed(
         ("winograd", arith.name, case.lane, b.vectors, b.together, y, x, key), lambda: packed_weights(r, sweep, b)
     )
@@ -157,12 +148,12 @@ def _panel(r: Request, sweep: Sweep, b: Boxes, splits: int) -> tuple[Common, Pan
     )  # fmt: skip
     common = moved_apart(common, r, last, b.held[-1], "c", row_bytes)
     if len(b.columns) == 1:
-        common = moved_by_planes(common, r, sweep, b.held, b.line_bytes, row_bytes)
+        common = moves.moved_by_planes(common, r, sweep, b.held, b.line_bytes, row_bytes)
     return common, PanelWords(
         total_channels=p.c, channels=case.groups[0], block_channels=ROW_WORDS, unpaired=0,
         channel_bytes=r.arith.bytes, row_bytes=row_bytes, block_bytes=b.block_bytes, line_bytes=b.line_bytes,
         chunk=b.chunk, gapless=0,
-        move_in=move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "c"))),
+        move_in=moves.move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "c"))),
     ), items  # fmt: skip
 
 
@@ -176,7 +167,7 @@ def _planes_out(r: Request, sweep: Sweep, b: Boxes) -> PlanesOut:
     if not follow or along_out(r, last, "c") != "cp" or {a.dilation * a.out_step for a in sweep[-2:]} != {1}:
         return nothing
     tables = [
-        places_of(case.y.m, b.out_line, last.out, vectors * case.lane * r.arith.bytes, case.lane)
+        moves.places_of(case.y.m, b.out_line, last.out, vectors * case.lane * r.arith.bytes, case.lane)
         for vectors in (b.vectors, b.last_vectors)
     ]
     return PlanesOut(

@@ -16,15 +16,7 @@ from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import WeightTransform, weight_transform
 from polyconv.lowering.moves import move_in_address
-from polyconv.lowering.packing import (
-    Set,
-    SourceWords,
-    bring_rows,
-    forward_strides,
-    run,
-    set_words,
-    source_words,
-)
+from polyconv.lowering.packing import Set, SourceWords, bring_rows, forward_strides, run, set_words, source_words
 from polyconv.lowering.panel import Driver
 from polyconv.lowering.program import Request, Step, address_of
 from polyconv.lowering.sweep import Sweep
