@@ -22,7 +22,7 @@ from polyconv.algorithms.depthwise.taps import list_place
 from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.depthwise_line import AHEAD, DepthwiseLine, Line, LineSettings, depthwise_line
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
-from polyconv.kernels.record import Functions, Link, Memory, Record, Word, words
+from polyconv.kernels.record import Functions, Link, Memory, Record, Word
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, decode, row_place, row_source
@@ -271,7 +271,7 @@ def _step_of(r: Request, sweep: Sweep, cut: Cut) -> StepOf:
     address = address_of(r, label, name, Driver, lambda k, name: driver(k, name, size, written, lane, flat))
     kinds = Counter(across for across, _ in cut.entries)  # the last may have less
     count, *others = kinds.values()
-    entries = words([tap * last.dilation * size for _, tap in cut.entries])
+    entries = [tap * last.dilation * size for _, tap in cut.entries]
 
     def of_line(o: Operand | None, step: int = 1) -> int:
         return 0 if o is None else o.c if flat else o.spatial[-2] * step

@@ -32,7 +32,7 @@ from polyconv.kernels.depthwise_plane import (
     loads,
 )
 from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.record import Functions, Link, Memory, Record, Table, Word, words, words_of
+from polyconv.kernels.record import Functions, Link, Memory, Record, Table, Word, words_of
 from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import bands
 from polyconv.lowering.boxes import near_equal
@@ -277,7 +277,7 @@ def _step_of(r: Request, cut: Cut) -> tuple[Address[Driver], PlaneWords, int]:
         common=common, taps=map_taps(sweep, size), channels=r.problem.c, chunk_channels=cut.chunk,
         together=cut.together, weights=weights, w_channel=w_channel, phases=rows.dilation, most=cut.most,
         tiles=_tile_addresses(r, cut), settings=_settings(r, cut, w_channel), band_count=len(of_bands), bands=of_bands,
-        lists=words(lists),
+        lists=lists,
     ), items  # fmt: skip
 
 
@@ -292,7 +292,7 @@ def _settings(r: Request, cut: Cut, w_channel: int) -> PlaneSettings:
         x_row=r.x.spatial[-2] * step, y_row=r.y.spatial[-2] * step, r_row=residual.spatial[-2] * step,
         x_channel=r.x.c, w_channel=w_channel, y_channel=r.y.c, r_channel=residual.c, r_lane=residual.spatial[-1],
         x_strip=-lane * columns.stride * r.x.itemsize, y_strip=-lane * r.y.itemsize,
-        r_strip=-lane * residual.spatial[-1], unit=step, height=rows.inp, groups=groups, strips=words(strips),
+        r_strip=-lane * residual.spatial[-1], unit=step, height=rows.inp, groups=groups, strips=strips,
         tables=epilogue_tables(r),
     )  # fmt: skip
 

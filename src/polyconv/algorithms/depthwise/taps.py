@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from polyconv.kernels.depthwise_tile import LIST_HEADER, Entry
 from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.record import Memory, Record, Table, Word, word_count, words
+from polyconv.kernels.record import Memory, Record, Table, Word, word_count
 from polyconv.lowering.panel import Common, Frame, Item, axis_words
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep
@@ -70,7 +70,7 @@ def tap_words(sweep: Sweep, slid: int, kinds: Sequence[KindWords], w_tap: int, *
     """Words of the taps of a sweep, as kinds of entries, each tap with so many bytes of weights."""
     outer = list(itertools.product(*([t * axis.dilation for t in range(axis.taps)] for axis in sweep[:slid])))
     return TapWords(
-        slid=slid, outer=len(outer), offsets=words([offset for taps in outer for offset in taps]),
+        slid=slid, outer=len(outer), offsets=[offset for taps in outer for offset in taps],
         kind_count=len(kinds), kinds=kinds, dilation=sweep[slid].dilation, lane_dilation=sweep[-1].dilation,
         lane_step=lane_step, lane_span=lane_span, w_tap=w_tap, place=list_place(len(sweep)),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from polyconv.kernels.language import Buffer, Module, Value
-from polyconv.kernels.record import CountedRows, Memory, Record, Table, Word, words
+from polyconv.kernels.record import CountedRows, Memory, Record, Table, Word
 from polyconv.lowering.bands import Kinds, bands
 from polyconv.lowering.panel import Driver, EpilogueTables
 from polyconv.lowering.program import Request, epilogue_tables, first_output, residual_of
@@ -248,6 +248,6 @@ def place_words(r: Request, sweep: Sweep, pieces: Sequence[Piece], blocks: Seque
         x_base=r.x.offset, x_n=r.x.n, y_base=first_output(r.y, sweep), y_n=r.y.n,
         r_base=first_output(residual, sweep), r_n=residual.n,
         pieces=len(pieces), piece=pieces, parts=parts, part_pieces=part_pieces, blocks=len(blocks), block=blocks,
-        entries=words(entries), weights=packed, tables=epilogue_tables(r), table_words=table_words,
+        entries=entries, weights=packed, tables=epilogue_tables(r), table_words=table_words,
     )  # fmt: skip
     return shared, (r.problem.n or 0) * parts * len(blocks)
