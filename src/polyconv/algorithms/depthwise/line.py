@@ -18,14 +18,13 @@ from polyconv.algorithms.depthwise.parts import ITEMS, cut_for_threads, tiles_by
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, taps_by_channel
 from polyconv.algorithms.depthwise.situations import by_pixels, channel_bytes, lane_of, lies_together, of_one_output
 from polyconv.algorithms.depthwise.slide import SlideForm
-from polyconv.algorithms.depthwise.taps import list_place
 from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.depthwise_line import AHEAD, DepthwiseLine, Line, LineSettings, depthwise_line
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.record import Functions, Link, Memory, Record, Word
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import near_equal
-from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, decode, row_place, row_source
+from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, decode, header_bytes, row_place, row_source
 from polyconv.lowering.program import Operand, Program, Request, address_of, epilogue_tables
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, inside, sweeps
@@ -233,7 +232,7 @@ class LineForm(Form):
     def workspace(self) -> int:
         """Bytes a thread needs: the item's box, and copies."""
         cut, size = self.cut, self.s.problem.x_dtype.itemsize
-        return list_place(len(self.sweep)) + cut.together * cut.copies * cut.slot * size
+        return header_bytes(len(self.sweep)) + cut.together * cut.copies * cut.slot * size
 
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds or loads; tiles; copies; at least the stream of input and result."""
@@ -276,7 +275,7 @@ def _step_of(r: Request, sweep: Sweep, cut: Cut) -> StepOf:
     def of_line(o: Operand | None, step: int = 1) -> int:
         return 0 if o is None else o.c if flat else o.spatial[-2] * step
 
-    common, items = item_words(r, sweep, cut.box, cut.chunk, panel=list_place(len(sweep)))
+    common, items = item_words(r, sweep, cut.box, cut.chunk, panel=header_bytes(len(sweep)))
     return address, LineWords(
         common=common, channels=r.problem.c, chunk_channels=cut.chunk, together=cut.together, most=cut.most,
         extra=cut.extra, copied=-(-cut.extra // lane), slot=cut.slot * size, weights=taps_by_channel(r, sweep),
