@@ -25,7 +25,6 @@ from typing import (
     Any,
     Generic,
     Self,
-    SupportsIndex,
     TypeVar,
     Union,
     cast,
@@ -276,13 +275,8 @@ def _put_rows(table: list[int], declared: type[Record], records: Sequence[Record
     if put is not _put_integers or len(_fillers(declared)) > 1 or any([type(each) is not declared for each in records]):
         for record in records:
             _put(table, declared, record, keep)
-        return
-    try:
-        table += [*map(operator.index, itertools.chain.from_iterable(map(values_of, records)))]
-    except TypeError:
-        for record in records:
-            _say_which(declared, record)
-        raise
+    else:
+        table += itertools.chain.from_iterable(map(values_of, records))
 
 
 def _say_which(declared: type[Record], record: Record) -> None:
@@ -314,8 +308,9 @@ def _fillers(record: type[Record]) -> list[tuple[operator.attrgetter[Any], _Put]
     return found
 
 
-def _put_integers(table: list[int], values: tuple[SupportsIndex, ...], keep: list[Any]) -> None:
-    table.extend(map(operator.index, values))
+def _put_integers(table: list[int], values: tuple[int, ...], keep: list[Any]) -> None:
+    """Append integers; if one is none, the table that is made of all refuses it."""
+    table += values
 
 
 def filled(record: Record, keep: list[Any]) -> NDArray[np.int64]:
@@ -328,7 +323,11 @@ def filled(record: Record, keep: list[Any]) -> NDArray[np.int64]:
     """
     table: list[int] = []
     _put(table, type(record), record, keep)
-    made = words(table)
+    try:
+        made = words(table)
+    except TypeError:
+        _say_which(type(record), record)
+        raise
     keep.append(made)
     return made
 

@@ -188,6 +188,6 @@ def put_elsewhere(table: list[int], values: list[int], keep: list[Any]) -> None:
 def words(values: list[int]) -> NDArray[np.int64]:
     """A table of 64-bit words."""
     try:
-        return np.array(values or [0], np.int64)
+        return np.frombuffer(array("q", values or [0]), np.int64)
     except OverflowError:  # an address in the upper half
         return np.array([v % (1 << 64) for v in values], np.uint64).view(np.int64)

@@ -89,7 +89,7 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
     height = channel_tile(r.target, b.vectors)
     tile_boxes, tile_rows, runs, kind_tiles = tile_tables(b, height)
     widths = b.vectors, b.last_vectors
-    products = [[None, *tile_addresses(r, "channel", range(1, height + 1), vectors)] for vectors in widths]
+    of_width = {n: [None, *tile_addresses(r, "channel", range(1, height + 1), n)] for n in dict.fromkeys(widths)}
     bands = outer_bands(case, len(b.phases))
     entry_words, entry_lists = entries(b, bands)
     weight_bytes, *point_weights = places(b)
@@ -104,7 +104,7 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
         y_apart=b.rows[0].apart, x_apart=columns.apart, outer_lines=b.outer_lines, points=y.n * x.n,
         inner_points=x.n, end_row=(y.n - y.ends) * x.n, end_column=x.n - x.ends, boxes=tile_boxes,
         tile_rows=tile_rows, runs=runs, kind_tiles=kind_tiles,
-        products=[function for pair in zip(*products, strict=True) for function in pair], most_tiles=height,
+        products=[of_width[n][tiles] for tiles in range(height + 1) for n in widths], most_tiles=height,
         tiles=b.tiles, tile_line=b.rows[0].residues * b.line_bytes, tile_pixel=columns.residues * row_bytes,
         x_residues=columns.residues, v=b.v, v_point=b.v_point, v_line=b.v_line, v_block=b.v_block, sums=b.sums,
         s_point=b.s_point, s_row=b.tiles * sum_row,
