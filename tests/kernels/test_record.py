@@ -114,11 +114,14 @@ def test_words_stand_in_the_order_of_the_declaration() -> None:
 
 def test_memory_without_an_array() -> None:
     assert filled(whole(numbers=Span(64, 8)), [])[3:5].tolist() == [64, 8]
+    keep: list[Any] = []
+    address, size = filled(whole(numbers=[7, -8]), keep)[3:5].tolist()
+    assert [*(ctypes.c_int64 * (size // 8)).from_address(address)] == [7, -8]
 
 
 @pytest.mark.parametrize(("name", "value"), [
     ("first", 1.0), ("first", None), ("first", np.ones(2)), ("pair", 2), ("pair", More(1, 2, 3)), ("numbers", 64),
-    ("numbers", [1, 2]), ("put", 64), ("put", LOOK), ("several", [LOOK]), ("several", [64]), ("pairs", [More(1, 2, 3)]),
+    ("numbers", [1.5]), ("put", 64), ("put", LOOK), ("several", [LOOK]), ("several", [64]), ("pairs", [More(1, 2, 3)]),
     ("pairs", [(1, 2)]), ("more", Pair(1, 2)), ("either", Address(64, Signature)), ("last", "12"),
 ])  # fmt: skip
 def test_a_value_of_another_kind_is_refused(name: str, value: Any) -> None:

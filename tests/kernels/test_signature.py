@@ -106,10 +106,11 @@ def test_a_function_is_defined_once() -> None:
 
 
 def test_an_argument_is_declared_as_a_buffer_or_a_number() -> None:
-    with pytest.raises(TypeError, match="argument size of Wrong"):
+    class Wrong(Signature):
+        size: Value
 
-        class Wrong(Signature):
-            size: Value
+    with pytest.raises(TypeError, match="argument size of Wrong"), unit().function("wrong", Wrong):
+        pass
 
 
 def test_a_kernel_defines_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

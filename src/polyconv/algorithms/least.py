@@ -41,20 +41,19 @@ class Least:
 @lru_cache(256)
 def least(p: Problem) -> Least:
     """The least work of a problem with known extents."""
-    taken = met = brought = 0.0
+    taken, met, brought = 0, 0.0, 0
     for sweep in sweeps(p):
-        taken += math.prod(axis.out * axis.taps for axis in sweep)
-        met += math.prod(_met(axis) for axis in sweep)
-        brought += math.prod(len(inside(axis)) * _apart(axis) for axis in sweep)
+        of_taken, of_met, of_brought = zip(*map(_along, sweep), strict=True)
+        taken, met, brought = taken + math.prod(of_taken), met + math.prod(of_met), brought + math.prod(of_brought)
     # phases of a transposed convolution may share what they bring
-    return Least(math.prod(o or 0 for o in p.out), int(taken), met, 0 if p.op == "conv_transpose" else int(brought))
+    return Least(math.prod(o or 0 for o in p.out), taken, met, 0 if p.op == "conv_transpose" else brought)
 
 
 @lru_cache(1024)
-def _met(axis: Axis) -> float:
-    return axis.out * mean_taps(axis)
+def _along(axis: Axis) -> tuple[int, float, int]:
+    """What is taken, met and brought along an axis.
 
-
-def _apart(axis: Axis) -> int:
-    """Inputs of an output that no neighbour of it reads: of taps with different residues modulo the stride."""
-    return min(axis.taps, axis.stride // math.gcd(axis.stride, axis.dilation))
+    Of an output no neighbour reads the inputs of taps with different residues modulo the stride.
+    """
+    apart = min(axis.taps, axis.stride // math.gcd(axis.stride, axis.dilation))
+    return axis.out * axis.taps, axis.out * mean_taps(axis), len(inside(axis)) * apart

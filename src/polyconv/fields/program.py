@@ -24,7 +24,7 @@ from polyconv.kernels.field_sums import ENTRY_WORDS, TilesOfField
 from polyconv.kernels.isa import field_tile
 from polyconv.kernels.language import Type
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import filled, words
+from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address, Signature
 from polyconv.lowering.panel import AxisWords, BoxWords, Driver, header_bytes
 from polyconv.lowering.program import Program, one_step
@@ -74,7 +74,7 @@ def build(f: Field, target: Target, *, threads: int, limit: int | None, check: b
     axes, positions = _axes(f, layout, counts)
     values = FieldWords(
         boxes=BoxWords(len(f.axes), axes, positions, boxes=items, splits=1, groups=1), x_base=f.offsets[0],
-        y_base=f.offsets[1], line=bring, surfaces=words(_surfaces(f, layout)), surface_words=1 + 2 * len(f.axes),
+        y_base=f.offsets[1], line=bring, surfaces=_surfaces(f, layout), surface_words=1 + 2 * len(f.axes),
         stage_count=len(f.stages), stages=stages, constants=_constants(f, f.stages[0]), room=header_bytes(len(f.axes)),
         ahead=_AHEAD * f.axes[-2].x_stride,
     )  # fmt: skip
@@ -145,7 +145,7 @@ def _stage(f: Field, number: int, layout: Layout, target: Target, *, asks: bool,
         entries=aligned(1, np.int64) if is_dense else _entries(stage, layout, kind), entry_count=len(stage.weights),
         weights=_aligned(stage.weights.reshape(-1) if is_dense else stage.weights[:0], kind),
         down=down, along=along, tap=layout.steps[-1] * (stage.reach[-1] // max(1, along - 1)),
-        places=words(places), outer=len(places), again_surface=again.source,
+        places=places, outer=len(places), again_surface=again.source,
         again=_listed(again.weights, layout.offsets(again.taps)[:, None], np.dtype(np.float64)),
         again_count=len(again.weights), again_down=again_down, again_along=again_along, constants=_constants(f, stage),
     )  # fmt: skip

@@ -20,13 +20,11 @@ import itertools
 import operator
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
     Self,
-    SupportsIndex,
     TypeVar,
     Union,
     cast,
@@ -40,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.kernels.language import Module
-from polyconv.kernels.signature import Placed, View
+from polyconv.kernels.signature import Declared, Placed, View
 from polyconv.kernels.values import Buffer, Value
 from polyconv.kernels.word import Bits, Callees, Function, Functions, Kind, Memory, Span, Word, put_elsewhere, words
 
@@ -181,12 +179,9 @@ class _Nested:
         _put(table, self.record, value, keep)
 
 
-@dataclass_transform()
-class Record(Placed):
+@dataclass_transform(eq_default=False)
+class Record(Declared, Placed):
     """Words by name; subclasses declare them, and those they inherit come first."""
-
-    def __init_subclass__(cls) -> None:
-        dataclass(cls)
 
     @classmethod
     def read(cls, k: Module, memory: Buffer) -> Self:
@@ -280,13 +275,8 @@ def _put_rows(table: list[int], declared: type[Record], records: Sequence[Record
     if put is not _put_integers or len(_fillers(declared)) > 1 or any([type(each) is not declared for each in records]):
         for record in records:
             _put(table, declared, record, keep)
-        return
-    try:
-        table += [*map(operator.index, itertools.chain.from_iterable(map(values_of, records)))]
-    except TypeError:
-        for record in records:
-            _say_which(declared, record)
-        raise
+    else:
+        table += itertools.chain.from_iterable(map(values_of, records))
 
 
 def _say_which(declared: type[Record], record: Record) -> None:
@@ -318,8 +308,9 @@ def _fillers(record: type[Record]) -> list[tuple[operator.attrgetter[Any], _Put]
     return found
 
 
-def _put_integers(table: list[int], values: tuple[SupportsIndex, ...], keep: list[Any]) -> None:
-    table.extend(map(operator.index, values))
+def _put_integers(table: list[int], values: tuple[int, ...], keep: list[Any]) -> None:
+    """Append integers; if one is none, the table that is made of all refuses it."""
+    table += values
 
 
 def filled(record: Record, keep: list[Any]) -> NDArray[np.int64]:
@@ -332,7 +323,11 @@ def filled(record: Record, keep: list[Any]) -> NDArray[np.int64]:
     """
     table: list[int] = []
     _put(table, type(record), record, keep)
-    made = words(table)
+    try:
+        made = words(table)
+    except TypeError:
+        _say_which(type(record), record)
+        raise
     keep.append(made)
     return made
 

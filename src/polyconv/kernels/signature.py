@@ -17,7 +17,7 @@ how a call is spelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, dataclass_transform, get_type_hints
 
 from polyconv.kernels.values import Buffer, Value
@@ -25,7 +25,9 @@ from polyconv.kernels.values import Buffer, Value
 if TYPE_CHECKING:
     from polyconv.kernels.language import Module
 
-__all__ = ["Address", "Callee", "Int", "Placed", "Signature", "View", "arguments_of", "memory_of", "pointed"]
+__all__ = [
+    "Address", "Callee", "Declared", "Int", "Placed", "Signature", "View", "arguments_of", "memory_of", "pointed",
+]  # fmt: skip
 
 
 class Int:
@@ -35,6 +37,26 @@ class Int:
 
         def __get__(self, instance: object, owner: Any) -> Value: ...
         def __set__(self, instance: object, value: Value | int) -> None: ...
+
+
+class Declared:
+    """Values by name, as a subclass declares them: a dataclass, but made with its first instance.
+
+    A process that finds its kernels on disk meets few of the records and signatures that it imports.
+    """
+
+    def __init_subclass__(cls) -> None:
+        cls.__init__ = _first_init  # type: ignore[method-assign]
+
+
+def _first_init(self: Any, *values: Any, **named: Any) -> None:
+    """Make the class what ``dataclass`` would make it, then this instance."""
+    cls = type(self)
+    declared = [vars(base).get("__annotations__", {}) for base in reversed(cls.__mro__)]
+    made = make_dataclass(cls.__name__, [hint for hints in declared for hint in hints.items()], eq=False)
+    for name in ("__dataclass_fields__", "__repr__", "__init__"):
+        setattr(cls, name, vars(made)[name])
+    self.__init__(*values, **named)
 
 
 class Placed:
@@ -66,30 +88,30 @@ def memory_of(placed: Placed) -> Buffer:
     return placed._memory
 
 
-@dataclass_transform()
-class Signature:
-    """Arguments of a function; subclasses declare them, and those they inherit come first.
-
-    Raises
-    ------
-    TypeError
-        If an argument is declared as anything but a ``Buffer``, an ``Int`` or a record.
-    """
-
-    def __init_subclass__(cls) -> None:
-        dataclass(cls)
-        hints = get_type_hints(cls)
-        for name, hint in hints.items():
-            if hint not in (Buffer, Int) and not (isinstance(hint, type) and issubclass(hint, Placed)):
-                raise TypeError(f"argument {name} of {cls.__name__} is a {hint}; declare it as Buffer, Int or a record")
-        _ARGUMENTS[cls] = hints
+@dataclass_transform(eq_default=False)
+class Signature(Declared):
+    """Arguments of a function; subclasses declare them, and those they inherit come first."""
 
 
 _ARGUMENTS: dict[type[Signature], dict[str, type]] = {}
 
 
 def arguments_of(signature: type[Signature]) -> dict[str, type]:
-    """Names of a signature's arguments and what they are: ``Int``, ``Buffer`` or something ``Placed``."""
+    """Names of a signature's arguments and what they are: ``Int``, ``Buffer`` or something ``Placed``.
+
+    Raises
+    ------
+    TypeError
+        If an argument is declared as anything else.
+    """
+    if signature not in _ARGUMENTS:
+        hints = get_type_hints(signature)
+        for name, hint in hints.items():
+            if hint not in (Buffer, Int) and not (isinstance(hint, type) and issubclass(hint, Placed)):
+                raise TypeError(
+                    f"argument {name} of {signature.__name__} is a {hint}; declare it as Buffer, Int or a record"
+                )
+        _ARGUMENTS[signature] = hints
     return _ARGUMENTS[signature]
 
 

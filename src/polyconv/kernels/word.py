@@ -81,28 +81,30 @@ class Bits:
 
 
 class Memory:
-    """An array of anything: filled from one, or from where it lies."""
+    """An array of anything: filled from one, from a list of words, or from where it lies."""
 
     size = 2
 
     if TYPE_CHECKING:
 
         def __get__(self, instance: object, owner: Any) -> Buffer: ...
-        def __set__(self, instance: object, value: NDArray[Any] | Span) -> None: ...
+        def __set__(self, instance: object, value: NDArray[Any] | list[int] | Span) -> None: ...
 
     def read(self, k: Module, memory: Buffer, place: int) -> Buffer:
         """The array's memory."""
         return k.buffer(memory, place)
 
-    def put(self, table: list[int], value: NDArray[Any] | Span, keep: list[Any]) -> None:
+    def put(self, table: list[int], value: NDArray[Any] | list[int] | Span, keep: list[Any]) -> None:
         """Append address and bytes."""
-        if isinstance(value, np.ndarray):
+        if type(value) is list:
+            put_elsewhere(table, value, keep)
+        elif isinstance(value, np.ndarray):
             keep.append(value)
             table += (value.ctypes.data, value.nbytes)
         elif isinstance(value, Span):
             table += value
         else:
-            raise TypeError("an array or a Span")
+            raise TypeError("an array, a list of integers or a Span")
 
 
 class Function(Generic[S]):
@@ -179,13 +181,13 @@ def put_elsewhere(table: list[int], values: list[int], keep: list[Any]) -> None:
     except OverflowError:  # an address in the upper half
         return Memory().put(table, words(values), keep)
     address, count = made.buffer_info()
-    keep.append(np.frombuffer(made, np.int64))
+    keep.append(memoryview(made))
     table += (address, 8 * count)
 
 
 def words(values: list[int]) -> NDArray[np.int64]:
     """A table of 64-bit words."""
     try:
-        return np.array(values or [0], np.int64)
+        return np.frombuffer(array("q", values or [0]), np.int64)
     except OverflowError:  # an address in the upper half
         return np.array([v % (1 << 64) for v in values], np.uint64).view(np.int64)

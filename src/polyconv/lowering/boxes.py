@@ -10,10 +10,10 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
-from polyconv.kernels.record import words, words_of
+from polyconv.kernels.record import words_of
 from polyconv.lowering.bands import bands, bands_table, whole_bands
 from polyconv.lowering.panel import Ahead, AxisWords, Common, ListWords, RowLists, RunWords
-from polyconv.lowering.program import Operand, Request
+from polyconv.lowering.program import Request, first_output, residual_of
 from polyconv.lowering.situation import image_bytes
 from polyconv.lowering.sweep import Lines, Sweep
 
@@ -100,20 +100,16 @@ def boxed_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: Sequence[L
         positions += held[a].positions
     group_in, group_out = p.c // p.groups * block_groups, p.m // p.groups * block_groups
     blocks, total = -(-p.groups // block_groups), math.prod(counts)
-    residual = r.residual or Operand(0, 0, (0,) * len(sweep), 0, 1)
-
-    def origin(o: Operand) -> int:
-        return o.offset + sum(axis.first_out * step for axis, step in zip(sweep, o.spatial, strict=True))
-
+    residual = residual_of(r)
     common = Common(
-        axes=len(sweep), axis=axes, positions=words(positions), boxes=max(1, total), splits=splits, groups=blocks,
+        axes=len(sweep), axis=axes, positions=positions, boxes=max(1, total), splits=splits, groups=blocks,
         line_count=math.prod(h.count for h in held[:-1]),  # none where a sweep has no taps
         run_count=len(held[-1].runs), runs=[RunWords(*run) for run in held[-1].runs],
         x_base=r.x.offset, x_n=r.x.n, x_g=r.x.c * group_in, x_c=r.x.c,
-        y_base=origin(r.y), y_n=r.y.n, y_g=r.y.c * group_out, y_c=r.y.c,
-        r_base=origin(residual), r_n=residual.n, r_g=residual.c * group_out, r_c=residual.c,
+        y_base=first_output(r.y, sweep), y_n=r.y.n, y_g=r.y.c * group_out, y_c=r.y.c,
+        r_base=first_output(residual, sweep), r_n=residual.n, r_g=residual.c * group_out, r_c=residual.c,
         step=sweep[-1].stride, zero_point=r.zero_point, panel=panel, scratch=scratch,
-        residues=1, residue_places=words([0]), move_apart=None, planes=0, plane_places=words([0]), move_planes=None,
+        residues=1, residue_places=[0], move_apart=None, planes=0, plane_places=[0], move_planes=None,
     )  # fmt: skip
     return common, (p.n or 0) * blocks * splits * total if p.m else 0
 
@@ -155,7 +151,7 @@ def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int, *
         for tap in taps:
             entries += of_taps[tap]
         lists.append(ListWords(begin, (len(entries) - begin) // entry_words))
-    return RowLists(words(bands_table(found)), lists, words(entries))
+    return RowLists(bands_table(found), lists, entries)
 
 
 def rows_together(sweep: Sweep, box: Sequence[int], pixels: int) -> int:

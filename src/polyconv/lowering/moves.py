@@ -15,7 +15,6 @@ from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module, Type
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.move import move
-from polyconv.kernels.record import words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
 from polyconv.lowering.panel import Common, RunWords
@@ -121,7 +120,7 @@ def moved_apart(common: Common, r: Request, axis: Axis, held: Lines, panel: str,
         move_apart(k, name, spec, count, step, f16c=r.target.converts_f16)
 
     return replace(
-        common, step=1, run_count=1, runs=[RunWords(0, span, 0)], residues=step, residue_places=words(places),
+        common, step=1, run_count=1, runs=[RunWords(0, span, 0)], residues=step, residue_places=places,
         move_apart=address_of(r, f"{spec} {count} apart {step}", "move", MoveApart, make),
     )  # fmt: skip
 
@@ -159,8 +158,12 @@ def moved_by_planes(common: Common, r: Request, sweep: Sweep, held: Sequence[Lin
 
 def places_of(lines: int, line_bytes: int, pixels: int, pixel_bytes: int, more: int) -> NDArray[np.int64]:
     """Places of the pixels of some lines, for moves that take a list of them: the last one so often again."""
-    places = np.add.outer(np.arange(lines, dtype=np.int64) * line_bytes, np.arange(pixels) * pixel_bytes).ravel()
-    return np.concatenate([places, places[-1:].repeat(more)])
+    count = lines * pixels
+    places = np.empty(count + more, np.int64)
+    of_lines, of_pixels = np.arange(0, lines * line_bytes, line_bytes), np.arange(0, pixels * pixel_bytes, pixel_bytes)
+    np.add(of_lines[:, None], of_pixels, out=places[:count].reshape(lines, pixels))
+    places[count:] = places[count - 1]
+    return places
 
 
 def listed_in_address(r: Request, spec: Move) -> Address[ListedMoveIn]:

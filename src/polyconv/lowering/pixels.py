@@ -17,7 +17,7 @@ from polyconv.kernels.fused import Walk
 from polyconv.kernels.isa import lanes, pixel_tiles
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.layout import Move, MoveOut
-from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, words
+from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import PanelTile
 from polyconv.lowering.moves import move_out_address
@@ -180,7 +180,7 @@ def pixel_sums(
     ]
     return PixelSums(
         channels=group_in, outputs=p.m // p.groups, chunk=chunk, chunks=max(1, -(-group_in // chunk)), taps=taps,
-        entries=words([*places]), weights=weights, w_group=group_out * group_in * taps * size, set_count=len(sets),
+        entries=[*places], weights=weights, w_group=group_out * group_in * taps * size, set_count=len(sets),
         sets=records, functions=functions, lanes=lanes(r.target, arith), lane_bytes=r.target.vector_bytes,
         word_bytes=size, slots=slots, output_bytes=output_bytes, tables=epilogue_tables(r),
         move_out=move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),

@@ -27,8 +27,8 @@ from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [
-    "Late", "Operand", "Program", "Request", "Step", "address_of", "epilogue_tables", "one_step", "program_of",
-    "zeros",
+    "Late", "Operand", "Program", "Request", "Step", "address_of", "epilogue_tables", "first_output", "one_step",
+    "program_of", "residual_of", "zeros",
 ]  # fmt: skip
 
 
@@ -188,6 +188,16 @@ class Program:
     steps: tuple[Step, ...]
     workspace: int
     keep: tuple[Any, ...] = field(default=())
+
+
+def residual_of(r: Request) -> Operand:
+    """The residual, or an operand that nobody reads."""
+    return r.residual or Operand(0, 0, (0,) * len(r.y.spatial), 0, 1)
+
+
+def first_output(o: Operand, sweep: Sweep) -> int:
+    """Bytes before the first output of a sweep."""
+    return o.offset + sum([axis.first_out * step for axis, step in zip(sweep, o.spatial, strict=True)])
 
 
 def epilogue_tables(r: Request) -> EpilogueTables:

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 from polyconv.errors import ArgumentError
-from polyconv.machine.calibrate import kept
 from polyconv.machine.profile import Profile, of_file, presets
 from polyconv.runtime.clock import cycles_a_second
 from polyconv.settings import resolve
@@ -53,6 +52,8 @@ def _host() -> Profile:
     """The preset of this CPU or what was measured of it, at the clock that it runs at now."""
     found = of_cpu(host_target().cpu)
     if found is None:
+        from polyconv.machine.calibrate import kept  # here: most machines are known
+
         found = kept([target(level) for level in levels()], Path(resolve("cache_dir")))
     sources = {**found.sources, "clock": "timed in this process"}
     return replace(found, numbers={**found.numbers, "clock": cycles_a_second()}, sources=sources)

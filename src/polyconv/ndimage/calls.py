@@ -91,7 +91,7 @@ class Call:
     @property
     def nbytes(self) -> int:
         """Bytes of its tables."""
-        return self.table.nbytes + sum(a.nbytes for a in self.program.keep if isinstance(a, np.ndarray))
+        return self.table.nbytes + sum(getattr(kept, "nbytes", 0) for kept in self.program.keep)
 
 
 def bound(fields: Sequence[Field], x: Array, y: Array, c: Conditions) -> Call:

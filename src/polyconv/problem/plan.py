@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 
 from polyconv.problem.problem import Problem
 from polyconv.settings import spelled_bytes
@@ -159,6 +158,8 @@ class Plan:
 
 
 def _row(name: str, text: str) -> str:
+    from html import escape  # here: only notebooks ask for rows
+
     head = f'<th style="text-align: left">{escape(name)}</th>' if name else ""
     return f'<tr>{head}<td style="text-align: left">{escape(text)}</td></tr>'
 

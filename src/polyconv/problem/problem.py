@@ -104,7 +104,7 @@ class Problem(Hashed):
         past = self.op == "causal_conv" and len(self.k) == rank == 1
         fill(self, "pads", self.pads or (((self.k[0] - 1, 0),) if past else ((0, 0),) * rank))
         fill(self, "output_padding", self.output_padding or (0,) * rank)
-        if self.quantisation == Quantisation():
+        if self.quantisation is not None and self.quantisation == Quantisation():
             fill(self, "quantisation", None)
         validity.check(self)
 

@@ -32,7 +32,7 @@ from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.layout import Move
-from polyconv.kernels.record import counted_words, filled, words
+from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.bands import bands_table, whole_bands
@@ -192,8 +192,8 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes, careful: bool, *, late: bool 
     x_planes = 1 if r.x.c == r.x.itemsize else channels if r.x.spatial[-1] == r.x.itemsize else 0
     return DirectWords(
         common=common, inputs=inputs, careful=careful_words(r, sweep, sizes, entries) if careful else NOT_CAREFUL,
-        chunks=sizes.chunks, entries=words(entries.words), x_entries=0,
-        bands=words(bands_table(entries.bands)), lists=entries.lists, blocks=blocks, total_outputs=r.y_channels,
+        chunks=sizes.chunks, entries=entries.words, x_entries=0,
+        bands=bands_table(entries.bands), lists=entries.lists, blocks=blocks, total_outputs=r.y_channels,
         ahead=ahead_words(r, sweep, sizes.box, x_planes), ahead_weights=asked, ahead_tile=0,
         chunk_steps=max(1, chunk_steps), row_tiles=len(near_equal(sizes.box[-1], most_rows(r.target, vectors))),
         ask_results=int(lies == "cp" and image_bytes(p)[1] * (p.n or 0) > s.cache("l2", _RESULT_BYTES)),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.depthwise.maps import TAPS, map_box, map_refusal, map_taps, outer_extent
 from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_parts, sizes_of_parts, tiles_by_size
-from polyconv.algorithms.depthwise.requests import StepOf, item_words, key_of, program_of, residual_of
+from polyconv.algorithms.depthwise.requests import StepOf, item_words, key_of, program_of
 from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, lies_together, rates_of
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, row_place, workspace_of, write_list
@@ -25,7 +25,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Functions, Link, Memory, Record, Word
 from polyconv.kernels.signature import Address
 from polyconv.lowering.panel import Common, Driver, axis_words, decode
-from polyconv.lowering.program import Program, Request, address_of, epilogue_tables
+from polyconv.lowering.program import Program, Request, address_of, epilogue_tables, residual_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, sweeps
 from polyconv.runtime.arrays import aligned

@@ -13,26 +13,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polyconv.algorithms.depthwise import situations
 from polyconv.algorithms.depthwise.parts import ITEMS, cut_for_threads, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, taps_by_channel
-from polyconv.algorithms.depthwise.situations import (
-    by_pixels,
-    channel_bytes,
-    lane_of,
-    lies_together,
-    of_one_output,
-    rates_of,
-    refusal,
-)
+from polyconv.algorithms.depthwise.situations import by_pixels, channel_bytes, lane_of, lies_together, of_one_output
 from polyconv.algorithms.depthwise.slide import SlideForm
-from polyconv.algorithms.depthwise.taps import list_place
 from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.depthwise_line import AHEAD, DepthwiseLine, Line, LineSettings, depthwise_line
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
-from polyconv.kernels.record import Functions, Link, Memory, Record, Word, words
+from polyconv.kernels.record import Functions, Link, Memory, Record, Word
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import near_equal
-from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, decode, row_place, row_source
+from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, decode, header_bytes, row_place, row_source
 from polyconv.lowering.program import Operand, Program, Request, address_of, epilogue_tables
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, inside, sweeps
@@ -165,7 +157,7 @@ def _places(k: Module, c: Common, item: Item, frame: Frame, channel: Value, row:
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
     p = s.problem
-    if (reason := refusal(s)) is not None:
+    if (reason := situations.refusal(s)) is not None:
         return reason
     if p.op != "conv" or not by_pixels(p):
         return "computes convolutions of channels-first arrays"
@@ -240,12 +232,12 @@ class LineForm(Form):
     def workspace(self) -> int:
         """Bytes a thread needs: the item's box, and copies."""
         cut, size = self.cut, self.s.problem.x_dtype.itemsize
-        return list_place(len(self.sweep)) + cut.together * cut.copies * cut.slot * size
+        return header_bytes(len(self.sweep)) + cut.together * cut.copies * cut.slot * size
 
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds or loads; tiles; copies; at least the stream of input and result."""
         s, p, last, cut = self.s, self.s.problem, self.sweep[-1], self.cut
-        lane, rates = lane_of(s), rates_of(s)
+        lane, rates = lane_of(s), situations.rates_of(s)
         lines = p.m * math.prod(axis.out for axis in self.sweep[:-1])
         vectors = -(-last.out // lane)
         tiles = -(-vectors // cut.most)
@@ -278,12 +270,12 @@ def _step_of(r: Request, sweep: Sweep, cut: Cut) -> StepOf:
     address = address_of(r, label, name, Driver, lambda k, name: driver(k, name, size, written, lane, flat))
     kinds = Counter(across for across, _ in cut.entries)  # the last may have less
     count, *others = kinds.values()
-    entries = words([tap * last.dilation * size for _, tap in cut.entries])
+    entries = [tap * last.dilation * size for _, tap in cut.entries]
 
     def of_line(o: Operand | None, step: int = 1) -> int:
         return 0 if o is None else o.c if flat else o.spatial[-2] * step
 
-    common, items = item_words(r, sweep, cut.box, cut.chunk, panel=list_place(len(sweep)))
+    common, items = item_words(r, sweep, cut.box, cut.chunk, panel=header_bytes(len(sweep)))
     return address, LineWords(
         common=common, channels=r.problem.c, chunk_channels=cut.chunk, together=cut.together, most=cut.most,
         extra=cut.extra, copied=-(-cut.extra // lane), slot=cut.slot * size, weights=taps_by_channel(r, sweep),

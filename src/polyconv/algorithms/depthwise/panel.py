@@ -18,11 +18,11 @@ from polyconv.algorithms.depthwise.situations import lane_of, refusal
 from polyconv.algorithms.depthwise.slide import SlideForm, slide_words
 from polyconv.algorithms.depthwise.slide_driver import SlideWords, channels_of, tiles_of_row
 from polyconv.algorithms.depthwise.slide_plan import FAR_SHARE, Plan, cost_of, plan_of, window_share
-from polyconv.algorithms.depthwise.taps import list_bytes, list_place, row_place, workspace_of, write_list
+from polyconv.algorithms.depthwise.taps import list_bytes, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.record import Record, Word
-from polyconv.lowering.panel import Driver, Item, axis_words, decode
+from polyconv.lowering.panel import Driver, Item, axis_words, decode, header_bytes
 from polyconv.lowering.program import Operand, Program, Request, address_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps
@@ -159,7 +159,7 @@ def _list_bytes(plan: Plan) -> int:
 def _planes(plan: Plan) -> int:
     """Where planes begin in the workspace: behind an item's box and the lists of its rows."""
     rows = plan.box[0] if plan.slid else 1
-    return list_place(len(plan.sweep)) + -(-rows * _list_bytes(plan) // 64) * 64
+    return header_bytes(len(plan.sweep)) + -(-rows * _list_bytes(plan) // 64) * 64
 
 
 def _cut_of(s: Situation, sweep: Sweep) -> Cut | None:

@@ -13,17 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from polyconv.algorithms.depthwise import situations
 from polyconv.algorithms.depthwise.maps import TAPS, map_box, map_refusal, map_taps, outer_extent
 from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_parts, sizes_of_parts, tiles_by_size
-from polyconv.algorithms.depthwise.requests import item_words, of_every_output, program_of, residual_of, taps_by_channel
-from polyconv.algorithms.depthwise.situations import (
-    channel_bytes,
-    far_bytes,
-    lane_of,
-    lies_together,
-    of_one_output,
-    rates_of,
-)
+from polyconv.algorithms.depthwise.requests import item_words, of_every_output, program_of, taps_by_channel
+from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, lies_together, of_one_output
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, list_words, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Form, Forms
@@ -38,12 +32,12 @@ from polyconv.kernels.depthwise_plane import (
     loads,
 )
 from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.record import Functions, Link, Memory, Record, Table, Word, words, words_of
+from polyconv.kernels.record import Functions, Link, Memory, Record, Table, Word, words_of
 from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import bands
 from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.panel import Common, Driver, axis_words, decode
-from polyconv.lowering.program import Program, Request, address_of, epilogue_tables
+from polyconv.lowering.program import Program, Request, address_of, epilogue_tables, residual_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, sweeps
 
@@ -181,7 +175,7 @@ class Cut:
 
 
 def _cut_of(s: Situation, sweep: Sweep) -> Cut:
-    p, lane, slower = s.problem, lane_of(s), rates_of(s).slower
+    p, lane, slower = s.problem, lane_of(s), situations.rates_of(s).slower
     rows, columns = sweep[-2:]
     plane, wanted = channel_bytes(s, sweep), s.cache("l2", _CHUNK)
     shared = 2 if p.c > 1 and 2 * columns.out <= lane else 1
@@ -283,7 +277,7 @@ def _step_of(r: Request, cut: Cut) -> tuple[Address[Driver], PlaneWords, int]:
         common=common, taps=map_taps(sweep, size), channels=r.problem.c, chunk_channels=cut.chunk,
         together=cut.together, weights=weights, w_channel=w_channel, phases=rows.dilation, most=cut.most,
         tiles=_tile_addresses(r, cut), settings=_settings(r, cut, w_channel), band_count=len(of_bands), bands=of_bands,
-        lists=words(lists),
+        lists=lists,
     ), items  # fmt: skip
 
 
@@ -298,7 +292,7 @@ def _settings(r: Request, cut: Cut, w_channel: int) -> PlaneSettings:
         x_row=r.x.spatial[-2] * step, y_row=r.y.spatial[-2] * step, r_row=residual.spatial[-2] * step,
         x_channel=r.x.c, w_channel=w_channel, y_channel=r.y.c, r_channel=residual.c, r_lane=residual.spatial[-1],
         x_strip=-lane * columns.stride * r.x.itemsize, y_strip=-lane * r.y.itemsize,
-        r_strip=-lane * residual.spatial[-1], unit=step, height=rows.inp, groups=groups, strips=words(strips),
+        r_strip=-lane * residual.spatial[-1], unit=step, height=rows.inp, groups=groups, strips=strips,
         tables=epilogue_tables(r),
     )  # fmt: skip
 

@@ -19,11 +19,11 @@ from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words
 from polyconv.lowering.panel import Common, Driver
 from polyconv.lowering.program import Operand, Program, Request, Step
-from polyconv.lowering.sweep import Lines, Sweep
+from polyconv.lowering.sweep import Lines, Sweep, taps_of
 from polyconv.runtime.arrays import aligned
 
 __all__ = [
-    "StepOf", "item_words", "key_of", "of_every_output", "program_of", "residual_of", "taps_by_channel", "turned",
+    "StepOf", "item_words", "key_of", "of_every_output", "program_of", "taps_by_channel", "turned",
 ]  # fmt: skip
 
 StepOf: TypeAlias = tuple[Address[Driver], Record, int]
@@ -42,11 +42,6 @@ def item_words(r: Request, sweep: Sweep, box: tuple[int, ...], channels: int, *,
     return boxed_words(r, sweep, box, [Lines((), (), ())] * len(sweep), block_groups=channels, panel=panel)
 
 
-def residual_of(r: Request) -> Operand:
-    """How the residual lies; any way if there is none."""
-    return r.residual or Operand(0, 0, (0,) * len(r.y.spatial), 0, 1)
-
-
 def taps_by_channel(r: Request, sweep: Sweep) -> NDArray[Any]:
     """Weights of a sweep as (channels, taps), one output of every channel."""
 
@@ -61,7 +56,7 @@ def taps_by_channel(r: Request, sweep: Sweep) -> NDArray[Any]:
 
 def key_of(name: str, r: Request, sweep: Sweep, *more: object) -> tuple[object, ...]:
     """Key under which the weights of a sweep are kept."""
-    return (name, r.arith.name, *more, tuple((a.taps, a.first_tap, a.tap_step) for a in sweep))
+    return (name, r.arith.name, *more, taps_of(sweep))
 
 
 def of_every_output(r: Request) -> list[Request]:

@@ -16,16 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.depthwise import requests
 from polyconv.algorithms.depthwise.parts import sizes_of_parts, tiles_by_size
-from polyconv.algorithms.depthwise.requests import (
-    StepOf,
-    item_words,
-    key_of,
-    of_every_output,
-    program_of,
-    residual_of,
-    turned,
-)
+from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, turned
 from polyconv.algorithms.depthwise.situations import by_pixels, of_one_output, outputs_fit_lanes, refusal
 from polyconv.algorithms.depthwise.slide_driver import AheadWords, SlideWords, driver
 from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, plan_of
@@ -37,7 +30,7 @@ from polyconv.kernels.language import Module
 from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.panel import Driver
-from polyconv.lowering.program import Operand, Program, Request, Step, address_of, epilogue_tables
+from polyconv.lowering.program import Operand, Program, Request, Step, address_of, epilogue_tables, residual_of
 from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Sweep, inside, sweeps
 from polyconv.runtime.arrays import aligned
@@ -134,7 +127,7 @@ def slide_words(r: Request, plan: Plan) -> tuple[SlideWords, int]:
     lane, slid, last = lanes(r.target, arith), sweep[plan.slid], sweep[-1]
     wide, step = (lane, plan.across(lane)) if plan.lanes == "c" else (1, lane // plan.channels)
     weights = r.packed(
-        key_of("depthwise", r, sweep, plan.lanes, lane, plan.kinds),
+        requests.key_of("depthwise", r, sweep, plan.lanes, lane, plan.kinds),
         lambda: _packed_weights(r.weights(sweep), plan, lane, step),
     )
     taps = tap_words(

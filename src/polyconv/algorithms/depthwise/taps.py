@@ -14,14 +14,14 @@ from typing import TypeAlias
 
 from polyconv.kernels.depthwise_tile import LIST_HEADER, Entry
 from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.record import Memory, Record, Table, Word, word_count, words
-from polyconv.lowering.panel import Common, Frame, Item, axis_words
+from polyconv.kernels.record import Memory, Record, Table, Word, word_count
+from polyconv.lowering.panel import Common, Frame, Item, axis_words, header_bytes
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep
 
 __all__ = [
-    "KindWords", "Place", "TapWords", "list_bytes", "list_place", "list_words", "row_place", "tap_words",
-    "workspace_of", "write_list",
+    "KindWords", "Place", "TapWords", "list_bytes", "list_words", "row_place", "tap_words", "workspace_of",
+    "write_list",
 ]  # fmt: skip
 
 
@@ -70,15 +70,10 @@ def tap_words(sweep: Sweep, slid: int, kinds: Sequence[KindWords], w_tap: int, *
     """Words of the taps of a sweep, as kinds of entries, each tap with so many bytes of weights."""
     outer = list(itertools.product(*([t * axis.dilation for t in range(axis.taps)] for axis in sweep[:slid])))
     return TapWords(
-        slid=slid, outer=len(outer), offsets=words([offset for taps in outer for offset in taps]),
+        slid=slid, outer=len(outer), offsets=[offset for taps in outer for offset in taps],
         kind_count=len(kinds), kinds=kinds, dilation=sweep[slid].dilation, lane_dilation=sweep[-1].dilation,
-        lane_step=lane_step, lane_span=lane_span, w_tap=w_tap, place=list_place(len(sweep)),
+        lane_step=lane_step, lane_span=lane_span, w_tap=w_tap, place=header_bytes(len(sweep)),
     )  # fmt: skip
-
-
-def list_place(axes: int) -> int:
-    """Where an item's list lies in the workspace, behind its box."""
-    return -(-24 * axes // 64) * 64
 
 
 def list_bytes(entries: int) -> int:
@@ -96,7 +91,7 @@ def list_words(entries: Sequence[tuple[int, int]]) -> list[int]:
 
 def workspace_of(s: Situation) -> int:
     """Bytes of an item's box and a list of all taps; what is written for an entry that is left out lies behind it."""
-    return list_place(s.problem.rank + 1) + list_bytes(math.prod(s.problem.k) + 1)
+    return header_bytes(s.problem.rank + 1) + list_bytes(math.prod(s.problem.k) + 1)
 
 
 def write_list(k: Module, c: Common, taps: TapWords, item: Item, entries: Buffer, row: Value,

@@ -25,16 +25,9 @@ from polyconv.algorithms.fourier.program import step
 from polyconv.algorithms.fourier.spectra import FEW_TAPS
 from polyconv.algorithms.fourier.tiles import LEAST_TAPS, radices, tiles_of
 from polyconv.dtypes import DTYPES
-from polyconv.lowering import packing
+from polyconv.lowering import packing, situation
 from polyconv.lowering.program import Program, Request, program_of
-from polyconv.lowering.situation import (
-    Situation,
-    accumulator_arithmetic,
-    arith_of,
-    of_one_image,
-    scheme_of,
-    transform_refusal,
-)
+from polyconv.lowering.situation import Situation, accumulator_arithmetic, of_one_image, scheme_of, transform_refusal
 from polyconv.lowering.sweep import Sweep, sweeps
 
 __all__ = ["at_least", "forms"]
@@ -92,7 +85,7 @@ def _plan(s: Situation, sweep: Sweep) -> Plan | None:
     for plan in sorted(plans, key=lambda plan: s.price(plan, sum(cost(s, plan).values()))):
         # room for the algorithm that computes again, where the planes were
         own = plan.kind == "own"
-        again = workspace_of(s) if own else again_workspace(s, arith_of(s), sweep, plan.box, 1)
+        again = workspace_of(s) if own else again_workspace(s, situation.arith_of(s), sweep, plan.box, 1)
         whole = replace(plan, again=again)
         if whole.workspace <= budget:
             return whole

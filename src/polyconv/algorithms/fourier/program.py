@@ -31,12 +31,12 @@ from polyconv.kernels import fft
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Span, filled, words
+from polyconv.kernels.record import Span, filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
 from polyconv.lowering.panel import Driver
-from polyconv.lowering.program import Operand, Request, Step, address_of, zeros
+from polyconv.lowering.program import Operand, Request, Step, address_of, residual_of, zeros
 from polyconv.lowering.sweep import Axis, Lines, taps_of
 from polyconv.runtime.arrays import aligned
 
@@ -82,7 +82,7 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
         split_outputs=-(-outputs // splits), planes=planes, plane=plan.plane,
         target=(plan.planes - plan.results) * plan.plane, runs=runs, seen=seen,
         tile=_tile(r, plan, keep), pairs=pairs, pair_count=len(pairs), weights=weights, w_g=block_bytes * outputs,
-        w_block=block_bytes, functions=_functions(r, plan), slots=words(pairs[:, [0, 4]].ravel().tolist()),
+        w_block=block_bytes, functions=_functions(r, plan), slots=pairs[:, [0, 4]].ravel().tolist(),
         beside=_lane_words(r, last, plan), bias_g=arith.bytes * (lane if kind == "own" else group_out * bias_words),
         bias_block=arith.bytes * (1 if kind == "own" else lane),
         bias=zeros() if r.bias is None else r.bias.repeat(bias_words), constants=r.constants,
@@ -94,7 +94,7 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
 
 
 def _lane_words(r: Request, last: Axis, plan: Plan) -> LaneWords:
-    residual = r.residual or Operand(0, 0, (0,) * len(plan.sweep), 0, 1)
+    residual = residual_of(r)
     if plan.kind == "blocks":
         x, y, z = (plan.box[-1] * o.spatial[-1] for o in (r.x, r.y, residual))
         return LaneWords(last.stride * x, last.out_step * y, r.y.c, last.out_step * z, residual.c)
@@ -142,9 +142,9 @@ def _tile(r: Request, plan: Plan, keep: list[Any]) -> TileWords:
     parts, from_step = _parts(plan)
     lines, passes, offsets = _lines(r, plan, keep)
     return TileWords(
-        rows=math.prod(len(o) for o in outer), row_words=2 + 3 * (axes - 1), row_table=words(rows),
-        points=tiles[-1].points, pixel_step=plan.pixel_step, reaches=words([tile.reach for tile in tiles]),
-        parts=parts, from_step=from_step, lines=lines, passes=passes, offsets=words(offsets),
+        rows=math.prod(len(o) for o in outer), row_words=2 + 3 * (axes - 1), row_table=rows,
+        points=tiles[-1].points, pixel_step=plan.pixel_step, reaches=[tile.reach for tile in tiles],
+        parts=parts, from_step=from_step, lines=lines, passes=passes, offsets=offsets,
     )  # fmt: skip
 
 

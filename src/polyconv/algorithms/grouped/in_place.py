@@ -18,30 +18,10 @@ from typing import Any
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.weights import packed_weights as channel_weights
 from polyconv.algorithms.form import Form, Forms, Refusal
+from polyconv.algorithms.grouped import pieces, side_by_side
 from polyconv.algorithms.grouped.padded import GroupedForm
-from polyconv.algorithms.grouped.pieces import (
-    Block,
-    Box,
-    PieceLine,
-    PlaceWords,
-    boxes_of,
-    counts_of,
-    parts_of,
-    piece_at,
-    place_words,
-    residual_of,
-    steps_along,
-    tap_places,
-    visit,
-)
-from polyconv.algorithms.grouped.side_by_side import (
-    WalkWords,
-    most_rows,
-    packed_weights,
-    row_cycles,
-    tile_functions,
-    walks_of,
-)
+from polyconv.algorithms.grouped.pieces import Block, Box, PlaceWords, boxes_of, place_words, steps_along, tap_places
+from polyconv.algorithms.grouped.side_by_side import WalkWords, packed_weights, row_cycles, tile_functions, walks_of
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.language import Module
@@ -51,7 +31,7 @@ from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.moves import along_out
 from polyconv.lowering.panel import Driver
-from polyconv.lowering.program import Program, Request, Step, address_of, program_of
+from polyconv.lowering.program import Program, Request, Step, address_of, program_of, residual_of
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
 from polyconv.lowering.sweep import Sweep, sweeps, taps_of
 from polyconv.lowering.tiles import fused_address, is_fusible, tile_cycles
@@ -79,11 +59,11 @@ def driver(k: Module, name: str) -> None:
     with k.function(name, Driver) as given:
         p = InPlaceWords.read(k, given.words)
 
-        def walks(line: PieceLine, walk: WalkWords) -> None:
+        def walks(line: pieces.PieceLine, walk: WalkWords) -> None:
             first, function, times = walk.first, walk.function, walk.times
             k.call(function, Walk(*line.places(first), times, line.block.lanes, *line.tables, line.x))
 
-        visit(k, p.shared, p.tiles, given, walks)
+        pieces.visit(k, p.shared, p.tiles, given, walks)
 
 
 # -- choosing ------------------------------------------------------------------------------------------
@@ -120,9 +100,9 @@ def forms(s: Situation) -> Forms:
     p, lane, group = s.problem, lanes(s.target, arith_of(s)), s.problem.c // s.problem.groups
     by_channel = _by_channel(s)
     if p.c == p.m and group <= lane:
-        side_by_side = Filling(lane // group, 1, 1, 1, most_rows(s.target, group))
-        if _products(s, side_by_side) < _products(s, by_channel):
-            return (InPlaceForm(s, side_by_side, GroupedForm.of(s)),)
+        by_group = Filling(lane // group, 1, 1, 1, side_by_side.most_rows(s.target, group))
+        if _products(s, by_group) < _products(s, by_channel):
+            return (InPlaceForm(s, by_group, GroupedForm.of(s)),)
     return (InPlaceForm(s, by_channel, direct.DirectForm.of(s)),)
 
 
@@ -135,7 +115,7 @@ def _refusal(s: Situation) -> Refusal | None:
     if p.x != p.w or p.x not in ("f32", "f64") or arith_of(s).name != p.x or not is_fusible(p):
         return "reads and writes numbers as they are summed, with a cheap epilogue"
     for sweep in sweeps(p):
-        taps, boxes = counts_of(sweep, 2, _MOST_ENTRIES)
+        taps, boxes = pieces.counts_of(sweep, 2, _MOST_ENTRIES)
         if taps * -(-p.c // p.groups // ROW_WORDS) > _MOST_ENTRIES or boxes > _MOST_BOXES:
             return "has too many boxes of outputs with taps of their own"
     return None
@@ -229,7 +209,7 @@ def _step(r: Request, sweep: Sweep, filling: Filling, address: Address[Driver], 
             lambda: channel_weights(r, r.weights(sweep), vectors, filling.last_vectors),
         )
     blocks = list(_blocks(r, filling, math.prod(a.taps for a in sweep)))
-    whole, parts = boxes_of(sweep, 2, _MOST_ENTRIES), parts_of(r, len(blocks))
+    whole, parts = boxes_of(sweep, 2, _MOST_ENTRIES), pieces.parts_of(r, len(blocks))
     entries: list[int] = []
     lists: dict[tuple[range, ...], tuple[int, int]] = {}
     for box in whole:
@@ -241,14 +221,14 @@ def _step(r: Request, sweep: Sweep, filling: Filling, address: Address[Driver], 
     cut.sort(key=lambda found: found[0].first)
     lengths = sorted({box.extents[along] for box, along in cut})
     tables = [_walks(r, filling, length, last=last) for length in lengths for last in (False, True)]
-    pieces = []
+    visited = []
     for box, along in cut:
         across = _across(along, len(sweep))
-        pieces.append(piece_at(
+        visited.append(pieces.piece_at(
             r, sweep, box.first, box.extents[across] if across != along else 1, steps_along(r, sweep, across),
             steps_along(r, sweep, along), lists[box.ranges], 2 * lengths.index(box.extents[along]),
         ))  # fmt: skip
-    shared, items = place_words(r, sweep, pieces, blocks, entries, counted_words(WalkWords, tables), packed)
+    shared, items = place_words(r, sweep, visited, blocks, entries, counted_words(WalkWords, tables), packed)
     return Step(address, filled(InPlaceWords(shared, tables), keep), items)
 
 

@@ -18,21 +18,8 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.form import Form, Forms, Refusal
-from polyconv.algorithms.grouped.pieces import (
-    Block,
-    PieceLine,
-    PlaceWords,
-    Steps,
-    boxes_of,
-    counts_of,
-    parts_of,
-    piece_at,
-    place_words,
-    residual_of,
-    steps_along,
-    tap_places,
-    visit,
-)
+from polyconv.algorithms.grouped import pieces
+from polyconv.algorithms.grouped.pieces import PlaceWords, Steps, boxes_of, place_words, steps_along, tap_places
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
@@ -43,7 +30,7 @@ from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.moves import along_out
 from polyconv.lowering.panel import Driver
-from polyconv.lowering.program import Program, Request, Step, address_of, program_of
+from polyconv.lowering.program import Program, Request, Step, address_of, program_of, residual_of
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
 from polyconv.lowering.tiles import is_fusible, tile_cycles
@@ -79,11 +66,11 @@ def driver(k: Module, name: str) -> None:
     with k.function(name, Driver) as given:
         p = InPlanesWords.read(k, given.words)
 
-        def tiles(line: PieceLine, tile: TileWords) -> None:
+        def tiles(line: pieces.PieceLine, tile: TileWords) -> None:
             first, function, last = tile.first, tile.function, tile.lanes
             k.call(function, PlaneTile(*line.places(first), last, *line.tables))
 
-        visit(k, p.shared, p.tiles, given, tiles)
+        pieces.visit(k, p.shared, p.tiles, given, tiles)
 
 
 def forms(s: Situation) -> Forms:
@@ -108,7 +95,7 @@ def _refusal(s: Situation) -> Refusal | None:
     (sweep,) = sweeps(p)
     if sweep[-1].stride > 2:
         return "takes strides of one and two along rows"
-    (taps, boxes), tiles = counts_of(sweep[:-1], 1, _MOST_WORDS), len(_row_tiles(s, sweep))
+    (taps, boxes), tiles = pieces.counts_of(sweep[:-1], 1, _MOST_WORDS), len(_row_tiles(s, sweep))
     if taps * sweep[-1].taps * tiles * 8 > _MOST_WORDS or boxes * tiles > _MOST_BOXES:
         return "has too many rows or parts of rows with taps of their own"
     return None
@@ -175,7 +162,7 @@ def _step(r: Request, form: InPlanesForm, keep: list[Any]) -> Step:
     key = ("planes", r.arith.name, sets, taps_of(sweep))
     packed = r.packed(key, lambda: _packed_weights(r.weights(sweep), sets))
     blocks = [
-        Block(
+        pieces.Block(
             g * group_in * r.x.c, m * r.y.c, m * residual.c, heights.index(rows), m * group_in * taps * size, m * size,
             0,
         )
@@ -183,8 +170,8 @@ def _step(r: Request, form: InPlanesForm, keep: list[Any]) -> Step:
     ]  # fmt: skip
     tables = [[TileWords(0, t.last, _function(r, rows, t.vectors, stride))] for t in form.tiles for rows in heights]
     entries: list[int] = []
-    pieces = []
-    parts = -(-parts_of(r, len(blocks)) // max(1, len(form.tiles)))
+    visited = []
+    parts = -(-pieces.parts_of(r, len(blocks)) // max(1, len(form.tiles)))
     down = steps_along(r, sweep, -2) if len(sweep) > 1 else Steps(0, 0, 0)
     for number, tile in enumerate(form.tiles):
         lists: dict[tuple[range, ...], tuple[int, int]] = {}
@@ -200,9 +187,9 @@ def _step(r: Request, form: InPlanesForm, keep: list[Any]) -> Step:
                     begins[-2] += first
                 channel = Steps(r.x.c, r.y.c, residual.c)
                 table = number * len(heights)
-                pieces.append(piece_at(r, sweep, begins, count, down, channel, lists[box.ranges], table))
+                visited.append(pieces.piece_at(r, sweep, begins, count, down, channel, lists[box.ranges], table))
     address = address_of(r, "in_planes", "in_planes", Driver, driver)
-    shared, items = place_words(r, sweep, pieces, blocks, entries, counted_words(TileWords, tables), packed)
+    shared, items = place_words(r, sweep, visited, blocks, entries, counted_words(TileWords, tables), packed)
     return Step(address, filled(InPlanesWords(shared, tables), keep), items)
 
 

@@ -16,18 +16,9 @@ from functools import lru_cache
 from typing import Any, Self
 
 from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.grouped import side_by_side
 from polyconv.algorithms.grouped.padded_driver import GroupedWords, driver
-from polyconv.algorithms.grouped.side_by_side import (
-    WalkWords,
-    block_count,
-    lanes_used,
-    most_rows,
-    of_blocks,
-    packed_weights,
-    row_cycles,
-    tile_functions,
-    walks_of,
-)
+from polyconv.algorithms.grouped.side_by_side import block_count, lanes_used, most_rows, packed_weights, tile_functions
 from polyconv.algorithms.least import least
 from polyconv.kernels.fused import FusedTile, Walk, of_sums
 from polyconv.kernels.grouped import ENTRY_WORDS, BlocksIn, blocks_in
@@ -38,10 +29,7 @@ from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, row_lists, rows_follow, rows_together
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
-from polyconv.lowering.panel import (
-    Driver,
-    header_bytes,
-)
+from polyconv.lowering.panel import Driver, header_bytes
 from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, program_of
 from polyconv.lowering.situation import Situation, arith_of
 from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count, line_pixels, lines, mean_taps, sweeps, taps_of
@@ -184,7 +172,8 @@ def _cost(s: Situation, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
     times = box_count(sweep, box)
     rows = math.prod(box[:-1]) * times
     taps = math.prod(mean_taps(axis) for axis in sweep[:-1]) * sweep[-1].taps
-    products = rows * (row_cycles(rates, box[-1], most_rows(s.target, group), group, taps) + 60.0 + 4 * len(sweep))
+    row = side_by_side.row_cycles(rates, box[-1], most_rows(s.target, group), group, taps)
+    products = rows * (row + 60.0 + 4 * len(sweep))
     rows_in = math.prod(max(1, h.count) for h in sizes.held[:-1])
     per_in, per_out = 5.5, 0.0
     if p.layout == "NCHW":
@@ -251,10 +240,10 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, address: Address[Driver], keep
         spec = FusedTile(arith.name, p.y, r.epilogue, cut) if fused else of_sums(arith.name)
         wanted = used == lane if not cut else used < lane or p.c % used > 0
         functions: Sequence[Address[Walk] | None] = tile_functions(r, spec, group) if wanted else [None] * most
-        tables += [walks_of(functions, pixels, most) for pixels in (sizes.box[-1], edge)]
+        tables += [side_by_side.walks_of(functions, pixels, most) for pixels in (sizes.box[-1], edge)]
     key = ("grouped", arith.name, lane, taps_of(sweep))
     # blocks as one group each
-    blocked = replace(r, situation=replace(r.situation, problem=of_blocks(p, used, blocks)))
+    blocked = replace(r, situation=replace(r.situation, problem=side_by_side.of_blocks(p, used, blocks)))
     common, items = boxed_words(
         blocked, sweep, sizes.box, sizes.held, block_groups=sizes.blocks, panel=header_bytes(len(sweep))
     )
@@ -267,8 +256,8 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, address: Address[Driver], keep
         weights=r.packed(key, lambda: packed_weights(r.weights(sweep), lane)),
         w_block=math.prod(a.taps for a in sweep) * group * pixel, always_cut=int(used < lane),
         fused=int(fused), slots=sizes.slots, sum_row=pixel, run_rows=sizes.run_rows if rows_follow(r, sweep) else 1,
-        tiles=tables, table_words=counted_words(WalkWords, tables), word_bytes=arith.bytes, tables=epilogue_tables(r),
-        together=int(r.x.c == r.x.itemsize), move_in=move_in, move_blocks=move_blocks,
+        tiles=tables, table_words=counted_words(side_by_side.WalkWords, tables), word_bytes=arith.bytes,
+        tables=epilogue_tables(r), together=int(r.x.c == r.x.itemsize), move_in=move_in, move_blocks=move_blocks,
         move_out=move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
     )  # fmt: skip
     return Step(address, filled(values, keep), items)

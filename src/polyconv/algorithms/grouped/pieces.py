@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from polyconv.kernels.language import Buffer, Module, Value
-from polyconv.kernels.record import CountedRows, Memory, Record, Table, Word, words
+from polyconv.kernels.record import CountedRows, Memory, Record, Table, Word
 from polyconv.lowering.bands import Kinds, bands
 from polyconv.lowering.panel import Driver, EpilogueTables
-from polyconv.lowering.program import Operand, Request, epilogue_tables
+from polyconv.lowering.program import Request, epilogue_tables, first_output, residual_of
 from polyconv.lowering.situation import image_bytes
 from polyconv.lowering.sweep import Sweep
 
 __all__ = [
     "Block", "Box", "Piece", "PieceLine", "PlaceWords", "Steps", "boxes_of", "counts_of", "parts_of", "piece_at",
-    "place_words", "residual_of", "steps_along", "tap_places", "visit",
+    "place_words", "steps_along", "tap_places", "visit",
 ]  # fmt: skip
 
 IMAGE_SHARE, PART_SHARE, _WEIGHT_SHARE, _MOST_READ = 1.0, 3 / 8, 1 / 2, 4
@@ -226,11 +226,6 @@ def piece_at(r: Request, sweep: Sweep, first: Sequence[int], lines: int, line: S
     return Piece(x, y, other, *entries, lines, line, step, table)
 
 
-def residual_of(r: Request) -> Operand:
-    """The residual, or an operand that nobody reads."""
-    return r.residual or Operand(0, 0, (0,) * len(r.y.spatial), 0, 1)
-
-
 def parts_of(r: Request, blocks: int) -> int:
     """Into how many parts the boxes of so many blocks are cut: every thread has a few, and blocks share near pixels."""
     p, s, threads = r.problem, r.situation, r.situation.threads
@@ -247,15 +242,12 @@ def place_words(r: Request, sweep: Sweep, pieces: Sequence[Piece], blocks: Seque
                 table_words: int, packed: NDArray[Any]) -> tuple[PlaceWords, int]:  # fmt: skip
     """Words of a sweep whatever its tiles, and how many items there are."""
     residual = residual_of(r)
-
-    def begins(o: Operand) -> int:
-        return o.offset + sum(a.first_out * step for a, step in zip(sweep, o.spatial, strict=True))
-
     part_pieces = -(-len(pieces) // parts_of(r, len(blocks)))
     parts = -(-len(pieces) // max(1, part_pieces))
     shared = PlaceWords(
-        x_base=r.x.offset, x_n=r.x.n, y_base=begins(r.y), y_n=r.y.n, r_base=begins(residual), r_n=residual.n,
+        x_base=r.x.offset, x_n=r.x.n, y_base=first_output(r.y, sweep), y_n=r.y.n,
+        r_base=first_output(residual, sweep), r_n=residual.n,
         pieces=len(pieces), piece=pieces, parts=parts, part_pieces=part_pieces, blocks=len(blocks), block=blocks,
-        entries=words(entries), weights=packed, tables=epilogue_tables(r), table_words=table_words,
+        entries=entries, weights=packed, tables=epilogue_tables(r), table_words=table_words,
     )  # fmt: skip
     return shared, (r.problem.n or 0) * parts * len(blocks)

@@ -22,6 +22,7 @@ from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import Scheme
 from polyconv.lowering.bands import Bands, bands
+from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Lines, Sweep, lines
 from polyconv.problem.hashed import Hashed
@@ -266,7 +267,7 @@ def sizes(case: Case, rows: tuple[Cut, ...], columns: tuple[Cut, ...], outer: tu
         together = _equal(blocks, max(1, min(_MOST_TOGETHER, most)))
     s_point = odd_lines(together * sums_bytes)
     out_line = (width + x.m) * sum_row
-    panel = -(-(24 * len(sweep)) // 64) * 64 + 256
+    panel = header_bytes(len(sweep)) + 256
     v = panel + chunk_blocks * block_bytes
     sums = v + points * v_point
     out = sums + points * s_point

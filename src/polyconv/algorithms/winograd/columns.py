@@ -29,22 +29,10 @@ from polyconv.kernels.layout import Move, MoveOut
 from polyconv.kernels.record import Function, Link, Memory, Record, Word
 from polyconv.kernels.rows import ENTRY_WORDS
 from polyconv.kernels.transform import Scheme
-from polyconv.lowering import packing
+from polyconv.lowering import packing, panel
 from polyconv.lowering.boxes import row_lists
 from polyconv.lowering.moves import move_out_address
-from polyconv.lowering.panel import (
-    Common,
-    Driver,
-    EpilogueTables,
-    Frame,
-    Item,
-    RowLists,
-    axis_words,
-    decode,
-    line_place,
-    row_entries,
-    row_place,
-)
+from polyconv.lowering.panel import Common, EpilogueTables, RowLists, axis_words, line_place, row_entries, row_place
 from polyconv.lowering.program import Request, epilogue_tables
 from polyconv.lowering.situation import Situation, scheme_of, transform_refusal
 from polyconv.lowering.sweep import Lines, Sweep, lines, sweeps
@@ -52,7 +40,7 @@ from polyconv.problem.problem import Problem
 
 __all__ = [
     "SCHEME", "Box", "ColumnWords", "ColumnsForm", "Sizes", "at_points", "column_words", "entries", "held_lines",
-    "in_tiles", "is_admitted", "outputs", "refusal", "taps_key",
+    "in_tiles", "is_admitted", "outputs", "refusal",
 ]  # fmt: skip
 
 SCHEME = Scheme(4, 3, (5 / 8, 3 / 2))
@@ -101,14 +89,14 @@ class Box:
 
     k: Module
     c: ColumnWords
-    item: Item
-    frame: Frame
+    item: panel.Item
+    frame: panel.Frame
     workspace: Buffer
 
     @classmethod
-    def of(cls, k: Module, c: ColumnWords, given: Driver) -> Box:
+    def of(cls, k: Module, c: ColumnWords, given: panel.Driver) -> Box:
         """The box of the item that a driver was given."""
-        return cls(k, c, decode(k, c.common, given.item, given.workspace), given.frame, given.workspace)
+        return cls(k, c, panel.decode(k, c.common, given.item, given.workspace), given.frame, given.workspace)
 
     @property
     def tall(self) -> Value:
@@ -339,8 +327,3 @@ def at_points(w: NDArray[Any], wide: int) -> NDArray[np.float64]:
     inner = w.astype(np.float64).reshape(*w.shape[:3], -1, SCHEME.r, wide)
     made: NDArray[np.float64] = np.einsum("iy,gmctyx->gmcitx", SCHEME.weights, inner)
     return made.reshape(*w.shape[:3], SCHEME.n, -1)
-
-
-def taps_key(sweep: Sweep) -> tuple[tuple[int, int, int], ...]:
-    """Which weights of a layer a sweep has."""
-    return tuple((axis.taps, axis.first_tap, axis.tap_step) for axis in sweep)

@@ -119,6 +119,7 @@ class _Moves(NamedTuple):
     segment: float
 
 
+@lru_cache(256)
 def _moves(case: Case) -> _Moves:
     p, last = case.s.problem, case.sweep[-1]
     if p.layout == "NHWC":
@@ -197,17 +198,21 @@ def _products(b: Boxes, rows: Cut, columns: Cut, of_points: Sequence[tuple[int, 
     """Cycles of the products of such a box, where the first tile waits for its weights."""
     found, deep, most = 0.0, math.prod(b.outer), channel_tile(b.case.s.target, b.vectors)
     tall, wide = (rows.tiles, rows.full), (columns.tiles, columns.full)
+    of_tiles: dict[int, tuple[int, list[float]]] = {}  # calls, and a step of every block; most kinds have equal tiles
     for kind, points, steps in of_points:
         tiles = tall[kind >> 1] * wide[kind & 1]
         if not tiles:
             continue
         joins = not kind and tiles == b.tiles  # rows of other axes are one matrix product
-        repeated = 1 if joins else deep
-        sizes = near_equal_sizes(deep * tiles if joins else tiles, most)
-        calls = repeated * sum([number for _, number in sizes])
-        for vectors, count, near, far, step_cycles in of_blocks:
-            of_calls = [max(step_cycles[size], near) for size, _ in sizes]
-            step = repeated * sum([cost * number for cost, (_, number) in zip(of_calls, sizes, strict=True)])
-            step += max(0.0, far - of_calls[0])
-            found += points * count * (step * steps + 20 * calls + 1.0 * deep * tiles * vectors)
+        repeated, size = (1, deep * tiles) if joins else (deep, tiles)
+        if size not in of_tiles:
+            sizes = near_equal_sizes(size, most)
+            of_tiles[size] = repeated * sum([number for _, number in sizes]), [
+                repeated * sum([max(of.steps[rows], of.near) * number for rows, number in sizes])
+                + max(0.0, of.far - max(of.steps[sizes[0][0]], of.near))
+                for of in of_blocks
+            ]
+        calls, of_steps = of_tiles[size]
+        for of, step in zip(of_blocks, of_steps, strict=True):
+            found += points * of.number * (step * steps + 20 * calls + 1.0 * deep * tiles * of.vectors)
     return found

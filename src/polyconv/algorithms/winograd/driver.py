@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polyconv.algorithms.winograd.words import (
-    BoxInputs,
-    ChannelWords,
-    JoinedRows,
-    RepairBlock,
-    TileBox,
-    TileRow,
-    TileRun,
-)
+from polyconv.algorithms.winograd import words
+from polyconv.algorithms.winograd.words import BoxInputs, ChannelWords, JoinedRows, RepairBlock, TileBox, TileRun
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import MoveOut
 from polyconv.kernels.record import word_count
@@ -115,7 +108,7 @@ def place_box(k: Module, p: ChannelWords, item: Item, workspace: Buffer) -> Tile
     return box
 
 
-def each_run(here: Here, row: TileRow, visit: Callable[[TileRun, Value], None]) -> None:
+def each_run(here: Here, row: words.TileRow, visit: Callable[[TileRun, Value], None]) -> None:
     """``visit(run, tile)`` every run of tiles of a row, with the number of its first tile."""
     k, box = here.k, here.box
     with k.loop(0, box.run_count) as number:

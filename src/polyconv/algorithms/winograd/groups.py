@@ -18,30 +18,11 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.dense.plan import again_workspace
 from polyconv.algorithms.form import Forms
-from polyconv.algorithms.grouped.side_by_side import (
-    WalkWords,
-    block_count,
-    lanes_used,
-    most_rows,
-    of_blocks,
-    packed_weights,
-    tile_functions,
-    walks_of,
-)
+from polyconv.algorithms.grouped import side_by_side
+from polyconv.algorithms.grouped.side_by_side import WalkWords, block_count, lanes_used, most_rows, packed_weights
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
-from polyconv.algorithms.winograd.columns import (
-    SCHEME,
-    Box,
-    ColumnsForm,
-    ColumnWords,
-    Sizes,
-    column_words,
-    held_lines,
-    in_tiles,
-    outputs,
-    taps_key,
-)
+from polyconv.algorithms.winograd.columns import SCHEME, Box, ColumnsForm, ColumnWords, Sizes, column_words, held_lines
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import Walk, of_sums
 from polyconv.kernels.grouped import ColumnsIn, ColumnsOut, columns_in, columns_out
@@ -55,7 +36,7 @@ from polyconv.lowering.moves import along_in, along_out, move_in_address
 from polyconv.lowering.panel import Driver, axis_words, box_rows, fill
 from polyconv.lowering.program import Program, Request, Step, address_of, program_of
 from polyconv.lowering.situation import Situation, arith_of, image_bytes, of_one_image
-from polyconv.lowering.sweep import Sweep, mean_taps, sweeps
+from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
 from polyconv.lowering.tiles import tile_cycles
 from polyconv.lowering.traffic import planes_collide
 
@@ -284,7 +265,7 @@ def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
     sums = v + together * lines * SCHEME.n * v_point
     s_point = odd_lines(box[-1] * pixel)
     out = sums + together * SCHEME.n * s_point
-    end = max(out + SCHEME.m * box[-1] * pixel, panel + again_workspace(s, arith_of(s), sweep, outputs(box)))
+    end = max(out + SCHEME.m * box[-1] * pixel, panel + again_workspace(s, arith_of(s), sweep, columns.outputs(box)))
     return Sizes(box, held, panel, v, v_point, sums, s_point, out, box[-1] * pixel, end)
 
 
@@ -305,16 +286,16 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
     beside = together if near_in and near_out else 1
     of_tap = group * pixel
     w_point = math.prod(axis.taps for axis in sweep) // SCHEME.r * of_tap
-    functions, most = tile_functions(r, of_sums(arith.name), group), most_rows(r.target, group)
-    tables = [walks_of(functions, pixels, most) for pixels in (sizes.box[-1], last.out % sizes.box[-1])]
+    functions, most = side_by_side.tile_functions(r, of_sums(arith.name), group), most_rows(r.target, group)
+    tables = [side_by_side.walks_of(functions, pixels, most) for pixels in (sizes.box[-1], last.out % sizes.box[-1])]
     packed = r.packed(
-        ("winograd_groups", arith.name, lane, taps_key(sweep)),
+        ("winograd_groups", arith.name, lane, taps_of(sweep)),
         lambda: _packed_weights(r.weights(sweep), last.taps, lane),
     )
     item_blocks = -(-blocks // -(-blocks // _MOST_BLOCKS))
     common, items = boxed_words(
-        replace(r, situation=replace(s, problem=of_blocks(p, used, blocks))), in_tiles(sweep), sizes.box, sizes.held,
-        block_groups=item_blocks, panel=sizes.panel,
+        replace(r, situation=replace(s, problem=side_by_side.of_blocks(p, used, blocks))), columns.in_tiles(sweep),
+        sizes.box, sizes.held, block_groups=item_blocks, panel=sizes.panel,
     )  # fmt: skip
     entries = columns.entries(sweep, sizes, 1, 0, pixel, of_tap)
     way_in = move_in if near_in else Move(arith.name, arith.accumulator, "cc")

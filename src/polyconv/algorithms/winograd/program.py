@@ -23,27 +23,18 @@ from polyconv.algorithms.winograd.words import BoxInputs, ChannelWords, NextInpu
 from polyconv.kernels.isa import channel_tile
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
-from polyconv.kernels.record import filled, words
+from polyconv.kernels.record import filled
 from polyconv.kernels.signature import Address, Signature
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import InputTransform, OutputTransform, input_transform, output_transform
+from polyconv.lowering import moves
 from polyconv.lowering.bands import bands_table
 from polyconv.lowering.boxes import boxed_words
-from polyconv.lowering.moves import (
-    MOST_LISTED,
-    along_in,
-    along_out,
-    listed_out_address,
-    move_in_address,
-    move_out_address,
-    moved_apart,
-    moved_by_planes,
-    places_of,
-)
+from polyconv.lowering.moves import MOST_LISTED, along_in, along_out, listed_out_address, move_out_address, moved_apart
 from polyconv.lowering.panel import Common, Driver
 from polyconv.lowering.program import Operand, Request, Step, address_of, epilogue_tables
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Sweep
+from polyconv.lowering.sweep import Sweep, taps_of
 from polyconv.lowering.tiles import tile_addresses
 
 __all__ = ["step", "turned"]
@@ -98,12 +89,12 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
     height = channel_tile(r.target, b.vectors)
     tile_boxes, tile_rows, runs, kind_tiles = tile_tables(b, height)
     widths = b.vectors, b.last_vectors
-    products = [[None, *tile_addresses(r, "channel", range(1, height + 1), vectors)] for vectors in widths]
+    of_width = {n: [None, *tile_addresses(r, "channel", range(1, height + 1), n)] for n in dict.fromkeys(widths)}
     bands = outer_bands(case, len(b.phases))
     entry_words, entry_lists = entries(b, bands)
     weight_bytes, *point_weights = places(b)
     transforms = {full: _input_transform(r, b, full) for full in {phase.full for phase in b.phases}}
-    key = tuple((a.taps, a.first_tap, a.tap_step) for a in sweep[-len(p.k) :])
+    key = taps_of(sweep[-len(p.k) :])
     packed = r.packed(
         ("winograd", arith.name, case.lane, b.vectors, b.together, y, x, key), lambda: packed_weights(r, sweep, b)
     )
@@ -113,7 +104,7 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
         y_apart=b.rows[0].apart, x_apart=columns.apart, outer_lines=b.outer_lines, points=y.n * x.n,
         inner_points=x.n, end_row=(y.n - y.ends) * x.n, end_column=x.n - x.ends, boxes=tile_boxes,
         tile_rows=tile_rows, runs=runs, kind_tiles=kind_tiles,
-        products=[function for pair in zip(*products, strict=True) for function in pair], most_tiles=height,
+        products=[of_width[n][tiles] for tiles in range(height + 1) for n in widths], most_tiles=height,
         tiles=b.tiles, tile_line=b.rows[0].residues * b.line_bytes, tile_pixel=columns.residues * row_bytes,
         x_residues=columns.residues, v=b.v, v_point=b.v_point, v_line=b.v_line, v_block=b.v_block, sums=b.sums,
         s_point=b.s_point, s_row=b.tiles * sum_row,
@@ -124,8 +115,8 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
             PhaseWords(phase.line, phase.pixel, number * b.v_phase, transforms[phase.full])
             for number, phase in enumerate(b.phases)
         ],
-        bands=words(bands_table(bands)), entries=words(entry_words), entry_lists=entry_lists, weights=packed,
-        point_weights=words(point_weights), w_group=weight_bytes, together=b.together, outputs=group_out,
+        bands=bands_table(bands), entries=entry_words, entry_lists=entry_lists, weights=packed,
+        point_weights=point_weights, w_group=weight_bytes, together=b.together, outputs=group_out,
         blocks=b.blocks, split_blocks=-(-b.blocks // splits), block_outputs=block_outputs,
         last_outputs=group_out - (b.blocks - 1) * block_outputs, word_bytes=arith.bytes,
         narrow=int(b.last_vectors < b.vectors), flags=b.flags, repair=_part(r, "again", RepairBlock, repair),
@@ -157,26 +148,26 @@ def _panel(r: Request, sweep: Sweep, b: Boxes, splits: int) -> tuple[Common, Pan
     )  # fmt: skip
     common = moved_apart(common, r, last, b.held[-1], "c", row_bytes)
     if len(b.columns) == 1:
-        common = moved_by_planes(common, r, sweep, b.held, b.line_bytes, row_bytes)
+        common = moves.moved_by_planes(common, r, sweep, b.held, b.line_bytes, row_bytes)
     return common, PanelWords(
         total_channels=p.c, channels=case.groups[0], block_channels=ROW_WORDS, unpaired=0,
         channel_bytes=r.arith.bytes, row_bytes=row_bytes, block_bytes=b.block_bytes, line_bytes=b.line_bytes,
         chunk=b.chunk, gapless=0,
-        move_in=move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "c"))),
+        move_in=moves.move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "c"))),
     ), items  # fmt: skip
 
 
 def _planes_out(r: Request, sweep: Sweep, b: Boxes) -> PlanesOut:
     """Words with which the lines of a row of tiles leave together for planes, where they follow each other."""
     last, case = sweep[-1], b.case
-    nothing = PlanesOut(0, words([0]), 0, None)
+    nothing = PlanesOut(0, [0], 0, None)
     if case.transformed < 2 or len(b.columns) > 1 or case.lane < ROW_WORDS or last.out * case.y.m > MOST_LISTED:
         return nothing
     follow = all(o is None or o.spatial[-2] == last.out * o.spatial[-1] for o in (r.y, r.residual))
     if not follow or along_out(r, last, "c") != "cp" or {a.dilation * a.out_step for a in sweep[-2:]} != {1}:
         return nothing
     tables = [
-        places_of(case.y.m, b.out_line, last.out, vectors * case.lane * r.arith.bytes, case.lane)
+        moves.places_of(case.y.m, b.out_line, last.out, vectors * case.lane * r.arith.bytes, case.lane)
         for vectors in (b.vectors, b.last_vectors)
     ]
     return PlanesOut(

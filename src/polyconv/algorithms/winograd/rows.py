@@ -18,16 +18,7 @@ from polyconv.algorithms.dense.plan import again_workspace
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
-from polyconv.algorithms.winograd.columns import (
-    SCHEME,
-    ColumnsForm,
-    Sizes,
-    column_words,
-    held_lines,
-    in_tiles,
-    outputs,
-    taps_key,
-)
+from polyconv.algorithms.winograd.columns import SCHEME, ColumnsForm, Sizes, column_words, held_lines, in_tiles, outputs
 from polyconv.algorithms.winograd.rows_driver import RowWords, TileWords, driver
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import lanes, pixel_tiles
@@ -42,7 +33,7 @@ from polyconv.lowering.moves import along_in, along_out
 from polyconv.lowering.panel import Driver, header_bytes
 from polyconv.lowering.program import Program, Request, Step, address_of, program_of
 from polyconv.lowering.situation import Situation, arith_of, image_bytes, of_one_image
-from polyconv.lowering.sweep import Sweep, mean_taps, sweeps
+from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
 from polyconv.lowering.tiles import is_fusible
 from polyconv.lowering.traffic import planes_collide
 from polyconv.runtime.arrays import aligned
@@ -242,7 +233,7 @@ def _step(r: Request, likely: tuple[Sweep, RowSizes], other: tuple[Sweep, RowSiz
     tiles = [TileWords(first, SCHEME.n * first * of_output, height * of_output) for first, height in heights]
     functions = [f for _, height in heights for f in _functions(r, height, most)[: sizes.vectors]]
     packed = r.packed(
-        ("winograd_rows", arith.name, heights, taps_key(sweep)),
+        ("winograd_rows", arith.name, heights, taps_of(sweep)),
         lambda: _packed_weights(r.weights(sweep), last.taps, heights),
     )
     entries = columns.entries(sweep, sizes, group_in, sizes.v_channel, arith.bytes, 1)

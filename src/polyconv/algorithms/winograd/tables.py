@@ -72,7 +72,7 @@ def _row_of_tiles(columns: Cut, m: int, pitch: int) -> list[TileRun]:
     by_tile = [
         (low + pitch * sum(sizes[:i]), size, residues, 1)
         for low, residues, sizes in columns.alike for i, size in enumerate(sizes)
-    ]  # fmt: skip
+    ] if columns.residues > 1 else by_residue  # fmt: skip
     runs: list[TileRun] = []
     done = [0, 0]  # full tiles, and those one output short
     for pixel, size, count, step in min(by_residue, by_tile, key=len):
@@ -116,15 +116,18 @@ def entries(boxes: Boxes, found: Sequence[Bands]) -> tuple[list[int], list[Entry
         outer = [(0, 0)]
         for h, some in zip(held, ranges, strict=True):
             outer = [(o * h.count + h.start[t], tap * len(h.start) + t) for o, tap in outer for t in some]
+        of_phases: dict[tuple[int, ...], EntryList] = {}  # most kinds of points have the same
         for kind in range(4):
-            entering = [number for number, phase in enumerate(boxes.phases) if phase.enters(kind)]
-            begin = len(entries) // 3
-            for block, first in enumerate(range(0, group_in, ROW_WORDS)):
-                count = min(ROW_WORDS, group_in - first)
-                for place, number in enumerate(entering):
-                    before = (first * len(entering) + place * count) * taps
-                    for o, tap in outer:
-                        where = o * boxes.v_line + number * boxes.v_phase + block * boxes.v_block
-                        entries += (where, count, before + tap * count)
-            lists.append(EntryList(begin, len(entries) // 3 - begin))
+            entering = tuple([number for number, phase in enumerate(boxes.phases) if phase.enters(kind)])
+            if entering not in of_phases:
+                begin = len(entries) // 3
+                for block, first in enumerate(range(0, group_in, ROW_WORDS)):
+                    count = min(ROW_WORDS, group_in - first)
+                    for place, number in enumerate(entering):
+                        before = (first * len(entering) + place * count) * taps
+                        for o, tap in outer:
+                            where = o * boxes.v_line + number * boxes.v_phase + block * boxes.v_block
+                            entries += (where, count, before + tap * count)
+                of_phases[entering] = EntryList(begin, len(entries) // 3 - begin)
+            lists.append(of_phases[entering])
     return entries, lists

@@ -11,20 +11,12 @@ from numpy.typing import NDArray
 from polyconv.algorithms.winograd.boxes import Boxes, Case
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
+from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import WeightTransform, weight_transform
 from polyconv.lowering.moves import move_in_address
-from polyconv.lowering.packing import (
-    Set,
-    SourceWords,
-    bring_rows,
-    forward_strides,
-    run,
-    set_words,
-    source_words,
-)
+from polyconv.lowering.packing import Set, SourceWords, bring_rows, forward_strides, run, set_words, source_words
 from polyconv.lowering.panel import Driver
 from polyconv.lowering.program import Request, Step, address_of
 from polyconv.lowering.sweep import Sweep
@@ -152,7 +144,7 @@ def packed_weights(r: Request, sweep: Sweep, boxes: Boxes) -> NDArray[Any]:
     values = TransformWords(
         weights=source_words(r, w, sets, packed), made=made, made_point=made_point, points=points,
         outer=case.outer_taps, outer_taps=tall * wide, y_taps=wide * (down.stride if case.transformed == 2 else 1),
-        x_taps=last.stride, phase_count=len(phases), phases=phases, point_table=streams, before=words(before),
+        x_taps=last.stride, phase_count=len(phases), phases=phases, point_table=streams, before=before,
         place=move_in_address(r, Move(case.arith.name, case.arith.accumulator, "pp")),
     )  # fmt: skip
     wide_bytes = r.target.vector_bytes
