@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.machine.host import profile_in_force
 from polyconv.models.graph import Array
 from polyconv.models.segment import Segment
 from polyconv.operators.job import Job, Lies, Plan, lies
+from polyconv.planning.planner import waking
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import aligned, may_overlap
 from polyconv.runtime.memory import allocating, sized
@@ -29,7 +31,7 @@ from polyconv.settings import resolve as setting
 
 __all__ = ["Replays", "Told", "copied", "told_of"]
 
-_CHAIN_SECONDS = 2e-3
+_CHAIN_SECONDS = 10e-3
 """Of a chain: a run that is asked to end does so between two of them."""
 _SHORT_SECONDS = 2e-3
 """Of a step in the mean: where they are longer there is nothing to gain, and memory would be held."""
@@ -144,6 +146,7 @@ class _Chain:
     written: list[tuple[memoryview, int, str, int]] = field(default_factory=list)
     results: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = field(default_factory=list)
     seconds: float = 0.0
+    shared_seconds: float = 0.0
     run: pool.Chain | None = None
 
 
@@ -180,12 +183,15 @@ class Replay:
         places, size = _places(told, sources, self._fixed(told), results)
         self._memory = aligned(max(_LINE, size), np.uint8)
         self._pieces: list[_Chain | Told] = []
-        self._still: list[int] = []  # steps of which a run has nothing to do
+        self._steps = [step.index for step in told]
         for step in told:
             self._append(step, places)
+        profile = profile_in_force()
         for piece in self._pieces:
             if isinstance(piece, _Chain):
-                piece.run = pool.Chain(piece.jobs)
+                piece.run = pool.Chain(piece.jobs, waking(profile, piece.shared_seconds))
+        first = self._pieces[0] if self._pieces else None
+        self._wakes = isinstance(first, _Chain) and waking(profile, first.shared_seconds) > 1
 
     @property
     def bytes(self) -> int:
@@ -216,8 +222,10 @@ class Replay:
         try:
             if self._threads > 1:
                 pool.start_workers(self._threads)
+                if self._wakes:  # meanwhile what comes before the first job is done here
+                    pool.rouse()
             values, fresh = {**self._held, **feeds}, set[str]()
-            for index in self._still:
+            for index in self._steps:
                 seconds[index] = 0.0
             for piece in self._pieces:
                 if isinstance(piece, Told):
@@ -235,15 +243,12 @@ class Replay:
                     continue
                 halt(piece.owners[0])
                 for name, shape, dtype in piece.results:
-                    with allocating(sized(f"the value {name!r}", shape, dtype), "run smaller inputs"):
-                        values[name] = np.empty(shape, dtype)
+                    values[name] = _new(name, shape, dtype)
                     fresh.add(name)
                 for operands, word, name, offset in piece.written:
                     operands[word] = values[name].ctypes.data - offset
                 assert piece.run is not None
                 times = piece.run()
-                for index in piece.owners:
-                    seconds[index] = 0.0
                 for index, passed in zip(piece.owners, times, strict=True):
                     seconds[index] = (seconds[index] or 0.0) + passed
             for name in self._results - fresh:  # while nobody else writes to the memory that they may lie in
@@ -284,7 +289,6 @@ class Replay:
             if step.looks and self._moving.isdisjoint(step.reads):
                 made = step.segment.run([self._held[name] for name in step.reads])
                 self._held.update(zip(step.writes, made, strict=False))
-                self._still.append(step.index)
             else:
                 self._pieces.append(step)
             return
@@ -293,6 +297,8 @@ class Replay:
             last = _Chain()
             self._pieces.append(last)
         last.seconds += step.seconds
+        if any(job.threads > 1 for job in step.plan.jobs):
+            last.shared_seconds += step.seconds
         plan, names = step.plan, [*step.reads, *step.writes]
         for name, lie in zip(step.writes, plan.results, strict=False):
             if name in self._moving:
@@ -328,6 +334,15 @@ class Replay:
     def _array(self, begin: int, lie: Lies) -> Array:
         """A packed array in the memory."""
         return self._memory[begin : begin + lie.size].view(lie.dtype).reshape(lie.shape)
+
+
+def _new(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array; an error says of which value it is, as the names of all would take time in every run."""
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError:
+        with allocating(sized(f"the value {name!r}", shape, dtype), "run smaller inputs"):
+            raise
 
 
 def _between(step: Told, number: int) -> str:

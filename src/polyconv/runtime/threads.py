@@ -28,8 +28,8 @@ from polyconv.runtime.runner import HAS_FUTEX, HERE, function
 from polyconv.runtime.runner_text import FRAME_WORDS
 
 __all__ = [
-    "MOST_ITEMS", "MOST_WORKERS", "Chain", "Ready", "control_word", "grow_workspace", "mark_workspace", "run_steps",
-    "start_workers", "step_table", "workspace_bytes",
+    "MOST_ITEMS", "MOST_WORKERS", "Chain", "Ready", "control_word", "grow_workspace", "mark_workspace", "rouse",
+    "run_steps", "start_workers", "step_table", "workspace_bytes",
 ]  # fmt: skip
 
 MOST_WORKERS = 63
@@ -112,7 +112,7 @@ def _after_fork() -> None:
     global _starting
     _workers.clear()
     _starting, _starter[0] = threading.Lock(), 0
-    for offset in (0, 64, 128, 192, 256, 264, 280):
+    for offset in (0, 64, 72, 128, 192, 256, 264, 280):
         poke(offset, ctypes.c_uint64, 0)
     # less than any job needs: native entries refuse, and on its way through Python a call makes the pool anew
     poke(272, ctypes.c_int64, -1)
@@ -220,12 +220,15 @@ class Chain:
     ----------
     jobs : sequence of Ready
         None of which checks its accesses.
+    wake : int
+        For all of them: 2 wakes threads that sleep before the first one.
     """
 
-    __slots__ = ("_addresses", "_jobs", "_pool", "_times")
+    __slots__ = ("_addresses", "_jobs", "_level", "_times")
 
-    def __init__(self, jobs: Sequence[Ready]) -> None:
-        self._jobs, self._pool = tuple(jobs), any(job._pool for job in jobs)
+    def __init__(self, jobs: Sequence[Ready], wake: int = 1) -> None:
+        self._jobs = tuple(jobs)
+        self._level = min(2, wake) if any(job._pool for job in jobs) else 0
         self._addresses = words([job._address for job in jobs])
         self._times = np.zeros(len(jobs) + 1, np.int64)
 
@@ -233,13 +236,20 @@ class Chain:
         """Run them, on the pool if it is free, else on this thread alone; the seconds of each."""
         kinds = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
         run, count = function("chain", *kinds), len(self._jobs)
-        pool = self._pool and not sys.is_finalizing() and _acquire()
+        pool = self._level > 0 and not sys.is_finalizing() and _acquire()
         try:
-            run(CONTROL, self._addresses.ctypes.data, count, self._times.ctypes.data, int(pool))
+            run(CONTROL, self._addresses.ctypes.data, count, self._times.ctypes.data, self._level if pool else 0)
         finally:
             if pool:
                 _release()
-        return list(np.diff(self._times) / (1e9 * _cycles_per_nanosecond()))
+        seconds: list[float] = (np.diff(self._times) / (1e9 * _cycles_per_nanosecond())).tolist()
+        return seconds
+
+
+def rouse() -> None:
+    """Wake the workers that sleep, if the pool is free: jobs that need them come soon, but not at once."""
+    if _workers and not sys.is_finalizing():
+        function("rouse", ctypes.c_void_p)(CONTROL)
 
 
 def _acquire() -> bool:
