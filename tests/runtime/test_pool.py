@@ -242,7 +242,7 @@ for wake in (1, 2, 2, 2):
     made = [np.zeros_like(right) for _ in range(4)]
     chain = pool.Chain([job(y, threads) for y, threads in zip(made, (2, 1, 1, 2))], wake)
     before = naps()
-    seconds = chain()
+    seconds = chain()()
     assert len(seconds) == 4 and min(seconds) > 0
     assert all((y == right).all() for y in made)
     until(lambda: asleep() and (wake == 1 or naps() > before))

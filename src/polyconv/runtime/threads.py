@@ -11,8 +11,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -224,26 +225,32 @@ class Chain:
         For all of them: 2 wakes threads that sleep before the first one.
     """
 
-    __slots__ = ("_addresses", "_jobs", "_level", "_times")
+    __slots__ = ("_addresses", "_jobs", "_level", "_words")
 
     def __init__(self, jobs: Sequence[Ready], wake: int = 1) -> None:
         self._jobs = tuple(jobs)
         self._level = min(2, wake) if any(job._pool for job in jobs) else 0
-        self._addresses = words([job._address for job in jobs])
-        self._times = np.zeros(len(jobs) + 1, np.int64)
+        self._words = words([job._address for job in jobs])
+        self._addresses = self._words.ctypes.data
 
-    def __call__(self) -> list[float]:
-        """Run them, on the pool if it is free, else on this thread alone; the seconds of each."""
+    def __call__(self) -> Callable[[], list[float]]:
+        """Run them, on the pool if it is free, else on this thread alone; what tells the seconds of each."""
         kinds = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
         run, count = function("chain", *kinds), len(self._jobs)
+        times = (ctypes.c_int64 * (count + 1))()
         pool = self._level > 0 and not sys.is_finalizing() and _acquire()
         try:
-            run(CONTROL, self._addresses.ctypes.data, count, self._times.ctypes.data, self._level if pool else 0)
+            run(CONTROL, self._addresses, count, ctypes.addressof(times), self._level if pool else 0)
         finally:
             if pool:
                 _release()
-        seconds: list[float] = (np.diff(self._times) / (1e9 * _cycles_per_nanosecond())).tolist()
-        return seconds
+        return partial(_passed, times)
+
+
+def _passed(times: Iterable[int]) -> list[float]:
+    """Seconds between times that the cycle counter told."""
+    rate = 1e9 * _cycles_per_nanosecond()
+    return [(after - before) / rate for before, after in pairwise(times)]
 
 
 def rouse() -> None:
