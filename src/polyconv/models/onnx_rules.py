@@ -20,6 +20,7 @@ from polyconv.models.onnx_integers import (
     ON_REAL_NUMBERS,
     integer_convolution,
     integer_pooling,
+    integer_product,
     integer_weights,
     on_real_numbers,
 )
@@ -222,7 +223,10 @@ RULES = (
     _rule(same_node, "Shape", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Relu", is_exact=True),
     _rule(one_slope, "PRelu", is_exact=True),
     _rule(integer_weights, "QuantizeLinear", is_exact=True),
-    _rule(integer_pooling, "MaxPool", is_exact=True),
+    _rule(
+        integer_pooling, "MaxPool", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", is_exact=True
+    ),
+    _rule(integer_product, "Gemm", "MatMul"),
     _rule(integer_convolution, "Conv"),
     _rule(on_real_numbers, *ON_REAL_NUMBERS),
     _rule(padding, "Pad"),
