@@ -125,7 +125,8 @@ def scaled(node: Node, view: View) -> Change | None:
 
     ``w' = w scale`` and ``b' = b scale + shift`` in f64, rounded once.
     """
-    conv = view.makers.get(node.inputs[0]) or (view.makers.get(node.inputs[1]) if len(node.inputs) == 2 else None)
+    other = len(node.inputs) == 2 and view.constant(node, 0) is not None
+    conv = view.makers.get(node.inputs[int(other)])
     if conv is None or conv.op not in _SCALABLE or view.only_reader(conv.outputs[0]) is not node or not has_row(conv):
         return None
     w, bias = view.constant(conv, 1), view.constant(conv, 2)
