@@ -49,6 +49,9 @@ __all__ = ["forms"]
 
 _REPEATED = 0.02
 """Share of an item's work that every part of its outputs does anew: its inputs come from the third cache once more."""
+_MOST_PIECES, _WORTH = 8, 0.85
+"""Into how many pieces boxes are cut for threads, and what share of the time must be left, as every piece reads all
+weights."""
 _EARLY_ENTRIES, _MOST_EARLY = 32, 3
 """Tiles of so many entries take as long as a line of results to come from memory; of fewer entries some tiles.
 Measured on Zen 5: 2-40 % off."""
@@ -143,8 +146,7 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
     address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, pixels=pixels, listed=listed))
     along = along_out(r, cut.last, "p" if pixels else "c")
     key = ("point", cut.phases, *map(taps_of, alike))
-    items = (r.problem.n or 0) * p.groups * box_count(axes, cut.box)
-    parts = thread_parts(s.threads, items, cut.times * len(outputs.sets), _REPEATED)
+    cut, parts = _shared(s, axes, cut, (r.problem.n or 0) * p.groups)
     products = product_words(
         r, replace(outputs, kind="listed") if listed else outputs,
         -(-entries // lane) * lane if outputs.kind == "square" else entries,
@@ -168,6 +170,25 @@ def _as_it_lies(r: Request, axes: Sweep, cut: Cut) -> Cut:
     step = {"pixel": r.x.spatial[-1] * axes[-1].stride, "square": r.x.c}.get(kind, r.x.itemsize)
     kind = kind if step == r.x.itemsize else "channel"
     return cut_of(r.situation, axes, cut.times * cut.phases, kind, cut.phases, cut.outputs.part)
+
+
+def _shared(s: Situation, axes: Sweep, cut: Cut, images: int) -> tuple[Cut, int]:
+    """The cut for threads, and into how many parts sets of outputs are cut: boxes are smaller where sets are few."""
+    sets, unit = cut.times * len(cut.outputs.sets), lanes(s.target, arith_of(s)) if cut.outputs.pixels else 1
+
+    def load(pieces: int) -> tuple[float, Cut, int]:
+        size = -(-cut.box[-1] // (pieces * unit)) * unit if pieces > 1 else cut.box[-1]
+        box = (*cut.box[:-1], size)
+        items = images * box_count(axes, box)
+        parts = thread_parts(s.threads, items, sets, _REPEATED)
+        busiest = -(-items * parts // s.threads) * math.prod(box) * (-(-sets // parts) / max(1, sets) + _REPEATED)
+        return busiest, replace(cut, box=box), parts
+
+    whole = load(1)
+    if s.threads == 1 or images * box_count(axes, cut.box) * whole[2] >= 4 * s.threads:
+        return whole[1:]
+    best = min(map(load, range(2, min(s.threads, _MOST_PIECES) + 1)), key=lambda each: each[0])
+    return best[1:] if best[0] < _WORTH * whole[0] else whole[1:]
 
 
 def _ahead(r: Request, axes: Sweep, cut: Cut) -> tuple[int, int]:
