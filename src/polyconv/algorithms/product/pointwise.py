@@ -37,7 +37,7 @@ from polyconv.algorithms.product.sets import Early, most_pixels, packed_weights,
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.record import filled
-from polyconv.lowering.boxes import thread_parts
+from polyconv.lowering.boxes import busiest, in_pieces, thread_parts
 from polyconv.lowering.moves import along_out
 from polyconv.lowering.panel import Driver, header_bytes
 from polyconv.lowering.program import Operand, Program, Request, Step, address_of, program_of
@@ -49,9 +49,6 @@ __all__ = ["forms"]
 
 _REPEATED = 0.02
 """Share of an item's work that every part of its outputs does anew: its inputs come from the third cache once more."""
-_MOST_PIECES, _WORTH = 8, 0.85
-"""Into how many pieces boxes are cut for threads, and what share of the time must be left, as every piece reads all
-weights."""
 _EARLY_ENTRIES, _MOST_EARLY = 32, 3
 """Tiles of so many entries take as long as a line of results to come from memory; of fewer entries some tiles.
 Measured on Zen 5: 2-40 % off."""
@@ -176,19 +173,15 @@ def _shared(s: Situation, axes: Sweep, cut: Cut, images: int) -> tuple[Cut, int]
     """The cut for threads, and into how many parts sets of outputs are cut: boxes are smaller where sets are few."""
     sets, unit = cut.times * len(cut.outputs.sets), lanes(s.target, arith_of(s)) if cut.outputs.pixels else 1
 
-    def load(pieces: int) -> tuple[float, Cut, int]:
+    def cut_in(pieces: int) -> tuple[float, tuple[Cut, int]]:
         size = -(-cut.box[-1] // (pieces * unit)) * unit if pieces > 1 else cut.box[-1]
         box = (*cut.box[:-1], size)
         items = images * box_count(axes, box)
         parts = thread_parts(s.threads, items, sets, _REPEATED)
-        busiest = -(-items * parts // s.threads) * math.prod(box) * (-(-sets // parts) / max(1, sets) + _REPEATED)
-        return busiest, replace(cut, box=box), parts
+        load = busiest(s.threads, items, sets, parts, _REPEATED) * math.prod(box)
+        return load, (replace(cut, box=box), parts)
 
-    whole = load(1)
-    if s.threads == 1 or images * box_count(axes, cut.box) * whole[2] >= 4 * s.threads:
-        return whole[1:]
-    best = min(map(load, range(2, min(s.threads, _MOST_PIECES) + 1)), key=lambda each: each[0])
-    return best[1:] if best[0] < _WORTH * whole[0] else whole[1:]
+    return in_pieces(s.threads, cut_in)
 
 
 def _ahead(r: Request, axes: Sweep, cut: Cut) -> tuple[int, int]:
