@@ -270,6 +270,31 @@ def test_a_product_of_two_matrices_alone_runs_on_integers() -> None:
     assert not any("Dequantize" in names for _, names in steps_of(made))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", ["none", "integers"])
+@pytest.mark.parametrize("scales", [1, 9])
+@pytest.mark.parametrize("words", [{}, {"transB": 1}], ids=str)
+def test_a_quantised_product_of_another_domain_runs_on_integers(kind: str, bias: str, scales: int,
+                                                                words: dict[str, int]) -> None:  # fmt: skip
+    dtype, element = KINDS[kind]
+    model, given = multiplied(kind, "Gemm", bias, scales, [], **words)
+    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    if "sb" in held:  # which the operator does not read
+        given["sb"] = np.broadcast_to(given["sx"] * given["sw"], 9).astype(np.float32)
+    names = ["q", "sx", "zx", "w", "sw", "zw", "bi" if bias == "integers" else "", "sy", "zy"]
+    nodes = [node("QGemm", names, ["y"], "it", domain="com.microsoft", **words)]
+    kept = {name: a for name, a in held.items() if name in names}
+    made = onnx_model(nodes, [info("q", [32, 30], element)], [info("y", None, element)], kept)
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    limits = np.iinfo(dtype)
+    q = np.random.default_rng(3).integers(limits.min, limits.max + 1, (32, 30)).astype(dtype)
+    real, moved = real_product(q, given)
+    running = session(made)
+    check(running.run(None, {"q": q})[0], real, moved, given)
+    assert {engine for engine, _ in steps_of(running)} == {"polyconv"}
+    assert not any("Dequantize" in names for _, names in steps_of(running))
+
+
 @pytest.mark.parametrize("words", [{"alpha": 0.5}, {"transA": 1}, {"beta": 2.0}], ids=str)
 def test_a_product_of_another_kind_stays_real(words: dict[str, Any]) -> None:
     model, given = multiplied("u8", "Gemm", "real", 1, [], **words)

@@ -19,7 +19,7 @@ from polyconv.models.rewriting import Change, View
 
 __all__ = [
     "ON_REAL_NUMBERS", "integer_convolution", "integer_pooling", "integer_product", "integer_weights",
-    "on_real_numbers",
+    "on_real_numbers", "real_product",
 ]  # fmt: skip
 
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
@@ -344,3 +344,35 @@ def on_real_numbers(node: Node, view: View) -> Change | None:
     nodes.append(made(sums, op, reals, sums, **attributes))
     nodes.append(made(node.name, "QuantizeLinear", (sums, *quantities), result))
     return Change((node,), tuple(nodes))
+
+
+def real_product(node: Node, view: View) -> Change | None:
+    """``com.microsoft.QGemm(a, b, c)`` -> ``QuantizeLinear(Gemm(Dequantize(a), Dequantize(b), Dequantize(c)))``."""
+    names, attributes, version = node.inputs, node.attributes, view.opsets[""]
+    if node.domain != "com.microsoft" or len(names) != 9 or not all(names[:6] + names[7:]) or version < 13:
+        return None
+    scales = view.constant(node, 1), view.constant(node, 4)
+    if scales[0] is None or scales[1] is None or scales[0].size != 1 or attributes.get("alpha", 1.0) != 1.0:
+        return None
+    result = node.outputs[0]
+    along = 0 if attributes.get("transB", 0) else 1
+    reals = [view.fresh(f"{result} real {role}") for role in ("a", "b", "c", "sum")]
+
+    def made(kind: str, inputs: tuple[str, ...], output: str, **words: Any) -> Node:
+        return Node(output, kind, "", version, inputs, (output,), words, stands_for=node.of_file)
+
+    nodes = [
+        made("DequantizeLinear", names[:3], reals[0]),
+        made("DequantizeLinear", names[3:6], reals[1], **({"axis": along} if scales[1].size > 1 else {})),
+    ]
+    constants: dict[str, Array] = {}
+    if names[6]:
+        unit = scales[0].reshape(()) * scales[1]
+        quantities = view.fresh(f"{result} unit of c"), view.fresh(f"{result} zero of c")
+        constants = dict(zip(quantities, (unit, np.zeros(unit.shape, np.int32)), strict=True))
+        axis = {"axis": 0} if unit.size > 1 else {}
+        nodes.append(made("DequantizeLinear", (names[6], *quantities), reals[2], **axis))
+    words = {key: attributes[key] for key in ("transA", "transB") if key in attributes}
+    nodes.append(made("Gemm", (*reals[:2], *((reals[2],) if names[6] else ())), reals[3], **words))
+    nodes.append(made("QuantizeLinear", (reals[3], *names[7:]), result))
+    return Change((node,), tuple(nodes), constants)

@@ -23,6 +23,7 @@ from polyconv.models.onnx_integers import (
     integer_product,
     integer_weights,
     on_real_numbers,
+    real_product,
 )
 from polyconv.models.onnx_products import ACTIVATIONS, activated_before, linear, product, there_and_back
 from polyconv.models.operators import has_row
@@ -230,6 +231,7 @@ RULES = (
     _rule(integer_product, "Gemm", "MatMul"),
     _rule(integer_convolution, "Conv"),
     _rule(on_real_numbers, *ON_REAL_NUMBERS),
+    _rule(real_product, "QGemm"),
     _rule(padding, "Pad"),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
     _rule(product, "MatMul"),
