@@ -173,6 +173,142 @@ def test_the_largest_of_integers_is_that_of_what_they_stand_for(same: bool) -> N
         assert (np.abs(y - np.clip(real + 7, 0, 255)) <= 0.5 + 3 * EPS * np.abs(real)).all()
 
 
+VIEWS = {
+    "Flatten": (node("Flatten", ["x"], ["m"], axis=1), (2, 12)),
+    "Reshape": (node("Reshape", ["x", "shape"], ["m"]), (4, 6)),
+    "Transpose": (node("Transpose", ["x"], ["m"], perm=[0, 2, 3, 1]), (2, 2, 2, 3)),
+    "Unsqueeze": (node("Unsqueeze", ["x", "axes"], ["m"]), (1, 2, 3, 2, 2)),
+    "Squeeze": (node("Squeeze", ["x"], ["m"]), (2, 3, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("op", VIEWS)
+def test_integers_are_moved_as_what_they_stand_for(op: str, same: bool) -> None:
+    moved, shape = VIEWS[op]
+    constants = {"s": np.float32(0.02), "z": np.uint8(7), "t": np.float32(0.02 if same else 0.03),
+                 "shape": np.array([4, 6]), "axes": np.array([0])}  # fmt: skip
+    kept = {name: np.asarray(a) for name, a in constants.items() if name in ("s", "z", "t") or name in moved.input}
+    nodes = [node("DequantizeLinear", ["q", "s", "z"], ["x"]), moved, node("QuantizeLinear", ["m", "t", "z"], ["y"])]
+    made = session(onnx_model(nodes, [info("q", [2, 3, 2, 2], TensorProto.UINT8)], ["y"], kept))
+    q = np.random.default_rng(0).permutation(256)[:24].reshape(2, 3, 2, 2).astype(np.uint8)
+    [y] = made.run(None, {"q": q})
+    there = q.transpose(0, 2, 3, 1) if op == "Transpose" else q.reshape(shape)
+    assert y.shape == shape
+    if same:
+        np.testing.assert_array_equal(y, there)
+        assert not any("Dequantize" in names for _, names in steps_of(made))
+    else:
+        real = (there.astype(np.float64) - 7) * np.float32(0.02) / np.float32(0.03)
+        assert (np.abs(y - np.clip(real + 7, 0, 255)) <= 0.5 + 3 * EPS * np.abs(real)).all()
+
+
+def multiplied(kind: str, op: str, bias: str, scales: int, between: list[onnx.NodeProto], **words: Any
+               ) -> tuple[onnx.ModelProto, dict[str, Any]]:  # fmt: skip
+    """A product of matrices between quantities, and the numbers that it is made of: weights outputs first."""
+    dtype, element = KINDS[kind]
+    rng, limits = np.random.default_rng(11), np.iinfo(dtype)
+    w = rng.integers(-127, 128, (9, 30)).astype(np.int8)
+    sw = rng.uniform(0.002, 0.02, scales).astype(np.float32)
+    given: dict[str, Any] = {
+        "sx": np.float32(0.021), "zx": np.array(limits.min + 100, dtype), "w": w,
+        "sw": sw if scales > 1 else sw[0], "zw": np.zeros(scales, np.int8) if scales > 1 else np.int8(0),
+        "sy": np.float32(0.1), "zy": np.array(limits.min + 120, dtype),
+    }  # fmt: skip
+    outputs_first = bool(words.get("transB", 0))
+    nodes = [
+        node("DequantizeLinear", ["q", "sx", "zx"], ["x"]),
+        node("DequantizeLinear", ["w", "sw", "zw"], ["wf"], axis=0 if outputs_first else 1),
+        node(op, ["x", "wf", "b"] if bias != "none" else ["x", "wf"], ["c"], "it", **words),
+        *between, node("QuantizeLinear", [between[-1].output[0] if between else "c", "sy", "zy"], ["y"]),
+    ]  # fmt: skip
+    constants = given | {} if outputs_first else given | {"w": np.ascontiguousarray(w.T)}
+    if bias == "integers":
+        unit = np.broadcast_to(given["sx"] * given["sw"], 9).astype(np.float32)
+        more = {"bi": rng.integers(-3000, 3000, 9).astype(np.int32), "sb": unit, "zb": np.zeros(9, np.int32)}
+        nodes.insert(2, node("DequantizeLinear", ["bi", "sb", "zb"], ["b"], axis=0))
+        given, constants = given | more, constants | more
+    elif bias == "real":
+        given, constants = ({**each, "b": np.linspace(-1, 1, 9, dtype=np.float32)} for each in (given, constants))
+    return onnx_model(nodes, [info("q", [32, 30], element)], ["y"], arrays(constants)), given
+
+
+def real_product(q: np.ndarray, given: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The product of what the integers stand for, in f64, and how far rounding its bias to whole steps moves it."""
+    x = (q.astype(np.float64) - float(given["zx"])) * float(given["sx"])
+    sw = np.broadcast_to(given["sw"], 9).astype(np.float64)
+    unit = float(given["sx"]) * sw
+    bias = given["bi"] * given["sb"].astype(np.float64) if "bi" in given else np.asarray(given.get("b", np.zeros(9)))
+    y = x @ (given["w"] * sw[:, None]).T + bias
+    return y, np.broadcast_to(0.5 * unit + EPS * np.abs(bias), y.shape)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", ["none", "integers", "real"])
+@pytest.mark.parametrize("scales", [1, 9])
+@pytest.mark.parametrize("between", ["nothing", "Relu"])
+@pytest.mark.parametrize("words", [{}, {"transB": 1}], ids=str)
+def test_a_product_between_quantities_runs_on_integers(kind: str, bias: str, scales: int, between: str,
+                                                       words: dict[str, int]) -> None:  # fmt: skip
+    model, given = multiplied(kind, "Gemm", bias, scales, CLIPS[between], **words)
+    limits = np.iinfo(KINDS[kind][0])
+    q = np.random.default_rng(3).integers(limits.min, limits.max + 1, (32, 30)).astype(KINDS[kind][0])
+    made = session(model)
+    [found] = made.run(None, {"q": q})
+    real, moved = real_product(q, given)
+    check(found, np.maximum(real, 0.0) if between == "Relu" else real, moved, given)
+    assert not any("Dequantize" in names for _, names in steps_of(made))
+    assert {engine for engine, _ in steps_of(made)} == {"polyconv"}
+
+
+def test_a_product_of_two_matrices_alone_runs_on_integers() -> None:
+    model, given = multiplied("u8", "MatMul", "none", 1, [])
+    q = np.random.default_rng(3).integers(0, 256, (32, 30)).astype(np.uint8)
+    made = session(model)
+    real, moved = real_product(q, given)
+    check(made.run(None, {"q": q})[0], real, moved, given)
+    assert not any("Dequantize" in names for _, names in steps_of(made))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", ["none", "integers"])
+@pytest.mark.parametrize("scales", [1, 9])
+@pytest.mark.parametrize("words", [{}, {"transB": 1}], ids=str)
+def test_a_quantised_product_of_another_domain_runs_on_integers(kind: str, bias: str, scales: int,
+                                                                words: dict[str, int]) -> None:  # fmt: skip
+    dtype, element = KINDS[kind]
+    model, given = multiplied(kind, "Gemm", bias, scales, [], **words)
+    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    if "sb" in held:  # which the operator does not read
+        given["sb"] = np.broadcast_to(given["sx"] * given["sw"], 9).astype(np.float32)
+    names = ["q", "sx", "zx", "w", "sw", "zw", "bi" if bias == "integers" else "", "sy", "zy"]
+    nodes = [node("QGemm", names, ["y"], "it", domain="com.microsoft", **words)]
+    kept = {name: a for name, a in held.items() if name in names}
+    made = onnx_model(nodes, [info("q", [32, 30], element)], [info("y", None, element)], kept)
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    limits = np.iinfo(dtype)
+    q = np.random.default_rng(3).integers(limits.min, limits.max + 1, (32, 30)).astype(dtype)
+    real, moved = real_product(q, given)
+    running = session(made)
+    check(running.run(None, {"q": q})[0], real, moved, given)
+    assert {engine for engine, _ in steps_of(running)} == {"polyconv"}
+    assert not any("Dequantize" in names for _, names in steps_of(running))
+
+
+@pytest.mark.parametrize("words", [{"alpha": 0.5}, {"transA": 1}, {"beta": 2.0}], ids=str)
+def test_a_product_of_another_kind_stays_real(words: dict[str, Any]) -> None:
+    model, given = multiplied("u8", "Gemm", "real", 1, [], **words)
+    shape = (30, 32) if "transA" in words else (32, 30)
+    model.graph.input[0].CopyFrom(info("q", list(shape), TensorProto.UINT8))
+    q = np.random.default_rng(3).integers(0, 256, shape).astype(np.uint8)
+    real, _ = real_product(q.T if "transA" in words else q, {**given, "b": np.zeros(9)})
+    made = session(model)
+    [found] = made.run(None, {"q": q})
+    want = real * words.get("alpha", 1.0) + given["b"].astype(np.float64) * words.get("beta", 1.0)
+    check(found, want, 64 * EPS * (np.abs(want) + 100), given)
+    assert any("Dequantize" in names for _, names in steps_of(made))
+
+
 @pytest.mark.parametrize("axis", [None, 0])
 def test_constant_weights_that_are_quantised_in_the_graph_are_integers(axis: int | None) -> None:
     """What training with quantisation exports: real weights that are quantised and made real again."""

@@ -34,7 +34,7 @@ def test_light_models(name: str) -> None:
     else:
         np.testing.assert_allclose(y, numpy_helper.to_array(expected), rtol=1e-3, atol=1e-7)
     # Weights come from ConstantOfShape; a step that made one anew in every run would not be "constant".
-    assert {r.engine for r in made.nodes if r.op == "ConstantOfShape"} == {"constant"}
+    assert {r.engine for r in made.nodes if r.op == "ConstantOfShape"} <= {"constant", "removed"}
     assert {r.engine for r in made.nodes if r.op == "Conv"} == {"polyconv"}
 
 

@@ -499,3 +499,21 @@ def test_types_that_are_not_done_run_on_the_host() -> None:
     np.testing.assert_array_equal(made.run(None, {"x0": x})[0], x + x)
     assert engines(made) == {"add": "onnxruntime"}
     assert [record.reason for record in made.nodes] == ["float16 is not computed here"]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (1, 2, 3, 2, 4)])
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_global_pools_of_inputs_whose_rank_a_run_tells(op: str, shape: tuple[int, ...]) -> None:
+    """A file need not say it; a Sigmoid, then, makes values of any rank."""
+    model = onnx_model([node("Sigmoid", ["x"], ["s"]), node(op, ["s"], ["y"])], [info("x", None)], [info("y", None)])
+    made, x = session(model), random(*shape)
+    [y] = made.run(None, {"x": x})
+    s = 1 / (1 + np.exp(-x.astype(np.float64)))
+    axes = tuple(range(2, len(shape)))
+    want = s.mean(axes, keepdims=True) if op == "GlobalAveragePool" else s.max(axes, keepdims=True)
+    eps = float(np.finfo(np.float32).eps)
+    assert y.shape == want.shape
+    assert (np.abs(y - want) <= (8 + math.prod(shape[2:])) * eps).all()
+    assert set(engines(made).values()) == {"polyconv"}
+    with pytest.raises(Error, match="has no spatial axes"):
+        made.run(None, {"x": random(2, 3)})

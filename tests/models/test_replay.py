@@ -94,6 +94,18 @@ GRAPHS: dict[str, onnx.ModelProto] = {
     ], "s y t r a", flat=[8, 144]),
     "a result that shows an input": _model([_node("Reshape", "x flat", "r"), _conv("x", "z"), *TAIL], "r y",
                                            flat=[8, 144]),
+    "a result that shows what a step made": _model([
+        _conv("x", "a"), _pool("a", "b"), _node("Reshape", "b flat", "y"),
+    ], flat=[8, 144]),
+    "a result that shows what others read": _model([
+        _conv("x", "a"), _pool("a", "b"), _node("Reshape", "b flat", "r"), _pool("b", "z"), *TAIL,
+    ], "r y", flat=[8, 144]),
+    "a result that shows a result": _model([
+        _conv("x", "a"), _pool("a", "b"), _node("Reshape", "b flat", "y"),
+    ], "y b", flat=[8, 144]),
+    "a result in another order than what it shows": _model([
+        _conv("x", "a"), _pool("a", "b"), _node("Slice", "b from to axes", "y"),
+    ], **{"from": [2], "to": [6], "axes": [2]}),
     "a result that is known": _model([_node("Identity", "w", "k"), _conv("x", "z"), *TAIL], "k y"),
 }  # fmt: skip
 

@@ -66,6 +66,35 @@ def test_factors_go_into_weights(op: str, shape: tuple[int, ...]) -> None:
     assert ops(close(model, {"x": random(2, 4, 9, 8)})) == [f"polyconv: Conv+{op}"]
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["constant first", "constant last"])
+@pytest.mark.parametrize("name", ["plain", "bias"])
+def test_what_is_added_to_channels_goes_into_the_bias(name: str, first: bool) -> None:
+    conv, constants, _ = CONVS[name]
+    nodes = [conv, node("Add", ["s", "c"] if first else ["c", "s"], ["y"])]
+    given = {**constants, "s": random(6, 1, 1, seed=8)}
+    made = close(onnx_model(nodes, [info("x", [2, 4, 9, 8])], ["y"], given), {"x": random(2, 4, 9, 8)})
+    assert ops(made) == ["polyconv: Conv+Add"]
+    [zero] = made.run(None, {"x": np.zeros((2, 4, 9, 8), np.float32)})
+    bias = constants.get("b", np.zeros(6)).astype(np.float64) + given["s"].reshape(-1)
+    np.testing.assert_array_equal(zero, np.broadcast_to(bias.astype(np.float32).reshape(-1, 1, 1), zero.shape))
+
+
+def test_constants_that_nodes_make_by_looking_at_others_go_into_weights() -> None:
+    """Weights, statistics and factors that are filled, and shown by channel by an Unsqueeze, as published models do."""
+    value = onnx.numpy_helper.from_array(np.array([0.75], np.float32))
+    shapes = {"w": (6, 4, 3, 3), **dict.fromkeys(("gamma", "beta", "mean", "var", "f", "s"), (6,))}
+    nodes = [node("ConstantOfShape", [f"shape of {name}"], [name], f"fill {name}", value=value) for name in shapes]
+    nodes += [node("Unsqueeze", [name, "axes"], [f"{name} by channel"], f"shown {name}") for name in ("f", "s")]
+    nodes += [node("Conv", ["x", "w"], ["c"]), node("BatchNormalization", ["c", "gamma", "beta", "mean", "var"], ["n"]),
+              node("Mul", ["f by channel", "n"], ["m"]), node("Add", ["s by channel", "m"], ["a"]),
+              node("Relu", ["a"], ["y"])]  # fmt: skip
+    constants = {f"shape of {name}": np.array(shape) for name, shape in shapes.items()} | {"axes": np.array([1, 2])}
+    made = close(onnx_model(nodes, [info("x", [2, 4, 9, 8])], ["y"], constants), {"x": random(2, 4, 9, 8)})
+    assert "polyconv: Conv+BatchNormalization+Mul+Add+Relu" in ops(made)
+    assert {record.step for record in made.nodes} == {0, None}
+    assert {record.engine for record in made.nodes} <= {"polyconv", "constant", "removed"}
+
+
 def test_a_normalised_convolution_takes_its_residual_and_activation() -> None:
     nodes = [CONVS["plain"][0], node("BatchNormalization", [*NORM.input], ["n"]), node("Add", ["n", "r"], ["a"]),
              node("Relu", ["a"], ["y"])]  # fmt: skip

@@ -277,6 +277,48 @@ def test_weights_decide_between_bytes_and_pairs() -> None:
     assert polyconv.plan("conv u8>i32 NCHW n1 c8 i20x20 m16 k3x3 zw=128").arithmetic.endswith(" u8s8")
 
 
+@pytest.mark.parametrize("threads", [2, 3, 5])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("level", LEVELS)
+def test_threads_share_channels_of_small_planes(level: str | None, layout: str, threads: int) -> None:
+    """In chunks of whole blocks, where they are even; each has its weights, bias and scales."""
+    for c, group, algorithm in ((384, 1, "dots_depthwise"), (192, 1, "dots_depthwise"), (256, 4, "dots_grouped")):
+        for what in ("u8*i8>i32", "u8*i8"):
+            line = f"conv {what} {layout} n1 c{c} i7x6 m{c} k3x3 p1 g{c // group} b1"
+            p = Problem.parse(line if ">" in what else f"{line} {SCALED}")
+            made = _extreme(p, 3)
+            within: Any = nullcontext() if level is None else restricted(level)
+            with within:
+                got = prepared.compute(p, made.x, made.w, made.bias, quantities=made.quantities, algorithm=algorithm,
+                                       threads=threads)  # fmt: skip
+            want = oracle(p, made.x, made.w, made.bias, quantities=made.quantities)
+            np.testing.assert_array_equal(got, want, f"{p} {algorithm}")
+
+
+def test_chunks_of_channels_are_even_or_rows_are_cut() -> None:
+    """Six blocks go to two or three threads, not to five; pixels whose channels lie together are cut by rows."""
+
+    def cut(layout: str, threads: int) -> tuple[int, bool]:
+        p = Problem.parse(f"conv u8*i8>i32 {layout} n1 c384 i14x14 m384 k3x3 p1 g384")
+        sizes = form_of("dots_depthwise", Situation(p, target("avx512"), None, threads)).parts[0].together
+        return sizes.blocks, sizes.box == (14, 14)
+
+    assert [cut("NCHW", threads) for threads in (1, 2, 3)] == [(6, True), (3, True), (2, True)]
+    assert [cut("NCHW", 5), cut("NHWC", 2)] == [(6, False), (6, False)]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_rows_are_shared_where_outputs_are_few(layout: str, threads: int) -> None:
+    """A first layer, whose outputs are one block."""
+    p = Problem.parse(f"conv u8*i8>i32 {layout} n1 c3 i63x61 m32 k3x3 s2 p1 b1")
+    made = _extreme(p, 2)
+    got = prepared.compute(p, made.x, made.w, made.bias, algorithm="dots", threads=threads)
+    np.testing.assert_array_equal(got, oracle(p, made.x, made.w, made.bias))
+    sizes = form_of("dots", Situation(p, target("avx512"), None, threads)).parts[0].together
+    assert (sizes.box, sizes.splits) == ((-(-32 // threads), 31), 1)
+
+
 def test_no_workspace_beyond_what_is_free() -> None:
     p = Problem.parse("conv u8*i8>i32 NHWC n1 c64 i200x200 m64 k3x3 p1")
     one = Situation(p, target(None), limit=0)

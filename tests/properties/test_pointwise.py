@@ -189,6 +189,21 @@ def test_no_workspace_and_any_threads(layout: str) -> None:
         assert again is not None and np.array_equal(alone, again)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_threads_share_pixels_where_outputs_are_few(layout: str) -> None:
+    """Of outputs that are one set; of an image of one pixel they share the outputs, since its weights take long."""
+    for line, items in ((f"conv f32 {layout} n1 c256 i13x13 m48 k1x1 b1", {1: 1, 2: 2, 3: 3, 4: 4}),
+                        (f"conv f32 {layout} n1 c960 i1x1 m240 k1x1", {1: 1, 2: 2})):  # fmt: skip
+        p = Problem.parse(line)
+        made = operands(p, np.random.default_rng(0), "normal")
+        alone = result(p, made, "pointwise", threads=1)
+        for threads, count in items.items():
+            layer = polyconv.plan(p, threads=threads).prepare(made.w, made.bias)
+            assert np.array_equal(layer(made.x), alone), (line, threads)
+            call = layer._layer.call(made.x, None)
+            assert (int(call.steps[3::4].sum()), call.plan_threads) == (count, threads), line
+
+
 def test_non_finite_weights_stay_where_they_belong() -> None:
     """No padding is multiplied, so Inf and NaN need no care."""
     w = np.ones((20, 3, 1, 1), np.float32)

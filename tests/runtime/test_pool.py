@@ -200,6 +200,82 @@ print(time.process_time() - before)
     assert float(used) < 0.05
 
 
+CHAINS = """
+import ctypes
+from polyconv.kernels.record import words
+from polyconv.operands import span
+from polyconv.runtime import threads as pool
+from polyconv.runtime.control import CONTROL
+
+def until(happened):
+    end = time.monotonic() + 10 * patience
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+def asleep():
+    return ctypes.c_int32.from_address(CONTROL + 64).value == 1
+
+def naps():
+    # how often the worker went to sleep
+    text = open(f"/proc/self/task/{workers()[0]}/status").read()
+    return int(text.split("\\nvoluntary_ctxt_switches:")[1].split()[0])
+
+def job(y, threads):
+    call = one._layer.call(x, None)
+    frame = words([v for a in (x, y) for v in span(a)] + [0] * 6)
+    return pool.Ready(call.steps, frame, call.program.workspace, environment=pool.control_word(strict=False),
+                      threads=threads, wake=1)
+
+until(asleep)
+"""
+
+
+@LINUX
+def test_a_chain_of_jobs_wakes_the_pool_and_lets_it_sleep() -> None:
+    """Of jobs that are shared and jobs that are not, for every way to wake; afterwards the pool takes no CPU."""
+    used = run(
+        COMMON
+        + CHAINS
+        + """
+for wake in (1, 2, 2, 2):
+    made = [np.zeros_like(right) for _ in range(4)]
+    chain = pool.Chain([job(y, threads) for y, threads in zip(made, (2, 1, 1, 2))], wake)
+    before = naps()
+    seconds = chain()()
+    assert len(seconds) == 4 and min(seconds) > 0
+    assert all((y == right).all() for y in made)
+    until(lambda: asleep() and (wake == 1 or naps() > before))
+before = time.process_time()
+time.sleep(1)
+print(time.process_time() - before)
+"""
+    )
+    assert float(used) < 0.05
+
+
+@LINUX
+def test_the_pool_is_roused_only_where_it_is_free() -> None:
+    run(
+        COMMON
+        + CHAINS
+        + """
+def ticket():
+    return ctypes.c_uint64.from_address(CONTROL).value
+
+before, word = naps(), ticket()
+assert pool._acquire()
+pool.rouse()
+assert ticket() == word and asleep()
+pool._release()
+pool.rouse()
+until(lambda: naps() > before)
+until(asleep)
+check()
+"""
+    )
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("calls_before", [0, 1], ids=["first call", "native entry"])
 def test_an_interrupt_takes_effect_when_the_call_ends(threads: int, calls_before: int) -> None:

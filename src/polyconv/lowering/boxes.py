@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from polyconv.kernels.record import words_of
 from polyconv.lowering.bands import bands, bands_table, whole_bands
@@ -18,9 +19,11 @@ from polyconv.lowering.situation import image_bytes
 from polyconv.lowering.sweep import Lines, Sweep
 
 __all__ = [
-    "ahead_words", "asks_ahead", "boxed_words", "boxes", "bytes_between", "near_equal",
+    "ahead_words", "asks_ahead", "boxed_words", "boxes", "busiest", "bytes_between", "in_pieces", "near_equal",
     "near_equal_sizes", "row_lists", "rows_follow", "rows_together", "thread_parts",
 ]  # fmt: skip
+
+T = TypeVar("T")
 
 
 def boxes(extents: Sequence[int], cost: Callable[[tuple[int, ...]], int], budget: int) -> tuple[int, ...]:
@@ -206,10 +209,35 @@ def thread_parts(threads: int, items: int, blocks: int, repeated: float) -> int:
     """
     if threads == 1 or not items or not blocks:
         return 1
-
-    def load(parts: int) -> float:
-        most = -(-blocks // parts)
-        return -(-items * -(-blocks // most) // threads) * (most / blocks + repeated)
-
-    found = min(range(1, min(blocks, 4 * threads) + 1), key=load)
+    parts = range(1, min(blocks, 4 * threads) + 1)
+    found = min(parts, key=lambda some: busiest(threads, items, blocks, some, repeated))
     return -(-blocks // -(-blocks // found))
+
+
+def busiest(threads: int, items: int, blocks: int, parts: int, repeated: float) -> float:
+    """How many items' work the busiest thread has where the blocks of each are cut into so many parts."""
+    if not blocks:
+        return 0.0
+    most = -(-blocks // parts)
+    return -(-items * -(-blocks // most) // threads) * (most / blocks + repeated)
+
+
+_MOST_PIECES, _WORTH = 8, 0.85
+"""Into how many pieces boxes are cut for threads, and what share of the time must be left, as every piece reads all
+weights."""
+
+
+def in_pieces(threads: int, cut: Callable[[int], tuple[float, T]]) -> T:
+    """What ``cut`` makes of boxes in one piece; of more, where that leaves threads less to do.
+
+    Parameters
+    ----------
+    cut : callable
+        ``cut(pieces)``: what the busiest thread has to do, and what is asked for.
+    """
+    most, whole = cut(1)
+    if threads == 1:
+        return whole
+    least, found = min(map(cut, range(2, min(threads, _MOST_PIECES) + 1)), key=lambda each: each[0])
+    return found if least < _WORTH * most else whole
+

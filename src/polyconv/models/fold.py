@@ -13,7 +13,7 @@ from polyconv.models.graph import Array, Graph, Node, live
 from polyconv.models.limits import shorten
 from polyconv.models.segment import Host
 
-__all__ = ["fold"]
+__all__ = ["fold", "looked_at"]
 
 Views = Mapping[str, Callable[[Node, Sequence[Array]], Array]]
 
@@ -52,9 +52,29 @@ def fold(
         If a node cannot be computed; it is named.
     """
     values = {name: constants[name] for name in wanted if name in constants}
+    known, left = looked_at(live(nodes, wanted), constants, views)
+    values.update((name, known[name]) for name in wanted if name in known)
+    rest = [name for name in wanted if name not in values]
+    if rest:
+        made = {name for node in left for name in node.writes}
+        needed = {name: known[name] for node in left for name in node.reads if name not in made}
+        segment = host(graph, left, (), rest, needed, threads)
+        values.update(zip(rest, segment.run(()), strict=True))
+    return values
+
+
+def looked_at(nodes: Sequence[Node], constants: Mapping[str, Array], views: Views
+              ) -> tuple[dict[str, Array], list[Node]]:  # fmt: skip
+    """Constants with the values that nodes make by looking at them, and the nodes that do not.
+
+    Raises
+    ------
+    ModelError
+        If a node cannot be computed; it is named.
+    """
     known = dict(constants)
     left: list[Node] = []
-    for node in live(nodes, wanted):
+    for node in nodes:
         view = views.get(node.op)
         if view is None or node.domain != "" or any(name not in known for name in node.reads):
             left.append(node)
@@ -65,11 +85,4 @@ def fold(
             raise
         except Exception as error:
             raise ModelError(f"{node.label} cannot be computed: {shorten(str(error))}") from error
-    values.update((name, known[name]) for name in wanted if name in known)
-    rest = [name for name in wanted if name not in values]
-    if rest:
-        made = {name for node in left for name in node.writes}
-        needed = {name: known[name] for node in left for name in node.reads if name not in made}
-        segment = host(graph, left, (), rest, needed, threads)
-        values.update(zip(rest, segment.run(()), strict=True))
-    return values
+    return known, left

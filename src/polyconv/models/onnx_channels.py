@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from polyconv.dialects import ort
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node
@@ -187,15 +189,19 @@ def _elementwise(node: Node, stretch: _Stretch) -> Node | None:
 
 
 def biased(node: Node, view: View) -> Change | None:
-    """``Add(Conv(x, w), b)`` of one number a channel -> ``Conv(x, w, b)``, so that rules for convolutions see it."""
-    makers = [view.makers.get(name) for name in node.inputs]
-    if len(makers) != 2 or node.attributes or node.domain:
+    """``Add(Conv(x, w), b)`` of one number a channel -> ``Conv(x, w, b)``, so that rules for convolutions see it.
+
+    What the convolution adds already is added to that in f64, and the sum rounded once.
+    """
+    if len(node.inputs) != 2 or node.attributes or node.domain:
         return None
-    at = 0 if makers[0] is not None else 1
-    conv, added = makers[at], view.constant(node, 1 - at)
-    if conv is None or conv.op != "Conv" or conv.domain or len(conv.inputs) != 2 or "activation" in conv.attributes:
+    at = 0 if view.constant(node, 0) is None else 1
+    conv, added = view.makers.get(node.inputs[at]), view.constant(node, 1 - at)
+    if conv is None or conv.op != "Conv" or conv.domain or len(conv.inputs) > 3 or "activation" in conv.attributes:
         return None
-    w = view.constant(conv, 1)
+    w, bias = view.constant(conv, 1), view.constant(conv, 2)
+    if bias is None and len(conv.inputs) > 2 and conv.inputs[2]:
+        return None
     if view.only_reader(conv.outputs[0]) is not node or w is None or added is None or added.dtype != w.dtype:
         return None
     aligned = (1,) * (w.ndim - added.ndim) + added.shape
@@ -204,5 +210,8 @@ def biased(node: Node, view: View) -> Change | None:
         return None
     name = view.fresh(f"bias of {node.outputs[0]}")
     stands_for = (*conv.of_file, *node.of_file)
-    made = replace(conv, inputs=(*conv.inputs, name), outputs=node.outputs, stands_for=stands_for, origin=None)
-    return Change((conv, node), (made,), {name: added.reshape(-1)})
+    made = replace(conv, inputs=(*conv.inputs[:2], name), outputs=node.outputs, stands_for=stands_for, origin=None)
+    whole = added.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = whole if bias is None else (bias.astype(np.float64) + whole).astype(w.dtype)
+    return Change((conv, node), (made,), {name: sums})

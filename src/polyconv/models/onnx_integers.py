@@ -14,9 +14,13 @@ import numpy as np
 
 from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Array, Node
+from polyconv.models.onnx_products import one_axis
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["ON_REAL_NUMBERS", "integer_convolution", "integer_pooling", "integer_weights", "on_real_numbers"]
+__all__ = [
+    "ON_REAL_NUMBERS", "integer_convolution", "integer_pooling", "integer_product", "integer_weights",
+    "on_real_numbers", "real_product",
+]  # fmt: skip
 
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 _CLIPPING = ("Relu", "Clip")
@@ -195,25 +199,95 @@ def _whole(steps: Array) -> Array | None:
     return np.rint(steps).astype(np.int32)
 
 
-def integer_pooling(pool: Node, view: View) -> Change | None:
-    """``QuantizeLinear(MaxPool(DequantizeLinear(x)))`` with the same quantities on both sides -> ``MaxPool(x)``.
+def integer_product(node: Node, view: View) -> Change | None:
+    """``QuantizeLinear([Relu](Gemm(Dequantize(x), Dequantize(w), b)))`` -> the same of a ``Conv`` of one pixel.
 
-    The largest of some integers stands for the largest of the values they stand for.
+    Views stand before and after it.  ``MatMul`` of a matrix alike.
     """
-    if pool.domain or len(pool.outputs) != 1 or view.opsets[""] < 12:
+    x = _tensor_wide(_quantity(view.makers.get(node.inputs[0]), view, "DequantizeLinear"))
+    w = _rows(node, view)
+    taken = [node]
+    following = view.only_reader(node.outputs[0])
+    if following is not None and following.op in _CLIPPING and not following.domain:
+        taken.append(following)
+        following = view.only_reader(following.outputs[0])
+    y = _tensor_wide(_quantity(following, view, "QuantizeLinear"))
+    if x is None or w is None or y is None or y.node.inputs[0] != taken[-1].outputs[0]:
         return None
-    x = _tensor_wide(_quantity(view.makers.get(pool.inputs[0]), view, "DequantizeLinear"))
-    y = _tensor_wide(_quantity(view.only_reader(pool.outputs[0]), view, "QuantizeLinear"))
-    if x is None or y is None or x.zero.dtype != y.zero.dtype:
+    quantity, integers = w
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    maker = view.makers.get(bias)
+    held = view.constants.get(maker.inputs[0] if maker is not None and maker.op == "DequantizeLinear" else bias)
+    if bias and (held is None or held.shape != integers.shape[:1]):
+        return None
+    name, version = y.integers, view.opsets[""]
+    zx, zw, zy, windows = (view.fresh(f"{role} of {name}") for role in ("zero of x", "zero of w", "zero", "windows"))
+    constants: dict[str, Array] = {zx: x.zero, zw: quantity.zero, zy: y.zero, windows: integers[:, :, None]}
+    image, sums = view.fresh(f"image of {name}"), view.fresh(f"sums of {name}")
+    before, axes = one_axis("Unsqueeze", node, x.integers, image, view)
+    after, more = one_axis("Squeeze", y.node, sums, name, view)
+
+    def made(of: Node, op: str, inputs: tuple[str, ...], output: str, **attributes: Any) -> Node:
+        return Node(of.name, op, "", version, inputs, (output,), attributes, stands_for=of.of_file)
+
+    along = {"axis": 0} if quantity.scale.size > 1 else {}
+    reals = view.fresh(f"real image of {name}"), view.fresh(f"real windows of {name}")
+    nodes = [
+        before, made(x.node, "DequantizeLinear", (image, x.node.inputs[1], zx), reals[0]),
+        made(quantity.node, "DequantizeLinear", (windows, quantity.node.inputs[1], zw), reals[1], **along),
+        made(node, "Conv", (*reals, *((bias,) if bias else ())), view.fresh(f"real {name}")),
+    ]  # fmt: skip
+    for each in taken[1:]:
+        inputs = (nodes[-1].outputs[0], *each.inputs[1:])
+        nodes.append(made(each, each.op, inputs, view.fresh(f"clipped {name}"), **each.attributes))
+    nodes += [made(y.node, "QuantizeLinear", (nodes[-1].outputs[0], y.node.inputs[1], zy), sums), after]
+    return Change((*taken, y.node), tuple(nodes), constants | axes | more)
+
+
+def _rows(node: Node, view: View) -> tuple[_Quantity, Array] | None:
+    """Constant weights in bytes of a product with a matrix, outputs first: with one scale, or one per output."""
+    found = _quantity(view.makers.get(node.inputs[1]), view, "DequantizeLinear")
+    integers = None if found is None else view.constants.get(found.integers)
+    x, a = view.values.get(node.inputs[0]), node.attributes
+    if node.domain or found is None or integers is None or integers.ndim != 2 or integers.dtype not in _BYTES:
+        return None
+    if node.op == "MatMul" and (x is None or x.dims is None or len(x.dims) != 2):
+        return None
+    if a.get("transA", 0) or a.get("alpha", 1.0) != 1.0 or a.get("beta", 1.0) != 1.0 or node.version < 7:
+        return None
+    outputs_first = bool(a.get("transB", 0))
+    axis = found.node.attributes.get("axis", 1) % 2
+    if found.scale.size > 1 and (axis == outputs_first or found.scale.shape != (integers.shape[axis],)):
+        return None
+    return found, integers if outputs_first else integers.T
+
+
+def _between_equals(node: Node, view: View) -> tuple[_Quantity, _Quantity] | None:
+    """What a node that makes no new numbers reads and makes, where both have the same quantities."""
+    x = _tensor_wide(_quantity(view.makers.get(node.inputs[0]), view, "DequantizeLinear"))
+    y = _tensor_wide(_quantity(view.only_reader(node.outputs[0]), view, "QuantizeLinear"))
+    if node.domain or len(node.outputs) != 1 or x is None or y is None or x.zero.dtype != y.zero.dtype:
         return None
     if x.scale.reshape(-1) != y.scale.reshape(-1) or x.zero.reshape(-1) != y.zero.reshape(-1):
         return None
-    taken = (pool, y.node)
+    return x, y
+
+
+def integer_pooling(node: Node, view: View) -> Change | None:
+    """``QuantizeLinear(MaxPool(DequantizeLinear(x)))`` with the same quantities on both sides -> ``MaxPool(x)``.
+
+    The largest of some integers stands for the largest of the values they stand for.  ``Flatten``, ``Reshape``,
+    ``Squeeze``, ``Transpose`` and ``Unsqueeze``, which move values, alike.
+    """
+    found = _between_equals(node, view)
+    if found is None or (node.op == "MaxPool" and view.opsets[""] < 12):
+        return None
+    x, y = found
     made = Node(
-        pool.name, "MaxPool", "", pool.version, (x.integers,), y.node.outputs, pool.attributes,
-        stands_for=tuple(node for each in taken for node in each.of_file),
+        node.name, node.op, "", node.version, (x.integers, *node.inputs[1:]), y.node.outputs, node.attributes,
+        stands_for=tuple(each for part in (node, y.node) for each in part.of_file),
     )  # fmt: skip
-    return Change(taken, (made,))
+    return Change((node, y.node), (made,))
 
 
 def integer_weights(node: Node, view: View) -> Change | None:
@@ -270,3 +344,35 @@ def on_real_numbers(node: Node, view: View) -> Change | None:
     nodes.append(made(sums, op, reals, sums, **attributes))
     nodes.append(made(node.name, "QuantizeLinear", (sums, *quantities), result))
     return Change((node,), tuple(nodes))
+
+
+def real_product(node: Node, view: View) -> Change | None:
+    """``com.microsoft.QGemm(a, b, c)`` -> ``QuantizeLinear(Gemm(Dequantize(a), Dequantize(b), Dequantize(c)))``."""
+    names, attributes, version = node.inputs, node.attributes, view.opsets[""]
+    if node.domain != "com.microsoft" or len(names) != 9 or not all(names[:6] + names[7:]) or version < 13:
+        return None
+    scales = view.constant(node, 1), view.constant(node, 4)
+    if scales[0] is None or scales[1] is None or scales[0].size != 1 or attributes.get("alpha", 1.0) != 1.0:
+        return None
+    result = node.outputs[0]
+    along = 0 if attributes.get("transB", 0) else 1
+    reals = [view.fresh(f"{result} real {role}") for role in ("a", "b", "c", "sum")]
+
+    def made(kind: str, inputs: tuple[str, ...], output: str, **words: Any) -> Node:
+        return Node(output, kind, "", version, inputs, (output,), words, stands_for=node.of_file)
+
+    nodes = [
+        made("DequantizeLinear", names[:3], reals[0]),
+        made("DequantizeLinear", names[3:6], reals[1], **({"axis": along} if scales[1].size > 1 else {})),
+    ]
+    constants: dict[str, Array] = {}
+    if names[6]:
+        unit = scales[0].reshape(()) * scales[1]
+        quantities = view.fresh(f"{result} unit of c"), view.fresh(f"{result} zero of c")
+        constants = dict(zip(quantities, (unit, np.zeros(unit.shape, np.int32)), strict=True))
+        axis = {"axis": 0} if unit.size > 1 else {}
+        nodes.append(made("DequantizeLinear", (names[6], *quantities), reals[2], **axis))
+    words = {key: attributes[key] for key in ("transA", "transB") if key in attributes}
+    nodes.append(made("Gemm", (*reals[:2], *((reals[2],) if names[6] else ())), reals[3], **words))
+    nodes.append(made("QuantizeLinear", (reals[3], *names[7:]), result))
+    return Change((node,), tuple(nodes), constants)

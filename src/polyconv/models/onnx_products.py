@@ -16,7 +16,7 @@ from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["ACTIVATIONS", "activated_before", "linear", "product", "there_and_back"]
+__all__ = ["ACTIVATIONS", "activated_before", "linear", "one_axis", "product", "there_and_back"]
 
 _LEAST_MACS = 1 << 20  # of a product; below it a step of its own costs more than it gains
 
@@ -56,8 +56,8 @@ def linear(node: Node, view: View) -> Change | None:
     names = [view.fresh(f"{role} of {y}") for role in ("windows", "bias")[: 1 + bool(bias.size)]]
     constants = dict(zip(names, (w[:, :, None], bias), strict=False))
     image, made = view.fresh(f"{x} as an image of {y}"), view.fresh(f"image {y}")
-    before, axes = _one_axis("Unsqueeze", node, x, image, view)
-    after, _ = _one_axis("Squeeze", node, made, y, view)
+    before, axes = one_axis("Unsqueeze", node, x, image, view)
+    after, _ = one_axis("Squeeze", node, made, y, view)
     conv = Node(node.name, "Conv", "", view.opsets[""], (image, *names), (made,), stands_for=node.of_file)
     return Change((node,), (before, conv, after), constants | axes)
 
@@ -95,7 +95,7 @@ def _times(array: Array, factor: float) -> Array:
         return (array.astype(np.float64) * float(np.float32(factor))).astype(array.dtype)
 
 
-def _one_axis(op: str, node: Node, x: str, y: str, view: View) -> tuple[Node, dict[str, Array]]:
+def one_axis(op: str, node: Node, x: str, y: str, view: View) -> tuple[Node, dict[str, Array]]:
     """A node that adds or removes a third axis of one element, and the constant that says which."""
     version, name = view.opsets[""], f"third axis of {node.outputs[0]}"
     attributes: dict[str, Any] = {} if version >= 13 else {"axes": [2]}

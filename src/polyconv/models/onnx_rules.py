@@ -20,8 +20,10 @@ from polyconv.models.onnx_integers import (
     ON_REAL_NUMBERS,
     integer_convolution,
     integer_pooling,
+    integer_product,
     integer_weights,
     on_real_numbers,
+    real_product,
 )
 from polyconv.models.onnx_products import ACTIVATIONS, activated_before, linear, product, there_and_back
 from polyconv.models.operators import has_row
@@ -124,7 +126,8 @@ def scaled(node: Node, view: View) -> Change | None:
 
     ``w' = w scale`` and ``b' = b scale + shift`` in f64, rounded once.
     """
-    conv = view.makers.get(node.inputs[0]) or (view.makers.get(node.inputs[1]) if len(node.inputs) == 2 else None)
+    other = len(node.inputs) == 2 and view.constant(node, 0) is not None
+    conv = view.makers.get(node.inputs[int(other)])
     if conv is None or conv.op not in _SCALABLE or view.only_reader(conv.outputs[0]) is not node or not has_row(conv):
         return None
     w, bias = view.constant(conv, 1), view.constant(conv, 2)
@@ -222,9 +225,13 @@ RULES = (
     _rule(same_node, "Shape", "DequantizeLinear", "Cast", "Transpose", "Reshape", "Relu", is_exact=True),
     _rule(one_slope, "PRelu", is_exact=True),
     _rule(integer_weights, "QuantizeLinear", is_exact=True),
-    _rule(integer_pooling, "MaxPool", is_exact=True),
+    _rule(
+        integer_pooling, "MaxPool", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze", is_exact=True
+    ),
+    _rule(integer_product, "Gemm", "MatMul"),
     _rule(integer_convolution, "Conv"),
     _rule(on_real_numbers, *ON_REAL_NUMBERS),
+    _rule(real_product, "QGemm"),
     _rule(padding, "Pad"),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
     _rule(product, "MatMul"),

@@ -26,9 +26,10 @@ from polyconv.models.graph import Array, Graph, Node, Value, consumers, cut, fix
 from polyconv.models.limits import shorten
 from polyconv.models.native import OPERATORS, fused_segment, native, own_segment, pass_of
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
-from polyconv.models.replay import Replays, Told, copied, told_of
+from polyconv.models.replay import Replays, copied
 from polyconv.models.segment import Host
-from polyconv.models.steps import Alive, Schedule, Step, bytes_of, most_alive, scheduled
+from polyconv.models.steps import Alive, Schedule, Step, Times, bytes_of, most_alive, scheduled
+from polyconv.models.told import Told, told_of
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.fusing import operand_count
 from polyconv.operators.job import MOST_OPERANDS, Own
@@ -79,7 +80,7 @@ class Program:
 
     def run(
         self, feeds: Mapping[str, Array], results: Sequence[str], is_halted: Callable[[], bool] = lambda: False
-    ) -> tuple[list[Array], list[float | None]]:
+    ) -> tuple[list[Array], Times]:
         """Run the steps that some results need.
 
         Parameters
@@ -93,32 +94,30 @@ class Program:
 
         Returns
         -------
-        list of ndarray, list of float or None
-            The results, each in memory of its own, and the seconds of every step; None for a step that was not needed.
+        list of ndarray, Times
+            The results, each in memory of its own, and how long the steps took.
         """
-        seconds: list[float | None] = [None] * len(self.steps)
+        times = Times(len(self.steps))
 
         def halt(index: int) -> None:
             if is_halted():
                 raise Error(f"the run was asked to end, before its step {index} of {len(self.steps)}")
 
         replay = self.replays.found(results, feeds)
-        done = None if replay is None else replay.run(feeds, seconds, halt)
+        done = None if replay is None else replay.run(feeds, times, halt)
         if replay is not None and replay.is_over:
             self.replays.forget(replay)
         again = {} if done is None else done[0]
         self._seen.update({name: _seen(name, again[name]) for names in self.open for name in names if name in again})
-        values, fresh = done or self._by_steps(feeds, tuple(results), seconds, halt)
+        values, fresh = done or self._by_steps(feeds, tuple(results), times, halt)
         found = []
         for name in results:
             found.append(values[name] if name in fresh else copied(values[name], name))
             fresh.discard(name)  # it may be asked for twice
-        return found, seconds
+        return found, times
 
-    def _by_steps(
-        self, feeds: Mapping[str, Array], results: tuple[str, ...], seconds: list[float | None],
-        halt: Callable[[int], None],
-    ) -> tuple[dict[str, Any], set[str]]:
+    def _by_steps(self, feeds: Mapping[str, Array], results: tuple[str, ...], times: Times, halt: Callable[[int], None]
+                  ) -> tuple[dict[str, Any], set[str]]:  # fmt: skip
         """Run step by step: values by name, and which of them nobody else holds the memory of."""
         values: dict[str, Any] = {**self.constants, **feeds}
         fresh: set[str] = set()
@@ -131,7 +130,8 @@ class Program:
             start = perf_counter()
             given = [values[name] for name in step.reads]
             made = step.segment.run(given)
-            seconds[index] = passed = perf_counter() - start
+            passed = perf_counter() - start
+            times.add(index, passed)
             if told is not None:
                 told.append(told_of(index, step.reads, step.writes, step.segment, given, made, passed))
             values.update(zip(step.writes, made, strict=False))

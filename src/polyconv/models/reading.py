@@ -15,9 +15,9 @@ from typing import Any
 
 from polyconv.errors import ArgumentError, ModelError
 from polyconv.models.beside import FileBytes
-from polyconv.models.fold import Views
+from polyconv.models.fold import Views, looked_at
 from polyconv.models.foreign import foreign
-from polyconv.models.graph import Graph, Value
+from polyconv.models.graph import Graph, Value, live
 from polyconv.models.limits import shorten
 from polyconv.models.onnx_file import read_onnx
 from polyconv.models.onnx_host import onnx_host, onnx_views
@@ -121,5 +121,7 @@ def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Prog
     host, views = _HOSTS[graph.format]
     if graph.format == "onnx":
         rules = [rule for rule in RULES if rule.is_exact or options.rewrites == "all"]
-        graph = rewritten(graph, rules, overridden, graph.origin.opsets)
+        constants = {name: array for name, array in graph.constants.items() if name not in overridden}
+        known, _ = looked_at(live(graph.nodes, graph.results), constants, views)
+        graph = rewritten(graph, rules, known, graph.origin.opsets)
     return compile_graph(graph, overridden, options, host, views)

@@ -18,67 +18,25 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.machine.host import profile_in_force
 from polyconv.models.graph import Array
-from polyconv.models.segment import Segment
-from polyconv.operators.job import Job, Lies, Plan, lies
+from polyconv.models.places import LINE, places
+from polyconv.models.steps import Times
+from polyconv.models.told import Told, direct, lies_so, name_between
+from polyconv.operators.job import Job, Lies, lies
+from polyconv.planning.planner import waking
 from polyconv.runtime import threads as pool
-from polyconv.runtime.arrays import aligned, may_overlap
+from polyconv.runtime.arrays import address, aligned
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import context
 from polyconv.settings import resolve as setting
 
-__all__ = ["Replays", "Told", "copied", "told_of"]
+__all__ = ["Replays", "copied"]
 
-_CHAIN_SECONDS = 2e-3
+_CHAIN_SECONDS = 10e-3
 """Of a chain: a run that is asked to end does so between two of them."""
 _SHORT_SECONDS = 2e-3
 """Of a step in the mean: where they are longer there is nothing to gain, and memory would be held."""
-_LINE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a step of a run told of itself.
-
-    Parameters
-    ----------
-    index : int
-        Of the step.
-    reads, writes : tuple of str
-        Names of its values.
-    segment : Segment
-    plan : Plan or None
-        Its native work, if that is all it does.
-    looks : tuple of (str, str)
-        Of a view: results, and the values in whose memory they lie.
-    made : tuple of Lies
-        How its results lay.
-    seconds : float
-    """
-
-    index: int
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    segment: Segment
-    plan: Plan | None
-    looks: tuple[tuple[str, str], ...]
-    made: tuple[Lies, ...]
-    seconds: float
-
-
-def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment: Segment, arrays: Sequence[Any],
-            made: Sequence[Any], seconds: float) -> Told | None:  # fmt: skip
-    """What a step that just ran on some arrays tells of itself; None if it had others than arrays of numbers."""
-    writes = writes[: len(made)]
-    if not all(type(a) is np.ndarray and a.dtype != object for a in (*arrays, *made)):
-        return None
-    plan = None if segment.views else segment.plan(arrays)
-    if plan is not None and not all(_lies_so(m, lie) for m, lie in zip(made, plan.results, strict=False)):
-        plan = None  # steps after it have plans for what the run made
-    looks: tuple[tuple[str, str], ...] = ()
-    if segment.looks and all(may_overlap(arrays[0], m) for m in made):  # a reshape may be a copy
-        looks = tuple((w, reads[0]) for w in writes)
-    return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds)
 
 
 def copied(value: Any, name: str) -> Any:
@@ -144,6 +102,7 @@ class _Chain:
     written: list[tuple[memoryview, int, str, int]] = field(default_factory=list)
     results: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = field(default_factory=list)
     seconds: float = 0.0
+    shared_seconds: float = 0.0
     run: pool.Chain | None = None
 
 
@@ -164,6 +123,7 @@ class Replay:
 
     def __init__(self, told: Sequence[Told], results: Sequence[str], steady: Mapping[str, Array],
                  feeds: Mapping[str, Lies]) -> None:  # fmt: skip
+        told, self._still = direct(told, results)  # the latter: steps of which a run has nothing to do
         self.is_over = False
         self._lock = threading.Lock()
         self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in
@@ -177,15 +137,17 @@ class Replay:
         self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
         needed = [pool.workspace_bytes(j.workspace, j.threads) for s in told if s.plan for j in s.plan.jobs]
         self._workspace = aligned(max(needed, default=64), np.uint8)
-        places, size = _places(told, sources, self._fixed(told), results)
-        self._memory = aligned(max(_LINE, size), np.uint8)
+        begins, size = places(told, sources, self._fixed(told), results)
+        self._memory = aligned(max(LINE, size), np.uint8)
         self._pieces: list[_Chain | Told] = []
-        self._still: list[int] = []  # steps of which a run has nothing to do
         for step in told:
-            self._append(step, places)
+            self._append(step, begins)
+        profile = profile_in_force()
         for piece in self._pieces:
             if isinstance(piece, _Chain):
-                piece.run = pool.Chain(piece.jobs)
+                piece.run = pool.Chain(piece.jobs, waking(profile, piece.shared_seconds))
+        first = self._pieces[0] if self._pieces else None
+        self._wakes = isinstance(first, _Chain) and waking(profile, first.shared_seconds) > 1
 
     @property
     def bytes(self) -> int:
@@ -196,9 +158,9 @@ class Replay:
         """Whether it gives these results, for feeds that lie as those did that it was made for."""
         if self._context != context() or self._results != set(results):
             return False
-        return len(feeds) == len(self._feeds) and all(_lies_so(feeds.get(n), lie) for n, lie in self._feeds.items())
+        return len(feeds) == len(self._feeds) and all(lies_so(feeds.get(n), lie) for n, lie in self._feeds.items())
 
-    def run(self, feeds: Mapping[str, Array], seconds: list[float | None], halt: Callable[[int], None]
+    def run(self, feeds: Mapping[str, Array], times: Times, halt: Callable[[int], None]
             ) -> tuple[dict[str, Any], set[str]] | None:  # fmt: skip
         """Values by name, and which of them have memory of their own.
 
@@ -206,8 +168,8 @@ class Replay:
 
         Parameters
         ----------
-        seconds : list
-            Takes those of every step.
+        times : Times
+            Of every step.
         halt : callable
             Told of the step that comes next, before each chain and each step that is in none.
         """
@@ -216,17 +178,18 @@ class Replay:
         try:
             if self._threads > 1:
                 pool.start_workers(self._threads)
+                if self._wakes:  # meanwhile what comes before the first job is done here
+                    pool.rouse()
             values, fresh = {**self._held, **feeds}, set[str]()
-            for index in self._still:
-                seconds[index] = 0.0
+            times.nothing(self._still)
             for piece in self._pieces:
                 if isinstance(piece, Told):
                     halt(piece.index)
                     start = perf_counter()
                     made = piece.segment.run([values[name] for name in piece.reads])[: len(piece.writes)]
-                    seconds[piece.index] = perf_counter() - start
+                    times.add(piece.index, perf_counter() - start)
                     for array, lie in zip(made, piece.made, strict=True):
-                        if not _lies_so(array, lie):
+                        if not lies_so(array, lie):
                             self.is_over = True
                             return None
                     values.update(zip(piece.writes, made, strict=True))
@@ -235,17 +198,12 @@ class Replay:
                     continue
                 halt(piece.owners[0])
                 for name, shape, dtype in piece.results:
-                    with allocating(sized(f"the value {name!r}", shape, dtype), "run smaller inputs"):
-                        values[name] = np.empty(shape, dtype)
+                    values[name] = _new(name, shape, dtype)
                     fresh.add(name)
                 for operands, word, name, offset in piece.written:
-                    operands[word] = values[name].ctypes.data - offset
+                    operands[word] = address(values[name]) - offset
                 assert piece.run is not None
-                times = piece.run()
-                for index in piece.owners:
-                    seconds[index] = 0.0
-                for index, passed in zip(piece.owners, times, strict=True):
-                    seconds[index] = (seconds[index] or 0.0) + passed
+                times.add_later(piece.owners, piece.run())
             for name in self._results - fresh:  # while nobody else writes to the memory that they may lie in
                 values[name] = copied(values[name], name)
             return values, fresh | self._results
@@ -275,10 +233,10 @@ class Replay:
         }  # fmt: skip
         for step in told:
             for number, lie in enumerate(step.plan.between if step.plan is not None else ()):
-                found[_between(step, number)] = lie.size
+                found[name_between(step, number)] = lie.size
         return found
 
-    def _append(self, step: Told, places: Mapping[str, int]) -> None:
+    def _append(self, step: Told, begins: Mapping[str, int]) -> None:
         """Have a step done after those before it."""
         if step.plan is None:
             if step.looks and self._moving.isdisjoint(step.reads):
@@ -293,13 +251,15 @@ class Replay:
             last = _Chain()
             self._pieces.append(last)
         last.seconds += step.seconds
+        if any(job.threads > 1 for job in step.plan.jobs):
+            last.shared_seconds += step.seconds
         plan, names = step.plan, [*step.reads, *step.writes]
         for name, lie in zip(step.writes, plan.results, strict=False):
             if name in self._moving:
                 last.results.append((name, lie.shape, lie.dtype))
             else:
-                self._held[name] = self._array(places[name], lie)
-        between = [self._array(places[_between(step, n)], lie) for n, lie in enumerate(plan.between)]
+                self._held[name] = self._array(begins[name], lie)
+        between = [self._array(begins[name_between(step, n)], lie) for n, lie in enumerate(plan.between)]
         numbered: list[str | Array] = [*names, *between, *plan.constants]
         for job in plan.jobs:
             last.owners.append(step.index)
@@ -330,47 +290,10 @@ class Replay:
         return self._memory[begin : begin + lie.size].view(lie.dtype).reshape(lie.shape)
 
 
-def _between(step: Told, number: int) -> str:
-    """The name of an array between the jobs of a step, which no value has."""
-    return f"{step.index}\0{number}"
-
-
-def _lies_so(a: Any, lie: Lies) -> bool:
-    return type(a) is np.ndarray and (a.shape, a.strides, a.dtype) == (lie.shape, lie.strides, lie.dtype)
-
-
-def _lives(told: Sequence[Told], sources: Mapping[str, str], results: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """The steps that make and last read every place, in whatever values it shows."""
-    lives: dict[str, tuple[int, int]] = {}
-    seen: dict[str, set[str]] = {}  # places in which what a run looks at anew may lie
-
-    def touch(name: str, at: int) -> None:
-        for place in {sources.get(name, name)} | seen.get(name, set()):
-            lives[place] = lives.get(place, (at, at))[0], at
-
-    for at, step in enumerate(told):
-        own = [_between(step, number) for number in range(len(step.plan.between))] if step.plan is not None else []
-        if step.segment.views:
-            within = {sources.get(name, name) for name in step.reads}.union(*(seen.get(n, set()) for n in step.reads))
-            seen.update(dict.fromkeys(step.writes, within))
-        for name in (*step.reads, *step.writes, *own):
-            touch(name, at)
-    for name in results:
-        touch(name, len(told))
-    return lives
-
-
-def _places(told: Sequence[Told], sources: Mapping[str, str], sizes: Mapping[str, int], results: Sequence[str]
-            ) -> tuple[dict[str, int], int]:  # fmt: skip
-    """Where values begin in a memory, and its size: large ones first, each where all that live with it leave room."""
-    lives = _lives(told, sources, results)
-    placed: list[tuple[str, int, int]] = []
-    for name in sorted(sizes, key=lambda name: -sizes[name]):
-        first, last = lives[name]
-        begin, size = 0, -(-sizes[name] // _LINE) * _LINE
-        for other, low, high in sorted(placed, key=lambda one: one[1]):
-            meets = lives[other][0] <= last and first <= lives[other][1]
-            if meets and low < begin + size and begin < high:
-                begin = high
-        placed.append((name, begin, begin + size))
-    return {name: begin for name, begin, _ in placed}, max((end for _, _, end in placed), default=0)
+def _new(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array; an error says of which value it is, as the names of all would take time in every run."""
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError:
+        with allocating(sized(f"the value {name!r}", shape, dtype), "run smaller inputs"):
+            raise

@@ -101,7 +101,7 @@ class Rule:
     is_exact: bool
 
 
-def rewritten(graph: Graph, rules: Iterable[Rule], overridden: Collection[str], opsets: Mapping[str, int]) -> Graph:
+def rewritten(graph: Graph, rules: Iterable[Rule], known: Mapping[str, Array], opsets: Mapping[str, int]) -> Graph:
     """Apply rules to a graph until none fits.
 
     Parameters
@@ -110,8 +110,8 @@ def rewritten(graph: Graph, rules: Iterable[Rule], overridden: Collection[str], 
         As read.
     rules : iterable of Rule
         In the order in which they are tried on a node.
-    overridden : collection of str
-        Constants that a run will feed all the same, which are none here.
+    known : mapping
+        Values that are the same in every run: constants, and what nodes make of them.
     opsets : mapping
         Version of every operator set.
     """
@@ -120,7 +120,7 @@ def rewritten(graph: Graph, rules: Iterable[Rule], overridden: Collection[str], 
         for op in rule.ops:
             by_op.setdefault(op, []).append(rule)
     nodes = live(graph.nodes, graph.results)
-    constants = {name: array for name, array in graph.constants.items() if name not in overridden}
+    constants = dict(known)
     before = nodes
     for _ in range(_MOST_PASSES):
         changes = _found(nodes, constants, graph, by_op, opsets)
@@ -130,6 +130,7 @@ def rewritten(graph: Graph, rules: Iterable[Rule], overridden: Collection[str], 
             constants |= change.constants
         nodes = live(_applied(nodes, changes), graph.results)
     needed = {name for node in nodes for name in node.reads}.union(graph.results, graph.defaults)
+    needed -= {name for node in nodes for name in node.writes}
     kept = {name: array for name, array in {**graph.constants, **constants}.items() if name in needed}
     there = {node for each in nodes for node in each.of_file}
     removed = tuple(node for node in before if node not in there)

@@ -32,6 +32,7 @@ from polyconv.models.session_options import (
     provider_options_of,
     warn_of_ignored,
 )
+from polyconv.models.steps import Times
 from polyconv.models.trace import Trace
 from polyconv.names import checked
 from polyconv.settings import resolve
@@ -143,14 +144,13 @@ class InferenceSession:
         self._inputs, self._defaults, self._aliases = graph.inputs, graph.defaults, graph.aliases
         self._by_name = {value.name: value for value in graph.inputs}
         self._program = compiled(graph, frozenset(), self._options)
-        self._outputs = tuple(
-            _described(v, n, self._program) for v, n in zip(graph.outputs, graph.results, strict=True)
-        )
+        ends = zip(graph.outputs, graph.results, strict=True)
+        self._outputs = tuple(_described(v, n, self._program) for v, n in ends)
         self._results = dict(zip((v.name for v in graph.outputs), graph.results, strict=True))
         # A run may feed an input that has a default; its program is another, made when it first does.
         self._graph = graph if graph.defaults else None
         self._programs: dict[frozenset[str], Program] = {frozenset(): self._program}
-        self._last: tuple[Program, list[float | None]] | None = None
+        self._last: tuple[Program, Times] | None = None
         self._trace = Trace() if options.enable_profiling else None
 
     # -- what the model and the session are --------------------------------------------------------
@@ -330,15 +330,16 @@ class InferenceSession:
     def profile(self) -> dict[str, float]:
         """Seconds of the last run by engine."""
         totals: dict[str, float] = {}
-        if self._last is not None:
-            program, seconds = self._last
-            for step, time in zip(program.steps, seconds, strict=True):
-                totals[step.segment.engine] = totals.get(step.segment.engine, 0.0) + (time or 0.0)
+        program, seconds = self._ran()
+        for step, time in zip(program.steps, seconds, strict=True):
+            if time is not None:
+                totals[step.segment.engine] = totals.get(step.segment.engine, 0.0) + time
         return totals
 
     def _ran(self) -> tuple[Program, list[float | None]]:
         """The program that ran last, and the seconds of its steps."""
-        return self._last or (self._program, [None] * len(self._program.steps))
+        program, times = self._last or (self._program, Times(len(self._program.steps)))
+        return program, times.seconds()
 
     def _run(self, wanted: Sequence[str], feeds: Mapping[str, Array], run_options: Any) -> list[Array]:
         """Outputs by name, of inputs that are checked."""
@@ -348,12 +349,11 @@ class InferenceSession:
             assert self._graph is not None  # kept wherever there are defaults
             program = self._programs.setdefault(overridden, compiled(self._graph, overridden, self._options))
         began, trace = monotonic_ns(), self._trace
-        results, seconds = program.run(
-            feeds, [self._results[name] for name in wanted], lambda: bool(getattr(run_options, "terminate", False))
-        )
+        named = [self._results[name] for name in wanted]
+        results, times = program.run(feeds, named, lambda: bool(getattr(run_options, "terminate", False)))
         if trace is not None:
-            trace.add_run(program, seconds, began)
-        self._last = program, seconds
+            trace.add_run(program, times.seconds(), began)
+        self._last = program, times
         return results
 
     def _wanted(self, output_names: Sequence[str] | None) -> list[str]:

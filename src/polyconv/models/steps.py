@@ -7,14 +7,14 @@ that follows is known before any run, where extents are.  It must not know how a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Node, Value
 from polyconv.models.segment import Segment
 
-__all__ = ["Alive", "Schedule", "Step", "bytes_of", "most_alive", "scheduled"]
+__all__ = ["Alive", "Schedule", "Step", "Times", "bytes_of", "most_alive", "scheduled"]
 
 Schedule = list[tuple[int, tuple[str, ...]]]
 """Steps to run by number, each with the values that nobody reads after it."""
@@ -51,6 +51,39 @@ class Alive:
 
     bytes: int
     step: int
+
+
+class Times:
+    """How long the steps of a run took; added up where somebody asks, since a run has better things to do."""
+
+    __slots__ = ("_added", "_count", "_later")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._added: list[tuple[int, float]] = []
+        self._later: list[tuple[Sequence[int], Callable[[], Sequence[float]]]] = []
+
+    def add(self, index: int, seconds: float) -> None:
+        """A part of a step, or all of it."""
+        self._added.append((index, seconds))
+
+    def nothing(self, indices: Iterable[int]) -> None:
+        """Steps of which this run has nothing to do."""
+        self._added += [(index, 0.0) for index in indices]
+
+    def add_later(self, indices: Sequence[int], seconds: Callable[[], Sequence[float]]) -> None:
+        """Parts of steps, whose seconds are known when they are asked for."""
+        self._later.append((indices, seconds))
+
+    def seconds(self) -> list[float | None]:
+        """Of every step; None for one that did not run."""
+        found: list[float | None] = [None] * self._count
+        for indices, seconds in self._later:
+            self._added += zip(indices, seconds(), strict=True)
+        self._later = []
+        for index, passed in self._added:
+            found[index] = (found[index] or 0.0) + passed
+        return found
 
 
 def scheduled(steps: Sequence[Step], results: Collection[str], constants: Collection[str]) -> Schedule:

@@ -55,11 +55,13 @@ def reduction(operation: Operation) -> Own | str:
     """An operation as a reduction, or why not."""
     function, mean, is_global = _TABLE[operation.op]
     x = operation.inputs[0] if operation.inputs else None
-    if x is None or x.dims is None or operation.outputs != 1:
+    if x is None or (x.dims is None and not is_global) or operation.outputs != 1:
         return "the model does not say the rank of its input"
     dtype = dtype_name(x.dtype)
     if dtype is None or DTYPES[dtype].kind not in ("f" if mean or is_global else "fiu"):
         return untaken(x.dtype)
+    if x.dims is None:
+        return _global(Over(function, dtype, mean)) if not operation.attributes else "it has attributes"
     rank = len(x.dims)
     axes = tuple(range(2, rank)) if is_global else _axes(operation, rank)
     if axes is None:
@@ -71,6 +73,18 @@ def reduction(operation: Operation) -> Own | str:
     keep = bool(operation.attributes.get("keepdims", 1))
     spec = Over(function, dtype, mean)
     return Own((0,), (dtype,), lambda given, c: _planned(spec, axes, keep, rank, given, c))
+
+
+def _global(spec: Over) -> Own:
+    """A reduction over all spatial axes, however many come."""
+
+    def planned(given: Sequence[Lies], c: Conditions) -> Plan:
+        rank = len(given[0].shape)
+        if rank < 3:
+            raise ArgumentError(f"the input of shape {given[0].shape} has no spatial axes")
+        return _planned(spec, tuple(range(2, rank)), True, rank, given, c)
+
+    return Own((0,), (spec.dtype,), planned)
 
 
 def _axes(operation: Operation, rank: int) -> tuple[int, ...] | None:

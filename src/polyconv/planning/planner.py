@@ -219,8 +219,15 @@ def _compared(time: float, other: float) -> str:
 
 
 def threads_for(s: Situation, seconds: float, workspace: int) -> int:
-    """Threads a call will use; one whose forms are taken by chance is shared, however short it is."""
-    return threads_of(s.threads, s.limit, math.inf if s.chance is not None else seconds, workspace)
+    """Threads a call will use; one whose forms are taken by chance is shared, however short it is.
+
+    A call that is predicted to be short reads its weights all the same: amid others, which push them out of nearer
+    caches, from the last one.
+    """
+    p = s.problem
+    weights = p.m * (p.c // max(1, p.groups)) * math.prod(p.k) * p.w_dtype.itemsize
+    reading = weights / (s.profile.stream("l3", 1.0) * s.profile.clock)
+    return threads_of(s.threads, s.limit, math.inf if s.chance is not None else max(seconds, reading), workspace)
 
 
 def threads_of(most: int, limit: int | None, seconds: float, workspace: int) -> int:

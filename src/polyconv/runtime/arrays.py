@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from polyconv.settings import spelled_bytes
 
-__all__ = ["MARKS", "Place", "aligned", "mark", "marked", "may_overlap", "place", "unwritten"]
+__all__ = ["MARKS", "Place", "address", "aligned", "mark", "marked", "may_overlap", "place", "unwritten"]
 
 _LINE = 64
 _HUGE = 2 << 20
@@ -78,6 +78,12 @@ def aligned(shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         start = -raw.ctypes.data % _LINE
     memory: NDArray[Any] = raw[start : start + count].view(kind).reshape(shape)
     return memory
+
+
+def address(a: NDArray[Any]) -> int:
+    """Where element 0 lies; sooner than ``a.ctypes.data`` tells."""
+    found: int = a.__array_interface__["data"][0]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

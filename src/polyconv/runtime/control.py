@@ -4,7 +4,7 @@ It is never freed: a worker may look at it while the interpreter shuts down.
 
 ====  ==========================================================================================
   0   ticket word: generation (24 bits) | threads (8) | items left (32); its upper half is the futex
- 64   workers asleep
+ 64   workers asleep; cycles that a worker spins beyond its time, because of a chain of jobs, until one sleeps
 128   items finished
 192   address of the job
 256   lock: a job, with the shared workspace, is running

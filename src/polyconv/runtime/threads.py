@@ -11,8 +11,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,8 +29,8 @@ from polyconv.runtime.runner import HAS_FUTEX, HERE, function
 from polyconv.runtime.runner_text import FRAME_WORDS
 
 __all__ = [
-    "MOST_ITEMS", "MOST_WORKERS", "Chain", "Ready", "control_word", "grow_workspace", "mark_workspace", "run_steps",
-    "start_workers", "step_table", "workspace_bytes",
+    "MOST_ITEMS", "MOST_WORKERS", "Chain", "Ready", "control_word", "grow_workspace", "mark_workspace", "rouse",
+    "run_steps", "start_workers", "step_table", "workspace_bytes",
 ]  # fmt: skip
 
 MOST_WORKERS = 63
@@ -112,7 +113,7 @@ def _after_fork() -> None:
     global _starting
     _workers.clear()
     _starting, _starter[0] = threading.Lock(), 0
-    for offset in (0, 64, 128, 192, 256, 264, 280):
+    for offset in (0, 64, 72, 128, 192, 256, 264, 280):
         poke(offset, ctypes.c_uint64, 0)
     # less than any job needs: native entries refuse, and on its way through Python a call makes the pool anew
     poke(272, ctypes.c_int64, -1)
@@ -220,26 +221,42 @@ class Chain:
     ----------
     jobs : sequence of Ready
         None of which checks its accesses.
+    wake : int
+        For all of them: 2 wakes threads that sleep before the first one.
     """
 
-    __slots__ = ("_addresses", "_jobs", "_pool", "_times")
+    __slots__ = ("_addresses", "_jobs", "_level", "_words")
 
-    def __init__(self, jobs: Sequence[Ready]) -> None:
-        self._jobs, self._pool = tuple(jobs), any(job._pool for job in jobs)
-        self._addresses = words([job._address for job in jobs])
-        self._times = np.zeros(len(jobs) + 1, np.int64)
+    def __init__(self, jobs: Sequence[Ready], wake: int = 1) -> None:
+        self._jobs = tuple(jobs)
+        self._level = min(2, wake) if any(job._pool for job in jobs) else 0
+        self._words = words([job._address for job in jobs])
+        self._addresses = self._words.ctypes.data
 
-    def __call__(self) -> list[float]:
-        """Run them, on the pool if it is free, else on this thread alone; the seconds of each."""
+    def __call__(self) -> Callable[[], list[float]]:
+        """Run them, on the pool if it is free, else on this thread alone; what tells the seconds of each."""
         kinds = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
         run, count = function("chain", *kinds), len(self._jobs)
-        pool = self._pool and not sys.is_finalizing() and _acquire()
+        times = (ctypes.c_int64 * (count + 1))()
+        pool = self._level > 0 and not sys.is_finalizing() and _acquire()
         try:
-            run(CONTROL, self._addresses.ctypes.data, count, self._times.ctypes.data, int(pool))
+            run(CONTROL, self._addresses, count, ctypes.addressof(times), self._level if pool else 0)
         finally:
             if pool:
                 _release()
-        return list(np.diff(self._times) / (1e9 * _cycles_per_nanosecond()))
+        return partial(_passed, times)
+
+
+def _passed(times: Iterable[int]) -> list[float]:
+    """Seconds between times that the cycle counter told."""
+    rate = 1e9 * _cycles_per_nanosecond()
+    return [(after - before) / rate for before, after in pairwise(times)]
+
+
+def rouse() -> None:
+    """Wake the workers that sleep, if the pool is free: jobs that need them come soon, but not at once."""
+    if _workers and not sys.is_finalizing():
+        function("rouse", ctypes.c_void_p)(CONTROL)
 
 
 def _acquire() -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from polyconv.algorithms.dots.form import RUN_PIXELS, Part, Sizes
 from polyconv.algorithms.dots.situations import channel_bytes
 from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
-from polyconv.lowering.boxes import boxes, near_equal_sizes, rows_together, thread_parts
+from polyconv.lowering.boxes import boxes, busiest, in_pieces, near_equal_sizes, rows_together, thread_parts
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, box_count, line_pixels, lines
 from polyconv.lowering.tiles import tile_cycles
@@ -39,10 +39,17 @@ def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
             return _sizes(s, arith, sweep, box, planes=planes, vectors=vectors)
 
         budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
-        found = fitted(boxes(start, lambda box: fitted(box).workspace, budget))
-        sets, repeated = (1, 0.3) if found.all_groups else (s.problem.groups, 0.05)
-        items = (s.problem.n or 0) * box_count(sweep, found.box) * sets
-        return replace(found, splits=thread_parts(s.threads, items, found.blocks, repeated))
+        box = boxes(start, lambda box: fitted(box).workspace, budget)
+
+        def cut(pieces: int) -> tuple[float, Sizes]:
+            found = fitted((-(-box[0] // pieces), *box[1:]))
+            sets, repeated = (1, 0.3) if found.all_groups else (s.problem.groups, 0.05)
+            items = (s.problem.n or 0) * box_count(sweep, found.box) * sets
+            parts = thread_parts(s.threads, items, found.blocks, repeated)
+            load = busiest(s.threads, items, found.blocks, parts, repeated) * math.prod(found.box)
+            return load, replace(found, splits=parts)
+
+        return in_pieces(s.threads, cut)
 
     return Part(sweep, sizes_of(False), sizes_of(True))
 

@@ -37,7 +37,7 @@ from polyconv.algorithms.product.sets import Early, most_pixels, packed_weights,
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import channel_tile, lanes
 from polyconv.kernels.record import filled
-from polyconv.lowering.boxes import thread_parts
+from polyconv.lowering.boxes import busiest, in_pieces, thread_parts
 from polyconv.lowering.moves import along_out
 from polyconv.lowering.panel import Driver, header_bytes
 from polyconv.lowering.program import Operand, Program, Request, Step, address_of, program_of
@@ -143,8 +143,7 @@ def _step(given: Request, alike: _Alike, expected: Cut, keep: list[Any]) -> Step
     address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, pixels=pixels, listed=listed))
     along = along_out(r, cut.last, "p" if pixels else "c")
     key = ("point", cut.phases, *map(taps_of, alike))
-    items = (r.problem.n or 0) * p.groups * box_count(axes, cut.box)
-    parts = thread_parts(s.threads, items, cut.times * len(outputs.sets), _REPEATED)
+    cut, parts = _shared(s, axes, cut, (r.problem.n or 0) * p.groups)
     products = product_words(
         r, replace(outputs, kind="listed") if listed else outputs,
         -(-entries // lane) * lane if outputs.kind == "square" else entries,
@@ -168,6 +167,21 @@ def _as_it_lies(r: Request, axes: Sweep, cut: Cut) -> Cut:
     step = {"pixel": r.x.spatial[-1] * axes[-1].stride, "square": r.x.c}.get(kind, r.x.itemsize)
     kind = kind if step == r.x.itemsize else "channel"
     return cut_of(r.situation, axes, cut.times * cut.phases, kind, cut.phases, cut.outputs.part)
+
+
+def _shared(s: Situation, axes: Sweep, cut: Cut, images: int) -> tuple[Cut, int]:
+    """The cut for threads, and into how many parts sets of outputs are cut: boxes are smaller where sets are few."""
+    sets, unit = cut.times * len(cut.outputs.sets), lanes(s.target, arith_of(s)) if cut.outputs.pixels else 1
+
+    def cut_in(pieces: int) -> tuple[float, tuple[Cut, int]]:
+        size = -(-cut.box[-1] // (pieces * unit)) * unit if pieces > 1 else cut.box[-1]
+        box = (*cut.box[:-1], size)
+        items = images * box_count(axes, box)
+        parts = thread_parts(s.threads, items, sets, _REPEATED)
+        load = busiest(s.threads, items, sets, parts, _REPEATED) * math.prod(box)
+        return load, (replace(cut, box=box), parts)
+
+    return in_pieces(s.threads, cut_in)
 
 
 def _ahead(r: Request, axes: Sweep, cut: Cut) -> tuple[int, int]:

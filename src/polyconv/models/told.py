@@ -1,0 +1,113 @@
+"""What the steps of a run told of themselves, from which runs that are alike are replayed.
+
+The one idea: a step that does native work says so once, for arrays that lie in a given way; where its only reader shows
+its result in another shape and that is what the run returns, it may as well write that.
+It must not know operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from polyconv.models.segment import Segment
+from polyconv.operators.job import Lies, Plan, lies, packed
+from polyconv.runtime.arrays import may_overlap
+
+__all__ = ["Told", "direct", "lies_so", "name_between", "told_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a step of a run told of itself.
+
+    Parameters
+    ----------
+    index : int
+        Of the step.
+    reads, writes : tuple of str
+        Names of its values.
+    segment : Segment
+    plan : Plan or None
+        Its native work, if that is all it does.
+    looks : tuple of (str, str)
+        Of a view: results, and the values in whose memory they lie.
+    made : tuple of Lies
+        How its results lay.
+    seconds : float
+    """
+
+    index: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    segment: Segment
+    plan: Plan | None
+    looks: tuple[tuple[str, str], ...]
+    made: tuple[Lies, ...]
+    seconds: float
+
+
+def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment: Segment, arrays: Sequence[Any],
+            made: Sequence[Any], seconds: float) -> Told | None:  # fmt: skip
+    """What a step that just ran on some arrays tells of itself; None if it had others than arrays of numbers."""
+    writes = writes[: len(made)]
+    if not all(type(a) is np.ndarray and a.dtype != object for a in (*arrays, *made)):
+        return None
+    plan = None if segment.views else segment.plan(arrays)
+    if plan is not None and not all(lies_so(m, lie) for m, lie in zip(made, plan.results, strict=False)):
+        plan = None  # steps after it have plans for what the run made
+    looks: tuple[tuple[str, str], ...] = ()
+    if segment.looks and all(may_overlap(arrays[0], m) for m in made):  # a reshape may be a copy
+        looks = tuple((w, reads[0]) for w in writes)
+    return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds)
+
+
+def name_between(step: Told, number: int) -> str:
+    """The name of an array between the jobs of a step, which no value has."""
+    return f"{step.index}\0{number}"
+
+
+def lies_so(a: Any, lie: Lies) -> bool:
+    """Whether it is an array that lies so."""
+    return type(a) is np.ndarray and (a.shape, a.strides, a.dtype) == (lie.shape, lie.strides, lie.dtype)
+
+
+def direct(told: Sequence[Told], results: Collection[str]) -> tuple[list[Told], list[int]]:
+    """The steps, without those that only show a result of the run in another shape: who makes it writes it as shown.
+
+    Returns
+    -------
+    list of Told, list of int
+        The steps, and the numbers of those left out.
+    """
+    readers: dict[str, list[Told]] = {}
+    for step in told:
+        for name in step.reads:
+            readers.setdefault(name, []).append(step)
+    makers = {name: step for step in told if step.plan is not None for name in step.writes}
+    shown: dict[int, Told] = {}
+    gone: list[int] = []
+    for step in told:
+        if not step.looks or len(step.writes) != 1 or step.writes[0] not in results:
+            continue
+        (name,), lie, maker = step.reads, step.made[0], makers.get(step.reads[0])
+        whole = maker is not None and name not in results and readers[name] == [step]
+        if maker is not None and whole and lie == packed(lie.shape, lie.dtype):
+            shown[maker.index] = _writing(shown.get(maker.index, maker), name, step.writes[0], lie)
+            gone.append(step.index)
+    return [shown.get(step.index, step) for step in told if step.index not in gone], gone
+
+
+def _writing(step: Told, name: str, other: str, lie: Lies) -> Told:
+    """A step that writes a result under another name, which lies so."""
+    assert step.plan is not None
+    at = step.writes.index(name)
+
+    def put(lies: tuple[Lies, ...]) -> tuple[Lies, ...]:
+        return (*lies[:at], lie, *lies[at + 1 :])
+
+    writes = (*step.writes[:at], other, *step.writes[at + 1 :])
+    return replace(step, writes=writes, plan=replace(step.plan, results=put(step.plan.results)), made=put(step.made))
