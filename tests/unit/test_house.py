@@ -27,8 +27,8 @@ LONG_FUNCTIONS = {
 """Functions above it, docstring and signature not counted."""
 
 FOLDERS = {
-    ".": 3500, "algorithms": 17300, "benchmark": 5700, "cli": 4200, "conformance": 5910, "dialects": 2200,
-    "fields": 800, "gpu": 6600, "kernels": 7700, "lowering": 2300, "machine": 700, "models": 7600, "ndimage": 2000,
+    ".": 3500, "algorithms": 17400, "benchmark": 5700, "cli": 4200, "conformance": 5910, "dialects": 2200,
+    "fields": 800, "gpu": 6600, "kernels": 7750, "lowering": 2350, "machine": 700, "models": 7600, "ndimage": 2000,
     "operators": 3200, "planning": 1000, "problem": 1800, "runtime": 1700,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""
