@@ -19,7 +19,7 @@ from polyconv.target import host_target, target
 pytestmark = pytest.mark.skipif(not host_target().bf16, reason="needs dot products of bf16 pairs")
 
 BF16 = ml_dtypes.bfloat16
-ALGORITHM = pytest.mark.parametrize("algorithm", ["direct", "dots", "dots_pixels"])
+ALGORITHM = pytest.mark.parametrize("algorithm", ["direct", "dots", "dots_pixels", "woven"])
 LAYOUT = pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 
 PLANES = (
@@ -33,7 +33,7 @@ PLANES = (
 """Even and odd channels, lines whose taps follow each other or not, strides, groups and pads."""
 
 TRANSPOSED = ("c16 i5x5x5 m32 k2x2x2 s2 b1", "c12 i8x8 m20 k4x4 s2 p1", "c5 i7x9 m17 k3x3 s2x1 p1 b1",
-              "c6 i9 m8 k5 s3 g2")  # fmt: skip
+              "c6 i9 m8 k5 s3 g2", "c8 i17x30 m5 k3x5 s2x2 p1:0x2 b1 act=Relu", "c4 i3x40 m9 k2x3 s1x3 b1")  # fmt: skip
 
 
 def _drawn(line: str) -> tuple[Problem, Operands]:
@@ -62,7 +62,7 @@ def test_within_the_bound_and_the_same_bits(algorithm: str, layout: str, more: s
         for option in (*options, {"threads": 2}, {"workspace_limit": 0}):
             again = result(p, made, algorithm, **option)
             assert again is None or again.tobytes() == whole.tobytes(), f"{line} {option}"
-    assert taken or (algorithm, layout) == ("dots_pixels", "NHWC")
+    assert taken or (layout == "NHWC" and algorithm in ("dots_pixels", "woven"))
 
 
 @LAYOUT
@@ -93,7 +93,7 @@ def _meeting(p: Problem, made: Operands, bad: Array) -> Array:
     return found.astype(np.float32) > 0
 
 
-@ALGORITHM
+@pytest.mark.parametrize("algorithm", ["direct", "dots", "dots_pixels"])
 @LAYOUT
 def test_arrays_that_lie_in_the_other_layout(algorithm: str, layout: str) -> None:
     for rest in ("c64 i9x10 m40 k1x1 b1", "c3 i20x21 m30 k5x5 s2 p2", "c6 i9x10 m33 k3x3 p1", "c7 i9x9 m33 k3x3 d2"):
@@ -107,7 +107,7 @@ def test_arrays_that_lie_in_the_other_layout(algorithm: str, layout: str) -> Non
             assert plain.tobytes() == other.tobytes(), rest
 
 
-@ALGORITHM
+@pytest.mark.parametrize("algorithm", ["direct", "dots", "dots_pixels"])
 @LAYOUT
 def test_results_are_rounded_to_even(algorithm: str, layout: str) -> None:
     """Sums that f32 holds exactly, of which many lie in the middle between two numbers of bf16."""

@@ -28,7 +28,7 @@ from polyconv.algorithms.dots.driver import (
     result_words,
 )
 from polyconv.algorithms.dots.form import ChannelsForm, Sizes
-from polyconv.algorithms.dots.panel import LINE_CYCLES, panel_words, words_in_address
+from polyconv.algorithms.dots.panel import LINE_CYCLES, panel_words
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
@@ -45,7 +45,7 @@ from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import bands, share_met
 from polyconv.lowering.boxes import near_equal, row_lists
-from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.program import Request, Step
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps, taps_of

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.dense import DenseForm
-from polyconv.algorithms.dots.panel import LINE_CYCLES, DotPanel, pack_lines, panel_common, words_in_address
+from polyconv.algorithms.dots.panel import LINE_CYCLES, DotPanel, pack_lines, panel_common
 from polyconv.algorithms.dots.planes import Planes
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
@@ -37,7 +37,7 @@ from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, near_equal, near_equal_sizes, rows_follow
-from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.panel import Common, Driver, EpilogueTables, box_rows, decode, header_bytes, row_place
 from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, zeros
 from polyconv.lowering.situation import Situation
