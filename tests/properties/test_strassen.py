@@ -158,7 +158,7 @@ def test_what_it_leaves_to_others() -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "line"), [
-    ("strassen", "conv f32 NCHW n1 c4096 i14x14 m4096 k1x1"), ("stem", "conv f32 NHWC n1 c16 i2000 m8192 k128"),
+    ("strassen", "conv f32 NCHW n1 c4096 i196 m4096 k1"), ("stem", "conv f32 NHWC n1 c16 i2000 m8192 k128"),
 ])  # fmt: skip
 def test_weights_that_no_cache_holds_have_a_price(algorithm: str, line: str) -> None:
     s = Situation(Problem.parse(line), target(None))

@@ -1,14 +1,14 @@
 """Element conversions in the kernel language: memory types to accumulators and back, exactly rounded.
 
-Where the CPU converts, LLVM's conversion is used; where it does not (f16 without F16C, bf16 anywhere:
-the hardware form flushes subnormals) integer code does the same, so no kernel calls out.
+Where the CPU converts, LLVM's conversion is used; where it does not (f16 without F16C, bf16 where subnormal numbers
+count: the hardware form flushes them) integer code does the same, so no kernel calls out.
 It must know nothing of where values come from.
 """
 
 from __future__ import annotations
 
 from polyconv.dtypes import Dtype
-from polyconv.kernels.language import Module, Value
+from polyconv.kernels.language import Module, Value, vector
 
 __all__ = ["LLVM_NAMES", "cut", "cut_unsigned", "narrow", "saturate", "widen"]
 
@@ -40,8 +40,11 @@ def widen(k: Module, value: Value, dtype: Dtype, to: str, *, f16c: bool) -> Valu
     return k.cast("zext" if dtype.kind == "u" else "sext", value, kind.of(to))
 
 
-def narrow(k: Module, value: Value, dtype: Dtype, *, f16c: bool) -> Value:
-    """Convert an accumulator to the element stored for ``dtype``: nearest even, integers modulo their size."""
+def narrow(k: Module, value: Value, dtype: Dtype, *, f16c: bool, flushed: bool = False) -> Value:
+    """Convert an accumulator to the element stored for ``dtype``: nearest even, integers modulo their size.
+
+    Where subnormal numbers may be ``flushed``, whole vectors become bf16 by one instruction.
+    """
     kind = value.type
     to = kind.of(LLVM_NAMES[dtype.name])
     if kind == to:
@@ -51,7 +54,7 @@ def narrow(k: Module, value: Value, dtype: Dtype, *, f16c: bool) -> Value:
     if kind.element == "double":
         raise AssertionError("f64 sums are stored as f64")
     if dtype.name == "bf16":
-        return _float_to_bfloat(k, value)
+        return _rounded_by_cpu(k, value) if flushed and kind.lanes == _ROUNDED else _float_to_bfloat(k, value)
     return k.cast("fptrunc", value, to) if f16c else _float_to_half(k, value)
 
 
@@ -109,6 +112,18 @@ def _float_to_half(k: Module, value: Value) -> Value:
     chosen = k.select(size < 0x477FF000, chosen, 0x7C00)  # 65520 and more: infinity
     chosen = k.select(size > 0x7F800000, 0x7E00, chosen)  # NaN stays quiet NaN
     return k.cast("bitcast", k.cast("trunc", chosen | sign, kind.of("i16")), kind.of("half"))
+
+
+_ROUNDED = 16
+"""Lanes of the instruction that rounds to bf16."""
+
+
+def _rounded_by_cpu(k: Module, value: Value) -> Value:
+    """Nearest even, subnormal numbers as zero; NaN keeps its upper bits and becomes quiet."""
+    rounded = k.target_intrinsic(
+        "llvm.x86.avx512bf16.cvtneps2bf16.512", vector("bfloat", _ROUNDED), str(value.type), [value]
+    )
+    return k.cast("bitcast", rounded, value.type.of("i16"))
 
 
 def _float_to_bfloat(k: Module, value: Value) -> Value:

@@ -1,4 +1,4 @@
-"""Tiles of small integers whose lanes are pixels: words of several channels against words of weights, for planes.
+"""Tiles whose lanes are pixels: words of several channels against words of weights, for planes.
 
 A panel holds planes of words: a word is a pixel's channels that one instruction multiplies.  Rows of a tile are output
 channels, whose weights are broadcast, so results of a channel lie together as they are stored, and none is transposed.
@@ -82,7 +82,8 @@ def dot_pixels(k: Module, name: str, spec: DotPixels, lanes: int, rows: int, vec
             weights, y, bias, scale = block.values
             totals: list[Value] = []
             for r in range(rows):
-                first = k.broadcast(kind, bias + r * kind.element_bytes) if spec.epilogue.bias else k.constant(kind, 0)
+                begins = spec.epilogue.bias and not kind.is_float  # sums of floats get it at their end
+                first = k.broadcast(kind, bias + r * kind.element_bytes) if begins else k.constant(kind, 0)
                 totals += [first] * vectors
             with k.loop(0, g.words, carry=[weights, *totals], runs=True) as word:
                 weight, *totals = word.values
@@ -99,7 +100,7 @@ def dot_pixels(k: Module, name: str, spec: DotPixels, lanes: int, rows: int, vec
                 sums = totals[r * vectors : (r + 1) * vectors]
                 if spec.gaps:
                     sums = [_closed(k, g, number, value) for number, value in enumerate(sums)]
-                results = _finished(k, spec, g, sums, scale + r * 4)
+                results = _finished(k, spec, g, sums, bias + r * kind.element_bytes, scale + r * 4)
                 for value, (begin, mask) in zip(results, stores, strict=True):
                     k.store_first(value, y + begin, mask)
                 y = y + g.y_channel
@@ -132,12 +133,14 @@ def _closed(k: Module, g: PixelWalk, number: int, value: Value) -> Value:
     return k.target_intrinsic(name, kind, f"{kind}, {kind}, {mask.type}", [value, k.constant(kind, 0), mask])
 
 
-def _finished(k: Module, spec: DotPixels, g: PixelWalk, sums: list[Value], scale: Buffer) -> list[Value]:
-    """Vectors of results of a channel; its bias is in the sums."""
+def _finished(k: Module, spec: DotPixels, g: PixelWalk, sums: list[Value], bias: Buffer, scale: Buffer
+              ) -> list[Value]:  # fmt: skip
+    """Vectors of results of a channel; in sums of integers its bias is."""
     kind, nothing = sums[0].type, k.constant(INT, 0)
     if not _is_packed(spec):
-        block = Block(k, Move("i32", spec.target, "pp", replace(spec.epilogue, bias=False)), kind, False)
-        finish = finished(block, g.bias, scale, g.y, nothing, nothing, g.constants)
+        epilogue = spec.epilogue if kind.is_float else replace(spec.epilogue, bias=False)
+        block = Block(k, Move(kind.element, spec.target, "pp", epilogue), kind, False)
+        finish = finished(block, bias, scale, g.y, nothing, nothing, g.constants)
         return [finish(total, nothing, nothing, None) for total in sums]
     floats = kind.of("float")
     low, high = k.broadcast(floats, g.constants), k.broadcast(floats, g.constants + 8)

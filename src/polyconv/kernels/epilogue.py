@@ -37,6 +37,8 @@ class Epilogue:
         Name, or empty.
     saturate : bool
         Clamp integers instead of wrapping.
+    flushed : bool
+        Results of bf16 are rounded by the CPU's own instruction, which counts subnormal numbers as zero.
     """
 
     bias: bool = False
@@ -44,6 +46,7 @@ class Epilogue:
     rescale: bool = False
     activation: str = ""
     saturate: bool = False
+    flushed: bool = False
 
     @property
     def is_cheap(self) -> bool:

@@ -57,6 +57,9 @@ class WordWalk(Walk):
     word: Int
 
 
+_FIRST_OF_TWO = 0xFFFF
+"""The bits of the first channel of a word of two."""
+
 LEAPS = 4
 """Rows of a panel that are found from one pointer.  With one each, loads wait for a chain of additions as long as the
 tile is tall.  Measured on Zen 5: 1-5 % off, 10 % where the other thread of the core is busy."""
@@ -79,6 +82,8 @@ class FusedTile:
         Lines of the input that each step asks for, long before they are read: of tiles that walk one or none.
     written : int
         So many tiles ahead of the one that will write them lines of results are asked for, if not 0: of point tiles.
+    half : bool
+        Whether only the first channel of an entry's last word counts, of two: the other may be Inf or NaN.
     """
 
     arithmetic: str
@@ -87,12 +92,14 @@ class FusedTile:
     edge: bool = False
     asked: int = 0
     written: int = 0
+    half: bool = False
 
 
-def of_sums(arithmetic: str) -> FusedTile:
+def of_sums(arithmetic: str, *, half: bool = False) -> FusedTile:
     """The tile that stores its sums as they are."""
     accumulator = ARITHMETIC[arithmetic].accumulator
-    return FusedTile(arithmetic, {"float": "f32", "double": "f64"}.get(accumulator, accumulator), Epilogue())
+    target = {"float": "f32", "double": "f64"}.get(accumulator, accumulator)
+    return FusedTile(arithmetic, target, Epilogue(), half=half)
 
 
 def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, *,
@@ -117,9 +124,10 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                 place = given.entries + entry.index * 24
                 run, count = rows_in + k.word(place), k.word(place, 1)
                 streamed = given.weights + k.word(place, 2) * (vectors * kind.bytes)
-                with k.loop(0, count, carry=[run, streamed, *entry.values], runs=True) as word:
-                    a, b, *total = word.values
-                    soon, total = _asked(k, total, asks)
+
+                def multiplied(a: Buffer, b: Buffer, carried: list[Any], keep: int | None = None) -> list[Any]:
+                    """The carried values after a word, of which the bits to ``keep`` count."""
+                    soon, total = _asked(k, carried, asks)
                     ask_early(k, b, kind, vectors)
                     of_b = [k.load(words, b + j * kind.bytes) for j in range(vectors)]
                     pixel = k.opaque(a)
@@ -127,11 +135,19 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                         if r and r % LEAPS == 0:
                             pixel = k.rebase(pixel + leap)
                         value = k.broadcast(words, pixel + leads[r % LEAPS], align)
+                        value = value if keep is None else value & keep
                         for j in range(vectors):
                             held = total[r * vectors + j]
                             total[r * vectors + j] = multiply_add(k, arithmetic, value, of_b[j], held)
-                    word.next(a + step, b + vectors * kind.bytes, *soon, *total)
-                entry.next(*word.results[2:])
+                    return [*soon, *total]
+
+                whole = count - 1 if spec.half else count
+                with k.loop(0, whole, carry=[run, streamed, *entry.values], runs=not spec.half) as word:
+                    a, b, *carried = word.values
+                    found = multiplied(a, b, carried)
+                    word.next(a + step, b + vectors * kind.bytes, *found)
+                a, b, *carried = word.results
+                entry.next(*(multiplied(a, b, carried, _FIRST_OF_TWO) if spec.half else carried))
             group.next(
                 rows_in + given.row * rows,
                 *out.store(entry.results[asks:], vectors, rows_out, given.y_row, rows_beside, given.r_row),

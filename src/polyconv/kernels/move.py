@@ -68,7 +68,7 @@ def converted(block: Block, value: Value, zero_point: Value) -> Value:
     """A value of the tensor as the panel holds it."""
     k = block.k
     value = widen(k, value, DTYPES[block.spec.source], block.kind.element, f16c=block.f16c)
-    if block.kind.is_float:
+    if block.kind.is_float or DTYPES[block.spec.source].is_float:  # also bf16 as it is
         return value
     offset = zero_point if block.kind.element == "i64" else k.cast("trunc", zero_point, block.kind.scalar)
     return value - (k.splat(offset, block.kind.lanes) if block.kind.lanes else offset)
@@ -140,6 +140,6 @@ def finished(
                 value = mathfn.apply(k, epilogue.activation, value, parameters)
         if epilogue.saturate:
             value = saturate(k, value, dtype)
-        return narrow(k, value, dtype, f16c=block.f16c)
+        return narrow(k, value, dtype, f16c=block.f16c, flushed=epilogue.flushed)
 
     return finish

@@ -20,6 +20,7 @@ from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Block, Move, woven
 from polyconv.kernels.move import store_out
 from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.tile import multiply_add
 
 __all__ = ["WeaveTile", "weave_tile"]
 
@@ -53,7 +54,7 @@ def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, pha
                *, f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels.
 
-    An entry is the offset of a channel's pixels in the panel, for the first of the taps that all phases have, and that
+    An entry is the offset of a plane's pixels in the panel, for the first of the taps that all phases have, and that
     of a line of inputs which a later panel needs.
 
     Parameters
@@ -64,7 +65,7 @@ def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, pha
         How many phases have one tap more, of the pixels before.
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
-    kind = vector(arithmetic.accumulator, lanes)
+    kind, words = (vector(element, lanes) for element in (arithmetic.accumulator, arithmetic.word))
     with k.function(name, WeaveTile) as given:
         y, residual, head, end = given.y, given.residual, given.head, given.end
         result_bytes = DTYPES[spec.target].itemsize
@@ -79,11 +80,11 @@ def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, pha
         def multiplied(pixels: Buffer, b: Buffer, held: Sequence[Value], of: int) -> list[Any]:
             """The weights that follow, and sums with a tap's products for the first phases."""
             total = list(held)
-            of_pixels = [k.load(kind, pixels + j * kind.bytes) for j in range(vectors)]
+            of_pixels = [k.load(words, pixels + j * kind.bytes) for j in range(vectors)]
             for row, (r, phase) in enumerate(itertools.product(range(rows), range(of))):
-                weight = k.broadcast(kind, b + row * arithmetic.bytes)
+                weight = k.broadcast(words, b + row * arithmetic.bytes)
                 for j, value in enumerate(of_pixels, (r * phases + phase) * vectors):
-                    total[j] = k.fma(weight, value, total[j])
+                    total[j] = multiply_add(k, arithmetic, weight, value, total[j])
             return [b + rows * of * arithmetic.bytes, *total]
 
         start = [given.weights, *[k.constant(kind, 0)] * (rows * phases * vectors)]

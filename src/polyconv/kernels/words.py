@@ -14,30 +14,38 @@ __all__ = ["fill_bytes", "words_in"]
 
 
 def words_in(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
-    """Add the move in of ``spec.together`` planes, or fewer, to words that follow each other in the panel.
+    """Add the move in of planes of channels to planes of words, of ``spec.together`` channels each, or fewer.
 
-    In place of a plane that is not there it takes the first.
+    Words of a plane follow each other; planes lie ``target_channel`` bytes apart.  In place of a channel that is not
+    there it takes the first of its word.
     """
-    block, count = Block(k, spec, Type(spec.element, lanes), f16c), spec.together
+    count = spec.together
     with k.function(name, MoveIn) as g:
+        apart = g.source_pixel if spec.along == "any" else None
+        block = Block(k, spec, Type(spec.element, lanes), f16c, apart)
         load, size = load_in(block, g.zero_point), Type(spec.element).bytes
-        planes = [g.source + k.select(g.channels > c, g.source_channel * c, 0) for c in range(count)]
+        step = block.source_bytes if apart is None else apart
 
-        def weave(pixel: Value, whole: bool) -> None:
+        def weave(planes: list[Buffer], target: Buffer, pixel: Value, whole: bool) -> None:
             mask = None if whole else k.mask(g.pixels - pixel, lanes)
-            vectors = [load(plane + pixel * block.source_bytes, mask) for plane in planes]
+            vectors = [load(plane + pixel * step, mask) for plane in planes]
             for v, merged in enumerate(woven(k, vectors)):
-                place = g.target + (pixel * (count * size) + v * lanes * size)
+                place = target + (pixel * (count * size) + v * lanes * size)
                 if whole:
                     k.store(merged, place)
                 else:
                     k.store_first(merged, place, k.mask((g.pixels - pixel) * count - v * lanes, lanes))
 
         full = g.pixels - g.pixels % lanes
-        with k.loop(0, full, lanes) as p:
-            weave(p.index, True)
-        with k.when(full < g.pixels):
-            weave(full, False)
+        with k.loop(0, g.channels, count, [g.source, g.target]) as plane:
+            source, target = plane.values
+            left = g.channels - plane.index
+            planes = [source + k.select(left > c, g.source_channel * c, 0) for c in range(count)]
+            with k.loop(0, full, lanes) as p:
+                weave(planes, target, p.index, True)
+            with k.when(full < g.pixels):
+                weave(planes, target, full, False)
+            plane.next(source + g.source_channel * count, target + g.target_channel)
 
 
 def fill_bytes(k: Module, target: Buffer, size: Value, pattern: Value) -> None:

@@ -17,6 +17,7 @@ from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.move import move
 from polyconv.kernels.signature import Address
 from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
+from polyconv.kernels.words import words_in
 from polyconv.lowering.panel import Common, RunWords
 from polyconv.lowering.program import Operand, Request, S, address_of
 from polyconv.lowering.sweep import Axis, Lines, Sweep
@@ -25,7 +26,7 @@ from polyconv.target import Target
 
 __all__ = [
     "MOST_LISTED", "along_in", "along_out", "is_apart", "listed_in_address", "listed_out_address",
-    "move_in_address", "move_out_address", "moved_apart", "moved_by_planes", "places_of",
+    "move_in_address", "move_out_address", "moved_apart", "moved_by_planes", "places_of", "words_in_address",
 ]  # fmt: skip
 
 
@@ -69,6 +70,16 @@ def move_in_address(r: Request, spec: Move) -> Address[MoveIn]:
 def move_out_address(r: Request, spec: Move) -> Address[MoveOut]:
     """Address of a move to the result."""
     return _move_address(r, spec, MoveOut)
+
+
+def words_in_address(r: Request, spec: Move) -> Address[MoveIn]:
+    """Address of the move of planes of channels into planes of words of several channels."""
+    count = (r.target.vector_bytes if r.target.has_masks else 16) // Type(spec.element).bytes
+
+    def make(k: Module, name: str) -> None:
+        words_in(k, name, spec, count, f16c=False)
+
+    return address_of(r, f"{spec} words", "move", MoveIn, make)
 
 
 def _move_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:

@@ -256,8 +256,9 @@ class Planes(Protocol):
 
 
 def fill_planes(k: Module, c: Common, p: Planes, pixel_bytes: Value, item: Item, x: Buffer, panel: Buffer,
-                first: Value, channels: Value, vector_bytes: int) -> None:  # fmt: skip
-    """Fill a panel of planes with channels from ``first`` on."""
+                first: Value, channels: Value, vector_bytes: int, planes: Value | None = None) -> None:  # fmt: skip
+    """Fill a panel of planes with channels from ``first`` on; fewer ``planes`` if words hold several channels."""
+    planes = channels if planes is None else planes
     pixel_step = c.step * axis_words(c, c.axes - 1).x_stride
     words_of_4 = vector("i32", vector_bytes // 4)
 
@@ -269,7 +270,7 @@ def fill_planes(k: Module, c: Common, p: Planes, pixel_bytes: Value, item: Item,
             for first_, end_ in ((k.constant(INT, 0), low), (high, all_)):
                 words_ = ((end_ - first_) * pixel_bytes) >> 2
                 with k.when(words_ > 0):
-                    zero_rows(k, place + first_ * pixel_bytes, p.plane_bytes, channels, words_, words_of_4)
+                    zero_rows(k, place + first_ * pixel_bytes, p.plane_bytes, planes, words_, words_of_4)
         with k.when((end > head) & (c.residues > 1)):
             k.call(c.move_apart, MoveApart(
                 source, pixel_step, c.x_c, target, pixel_bytes, p.plane_bytes, end - head,

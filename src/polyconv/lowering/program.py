@@ -160,6 +160,7 @@ class Request:
             rescale=self.scale is not None,
             activation="" if p.activation is None else p.activation.name,
             saturate=p.overflow == "saturate" and not p.y_dtype.is_float,
+            flushed=p.y == "bf16" and self.target.bf16 and not self.situation.strict,
         )
 
 

@@ -20,8 +20,8 @@ from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
 __all__ = [
-    "FREE_BYTES", "Situation", "accumulator_arithmetic", "arith_of", "image_bytes", "of_one_image", "own_bound",
-    "scheme_of", "transform_refusal",
+    "FREE_BYTES", "Situation", "accumulator_arithmetic", "arith_of", "has_pairs", "image_bytes", "of_one_image",
+    "own_bound", "scheme_of", "transform_refusal",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -131,6 +131,11 @@ def accumulator_arithmetic(s: Situation) -> str:
     products = (p.c // p.groups) * math.prod(p.k)
     added = (p.bias + p.residual) * max(abs(v) for v in p.y_dtype.limits)
     return "i32" if largest * products + added < 1 << 31 and p.y_dtype.bits <= 32 else "i64"
+
+
+def has_pairs(s: Situation) -> bool:
+    """Whether bf16 numbers may be multiplied in pairs: the CPU does, and subnormal numbers may count as zero."""
+    return s.problem.x == s.problem.w == "bf16" and s.target.bf16 and not s.strict and s.finite
 
 
 def arith_of(s: Situation) -> Arithmetic:

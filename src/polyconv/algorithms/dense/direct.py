@@ -40,7 +40,7 @@ from polyconv.lowering.boxes import ahead_words, boxed_words, near_equal
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address, moved_apart, moved_by_planes
 from polyconv.lowering.panel import Common, header_bytes
 from polyconv.lowering.program import Program, Request, Step, epilogue_tables, program_of
-from polyconv.lowering.situation import Situation, accumulator_arithmetic, image_bytes
+from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs, image_bytes
 from polyconv.lowering.sweep import Sweep
 
 __all__ = [
@@ -81,9 +81,8 @@ def at_least(s: Situation) -> float:
 
 def _arithmetic(s: Situation) -> str:
     """Dot products of bf16 pairs where the CPU has them; else the accumulator's."""
-    p = s.problem
-    pairs = p.x == p.w == "bf16" and s.target.bf16 and not s.strict and p.c // p.groups > 1
-    return "bf16" if pairs and s.finite else accumulator_arithmetic(s)
+    pairs = has_pairs(s) and s.problem.c // s.problem.groups > 1
+    return "bf16" if pairs else accumulator_arithmetic(s)
 
 
 @dataclass(frozen=True, slots=True)

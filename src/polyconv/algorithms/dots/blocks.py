@@ -27,7 +27,7 @@ from polyconv.algorithms.dots.driver import (
 from polyconv.algorithms.dots.form import RUN_PIXELS, ChannelsForm, Part, Sizes
 from polyconv.algorithms.dots.panel import panel_words
 from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, with_bias
-from polyconv.algorithms.dots.situations import refusal as no_dots
+from polyconv.algorithms.dots.situations import integer_refusal as no_dots
 from polyconv.algorithms.form import Refusal
 from polyconv.kernels.fused import FusedTile, WordWalk, of_sums
 from polyconv.kernels.isa import Arithmetic, lanes

@@ -1,10 +1,11 @@
-"""Small integers by dot products, vectors of output channels: any rank, stride, dilation, group, pads and layout.
+"""Small integers, and bf16, by dot products of words: any rank, stride, dilation, group, pads and layout.
 
-A box of outputs gets a panel of its inputs, their padding written out; where nothing is padded and words lie as the
-instructions take them, tiles read the tensor itself.  Tiles broadcast words of several channels against vectors of
-output channels, and reduce over (tap, words) or, where taps of a kernel's line follow each other, over whole lines of
-a kernel.  Results leave from registers to their place, or by slots and a move.
-Cost: the products, and one pass over input and output.  Exact: sums are taken modulo 2^32.
+Lanes are output channels.  A box of outputs gets a panel of its inputs, their padding written out; where nothing is
+padded and words lie as the instructions take them, tiles read the tensor itself.  Tiles broadcast words of several
+channels against vectors of output channels, and reduce over (tap, words) or, where taps of a kernel's line follow each
+other, over whole lines of a kernel.  Results leave from registers to their place, or by slots and a move.
+Cost: the products, and one pass over input and output.
+Error: sums of integers are exact modulo 2^32; those of bf16 have an own bound, k eps sum|x||w| of f32.
 """
 
 from __future__ import annotations
@@ -27,8 +28,15 @@ from polyconv.algorithms.dots.driver import (
     result_words,
 )
 from polyconv.algorithms.dots.form import ChannelsForm, Sizes
-from polyconv.algorithms.dots.panel import LINE_CYCLES, panel_words, words_in_address
-from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, refusal, with_bias
+from polyconv.algorithms.dots.panel import LINE_CYCLES, panel_words
+from polyconv.algorithms.dots.situations import (
+    arithmetic_of,
+    channel_bytes,
+    has_half_word,
+    padding_of,
+    refusal,
+    with_bias,
+)
 from polyconv.algorithms.form import Forms
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import lanes, run_tiles
@@ -37,7 +45,7 @@ from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import bands, share_met
 from polyconv.lowering.boxes import near_equal, row_lists
-from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.program import Request, Step
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps, taps_of
@@ -45,6 +53,12 @@ from polyconv.lowering.tiles import word_address
 from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["DenseForm", "forms"]
+
+_LYING = {"u8s8": "u8", "i16": "i16", "bf16": "bf16"}
+"""The type of inputs that an arithmetic multiplies as they lie."""
+
+_MERGED = {"u8s8": 4, "i16": 2, "bf16": 7}
+"""Most channels whose planes are merged pixel by pixel, by arithmetic; more are transposed."""
 
 _COLLIDING = 2048
 """Pixels so many bytes apart share few sets of a first-level cache: they are not read in place."""
@@ -99,7 +113,8 @@ class DenseForm(ChannelsForm):
         main, rest = steps * sizes.vectors * of_vector, steps * sizes.last_vectors * of_vector
         sets, channels, outputs = (1, p.c, p.m) if sizes.all_groups else (p.groups, group_in, group_out)
         in_registers = finished_in_registers(r, last)
-        spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
+        half = has_half_word(arith, group_in * (last.taps if sizes.whole_lines else 1))
+        spec = FusedTile(arith.name, p.y, r.epilogue, half=half) if in_registers else of_sums(arith.name, half=half)
         tiles = _tiles(r, last, sizes, spec, (group_out - 1) % lane + 1 < lane and in_registers)
         common, items = common_words(r, sweep, sizes, sets)
         move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
@@ -123,7 +138,7 @@ class DenseForm(ChannelsForm):
 def _lies(r: Request, sweep: Sweep) -> bool:
     """Whether tiles can read words from the input as it lies: nothing is padded or moved, words hold whole channels."""
     p, arith = r.problem, r.arith
-    if p.x != ("u8" if arith.name == "u8s8" else "i16") or (arith.name == "i16" and r.zero_point):
+    if p.x != _LYING[arith.name] or (arith.name == "i16" and r.zero_point):
         return False
     if p.c // p.groups % arith.channels or r.x.spatial[-1] % _COLLIDING == 0:
         return False
@@ -195,8 +210,10 @@ def _move_in(r: Request, last: Axis, sizes: Sizes, group_in: int, *, together: b
     p, arith = r.problem, r.arith
     element = f"i{8 * channel_bytes(arith)}"
     along = "cc" if together else along_in(r, last, "c")
-    if not sizes.planes and along == "pc" and 0 < group_in <= arith.channels:
+    if sizes.whole_lines and along == "pc" and 0 < group_in <= _MERGED[arith.name]:
         return move_in_address(r, Move(p.x, element, "pc", together=group_in))
+    if arith.name == "bf16" and not sizes.planes:
+        return move_in_address(r, Move(p.x, element, along))
     if not sizes.planes or along in ("any", "cc"):
         return move_in_address(r, Move(p.x, element, along if together else "any"))
     return words_in_address(r, Move(p.x, element, along, together=arith.channels))

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from polyconv.algorithms.dots.form import RUN_PIXELS, Part, Sizes
-from polyconv.algorithms.dots.situations import channel_bytes
+from polyconv.algorithms.dots.situations import channel_bytes, has_half_word
 from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
 from polyconv.lowering.boxes import boxes, busiest, in_pieces, near_equal_sizes, rows_together, thread_parts
 from polyconv.lowering.situation import Situation
@@ -72,7 +72,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
     held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
     all_groups = not planes and _all_groups(s, arith)
     follow = not all_groups and (last.taps <= 1 or (last.dilation == 1 and step == 1))
-    planes = planes and not (follow and group_in <= arith.channels)
+    planes = planes and not (follow and (group_in <= arith.channels or has_half_word(arith, group_in)))
     whole_lines = follow and not planes
     words = -(-(p.c if all_groups else group_in) // arith.channels)
     pixel = arith.bytes if planes else group_in * size if whole_lines else words * arith.bytes

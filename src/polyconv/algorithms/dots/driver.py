@@ -35,6 +35,9 @@ from polyconv.lowering.panel import (
 from polyconv.lowering.program import Request, address_of, epilogue_tables
 from polyconv.lowering.sweep import Axis, Sweep
 
+_LEAVING = {"u8s8": 1, "i16": 1, "bf16": 2}
+"""Bytes of results that are finished before slots, by the arithmetic of their sums."""
+
 __all__ = ["DotTile", "DotWords", "common_words", "driver_address", "finished_in_registers", "result_words"]
 
 
@@ -158,22 +161,24 @@ def driver_address(r: Request) -> Address[Driver]:
 
 
 def finished_in_registers(r: Request, last: Axis) -> bool:
-    """Whether results are finished where their sums are: they lie together, or leave as bytes by slots."""
+    """Whether results are finished where their sums are: they lie together, or leave by slots and are small."""
     along = along_out(r, last, "c")
-    return along == "cc" or (along == "cp" and r.problem.y_dtype.bits == 8 and r.residual is None)
+    small = r.problem.y_dtype.itemsize == _LEAVING[r.arith.name]
+    return along == "cc" or (along == "cp" and small and r.residual is None)
 
 
 def result_words(r: Request, sweep: Sweep, sizes: Sizes, lane: int, *, in_registers: bool) -> DotResults:
     """Words with which results leave, of blocks of ``sizes.vectors`` times so many lanes."""
     p, along = r.problem, along_out(r, sweep[-1], "c")
-    fused, by_bytes = in_registers and along == "cc", in_registers and along != "cc"
-    size = p.y_dtype.itemsize if by_bytes else r.arith.bytes
+    fused, finished = in_registers and along == "cc", in_registers and along != "cc"
+    size = p.y_dtype.itemsize if finished else r.arith.bytes
     return DotResults(
         tables=epilogue_tables(r), fused=int(fused), slots=sizes.header + sizes.panel, slot_bytes=size,
         slot_row=sizes.vectors * lane * size, slot_row_last=sizes.last_vectors * lane * size,
         run_rows=sizes.run_rows if rows_follow(r, sweep) else 1,
         move_out=move_out_address(
-            r, Move("i8", p.y, along, Epilogue()) if by_bytes else Move("i32", p.y, along, r.epilogue)
+            r, Move(f"i{8 * size}", p.y, along, Epilogue()) if finished
+            else Move(r.arith.accumulator, p.y, along, r.epilogue)
         ),
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.dots import depthwise
 from polyconv.algorithms.dots.dense import DenseForm
 from polyconv.algorithms.dots.situations import arithmetic_of, padding_of, with_bias
-from polyconv.algorithms.dots.situations import refusal as no_dots
+from polyconv.algorithms.dots.situations import integer_refusal as no_dots
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.kernels.dots_lines import BYTES_OF_A_WORD, ByteLines, DotLines, dot_lines
 from polyconv.kernels.isa import ARITHMETIC, lanes

@@ -11,14 +11,14 @@ from dataclasses import replace
 from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.situations import channel_bytes, padding_of, taken_off
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Move, MoveIn
+from polyconv.kernels.layout import MoveIn
 from polyconv.kernels.record import Function, Record, Word
 from polyconv.kernels.signature import Address
-from polyconv.kernels.words import fill_bytes, words_in
+from polyconv.kernels.words import fill_bytes
 from polyconv.lowering.panel import Common, Item, axis_words, fill
-from polyconv.lowering.program import Request, address_of
+from polyconv.lowering.program import Request
 
-__all__ = ["LINE_CYCLES", "DotPanel", "pack_lines", "panel_common", "panel_words", "words_in_address"]
+__all__ = ["LINE_CYCLES", "DotPanel", "pack_lines", "panel_common", "panel_words"]
 
 
 LINE_CYCLES = 35
@@ -88,13 +88,3 @@ def panel_words(r: Request, sizes: Sizes, channels: int, move_in: Address[MoveIn
         line_bytes=sizes.held[-1].count * sizes.pixel_bytes, plane_bytes=sizes.plane_bytes,
         one_run=int(runs and sizes.pixel_bytes == channels * size), padding=padding_of(r), move_in=move_in,
     )  # fmt: skip
-
-
-def words_in_address(r: Request, spec: Move) -> Address[MoveIn]:
-    """Address of the move of planes of channels into words of the panel."""
-    count = (r.target.vector_bytes if r.target.has_masks else 16) // channel_bytes(r.arith)
-
-    def make(k: Module, name: str) -> None:
-        words_in(k, name, spec, count, f16c=False)
-
-    return address_of(r, f"{spec} words", "move", MoveIn, make)

@@ -1,11 +1,12 @@
-"""Convolutions of small integers over channels-first maps, by dot products whose lanes are pixels.
+"""Convolutions of small integers, and bf16, over channels-first maps, by dot products whose lanes are pixels.
 
 A box's inputs become planes of words, as in ``dense``, and where a line has a stride, its residues lie apart: so every
 tap meets words that follow each other, from one place on.  Tiles broadcast words of weights against them, and store
 results of a channel where they belong.  Their vectors run on from line to line, over pixels that only taps need, such
 as the last two of every line for three taps; these have no results.  Few output channels so fill vectors, which in
 ``dense`` need 16 of them.  Arrays whose results do not lie together are left to ``dense``, and CPUs without AVX-512.
-Cost: the products, what follows sums, and weaving words.  Exact: sums are taken modulo 2^32.
+Cost: the products, what follows sums, and weaving words.
+Error: as in ``dense``, which adds the same products in the same order.
 """
 
 from __future__ import annotations
@@ -18,9 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.dense import DenseForm
-from polyconv.algorithms.dots.panel import LINE_CYCLES, DotPanel, pack_lines, panel_common, words_in_address
+from polyconv.algorithms.dots.panel import LINE_CYCLES, DotPanel, pack_lines, panel_common
 from polyconv.algorithms.dots.planes import Planes
-from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, refusal, with_bias
+from polyconv.algorithms.dots.situations import (
+    arithmetic_of,
+    channel_bytes,
+    has_half_word,
+    padding_of,
+    refusal,
+    with_bias,
+)
 from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels
 from polyconv.kernels.isa import Arithmetic, lanes
@@ -29,7 +37,7 @@ from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, near_equal, near_equal_sizes, rows_follow
-from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.panel import Common, Driver, EpilogueTables, box_rows, decode, header_bytes, row_place
 from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, zeros
 from polyconv.lowering.situation import Situation
@@ -119,9 +127,11 @@ def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
     if (reason := refusal(s)) is not None:
         return reason
-    p = s.problem
+    p, kind = s.problem, arithmetic_of(s)
     if p.op != "conv" or p.layout != "NCHW" or p.residual or p.y == "i16":
-        return "computes conv of channels-first maps, without a residual, to 8 and 32 bits"
+        return "computes conv of channels-first maps, without a residual, not to i16"
+    if has_half_word(kind, p.c // p.groups):
+        return f"multiplies whole words of channels, not {p.c // p.groups} a group"
     (sweep,) = sweeps(p)
     if not p.c or not all(axis.taps for axis in sweep):
         return "needs inputs that some tap meets"

@@ -313,7 +313,8 @@ def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], ND
                    places: tuple[int, int] = (1, 1)) -> NDArray[Any]:  # fmt: skip
     """Weights (groups, m, entries) in streaming order: per group and set of outputs, a row of outputs per entry.
 
-    Entries may be given as (c, taps): then they are those of a tap's channels, tap by tap.  Outputs are those of the sets as many times as there are places: groups of them, and places of a group.
+    Entries may be given as (c, taps): then they are those of a tap's channels, tap by tap.  Outputs are those of the
+    sets as many times as there are places: groups of them, and places of a group.
     """
     lane = lanes(r.target, r.arith)
 

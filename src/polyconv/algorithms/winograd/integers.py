@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dense.weights import packed_weights
-from polyconv.algorithms.dots.situations import refusal as no_dots
+from polyconv.algorithms.dots.situations import integer_refusal as no_dots
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.winograd.boxes import odd_lines
 from polyconv.kernels.epilogue import Epilogue

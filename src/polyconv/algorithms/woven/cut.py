@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from polyconv.algorithms.woven.driver import RowWords
-from polyconv.kernels.isa import lanes, pixel_tiles
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.record import word_count
 from polyconv.lowering.boxes import boxes, near_equal
 from polyconv.lowering.panel import header_bytes
-from polyconv.lowering.situation import Situation, arith_of
+from polyconv.lowering.situation import Situation, arith_of, has_pairs
 from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count, lines
 from polyconv.lowering.tiles import tile_cycles
 from polyconv.lowering.traffic import far_cycles
@@ -24,7 +24,7 @@ from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
-__all__ = ["Cut", "cost", "cut", "heights", "taps_of_phase"]
+__all__ = ["Cut", "arithmetic_of", "cost", "cut", "heights", "taps_of_phase"]
 
 _PANEL = 160 / 1024
 """Share of a second-level cache: every tile reads its part of the panel again, beside streaming weights."""
@@ -36,8 +36,12 @@ _TILE_CYCLES, _LATE_SHARE = 60.0, 0.6
 """Cycles of a tile beside its products, and how much of what comes from memory is not there when it is needed.
 Measured on Zen 5, as the following."""
 
-_STREAMING = {False: 1.07, True: 1.12}
-"""How much longer products take, whose pixels come from a second-level cache; where tiles go along the box or not."""
+_STREAMING = {(1, False): 1.07, (1, True): 1.12, (2, False): 1.0, (2, True): 0.9}
+"""How much longer products take, whose pixels come from a second-level cache: by the channels of a word, and whether
+tiles go along the box.  Pairs are half as many pixels, and ends of tiles along the box overlap with the next tile."""
+
+_LEAVING = {1: 4.0, 2: 1.6}
+"""Cycles in which a vector of sums leaves its slots, by the channels of a word: results of pairs are half as wide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Cut:
     sets : tuple of (int, int)
         First output channel and number of those that tiles compute together.
     line_words, plane_bytes, panel : int
-        Of the panel: words of a line, bytes of a channel's lines and of all.
+        Of the panel: words of a line, bytes of the lines of a plane of words and of all.
     row_table, slot_channel, workspace : int
         Bytes of the table of rows, of the sums of an output channel if tiles go along the box, and of all.
     """
@@ -77,6 +81,12 @@ class Cut:
     row_table: int
     slot_channel: int
     workspace: int
+
+
+def arithmetic_of(s: Situation) -> Arithmetic:
+    """Dot products of bf16 pairs where channels of a group fill pairs, and the CPU has them; else the accumulator's."""
+    pairs = has_pairs(s) and s.problem.c // s.problem.groups % ARITHMETIC["bf16"].channels == 0
+    return ARITHMETIC["bf16"] if pairs else arith_of(s)
 
 
 def heights(target: Target, times: int) -> dict[int, int]:
@@ -110,7 +120,7 @@ def cut(s: Situation, *, flat: bool) -> Cut:
 
 
 def _of_box(s: Situation, sweep: Sweep, box: tuple[int, ...], flat: bool) -> Cut:
-    p, arith = s.problem, arith_of(s)
+    p, arith = s.problem, arithmetic_of(s)
     lane, times, sets = lanes(s.target, arith), p.s[-1], _sets(s)
     held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
     # whole vectors of a row that tiles go along, so that none lies across two cache lines
@@ -118,7 +128,7 @@ def _of_box(s: Situation, sweep: Sweep, box: tuple[int, ...], flat: bool) -> Cut
     pixels = math.prod(h.count for h in held[:-1]) * line
     # an odd number of cache lines: planes share few sets
     plane = (-(-(pixels + 2 * lane) * arith.bytes // 64) | 1) * 64
-    panel, slot = plane * (p.c // p.groups), plane * times if flat else 0
+    panel, slot = plane * (p.c // p.groups // arith.channels), plane * times if flat else 0
     rows = -(-8 * word_count(RowWords) * math.prod((*box[:-1], *p.s[:-1])) // 64) * 64
     tall = max((rows for _, rows in sets), default=1)
     return Cut(
@@ -140,11 +150,11 @@ def _sets(s: Situation) -> tuple[tuple[int, int], ...]:
 
 def cost(s: Situation, c: Cut) -> dict[str, float]:
     """Cycles: multiply-adds with the lanes that rows or boxes fill, and the moves."""
-    p, arith = s.problem, arith_of(s)
-    times, rates, shares = p.s[-1], s.rates(arith), _shares(p)
+    p, arith = s.problem, arithmetic_of(s)
+    times, rates, shares = p.s[-1], s.rates(arith), _shares(p, arith)
     longer, most = p.k[-1] % times, heights(s.target, times)
     boxes_of_image = box_count(c.sweep, c.box)
-    rows, channels = math.prod(c.box[:-1]), p.c // p.groups
+    rows, planes = math.prod(c.box[:-1]), p.c // p.groups // arith.channels
     width = c.sweep[-1].out / max(1, -(-c.sweep[-1].out // max(1, c.box[-1])))
     products = 0.0
     for _, height in c.sets:
@@ -154,21 +164,22 @@ def cost(s: Situation, c: Cut) -> dict[str, float]:
             products += c.walks * (cycles + _TILE_CYCLES * len(shares))
     turns = len(c.sets) * len(shares)
     line_count = math.prod(h.count for h in c.held[:-1])
-    panels = line_count * (60.0 + channels * (8 + c.held[-1].count * 0.3))
+    panels = line_count * (60.0 + planes * (8 + c.held[-1].count * 0.3))
     moves = 300.0 + turns * rows * 40.0
     if c.flat:
-        moves += len(shares) * p.m / p.groups * rows * (12 + width * times / lanes(s.target, arith) * 4.0)
+        of_row = 12 + width * times / lanes(s.target, arith) * _LEAVING[arith.channels]
+        moves += len(shares) * p.m / p.groups * rows * of_row
     batch = (p.n or 0) * p.groups * boxes_of_image
     far = _LATE_SHARE * far_cycles(s, batch * c.panel)
-    products *= _STREAMING[c.flat]
+    products *= _STREAMING[arith.channels, c.flat]
     return {"products": products * batch, "panels": panels * batch + far, "moves": moves * batch}
 
 
-def _shares(p: Problem) -> list[tuple[int, int]]:
+def _shares(p: Problem, arith: Arithmetic) -> list[tuple[int, int]]:
     """Entries of every phase of the outer axes: of all phases of the last, and of those with one tap more."""
-    channels, (k, s) = p.c // p.groups, (p.k[-1], p.s[-1])
+    channel_words, (k, s) = p.c // p.groups // arith.channels, (p.k[-1], p.s[-1])
     outer = [[taps_of_phase(k, s, phase) for phase in range(s)] for k, s in zip(p.k[:-1], p.s[:-1], strict=True)]
-    counts = [channels * math.prod(taps) for taps in itertools.product(*outer)]
+    counts = [channel_words * math.prod(taps) for taps in itertools.product(*outer)]
     return [(count * (k // s), count if k % s else 0) for count in counts]
 
 

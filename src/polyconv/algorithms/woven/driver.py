@@ -79,6 +79,7 @@ class WovenWords(Record):
 
     common: Common
     channels: Word
+    planes: Word
     plane_bytes: Word
     line_words: Word
     line_bytes: Word
@@ -137,7 +138,7 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
         c = p.common
         item = decode(k, c, given.item, workspace)
         zero, panel = k.constant(INT, 0), workspace + c.panel
-        fill_planes(k, c, p, p.word_bytes, item, frame.x, panel, zero, p.channels, vector_bytes)
+        fill_planes(k, c, p, p.word_bytes, item, frame.x, panel, zero, p.channels, vector_bytes, p.planes)
         rows = box_rows(k, c, item)
         _find_rows(k, p, item, rows, workspace + p.row_table)
         with k.loop(0, c.axes, carry=[p.ahead + c.x_base + item.n * c.x_n + item.g * c.x_g]) as axis:

@@ -18,18 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.woven.cut import Cut, cost, cut, heights, taps_of_phase
+from polyconv.algorithms.woven.cut import Cut, arithmetic_of, cost, cut, heights, taps_of_phase
 from polyconv.algorithms.woven.driver import PhaseWords, SetWords, WovenWords, address
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
-from polyconv.kernels.layout import Move
+from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import filled, words, words_of
 from polyconv.kernels.signature import Address
 from polyconv.kernels.weave import WeaveTile, weave_tile
 from polyconv.lowering.boxes import boxed_words, bytes_between, thread_parts
-from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
+from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address, words_in_address
 from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.program import Program, Request, epilogue_tables, one_step
 from polyconv.lowering.situation import Situation
@@ -74,6 +74,11 @@ class WovenForm(Form):
         return cls(s, min(ways, key=lambda way: s.price(way, sum(cost(s, way).values()))), flat)
 
     @property
+    def arithmetic(self) -> str:
+        """Dot products of bf16 pairs where there are such; else the accumulator's."""
+        return arithmetic_of(self.s).name
+
+    @property
     def workspace(self) -> int:
         """Bytes a thread needs, however the result lies."""
         return max(self.packed.workspace, self.flat.workspace)
@@ -113,18 +118,27 @@ def _words(r: Request, c: Cut, along: str, keep: list[Any]) -> tuple[WovenWords,
     assert last_out is not None
     common, items = boxed_words(r, c.sweep, c.box, c.held, parts, panel=header)
     return WovenWords(
-        common=common, channels=p.c // p.groups, plane_bytes=c.plane_bytes, line_words=c.line_words,
-        line_bytes=c.line_words * arith.bytes, word_bytes=arith.bytes, result_bytes=r.y.itemsize,
-        lanes=lanes(r.target, arith), times=times, taps=p.k[-1] // times, ahead=s.threads * ahead, ahead_bytes=ahead,
+        common=common, channels=p.c // p.groups, planes=p.c // p.groups // arith.channels,
+        plane_bytes=c.plane_bytes, line_words=c.line_words, line_bytes=c.line_words * arith.bytes,
+        word_bytes=arith.bytes, result_bytes=r.y.itemsize, lanes=lanes(r.target, arith), times=times,
+        taps=p.k[-1] // times, ahead=s.threads * ahead, ahead_bytes=ahead,
         ahead_step=min(64 << 8, (ahead << 8) // tiles), first_out=last.first_out, last_out=last_out,
         outputs=p.m // p.groups, phases=len(phases), phase_words=len(phases[0]),
         phase=words(list(itertools.chain.from_iterable(phases))), set_count=len(c.sets),
         split_sets=-(-turns // parts), sets=of_sets, functions=functions, flat=int(c.flat),
         row_table=header + c.panel, slots=header + c.panel + c.row_table, slot_channel=c.slot_channel,
         y_pixel=r.y.spatial[-1], r_pixel=0 if r.residual is None else r.residual.spatial[-1],
-        tables=epilogue_tables(r), move_in=move_in_address(r, Move(p.x, arith.accumulator, along_in(r, last, "p"))),
+        tables=epilogue_tables(r), move_in=_move_in(r, last),
         move_out=move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
     ), items  # fmt: skip
+
+
+def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
+    """The move of lines of all channels into the panel's planes."""
+    if r.arith.channels == 1:
+        return move_in_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "p")))
+    along = along_in(r, last, "c")
+    return words_in_address(r, Move(r.problem.x, "i16", along if along == "pc" else "any", together=r.arith.channels))
 
 
 def _set_tables(r: Request, c: Cut) -> tuple[list[Address[WeaveTile]], list[SetWords]]:
@@ -167,28 +181,30 @@ def _phase(r: Request, c: Cut, phase: tuple[int, ...], keep: list[Any]) -> list[
     for axis, at, k, held in zip(outer, phase, p.k, c.held, strict=False):
         of_axis = held.start[len(held.start) - taps_of_phase(k, axis.out_step, at) :]
         places = [place * held.count + line for place in places for line in of_axis]
-    first_tap, channels = -(-p.k[-1] // p.s[-1]) - p.k[-1] // p.s[-1], p.c // p.groups
+    first_tap, planes = -(-p.k[-1] // p.s[-1]) - p.k[-1] // p.s[-1], p.c // p.groups // r.arith.channels
     entries = words([
-        word for channel in range(channels) for number, at in enumerate(places) for word in (
-            channel * c.plane_bytes + (at * c.line_words + first_tap) * r.arith.bytes, channel * r.x.c + 64 * number
+        word for plane in range(planes) for number, at in enumerate(places) for word in (
+            plane * c.plane_bytes + (at * c.line_words + first_tap) * r.arith.bytes,
+            plane * r.arith.channels * r.x.c + 64 * number,
         )
     ])  # fmt: skip
     packed = r.packed(("woven", r.arith.name, r.target.level, p.k, p.s, phase), lambda: _weights(r, c, phase))
     keep += (entries, packed)
     own = PhaseWords(
         weights=packed, w_group=packed.nbytes // p.groups, w_output=packed.nbytes // p.m, entries=entries,
-        count=channels * len(places), y=y, r=residual,
+        count=planes * len(places), y=y, r=residual,
     )  # fmt: skip
     return [*words_of(own), *bounds]
 
 
 def _weights(r: Request, c: Cut, phase: tuple[int, ...]) -> NDArray[Any]:
-    """Weights of a phase of the outer axes: by set [channel][outer tap][tap][output channel][phase of the last axis].
+    """Weights of a phase of the outer axes: by set [plane][outer tap][tap][output channel][phase of the last axis].
 
-    The first phases' tap more follows those that all have, in every entry.
+    Each is a word, of as many input channels as those of a plane have.  The first phases' tap more follows those that
+    all have, in every entry.
     """
     *outer, last = c.sweep
-    groups, step, k = r.problem.groups, last.out_step, r.problem.k
+    groups, step, k, together = r.problem.groups, last.out_step, r.problem.k, r.arith.channels
 
     def taps(axis: Axis, first: int, count: int) -> Axis:
         return replace(axis, taps=count, first_tap=first + (count - 1) * axis.out_step, tap_step=-axis.out_step)
@@ -199,8 +215,9 @@ def _weights(r: Request, c: Cut, phase: tuple[int, ...]) -> NDArray[Any]:
     for phases, first, count in ((step, 0, k[-1] // step), (k[-1] % step, k[-1] // step * step, 1)):
         if phases:
             w = np.stack([r.weights((*others, taps(last, first + at, count))) for at in range(phases)], axis=-1)
-            w = w.reshape(groups, w.shape[1], -1, count, phases)
-            streams.append(w.transpose(0, 2, 3, 1, 4))  # (groups, entries, taps, m, phases)
+            m, channels = w.shape[1:3]
+            w = w.reshape(groups, m, channels // together, together, -1, count, phases).transpose(0, 2, 4, 5, 1, 6, 3)
+            streams.append(w.reshape(groups, -1, count, m, phases * together))  # (groups, entries, taps, m, ...)
     of_sets = [np.concatenate([w[:, :, :, first : first + rows].reshape(*w.shape[:2], -1) for w in streams], axis=-1)
                for first, rows in c.sets]  # fmt: skip
     return np.concatenate([w.reshape(groups, -1) for w in of_sets], axis=1).reshape(-1)
