@@ -6,6 +6,7 @@ is read by the caller, which passes the name here).  It must know nothing of ker
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import sys
@@ -119,7 +120,8 @@ def llvm_version() -> str:
 def host_target() -> Target:
     """Everything this machine has: what LLVM finds, or what it found when a process before asked it."""
     seen = _processor()
-    path = None if seen is None else files.place((llvm_version(), platform.machine(), seen), "cpu")
+    rules = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    path = None if seen is None else files.place((llvm_version(), rules, platform.machine(), seen), "cpu")
     if path is None or not files.usable(path.parent):
         return _found_by_llvm()
     kept = files.read(path)

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from polyconv import cache
+from polyconv import cache, target
 from polyconv.kernels import objects
 from polyconv.kernels.language import Module
 from polyconv.kernels.signature import Signature
@@ -119,3 +120,21 @@ def test_each_kind_of_trouble_is_said_once(
             (folder / name).chmod(0o600)
             assert cache.read(folder / name) is None
     assert len(caplog.records) == 1
+
+
+def test_what_llvm_says_of_the_processor_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second process finds what the first one did, and another processor is another file."""
+    ask = target.host_target.__wrapped__
+    found = target._found_by_llvm()
+    assert ask() == found
+    if target._processor() is None:
+        return
+    assert len(list(folder.glob("*.cpu"))) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "_found_by_llvm", lambda: pytest.fail("it was asked again"))
+        assert ask() == found
+    other = replace(found, cpu="another")
+    monkeypatch.setattr(target, "_found_by_llvm", lambda: other)
+    monkeypatch.setattr(target, "_processor", lambda: "another")
+    assert ask() == other
+    assert len(list(folder.glob("*.cpu"))) == 2
