@@ -98,7 +98,7 @@ workers = [threading.Thread(target=work) for _ in range(2)]
 for worker in workers:
     worker.start()
 alone = object_code(text, host_target())
-for _ in range(20):
+for _ in range(8):
     time.sleep(0.01)
     child = os.fork()
     if not child:
@@ -113,5 +113,5 @@ print("whole")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
 def test_children_that_are_forked_meanwhile_can_compile() -> None:
-    status, out, err = finish(start(FORKS.replace("TEXT", repr(text(0)))), timeout=60)
+    status, out, err = finish(start(FORKS.replace("TEXT", repr(text(0)))))
     assert (status, out.strip()) == (0, "whole"), err
