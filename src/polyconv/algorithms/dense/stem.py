@@ -58,6 +58,9 @@ _PLANE_RUN, _MANY_RUN, _RUN = 1.5, 20.0, 6.0
 _FAR_VECTORS = 2
 """Most vectors of outputs of a tile whose weights leave a first-level cache: tall tiles read them less often."""
 
+_LINE_CYCLES = 45.0
+"""Of a line that is copied, however short: what short lines in three dimensions took beyond their elements."""
+
 _SQUARE = 8
 """Channels from which transposing squares of vectors is cheaper than merging planes."""
 
@@ -156,10 +159,11 @@ class StemForm(Form):
         held = math.prod(max(1, h.count) for h in self.sizes.held)
         if by_planes(self.s):
             return 300.0
+        begun = 300 + _LINE_CYCLES * math.prod(max(1, h.count) for h in self.sizes.held[:-1])
         if (p.layout == "NHWC" and p.groups == 1) or p.c == 1:
-            return 300 + held * group_in * 0.15
+            return begun + held * group_in * 0.15
         slow = 2.0 if group_in >= _SQUARE and planes_collide(p, reading=True) else 1.0
-        return 300 + held * group_in * (2.5 if p.layout == "NHWC" else 0.5 if group_in > 1 else 1.0) * slow
+        return begun + held * group_in * (2.5 if p.layout == "NHWC" else 0.5 if group_in > 1 else 1.0) * slow
 
     def build(self, r: Request) -> Program:
         """Program of a request: one step."""
