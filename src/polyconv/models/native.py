@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,7 @@ def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], res
                   constants: Mapping[str, Array], threads: int | None) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
     """The segment of element-wise nodes that run as one pass, and the names of the values that it reads."""
     inputs, fused = pass_of(nodes, fragments, results, constants)
-    dtypes = {node.outputs[0]: _result_dtype(fragments[node]) for node in nodes}
+    dtypes = {node.outputs[0]: DTYPES[_result_dtype(fragments[node])].numpy for node in nodes}
     planner: Planner = lambda given, c: planned(fused, given, c)  # noqa: E731 - a name for its type
     outputs = _outputs(results, [dtypes[name] for name in results], _lies_of(planner, [known(name) for name in inputs]))
     label = nodes[0].label if len(nodes) == 1 else f"{nodes[0].label} and {len(nodes) - 1} nodes after it"
@@ -90,7 +91,8 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
     """The segment of a view, or of an operator that runs alone, and the names of the values that it reads."""
     if isinstance(found, Own):
         reads = tuple(node.inputs[at] for at in found.reads)
-        outputs = _outputs(node.outputs, found.dtypes, _lies_of(found.planner, [known(name) for name in reads]))
+        dtypes = [np.dtype(name) for name in found.dtypes]
+        outputs = _outputs(node.outputs, dtypes, _lies_of(found.planner, [known(name) for name in reads]))
         return reads, _segment(node.label, outputs, Planned(found.planner, threads))
     look = found.look
     reads = tuple(name for name in node.reads if name not in constants)
@@ -140,12 +142,10 @@ def _lies_of(planner: Planner, inputs: Sequence[Value]) -> Sequence[Lies] | None
         return None
 
 
-def _outputs(names: Sequence[str], dtypes: Sequence[str], results: Sequence[Lies] | None) -> tuple[Value, ...]:
+def _outputs(names: Sequence[str], dtypes: Sequence[np.dtype[Any]], results: Sequence[Lies] | None
+             ) -> tuple[Value, ...]:  # fmt: skip
     shapes = [None] * len(names) if results is None else [lie.shape for lie in results]
-    return tuple(
-        Value(name, type_of(DTYPES[dtype].numpy), dims)
-        for name, dtype, dims in zip(names, dtypes, shapes, strict=True)
-    )
+    return tuple(Value(name, type_of(kind), dims) for name, kind, dims in zip(names, dtypes, shapes, strict=True))
 
 
 class _named:  # noqa: N801 - read as a word in a with statement

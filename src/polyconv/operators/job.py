@@ -7,6 +7,7 @@ made once and runs on any memory that lies alike.  It must not know one operator
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.errors import OutOfMemory
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address, Int, Signature
@@ -21,7 +23,9 @@ from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
 from polyconv.planning.planner import threads_of, waking
 from polyconv.runtime.arrays import place
+from polyconv.runtime.memory import most_bytes, sized
 from polyconv.runtime.threads import step_table
+from polyconv.settings import spelled_bytes
 from polyconv.target import Target
 
 __all__ = [
@@ -125,7 +129,7 @@ def packed(shape: Sequence[int], dtype: Any) -> Lies:
     for extent in reversed(shape):
         steps.append(step)
         step *= max(1, extent)
-    size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+    size = kind.itemsize * math.prod(shape)
     return Lies(tuple(shape), kind, tuple(reversed(steps)), 0, size)
 
 
@@ -216,7 +220,7 @@ class Own:
     reads : tuple of int
         Positions of the inputs that come with a run.
     dtypes : tuple of str
-        Of its results.
+        NumPy's names of its results' types.
     planner : callable
     """
 
@@ -246,8 +250,18 @@ class Planning:
         return len(self._lies) - 1
 
     def result(self, shape: Sequence[int], dtype: Any) -> int:
-        """The next thing that comes out."""
-        return self._new("result", packed(shape, dtype))
+        """The next thing that comes out.
+
+        Raises
+        ------
+        OutOfMemory
+            If it is larger than what this machine lends one tensor.
+        """
+        lie = packed(shape, dtype)
+        if lie.size > most_bytes():
+            raise OutOfMemory(f"{sized('a result', lie.shape, lie.dtype)}, more than one tensor may have on this "
+                              f"machine, {spelled_bytes(most_bytes())}; run smaller inputs")  # fmt: skip
+        return self._new("result", lie)
 
     def between(self, shape: Sequence[int], dtype: Any) -> int:
         """An array that one job writes and another reads."""
