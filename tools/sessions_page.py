@@ -166,6 +166,12 @@ rounded once has the same bits as in NumPy; `Exp` and its kin are within 4 units
 order of their own. A node in another type, or with parameters that only a run knows, runs on what is installed;
 `reason` of its record in `session.nodes` says so, and `polyconv explain MODEL` lists all.
 
+Layers of an OpenVINO IR that mean the same run on the same kernels: element-wise ones, `MaxPool`, `AvgPool`,
+reductions, `Softmax`, `Concat`, `Split`, `Transpose`, `Reshape`, `Slice`, `StridedSlice`, `Pad`, `DepthToSpace`,
+`SpaceToDepth`, `Interpolate` and others, with weights of 16 bits too. Where OpenVINO does otherwise than ONNX, as
+when the last window of a pool begins in padding (`rounding_type="ceil"`), the layer stays with OpenVINO, and `reason`
+says why.
+
 ## What of onnxruntime's interface there is
 
 $tables
