@@ -205,3 +205,48 @@ def test_what_does_not_fit_is_named(made: Any, shape: tuple[int, ...], constants
     assert set(engines(opened).values()) == {"polyconv"}
     with pytest.raises(Error, match=f"{made.op_type} node 'it': "):
         opened.run(None, {"x0": np.zeros(shape, np.float32)})
+
+
+def test_numbers_that_come_with_a_run() -> None:
+    """Pads, repeats and sizes that are fed: each run has its own, by steps and replayed, alike in extents or not."""
+    x = random(1, 2, 4, 5)
+    nodes = [
+        node("Relu", ["x0"], ["a"]), node("Pad", ["a", "p"], ["b"]), node("Tile", ["b", "t"], ["c"]),
+        node("Resize", ["c", "", "", "s"], ["d"], nearest_mode="floor", coordinate_transformation_mode="asymmetric"),
+        node("Neg", ["d"], ["y"]),
+    ]  # fmt: skip
+    kinds = [info(name, shape, TensorProto.INT64) for name, shape in (("p", [8]), ("t", [4]), ("s", [4]))]
+    model = onnx_model(nodes, [info("x0", [1, 2, 4, 5]), *kinds], [info("y")])
+    made = session(model)
+    assert set(engines(made).values()) == {"polyconv"}
+    for pads, times, size in [([0, 1], 1, (8, 12))] * 4 + [([1, 0], 1, (8, 12))] * 2 + [([2, 3], 2, (5, 7))] * 3:
+        feeds = {"x0": x, "p": np.array([0, 0, 0, pads[0], 0, 0, 0, pads[1]]), "t": np.array([1, 1, 1, times]),
+                 "s": np.array([1, 2, *size])}  # fmt: skip
+        right = np.tile(np.pad(np.maximum(x, 0), ((0, 0), (0, 0), (0, 0), tuple(pads))), (1, 1, 1, times))
+        for axis, extent in zip((2, 3), size, strict=True):
+            places = np.floor(np.arange(extent) / (extent / right.shape[axis])).astype(int)
+            right = right.take(places, axis)
+        same_bits(made.run(None, feeds)[0], -right)
+    with pytest.raises(Error, match=r"Resize node.*cannot be resized to -4"):
+        made.run(None, feeds | {"s": np.array([1, 2, 3, -4])})
+    same_bits(made.run(None, feeds)[0], -right)
+    kinds = [info("x0", [1, 3]), info("t", ["n"], TensorProto.INT64)]
+    long = onnx_model([node("Tile", ["x0", "t"], ["y"])], kinds, ["y"])
+    with pytest.raises(Error, match=r"Tile node.*more than 128 numbers"):
+        session(long).run(None, {"x0": x[0, 0, :1, :3], "t": np.ones(1000, np.int64)})
+
+
+def test_sizes_that_are_those_of_another_value() -> None:
+    """As in a feature pyramid: enlarged to the extents of what it is added to, which only a run tells."""
+    nodes = [
+        node("Shape", ["x1"], ["e"], start=2), node("Concat", ["kept", "e"], ["s"], axis=0),
+        node("Resize", ["x0", "", "", "s"], ["u"], mode="nearest", nearest_mode="floor",
+             coordinate_transformation_mode="asymmetric"),
+        node("Add", ["u", "x1"], ["y"]),
+    ]  # fmt: skip
+    kinds = [info(name, ["n", 3, f"h{name}", f"w{name}"]) for name in ("x0", "x1")]
+    made = session(onnx_model(nodes, kinds, [info("y")], {"kept": np.array([1, 3])}))
+    assert set(engines(made).values()) == {"polyconv"}
+    for h, w in ((3, 4), (3, 4), (3, 4), (5, 20)):
+        low, high = random(1, 3, h, w), random(1, 3, 2 * h, 2 * w, seed=1)
+        same_bits(made.run(None, {"x0": low, "x1": high})[0], low.repeat(2, 2).repeat(2, 3) + high)

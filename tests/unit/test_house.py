@@ -28,7 +28,7 @@ LONG_FUNCTIONS = {
 FOLDERS = {
     ".": 3750, "algorithms": 17700, "benchmark": 5700, "cli": 4200, "conformance": 5910, "dialects": 2200,
     "fields": 800, "gpu": 6600, "kernels": 7950, "lowering": 2400, "machine": 700, "models": 8500, "ndimage": 2000,
-    "operators": 4700, "planning": 1000, "problem": 1800, "runtime": 1800,
+    "operators": 4750, "planning": 1000, "problem": 1800, "runtime": 1800,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""
 

@@ -162,7 +162,7 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
         reads = tuple(node.inputs[at] for at in found.reads)
         dtypes = [np.dtype(name) for name in found.dtypes]
         outputs = _outputs(node.outputs, dtypes, _lies_of(found.planner, [known(name) for name in reads]))
-        return reads, _segment(node.label, outputs, Planned(found.planner, threads))
+        return reads, _segment(node.label, outputs, Planned(found.planner, threads, found.numbers))
     look = found.look
     reads = tuple(name for name in node.reads if name not in constants)
     held = [np.asarray(constants[name]) if name in constants else None for name in node.inputs]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.errors import OutOfMemory
+from polyconv.errors import ArgumentError, OutOfMemory
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address, Int, Signature
@@ -29,6 +29,8 @@ from polyconv.settings import spelled_bytes
 from polyconv.target import Target
 
 __all__ = [
+    "COMES_WITH_THE_RUN",
+    "MOST_NUMBERS",
     "MOST_OPERANDS",
     "Array",
     "Conditions",
@@ -46,6 +48,7 @@ __all__ = [
     "constant",
     "lies",
     "packed",
+    "with_numbers",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -107,13 +110,17 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Lies:
-    """How an array lies: shape, dtype, byte strides, and what ``place`` says of its first element and its bytes."""
+    """How an array lies: shape, dtype, byte strides, and what ``place`` says of its first element and its bytes.
+
+    Its ``values`` are there where a plan depends on them; see ``Own``.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     strides: tuple[int, ...]
     offset: int
     size: int
+    values: tuple[Any, ...] | None = None
 
 
 def lies(a: Array) -> Lies:
@@ -222,11 +229,14 @@ class Own:
     dtypes : tuple of str
         NumPy's names of its results' types.
     planner : callable
+    numbers : tuple of int
+        Which of those inputs are numbers that plans depend on, as sizes are.
     """
 
     reads: tuple[int, ...]
     dtypes: tuple[str, ...]
     planner: Planner
+    numbers: tuple[int, ...] = ()
 
 
 def address_of(name: str, build: Callable[[Module, str], None], c: Conditions) -> Address[Drive]:
@@ -315,6 +325,52 @@ class Planning:
             return tuple(lie for lie, k in zip(self._lies, self._kinds, strict=True) if k == kind)
 
         return Plan(of("result"), jobs, of("between"), tuple(self._arrays.values()))
+
+
+COMES_WITH_THE_RUN = "a parameter comes with the run"
+"""Why nothing is known of an operation yet, though it may be once a run has given its numbers."""
+
+MOST_NUMBERS = 128
+"""Of an input: two for each axis that an array can have at most."""
+
+
+def with_numbers(operation: Operation, positions: Sequence[int], read: Callable[[Operation], Own | str]) -> Own | str:
+    """An operation of which some inputs are numbers: read at once where they are constants, else when a run has them.
+
+    Parameters
+    ----------
+    positions : sequence of int
+        Of those inputs; the first input is none of them.
+    read : callable
+        What runs the operation, if all of them are constants; it reads the first input alone.
+    """
+    found = read(operation)
+    late = [at for at in positions if at < len(operation.inputs) and (given := operation.inputs[at]) is not None
+            and given.value is None]  # fmt: skip
+    x = operation.inputs[0]
+    if found != COMES_WITH_THE_RUN or not late or x is None:
+        return found
+
+    def planned(given: Sequence[Lies], c: Conditions) -> Plan:
+        inputs = list(operation.inputs)
+        for at, lie in zip(late, given[1:], strict=True):
+            if lie.values is None:
+                raise ArgumentError("its numbers are not known before a run")
+            if len(lie.values) > MOST_NUMBERS:
+                raise ArgumentError(f"it is given more than {MOST_NUMBERS} numbers for the axes of an array")
+            inputs[at] = Known(lie.dtype.name, lie.shape, np.array(lie.values, lie.dtype).reshape(lie.shape))
+        own = read(replace(operation, inputs=tuple(inputs)))
+        if isinstance(own, str):
+            raise ArgumentError(own)
+        return _after(own.planner(given[:1], c), len(late))
+
+    return Own((0, *late), (x.dtype,), planned, tuple(range(1, 1 + len(late))))
+
+
+def _after(plan: Plan, more: int) -> Plan:
+    """A plan of one input as one of some more inputs behind it, which its jobs do not read."""
+    jobs = (replace(job, operands=tuple(n + more if n else n for n in job.operands)) for job in plan.jobs)
+    return replace(plan, jobs=tuple(jobs))
 
 
 def constant(given: Known | None) -> Array | None:

@@ -14,7 +14,19 @@ import numpy as np
 
 from polyconv.errors import ArgumentError
 from polyconv.operators.expression import Apply, Expression
-from polyconv.operators.job import MOST_OPERANDS, Conditions, Lies, Operation, Own, Plan, Planning, Step, constant
+from polyconv.operators.job import (
+    COMES_WITH_THE_RUN,
+    MOST_OPERANDS,
+    Conditions,
+    Lies,
+    Operation,
+    Own,
+    Plan,
+    Planning,
+    Step,
+    constant,
+    with_numbers,
+)
 from polyconv.operators.strided import Along, cycles, swept
 from polyconv.operators.turning import turned_step
 
@@ -199,10 +211,16 @@ def _of_blocks(planning: Planning, size: int, fast: bool, to_space: bool) -> Pla
 
 def _tiled(operation: Operation) -> Own | str:
     """Tile: each axis is read again and again."""
+    return with_numbers(operation, (1,), _repeated)
+
+
+def _repeated(operation: Operation) -> Own | str:
     x = operation.inputs[0]
-    repeats = constant(operation.inputs[1]) if len(operation.inputs) == 2 else None
-    if x is None or carrier(x.dtype) is None or repeats is None or operation.version < 6:
-        return "its repeats come with the run, or the type of its input is not moved here"
+    if x is None or carrier(x.dtype) is None or operation.version < 6 or len(operation.inputs) != 2:
+        return "the type of its input is not moved here, or there is no one list of repeats"
+    repeats = constant(operation.inputs[1])
+    if repeats is None:
+        return COMES_WITH_THE_RUN
     times = [int(v) for v in repeats.reshape(-1)]
 
     def planned(given: Sequence[Lies], c: Conditions) -> Plan:

@@ -14,7 +14,17 @@ import numpy as np
 
 from polyconv.errors import ArgumentError
 from polyconv.operators.elementwise import untaken
-from polyconv.operators.job import Conditions, Lies, Operation, Own, Plan, Planning, constant
+from polyconv.operators.job import (
+    COMES_WITH_THE_RUN,
+    Conditions,
+    Lies,
+    Operation,
+    Own,
+    Plan,
+    Planning,
+    constant,
+    with_numbers,
+)
 from polyconv.operators.moving import carrier
 from polyconv.operators.picking import sampled
 from polyconv.operators.taps import Integers, Taps, picked
@@ -34,6 +44,10 @@ class _Pads:
 
 def padding(operation: Operation) -> Own | str:
     """An operation as taps of each axis, or why not."""
+    return with_numbers(operation, (1, 2, 3), _read)
+
+
+def _read(operation: Operation) -> Own | str:
     x = operation.inputs[0] if operation.inputs else None
     if x is None or operation.outputs != 1:
         return "it has no input"
@@ -62,7 +76,7 @@ def _pads(operation: Operation) -> _Pads | str:
     held = [constant(each) for each in given[1:]]
     pads, value, axes = held
     if pads is None or any(a is None and each is not None for each, a in zip(given[1:], held, strict=True)):
-        return "a parameter comes with the run"
+        return COMES_WITH_THE_RUN
     filling: Any = 0
     if value is not None and value.size:
         filling = value.reshape(-1)[0].item()

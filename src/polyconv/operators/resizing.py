@@ -17,7 +17,18 @@ import numpy as np
 
 from polyconv.errors import ArgumentError
 from polyconv.operators.elementwise import dtype_name, untaken
-from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning, constant
+from polyconv.operators.job import (
+    COMES_WITH_THE_RUN,
+    Array,
+    Conditions,
+    Lies,
+    Operation,
+    Own,
+    Plan,
+    Planning,
+    constant,
+    with_numbers,
+)
 from polyconv.operators.moving import carrier
 from polyconv.operators.picking import sampled
 from polyconv.operators.taps import Floats, Taps, picked, weighted, whole
@@ -75,6 +86,10 @@ class _Axis:
 
 def resizing(operation: Operation) -> Own | str:
     """An operation as taps of each axis, or why not."""
+    return with_numbers(operation, (1, 2, 3), _read)
+
+
+def _read(operation: Operation) -> Own | str:
     way = (_upsampled if operation.op == "Upsample" else _resized)(operation)
     if isinstance(way, str):
         return way
@@ -187,7 +202,7 @@ def _numbers(operation: Operation, at: int) -> Sequence[Any] | str:
     """Numbers of an input that is a constant."""
     given = constant(operation.inputs[at]) if at < len(operation.inputs) else None
     if given is None:
-        return "scales, sizes or the region come with the run"
+        return COMES_WITH_THE_RUN
     return [v.item() for v in given.reshape(-1)] if given.dtype.kind in "fiu" else "its scales are no numbers"
 
 
