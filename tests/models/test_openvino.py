@@ -159,8 +159,12 @@ MORE = {
 } | {f"{name}_alone": apply for name, (apply, _) in ACTIVATIONS.items()}
 
 
+ON_NUMPY = ("gelu_tanh", "swish_beta", "prelu_channels", "to_i32")
+"""Those that no operator of ONNX does in the same way."""
+
+
 @pytest.mark.parametrize("name", MORE)
-def test_elementwise_layers_run_on_numpy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elementwise_layers_need_no_openvino(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from polyconv.models import openvino_host
 
     monkeypatch.setattr(openvino_host, "find_spec", lambda name: None)
@@ -170,7 +174,8 @@ def test_elementwise_layers_run_on_numpy(name: str, tmp_path: Path, monkeypatch:
         path = save_ir(model([MORE[name](y), y], [x]), tmp_path)
     else:
         path = save_ir(model([MORE[name](y)], [x]), tmp_path)
-    assert set(engines(close(path, {"x": random(1, 3, 8)})).values()) == {"polyconv", "numpy"}
+    found = set(engines(close(path, {"x": random(1, 3, 8)})).values())
+    assert found == ({"polyconv", "numpy"} if name in ON_NUMPY else {"polyconv"})
 
 
 def test_conversions_round(tmp_path: Path) -> None:
@@ -218,12 +223,13 @@ def test_dynamic_sizes(tmp_path: Path) -> None:
 def test_other_layers_run_on_openvino(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = parameter("x", -1, 3, 8, 8)
     a = ops.relu(convolution(x, random(4, 3, 3, 3)))
-    pooled = ops.max_pool(a, [2, 2], [1, 1], [0, 0], [0, 0], [2, 2]).output(0)
+    pooled = ops.max_pool(a, [2, 2], [1, 1], [0, 0], [0, 0], [2, 2], rounding_type="ceil").output(0)
     b = convolution(pooled, random(5, 4, 2, 2, seed=1))
     y = ops.softmax(ops.reshape(b, ops.constant(np.array([0, -1])), True), 1)
     path = save_ir(model([y, a], [x]), tmp_path)
     session = close(path, {"x": random(2, 3, 8, 8)})
-    assert engines(session)["MaxPool"] == engines(session)["SoftMax"] == "openvino"
+    assert engines(session)["MaxPool"] == engines(session)["SoftMax"] == "openvino"  # which alone tells ranks after it
+    assert "padding" in next(record.reason for record in session.nodes if record.op == "MaxPool")
     assert session.get_providers() == ["PolyconvExecutionProvider", "OpenVINOExecutionProvider"]
     from polyconv.models import openvino_host
 

@@ -10,7 +10,7 @@ import pytest
 from making import engines, info, onnx_model, onnxruntime_run, random, session
 from onnx import TensorProto, helper
 
-from polyconv.models import onnx_host, program
+from polyconv.models import asking, onnx_host
 
 SOFT = ("Softmax", "LogSoftmax", "Hardmax")
 
@@ -19,7 +19,7 @@ SOFT = ("Softmax", "LogSoftmax", "Hardmax")
 def _reference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither onnxruntime nor kernels of our own."""
     monkeypatch.setattr(onnx_host, "find_spec", lambda name: None)
-    monkeypatch.setattr(program, "native", lambda *given: "left to the reference evaluator")
+    monkeypatch.setattr(asking, "native", lambda *given: "left to the reference evaluator")
 
 
 def run(op: str, x: np.ndarray, opset: int, **attributes: int) -> np.ndarray:

@@ -13,7 +13,6 @@ SOURCE = Path(polyconv.__file__).parent
 
 MOST_LINES = 400
 LONG_FILES = {
-    "models/program.py": (414, "not cut yet"),
     "models/session.py": (424, "not cut yet"),
 }
 """Files above it, with the lines that each may have and the reason.  They may shrink, not grow."""
@@ -28,8 +27,8 @@ LONG_FUNCTIONS = {
 
 FOLDERS = {
     ".": 3750, "algorithms": 17700, "benchmark": 5700, "cli": 4200, "conformance": 5910, "dialects": 2200,
-    "fields": 800, "gpu": 6600, "kernels": 7950, "lowering": 2400, "machine": 700, "models": 7950, "ndimage": 2000,
-    "operators": 3200, "planning": 1000, "problem": 1800, "runtime": 1800,
+    "fields": 800, "gpu": 6600, "kernels": 7950, "lowering": 2400, "machine": 700, "models": 8500, "ndimage": 2000,
+    "operators": 4750, "planning": 1000, "problem": 1800, "runtime": 1800,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""
 

@@ -334,24 +334,13 @@ def _instance_normalisation(call: Call) -> list[Enclosure]:
 
 
 def _resize(call: Call) -> list[Enclosure]:
-    """Twice, three times, ... as large: nearest by repetition, linear by weights that all are sums of halves."""
-    x, scales = call.at(0), call.at(2).low
-    ends = [x.low, x.high, x.largest]
-    for axis, scale in enumerate(scales):
-        times, extent = int(scale), x.shape[axis]
-        if call.attribute("mode") == "nearest":
-            assert call.attribute("coordinate_transformation_mode") == "asymmetric"
-            ends = [np.repeat(end, times, axis) for end in ends]
-        elif times > 1:
-            place = np.clip((np.arange(extent * times) + 0.5) / times - 0.5, 0, extent - 1)
-            below = np.minimum(place.astype(int), max(0, extent - 2))
-            share = (place - below).reshape(-1, *(1,) * (len(x.shape) - axis - 1))
-            above = np.minimum(below + 1, extent - 1)
-            ends = [np.take(end, below, axis) * (1 - share) + np.take(end, above, axis) * share for end in ends]
-    if call.attribute("mode") == "nearest":
-        return [Enclosure(ends[0], ends[1], x.dtype)]
+    """No weight of a nearest or linear mode is negative, so ends of results are those of ends."""
+    assert call.attribute("mode") != "cubic"
+    ((low, high),), x = at_both_ends(call), call.at(0)
+    if call.attribute("mode", "nearest") == "nearest":
+        return [Enclosure(low, high, x.dtype)]
     largest = float(np.max(x.largest, initial=0.0)) * max(x.shape)  # places are rounded, in units of the extent
-    return [rounded(ends[0], ends[1], x.dtype, 8, ends[2] + largest)]
+    return [rounded(low, high, x.dtype, 8, largest)]
 
 
 _MOVING = (

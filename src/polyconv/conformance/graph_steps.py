@@ -167,7 +167,7 @@ def padded(d: Drawing) -> str:
     """Pad, before a convolution or alone."""
     x = d.operand(_spatial)
     rank = len(d.shape(x))
-    mode = d.pick(("constant", "constant", "constant", "edge", "reflect"))
+    mode = d.pick(("constant", "constant", "constant", "edge", "reflect", "wrap" if d.opset >= 19 else "edge"))
     spare = min(d.shape(x)[2:])
     pads = [0, 0, *(int(d.rng.integers(0, min(3, spare))) for _ in range(rank - 2))] * 2
     more = [d.constant(float(d.pick((0.0, 0.0, 0.5))))] if mode == "constant" and d.chance(0.5) else []
@@ -368,13 +368,17 @@ def same(d: Drawing) -> str:
 
 
 def resized(d: Drawing) -> str:
-    """Resize to a multiple, nearest or linear."""
+    """Resize by scales or to sizes: nearest or linear, as exporters count places."""
     x = d.operand(lambda shape: _planar(shape) and min(shape[2:]) > 1)
-    scales = d.constant([1, 1, *(int(d.pick((1, 2, 2, 4))) for _ in range(2))], np.float32)
+    by_two = [1, 1, *(int(d.pick((1, 2, 2, 4))) for _ in range(2))]
+    ways = ("half_pixel", "align_corners", "pytorch_half_pixel")
+    nearest = {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}
+    a = nearest if d.chance(0.5) else {"mode": "linear", "coordinate_transformation_mode": str(d.pick(ways))}
     if d.chance(0.6):
-        return d.one("Resize", x, "", scales, mode="nearest", nearest_mode="floor",
-                     coordinate_transformation_mode="asymmetric")  # fmt: skip
-    return d.one("Resize", x, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
+        return d.one("Resize", x, "", d.constant(by_two, np.float32), **a)
+    extents = d.shape(x)
+    sizes = [*extents[:2], *(max(1, e * int(d.pick((1, 2, 3, 4, 6))) // 2) for e in extents[2:])]
+    return d.one("Resize", x, "", "", d.constant(sizes, np.int64), **a)
 
 
 def depth_and_space(d: Drawing) -> str:

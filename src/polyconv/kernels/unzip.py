@@ -13,7 +13,7 @@ from polyconv.kernels.move import converted, ends, load_in, store_in
 from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
-    "STEPS", "ListedMoveIn", "ListedMoveOut", "MoveApart", "Unzip", "move_apart", "move_listed", "unzip",
+    "STEPS", "ListedMoveIn", "ListedMoveOut", "MoveApart", "Unzip", "move_apart", "move_listed", "residues", "unzip",
 ]  # fmt: skip
 
 STEPS = (1, 2, 3, 4, 8, 16)
@@ -72,7 +72,7 @@ def unzip(k: Module, name: str, spec: Move, lanes: int, step: int, taps: int, *,
             )
 
             def put(parts: list[Value], first: Value, masked: bool, target: Buffer = target) -> None:
-                for t, value in enumerate(_residues(k, parts)[:taps]):
+                for t, value in enumerate(residues(k, parts)[:taps]):
                     place = target + (first * block.kind.element_bytes + given.target_tap * t)
                     value = converted(block, value, given.zero_point)
                     if masked:
@@ -123,12 +123,12 @@ def move_apart(k: Module, name: str, spec: Move, lanes: int, step: int, *, f16c:
             with k.loop(0, rounds, lanes) as i:
                 here = source + i.index * (step * size)
                 parts = [load(here + part * lanes * size, None) for part in range(step)]
-                for target, value in zip(targets, _residues(k, parts), strict=True):
+                for target, value in zip(targets, residues(k, parts), strict=True):
                     store(value, target + i.index * block.kind.element_bytes, i.index, c.index, None)
             with k.when(rest > 0):
                 here = source + rounds * (step * size)
                 parts = [load(here + part * lanes * size, mask) for part, mask in enumerate(needed)]
-                for target, value, mask in zip(targets, _residues(k, parts), stored, strict=True):
+                for target, value, mask in zip(targets, residues(k, parts), stored, strict=True):
                     store(value, target + rounds * block.kind.element_bytes, rounds, c.index, mask)
 
 
@@ -152,7 +152,7 @@ def move_listed(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> 
         block.transposed(g, *ends(block, g), Listed(g.places, lanes))
 
 
-def _residues(k: Module, parts: list[Value]) -> list[Value]:
+def residues(k: Module, parts: list[Value]) -> list[Value]:
     """Contiguous vectors, as many as the stride, taken apart: one vector per residue."""
     step, n = len(parts), parts[0].type.lanes
     if step == 1:
@@ -160,7 +160,7 @@ def _residues(k: Module, parts: list[Value]) -> list[Value]:
     if step % 2 == 0:
         pairs = list(zip(parts[::2], parts[1::2], strict=True))
         even, odd = (
-            _residues(k, [k.shuffle(a, b, [2 * lane + side for lane in range(n)]) for a, b in pairs])
+            residues(k, [k.shuffle(a, b, [2 * lane + side for lane in range(n)]) for a, b in pairs])
             for side in range(2)
         )
         return [vector for both in zip(even, odd, strict=True) for vector in both]

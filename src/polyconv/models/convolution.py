@@ -22,7 +22,7 @@ from polyconv.models.operators import Epilogue, Options, make
 from polyconv.models.segment import Segment
 from polyconv.operators.job import Job, Plan, packed
 
-__all__ = ["ENGINE", "convolution"]
+__all__ = ["ENGINE", "convolution", "foretold_results"]
 
 ENGINE = "polyconv"
 
@@ -108,6 +108,13 @@ def convolution(
         ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once, held=lambda: bound.packed_bytes,
         plan=plan, ahead=ahead,
     )  # fmt: skip
+
+
+def foretold_results(node: Node, epilogue: Epilogue, inputs: Sequence[Value | None], constants: Mapping[str, Array],
+                     options: Options) -> tuple[Value, ...]:  # fmt: skip
+    """What a convolution will make, as far as it follows from what is known; see ``convolution``."""
+    held = {at: np.asarray(constants[name]) for at, name in enumerate(node.inputs) if name in constants}
+    return _inferred(make(node, options, epilogue), node, inputs, held)
 
 
 def _plan_of(call: Call, count: int, x: int, residual: int | None) -> Plan | None:

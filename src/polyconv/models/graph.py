@@ -94,7 +94,9 @@ class Node:
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """How messages call it: as in the file, where it stands for one node of it."""
+        if len(self.stands_for) == 1:
+            return self.stands_for[0].label
         return f"{shorten(self.op, 80)} node {shorten(self.name, 120)!r}"
 
     @property

@@ -8,25 +8,15 @@ machine) before anything is allocated.  It knows neither file formats nor operat
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 
 from polyconv.errors import ModelError
+from polyconv.runtime.memory import most_bytes
 
-__all__ = ["MOST_NODES", "check_bytes", "most_bytes", "shorten"]
+__all__ = ["MOST_NODES", "check_bytes", "shorten"]
 
 MOST_NODES = 1_000_000
 """Most nodes a graph may have, after its functions have been written out."""
-
-_UNKNOWN_MACHINE = 4 << 30
-
-
-def most_bytes() -> int:
-    """Largest tensor, in bytes, that a file may ask for: half the machine's memory."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):  # not POSIX
-        return _UNKNOWN_MACHINE
 
 
 def check_bytes(who: str, shape: Sequence[int], itemsize: int) -> None:

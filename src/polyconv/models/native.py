@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +28,81 @@ from polyconv.operators.running import Planned, dry
 from polyconv.operators.table import OPERATORS, Taken, taken
 from polyconv.operators.views import View
 
-__all__ = ["OPERATORS", "OWN", "fused_segment", "like", "native", "own_segment", "pass_of"]
+__all__ = [
+    "ONNX", "OPERATORS", "OWN", "Translation", "broadcast_dims", "foretold", "fused_segment", "like", "native",
+    "own_segment", "pass_of",
+]  # fmt: skip
 
 OWN = "polyconv"
 """Domain of nodes that rewrites make and ONNX cannot spell; nobody else runs them."""
 
 Lookup = Callable[[str], Value]
 """What is known of a value, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """How nodes of a format are asked for as nodes of ONNX's main domain.
+
+    Parameters
+    ----------
+    knows : callable
+        Whether a node may have one.
+    into : callable
+        The node that means the same, or why there is none.
+    """
+
+    knows: Callable[[Node], bool] = lambda node: not node.domain and node.op in OPERATORS
+    into: Callable[[Node, Lookup, Mapping[str, Array]], Node | str] = lambda node, known, constants: node
+
+
+ONNX = Translation()
+"""Of nodes that are ONNX's already."""
+
+
+def foretold(node: Node, found: Taken, known: Lookup, constants: Mapping[str, Array]) -> tuple[Value, ...]:
+    """What a node will make: types, and extents where those of all inputs are known, else how many there are."""
+    if isinstance(found, Fragment):
+        kind = type_of(DTYPES[_result_dtype(found)].numpy)
+        read = [known(node.inputs[at]).dims for at in found.reads[: 1 if found.follows else None]]
+        return (Value(node.outputs[0], kind, broadcast_dims(read)),)
+    inputs = [known(name) for name in node.inputs]
+    is_open = any(value.dims is not None and not _is_known(value.dims) for value in inputs)
+    if is_open:
+        inputs = [replace(value, dims=tuple(d if isinstance(d, int) else _STAND_IN for d in value.dims))
+                  if value.dims is not None else value for value in inputs]  # fmt: skip
+    by_name = {value.name: value for value in inputs}
+    with suppress(Error):
+        _, segment = own_segment(node, found, lambda name: by_name.get(name, Value(name)), constants, None)
+        if not is_open:
+            return segment.outputs
+        return tuple(replace(v, dims=None if v.dims is None else (None,) * len(v.dims)) for v in segment.outputs)
+    return tuple(Value(name) for name in node.outputs)
+
+
+_STAND_IN = 48
+"""For an extent that is not known, where only the rank of what follows is asked."""
+
+
+def _is_known(dims: Dims) -> bool:
+    return all(isinstance(extent, int) for extent in dims)
+
+
+def broadcast_dims(read: Sequence[Dims | None]) -> Dims | None:
+    """Extents of what is broadcast to each other, as far as they are known."""
+    ranks = [len(dims) for dims in read if dims is not None]
+    if len(ranks) < len(read):
+        return None
+    rank = max(ranks)
+    columns = zip(*((1,) * (rank - len(dims)) + dims for dims in read if dims is not None), strict=True)
+    return tuple(_extent(set(column) - {1}) for column in columns)
+
+
+def _extent(others: set[int | str | None]) -> int | str | None:
+    """The extent that those that are not 1 make: what they all say, or a number that one of them is."""
+    if len(others) < 2:
+        return others.pop() if others else 1
+    return next((extent for extent in others if isinstance(extent, int)), None)
 
 
 def native(node: Node, known: Lookup, constants: Mapping[str, Array]) -> Taken | str:
@@ -74,7 +144,7 @@ def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], res
                   constants: Mapping[str, Array], threads: int | None) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
     """The segment of element-wise nodes that run as one pass, and the names of the values that it reads."""
     inputs, fused = pass_of(nodes, fragments, results, constants)
-    dtypes = {node.outputs[0]: _result_dtype(fragments[node]) for node in nodes}
+    dtypes = {node.outputs[0]: DTYPES[_result_dtype(fragments[node])].numpy for node in nodes}
     planner: Planner = lambda given, c: planned(fused, given, c)  # noqa: E731 - a name for its type
     outputs = _outputs(results, [dtypes[name] for name in results], _lies_of(planner, [known(name) for name in inputs]))
     label = nodes[0].label if len(nodes) == 1 else f"{nodes[0].label} and {len(nodes) - 1} nodes after it"
@@ -90,8 +160,9 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
     """The segment of a view, or of an operator that runs alone, and the names of the values that it reads."""
     if isinstance(found, Own):
         reads = tuple(node.inputs[at] for at in found.reads)
-        outputs = _outputs(node.outputs, found.dtypes, _lies_of(found.planner, [known(name) for name in reads]))
-        return reads, _segment(node.label, outputs, Planned(found.planner, threads))
+        dtypes = [np.dtype(name) for name in found.dtypes]
+        outputs = _outputs(node.outputs, dtypes, _lies_of(found.planner, [known(name) for name in reads]))
+        return reads, _segment(node.label, outputs, Planned(found.planner, threads, found.numbers))
     look = found.look
     reads = tuple(name for name in node.reads if name not in constants)
     held = [np.asarray(constants[name]) if name in constants else None for name in node.inputs]
@@ -140,12 +211,10 @@ def _lies_of(planner: Planner, inputs: Sequence[Value]) -> Sequence[Lies] | None
         return None
 
 
-def _outputs(names: Sequence[str], dtypes: Sequence[str], results: Sequence[Lies] | None) -> tuple[Value, ...]:
+def _outputs(names: Sequence[str], dtypes: Sequence[np.dtype[Any]], results: Sequence[Lies] | None
+             ) -> tuple[Value, ...]:  # fmt: skip
     shapes = [None] * len(names) if results is None else [lie.shape for lie in results]
-    return tuple(
-        Value(name, type_of(DTYPES[dtype].numpy), dims)
-        for name, dtype, dims in zip(names, dtypes, shapes, strict=True)
-    )
+    return tuple(Value(name, type_of(kind), dims) for name, kind, dims in zip(names, dtypes, shapes, strict=True))
 
 
 class _named:  # noqa: N801 - read as a word in a with statement

@@ -15,17 +15,20 @@ from typing import Any
 
 from polyconv.errors import ArgumentError, ModelError
 from polyconv.models.beside import FileBytes
+from polyconv.models.compiling import compile_graph
 from polyconv.models.fold import Views, looked_at
 from polyconv.models.foreign import foreign
 from polyconv.models.graph import Graph, Value, live
 from polyconv.models.limits import shorten
+from polyconv.models.native import ONNX, Translation
 from polyconv.models.onnx_file import read_onnx
 from polyconv.models.onnx_host import onnx_host, onnx_views
 from polyconv.models.onnx_rules import RULES
 from polyconv.models.openvino_file import read_openvino
 from polyconv.models.openvino_host import openvino_host
+from polyconv.models.openvino_layers import as_onnx, has_form
 from polyconv.models.operators import Options
-from polyconv.models.program import Program, compile_graph
+from polyconv.models.program import Program
 from polyconv.models.rewriting import rewritten
 from polyconv.models.segment import Host
 
@@ -34,7 +37,10 @@ __all__ = ["Source", "compiled", "host_of", "read_model", "source_of", "with_dim
 Source = Path | bytes
 """Where a model comes from: a file, or the content of one."""
 
-_HOSTS: Mapping[str, tuple[Host, Views]] = {"onnx": (onnx_host, onnx_views), "openvino": (openvino_host, {})}
+_HOSTS: Mapping[str, tuple[Host, Views, Translation]] = {
+    "onnx": (onnx_host, onnx_views, ONNX),
+    "openvino": (openvino_host, {}, Translation(has_form, as_onnx)),
+}
 
 
 def source_of(model: Any) -> Source:
@@ -118,10 +124,10 @@ def host_of(graph: Graph) -> Host:
 
 def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
     """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
-    host, views = _HOSTS[graph.format]
+    host, views, translation = _HOSTS[graph.format]
     if graph.format == "onnx":
         rules = [rule for rule in RULES if rule.is_exact or options.rewrites == "all"]
         constants = {name: array for name, array in graph.constants.items() if name not in overridden}
         known, _ = looked_at(live(graph.nodes, graph.results), constants, views)
         graph = rewritten(graph, rules, known, graph.origin.opsets)
-    return compile_graph(graph, overridden, options, host, views)
+    return compile_graph(graph, overridden, options, host, views, translation)

@@ -7,6 +7,7 @@ made once and runs on any memory that lies alike.  It must not know one operator
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.errors import ArgumentError, OutOfMemory
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address, Int, Signature
@@ -21,10 +23,14 @@ from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
 from polyconv.planning.planner import threads_of, waking
 from polyconv.runtime.arrays import place
+from polyconv.runtime.memory import most_bytes, sized
 from polyconv.runtime.threads import step_table
+from polyconv.settings import spelled_bytes
 from polyconv.target import Target
 
 __all__ = [
+    "COMES_WITH_THE_RUN",
+    "MOST_NUMBERS",
     "MOST_OPERANDS",
     "Array",
     "Conditions",
@@ -42,6 +48,7 @@ __all__ = [
     "constant",
     "lies",
     "packed",
+    "with_numbers",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -103,13 +110,17 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Lies:
-    """How an array lies: shape, dtype, byte strides, and what ``place`` says of its first element and its bytes."""
+    """How an array lies: shape, dtype, byte strides, and what ``place`` says of its first element and its bytes.
+
+    Its ``values`` are there where a plan depends on them; see ``Own``.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     strides: tuple[int, ...]
     offset: int
     size: int
+    values: tuple[Any, ...] | None = None
 
 
 def lies(a: Array) -> Lies:
@@ -125,7 +136,7 @@ def packed(shape: Sequence[int], dtype: Any) -> Lies:
     for extent in reversed(shape):
         steps.append(step)
         step *= max(1, extent)
-    size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+    size = kind.itemsize * math.prod(shape)
     return Lies(tuple(shape), kind, tuple(reversed(steps)), 0, size)
 
 
@@ -216,13 +227,16 @@ class Own:
     reads : tuple of int
         Positions of the inputs that come with a run.
     dtypes : tuple of str
-        Of its results.
+        NumPy's names of its results' types.
     planner : callable
+    numbers : tuple of int
+        Which of those inputs are numbers that plans depend on, as sizes are.
     """
 
     reads: tuple[int, ...]
     dtypes: tuple[str, ...]
     planner: Planner
+    numbers: tuple[int, ...] = ()
 
 
 def address_of(name: str, build: Callable[[Module, str], None], c: Conditions) -> Address[Drive]:
@@ -246,8 +260,18 @@ class Planning:
         return len(self._lies) - 1
 
     def result(self, shape: Sequence[int], dtype: Any) -> int:
-        """The next thing that comes out."""
-        return self._new("result", packed(shape, dtype))
+        """The next thing that comes out.
+
+        Raises
+        ------
+        OutOfMemory
+            If it is larger than what this machine lends one tensor.
+        """
+        lie = packed(shape, dtype)
+        if lie.size > most_bytes():
+            raise OutOfMemory(f"{sized('a result', lie.shape, lie.dtype)}, more than one tensor may have on this "
+                              f"machine, {spelled_bytes(most_bytes())}; run smaller inputs")  # fmt: skip
+        return self._new("result", lie)
 
     def between(self, shape: Sequence[int], dtype: Any) -> int:
         """An array that one job writes and another reads."""
@@ -301,6 +325,52 @@ class Planning:
             return tuple(lie for lie, k in zip(self._lies, self._kinds, strict=True) if k == kind)
 
         return Plan(of("result"), jobs, of("between"), tuple(self._arrays.values()))
+
+
+COMES_WITH_THE_RUN = "a parameter comes with the run"
+"""Why nothing is known of an operation yet, though it may be once a run has given its numbers."""
+
+MOST_NUMBERS = 128
+"""Of an input: two for each axis that an array can have at most."""
+
+
+def with_numbers(operation: Operation, positions: Sequence[int], read: Callable[[Operation], Own | str]) -> Own | str:
+    """An operation of which some inputs are numbers: read at once where they are constants, else when a run has them.
+
+    Parameters
+    ----------
+    positions : sequence of int
+        Of those inputs; the first input is none of them.
+    read : callable
+        What runs the operation, if all of them are constants; it reads the first input alone.
+    """
+    found = read(operation)
+    late = [at for at in positions if at < len(operation.inputs) and (given := operation.inputs[at]) is not None
+            and given.value is None]  # fmt: skip
+    x = operation.inputs[0]
+    if found != COMES_WITH_THE_RUN or not late or x is None:
+        return found
+
+    def planned(given: Sequence[Lies], c: Conditions) -> Plan:
+        inputs = list(operation.inputs)
+        for at, lie in zip(late, given[1:], strict=True):
+            if lie.values is None:
+                raise ArgumentError("its numbers are not known before a run")
+            if len(lie.values) > MOST_NUMBERS:
+                raise ArgumentError(f"it is given more than {MOST_NUMBERS} numbers for the axes of an array")
+            inputs[at] = Known(lie.dtype.name, lie.shape, np.array(lie.values, lie.dtype).reshape(lie.shape))
+        own = read(replace(operation, inputs=tuple(inputs)))
+        if isinstance(own, str):
+            raise ArgumentError(own)
+        return _after(own.planner(given[:1], c), len(late))
+
+    return Own((0, *late), (x.dtype,), planned, tuple(range(1, 1 + len(late))))
+
+
+def _after(plan: Plan, more: int) -> Plan:
+    """A plan of one input as one of some more inputs behind it, which its jobs do not read."""
+    jobs = (replace(job, operands=tuple(n + more if n else n for n in job.operands)) for job in plan.jobs)
+    return replace(plan, jobs=tuple(jobs))
 
 
 def constant(given: Known | None) -> Array | None:

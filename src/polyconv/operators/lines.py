@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from polyconv.kernels.values import Buffer
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.job import Conditions, Drive, Step, address_of
 from polyconv.operators.reduction import across_lanes
+from polyconv.operators.rows import Some, each_block, each_vector, read, write
 
 __all__ = ["LinesSpec", "Place", "Space", "line_step"]
 
@@ -172,17 +174,6 @@ _Some = Callable[[Value, Type, Mask | None], Value]
 """What is done with the elements from one on, as a scalar or a vector, which may have a mask."""
 
 
-def _read(k: Module, type_: Type, place: Buffer, mask: Mask | None) -> Value:
-    return k.load(type_, place) if mask is None else k.load_first(type_, place, mask)
-
-
-def _write(k: Module, value: Value, place: Buffer, mask: Mask | None) -> None:
-    if mask is None:
-        k.store(value, place)
-    else:
-        k.store_first(value, place, mask)
-
-
 def _spread(k: Module, value: Value, type_: Type) -> Value:
     """A scalar as such, or in every lane."""
     return k.splat(value, type_.lanes) if type_.lanes else value
@@ -216,18 +207,9 @@ def _taken_together(line: _Line, neutral: float, of: _Some, join: Callable[[Valu
     return found
 
 
-def _each(line: _Line, begin: Value | int, end: Value, some: Callable[[Value, Type, Mask | None], None]) -> None:
+def _each(line: _Line, begin: Value | int, end: Value, some: Some) -> None:
     """Do something with all elements of a part of a line."""
-    k, kind = line.k, line.kind
-    full = end - (end - begin) % kind.lanes
-    with k.loop(begin, full, kind.lanes) as each:
-        some(each.index, kind, None)
-    if line.masks:
-        with k.when(full < end):
-            some(full, kind, k.mask(end - full, kind.lanes))
-        return
-    with k.loop(full, end) as rest:
-        some(rest.index, kind.scalar, None)
+    each_vector(line.k, line.kind, begin, end, line.masks, some)
 
 
 def _softmax_along(line: _Line) -> None:
@@ -235,20 +217,20 @@ def _softmax_along(line: _Line) -> None:
     k, size = line.k, line.kind.element_bytes
 
     def loaded(at: Value, type_: Type, mask: Mask | None) -> Value:
-        return _read(k, type_, line.x + at * size, mask)
+        return read(k, type_, line.x + at * size, mask)
 
     top = _taken_together(line, float("-inf"), loaded, line.larger)
 
     def raised(at: Value, type_: Type, mask: Mask | None) -> Value:
         power = mathfn.exponential(k, loaded(at, type_, mask) - _spread(k, top, type_))
-        _write(k, power, line.y + at * size, mask)
+        write(k, power, line.y + at * size, mask)
         return power
 
     factor = 1.0 / _taken_together(line, 0.0, raised, _added)
 
     def scaled(at: Value, type_: Type, mask: Mask | None) -> None:
         place = line.y + at * size
-        _write(k, _read(k, type_, place, mask) * _spread(k, factor, type_), place, mask)
+        write(k, read(k, type_, place, mask) * _spread(k, factor, type_), place, mask)
 
     _each(line, 0, line.w.length, scaled)
 
@@ -259,7 +241,7 @@ def _normal_along(line: _Line) -> None:
     count = k.cast("sitofp", w.length, line.kind.scalar)
 
     def loaded(at: Value, type_: Type, mask: Mask | None) -> Value:
-        return _read(k, type_, line.x + at * size, mask)
+        return read(k, type_, line.x + at * size, mask)
 
     mean = _taken_together(line, 0.0, loaded, _added) / count
 
@@ -275,8 +257,8 @@ def _normal_along(line: _Line) -> None:
     if line.spec.scaled == "element":
 
         def finished(at: Value, type_: Type, mask: Mask | None) -> None:
-            own, more = (_read(k, type_, place + at * size, mask) for place in (scale, shift))
-            _write(k, centred(at, type_, mask) * _spread(k, factor, type_) * own + more, line.y + at * size, mask)
+            own, more = (read(k, type_, place + at * size, mask) for place in (scale, shift))
+            write(k, centred(at, type_, mask) * _spread(k, factor, type_) * own + more, line.y + at * size, mask)
 
         _each(line, 0, w.length, finished)
         return
@@ -286,7 +268,7 @@ def _normal_along(line: _Line) -> None:
 
         def scaled(at: Value, type_: Type, mask: Mask | None) -> None:
             value = centred(at, type_, mask) * _spread(k, factor, type_)
-            _write(k, value * _spread(k, own, type_) + _spread(k, more, type_), line.y + at * size, mask)
+            write(k, value * _spread(k, own, type_) + _spread(k, more, type_), line.y + at * size, mask)
 
         _each(line, part.index * piece, part.index * piece + piece, scaled)
 
@@ -296,21 +278,8 @@ def _normal_along(line: _Line) -> None:
 
 def _across(line: _Line, begin: Value, end: Value) -> None:
     """All lines of some columns: several vectors of them at once, then one, then what is left of one."""
-    k, kind = line.k, line.kind
-    block = _CHAINS * kind.lanes
-    most = end - (end - begin) % block
-    full = end - (end - begin) % kind.lanes
     some = _softmax_across if line.spec.function == "Softmax" else _normal_across
-    with k.loop(begin, most, block) as each:
-        some(line, each.index, kind, _CHAINS, None)
-    with k.loop(most, full, kind.lanes) as each:
-        some(line, each.index, kind, 1, None)
-    if line.masks:
-        with k.when(full < end):
-            some(line, full, kind, 1, k.mask(end - full, kind.lanes))
-        return
-    with k.loop(full, end) as each:
-        some(line, each.index, kind.scalar, 1, None)
+    each_block(line.k, line.kind, begin, end, line.masks, _CHAINS, partial(some, line))
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +300,7 @@ class _Columns:
     def loaded(self, element: Value) -> list[Value]:
         """An element of all lines."""
         places = self.places(self.line.x, self.line.w.x_step, element)
-        return [_read(self.line.k, self.type_, place, self.mask) for place in places]
+        return [read(self.line.k, self.type_, place, self.mask) for place in places]
 
     def targets(self, element: Value) -> list[Buffer]:
         """Where an element of all lines goes."""
@@ -354,13 +323,13 @@ def _softmax_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask 
     def raised(element: Value) -> list[Value]:
         powers = [mathfn.exponential(k, v - top) for v, top in zip(columns.loaded(element), tops, strict=True)]
         for power, place in zip(powers, columns.targets(element), strict=True):
-            _write(k, power, place, mask)
+            write(k, power, place, mask)
         return powers
 
     factors = [1.0 / total for total in columns.joined(0.0, raised, _added)]
     with k.loop(0, line.w.length) as each:
         for factor, place in zip(factors, columns.targets(each.index), strict=True):
-            _write(k, _read(k, type_, place, mask) * factor, place, mask)
+            write(k, read(k, type_, place, mask) * factor, place, mask)
 
 
 def _normal_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask | None) -> None:
@@ -379,4 +348,4 @@ def _normal_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask |
             _spread(k, k.load(type_.scalar, place + each.index * type_.element_bytes), type_) for place in line.scales
         )
         for value, factor, place in zip(centred(each.index), factors, columns.targets(each.index), strict=True):
-            _write(k, value * factor * scale + shift, place, mask)
+            write(k, value * factor * scale + shift, place, mask)

@@ -10,14 +10,27 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from polyconv.dtypes import DTYPES
-from polyconv.errors import ArgumentError
-from polyconv.operators.elementwise import dtype_name
-from polyconv.operators.expression import Apply, Expression
-from polyconv.operators.job import MOST_OPERANDS, Conditions, Lies, Operation, Own, Plan, Planning, constant
-from polyconv.operators.strided import Along, cycles, pass_over, swept
+import numpy as np
 
-__all__ = ["OPERATORS", "as_packed", "copied", "moving", "with_rows"]
+from polyconv.errors import ArgumentError
+from polyconv.operators.expression import Apply, Expression
+from polyconv.operators.job import (
+    COMES_WITH_THE_RUN,
+    MOST_OPERANDS,
+    Conditions,
+    Lies,
+    Operation,
+    Own,
+    Plan,
+    Planning,
+    Step,
+    constant,
+    with_numbers,
+)
+from polyconv.operators.strided import Along, cycles, swept
+from polyconv.operators.turning import turned_step
+
+__all__ = ["OPERATORS", "as_packed", "carrier", "copied", "copy_of", "moving", "with_rows"]
 
 
 def moving(operation: Operation) -> Own | str:
@@ -28,19 +41,37 @@ def moving(operation: Operation) -> Own | str:
     return read(operation)
 
 
-def _copy(dtype: str) -> Expression:
-    return Expression((dtype,), (Apply("Identity", (0,), dtype),), (1,))
+_CARRIERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+
+
+def carrier(dtype: np.dtype[Any] | str) -> str | None:
+    """The dtype of the kernels as which elements of a type are moved: an integer of their size; None if there is none.
+
+    An empty name is an unknown type.
+    """
+    kind = np.dtype(dtype) if dtype != "" else None
+    return None if kind is None or kind.hasobject else _CARRIERS.get(kind.itemsize)
+
+
+def copy_of(dtype: np.dtype[Any]) -> Expression:
+    """The expression that moves elements of a type."""
+    name = carrier(dtype)
+    assert name is not None
+    return Expression((name,), (Apply("Identity", (0,), name),), (1,))
 
 
 def copied(planning: Planning, x: int, y: int, extents: Sequence[int], source: Along, target: Along) -> None:
     """Add the job that copies elements from where they lie in one array to where they shall in another."""
     if 0 in extents:
         return
-    dtype = dtype_name(planning.lie(x).dtype)
-    assert dtype is not None
-    expression = _copy(dtype)
-    work = cycles(expression, math.prod(extents), planning.c)
-    planning.job(lambda threads: [swept(expression, extents, [source, target], planning.c, threads)], [x, y], work)
+    expression, c = copy_of(planning.lie(x).dtype), planning.c
+    work = cycles(expression, math.prod(extents), c)
+
+    def steps(threads: int) -> list[Step]:
+        turned = turned_step(expression.inputs[0], extents, source, target, c, threads)
+        return [turned or swept(expression, extents, [source, target], c, threads)]
+
+    planning.job(steps, [x, y], work)
 
 
 def as_packed(planning: Planning, number: int) -> int:
@@ -53,10 +84,8 @@ def as_packed(planning: Planning, number: int) -> int:
     wanted = tuple(reversed(steps))
     if all(e == 1 or s == w for e, s, w in zip(lie.shape, lie.strides, wanted, strict=True)):
         return number
-    dtype = dtype_name(lie.dtype)
-    assert dtype is not None
     made = planning.between(lie.shape, lie.dtype)
-    pass_over(planning, _copy(dtype), lie.shape, [number, made])
+    copied(planning, number, made, lie.shape, Along(lie.offset, lie.strides), Along(0, planning.lie(made).strides))
     return made
 
 
@@ -67,11 +96,11 @@ def with_rows(planning: Planning, number: int) -> int:
 
 
 def _concat(operation: Operation) -> Own | str:
-    dtypes = {None if x is None else dtype_name(x.dtype) for x in operation.inputs}
+    dtypes = {"" if x is None else x.dtype for x in operation.inputs}
     axis = operation.attributes.get("axis", 1 if operation.version < 4 else None)
-    (dtype,) = dtypes if len(dtypes) == 1 else (None,)
-    if dtype is None or not isinstance(axis, int):
-        return "its inputs are of several types, or of one that is not computed here"
+    (dtype,) = dtypes if len(dtypes) == 1 else ("",)
+    if carrier(dtype) is None or not isinstance(axis, int):
+        return "its inputs are of several types, or of one that is not moved here"
     changing = [at for at, x in enumerate(operation.inputs) if constant(x) is None]
     held = [constant(x) for x in operation.inputs]
 
@@ -79,13 +108,13 @@ def _concat(operation: Operation) -> Own | str:
         planning = Planning(given, c)
         numbers = dict(zip(changing, range(len(given)), strict=True))
         parts = [numbers[at] if array is None else planning.constant(array) for at, array in enumerate(held)]
-        _joined(planning, parts, axis, dtype)
+        _joined(planning, parts, axis)
         return planning.plan()
 
     return Own(tuple(changing), (dtype,), planned)
 
 
-def _joined(planning: Planning, parts: Sequence[int], axis: int, dtype: str) -> None:
+def _joined(planning: Planning, parts: Sequence[int], axis: int) -> None:
     """Add the jobs that put arrays behind each other along an axis: each holds as many copies as operands allow."""
     shapes = [planning.lie(part).shape for part in parts]
     rank = len(shapes[0])
@@ -94,9 +123,9 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, dtype: str) -> 
     if len(others) != 1 or any(len(shape) != rank for shape in shapes):
         raise ArgumentError(f"inputs of the shapes {', '.join(map(str, shapes))} cannot be joined along axis {axis}")
     shape = (*shapes[0][:at], sum(s[at] for s in shapes), *shapes[0][at + 1 :])
-    y = planning.result(shape, DTYPES[dtype].numpy)
+    y = planning.result(shape, planning.lie(parts[0]).dtype)
     strides = planning.lie(y).strides
-    expression, c, offset = _copy(dtype), planning.c, 0
+    expression, c, offset = copy_of(planning.lie(y).dtype), planning.c, 0
     todo: list[tuple[int, tuple[int, ...], Along, Along]] = []
     for part, own in zip(parts, shapes, strict=True):
         lie = planning.lie(part)
@@ -118,9 +147,8 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, dtype: str) -> 
 def _transposed(operation: Operation) -> Own | str:
     """Transpose: a copy, as what reads it mostly wants its rows one after another; channel shuffles reshape it."""
     x = operation.inputs[0]
-    dtype = None if x is None else dtype_name(x.dtype)
-    if x is None or x.dims is None or dtype is None:
-        return "the model does not say the rank of its input, or its type is not computed here"
+    if x is None or x.dims is None or carrier(x.dtype) is None:
+        return "the model does not say the rank of its input, or its type is not moved here"
     rank = len(x.dims)
     perm = tuple(operation.attributes.get("perm", range(rank - 1, -1, -1)))
     if sorted(perm) != list(range(rank)):
@@ -137,12 +165,85 @@ def _transposed(operation: Operation) -> Own | str:
         copied(planning, 0, y, extents, source, Along(0, planning.lie(y).strides))
         return planning.plan()
 
-    return Own((0,), (dtype,), planned)
+    return Own((0,), (x.dtype,), planned)
+
+
+def _blocks(operation: Operation) -> Own | str:
+    """DepthToSpace and SpaceToDepth: a square of pixels is so many channels, which vary slowest, or fastest (CRD)."""
+    x, a = operation.inputs[0], operation.attributes
+    size, mode = a.get("blocksize", 0), a.get("mode", "DCR")
+    if x is None or carrier(x.dtype) is None:
+        return "the model does not say the type of its input, or it is not moved here"
+    if not isinstance(size, int) or size < 1 or mode not in ("DCR", "CRD"):
+        return "its attributes are not those of the specification"
+    to_space = operation.op == "DepthToSpace"
+
+    def planned(given: Sequence[Lies], c: Conditions) -> Plan:
+        return _of_blocks(Planning(given, c), size, mode == "CRD", to_space)
+
+    return Own((0,), (x.dtype,), planned)
+
+
+def _of_blocks(planning: Planning, size: int, fast: bool, to_space: bool) -> Plan:
+    """The plan: the tensor with small planes and the one with few channels, both seen as n, c, h, block, w, block."""
+    x = planning.lie(0)
+    divided = x.shape[1:2] if to_space else x.shape[2:]
+    by = size * size if to_space else size
+    if len(x.shape) != 4 or any(extent % by for extent in divided):
+        raise ArgumentError(f"the input of shape {x.shape} has not four axes, of which {by} divides those that it must")
+    n, c, h, w = x.shape
+    wide = (n, c // by, h * size, w * size) if to_space else x.shape
+    y = planning.lie(planning.result(wide if to_space else (n, c * by * by, h // size, w // size), x.dtype))
+    deep, broad = (x, y) if to_space else (y, x)
+    n, c, h, w = deep.shape
+    c //= size * size
+    channel = deep.strides[1]
+    block = (channel * size, channel) if fast else (channel * c * size, channel * c)
+    extents = n, c, h, size, w, size
+    of_deep = (deep.strides[0], channel * size * size if fast else channel, deep.strides[2], block[0],
+               deep.strides[3], block[1])  # fmt: skip
+    rows, columns = broad.strides[2:]
+    of_broad = (*broad.strides[:2], rows * size, rows, columns * size, columns)
+    source, target = (of_deep, of_broad) if to_space else (of_broad, of_deep)
+    copied(planning, 0, 1, extents, Along(x.offset, source), Along(0, target))
+    return planning.plan()
+
+
+def _tiled(operation: Operation) -> Own | str:
+    """Tile: each axis is read again and again."""
+    return with_numbers(operation, (1,), _repeated)
+
+
+def _repeated(operation: Operation) -> Own | str:
+    x = operation.inputs[0]
+    if x is None or carrier(x.dtype) is None or operation.version < 6 or len(operation.inputs) != 2:
+        return "the type of its input is not moved here, or there is no one list of repeats"
+    repeats = constant(operation.inputs[1])
+    if repeats is None:
+        return COMES_WITH_THE_RUN
+    times = [int(v) for v in repeats.reshape(-1)]
+
+    def planned(given: Sequence[Lies], c: Conditions) -> Plan:
+        lie, planning = given[0], Planning(given, c)
+        if len(lie.shape) != len(times) or min(times, default=0) < 0:
+            raise ArgumentError(f"repeats={times} must be one number for each axis of the input of shape {lie.shape}")
+        y = planning.result([e * t for e, t in zip(lie.shape, times, strict=True)], lie.dtype)
+        extents = [e for pair in zip(times, lie.shape, strict=True) for e in pair]
+        source = [s for stride in lie.strides for s in (0, stride)]
+        strides = planning.lie(y).strides
+        target = [s for e, stride in zip(lie.shape, strides, strict=True) for s in (stride * e, stride)]
+        copied(planning, 0, y, extents, Along(lie.offset, tuple(source)), Along(0, tuple(target)))
+        return planning.plan()
+
+    return Own((0,), (x.dtype,), planned)
 
 
 _TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation], Own | str]]] = {
     "Concat": (("axis",), _concat),
     "Transpose": (("perm",), _transposed),
+    "DepthToSpace": (("blocksize", "mode"), _blocks),
+    "SpaceToDepth": (("blocksize", "mode"), _blocks),
+    "Tile": ((), _tiled),
 }
 """Operator -> the attributes that it may have, and what reads it."""
 

@@ -72,7 +72,7 @@ def normalisation(operation: Operation) -> Own | str:
         _plan(planning, way, dtype, rank, operands)
         return planning.plan()
 
-    return Own(reads, (dtype,), planned)
+    return Own(reads, (x.dtype,), planned)
 
 
 _Dims = tuple[int | None, ...] | None

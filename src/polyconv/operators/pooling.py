@@ -55,7 +55,7 @@ def pooling(operation: Operation) -> Own | str:
         return pool
     if x.dims is not None and len(x.dims) != len(pool.taps) + 2:
         return f"its input does not have {len(pool.taps)} spatial axes"
-    return Own((0,), (dtype,), lambda given, c: _planned(pool, given, c))
+    return Own((0,), (x.dtype,), lambda given, c: _planned(pool, given, c))
 
 
 def _pool(function: str, attributes: Mapping[str, Any]) -> _Pool | str:

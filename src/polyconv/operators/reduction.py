@@ -32,6 +32,7 @@ from polyconv.operators.job import (
     constant,
 )
 from polyconv.operators.moving import as_packed
+from polyconv.operators.rows import each_block, read, write
 
 __all__ = ["OPERATORS", "Over", "across_lanes", "over", "reduction"]
 
@@ -72,7 +73,7 @@ def reduction(operation: Operation) -> Own | str:
         return "it has attributes that are not done here"
     keep = bool(operation.attributes.get("keepdims", 1))
     spec = Over(function, dtype, mean)
-    return Own((0,), (dtype,), lambda given, c: _planned(spec, axes, keep, rank, given, c))
+    return Own((0,), (x.dtype,), lambda given, c: _planned(spec, axes, keep, rank, given, c))
 
 
 def _global(spec: Over) -> Own:
@@ -237,34 +238,17 @@ def _columns(k: Module, spec: Over, kind: Type, source: Buffer, target: Buffer, 
     """Vectors of columns, each summed from line to line."""
     size = kind.element_bytes
 
-    def some(at: Value, type_: Type, count: int, mask: Mask | None = None) -> None:
+    def some(at: Value, type_: Type, count: int, mask: Mask | None) -> None:
         neutral = k.constant(type_, _neutral(spec))
         with k.loop(0, w.length, carry=[neutral] * count) as line:
             place = source + line.index * (w.inner * size) + at * size
-            values = [k.load(type_, place + j * type_.bytes) if mask is None else k.load_first(type_, place, mask)
-                      for j in range(count)]  # fmt: skip
+            values = [read(k, type_, place + j * type_.bytes, mask) for j in range(count)]
             line.next(*(_joined(k, spec, held, value) for held, value in zip(line.values, values, strict=True)))
         for j, total in enumerate(line.results):
             found = _finished(k, spec, total, w.length)
-            here = target + at * size + j * type_.bytes
-            if mask is None:
-                k.store(found, here)
-            else:
-                k.store_first(found, here, mask)
+            write(k, found, target + at * size + j * type_.bytes, mask)
 
-    block = _CHAINS * kind.lanes
-    most = end - (end - begin) % block
-    full = end - (end - begin) % kind.lanes
-    with k.loop(begin, most, block) as each:
-        some(each.index, kind, _CHAINS)
-    with k.loop(most, full, kind.lanes) as each:
-        some(each.index, kind, 1)
-    if masks:
-        with k.when(full < end):
-            some(full, kind, 1, k.mask(end - full, kind.lanes))
-        return
-    with k.loop(full, end) as each:
-        some(each.index, kind.scalar, 1)
+    each_block(k, kind, begin, end, masks, _CHAINS, some)
 
 
 _TABLE: Mapping[str, tuple[str, bool, bool]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from polyconv.errors import OutOfMemory
 from polyconv.in_force import target_in_force
 from polyconv.kernels.record import words
-from polyconv.operators.job import Array, Conditions, Job, Lies, Plan, Planner, lies
+from polyconv.operators.job import MOST_NUMBERS, Array, Conditions, Job, Lies, Plan, Planner, lies
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import mark
 from polyconv.runtime.memory import sized
@@ -46,19 +47,21 @@ class Planned:
         Makes them.
     threads : int or None
         Most threads; None is the setting.
+    numbers : sequence of int
+        Arrays whose values plans depend on.
     """
 
-    __slots__ = ("_bound", "_last", "_lock", "_planner", "_threads")
+    __slots__ = ("_bound", "_last", "_lock", "_numbers", "_planner", "_threads")
 
-    def __init__(self, planner: Planner, threads: int | None) -> None:
-        self._planner, self._threads = planner, threads
+    def __init__(self, planner: Planner, threads: int | None, numbers: Sequence[int] = ()) -> None:
+        self._planner, self._threads, self._numbers = planner, threads, tuple(numbers)
         self._bound: OrderedDict[Any, _Bound] = OrderedDict()
         self._last: tuple[Any, Any, _Bound] | None = None
         self._lock = threading.Lock()
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """Run the operator; its results, each in new memory."""
-        key = [(a.shape, a.strides, a.dtype) for a in arrays]
+        key = self._key(arrays)
         last = self._last  # one tuple, as other threads may run other sizes
         if last is not None and last[0] is context() and last[1] == key:
             return last[2](arrays)
@@ -67,9 +70,15 @@ class Planned:
         return bound(arrays)
 
     def plan(self, arrays: Sequence[Array]) -> Plan | None:
-        """The plan for arrays that lie so; None where its kernels check their accesses."""
-        bound = self._found([(a.shape, a.strides, a.dtype) for a in arrays], arrays)
+        """The plan for all arrays that lie so; None where values count too, or kernels check their accesses."""
+        if self._numbers:
+            return None
+        bound = self._found(self._key(arrays), arrays)
         return None if bound.check else bound.plan
+
+    def _key(self, arrays: Sequence[Array]) -> list[Any]:
+        key: list[Any] = [(a.shape, a.strides, a.dtype) for a in arrays]
+        return key + [_values(arrays[at]) for at in self._numbers] if self._numbers else key
 
     def _found(self, key: Sequence[Any], arrays: Sequence[Array]) -> _Bound:
         here = conditions(self._threads)
@@ -78,12 +87,19 @@ class Planned:
             found = self._bound.get(whole)
         if found is None:
             given = [lies(a) for a in arrays]
+            for at in self._numbers:
+                given[at] = replace(given[at], values=_values(arrays[at]))
             found = _Bound(self._planner(given, here), given, here)
             with self._lock:
                 self._bound[whole] = found
                 if len(self._bound) > _MOST_PLANS:
                     self._bound.popitem(last=False)
         return found
+
+
+def _values(numbers: Array) -> tuple[Any, ...]:
+    """The numbers of an array; one too many of a long one, which a planner refuses."""
+    return tuple(numbers.reshape(-1)[: MOST_NUMBERS + 1].tolist())
 
 
 _Seat = list[tuple[pool.Ready, tuple[tuple[int, int], ...]]]

@@ -8,19 +8,20 @@ together, is one value, or has its elements apart.  It must not know what is com
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import Mask, Module, Type, Value, vector
 from polyconv.kernels.record import words
+from polyconv.kernels.signature import Address
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
 from polyconv.operators.expression import Expression, cycles_of, evaluated
 from polyconv.operators.job import Conditions, Drive, Planning, Step, address_of
 
-__all__ = ["Along", "across", "cycles", "joined", "pass_over", "swept"]
+__all__ = ["Along", "across", "cycles", "joined", "pass_over", "swept", "walk_step", "walked"]
 
 _ITEMS = 4
 """Parts of a pass for each thread, so that a thread that starts late has less to do."""
@@ -70,12 +71,17 @@ def swept(expression: Expression, extents: Sequence[int], operands: Sequence[Alo
         for at, (o, size) in enumerate(zip(operands, sizes, strict=True))
     )
     places = tuple(range(len(operands))) if numbers is None else tuple(numbers)
+    spec = _Pass(expression, len(extents), kinds, places, c.target.vector_bytes, c.target.has_masks)
+    driver = address_of(f"pass {spec}", lambda k, name: _drive(k, name, spec), c)
+    return walk_step(driver, extents, operands, threads)
+
+
+def walk_step(driver: Address[Drive], extents: Sequence[int], operands: Sequence[Along], threads: int) -> Step:
+    """The step of a driver made of ``walked``: it walks a space, of which an item has a part of one axis."""
     split, chunk = _cut(extents, threads)
     table = [split, chunk, *extents]
     for operand in operands:
         table += [operand.offset, *operand.strides]
-    spec = _Pass(expression, len(extents), kinds, places, c.target.vector_bytes, c.target.has_masks)
-    driver = address_of(f"pass {spec}", lambda k, name: _drive(k, name, spec), c)
     return Step(driver, words(table), -(-extents[split] // chunk))
 
 
@@ -153,9 +159,20 @@ def _lanes(expression: Expression, vector_bytes: int) -> int:
     return vector_bytes // max(widest, between)
 
 
-def _drive(k: Module, name: str, spec: _Pass) -> None:
-    """Add the driver of a pass: loops over all axes, of which the item has a part of one."""
-    rank, count = spec.rank, len(spec.kinds)
+Row = Callable[[list[Buffer], list[list[Value]], list[tuple[Value, Value]]], None]
+"""What is done with the inner axes: where each operand begins, its steps along them, and the part to do of each."""
+
+
+def walked(k: Module, name: str, rank: int, inner: int, places: Sequence[int], row: Row) -> None:
+    """Add a driver that loops over all axes but the inner ones; an item has a part of one axis.
+
+    Parameters
+    ----------
+    rank, inner : int
+        How many axes there are, and how many ``row`` walks.
+    places : sequence of int
+        Which operands of the job it has.
+    """
     with k.function(name, Drive) as given:
         split, chunk = k.word(given.words), k.word(given.words, 1)
         ends: list[tuple[Value, Value]] = []
@@ -165,20 +182,28 @@ def _drive(k: Module, name: str, spec: _Pass) -> None:
             ends.append((begin, k.select(here, k.minimum(begin + chunk, extent), extent)))
         strides: list[list[Value]] = []
         starts: list[Buffer] = []
-        for number, at in enumerate(spec.places):
+        for number, at in enumerate(places):
             base = 2 + rank + number * (1 + rank)
             strides.append([k.word(given.words, base + 1 + a) for a in range(rank)])
             starts.append(k.buffer(given.frame, 2 * at) + k.word(given.words, base))
-        assert len(starts) == count
 
         def nest(axis: int, places: list[Buffer]) -> None:
-            if axis == rank - 1:
-                _row(k, spec, places, [s[axis] for s in strides], *ends[axis])
+            if axis == rank - inner:
+                row(places, [s[axis:] for s in strides], ends[axis:])
                 return
             with k.loop(*ends[axis]) as line:
                 nest(axis + 1, [p + s[axis] * line.index for p, s in zip(places, strides, strict=True)])
 
         nest(0, starts)
+
+
+def _drive(k: Module, name: str, spec: _Pass) -> None:
+    """Add the driver of a pass."""
+
+    def row(places: list[Buffer], steps: list[list[Value]], ends: list[tuple[Value, Value]]) -> None:
+        _row(k, spec, places, [each[0] for each in steps], *ends[0])
+
+    walked(k, name, spec.rank, 1, spec.places, row)
 
 
 def _row(k: Module, spec: _Pass, places: list[Buffer], steps: list[Value], begin: Value, end: Value) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from polyconv.operators import elementwise, moving, normalisation, pooling, reduction, views
+from polyconv.operators import elementwise, moving, normalisation, padding, pooling, reduction, resizing, views
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.job import Operation, Own
 from polyconv.operators.views import View
@@ -25,6 +25,8 @@ _FAMILIES: Mapping[Family, tuple[str, ...]] = {
     pooling.pooling: pooling.OPERATORS,
     reduction.reduction: reduction.OPERATORS,
     moving.moving: moving.OPERATORS,
+    resizing.resizing: resizing.OPERATORS,
+    padding.padding: padding.OPERATORS,
     normalisation.normalisation: normalisation.OPERATORS,
 }
 """Family -> names of the operators that it knows."""

@@ -158,6 +158,17 @@ def _gathered(operation: Operation, inputs: Sequence[Array | None]) -> Array:
     return found
 
 
+def _expanded(operation: Operation, inputs: Sequence[Array | None]) -> Array:
+    """Expand: the input is repeated along axes of one element, which takes no memory."""
+    x, asked = _first(inputs), _list(inputs, 1, None)
+    if asked is None:
+        raise ArgumentError("it has no shape to expand to")
+    try:
+        return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(asked)))
+    except ValueError:
+        raise ArgumentError(f"the input of shape {x.shape} cannot be expanded to {asked}") from None
+
+
 def _whole_quotient(operation: Operation) -> Look | str:
     """Div of integers, as shapes are computed: towards 0."""
     dtypes = {"f4" if x is None else x.dtype or "f4" for x in operation.inputs}
@@ -186,6 +197,7 @@ _TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation], Look | str]]] = 
     "Flatten": (("axis",), _one(_flattened)),
     "Squeeze": (("axes",), _one(_squeezed)),
     "Unsqueeze": (("axes",), _one(_unsqueezed)),
+    "Expand": ((), _one(_expanded)),
     "Slice": (("axes", "starts", "ends"), _one(_sliced)),
     "Split": (("axis", "split", "num_outputs"), _split),
     "Gather": (("axis",), _one(_gathered)),

@@ -7,7 +7,7 @@ line of the workspace that has its padding at both ends; windows along that line
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from polyconv.kernels.record import Memory, Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.job import Conditions, Drive, Step, address_of
+from polyconv.operators.rows import each_vector, read, write
 
 __all__ = ["Axis", "Windows", "window_step", "workspace_of"]
 
@@ -197,42 +198,33 @@ def _together(k: Module, spec: Windows, kind: Type, place: Buffer, upper: _Lined
               width: Value) -> None:  # fmt: skip
     """Take the lines of a window together, into the workspace."""
 
-    def some(at: Value, type_: Type, mask: Mask | None = None) -> None:
+    def some(at: Value, type_: Type, mask: Mask | None) -> None:
         here = at * type_.element_bytes
         with k.loop(0, upper[0], carry=[k.constant(type_, spec.neutral)]) as far:
             with k.loop(0, lower[0], carry=far.values) as near:
                 source = place + far.index * upper[1] + near.index * lower[1] + here
-                value = k.load(type_, source) if mask is None else k.load_first(type_, source, mask)
-                near.next(_joined(k, spec, near.values[0], value))
+                near.next(_joined(k, spec, near.values[0], read(k, type_, source, mask)))
             far.next(*near.results)
-        total = far.results[0]
-        if mask is None:
-            k.store(total, line + here)
-        else:
-            k.store_first(total, line + here, mask)
+        write(k, far.results[0], line + here, mask)
 
-    _each(k, spec, kind, width, some)
+    each_vector(k, kind, 0, width, spec.masks, some)
 
 
 def _along(k: Module, spec: Windows, kind: Type, line: Buffer, y: Buffer, out: Value, divisors: Buffer) -> None:
     """Windows along the line of the workspace, stored as results; sums are divided."""
     size = kind.element_bytes
 
-    def some(at: Value, type_: Type, mask: Mask | None = None) -> None:
+    def some(at: Value, type_: Type, mask: Mask | None) -> None:
         total = None
         for tap in range(spec.taps):
             value = _strided(k, type_, line + at * (spec.stride * size) + tap * spec.dilation * size, spec.stride)
             total = value if total is None else _joined(k, spec, total, value)
         assert total is not None
         if spec.function == "Add":
-            here = divisors + at * size
-            total = total / (k.load(type_, here) if mask is None else k.load_first(type_, here, mask))
-        if mask is None:
-            k.store(total, y + at * size)
-        else:
-            k.store_first(total, y + at * size, mask)
+            total = total / read(k, type_, divisors + at * size, mask)
+        write(k, total, y + at * size, mask)
 
-    _each(k, spec, kind, out, some)
+    each_vector(k, kind, 0, out, spec.masks, some)
 
 
 def _strided(k: Module, type_: Type, place: Buffer, stride: int) -> Value:
@@ -243,16 +235,3 @@ def _strided(k: Module, type_: Type, place: Buffer, stride: int) -> Value:
         pair = k.load(type_, place), k.load(type_, place + type_.bytes)
         return k.shuffle(*pair, range(0, 2 * type_.lanes, 2))
     return k.gather(type_, place, k.constant(INT, stride * type_.element_bytes))
-
-
-def _each(k: Module, spec: Windows, kind: Type, end: Value, some: Callable[..., None]) -> None:
-    """Vectors of a line, then what is left of one."""
-    full = end - end % kind.lanes
-    with k.loop(0, full, kind.lanes) as each:
-        some(each.index, kind)
-    if spec.masks:
-        with k.when(full < end):
-            some(full, kind, k.mask(end - full, kind.lanes))
-        return
-    with k.loop(full, end) as each:
-        some(each.index, kind.scalar)

@@ -7,6 +7,7 @@ memory is taken.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +18,17 @@ from numpy.typing import NDArray
 from polyconv.errors import OutOfMemory
 from polyconv.settings import spelled_bytes
 
-__all__ = ["allocating", "native_order", "sized"]
+__all__ = ["allocating", "most_bytes", "native_order", "sized"]
+
+_UNKNOWN_MACHINE = 4 << 30
+
+
+def most_bytes() -> int:
+    """Largest tensor, in bytes, that a model may ask for: half the machine's memory."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):  # not POSIX
+        return _UNKNOWN_MACHINE
 
 
 def sized(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:

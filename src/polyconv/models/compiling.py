@@ -1,0 +1,234 @@
+"""A graph turned into a program: constants folded, convolutions fused, the rest cut into steps.
+
+The one idea: steps are made ready in running order, so that each knows types and extents of what it reads from the
+engines that make it.  It knows no file format and no engine by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from polyconv.errors import Unsupported
+from polyconv.models.ahead import Ahead
+from polyconv.models.asking import WIDENING, Facts, tell_types, who_runs
+from polyconv.models.clusters import alike, clustered
+from polyconv.models.convolution import convolution
+from polyconv.models.fold import Views, fold
+from polyconv.models.fuse import TAKES_CONSTANTS, fuse
+from polyconv.models.graph import Graph, Node, cut, fixed, live
+from polyconv.models.limits import shorten
+from polyconv.models.native import ONNX, Translation, foretold, fused_segment, own_segment, pass_of
+from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
+from polyconv.models.program import Program
+from polyconv.models.segment import Host
+from polyconv.models.steps import Step, bytes_of
+from polyconv.operators.elementwise import Fragment
+from polyconv.operators.fusing import operand_count
+from polyconv.operators.job import MOST_OPERANDS, Own
+from polyconv.operators.views import View
+from polyconv.settings import resolve
+
+__all__ = ["compile_graph"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Making:
+    """What the steps of one program share while they are made ready."""
+
+    graph: Graph
+    host: Host
+    facts: Facts
+    makers: Mapping[str, Node]  # of values that are the same in every run
+    order: Mapping[Node, int]
+    steps: list[Step] = field(default_factory=list)
+    reasons: dict[Node, str] = field(default_factory=dict)
+
+
+def compile_graph(
+    graph: Graph, overridden: Collection[str], options: Options, host: Host, views: Views,
+    translation: Translation = ONNX,
+) -> Program:  # fmt: skip
+    """Make a graph ready to run.
+
+    Parameters
+    ----------
+    graph : Graph
+        As read.
+    overridden : collection of str
+        Inputs with a default that runs will feed all the same.
+    options : Options
+        Of the session.
+    host : Host
+        Who runs the nodes that are no convolutions.
+    views : mapping
+        See ``fold``.
+    translation : Translation
+        Of nodes of its format.
+
+    Raises
+    ------
+    ModelError
+        If a node is wrong; it is named.
+    Unsupported
+        If a convolution is none of polyconv's, or stands inside control flow.
+    """
+    nodes = live(graph.nodes, graph.results)
+    for node in nodes:
+        if node.hidden:
+            raise Unsupported(
+                f"{node.label} contains the convolution {shorten(node.hidden[0])}; polyconv computes every "
+                f"convolution itself and does not run control flow: write the loop or branch out"
+            )
+        if is_convolution(node.op):
+            row_of(node)
+    constants = {name: a for name, a in graph.constants.items() if name not in overridden}
+    same = fixed(nodes, constants, lambda node: is_convolution(node.op))
+    steady = [node for node in nodes if node.writes and same.issuperset(node.writes)]
+    moving = [node for node in nodes if not (node.writes and same.issuperset(node.writes))]
+    readers = (
+        node for node in moving
+        if is_convolution(node.op) or node.op in TAKES_CONSTANTS or translation.knows(node)
+    )  # fmt: skip
+    wanted = sorted(same.intersection({name for node in readers for name in node.reads}.union(graph.results)))
+    folded = fold(graph, steady, wanted, constants, views, host, _threads(options))
+    known = {**constants, **folded}
+    fused = fuse(moving, graph.results, known, is_spelled_out=options.rewrites == "all")
+    values = {value.name: value for value in graph.inputs} | dict(graph.stated)
+    making = _Making(
+        graph=graph,
+        host=host,
+        facts=Facts(options, {**known, **fused.constants}, values, translation),
+        makers={name: node for node in steady for name in node.writes},
+        order={node: index for index, node in enumerate(nodes)},
+    )
+    tell_types(making.facts, fused.nodes)
+    _make_all(making, fused.nodes, fused.epilogues, graph.results)
+    results = {name: known[name] for name in graph.results if name in known}
+    values = making.facts.values
+    unknown = [tuple(name for name in step.writes if bytes_of(values[name]) is None) for step in making.steps]
+    told = _of_file(steady), graph.removed, results, values, making.reasons, unknown
+    return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options)))
+
+
+def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """The nodes of the file that some nodes are."""
+    return tuple(dict.fromkeys(node for each in nodes for node in each.of_file))
+
+
+def _threads(options: Options) -> int:
+    return int(resolve("threads", options.threads))
+
+
+def _make_all(
+    making: _Making, nodes: Sequence[Node], epilogues: Mapping[Node, Epilogue], results: Sequence[str]
+) -> None:
+    """Make nodes ready, of which some values must come out: convolutions, own operators, and groups for the host."""
+    facts = making.facts
+    known, constants, threads = facts.known, facts.constants, facts.options.threads
+    nodes, asked = who_runs(facts, nodes, epilogues, results)
+    fragments = {node: found for node, found in asked.items() if isinstance(found, Fragment)}
+    own = {node: found for node, found in asked.items() if isinstance(found, Own | View)}
+    for node, found in asked.items():
+        if isinstance(found, str):
+            making.reasons.update(dict.fromkeys(node.of_file, found))
+    steps = cut(
+        nodes, lambda node: is_convolution(node.op) or node in own or node in fragments,
+        lambda node: node.op in WIDENING,
+    )  # fmt: skip
+    groups = clustered(
+        steps, set(results), lambda some: _is_one_pass(making, some, fragments), fragments.__contains__
+    )
+    readers: dict[str, list[int]] = {}
+    for index, group in enumerate(groups):
+        for node in group:
+            for name in node.reads:
+                readers.setdefault(name, []).append(index)
+    for index, group in enumerate(groups):
+        outputs = tuple(
+            name
+            for node in group
+            for name in node.writes
+            if name in results or any(reader != index for reader in readers.get(name, ()))
+        )
+        if is_convolution(group[0].op):
+            _make_convolution(making, group[0], epilogues.get(group[0], Epilogue()))
+        elif group[0] in fragments:
+            reads, segment = fused_segment(group, fragments, outputs, known, constants, threads)
+            _add(making, Step(_of_file(group), reads, outputs, segment))
+        elif group[0] in own:
+            facts.note(foretold(group[0], own[group[0]], known, constants))
+            reads, segment = own_segment(group[0], own[group[0]], known, constants, threads)
+            _add(making, Step(_of_file(group), reads, group[0].outputs, segment))
+        else:
+            _make_group(making, group, outputs)
+
+
+_MOST_STEPS = 24
+"""Steps of an expression, which all live in registers."""
+
+
+def _is_one_pass(making: _Making, nodes: Sequence[Node], fragments: Mapping[Node, Fragment]) -> bool:
+    """Whether element-wise nodes may be one pass: of one shape as far as is known, and not too long."""
+    dims = [making.facts.known(node.outputs[0]).dims for node in nodes]
+    _, one = pass_of(nodes, fragments, nodes[-1].outputs[:1], making.facts.constants)
+    steps = sum(len(fragments[node].expression.steps) for node in nodes)
+    stored = len(nodes)  # at most: which of them are read elsewhere is not known yet
+    within = operand_count(one) + min(stored, 4) <= MOST_OPERANDS and steps <= _MOST_STEPS
+    return within and all(alike(d, dims[-1]) for d in dims)
+
+
+def _make_convolution(making: _Making, node: Node, epilogue: Epilogue) -> None:
+    known = [making.facts.known(name) if name else None for name in node.inputs]
+    if epilogue.unless is not None and not _is_proven(making, node, epilogue):
+        plain = epilogue.unless
+        _make_convolution(making, plain.node, plain.epilogue)
+        _make_all(making, plain.rest, {}, plain.rest[-1].writes)
+        return
+    segment = convolution(node, epilogue, known, making.facts.constants, making.facts.options)
+    reads = tuple(name for name in node.reads if name not in making.facts.constants)
+    _add(
+        making,
+        Step(_of_file(epilogue.stands_for or (node,)), reads, tuple(value.name for value in segment.outputs), segment),
+    )
+
+
+def _is_proven(making: _Making, node: Node, epilogue: Epilogue) -> bool:
+    """Whether a residual has the result's extents in every run."""
+    assert epilogue.unless is not None
+    before = epilogue.unless
+    known = [making.facts.known(name) if name else None for name in before.node.inputs]
+    segment = convolution(before.node, before.epilogue, known, making.facts.constants, making.facts.options)
+    dims = segment.outputs[0].dims
+    residual = making.facts.known(node.inputs[-1])  # fusion puts it last
+    if dims is None or None in dims or not residual.type:
+        return False
+    return dims == residual.dims and segment.outputs[0].type == residual.type
+
+
+def _make_group(making: _Making, group: Sequence[Node], outputs: Sequence[str]) -> None:
+    nodes = _with_constant_part(making, group)
+    made = {name for node in nodes for name in node.writes}
+    outside = tuple(dict.fromkeys(name for node in nodes for name in node.reads if name not in made))
+    constants = {name: making.facts.constants[name] for name in outside if name in making.facts.constants}
+    inputs = tuple(making.facts.known(name) for name in outside if name not in constants)
+    segment = making.host(making.graph, nodes, inputs, outputs, constants, _threads(making.facts.options))
+    _add(making, Step(_of_file(group), tuple(value.name for value in inputs), tuple(outputs), segment))
+
+
+def _with_constant_part(making: _Making, group: Sequence[Node]) -> list[Node]:
+    """A group with the nodes that make its constants, so that the host can fold them as it likes."""
+    nodes = dict.fromkeys(group)
+    waiting = list(group)
+    while waiting:
+        for name in waiting.pop().reads:
+            maker = making.makers.get(name)
+            if maker is not None and maker not in nodes:
+                nodes[maker] = None
+                waiting.append(maker)
+    return sorted(nodes, key=making.order.__getitem__)
+
+
+def _add(making: _Making, step: Step) -> None:
+    making.steps.append(step)
+    making.facts.note(step.segment.outputs)

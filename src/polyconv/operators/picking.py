@@ -1,0 +1,120 @@
+"""Results of which each axis is made of few inputs: the axes put together as the driver of ``sampling`` takes them.
+
+Turns a table of taps for each axis of an array into jobs.  The one idea: axes that stay as they are, in front and at
+the end, are one each; what lies between has a table.  It must not know operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyconv.dtypes import DTYPES
+from polyconv.operators.elementwise import dtype_name
+from polyconv.operators.job import Planning
+from polyconv.operators.moving import as_packed, carrier, copy_of
+from polyconv.operators.sampling import Sampling, sampling_step, workspace_of
+from polyconv.operators.strided import Along, joined, pass_over
+from polyconv.operators.taps import Taps, whole
+
+__all__ = ["sampled"]
+
+_MOST_AXES = 4
+
+
+def sampled(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: float = 0) -> None:
+    """Add the jobs that make a result of an array.
+
+    Parameters
+    ----------
+    x, y : int
+        Numbers of the array and of the result.
+    axes : sequence of Taps
+        One for each of its axes.  Outputs with weights need an array of f32 or f64.
+    filling : number
+        What outputs without taps are.
+    """
+    lie = planning.lie(x)
+    if 0 in planning.lie(y).shape:
+        return
+    if 0 in lie.shape or not axes:
+        source = planning.constant(np.array(filling).astype(lie.dtype)) if axes else x
+        pass_over(planning, copy_of(lie.dtype), planning.lie(y).shape, [source, y])
+        return
+    changed = _changed(axes)
+    while len(changed) > 1 and changed[-1] + (changed[-1] < len(axes) - 1) - changed[0] >= _MOST_AXES:
+        last = changed.pop()
+        extents = planning.lie(x).shape
+        alone = [axis if a == last else whole(extents[a]) for a, axis in enumerate(axes)]
+        between = planning.between([axis.outputs for axis in alone], lie.dtype)
+        _add(planning, x, between, alone, filling)
+        axes = [whole(axis.outputs) if a == last else axis for a, axis in enumerate(axes)]
+        x = between  # axis by axis is the same, and nobody needs this to be fast
+    _add(planning, x, y, axes, filling)
+
+
+def _changed(axes: Sequence[Taps]) -> list[int]:
+    """Axes that do not stay as they are; the last one where all do."""
+    return [a for a, axis in enumerate(axes) if not axis.is_whole] or [len(axes) - 1]
+
+
+def _add(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: float) -> None:
+    """Add the job of one array, if it lies so that it can be read; else that of a packed copy too."""
+    found = _laid(planning, x, axes)
+    if found is None:
+        x = as_packed(planning, x)
+        found = _laid(planning, x, axes)
+    assert found is not None
+    planes, strides, four = found
+    lie, c = planning.lie(x), planning.c
+    last, sums = four[-1], not all(axis.picks for axis in four[:-1])
+    dtype = (carrier if last.picks and not sums else dtype_name)(lie.dtype)
+    assert dtype is not None
+    pattern = last.pattern
+    spec = Sampling(
+        dtype, sums, any(not axis.counts.all() for axis in four), last.is_whole, last.picks,
+        () if pattern is None else pattern.phases, 1 if pattern is None else pattern.stride, c.target.vector_bytes,
+        c.target.has_masks,
+    )  # fmt: skip
+    value = np.array(filling).astype(lie.dtype).view(DTYPES[dtype].numpy).item()
+    planning.job(
+        lambda threads: [sampling_step(spec, four, planes, strides, lie.offset, value, c, threads)], [x, y],
+        _cycles(spec, four, math.prod(planes)), workspace_of(spec, four),
+    )  # fmt: skip
+
+
+def _cycles(spec: Sampling, axes: Sequence[Taps], planes: int) -> float:
+    """About the cycles of one thread."""
+    rows, last = planes * math.prod(axis.outputs for axis in axes[:-1]), axes[-1]
+    summed = math.prod(axis.most for axis in axes[:-1]) * -(-last.extent // spec.kind.lanes) if spec.sums else 0
+    pattern = last.pattern
+    alone = last.outputs if pattern is None else last.outputs - (pattern.end - pattern.begin)
+    vectors = -(-(last.outputs - alone) // spec.kind.lanes)
+    return rows * (30.0 + 1.5 * summed + 2.0 * vectors * last.most + 3.0 * alone * last.most)
+
+
+_Laid = tuple[tuple[int, int], list[int], list[Taps]]
+
+
+def _laid(planning: Planning, x: int, axes: Sequence[Taps]) -> _Laid | None:
+    """Extents of planes, strides and four axes with taps; None where an array must be packed for it."""
+    lie = planning.lie(x)
+    changed = _changed(axes)
+    first, last = changed[0], changed[-1]
+    size = lie.dtype.itemsize
+    inner, (along,) = joined(lie.shape[last + 1 :], [Along(0, lie.strides[last + 1 :])])
+    outer, (planes,) = joined(lie.shape[:first], [Along(0, lie.strides[:first])])
+    if len(outer) > 2 or len(inner) > 1:
+        return None
+    middle, strides = list(axes[first : last + 1]), list(lie.strides[first : last + 1])
+    if inner != [1]:
+        middle.append(whole(inner[0]))
+        strides.append(along.strides[0])
+    if len(middle) > _MOST_AXES or (strides[-1] != size and middle[-1].extent > 1):
+        return None
+    lead, more = 2 - len(outer), _MOST_AXES - len(middle)
+    extents = [1] * lead + outer
+    steps = [*[0] * lead, *planes.strides, *[0] * more, *strides[:-1]]
+    return (extents[0], extents[1]), steps, [whole(1)] * more + middle
