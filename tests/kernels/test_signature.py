@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyconv import cache
 from polyconv.errors import Error
 from polyconv.kernels import objects
 from polyconv.kernels.fused import Out
@@ -115,7 +116,7 @@ def test_an_argument_is_declared_as_a_buffer_or_a_number() -> None:
 
 def test_a_kernel_defines_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "_loaded", {})
-    monkeypatch.setattr(objects, "_folder", [None])  # an object that an earlier run kept would not be built again
+    monkeypatch.setattr(cache, "_folder", [None])  # an object that an earlier run kept would not be built again
 
     def build(k: Module) -> None:
         with k.function("sum", SumTo):
