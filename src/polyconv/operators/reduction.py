@@ -85,7 +85,7 @@ def _global(spec: Over) -> Own:
             raise ArgumentError(f"the input of shape {given[0].shape} has no spatial axes")
         return _planned(spec, tuple(range(2, rank)), True, rank, given, c)
 
-    return Own((0,), (spec.dtype,), planned)
+    return Own((0,), (DTYPES[spec.dtype].numpy.name,), planned)
 
 
 def _axes(operation: Operation, rank: int) -> tuple[int, ...] | None:
