@@ -35,8 +35,8 @@ __all__ = ["Replays", "copied"]
 
 _CHAIN_SECONDS = 10e-3
 """Of a chain: a run that is asked to end does so between two of them."""
-_SHORT_SECONDS = 2e-3
-"""Of a step in the mean: where they are longer there is nothing to gain, and memory would be held."""
+_MOST_BYTES = 512 << 20
+"""Memory that a session may keep between runs for what lies between steps."""
 
 
 def copied(value: Any, name: str) -> Any:
@@ -83,8 +83,8 @@ class Replays:
         self._learned = self._key
         steps = [step for step in told if step is not None]
         own = sum(step.plan is not None for step in steps)
-        if len(steps) == len(told) and own > 1 and sum(s.seconds for s in steps) < _SHORT_SECONDS * len(steps):
-            with suppress(MemoryError):  # runs by steps, which free as they go, need less at once
+        if len(steps) == len(told) and own > 1:
+            with suppress(MemoryError):  # runs by steps free as they go
                 self._replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
 
     def forget(self, replay: Replay) -> None:
@@ -138,6 +138,8 @@ class Replay:
         needed = [pool.workspace_bytes(j.workspace, j.threads) for s in told if s.plan for j in s.plan.jobs]
         self._workspace = aligned(max(needed, default=64), np.uint8)
         begins, size = places(told, sources, self._fixed(told), results)
+        if size > _MOST_BYTES:
+            raise MemoryError(f"{size} bytes lie between steps, a session keeps {_MOST_BYTES}")
         self._memory = aligned(max(LINE, size), np.uint8)
         self._pieces: list[_Chain | Told] = []
         for step in told:
