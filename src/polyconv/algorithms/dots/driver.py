@@ -35,9 +35,6 @@ from polyconv.lowering.panel import (
 from polyconv.lowering.program import Request, address_of, epilogue_tables
 from polyconv.lowering.sweep import Axis, Sweep
 
-_LEAVING = {"u8s8": 1, "i16": 1, "bf16": 2}
-"""Bytes of results that are finished before slots, by the arithmetic of their sums."""
-
 __all__ = ["DotTile", "DotWords", "common_words", "driver_address", "finished_in_registers", "result_words"]
 
 
@@ -161,10 +158,12 @@ def driver_address(r: Request) -> Address[Driver]:
 
 
 def finished_in_registers(r: Request, last: Axis) -> bool:
-    """Whether results are finished where their sums are: they lie together, or leave by slots and are small."""
+    """Whether results are finished where their sums are: they lie together, or leave as bytes by slots.
+
+    Sums of bf16 results leave as they are: on Zen 5 squares of 32 results took 5 to 10 % longer than 16 sums.
+    """
     along = along_out(r, last, "c")
-    small = r.problem.y_dtype.itemsize == _LEAVING[r.arith.name]
-    return along == "cc" or (along == "cp" and small and r.residual is None)
+    return along == "cc" or (along == "cp" and r.problem.y_dtype.bits == 8 and r.residual is None)
 
 
 def result_words(r: Request, sweep: Sweep, sizes: Sizes, lane: int, *, in_registers: bool) -> DotResults:
