@@ -74,6 +74,8 @@ class Target:
         Whether it has bf16 dot products (AVX512_BF16).
     vnni : bool
         Whether it has dot products of bytes for its vectors (AVX512_VNNI, AVX-VNNI).
+    vbmi2 : bool
+        Whether it moves chosen bytes of a vector to its beginning (AVX512_VBMI2).
     """
 
     level: str
@@ -82,6 +84,7 @@ class Target:
     features: str
     bf16: bool = False
     vnni: bool = False
+    vbmi2: bool = False
 
     @property
     def vector_bytes(self) -> int:
@@ -158,8 +161,8 @@ def _found_by_llvm() -> Target:
     if highest != "avx512":
         return Target(highest, triple, cpu, has.flatten())
     if all(has.get(f) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c", "fma")):
-        vnni = bool(has.get("avx512vnni"))
-        return Target("avx512", triple, cpu, has.flatten(), bool(has.get("avx512bf16")), vnni)
+        bf16, vnni, vbmi2 = (bool(has.get(f"avx512{f}")) for f in ("bf16", "vnni", "vbmi2"))
+        return Target("avx512", triple, cpu, has.flatten(), bf16, vnni, vbmi2)
     if all(has.get(f) for f in ("avx2", "fma", "f16c")):
         return Target("avx2", triple, cpu, has.flatten(), vnni=bool(has.get("avxvnni")))
     return Target("baseline", triple, "x86-64", "")

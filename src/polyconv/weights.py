@@ -27,7 +27,7 @@ from polyconv.lowering.sweep import Sweep
 from polyconv.operands import narrow_and_light
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
-from polyconv.runtime.arrays import aligned, place
+from polyconv.runtime.arrays import aligned, as_aligned, place
 from polyconv.runtime.guests import as_array
 from polyconv.runtime.memory import allocating, native_order, sized
 
@@ -66,7 +66,7 @@ class Weights:
                  own: bool) -> None:  # fmt: skip
         given = native_order(as_array(w, "w"), "w")
         with allocating(sized("a layer's copy of w", given.shape, given.dtype), "call conv instead, which makes none"):
-            self.w = _aligned_copy(given) if own else given
+            self.w = as_aligned(given) if own else given
         self.bias = None if bias is None else np.array(native_order(as_array(bias, "b"), "b"), copy=own or None)
         self.is_finite = True if not of_array(self.w.dtype, "w").is_float else _all_finite(self.w)
         self._quantities = {
@@ -164,7 +164,7 @@ class Weights:
 
     def bias_in(self, kind: Any) -> Array | None:
         """The bias in the accumulator's type."""
-        return None if self.bias is None else _aligned_copy(self.bias.astype(kind))
+        return None if self.bias is None else as_aligned(self.bias.astype(kind))
 
     def zero_point(self, p: Problem) -> int:
         """Zero point of the input."""
@@ -180,7 +180,7 @@ class Weights:
         sx, sw, sy = (np.asarray(self._quantity(v, n), one) for v, n in ((q.sx, "sx"), (q.sw, "sw"), (q.sy, "sy")))
         with np.errstate(all="ignore"):
             scale = (sx.reshape(-1)[0] * sw.reshape(-1)) / sy.reshape(-1)[0]
-        return _aligned_copy(np.broadcast_to(scale.astype(one), (p.m,)))
+        return as_aligned(np.broadcast_to(scale.astype(one), (p.m,)))
 
     def constants(self, p: Problem, kind: Any) -> Array:
         """Parameters of the activation, or of rounding to the result's type, in slots of 8 bytes."""
@@ -241,9 +241,3 @@ def _put_back(back: Back, w: _Lie, given: _Lie, packed: Array) -> Array:
     memory = np.empty(math.prod(given.shape) * given.dtype.itemsize, np.uint8).data
     back(packed, np.ndarray(w.shape, w.dtype, memory, strides=w.strides))
     return np.ndarray(given.shape, given.dtype, memory, strides=given.strides)
-
-
-def _aligned_copy(values: Array) -> Array:
-    copy = aligned(values.shape, values.dtype)
-    copy[...] = values
-    return copy

@@ -13,6 +13,7 @@ from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.move import move
 from polyconv.kernels.objects import kernel
+from polyconv.kernels.turned import turn_in, turn_out
 from polyconv.kernels.unzip import MoveApart, move_apart
 from polyconv.target import Target, target
 
@@ -121,3 +122,52 @@ def test_residues_go_to_places_of_their_own(along: str, step: int, level: str | 
             expected[:, (first + j) % step, (first + j) // step] = planes.reshape(channels, 140)[:, j]
         np.testing.assert_array_equal(moved, expected)
         assert np.isfinite(to).sum() == pixels * channels
+
+
+@pytest.mark.skipif(not target().has_masks, reason="needs masks")
+@pytest.mark.parametrize("wide", [16, 32, 64])
+@pytest.mark.parametrize("out", [False, True])
+def test_bytes_are_turned(out: bool, wide: int) -> None:
+    spec = Move("i8", "u8", "cp", Epilogue()) if out else Move("u8", "i8", "pc")
+    turn, signature = (turn_out, MoveOut) if out else (turn_in, MoveIn)
+
+    def build(k: Any) -> None:
+        turn(k, "move", spec, wide)
+
+    address = kernel(f"test {spec} {wide}", {"move": signature}, build, target())["move"]
+    p, n = ctypes.c_void_p, ctypes.c_int64
+    function = ctypes.CFUNCTYPE(None, p, n, n, p, n, n, n, n, *((p, p, p, n, n, p) if out else (n,)))(address)
+    nothing, moved = np.zeros(8), 0 if out else 128  # what is taken off on the way in
+    rest = (nothing.ctypes.data,) * 3 + (0, 0, nothing.ctypes.data) if out else (moved,)
+    for pixels, channels in ((p, c) for p in (1, 7, 15, 16, 17, 31, 49) for c in (1, 15, 16, 17, 33, 64, 65, 130)):
+        planes, rows = np.full(channels * (pixels + 3), 77, np.uint8), np.full(pixels * (channels + 5), 77, np.uint8)
+        there = np.lib.stride_tricks.as_strided(planes, (pixels, channels), (1, pixels + 3))
+        here = np.lib.stride_tricks.as_strided(rows, (pixels, channels), (channels + 5, 1))
+        source, to, written = (here, there, planes) if out else (there, here, rows)
+        source[...] = np.random.default_rng(pixels).integers(0, 256, (pixels, channels))
+        before = written.copy()
+        places = [planes.ctypes.data, 1, pixels + 3], [rows.ctypes.data, channels + 5, 1]
+        function(*places[out], *places[not out], pixels, channels, *rest)
+        np.testing.assert_array_equal(to, source - np.uint8(moved))
+        to[...] = 77  # and nothing beside it is written
+        np.testing.assert_array_equal(written, before)
+
+
+@pytest.mark.skipif(not target().has_masks, reason="needs masks")
+@pytest.mark.parametrize("source", ["u8", "i8"])
+def test_bytes_become_numbers_of_16_bits(source: str) -> None:
+    spec = Move(source, "i16", "pc")
+
+    def build(k: Any) -> None:
+        turn_in(k, "move", spec, 64)
+
+    address = kernel(f"test {spec}", {"move": MoveIn}, build, target())["move"]
+    p, n = ctypes.c_void_p, ctypes.c_int64
+    function = ctypes.CFUNCTYPE(None, p, n, n, p, n, n, n, n, n)(address)
+    for pixels, channels in ((p, c) for p in (3, 16, 37) for c in (5, 64, 99)):
+        numbers = np.random.default_rng(channels).integers(0, 256, (channels, pixels))
+        planes = numbers.astype(np.uint8).view(f"{source[0]}1")
+        rows = np.full((pixels, channels + 5), 777, np.int16)
+        function(planes.ctypes.data, 1, pixels, rows.ctypes.data, 2 * (channels + 5), 2, pixels, channels, 100)
+        np.testing.assert_array_equal(rows[:, :channels], planes.T.astype(np.int16) - 100)
+        assert (rows[:, channels:] == 777).all()

@@ -153,7 +153,8 @@ _PLANES = (
     "i5x21 k3x3 s2 p1", "i9x9 k5x5 p2", "i8x13 k3x3 d2x1 p2", "i40x50 k7x7 s2 p3", "i3x3 k4x1 p3x0", "i1x1 k3x3 p1",
     "i9x30 k5x6 s2x5 p2", "i30x64 k3x3 p1", "i14x14 k3x3 p1", "i7x7 k3x3 p1", "i12x12 k3x3", "i13x13 k2x2 s4",
     "i40 k7 s3 p3", "i70 k3 p1", "i40x70 k1x3 p0x1", "i13x13 k3x3 s3x2 d5x4 p5", "i9x12x8 k2x3x3 s2x1x1 p0x1x1:2",
-    "i6x9x7 k3x2x3 s1x2x1 p1", "i4x5x6x7 k2x1x2x3 p1", "i16x18 k3x3 p-2:1x-1:3", "i6x7 k1 p2",
+    "i6x9x7 k3x2x3 s1x2x1 p1", "i4x5x6x7 k2x1x2x3 p1", "i16x18 k3x3 p-2:1x-1:3", "i6x7 k1 p2", "i3x200 k3x3 p1x70",
+    "i4x263 k1x5 s1x2 p1x2", "i2x3x129 k1x2x3 s1x1x2 p1",
 )  # fmt: skip
 """Kernels whose lines have padding, strides and gaps, on maps of which boxes cut any axis."""
 
@@ -168,6 +169,58 @@ def test_planes(geometry: str, types: str) -> None:
         for chance in (None, 1, 2):
             _check(f"conv {types} NCHW n2 c{c} {first} m{m} {rest} g{groups} b1 {scaled}", chance=chance,
                    algorithm="dots_pixels")  # fmt: skip
+
+
+@pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
+def test_gaps_are_closed_without_instructions_for_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = replace(host_target(), vbmi2=False)
+    monkeypatch.setattr(prepared, "target_in_force", lambda: without)
+    for geometry in _PLANES[:8]:
+        first, rest = geometry.split(" ", 1)
+        _check(f"conv i8 NCHW n1 c5 {first} m13 {rest} b1 {SCALED}", algorithm="dots_pixels")
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_threads_take_channels_or_rows_of_their_own(layout: str) -> None:
+    for types, algorithm, geometry in (
+        ("u8*i8", "dots_depthwise", "c330 i7x9 m330 k3x3 p1 g330"),
+        ("i8", "dots_depthwise", "c64 i40x9 m64 k3x3 p1 g64"),
+        ("i8", "dots_grouped", "c200 i5x8 m200 k3x3 p1 g50"), ("u8*i8", "dots", "c3 i41x30 m70 k3x3 s2 p1"),
+    ):  # fmt: skip
+        p = Problem.parse(f"conv {types} {layout} n1 {geometry} b1 {SCALED.replace('zw=t', 'zw=0')}")
+        made = _extreme(p, 5)
+        want = oracle(p, made.x, made.w, made.bias, quantities=made.quantities)
+        for threads in (2, 3, 5):
+            got = prepared.compute(p, made.x, made.w, made.bias, quantities=made.quantities, algorithm=algorithm,
+                                   threads=threads)  # fmt: skip
+            np.testing.assert_array_equal(got, want, f"{p}, {threads} threads")
+
+
+_SCALED = {
+    "dots": "c8 i5x20 m33 k3x3 p1", "dots_pixels": "c5 i9x31 m7 k3x3 p1", "dots_grouped": "c96 i5x7 m96 k3x3 p1 g24",
+    "dots_depthwise": "c70 i6x8 m70 k3x3 p1 g70", "dots_lines": "c3 i9x40 m3 k3x3 p1 g3",
+    "winograd_dots": "c9 i9x10 m21 k3x3 p1",
+}  # fmt: skip
+"""A problem for every algorithm."""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("algorithm", _SCALED)
+def test_scaled_sums_of_any_size(algorithm: str, layout: str, level: str | None) -> None:
+    """Scales round 1, from which on products may be beyond 32 bits, and results on both ends of their type."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for types, zy in (("u8*i8", 3), ("u8*i8", 255), ("i8", -128), ("i8", 100)):
+            p = Problem.parse(f"conv {types} {layout} n1 {_SCALED[algorithm]} b1 zx=t zw=0 zy=t sx=t sw=c sy=t")
+            if (reason := ALGORITHMS[algorithm].refusal(Situation(p, target(level)))) is not None:
+                pytest.skip(reason)
+            made = _extreme(p, 3)
+            for scale in (1e-3, 0.5, 0.99999994, 1.0, 1.5, 2.0e7, 1.0e30, -0.75, -3.0e9):
+                numbers = {"zy": zy, "sx": scale, "sy": 1.0}
+                given = {name: np.asarray(v, made.quantities[name].dtype) for name, v in numbers.items()}
+                given["sw"] = np.ones_like(made.quantities["sw"])
+                _check(str(p), replace(made, quantities=made.quantities | given), algorithm=algorithm)
 
 
 @pytest.mark.skipif(not host_target().has_masks, reason="needs masks")

@@ -48,6 +48,7 @@ def depthwise_dot_row(k: Module, name: str, spec: FusedTile, lanes: int, taps: i
     kind, words, together = vector("i32", lanes), vector(arithmetic.word, lanes), arithmetic.channels
     channels, count = Type(f"i{32 // together}", lanes * together), groups * together
     with k.function(name, WordWalk) as g:
+        mask = k.mask(g.last, together * lanes) if spec.edge else None
 
         def weight(group: int, tap: int, j: int) -> Value:
             return k.load(words, g.weights + ((group * taps + tap) * together + j) * words.bytes)
@@ -81,14 +82,14 @@ def depthwise_dot_row(k: Module, name: str, spec: FusedTile, lanes: int, taps: i
             lines, flat = rest[:count], rest[count:]
             own = [flat[first : first + together] for first in range(0, len(flat), together)]
             lines = add(range(taps - stride, taps), lines, own)
-            store_block(k, g, spec, own[0], y, _apart, _bytes_order(together, lanes))
+            store_block(k, g, spec, own[0], y, _apart, _bytes_order(together, lanes), mask)
             pixel.next(y + g.y_row, *lines, *(v for some in own[1:] for v in some))
 
 
 def _bytes_order(together: int, lanes: int) -> list[int]:
-    """For every channel its byte, where lanes hold the results of all sums one after another."""
+    """For every channel which result it has, where those of all sums follow each other."""
     found = {
-        channel: lane * together + j
+        channel: j * lanes + lane
         for j, some in enumerate(woven_channels(together, lanes)) for lane, channel in enumerate(some)
     }  # fmt: skip
     return [found[channel] for channel in range(lanes * together)]

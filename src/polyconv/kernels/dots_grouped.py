@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 
 from polyconv.kernels.fused import FusedTile, WordWalk
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
+from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Move, woven
 from polyconv.kernels.move import finished
+from polyconv.kernels.rescale import is_packed, packed_bytes, packed_place
 from polyconv.kernels.tile import multiply_add
 
 __all__ = ["grouped_dot_tile", "store_block", "sum_count"]
@@ -33,7 +34,9 @@ def grouped_dot_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind, words = (vector(element, lanes) for element in (arithmetic.accumulator, arithmetic.word))
     count, together = sum_count(spec.arithmetic, group), arithmetic.channels
+    order = [j * lanes + lane for lane in range(lanes) for j in range(together)]
     with k.function(name, WordWalk) as g:
+        mask = k.mask(g.last, together * lanes) if spec.edge else None
         with k.loop(0, g.count, carry=[k.constant(kind, 0)] * (rows * count)) as entry:
             place = g.entries + entry.index * 24
             weights = g.weights + k.word(place, 2) * (count * words.bytes)
@@ -53,12 +56,12 @@ def grouped_dot_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
             entry.next(*total)
         for r in range(rows):
             sums = _added(k, entry.results[r * count : (r + 1) * count], together)
-            store_block(k, g, spec, sums, g.y + g.y_row * r, woven, None)
+            store_block(k, g, spec, sums, g.y + g.y_row * r, woven, order, mask)
 
 
 def store_block(
     k: Module, g: WordWalk, spec: FusedTile, sums: list[Value], y: Buffer,
-    in_order: Callable[[Module, list[Value]], list[Value]], bytes_order: Sequence[int] | None,
+    in_order: Callable[[Module, list[Value]], list[Value]], bytes_order: Sequence[int], mask: Mask | None,
 ) -> None:  # fmt: skip
     """Store a pixel's results of 8 bits, finished, or its sums, in the order of channels.
 
@@ -66,20 +69,21 @@ def store_block(
     ----------
     in_order : callable
         Brings sums into it.
-    bytes_order : sequence of int, optional
-        For every channel which byte of the words it is that a lane's results make; None if they are in order.
+    bytes_order : sequence of int
+        For every channel which result it has: those of the first sum, lane by lane, then those of the second, ...
+    mask : Mask, optional
+        Which results of 8 bits are stored, if not all.
     """
     if spec.target == "i32":
         for j, run in enumerate(in_order(k, sums)):
             k.store(run, y + j * run.type.bytes)
         return
-    result = _finished_bytes(k, Block(k, Move("i32", spec.target, "cc", spec.epilogue), sums[0].type, False), sums, g)
-    if bytes_order is not None:
-        result = k.shuffle(result, result, bytes_order)
-    if spec.edge:
-        k.store_first(result, y, k.mask(g.last, result.type.lanes))
-    else:
+    result, places = _finished_bytes(k, spec, sums, g)
+    result = k.shuffle(result, result, [places[at] for at in bytes_order])
+    if mask is None:
         k.store(result, y)
+    else:
+        k.store_first(result, y, mask)
 
 
 def _added(k: Module, sums: list[Value], together: int) -> list[Value]:
@@ -97,17 +101,25 @@ def _added(k: Module, sums: list[Value], together: int) -> list[Value]:
     return sums
 
 
-def _finished_bytes(k: Module, block: Block, sums: list[Value], g: WordWalk) -> Value:
-    """Results of 8 bits: of each lane those of all sums, one after another."""
-    nothing, size = k.constant(INT, 0), block.kind.bytes
+def _finished_bytes(k: Module, spec: FusedTile, sums: list[Value], g: WordWalk) -> tuple[Value, list[int]]:
+    """Results of 8 bits, and where among them the one of a sum and a lane is: those of a sum one after another."""
+    kind, nothing = sums[0].type, k.constant(INT, 0)
+    if is_packed(kind, spec.target, spec.epilogue):
+        if spec.epilogue.bias:
+            sums = [total + k.load(kind, g.bias + j * kind.bytes) for j, total in enumerate(sums)]
+        scales = [k.load(kind.of("float"), g.scale + j * kind.bytes) for j in range(len(sums))]
+        packed = packed_bytes(k, sums, scales, g.constants, spec.target, spec.epilogue)
+        return packed, [packed_place(j, lane) for j in range(len(sums)) for lane in range(kind.lanes)]
+    block = Block(k, Move("i32", spec.target, "cc", spec.epilogue), kind, False)
     word = None
     for j, total in enumerate(sums):
         finish = finished(
-            block, g.bias + j * size, g.scale + j * size, g.residual, nothing, nothing, g.constants
+            block, g.bias + j * kind.bytes, g.scale + j * kind.bytes, g.residual, nothing, nothing, g.constants
         )
-        byte = k.cast("zext", finish(total, nothing, nothing, None), block.kind) << 8 * j
+        byte = k.cast("zext", finish(total, nothing, nothing, None), kind) << 8 * j
         word = byte if word is None else word | byte
     assert word is not None
     if len(sums) < 4:
-        word = k.cast("trunc", word, block.kind.of(f"i{8 * len(sums)}"))
-    return k.cast("bitcast", word, Type("i8", block.kind.lanes * len(sums)))
+        word = k.cast("trunc", word, kind.of(f"i{8 * len(sums)}"))
+    places = [lane * len(sums) + j for j in range(len(sums)) for lane in range(kind.lanes)]
+    return k.cast("bitcast", word, Type("i8", kind.lanes * len(sums))), places

@@ -12,13 +12,14 @@ more than four taps along a line take a further word for each four.  It must not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Move, woven
 from polyconv.kernels.move import finished
+from polyconv.kernels.rescale import is_packed, packed_bytes, packed_place
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import multiply_add
 
@@ -87,12 +88,13 @@ def dot_lines(k: Module, name: str, spec: DotLines, lanes: int) -> None:
         weight = {at: g.weights + number * BYTES_OF_A_WORD for number, at in enumerate(every)}
         held = {at: k.broadcast(words, place) for at, place in weight.items()} if len(every) <= _HELD else {}
         offsets = [k.word(g.offsets, line) for line in range(spec.lines)]
+        first = k.broadcast(kind, g.bias + g.channel * 4) if spec.epilogue.bias else k.constant(kind, 0)
         results = lanes * sums_of_word
         of_row = results // spec.together
         masks = [_results(k, spec, of_row * row, of_row * row + g.last, results) for row in range(spec.together)]
 
         def sums(lines: Buffer) -> list[Value]:
-            total = [k.constant(kind, 0)] * sums_of_word
+            total = [first] * sums_of_word
             for line, offset in enumerate(offsets):
                 here = k.rebase(lines + offset)
                 for word in range(spec.words):
@@ -132,9 +134,14 @@ def _results(k: Module, spec: DotLines, first: int, end: Value, results: int) ->
 
 
 def _finished(k: Module, spec: DotLines, g: ByteLines, sums: list[Value]) -> list[tuple[int, Value]]:
-    """Vectors of results in the order of outputs, and the byte at which each lies."""
+    """Vectors of results in the order of outputs, and the byte at which each lies; the bias is in the sums."""
     kind, nothing = sums[0].type, k.constant(INT, 0)
-    block = Block(k, Move("i32", spec.target, "pp", spec.epilogue), kind, False)
+    if is_packed(kind, spec.target, spec.epilogue):
+        scale = k.broadcast(kind.of("float"), g.scale + g.channel * 4)
+        packed = packed_bytes(k, sums, [scale] * len(sums), g.constants, spec.target, spec.epilogue)
+        in_turn = [packed_place(j, lane) for lane in range(kind.lanes) for j in range(len(sums))]
+        return [(0, k.shuffle(packed, packed, in_turn))]
+    block = Block(k, Move("i32", spec.target, "pp", replace(spec.epilogue, bias=False)), kind, False)
     finish = finished(block, g.bias, g.scale, g.y, nothing, nothing, g.constants)
     values = [finish(total, nothing, g.channel, None) for total in sums]
     if spec.target == "i32":

@@ -39,6 +39,8 @@ class Epilogue:
         Clamp integers instead of wrapping.
     flushed : bool
         Results of bf16 are rounded by the CPU's own instruction, which counts subnormal numbers as zero.
+    below_one : bool
+        Whether all those floats are between -1 and 1, so that products with sums of 32 bits are such numbers again.
     """
 
     bias: bool = False
@@ -47,6 +49,7 @@ class Epilogue:
     activation: str = ""
     saturate: bool = False
     flushed: bool = False
+    below_one: bool = False
 
     @property
     def is_cheap(self) -> bool:

@@ -9,7 +9,7 @@ The chain of additions of a sum is the order of the list, as in ``tile``; it mus
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from polyconv.dtypes import DTYPES
@@ -18,6 +18,7 @@ from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Move
 from polyconv.kernels.move import store_out
+from polyconv.kernels.rescale import PACKED, is_packed, packed_bytes, packed_place
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ask_early, multiply_add
 
@@ -113,14 +114,17 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     kind, words = (vector(element, lanes) for element in (arithmetic.accumulator, arithmetic.word))
     with k.function(name, Walk if arithmetic.channels == 1 else WordWalk) as given:
         step, align = (given.word, 1) if isinstance(given, WordWalk) else (arithmetic.bytes, None)
-        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
+        from_zero = kind.is_float or not spec.epilogue.bias
+        after = spec if from_zero else replace(spec, epilogue=replace(spec.epilogue, bias=False))
+        out = Out(k, after, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
         leads, leap = [given.row * r for r in range(LEAPS)], given.row * LEAPS
         asks = spec.asked
         with k.loop(0, given.tiles, carry=[given.panel, given.y, given.residual, *[given.early] * asks]) as group:
             rows_in, rows_out, rows_beside, *soon = group.values
             if vectors > 1:  # with one, loads are what a tile waits for
                 ask_for_results(k, rows_out + given.y_row * rows, given.y_row, rows, vectors, out.bytes)
-            with k.loop(0, given.count, carry=[*soon, *[k.constant(kind, 0)] * (rows * vectors)]) as entry:
+            begin = [k.constant(kind, 0)] * vectors if from_zero else out.of_channels(given.bias, kind, vectors)
+            with k.loop(0, given.count, carry=[*soon, *begin * rows]) as entry:
                 place = given.entries + entry.index * 24
                 run, count = rows_in + k.word(place), k.word(place, 1)
                 streamed = given.weights + k.word(place, 2) * (vectors * kind.bytes)
@@ -210,10 +214,17 @@ class Out:
     def __init__(self, k: Module, spec: FusedTile, kind: Type, f16c: bool, bias: Buffer, scale: Buffer,
                  constants: Buffer, last: Value, along: str) -> None:  # fmt: skip
         self.k, self.tables, self.zero = k, (bias, scale), k.constant(INT, 0)
-        self.constants = constants
+        self.constants, self.last = constants, last
         self.block = Block(k, Move(kind.element, spec.target, along, spec.epilogue), kind, f16c)
         self.mask = k.mask(last, kind.lanes) if spec.edge else None
         self.bytes = kind.lanes * DTYPES[spec.target].itemsize
+
+    def of_channels(self, table: Buffer, kind: Type, vectors: int) -> list[Value]:
+        """What a table has for the channels of a row."""
+        places = [(table + j * kind.bytes, self.mask if j == vectors - 1 else None) for j in range(vectors)]
+        return [
+            self.k.load(kind, at) if mask is None else self.k.load_first(kind, at, mask) for at, mask in places
+        ]  # fmt: skip
 
     def store(self, sums: Sequence[Value], vectors: int, y: Buffer, y_step: Value, residual: Buffer,
               r_step: Value) -> tuple[Buffer, Buffer]:  # fmt: skip
@@ -221,7 +232,10 @@ class Out:
 
         A row is a pixel, whose lanes are channels, or a channel, whose lanes are pixels.
         """
-        k, by_channel = self.k, self.block.spec.along == "cc"
+        k, spec, by_channel = self.k, self.block.spec, self.block.spec.along == "cc"
+        assert spec.epilogue is not None
+        if by_channel and vectors <= PACKED and is_packed(self.block.kind, spec.target, spec.epilogue):
+            return self._store_packed(sums, vectors, y, y_step), residual
         for first in range(0, len(sums), vectors):
             for j in range(vectors):
                 channel = k.constant(INT, j * self.block.kind.lanes if by_channel else first // vectors)
@@ -231,3 +245,27 @@ class Out:
                 store(sums[first + j], y + j * self.bytes, self.zero, channel, mask)
             y, residual = y + y_step, residual + r_step
         return y, residual
+
+    def _store_packed(self, sums: Sequence[Value], vectors: int, y: Buffer, y_step: Value) -> Buffer:
+        """Store rows of bytes, as many at once as vectors of sums are packed together."""
+        k, spec, kind, (bias, scale) = self.k, self.block.spec, self.block.kind, self.tables
+        assert spec.epilogue is not None
+        if spec.epilogue.bias:
+            sums = [a + b for a, b in zip(sums, self.of_channels(bias, kind, vectors) * len(sums), strict=False)]
+        scales, row = self.of_channels(scale, kind.of("float"), vectors), vectors * kind.lanes
+        together = PACKED // vectors * vectors
+        for first in range(0, len(sums), together):
+            some = sums[first : first + together]
+            packed = packed_bytes(k, some, (scales * PACKED)[: len(some)], self.constants, spec.target, spec.epilogue)
+            for number in range(len(some) // vectors):
+                lanes = range(number * row, (number + 1) * row)
+                if vectors == 3 and self.mask is not None:  # LLVM has no masks of three quarters of a vector
+                    lanes = range(PACKED * kind.lanes)
+                places = [packed_place(*divmod(lane, kind.lanes)) for lane in lanes]
+                value = k.shuffle(packed, packed, places)
+                if self.mask is None:
+                    k.store(value, y)
+                else:
+                    k.store_first(value, y, k.mask(self.last + (row - kind.lanes), len(places)))
+                y = y + y_step
+        return y

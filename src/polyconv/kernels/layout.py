@@ -344,12 +344,15 @@ _LINE, _COLLIDING = 64, 1024
 
 
 def transposed(k: Module, rows: list[Value]) -> list[Value]:
-    """Transpose a square of vectors: first pieces of 128 bits, between rows of which a CPU moves words fastest."""
-    n = len(rows)
+    """Transpose a square of vectors: first pieces of 128 bits, between rows of which a CPU moves words fastest.
+
+    Vectors of more elements than there are rows hold several squares, if these are pieces.
+    """
+    n, lanes = len(rows), rows[0].type.lanes
     piece = min(n, 16 // rows[0].type.element_bytes)
     for step in (1 << bit for bit in range(n.bit_length() - 1)):
         if step < piece:  # the first halves of all pieces, in turns of ``step`` words; the second halves
-            turns = [(at + j, at + j + n) for at in range(0, n, piece) for j in range(0, piece // 2, step)]
+            turns = [(at + j, at + j + lanes) for at in range(0, lanes, piece) for j in range(0, piece // 2, step)]
             low = [first + word for turn in turns for first in turn for word in range(step)]
             high = [word + piece // 2 for word in low]
         else:  # every second piece, of one row and of the other

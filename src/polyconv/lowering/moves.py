@@ -11,11 +11,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.dtypes import DTYPES
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module, Type
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.move import move
 from polyconv.kernels.signature import Address
+from polyconv.kernels.turned import turn_in, turn_out
 from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
 from polyconv.kernels.words import words_in
 from polyconv.lowering.panel import Common, RunWords
@@ -64,12 +66,12 @@ def _contiguous(o: Operand, channels: int, step: int, panel: str, most: int) -> 
 
 def move_in_address(r: Request, spec: Move) -> Address[MoveIn]:
     """Address of a move into a panel."""
-    return _move_address(r, spec, MoveIn)
+    return _move_address(r, spec, MoveIn, r.problem.c)
 
 
-def move_out_address(r: Request, spec: Move) -> Address[MoveOut]:
-    """Address of a move to the result."""
-    return _move_address(r, spec, MoveOut)
+def move_out_address(r: Request, spec: Move, most: int = 0) -> Address[MoveOut]:
+    """Address of a move to the result, of that many channels at most if it is known."""
+    return _move_address(r, spec, MoveOut, most or r.problem.m)
 
 
 def words_in_address(r: Request, spec: Move) -> Address[MoveIn]:
@@ -82,9 +84,19 @@ def words_in_address(r: Request, spec: Move) -> Address[MoveIn]:
     return address_of(r, f"{spec} words", "move", MoveIn, make)
 
 
-def _move_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
+def _move_address(r: Request, spec: Move, signature: type[S], most: int) -> Address[S]:
     count, f16c = _elements(r.target, spec), r.target.converts_f16
+    if _turns_bytes(r.target, spec):
+        turn, wide = turn_in if spec.epilogue is None else turn_out, 64 if most > 32 else 32 if most > 16 else 16
+        return address_of(r, f"{spec} turned {wide}", "move", signature, lambda k, name: turn(k, name, spec, wide))
     return address_of(r, f"{spec} {count}", "move", signature, lambda k, name: move(k, name, spec, count, f16c=f16c))
+
+
+def _turns_bytes(target: Target, spec: Move) -> bool:
+    """Whether a move brings bytes from planes to pixels, there maybe as 16 bits, or back, on a CPU with masks."""
+    tensor = DTYPES[spec.source if spec.epilogue is None else spec.target]
+    narrow = tensor.itemsize == 1 and spec.element in (("i8", "i16") if spec.epilogue is None else ("i8",))
+    return narrow and target.has_masks and spec.along in ("pc", "cp") and not spec.together
 
 
 def _elements(target: Target, spec: Move) -> int:

@@ -161,6 +161,7 @@ class Request:
             activation="" if p.activation is None else p.activation.name,
             saturate=p.overflow == "saturate" and not p.y_dtype.is_float,
             flushed=p.y == "bf16" and self.target.bf16 and not self.situation.strict,
+            below_one=self.scale is not None and bool((np.abs(self.scale) < 1).all()),
         )
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from polyconv.settings import spelled_bytes
 
-__all__ = ["MARKS", "Place", "address", "aligned", "mark", "marked", "may_overlap", "place", "unwritten"]
+__all__ = ["MARKS", "Place", "address", "aligned", "as_aligned", "mark", "marked", "may_overlap", "place", "unwritten"]
 
 _LINE = 64
 _HUGE = 2 << 20
@@ -84,6 +84,13 @@ def address(a: NDArray[Any]) -> int:
     """Where element 0 lies; sooner than ``a.ctypes.data`` tells."""
     found: int = a.__array_interface__["data"][0]
     return found
+
+
+def as_aligned(values: NDArray[Any]) -> NDArray[Any]:
+    """A copy on a cache line, in the order of its axes."""
+    copy = aligned(values.shape, values.dtype)
+    copy[...] = values
+    return copy
 
 
 @dataclass(frozen=True, slots=True)

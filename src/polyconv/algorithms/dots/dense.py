@@ -28,7 +28,7 @@ from polyconv.algorithms.dots.driver import (
     result_words,
 )
 from polyconv.algorithms.dots.form import ChannelsForm, Sizes
-from polyconv.algorithms.dots.panel import LINE_CYCLES, panel_words
+from polyconv.algorithms.dots.panel import panel_words, weaving_cycles
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
@@ -92,13 +92,13 @@ class DenseForm(ChannelsForm):
         sets, panel_in = (1, p.c) if sizes.all_groups else (p.groups, group_in)
         products = sets * rows * row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
         held = math.prod(max(1, h.count) for h in sizes.held)
-        moves = sets * count * (400 + held * (1 + panel_in * channel_bytes(arith) / (40 if sizes.planes else 120)))
         if sizes.planes:
             lines = math.prod(max(1, h.count) for h in sizes.held[:-1])
-            moves += sets * count * lines * -(-panel_in // arith.channels) * LINE_CYCLES
+            moves = sets * count * (400 + weaving_cycles(s, lines, held / lines, panel_in, sizes.step))
+        else:
+            moves = sets * count * (400 + held * (1 + panel_in * channel_bytes(arith) / 120))
         moves += far_cycles(s, sets * count * held * panel_in * p.x_dtype.itemsize)
-        across = 0.4 if p.layout == "NHWC" else 1.2 if p.y_dtype.bits == 8 and not p.residual else 2.0
-        return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * across
+        return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * _leaving(s, sizes)
 
     def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         """Step of a sweep."""
@@ -120,7 +120,7 @@ class DenseForm(ChannelsForm):
         move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
         entries = _entries(r, sweep, sizes, words, in_place=in_place)
         values = DotWords(
-            common=common, panel=panel_words(r, sizes, channels, move, in_place=in_place),
+            common=common, panel=panel_words(r, sizes, channels, move, last, in_place=in_place),
             row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
             word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
             source_block=words * arith.bytes if sizes.all_groups else 0,
@@ -133,6 +133,16 @@ class DenseForm(ChannelsForm):
             results=result_words(r, sweep, sizes, lane, in_registers=in_registers),
         )  # fmt: skip
         return Step(driver_address(r), filled(values, keep), items)
+
+
+def _leaving(s: Situation, sizes: Sizes) -> float:
+    """Cycles in which results of a vector of channels leave: bytes to planes the sooner, the more vectors there are."""
+    p = s.problem
+    if p.layout == "NHWC":
+        return 0.4
+    if p.y_dtype.bits > 8 or p.residual:
+        return 2.0
+    return 0.5 + 2.0 / min(4, sizes.vectors) if s.target.has_masks else 1.2
 
 
 def _lies(r: Request, sweep: Sweep) -> bool:

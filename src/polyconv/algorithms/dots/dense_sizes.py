@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from polyconv.algorithms.dots.form import RUN_PIXELS, Part, Sizes
-from polyconv.algorithms.dots.situations import channel_bytes, has_half_word
+from polyconv.algorithms.dots.situations import channel_bytes, has_half_word, packs_results
 from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
 from polyconv.lowering.boxes import boxes, busiest, in_pieces, near_equal_sizes, rows_together, thread_parts
 from polyconv.lowering.situation import Situation
@@ -23,6 +23,8 @@ _PANEL_SHARE = 25 / 64
 """Of a second-level cache, for the workspace of a thread, beside which weights stay there."""
 _LINE_PIXELS = 256
 """Most outputs of a box along the last axis."""
+_LEAST_ROWS = 4
+"""Of outputs of a box of one of several threads."""
 _MOST_VECTORS = 2
 """Vectors of outputs of groups that share a panel."""
 _MOST_MORE = 2
@@ -31,14 +33,15 @@ _MOST_MORE = 2
 
 def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
     """A sweep with its sizes."""
-    start = (*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, s.near(_LINE_PIXELS)))
-    vectors = _vectors(s, arith, sweep, start[-1])
+    whole = (*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, s.near(_LINE_PIXELS)))
+    vectors = _vectors(s, arith, sweep, whole[-1])
 
     def sizes_of(planes: bool) -> Sizes:
         def fitted(box: tuple[int, ...]) -> Sizes:
             return _sizes(s, arith, sweep, box, planes=planes, vectors=vectors)
 
         budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
+        start = whole if planes else _of_threads(s, whole)
         box = boxes(start, lambda box: fitted(box).workspace, budget)
 
         def cut(pieces: int) -> tuple[float, Sizes]:
@@ -54,13 +57,23 @@ def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
     return Part(sweep, sizes_of(False), sizes_of(True))
 
 
+def _of_threads(s: Situation, extents: tuple[int, ...]) -> tuple[int, ...]:
+    """Extents of boxes of which every thread has one, where channels lie together and there are rows enough.
+
+    Threads that write channels of the same pixels wait for each other's cache lines: 64 channels take longer than on
+    one thread so.
+    """
+    rows, parts = extents[0], -(-s.threads // max(1, s.problem.n or 0))
+    return extents if len(extents) == 1 or rows < _LEAST_ROWS * parts else (-(-rows // parts), *extents[1:])
+
+
 def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks: int, width: int, steps: float
                 ) -> float:  # fmt: skip
     """Cycles of the tiles of a row of outputs in all blocks; additions beside products of pairs use other ports."""
-    rates, total = s.rates(arith), 0.0
+    rates, total, of_vector = s.rates(arith), 0.0, 1.5 if packs_results(s) else 2.0
     for some, count in ((vectors, blocks - 1), (last, 1)):
         for rows, alike in near_equal_sizes(width, run_tiles(s.target)[some]):
-            total += count * alike * (tile_cycles(rates, rows, some) * steps + 20 + 2.0 * rows * some)
+            total += count * alike * (tile_cycles(rates, rows, some) * steps + 20 + of_vector * rows * some)
     return total
 
 

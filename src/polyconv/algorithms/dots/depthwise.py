@@ -27,6 +27,7 @@ from polyconv.lowering.boxes import row_lists
 from polyconv.lowering.program import Request, address_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, sweeps, taps_of
+from polyconv.runtime.arrays import as_aligned
 
 __all__ = ["DepthwiseForm", "forms"]
 
@@ -98,4 +99,4 @@ def _packed(w: NDArray[Any], taps: int, channels: NDArray[Any]) -> NDArray[Any]:
     whole = np.zeros((blocks * block, words * together, taps), w.dtype)
     whole[:count, :lines] = w.reshape(count, lines, taps)
     of_sums = whole.reshape(blocks, block, words, together, taps)[:, channels]  # blocks, sum, lane, words, line, tap
-    return np.ascontiguousarray(of_sums.transpose(0, 3, 5, 1, 2, 4))
+    return as_aligned(of_sums.transpose(0, 3, 5, 1, 2, 4))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyconv.algorithms.dots.form import Sizes
-from polyconv.algorithms.dots.panel import DotPanel, pack_lines, panel_common
+from polyconv.algorithms.dots.panel import DotPanel, pack, panel_common
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import WordWalk
 from polyconv.kernels.language import INT, Buffer, Module, Value
@@ -98,7 +98,7 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
         p = DotWords.read(k, given.words)
         item = decode(k, p.common, given.item, workspace)
         with k.when(p.panel.in_place.equals(0)):
-            pack_lines(k, p.common, p.panel, item, frame.x, workspace + p.common.panel, vector_bytes)
+            pack(k, p.common, p.panel, item, frame.x, workspace + p.common.panel, vector_bytes)
         first = item.split * p.split_blocks
         rows = box_rows(k, p.common, item)
         with k.loop(first, k.minimum(first + p.split_blocks, p.blocks)) as block:
@@ -177,7 +177,8 @@ def result_words(r: Request, sweep: Sweep, sizes: Sizes, lane: int, *, in_regist
         run_rows=sizes.run_rows if rows_follow(r, sweep) else 1,
         move_out=move_out_address(
             r, Move(f"i{8 * size}", p.y, along, Epilogue()) if finished
-            else Move(r.arith.accumulator, p.y, along, r.epilogue)
+            else Move(r.arith.accumulator, p.y, along, r.epilogue),
+            min(p.m, sizes.vectors * lane),
         ),
     )  # fmt: skip
 

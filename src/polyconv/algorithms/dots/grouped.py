@@ -28,6 +28,7 @@ from polyconv.lowering.boxes import near_equal_sizes, row_lists
 from polyconv.lowering.program import Request
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, box_count, taps_of
+from polyconv.runtime.arrays import as_aligned
 from polyconv.target import Target
 
 __all__ = ["GroupedForm", "forms"]
@@ -106,4 +107,4 @@ def _packed(w: NDArray[Any], arith: Arithmetic, block: int) -> NDArray[Any]:
         alike = (output // group == channel // group) & (output < channels)
         some, of_some = channel[alike], output[alike]
         packed[some, :, number] = w[some // group, of_some % group, some % group]
-    return np.ascontiguousarray(packed.reshape(blocks, block, taps, count).transpose(0, 2, 3, 1))
+    return as_aligned(packed.reshape(blocks, block, taps, count).transpose(0, 2, 3, 1))

@@ -6,23 +6,40 @@ planes, woven from planes of channels.  It must not know what tiles make of them
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from polyconv.algorithms.dots.form import Sizes
-from polyconv.algorithms.dots.situations import channel_bytes, padding_of, taken_off
+from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, taken_off
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import MoveIn
-from polyconv.kernels.record import Function, Record, Word
+from polyconv.kernels.layout import Move, MoveIn
+from polyconv.kernels.record import Function, Record, Table, Word
 from polyconv.kernels.signature import Address
-from polyconv.kernels.words import fill_bytes
-from polyconv.lowering.panel import Common, Item, axis_words, fill
-from polyconv.lowering.program import Request
+from polyconv.kernels.words import PlanesIn, fill_bytes, planes_in
+from polyconv.lowering.moves import along_in
+from polyconv.lowering.panel import Common, Item, RunWords, axis_words, fill, line_place
+from polyconv.lowering.program import Request, address_of
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Lines
 
-__all__ = ["LINE_CYCLES", "DotPanel", "pack_lines", "panel_common", "panel_words"]
+__all__ = ["DotPanel", "by_planes", "pack", "panel_common", "panel_words", "weaving_cycles"]
 
 
-LINE_CYCLES = 35
-"""Of a line of a plane of words, whatever its length: 30 to 45 in 20 layers on Zen 5."""
+_WIDTHS = (16, 32, 64)
+"""Pixels that a move of planes may take at a time: those of a short row at once."""
+_LINE_CYCLES, _ROW_CYCLES, _PIXEL_CYCLES = 35.0, 3.0, 0.22
+"""Of a line of a plane of words, where lines come one by one: 30 to 45 in 20 layers on Zen 5; of one, and each of its
+pixels, where many come at once: 4 for 14 pixels to 14 for 58 there, more for long ones beyond the nearest cache."""
+
+
+def weaving_cycles(s: Situation, lines: int, pixels: float, channels: int, stride: int) -> float:
+    """Cycles in which lines of so many pixels, taken a stride apart, become planes of words of a box."""
+    arith = arithmetic_of(s)
+    words = -(-channels // arith.channels)
+    if not s.target.has_masks or stride > 2:
+        return words * lines * (_LINE_CYCLES + pixels * arith.bytes * stride / 28)
+    return 200.0 + words * lines * (_ROW_CYCLES + pixels * _PIXEL_CYCLES * stride)
 
 
 class DotPanel(Record):
@@ -30,6 +47,8 @@ class DotPanel(Record):
 
     Each of its planes has ``plane_channels`` of a group.  Lines whose pixels lie as in the panel are moved as
     ``one_run``; ``padding`` is the byte of what lies outside.
+
+    Planes of words may come in runs of rows, the lines of the axis before the last: of ``slabs``, each of so many rows.
     """
 
     in_place: Word
@@ -42,11 +61,58 @@ class DotPanel(Record):
     one_run: Word
     padding: Word
     move_in: Function[MoveIn]
+    by_planes: Word
+    slabs: Word
+    slab_rows: Word
+    row_run_count: Word
+    row_runs: Table[RunWords]
+    planes_in: Function[PlanesIn]
 
 
-def pack_lines(k: Module, common: Common, lines: DotPanel, item: Item, x: Buffer, panel: Buffer, vector_bytes: int
+def pack(k: Module, common: Common, lines: DotPanel, item: Item, x: Buffer, panel: Buffer, vector_bytes: int) -> None:
+    """Bring the inputs of a box, and write their padding."""
+    by_planes = lines.by_planes.equals(1)
+    with k.when(by_planes):
+        _pack_planes(k, common, lines, item, x, panel)
+    with k.when(by_planes, otherwise=True):
+        _pack_lines(k, common, lines, item, x, panel, vector_bytes)
+
+
+def _pack_planes(k: Module, common: Common, lines: DotPanel, item: Item, x: Buffer, panel: Buffer) -> None:
+    """Bring rows of all channels of an item at once, as many as follow each other."""
+    inner, has_rows = common.axes - 1, common.axes > 1
+    outer = k.maximum(inner - 1, 0)
+    across, along = axis_words(common, outer), axis_words(common, inner)
+    stride, height = k.select(has_rows, across.stride, 1), k.select(has_rows, across.inp, 1)
+    row_step = stride * across.x_stride
+    start = common.x_base + item.n * common.x_n + item.g * common.x_g
+    with k.loop(0, lines.slabs) as slab:
+        offset, inside = line_place(k, common, item, slab.index, start, 2)
+        with k.loop(0, lines.row_run_count) as row_number, k.loop(0, common.run_count) as number:
+            rows, run = lines.row_runs.at(row_number.index), common.runs.at(number.index)
+            top = k.select(has_rows, item.origin(outer), 0) + rows.position
+            left = item.origin(inner) + run.position
+            first_row, end_row = _inside(k, top, stride, height, rows.count)
+            head, end = _inside(k, left, common.step, along.inp, run.count)
+            line = slab.index * lines.slab_rows + rows.first
+            k.call(lines.planes_in, PlanesIn(
+                x + (offset + top * across.x_stride + left * along.x_stride), row_step, common.x_c, lines.channels,
+                panel + (line * lines.line_bytes + run.first * lines.pixel_bytes), lines.line_bytes, lines.plane_bytes,
+                rows.count, first_row, k.select(inside.equals(1), end_row, first_row), run.count, head, end,
+                lines.padding, common.zero_point,
+            ))  # fmt: skip
+
+
+def _inside(k: Module, position: Value, step: Value, extent: Value, count: Value) -> tuple[Value, Value]:
+    """Of so many positions a step apart those that lie inside: the first, and the one behind the last."""
+    before, until = ((v + (step - 1)) / step for v in (0 - position, extent - position))
+    first = k.minimum(k.maximum(before, 0), count)
+    return first, k.maximum(k.minimum(until, count), first)
+
+
+def _pack_lines(k: Module, common: Common, lines: DotPanel, item: Item, x: Buffer, panel: Buffer, vector_bytes: int
                ) -> None:  # fmt: skip
-    """Bring the lines of a box, and write their padding."""
+    """Bring line after line."""
     pixel_step = common.step * axis_words(common, common.axes - 1).x_stride
     byte = vector("i8", vector_bytes)
     padding = k.splat(k.cast("trunc", lines.padding, byte.scalar), vector_bytes)
@@ -77,14 +143,40 @@ def panel_common(r: Request, common: Common, step: int) -> Common:
     return replace(common, step=step, zero_point=taken_off(r))
 
 
-def panel_words(r: Request, sizes: Sizes, channels: int, move_in: Address[MoveIn], *, in_place: bool = False
-                ) -> DotPanel:  # fmt: skip
+def panel_words(r: Request, sizes: Sizes, channels: int, move_in: Address[MoveIn], last: Axis, *,
+                in_place: bool = False) -> DotPanel:  # fmt: skip
     """Words of the panel for so many channels of an item."""
     size, of_pixel = channel_bytes(r.arith), channels * r.x.itemsize
     runs = r.x.c == r.x.itemsize and sizes.step == 1 and channels == r.x_channels and r.x.spatial[-1] == of_pixel
-    return DotPanel(
+    panel = DotPanel(
         in_place=int(in_place), channels=channels, channel_bytes=size,
         plane_channels=r.arith.channels if sizes.planes else max(1, channels), pixel_bytes=sizes.pixel_bytes,
         line_bytes=sizes.held[-1].count * sizes.pixel_bytes, plane_bytes=sizes.plane_bytes,
         one_run=int(runs and sizes.pixel_bytes == channels * size), padding=padding_of(r), move_in=move_in,
+        by_planes=0, slabs=0, slab_rows=0, row_run_count=0, row_runs=[], planes_in=None,
+    )  # fmt: skip
+    return by_planes(panel, r, sizes.held, replace(last, stride=sizes.step)) if sizes.planes else panel
+
+
+def by_planes(panel: DotPanel, r: Request, held: Sequence[Lines], last: Axis) -> DotPanel:
+    """Words of a panel of planes, whose rows come many at a time where their pixels lie together, and masks are cheap.
+
+    Pixels of ``last`` are its stride apart.
+    """
+    along, size = along_in(r, last, "c"), channel_bytes(r.arith)
+    if not r.target.has_masks or along not in ("pc", "2c") or (along == "2c" and r.x.itemsize > 1):
+        return panel
+    most = max(_WIDTHS) // (r.x.spatial[-1] * last.stride if along == "2c" else size)
+    longest, widths = max((count for _, count, _ in held[-1].runs), default=0), [n for n in _WIDTHS if n <= most]
+    wide = next((n for n in widths if n >= longest), widths[-1])
+    spec, short = Move(r.problem.x, f"i{8 * size}", along, together=r.arith.channels), longest <= wide
+
+    def make(k: Module, name: str) -> None:
+        planes_in(k, name, spec, wide, short=short)
+
+    *outer, rows = held[:-1] or [Lines((0,), ((0, 1, 0),), (0,))]
+    return replace(
+        panel, by_planes=1, slabs=math.prod(h.count for h in outer), slab_rows=rows.count,
+        row_run_count=len(rows.runs), row_runs=[RunWords(*run) for run in rows.runs],
+        planes_in=address_of(r, f"{spec} planes {wide} {short}", "planes", PlanesIn, make),
     )  # fmt: skip

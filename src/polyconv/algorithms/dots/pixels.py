@@ -11,6 +11,7 @@ Error: as in ``dense``, which adds the same products in the same order.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -19,20 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dots.dense import DenseForm
-from polyconv.algorithms.dots.panel import LINE_CYCLES, DotPanel, pack_lines, panel_common
+from polyconv.algorithms.dots.panel import DotPanel, by_planes, pack, panel_common, weaving_cycles
 from polyconv.algorithms.dots.planes import Planes
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
     has_half_word,
+    packs_results,
     padding_of,
     refusal,
     with_bias,
 )
 from polyconv.algorithms.form import Form, Forms
-from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels
+from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels, stored_together
 from polyconv.kernels.isa import Arithmetic, lanes
-from polyconv.kernels.language import INT, Module
+from polyconv.kernels.language import INT, Module, vector
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled, words
 from polyconv.kernels.signature import Address
@@ -53,8 +55,8 @@ _MANY = 6
 second-level cache (256 channels, 14x14: twice as slow on Zen 5)."""
 _CROSSING = 1.9
 """Loads as which one counts that begins anywhere: nearly all cross a cache line."""
-_STORED, _CLOSED = 1.7, 4.0
-"""Cycles of what follows a vector of sums, without gaps and with them: measured on Zen 5."""
+_STORED, _PACKED, _CLOSED, _PACKED_CLOSED = 1.7, 1.0, 4.0, 2.0
+"""Cycles of what follows a vector of sums: one by one, or packed to bytes; the same with gaps.  Measured on Zen 5."""
 _PANEL_SHARE = 3 / 16
 """Of a second-level cache, for a panel: measured on Zen 5, 3 % slower with half or twice as much."""
 
@@ -106,7 +108,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         c, tables = p.common, p.tables
         item = decode(k, c, given.item, given.workspace)
         panel = given.workspace + c.panel
-        pack_lines(k, c, p.panel, item, frame.x, panel, vector_bytes)
+        pack(k, c, p.panel, item, frame.x, panel, vector_bytes)
         pixels = box_rows(k, c, item, 0)
         is_whole = pixels.equals(p.box_pixels)
         first_tile = k.select(is_whole, 0, p.box_tiles)
@@ -184,7 +186,7 @@ class PixelsForm(Form):
         outputs, stride = math.prod(axis.out for axis in self.sweep), self.sweep[-1].stride
         items = outputs / max(1, math.prod(self.box))
         runs = [count for _, count, _ in panel.held[-1].runs]
-        woven = panel.lines * panel.words * sum(LINE_CYCLES + count * self.kind.bytes * stride / 28 for count in runs)
+        woven = sum(weaving_cycles(s, panel.lines, count, p.c // p.groups, stride) for count in runs)
         read = items * panel.lines * sum(runs) * p.c
         return {
             "products": _product_cycles(s, self.kind, panel, self.taps, self.vectors) * items * p.groups * (p.n or 0),
@@ -224,7 +226,11 @@ def _form(s: Situation, sweep: Sweep) -> PixelsForm:
 def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, most: int) -> float:
     """Cycles of a box's tiles of at most so many vectors: products or loads, and what follows sums."""
     rates, total, steps = s.rates(kind), 0.0, taps * panel.words
-    crossing, of_vector = _CROSSING if taps > 1 else 1.0, _CLOSED if panel.has_gaps else _STORED
+    crossing, are_packed = _CROSSING if taps > 1 else 1.0, packs_results(s)
+    if panel.has_gaps:
+        of_vector = _PACKED_CLOSED if are_packed and s.target.vbmi2 else _CLOSED
+    else:
+        of_vector = _PACKED if are_packed else _STORED
     for vectors, tiles in near_equal_sizes(-(-panel.span(panel.box) // lanes(s.target, kind)), most):
         for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, _ROWS[most]):
             loads = (rows + vectors * crossing + 1) / rates.loads
@@ -251,11 +257,12 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
     size = channel_bytes(kind)
     values = PixelWords(
         common=panel_common(r, common, last.stride),
-        panel=DotPanel(
-            in_place=0, channels=group_in, plane_channels=kind.channels, channel_bytes=size, pixel_bytes=kind.bytes,
-            line_bytes=panel.pitch * kind.bytes, plane_bytes=panel.plane_bytes, one_run=0, padding=padding,
-            move_in=_move_in(r, last),
-        ),
+        panel=by_planes(DotPanel(
+            in_place=0, channels=group_in, plane_channels=kind.channels, channel_bytes=size,
+            pixel_bytes=kind.bytes, line_bytes=panel.pitch * kind.bytes, plane_bytes=panel.plane_bytes, one_run=0,
+            padding=padding, move_in=_move_in(r, last), by_planes=0, slabs=0, slab_rows=0, row_run_count=0, row_runs=[],
+            planes_in=None,
+        ), r, panel.held, last),
         box_pixels=math.prod(form.box), box_tiles=len(whole_tiles), cut_tiles=len(cut_tiles), words=steps,
         offsets=words(_offsets(form)),
         weights=r.packed(("dots_pixels", kind.name, form.vectors, taps_of(sweep)), lambda: _packed(w, kind, parts)),
@@ -285,6 +292,11 @@ class Part:
     gaps: NDArray[np.int64]
 
 
+def _spec(r: Request, form: PixelsForm) -> DotPixels:
+    """The kind of tile of a request."""
+    return DotPixels(r.arith.name, r.problem.y, r.epilogue, form.panel.has_gaps, r.target.vbmi2)
+
+
 def _parts(r: Request, form: PixelsForm, extents: tuple[int, ...]) -> list[Part]:
     """Tiles of a box of so many outputs along every axis; each begins with a pixel that has a result."""
     count, panel = lanes(r.target, r.arith), form.panel
@@ -297,22 +309,27 @@ def _parts(r: Request, form: PixelsForm, extents: tuple[int, ...]) -> list[Part]
     begins = [0]
     while (end := int(np.searchsorted(places, places[begins[-1]] + most * count))) < len(places):
         begins.append(end)
-    of_tile = np.diff([*begins, len(places)])
-    vector, lane = np.divmod(places - np.repeat(places[begins], of_tile), count)
-    vectors = vector[np.cumsum(of_tile) - 1] + 1
-    ends = np.cumsum(vectors)
-    vector += np.repeat(ends - vectors, of_tile)  # now of all tiles
-    results = np.bincount(vector, minlength=ends[-1])
-    of_lanes = np.bincount(vector, weights=1 << lane, minlength=ends[-1]).astype(np.int64)
-    before = np.cumsum(results) - results - np.repeat(begins, vectors)
-    gaps = np.stack([of_lanes, results, before * r.y.itemsize], axis=1)
-    parts = zip(begins, places[begins].tolist(), vectors.tolist(), ends.tolist(), strict=True)
-    return [Part(first, place, some, gaps[end - some : end]) for first, place, some, end in parts]
+    stored = count * stored_together(_spec(r, form), vector(r.arith.accumulator, count))
+    return [_with_gaps(places[first:end], first, count, stored, r.y.itemsize)
+            for first, end in itertools.pairwise([*begins, len(places)])]  # fmt: skip
+
+
+def _with_gaps(places: NDArray[np.int64], first: int, count: int, stored: int, itemsize: int) -> Part:
+    """The tile of some pixels, of which vectors have so many, and so many are stored together."""
+    begin, within = int(places[0]), places - places[0]
+    number, lane = np.divmod(within, stored)
+    groups = int(number[-1]) + 1
+    bits = np.zeros(groups, np.uint64)
+    np.bitwise_or.at(bits, number, np.uint64(1) << lane.astype(np.uint64))
+    results = np.bincount(number, minlength=groups)
+    before = (np.cumsum(results) - results) * itemsize
+    gaps = np.stack([bits.view(np.int64), results, before], axis=1)
+    return Part(first, begin, int(within[-1]) // count + 1, gaps)
 
 
 def _tiles(r: Request, form: PixelsForm, rows: int, parts: list[Part]) -> list[PixelTile]:
     """The tiles of blocks of so many output channels."""
-    spec = DotPixels(r.arith.name, r.problem.y, r.epilogue, form.panel.has_gaps)
+    spec = _spec(r, form)
     functions: dict[int, Address[PixelWalk]] = {}
     for vectors in sorted({part.vectors for part in parts}):
         def make(k: Module, name: str, vectors: int = vectors) -> None:

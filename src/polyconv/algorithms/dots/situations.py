@@ -22,8 +22,8 @@ from polyconv.lowering.tiles import is_fusible
 from polyconv.runtime.arrays import aligned
 
 __all__ = [
-    "arithmetic_of", "channel_bytes", "has_half_word", "integer_refusal", "padding_of", "refusal", "taken_off",
-    "with_bias",
+    "arithmetic_of", "channel_bytes", "has_half_word", "integer_refusal", "packs_results", "padding_of", "refusal",
+    "taken_off", "with_bias",
 ]  # fmt: skip
 
 
@@ -66,6 +66,13 @@ def channel_bytes(arith: Arithmetic) -> int:
 def has_half_word(arith: Arithmetic, channels: int) -> bool:
     """Whether the last word of so many channels is half of others, whose Inf or NaN no weight of zero takes away."""
     return arith.name == "bf16" and channels % arith.channels > 0
+
+
+def packs_results(s: Situation) -> bool:
+    """Whether results are bytes of scaled sums and nothing else, which vectors of 256 bits and more pack together."""
+    p = s.problem
+    scaled = p.quantisation is not None and p.quantisation.rescales and not p.residual and p.activation is None
+    return scaled and p.y_dtype.bits == 8 and s.target.vector_bytes >= 32
 
 
 def taken_off(r: Request) -> int:

@@ -53,7 +53,7 @@ _ZEROS = 256
 _PANEL = _HEADER + _ZEROS
 _WORKSPACE_SHARE = 25 / 32
 """Of a second-level cache, workspace of a thread: less is left for weights, which stream."""
-_IN_CYCLES, _OUT_CYCLES, _ROW_CYCLES = 100.0, 130.0, 40.0
+_IN_CYCLES, _OUT_CYCLES, _ROW_CYCLES = 55.0, 65.0, 40.0
 """Cycles in which a vector of a tile comes in, and goes out; of a call of a product's tile.  Measured on Zen 5."""
 _WEIGHTS_SHARE, _FAR_STREAM, _NEAR_STREAM = 1 / 2, 20 / 24, 64 / 61
 """Of a second-level cache, transformed weights beyond which they come from the last one for every box; by the bytes a
@@ -292,8 +292,8 @@ class IntegersForm(Form):
         products = max(products, streamed / s.profile.stream(*(("l2", _NEAR_STREAM) if near else ("l3", _FAR_STREAM))))
         transforms = tiles * (_IN_CYCLES * 64 / s.target.vector_bytes * in_blocks + _OUT_CYCLES * vectors_out)
         held, by_channels = math.prod(sizes.held), p.layout == "NHWC"
-        moves = 400 + held * in_blocks * (6.0 if by_channels else 16.0)
-        moves += tiles * TILE * TILE * vectors_out * (2.0 if by_channels else 6.0)
+        moves = 400 + held * in_blocks * (4.0 if by_channels else 8.0)
+        moves += tiles * TILE * TILE * vectors_out * (1.5 if by_channels else 2.8)
         moves += far_cycles(s, held * group_in * p.x_dtype.itemsize)
         times = self._boxes()
         return {"products": products * times, "transforms": transforms * times, "moves": moves * times}
@@ -351,7 +351,8 @@ def _words(r: Request, form: IntegersForm, common: Common, split_blocks: int) ->
         sums=sizes.sums, sum_point=sizes.sum_bytes,
         sum_row=sizes.vectors * wide, sum_row_last=sizes.last_vectors * wide, zeros=_HEADER,
         tiles_out=_ways_out(r, spec, group_out), tables=epilogue_tables(r), slots=sizes.slots, slot_bytes=slot,
-        slot_line=sizes.box[1] * sizes.vectors * lane * slot, move_out=move_out_address(r, move_out),
+        slot_line=sizes.box[1] * sizes.vectors * lane * slot,
+        move_out=move_out_address(r, move_out, min(group_out, sizes.vectors * lane)),
     )  # fmt: skip
 
 
