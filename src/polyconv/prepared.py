@@ -85,6 +85,8 @@ class Layer:
         Run-time ``zx zw zy sx sw sy`` of quantised problems.
     chance : int
         As in ``Situation``: a seed by which forms are chosen, for tests.
+    far : bool
+        As in ``Situation``: the weights come from memory at each call.
 
     Notes
     -----
@@ -95,8 +97,8 @@ class Layer:
                  *, layout: str = "NCHW", accuracy: str | None = None, threads: int | None = None,
                  workspace_limit: int | None = None, rigor: str | None = None, algorithm: str | None = None,
                  own: bool = True, once: bool = False, quantities: Mapping[str, ArrayLike | None] | None = None,
-                 chance: int | None = None) -> None:  # fmt: skip
-        self._chance = chance
+                 chance: int | None = None, far: bool = False) -> None:  # fmt: skip
+        self._chance, self._far = chance, far
         self._resolve, self._layout, self._once = resolve, layout, once
         self._asked = None if algorithm is None else Decision(algorithm, "asked")
         self._accuracy = setting("accuracy", accuracy)
@@ -189,11 +191,9 @@ class Layer:
     def situation(self, problem: Problem) -> Situation:
         """All that the choice of an algorithm depends on."""
         threads = setting("threads") if self._threads is None else self._threads
-        strict = self._accuracy == "strict"
-        here = target_in_force()
         return Situation(
-            problem, here, self._limit, threads, strict, self.weights.is_finite, self._once, self._chance,
-            *self.weights.narrow_and_light(problem),
+            problem, target_in_force(), self._limit, threads, self._accuracy == "strict", self.weights.is_finite,
+            self._once, self._chance, *self.weights.narrow_and_light(problem), self._far,
         )  # fmt: skip
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:

@@ -13,7 +13,7 @@ from making import close, info, onnx_model, random, session
 from onnx import TensorProto, helper
 
 import polyconv
-from polyconv.models import InferenceSession
+from polyconv.models import InferenceSession, compiling
 from polyconv.models.onnx_rules import RULES
 
 node = helper.make_node
@@ -426,3 +426,22 @@ def test_what_is_nearly_an_activation_is_not_fused(name: str, what: str) -> None
 def test_every_rule_says_what_it_looks_for() -> None:
     for rule in RULES:
         assert rule.ops and "->" in (rule.apply.__doc__ or "")
+
+
+@pytest.mark.parametrize("held", [0.0, 1.0])
+def test_layers_know_whether_a_cache_holds_the_weights_of_all(held: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[bool]()
+    right = compiling.convolution
+
+    def convolution(*given: Any, far: bool = False) -> Any:
+        told.append(far)
+        return right(*given, far=far)
+
+    monkeypatch.setattr(compiling, "_HELD", held)
+    monkeypatch.setattr(compiling, "convolution", convolution)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    x = random(1, 4, 6, 6)
+    values = [info("x", (1, 4, 6, 6))], [info("y", (1, 5, 4, 4))]
+    made = session(onnx_model(nodes, *values, {"w": random(5, 4, 3, 3)}))
+    assert made.run(None, {"x": x})[0].shape == (1, 5, 4, 4)
+    assert told == [held == 0.0]

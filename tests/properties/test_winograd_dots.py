@@ -102,3 +102,14 @@ def test_no_workspace_beyond_the_limit() -> None:
         row = ALGORITHMS["winograd_dots"]
         assert row.refusal(s) is not None or form_of("winograd_dots", s).workspace <= limit + (64 << 10)
     assert ALGORITHMS["winograd_dots"].refusal(Situation(p, target(None), limit=1 << 20)) is None
+
+
+def test_weights_that_no_cache_holds_from_call_to_call_have_a_price() -> None:
+    p = Problem.parse("conv i8>i32 NCHW n1 c256 i14x14 m256 k3x3 p1")
+    here, away = (form_of("winograd_dots", Situation(p, target(None), far=far)) for far in (False, True))
+    cycles = away.cost()["products"] - here.cost()["products"]
+    weights = 36 * 256 * 256 * 2
+    assert weights / here.s.profile.stream("memory", 1.0) <= cycles <= weights / here.s.profile.stream("memory", 0.5)
+    small = Problem.parse("conv i8>i32 NCHW n1 c32 i56x56 m32 k3x3 p1")
+    here, away = (form_of("winograd_dots", Situation(small, target(None), far=far)) for far in (False, True))
+    assert here.cost() == away.cost()

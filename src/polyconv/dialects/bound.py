@@ -41,10 +41,13 @@ class Bound:
         What to compute.
     constants : dict
         Position to array.
+    far : bool
+        The weights come from memory at each call.
     """
 
     operator: Operator
     constants: dict[int, Array]
+    far: bool = False
     _lowered: OrderedDict[Any, Lowering] = field(default_factory=OrderedDict, repr=False)
     _layers: dict[Any, Any] = field(default_factory=dict, repr=False)
     _packed: dict[int, Any] = field(default_factory=dict, repr=False)
@@ -158,7 +161,7 @@ class Bound:
             w, bias = held.pop("w"), held.pop("bias", None)
             layout = layout_of(self.operator)
             made = Layer(self._resolver(arrays), w, bias, layout=layout, own=False, quantities=held,
-                         **self.operator.options)  # fmt: skip
+                         far=self.far, **self.operator.options)  # fmt: skip
             layer = self._layers.setdefault(key, made)  # whoever was first, in any thread
         return layer
 

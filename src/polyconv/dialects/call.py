@@ -144,13 +144,15 @@ class Operator:
         ]
         return described(self, shapes, dtypes, values, absent).problem
 
-    def bind(self, constants: Mapping[int, ArrayLike]) -> Bound:
+    def bind(self, constants: Mapping[int, ArrayLike], *, far: bool = False) -> Bound:
         """Fix some inputs; where the weights are among them they are packed once, on first use.
 
         Parameters
         ----------
         constants : mapping
             Input position to array, which must not change afterwards.
+        far : bool
+            The weights come from memory at each call, as those of a network do that no cache holds; plans heed it.
 
         Returns
         -------
@@ -166,4 +168,4 @@ class Operator:
                     f"{len(self.row.inputs) - 1}: number them in that order"
                 )
             fixed[at] = given.array(value, self.row.inputs[at].name)
-        return Bound(self, fixed)
+        return Bound(self, fixed, far=far)

@@ -55,6 +55,8 @@ class Situation(Hashed):
         Whether all weights, of integers of 8 bits less their zero points, are numbers of i8.
     light : bool
         Whether sums of products of those, with inputs less their zero point, stay below 2^25.
+    far : bool
+        The weights come from memory at each call, as those of a network do that no cache holds.
     profile : Profile
         What the machine can do, of which prices are made; by default that in force.
     """
@@ -69,6 +71,7 @@ class Situation(Hashed):
     chance: int | None = None
     narrow: bool = True
     light: bool = True
+    far: bool = False
     profile: Profile = field(default_factory=profile_in_force)
 
     __hash__ = Hashed.__hash__

@@ -33,12 +33,15 @@ class Facts:
         Types and extents of the others; it grows.
     translation : Translation
         Of nodes of the graph's format.
+    far : bool
+        No cache holds all constants from run to run.
     """
 
     options: Options
     constants: Mapping[str, Array]
     values: dict[str, Value]
     translation: Translation
+    far: bool = False
 
     def known(self, name: str) -> Value:
         """What is known of a value."""

@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polyconv.errors import Unsupported
+from polyconv.machine.host import profile_in_force
 from polyconv.models.ahead import Ahead
 from polyconv.models.asking import WIDENING, Facts, tell_types, who_runs
 from polyconv.models.clusters import alike, clustered
 from polyconv.models.convolution import convolution
 from polyconv.models.fold import Views, fold
 from polyconv.models.fuse import TAKES_CONSTANTS, fuse
-from polyconv.models.graph import Graph, Node, cut, fixed, live
+from polyconv.models.graph import Array, Graph, Node, cut, fixed, live
 from polyconv.models.limits import shorten
 from polyconv.models.native import ONNX, Translation, foretold, fused_segment, own_segment, pass_of
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
@@ -30,6 +31,9 @@ from polyconv.operators.views import View
 from polyconv.settings import resolve
 
 __all__ = ["compile_graph"]
+
+_HELD = 1 / 4
+"""Share of a last cache: constants of a network up to it are found there by its next run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,10 +99,11 @@ def compile_graph(
     known = {**constants, **folded}
     fused = fuse(moving, graph.results, known, is_spelled_out=options.rewrites == "all")
     values = {value.name: value for value in graph.inputs} | dict(graph.stated)
+    held = {**known, **fused.constants}
     making = _Making(
         graph=graph,
         host=host,
-        facts=Facts(options, {**known, **fused.constants}, values, translation),
+        facts=Facts(options, held, values, translation, far=_are_far(held)),
         makers={name: node for node in steady for name in node.writes},
         order={node: index for index, node in enumerate(nodes)},
     )
@@ -178,6 +183,11 @@ def _is_one_pass(making: _Making, nodes: Sequence[Node], fragments: Mapping[Node
     return within and all(alike(d, dims[-1]) for d in dims)
 
 
+def _are_far(constants: Mapping[str, Array]) -> bool:
+    """Whether no cache holds constants from run to run."""
+    return sum(a.nbytes for a in constants.values()) > profile_in_force().cache("l3", _HELD)
+
+
 def _make_convolution(making: _Making, node: Node, epilogue: Epilogue) -> None:
     known = [making.facts.known(name) if name else None for name in node.inputs]
     if epilogue.unless is not None and not _is_proven(making, node, epilogue):
@@ -185,7 +195,7 @@ def _make_convolution(making: _Making, node: Node, epilogue: Epilogue) -> None:
         _make_convolution(making, plain.node, plain.epilogue)
         _make_all(making, plain.rest, {}, plain.rest[-1].writes)
         return
-    segment = convolution(node, epilogue, known, making.facts.constants, making.facts.options)
+    segment = convolution(node, epilogue, known, making.facts.constants, making.facts.options, far=making.facts.far)
     reads = tuple(name for name in node.reads if name not in making.facts.constants)
     _add(
         making,

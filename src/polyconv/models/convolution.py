@@ -33,6 +33,8 @@ def convolution(
     inputs: Sequence[Value | None],
     constants: Mapping[str, Array],
     options: Options,
+    *,
+    far: bool = False,
 ) -> Segment:
     """Make a convolution ready to run.
 
@@ -48,6 +50,8 @@ def convolution(
         Values that are known.
     options : Options
         Of the session.
+    far : bool
+        The weights come from memory at each run.
 
     Returns
     -------
@@ -62,7 +66,7 @@ def convolution(
     operator = make(node, options, epilogue)
     held = {at: np.asarray(constants[name]) for at, name in enumerate(node.inputs) if name in constants}
     outputs = _inferred(operator, node, inputs, held)
-    bound = operator.bind(held)
+    bound = operator.bind(held, far=far)
     moving = {name: at for at, name in enumerate(n for n in node.reads if n not in constants)}
     places = [moving.get(name) for name in node.inputs]
     last: tuple[Any, Any, Any] = (None, None, None)  # shapes and types, problem, direct call, of the run before
