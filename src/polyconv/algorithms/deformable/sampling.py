@@ -125,9 +125,10 @@ class Samples:
         by = [k.splat(k.cast("sitofp", part, _DOUBLE), count) for part in shift]
         with k.loop(0, vectors * spec.lanes, count) as pixel:
             there = k.mask(pixels - pixel.index, count)
+            begins = k.minimum(pixel.index, pixels - 1)  # a gather reads its first lane, even where none is there
 
             def field(of: FieldWords, begin: Buffer, later: int) -> Value:
-                at = begin + pixel.index * of.pixel
+                at = begin + begins * of.pixel
                 k.prefetch(at + of.c * later)  # of the next tap: runs are too short to be foreseen
                 return self.read(kind, at, "double", there, None if spec.together else of.pixel)
 
