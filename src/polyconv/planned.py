@@ -37,6 +37,8 @@ Array = NDArray[Any]
 
 _QUANTITIES = {"zx": "x", "zw": "w", "zy": "y", "sx": None, "sw": None, "sy": None}
 """Zero points, with the operand in whose type each lies, and scales."""
+_USUAL = {"sx": 2.0**-8, "sw": 2.0**-8, "sy": 2.0**8}
+"""Scales of a layer as most are: its sums are scaled by less than one, which has kernels of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,9 @@ class Plan(described.Plan):
         -------
         tuple of Kernel
             Each with its label, role, functions, LLVM text (``ir``), ``assembly`` and file in the object cache.  They
-            are those of a layer with finite weights, for arrays without gaps; with POLYCONV_CHECK=1 those with bounds
-            checks.  A problem whose result is empty has none.
+            are those of a layer with finite weights, whose sums are scaled by less than one if by scales of the call,
+            for arrays without gaps; with POLYCONV_CHECK=1 those with bounds checks.  A problem whose result is empty
+            has none.
 
         Raises
         ------
@@ -209,7 +212,8 @@ def _calls(made_by: Plan) -> list[tuple[prepared.Layer, Arrays]]:
         return np.zeros([int(e or 0) for e in shape], dtype.numpy)
 
     quantities = {
-        name: np.ones(p.m if form == "c" else (), getattr(p, f"{of}_dtype").numpy if of else np.float32)
+        name: np.full(p.m if form == "c" else (), _USUAL.get(name, 1),
+                      getattr(p, f"{of}_dtype").numpy if of else np.float32)
         for name, of in _QUANTITIES.items() if isinstance(form := getattr(p.quantisation, name, None), str)
     }  # fmt: skip
     layer = Prepared(made_by, blank(p.w_shape, p.w_dtype), blank((p.m,), p.y_dtype) if p.bias else None, quantities,

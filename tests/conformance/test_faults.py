@@ -41,7 +41,7 @@ def test_the_fault_is_caught_by_graphs(name: str) -> None:
 
 
 def test_graphs_without_a_fault_show_none() -> None:
-    harmless = planted.Fault("", "", "polyconv.models.replay", "_LINE = 64", "_LINE = 128", "")
+    harmless = planted.Fault("", "", "polyconv.models.places", "\nLINE = 64", "\nLINE = 128", "")
     assert faults.caught(harmless, most=10, check=False) is None
 
 

@@ -275,7 +275,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "last bytes", "the last channels of a pixel are stored one too many",
-            _KERNELS + "dots_grouped", "k.mask(g.last, result.type.lanes)", "k.mask(g.last + 1, result.type.lanes)",
+            _KERNELS + "dots_grouped", "k.mask(g.last, together * lanes)", "k.mask(g.last + 1, together * lanes)",
             "dots_grouped",
         ),
         Fault(
@@ -305,14 +305,14 @@ FAULTS: dict[str, Fault] = {
         # -- whole graphs
         Fault(
             "early place", "the place of what lies between two steps is free before the last of them has read it",
-            "polyconv.models.replay", "lives.get(place, (at, at))[0], at\n",
+            "polyconv.models.places", "lives.get(place, (at, at))[0], at\n",
             "lives.get(place, (at, at))[0], max(at - 1, lives.get(place, (at, at))[0])\n", "",
             seen_in_check_mode=False,
         ),
         Fault(
             "kept address", "a replay reads the inputs of the run that it was made by",
-            "polyconv.models.replay", "values[name].ctypes.data - offset",
-            "(operands[word] or values[name].ctypes.data - offset)", "", seen_in_check_mode=False,
+            "polyconv.models.replay", "address(values[name]) - offset",
+            "(operands[word] or address(values[name]) - offset)", "", seen_in_check_mode=False,
         ),
     )
 }  # fmt: skip
