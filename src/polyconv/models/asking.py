@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from polyconv.models.convolution import foretold_results
 from polyconv.models.elements import type_of
-from polyconv.models.graph import Array, Node, Value, consumers
+from polyconv.models.graph import Array, Dims, Node, Value, consumers
 from polyconv.models.native import Translation, broadcast_dims, foretold, native
 from polyconv.models.operators import Epilogue, Options, is_convolution
 from polyconv.operators.table import Taken
@@ -54,8 +54,15 @@ class Facts:
         """Keep what is known of some values."""
         for value in values:
             stated = self.values.get(value.name, value)
-            dims = stated.dims if value.dims is None else value.dims
+            dims = stated.dims if value.dims is None else _filled(value.dims, stated.dims)
             self.values[value.name] = replace(stated, type=value.type or stated.type, dims=dims)
+
+
+def _filled(dims: Dims, stated: Dims | None) -> Dims:
+    """Extents, with those stated before where they are open: who tells a rank only takes nothing back."""
+    if stated is None or len(stated) != len(dims):
+        return dims
+    return tuple(before if now is None else now for now, before in zip(dims, stated, strict=True))
 
 
 WIDENING = frozenset(("DequantizeLinear",))
