@@ -22,6 +22,7 @@ from polyconv.kernels.record import Memory, Record, Word, at_once, filled
 from polyconv.kernels.unzip import residues
 from polyconv.kernels.values import Buffer
 from polyconv.operators.job import Conditions, Drive, Step, address_of
+from polyconv.operators.planes import PlaneRows, cut_planes, each_row
 from polyconv.operators.rows import each_block, each_vector, read, write
 from polyconv.operators.taps import Pattern, Taps
 
@@ -86,17 +87,7 @@ class _Axis(Record):
 class _Words(Record):
     """Words of the driver; strides in bytes, widths in elements, the pattern as ``Pattern`` has it."""
 
-    total: Word
-    planes: Word
-    parts: Word
-    part: Word
-    rows: Word
-    channels: Word
-    x_base: Word
-    x_n: Word
-    x_c: Word
-    y_plane: Word
-    y_row: Word
+    rows: PlaneRows
     width: Word
     upper: _Axis
     middle: _Axis
@@ -135,9 +126,7 @@ def sampling_step(spec: Sampling, axes: Sequence[Taps], planes: tuple[int, int],
     """
     kind, size = DTYPES[spec.dtype].numpy, DTYPES[spec.dtype].itemsize
     outs = [axis.outputs for axis in axes]
-    total, rows = math.prod(planes), math.prod(outs[:-1])
-    parts = 1 if total >= 4 * threads else min(rows, -(-4 * threads // max(1, total)))
-    some = max(1, total // (16 * threads)) if parts == 1 else 1
+    rows, items = cut_planes(planes, math.prod(outs[:-1]), outs[-1] * size, strides, offset, threads)
     pattern, width = axes[-1].pattern, axes[-1].extent
     if pattern is None:
         pattern = Pattern(0, 0, 0, 1, (), ())
@@ -153,14 +142,12 @@ def sampling_step(spec: Sampling, axes: Sequence[Taps], planes: tuple[int, int],
 
     upper, middle, lower, last = (table(axis, step) for axis, step in zip(axes, [*strides[2:], size], strict=True))
     words = filled(_Words(
-        total=total, planes=some, parts=parts, part=-(-rows // parts), rows=rows, channels=planes[1], x_base=offset,
-        x_n=strides[0], x_c=strides[1], y_plane=rows * outs[-1] * size, y_row=outs[-1] * size, width=width,
-        upper=upper, middle=middle, lower=lower, last=last, begin=pattern.begin, end=pattern.end, base=pattern.base,
-        repeats=repeats, full=full, weights=np.array([w for phase in pattern.weights for w in phase], kind),
-        filling=np.array([filling], kind),
+        rows=rows, width=width, upper=upper, middle=middle, lower=lower, last=last, begin=pattern.begin,
+        end=pattern.end, base=pattern.base, repeats=repeats, full=full,
+        weights=np.array([w for phase in pattern.weights for w in phase], kind), filling=np.array([filling], kind),
     ), keep)  # fmt: skip
     driver = address_of(f"sampling {spec}", lambda k, name: _drive(k, name, spec), c)
-    return Step(driver, words, -(-total // some) * parts, tuple(keep))
+    return Step(driver, words, items, tuple(keep))
 
 
 # -- the driver ---------------------------------------------------------------------------------------
@@ -170,15 +157,8 @@ def _drive(k: Module, name: str, spec: Sampling) -> None:
     """Add the driver; its operands are the array and the result."""
     with k.function(name, Drive) as given:
         w = at_once(_Words.read(k, given.words))
-        x, y = k.buffer(given.frame) + w.x_base, k.buffer(given.frame, 2)
-        first, row = given.item // w.parts * w.planes, given.item % w.parts * w.part
-        filling = k.load(spec.kind.scalar, w.filling)
-        with k.loop(first, k.minimum(first + w.planes, w.total)) as plane:
-            n, c = plane.index // w.channels, plane.index % w.channels
-            of_x, of_y = x + n * w.x_n + c * w.x_c, y + plane.index * w.y_plane
-            with k.loop(row, k.minimum(row + w.part, w.rows)) as out:
-                target = k.rebase(of_y + out.index * w.y_row)
-                _row(_Row(k, spec, w, filling, given.workspace), out.index, of_x, target)
+        row = _Row(k, spec, w, k.load(spec.kind.scalar, w.filling), given.workspace)
+        each_row(k, given, w.rows, lambda out, of_x, of_y: _row(row, out, of_x, k.rebase(of_y)))
 
 
 @dataclass(frozen=True, slots=True)

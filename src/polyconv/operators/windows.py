@@ -20,6 +20,7 @@ from polyconv.kernels.record import Memory, Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.job import Conditions, Drive, Step, address_of
+from polyconv.operators.planes import PlaneRows, cut_planes, each_row
 from polyconv.operators.rows import each_vector, read, write
 
 __all__ = ["Axis", "Windows", "window_step", "workspace_of"]
@@ -87,17 +88,7 @@ class _Lines(Record):
 class _Sliding(Record):
     """Words of the driver; strides in bytes, widths in elements."""
 
-    total: Word
-    planes: Word
-    parts: Word
-    part: Word
-    rows: Word
-    channels: Word
-    x_base: Word
-    x_n: Word
-    x_c: Word
-    y_plane: Word
-    y_row: Word
+    rows: PlaneRows
     begin: Word
     width: Word
     held: Word
@@ -136,10 +127,7 @@ def window_step(windows: Windows, axes: Sequence[Axis], planes: tuple[int, int],
     """
     size = DTYPES[windows.dtype].itemsize
     upper, lower, last = axes
-    total, rows = planes[0] * planes[1], upper.out * lower.out
-    parts = 1 if total >= 4 * threads else min(rows, -(-4 * threads // max(1, total)))
-    part = -(-rows // parts)
-    some = max(1, total // (16 * threads)) if parts == 1 else 1
+    rows, items = cut_planes(planes, upper.out * lower.out, last.out * size, strides, offset, threads)
     keep: list[object] = []
 
     def lines(axis: Axis, stride: int) -> _Lines:
@@ -147,13 +135,12 @@ def window_step(windows: Windows, axes: Sequence[Axis], planes: tuple[int, int],
         return _Lines(outs=axis.out, step=stride, pace=axis.dilation * stride, ranges=table)
 
     words = filled(_Sliding(
-        total=total, planes=some, parts=parts, part=part, rows=rows, channels=planes[1], x_base=offset, x_n=strides[0],
-        x_c=strides[1], y_plane=rows * last.out * size, y_row=last.out * size, begin=last.begin, width=last.inp,
-        held=_held(windows, last), out=last.out, upper=lines(upper, strides[2]), lower=lines(lower, strides[3]),
+        rows=rows, begin=last.begin, width=last.inp, held=_held(windows, last), out=last.out,
+        upper=lines(upper, strides[2]), lower=lines(lower, strides[3]),
         divisors=np.ones(1) if divisors is None else divisors.astype(DTYPES[windows.dtype].numpy),
     ), keep)  # fmt: skip
     driver = address_of(f"windows {windows}", lambda k, name: _drive(k, name, windows), c)
-    return Step(driver, words, -(-total // some) * parts, tuple(keep))
+    return Step(driver, words, items, tuple(keep))
 
 
 def _drive(k: Module, name: str, spec: Windows) -> None:
@@ -162,23 +149,18 @@ def _drive(k: Module, name: str, spec: Windows) -> None:
     kind = vector(LLVM_NAMES[spec.dtype], spec.lanes)
     with k.function(name, Drive) as given:
         w = at_once(_Sliding.read(k, given.words))
-        x, y = k.buffer(given.frame) + w.x_base, k.buffer(given.frame, 2)
-        first = given.item // w.parts * w.planes
-        row = given.item % w.parts * w.part
         neutral = k.constant(kind, spec.neutral)
         with k.loop(0, w.held, spec.lanes) as each:
             k.store(neutral, given.workspace + each.index * size)
         line = given.workspace + w.begin * size
-        with k.loop(first, k.minimum(first + w.planes, w.total)) as plane:
-            n, c = plane.index // w.channels, plane.index % w.channels
-            of_x, of_y = x + n * w.x_n + c * w.x_c, y + plane.index * w.y_plane
-            with k.loop(row, k.minimum(row + w.part, w.rows)) as out:
-                upper = _range(k, w.upper, out.index // w.lower.outs)
-                lower = _range(k, w.lower, out.index % w.lower.outs)
-                place = of_x + upper[0] * w.upper.step + lower[0] * w.lower.step
-                _together(k, spec, kind, place, (upper[1], w.upper.pace), (lower[1], w.lower.pace), line, w.width)
-                divisors = w.divisors + out.index * w.y_row
-                _along(k, spec, kind, given.workspace, of_y + out.index * w.y_row, w.out, divisors)
+
+        def row(out: Value, of_x: Buffer, of_y: Buffer) -> None:
+            upper, lower = _range(k, w.upper, out // w.lower.outs), _range(k, w.lower, out % w.lower.outs)
+            place = of_x + upper[0] * w.upper.step + lower[0] * w.lower.step
+            _together(k, spec, kind, place, (upper[1], w.upper.pace), (lower[1], w.lower.pace), line, w.width)
+            _along(k, spec, kind, given.workspace, of_y, w.out, w.divisors + out * w.rows.y_row)
+
+        each_row(k, given, w.rows, row)
 
 
 def _range(k: Module, lines: _Lines, index: Value) -> tuple[Value, Value]:
