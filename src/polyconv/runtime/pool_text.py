@@ -155,7 +155,6 @@ post:
   br i1 %must, label %rouse, label %work
 rouse:
   %futex = getelementptr i8, ptr %control, i64 4
-  %others = sub i64 %threads, 1
   %r = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %futex, i64 129, i64 64, ptr null, ptr null, i64 0)
   br label %work
 work:
