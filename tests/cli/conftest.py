@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import runpy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from done import Done
 
 from polyconv.cli import main
 from polyconv.settings import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Done(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """The one document on stdout."""
-        return json.loads(self.out)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Done
+from done import Done
 
 from polyconv.benchmark.networks import Measure, Network, difference, summary
 

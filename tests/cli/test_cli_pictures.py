@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Done
+from done import Done
 
 from polyconv.benchmark import pictures
 
