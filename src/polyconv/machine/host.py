@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 from polyconv.errors import ArgumentError
-from polyconv.in_force import keep_where_settings_say
 from polyconv.machine.profile import Profile, of_file, presets
 from polyconv.runtime.clock import cycles_a_second
 from polyconv.settings import resolve
@@ -51,7 +50,6 @@ def _named(name: str) -> Profile:
 @cache
 def _host() -> Profile:
     """The preset of this CPU or what was measured of it, at the clock that it runs at now."""
-    keep_where_settings_say()  # what times the clock is a kernel, too, and may be the first of a process
     found = of_cpu(host_target().cpu)
     if found is None:
         from polyconv.machine.calibrate import kept  # here: most machines are known

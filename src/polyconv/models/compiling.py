@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polyconv.errors import Unsupported
+from polyconv.in_force import keep_where_settings_say
 from polyconv.machine.host import profile_in_force
 from polyconv.models.ahead import Ahead
 from polyconv.models.asking import WIDENING, Facts, tell_types, who_runs
@@ -185,6 +186,7 @@ def _is_one_pass(making: _Making, nodes: Sequence[Node], fragments: Mapping[Node
 
 def _are_far(constants: Mapping[str, Array]) -> bool:
     """Whether no cache holds constants from run to run."""
+    keep_where_settings_say()  # what times the clock of a profile is a kernel, too, and may be the first of a process
     return sum(a.nbytes for a in constants.values()) > profile_in_force().cache("l3", _HELD)
 
 
