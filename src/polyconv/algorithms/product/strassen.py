@@ -71,8 +71,6 @@ first-level one, those of sums of inputs, which every set reads again."""
 _RATES = ((1 / 8, 300 / 24), (3 / 8, 200 / 24), (math.inf, 80 / 24))
 """By the bytes a cycle that a last cache gives, those of the weights, which every box reads again, by what share of
 that cache they are at most."""
-_SLOWER = 1.04
-"""Where other tenants of a machine slow its caches, products wait for their sums: small gains are not worth it."""
 _SUM_CYCLES = 20.0
 """Cycles of the sums of four vectors of inputs, which go to a second-level cache."""
 _RESULT_CYCLES = 36.0
@@ -144,7 +142,7 @@ def at_least(s: Situation) -> float:
     """Cycles that products, sums and the way out take, whatever the boxes."""
     p, arith, work = s.problem, arith_of(s), least(s.problem)
     lane = lanes(s.target, arith)
-    cycles = _SLOWER * PRODUCTS / 8 * work.taken * p.c * p.m / (lane * s.rates(arith).multiply_adds)
+    cycles = PRODUCTS / 8 * work.taken * p.c * p.m / (lane * s.rates(arith).multiply_adds)
     cycles += work.outputs * p.m / lane * (_RESULT_CYCLES / 4 + 2.0) + work.taken * p.c / lane * _SUM_CYCLES / 4
     return cycles * (p.n or 0)
 
@@ -162,8 +160,8 @@ def _cheapest(s: Situation) -> Cut:
     entries = least.panel.entries * size
     row, half = (entries, entries / 2) if least.panel.planes else (least.panel.pixel_bytes, least.pixel_bytes)
     most = max(2, int(budget / (row + (half + least.slots.pixel) * PRODUCTS / 2)))
-    # two threads would not share these evenly
-    found = [_cut(halved, box) for parts, box in large_boxes(sweep, most, _WAYS) if parts not in (3, 5, 7)]
+    # two threads would not share few boxes of an odd number evenly
+    found = [_cut(halved, box) for parts, box in large_boxes(sweep, most, _WAYS) if parts not in range(3, 16, 2)]
     fitting = [cut for cut in found if cut.workspace <= budget]
     return min(fitting, key=lambda cut: s.price(cut, sum(_cost(s, sweep, cut).values())), default=least)
 
@@ -204,7 +202,8 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
         sums += alike * half * used * _RESULT_CYCLES
         moves += alike * 4 * half * used * leaving
     rows, row = (cut.half_entries, half) if panel.planes else (half, cut.half_entries)
-    sums += rows * (6 + math.ceil(row / lane) * _SUM_CYCLES)
+    # threads that share a box sum its inputs each: two sums, for any threads, as the choice depends on none
+    sums += rows * (6 + math.ceil(row / lane) * _SUM_CYCLES) * (2 if times == 1 else 1)
     if PRODUCTS * cut.product_bytes > s.cache("l2", 25 / 64):
         sums += len(cut.outputs.sets) * PRODUCTS * cut.product_bytes / s.profile.stream("l1", _AGAIN)
     held = weights / s.profile.cache("l3", 1.0)
@@ -215,7 +214,7 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
     moves = (moves + 300.0) * batch
     if p.layout == "NHWC":  # nothing asks for it early
         moves += (p.n or 0) * far_cycles(s, image_bytes(p)[0])
-    return {"products": products * batch * _SLOWER, "sums": sums * batch, "moves": moves}
+    return {"products": products * batch, "sums": sums * batch, "moves": moves}
 
 
 def _is_readable(s: Situation, sweep: Sweep) -> bool:
