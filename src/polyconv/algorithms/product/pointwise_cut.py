@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from polyconv.algorithms.product.axes import folded_as_packed
 from polyconv.algorithms.product.sets import (
     OutputSets,
+    colliding_cycles,
     cut_outputs,
     leaving_cycles,
     most_pixels,
@@ -201,6 +202,8 @@ def _channel_row(s: Situation, cut: Cut, outputs: int) -> tuple[float, float]:
     streams = used * s.target.vector_bytes / s.profile.stream("l2", _STREAMED) + (1.5 if across and not listed else 0.0)
     if last.stride == 1 or entries * used * s.target.vector_bytes < s.cache("l1", 1 / 3):
         streams = 0.0
+    plane = math.prod(i or 0 for i in p.i) * arith.bytes if p.layout == "NCHW" else 0
+    streams = max(streams, colliding_cycles(plane, entries, 2))  # a tile's pixels lie in a line of a plane, or in two
     products = 0.0
     for n, each in near_equal_sizes(math.ceil(width), most_pixels(s.target, used, pixel_bytes)):
         cycles = max(tile_cycles(rates, n, used) * apart, streams, (n + used + beside) / rates.loads)
