@@ -22,9 +22,9 @@ INTERFACE: dict[str, dict[str, str]] = {
         "io_binding": "yes",
         "get_inputs": "yes", "get_outputs": "yes", "get_overridable_initializers": "yes", "get_modelmeta": "yes",
         "get_session_options": "yes, as a copy",
-        "get_providers": "yes: who runs nodes, PolyconvExecutionProvider first",
-        "get_provider_options": "yes; options are kept, none has an effect",
-        "set_providers": "kept; convolutions run on polyconv all the same",
+        "get_providers": "yes: who runs nodes, PolyconvExecutionProvider first, or CUDAExecutionProvider",
+        "get_provider_options": "yes; of options device_id of CUDAExecutionProvider counts",
+        "set_providers": "yes; convolutions run on polyconv all the same, on the device that is named first",
         "enable_fallback": "accepted: there is nothing to fall back from",
         "disable_fallback": "accepted: there is nothing to fall back from",
         "end_profiling": "yes: a file for trace viewers, with a record of each run and step",
@@ -45,7 +45,7 @@ INTERFACE: dict[str, dict[str, str]] = {
         "enable_profiling": "yes", "profile_file_prefix": "yes",
         "add_free_dimension_override_by_name": "yes",
         "add_provider": "yes, as `providers`", "has_providers": "yes",
-        "add_session_config_entry": "kept; a session warns that it has no effect",
+        "add_session_config_entry": "kept; but for session.disable_cpu_ep_fallback a session warns of no effect",
         "get_session_config_entry": "yes",
         "optimized_model_filepath": "warns: no optimised model is written",
         "graph_optimization_level": "ORT_DISABLE_ALL rewrites only what leaves every bit as it is; others warn",
@@ -112,7 +112,8 @@ TEXT = Template("""\
 `polyconv.InferenceSession` takes the place of onnxruntime's: a path, the bytes of a file or an `onnx.ModelProto` goes
 in, and `run(output_names, feeds)` is the same. Convolutions and the operators that stand round them
 [run on polyconv](#operators-on-kernels-of-their-own), other nodes on what is installed; `session.nodes` says which ran
-where, and why there.
+where, and why there. With `providers=["CUDAExecutionProvider"]` all of it runs on an NVIDIA GPU
+([docs/gpu.md](gpu.md#model-files)).
 
 ```python
 import numpy as np

@@ -27,14 +27,9 @@ if TYPE_CHECKING:
     from polyconv import dialects, ndimage
     from polyconv.layer import Conv, ConvTranspose, Plan, conv, conv_transpose, plan
     from polyconv.models.ort_value import OrtValue
+    from polyconv.models.providers import get_available_providers
     from polyconv.models.session import InferenceSession
-    from polyconv.models.session_options import (
-        ExecutionMode,
-        GraphOptimizationLevel,
-        RunOptions,
-        SessionOptions,
-        get_available_providers,
-    )
+    from polyconv.models.session_options import ExecutionMode, GraphOptimizationLevel, RunOptions, SessionOptions
     from polyconv.planning import wisdom
     from polyconv.problem.problem import Problem
 
@@ -57,9 +52,8 @@ _LATER = {
         "polyconv.layer": ("Conv", "ConvTranspose", "Plan", "conv", "conv_transpose", "plan"),
         "polyconv.models.session": ("InferenceSession",),
         "polyconv.models.ort_value": ("OrtValue",),
-        "polyconv.models.session_options": (
-            "ExecutionMode", "GraphOptimizationLevel", "RunOptions", "SessionOptions", "get_available_providers",
-        ),
+        "polyconv.models.providers": ("get_available_providers",),
+        "polyconv.models.session_options": ("ExecutionMode", "GraphOptimizationLevel", "RunOptions", "SessionOptions"),
     }.items()
     for name in names
 }  # fmt: skip

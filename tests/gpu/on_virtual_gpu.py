@@ -69,7 +69,7 @@ def shifted(a: Array, elements: int) -> GpuArray:
     flat = np.zeros(a.size + elements, a.dtype)
     flat[elements:] = a.reshape(-1)
     whole = to_gpu(flat)
-    return GpuArray(a.shape, whole.kind, memory=whole._memory, offset=elements * a.itemsize)
+    return GpuArray(a.shape, whole.kind, memory=whole.memory, offset=elements * a.itemsize)
 
 
 def check(line: str, choose: Choose | None = None, *, accuracy: str = "fast", kind: str = "normal",

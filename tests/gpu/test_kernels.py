@@ -253,7 +253,7 @@ def test_views_with_strides_of_all_signs(gpu: Libcuda) -> None:
         there = to_gpu(out)
         compute(p, to_gpu(x), to_gpu(w), out=there)
         assert wrong(p, made, there.numpy(), "fast") is None
-        everything = GpuArray((there._memory.size // 4,), there.kind, memory=there._memory).numpy()
+        everything = GpuArray((there.memory.size // 4,), there.kind, memory=there.memory).numpy()
         assert np.isnan(everything).sum() == everything.size - out.size, "what lies between is not touched"
 
 

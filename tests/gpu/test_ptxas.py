@@ -10,17 +10,23 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from on_virtual_gpu import all_forms
 from test_kernels import ARITHMETIC, DEPTHWISE
+from test_sessions import PARTS, run_part
+from virtual_gpu import virtual_gpu
 
+from polyconv.gpu import code
+from polyconv.gpu.code import Launchable
 from polyconv.gpu.compile import ptx
 from polyconv.gpu.device import presets
 from polyconv.gpu.forms import Form
 from polyconv.gpu.kernels.gemm import Gemm
 from polyconv.gpu.kernels.joined import Joined
 from polyconv.gpu.kernels.patch import Patch
+from polyconv.operators.on_gpu import running
 
 
 def _assembler() -> Path | None:
@@ -117,3 +123,25 @@ def test_copies_assemble(like: str, tmp_path: Path) -> None:
         for spec in (form.moved, *(step.weights for step in form.steps)):
             if spec is not None:
                 assembled(ptx(spec.kernel(), architecture), architecture, tmp_path)
+
+
+def test_kernels_of_operators_assemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that the networks of ``test_sessions`` launch, for both architectures."""
+    made: dict[str, Launchable] = {}
+    find = code.function
+
+    def noted(spec: Launchable, number: int) -> Any:
+        made[spec.name] = spec
+        return find(spec, number)
+
+    monkeypatch.setattr(running, "function", noted)
+    with virtual_gpu():
+        for name in PARTS:
+            run_part(name)
+    kinds = {name.partition(" ")[0] for name in made}
+    assert kinds == {"pass", "windows", "reduce", "lines", "sample"}
+    for spec in made.values():
+        for like in ("H100", "A100"):
+            architecture = presets[like].architecture
+            found = assembled(ptx(spec.kernel(), architecture), architecture, tmp_path)
+            assert found["stores"] + found["loads"] == 0, spec.name

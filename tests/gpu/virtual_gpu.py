@@ -261,7 +261,7 @@ class Libcuda:
         held = self._arrays[start][_number(address) - start :]
         return held[: _number(size)] if len(held) >= _number(size) else None
 
-    def _cuMemcpyHtoD_v2(self, address: Any, source: Any, size: Any) -> int:
+    def _cuMemcpyHtoDAsync_v2(self, address: Any, source: Any, size: Any, stream: Any) -> int:
         held = self._held(address, size)
         if held is None:
             return INVALID_VALUE

@@ -12,9 +12,7 @@ import polyconv
 SOURCE = Path(polyconv.__file__).parent
 
 MOST_LINES = 400
-LONG_FILES = {
-    "models/session.py": (424, "not cut yet"),
-}
+LONG_FILES: dict[str, tuple[int, str]] = {}
 """Files above it, with the lines that each may have and the reason.  They may shrink, not grow."""
 
 MOST_BODY_LINES = 60
@@ -26,9 +24,9 @@ LONG_FUNCTIONS = {
 """Functions above it, docstring and signature not counted."""
 
 FOLDERS = {
-    ".": 3750, "algorithms": 17850, "benchmark": 5700, "cli": 4200, "conformance": 5910, "dialects": 2200,
-    "fields": 800, "gpu": 6600, "kernels": 8300, "lowering": 2400, "machine": 700, "models": 8500, "ndimage": 2000,
-    "operators": 4750, "planning": 1000, "problem": 1800, "runtime": 1800,
+    ".": 3750, "algorithms": 17850, "benchmark": 5700, "cli": 4200, "conformance": 5910, "dialects": 2250,
+    "fields": 800, "gpu": 6750, "kernels": 8300, "lowering": 2400, "machine": 700, "models": 8950, "ndimage": 2000,
+    "operators": 6050, "planning": 1000, "problem": 1800, "runtime": 1800,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""
 

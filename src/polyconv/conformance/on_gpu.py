@@ -137,7 +137,7 @@ def _computed(p: Problem, made: Operands, there: dict[str, Any], out: str, accur
     shape = tuple(int(e or 0) for e in p.y_shape)
     guards = np.full(int(np.prod(shape)) * p.y_dtype.itemsize + 2 * _MARGIN, _GUARD, np.uint8)
     whole = to_gpu(guards, device)
-    inner = GpuArray(shape, p.y_dtype, device, memory=whole._memory, offset=_MARGIN)
+    inner = GpuArray(shape, p.y_dtype, device, memory=whole.memory, offset=_MARGIN)
     if out == "residual" and made.residual is not None:  # its memory takes the result
         inner = to_gpu(np.ascontiguousarray(made.residual), device)
         there = {**there, "residual": inner}

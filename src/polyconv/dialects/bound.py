@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from polyconv.dialects.computing import QUANTITIES, Result, compute
+from polyconv.dialects.computing import QUANTITIES, Result, compute, compute_on_gpu
 from polyconv.dialects.node import Lowering, join, split
 from polyconv.dialects.reading import SIZES, arrays_of, layout_of, lower, operands_of, values_of
 from polyconv.errors import ArgumentError
+from polyconv.gpu.arrays import to_gpu
+from polyconv.gpu.guests import device_of, stand_in
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import place
+from polyconv.settings import resolve as setting
 
 if TYPE_CHECKING:
     from polyconv.dialects.call import Operator
@@ -43,14 +46,18 @@ class Bound:
         Position to array.
     far : bool
         The weights come from memory at each call.
+    device : int or None
+        Number of the GPU on which it computes, and on which its inputs lie.
     """
 
     operator: Operator
     constants: dict[int, Array]
     far: bool = False
+    device: int | None = None
     _lowered: OrderedDict[Any, Lowering] = field(default_factory=OrderedDict, repr=False)
     _layers: dict[Any, Any] = field(default_factory=dict, repr=False)
     _packed: dict[int, Any] = field(default_factory=dict, repr=False)
+    _there: dict[int, Any] = field(default_factory=dict, repr=False)
 
     def __call__(self, *inputs: ArrayLike | None, out: Array | None = None) -> Result:
         """Compute, as the operator does; positions of constants may be None or left out."""
@@ -58,9 +65,11 @@ class Bound:
         arrays = self._merged(inputs)
         lowering = self._lowering(arrays)
         layer = self._layer(lowering, arrays)
-        if layer is None:
+        if layer is None and self.device is None:
             return compute(operator, lowering, arrays, out)
-        operands = operands_of(operator, lowering, arrays)
+        if layer is None:
+            return compute_on_gpu(operator, [self._sent(at, a) for at, a in enumerate(inputs)], out)
+        operands = operands_of(operator, lowering, arrays) if self.device is None else self._moving(inputs)
         result: Array = layer(
             operands["x"],
             residual=operands.get("residual"),
@@ -108,9 +117,27 @@ class Bound:
             there and i.role in (*_HELD, SIZES) and at not in self.constants for at, (i, there) in enumerate(given)
         )
 
+    def _moving(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        """Inputs by role."""
+        return {row.role: a for row, a in zip(self.operator.row.inputs, inputs, strict=False) if a is not None}
+
+    def _sent(self, at: int, given: Any) -> Any:
+        """An input, or the constant in its place, on the GPU; sizes, and quantities of one value, stay here."""
+        constant = self.constants.get(at)
+        role = self.operator.row.inputs[at].role
+        if constant is None or role == SIZES or (role in QUANTITIES and constant.size == 1):
+            return given if constant is None else constant
+        assert self.device is not None
+        found = self._there.get(at)
+        if found is None:
+            found = self._there[at] = to_gpu(constant, self.device)
+        return found
+
     def _merged(self, inputs: Sequence[ArrayLike | None]) -> tuple[Array | None, ...]:
-        """Inputs and constants, by position."""
+        """Inputs and constants, by position; of arrays on a GPU what stands for their shapes and types."""
         merged = list(inputs) + [None] * (max(self.constants, default=-1) + 1 - len(inputs))
+        if self.device is not None:
+            merged = [a if device_of(a) is None else stand_in(a, "an input") for a in merged]
         for at, constant in self.constants.items():
             if merged[at] is not None:
                 name = self.operator.row.inputs[at].name
@@ -122,14 +149,16 @@ class Bound:
     def packed_bytes(self) -> int:
         """Bytes of the constants, and of the forms in which its layers hold them."""
         given = sum(place(constant).size for constant in self.constants.values())
-        return given + sum(int(layer.weights.packed_bytes) for layer in self._layers.values())
+        held = (layer.weights if self.device is None else layer for layer in self._layers.values())
+        return given + sum(int(each.packed_bytes) for each in held)
 
     def let_go(self) -> None:
         """Forget the weights as they were given, where the packed form of a layer has them all.
 
         Their constant then tells shape and type only; should they be wanted again, the layer puts them together.
         """
-        for at, layer in ((at, layer) for layer in self._layers.values() for at in self.constants):
+        layers = self._layers.values() if self.device is None else ()
+        for at, layer in ((at, layer) for layer in layers for at in self.constants):
             is_shared = self.constants[at] is layer.weights.w
             if is_shared and len(self._layers) == 1 and layer.weights.let_go():
                 self.constants[at] = layer.weights.w
@@ -154,16 +183,30 @@ class Bound:
         key = tuple(None if a is None else a.dtype for at, a in enumerate(arrays) if at not in self.constants)
         layer = self._layers.get(key)
         if layer is None:
-            from polyconv.layer import Layer
-
             arrays = [self._packed[at].weights.given() if at in self._packed else a for at, a in enumerate(arrays)]
             held = {r: a for r, a in operands_of(self.operator, lowering, arrays).items() if r in _HELD}
             w, bias = held.pop("w"), held.pop("bias", None)
-            layout = layout_of(self.operator)
-            made = Layer(self._resolver(arrays), w, bias, layout=layout, own=False, quantities=held,
-                         far=self.far, **self.operator.options)  # fmt: skip
+            made = self._made(self._resolver(arrays), w, bias, held)
             layer = self._layers.setdefault(key, made)  # whoever was first, in any thread
         return layer
+
+    def _made(self, resolve: Callable[[int, tuple[int, ...]], Problem], w: Array, bias: Array | None,
+              quantities: dict[str, Array]) -> Any:  # fmt: skip
+        """A layer with these weights, where this computes."""
+        options, layout = self.operator.options, layout_of(self.operator)
+        if self.device is None:
+            from polyconv.layer import Layer  # here, so that shape inference needs no compiler
+
+            return Layer(resolve, w, bias, layout=layout, own=False, quantities=quantities, far=self.far, **options)
+        from polyconv.gpu.layer import DeviceLayer
+
+        there = [None if a is None else to_gpu(a, self.device) for a in (w, bias)]
+        given = {name: a if a.size == 1 else to_gpu(a, self.device) for name, a in quantities.items()}
+        return DeviceLayer(
+            resolve, *there, layout=layout, accuracy=setting("accuracy", options.get("accuracy")),
+            limit=setting("workspace_limit", options.get("workspace_limit")), rigor=setting("rigor"),
+            quantities=given, channels_last=True,
+        )  # fmt: skip
 
     def _resolver(self, arrays: Sequence[Array | None]) -> Callable[[int, tuple[int, ...]], Problem]:
         """How a Layer asks for the problem of other extents."""

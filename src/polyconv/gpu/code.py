@@ -57,7 +57,9 @@ def generator() -> str:
     """Fingerprint of the code that generates these kernels."""
     root = Path(__file__).parent
     shared = [root.parent / "kernels" / f"{name}.py" for name in ("emitter", "values", "mathfn")]
-    return objects.fingerprint([*root.glob("*.py"), *root.glob("kernels/*.py"), *shared, root.parent / "dtypes.py"])
+    beside = (root.parent / "operators").glob("**/*.py")  # which make kernels of their own
+    own = [*root.glob("*.py"), *root.glob("kernels/*.py")]
+    return objects.fingerprint([*own, *beside, *shared, root.parent / "dtypes.py"])
 
 
 generator()  # now: the files may change while this process lives, the code that it has read does not

@@ -209,11 +209,12 @@ class Driver:
         """Give memory back."""
         self.check(self._lib.cuMemFree_v2(ctypes.c_uint64(address)), "giving memory back")
 
-    def upload(self, address: int, data: memoryview | bytes) -> None:
-        """Copy bytes of the host to the device, and wait."""
+    def upload(self, address: int, data: memoryview | bytes, stream: int = 0) -> None:
+        """Copy bytes of the host to the device, before what is started on a stream from then on."""
         source = (ctypes.c_char * len(data)).from_buffer_copy(data)
-        copy = self._lib.cuMemcpyHtoD_v2
-        self.check(copy(ctypes.c_uint64(address), source, ctypes.c_size_t(len(data))), "copying to the GPU")
+        copy = self._lib.cuMemcpyHtoDAsync_v2  # which takes the bytes before it returns, as they are not page-locked
+        code = copy(ctypes.c_uint64(address), source, ctypes.c_size_t(len(data)), _Handle(stream))
+        self.check(code, "copying to the GPU")
 
     def download(self, address: int, size: int) -> bytes:
         """Bytes of the device, after all that was started on it."""

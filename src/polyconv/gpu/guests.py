@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from polyconv.dtypes import DTYPES, Dtype, of_array
 from polyconv.errors import ArgumentError, DtypeError
-from polyconv.gpu.arrays import GpuArray
+from polyconv.gpu.arrays import Borrowed, GpuArray, current_stream
 
-__all__ = ["DeviceArray", "Guest", "device_of", "guest_of", "read", "stand_in", "where"]
+__all__ = ["DeviceArray", "Guest", "as_own", "device_of", "guest_of", "read", "stand_in", "where"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +336,20 @@ def _own_read(value: Any, name: str) -> DeviceArray:
     return DeviceArray(value.address, value.shape, value.strides, value.kind, value.device, value)
 
 
+def as_own(value: Any, name: str) -> GpuArray:
+    """An array on a GPU as one of polyconv's own, in the same memory."""
+    if type(value) is GpuArray:
+        return value
+    a = read(value, name)
+    low, high = a.span
+    memory = Borrowed(low, high - low, a.device, a.holder)
+    return GpuArray(a.shape, a.dtype, a.device, strides=a.strides, memory=memory, offset=a.address - low)
+
+
+def _own_stream(device: int) -> int:
+    return current_stream()
+
+
 def _own_known(value: Any) -> tuple[int, Any] | None:
     address = value.address
     return address, (value.shape, value.strides, value.kind.name, value.device, address & 15)
@@ -355,7 +369,7 @@ _GUESTS: dict[str, Guest] = {
     "torch": Guest("torch", _torch_read, _torch_known, _torch_maker, _torch_address, _torch_stream),
     "cupy": Guest("cupy", _interface_read, _interface_known, _cupy_maker, _interface_address, _cupy_stream),
     "numba": Guest("numba", _interface_read, _interface_known, _numba_maker, _interface_address, _no_stream),
-    "polyconv": Guest("polyconv", _own_read, _own_known, _own_maker, _own_address, _no_stream),
+    "polyconv": Guest("polyconv", _own_read, _own_known, _own_maker, _own_address, _own_stream),
     "jaxlib": _JAX,
     "jax": _JAX,
 }

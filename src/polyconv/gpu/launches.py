@@ -14,7 +14,7 @@ from polyconv.gpu.driver import Driver, Function, driver
 from polyconv.kernels.objects import kernel_text
 from polyconv.target import host_target
 
-__all__ = ["CHANGING", "ITSELF", "Launch", "Launches", "launch_once"]
+__all__ = ["CHANGING", "ITSELF", "Launch", "Launches", "Slot", "Table", "launch_once"]
 
 _INVALID_CONTEXT = 201
 
@@ -46,11 +46,16 @@ class Launch:
         return shape + [w for slot, value in enumerate(self.values) for w in (value, given.get(slot, -1))]
 
 
-_MOST_ARGUMENTS = 64
+_HEADER = 7
+"""Words of a launch before its arguments."""
+_MOST_ARGUMENTS = 160
 CHANGING = 7
 """Numbers that are given to a call."""
 ITSELF = 64
 """Added to which number of a call an argument is, if that number is the address of the argument itself."""
+
+_FIXED_ITSELF = -2
+"""Which number of a call an argument is, if it is none of them but the address of the argument itself."""
 
 _SHAPE = "\n".join(
     f"  %p{i} = getelementptr i64, ptr %at, i64 {i}\n  %w{i} = load i64, ptr %p{i}\n  %i{i} = trunc i64 %w{i} to i32"
@@ -94,6 +99,7 @@ one:
   %pwhich = getelementptr i64, ptr %pair, i64 1
   %which = load i64, ptr %pwhich
   %changes = icmp sge i64 %which, 0
+  %isfixed = icmp eq i64 %which, {_FIXED_ITSELF}
   br i1 %changes, label %taken, label %put
 taken:
   %itself = icmp sge i64 %which, {ITSELF}
@@ -103,7 +109,7 @@ taken:
   br label %put
 put:
   %value = phi i64 [%fixed, %one], [%told, %taken]
-  %isplace = phi i1 [false, %one], [%itself, %taken]
+  %isplace = phi i1 [%isfixed, %one], [%itself, %taken]
   %pvalue = getelementptr i64, ptr %values, i64 %slot
   store i64 %value, ptr %pvalue
   %there = inttoptr i64 %value to ptr
@@ -140,6 +146,19 @@ def _native(of: Driver) -> Callable[..., int]:
     return kind(found["start"])
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An argument of a ``Table`` that changes: which launch's, which, and by which number of a call.
+
+    With ``is_itself`` that number is the address of the argument itself.
+    """
+
+    launch: int
+    argument: int
+    number: int
+    is_itself: bool = False
+
+
 class Launches:
     """Launches of one call, started together by one foreign call.
 
@@ -160,16 +179,60 @@ class Launches:
 
     def __call__(self, given: Sequence[int], stream: int) -> None:
         """Start them on a stream, with ``CHANGING`` numbers."""
-        if self._driver.count > 1:  # which device is the thread's is its own affair
-            with self._driver.visit(self._device):
-                code = self._start(self._address, self._count, *given, stream)
-        else:
-            code = self._start(self._address, self._count, *given, stream)
-        if code == _INVALID_CONTEXT:  # a thread that has not met the device yet
-            self._driver.enter(self._device)
-            code = self._start(self._address, self._count, *given, stream)
-        if code:
-            self._driver.check(code, "launching a kernel")
+        _begin(self._driver, self._device, self._start, (self._address, self._count, *given, stream))
+
+
+class Table:
+    """Launches of which any number of arguments changes, started together by one foreign call.
+
+    Safe to start from several threads.
+
+    Parameters
+    ----------
+    of : Driver
+    launches : sequence of Launch
+        None of them with arguments that change.
+    changing : sequence of Slot
+    device : int
+    """
+
+    __slots__ = ("_changing", "_count", "_device", "_driver", "_start", "_words")
+
+    def __init__(self, of: Driver, launches: Sequence[Launch], changing: Sequence[Slot], device: int) -> None:
+        words: list[int] = []
+        firsts: list[int] = []
+        for launch in launches:
+            firsts.append(len(words) + _HEADER)
+            words += launch.words
+        self._changing: list[tuple[int, int, int]] = []
+        for slot in changing:
+            at = firsts[slot.launch] + 2 * slot.argument
+            words[at + 1] = _FIXED_ITSELF if slot.is_itself else -1
+            self._changing.append((at, slot.number, words[at]))
+        self._words = (ctypes.c_uint64 * max(1, len(words)))(*(word % (1 << 64) for word in words))
+        self._driver, self._device, self._start, self._count = of, device, _native(of), len(launches)
+
+    def __call__(self, numbers: Sequence[int], stream: int) -> None:
+        """Start them on a stream, with numbers for the arguments that change, to which their own values are added."""
+        words = type(self._words).from_buffer_copy(self._words)
+        for at, number, value in self._changing:
+            words[at] = numbers[number] + value
+        given = (0,) * CHANGING
+        _begin(self._driver, self._device, self._start, (ctypes.addressof(words), self._count, *given, stream))
+
+
+def _begin(of: Driver, device: int, start: Callable[..., int], arguments: tuple[int, ...]) -> None:
+    """Start launches on a device, from whatever thread."""
+    if of.count > 1:  # which device is the thread's is its own affair
+        with of.visit(device):
+            code = start(*arguments)
+    else:
+        code = start(*arguments)
+    if code == _INVALID_CONTEXT:  # a thread that has not met the device yet
+        of.enter(device)
+        code = start(*arguments)
+    if code:
+        of.check(code, "launching a kernel")
 
 
 def launch_once(launch: Launch, stream: int, device: int) -> None:

@@ -107,6 +107,8 @@ class DeviceLayer:
         Whether w and bias are copied and what is packed of them is kept; without it they are those of one call.
     quantities : mapping
         Run-time ``zx zw zy sx sw sy`` of quantised problems; one value alone may lie in the CPU's memory.
+    channels_last : bool
+        Whether results lie so for inputs that do not, too: for who goes on with them.
 
     Notes
     -----
@@ -116,7 +118,8 @@ class DeviceLayer:
     def __init__(self, resolve: Callable[[int, tuple[int, ...]], Problem], w: Any, bias: Any | None = None, *,
                  layout: str = "NCHW", accuracy: str = "fast", limit: int | None = None, rigor: str = "estimate",
                  form: Callable[[Job], Form] = choose, own: bool = True,
-                 quantities: Mapping[str, Any] | None = None) -> None:  # fmt: skip
+                 quantities: Mapping[str, Any] | None = None, channels_last: bool = False) -> None:  # fmt: skip
+        self._channels_last = channels_last
         self._resolve, self._layout, self._accuracy, self._limit = resolve, layout, accuracy, limit
         self._form, self._own, self._rigor = form, own, rigor
         given = {name: value for name, value in (quantities or {}).items() if value is not None}
@@ -183,7 +186,7 @@ class DeviceLayer:
         beside = {name: None if value is None else operand(value, name) for name, value in others.items()}
         p = self._problem(a, beside)
         shape = tuple(int(e or 0) for e in p.y_shape)
-        make = guest.maker(a.device, shape, p.y_dtype, _order(a, p))
+        make = guest.maker(a.device, shape, p.y_dtype, _order(a, p, always=self._channels_last))
         if out is None:
             out = make()
             target = guest.read(out, "out")
@@ -283,7 +286,7 @@ class DeviceLayer:
             whole = tuple(int(e or 0) for e in shape)
             made = of.empty(number, whole, dtype)
             values = rng.standard_normal(whole, np.float32) if dtype.is_float else rng.integers(0, 100, whole)
-            driver().upload(made.address, values.astype(dtype.numpy).tobytes())
+            driver().upload(made.address, values.astype(dtype.numpy).tobytes(), of.stream(number))
             return made
 
         x, y = drawn(p.x_shape, p.x_dtype), of.empty(number, tuple(int(e or 0) for e in p.y_shape), p.y_dtype)
@@ -371,8 +374,9 @@ def _kept(value: Any, name: str, *, own: bool) -> Any:
     return copied(a).holder if own or has_gaps else value
 
 
-def _order(a: DeviceArray, p: Problem) -> Sequence[int] | None:
+def _order(a: DeviceArray, p: Problem, *, always: bool) -> Sequence[int] | None:
     """Order of a result's axes in memory: channels last for an input that has them so under the shape of planes."""
-    if p.layout == "NHWC" or p.c == 1 or a.strides[1] != 1 or all(extent == 1 for extent in a.shape[2:]):
+    is_last = p.c != 1 and a.strides[1] == 1 and any(extent != 1 for extent in a.shape[2:])
+    if p.layout == "NHWC" or not (is_last or always):
         return None
     return 0, *range(2, len(a.shape)), 1

@@ -8,6 +8,7 @@ It must know nothing of where values come from.
 from __future__ import annotations
 
 from polyconv.dtypes import Dtype
+from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.language import Module, Value, vector
 
 __all__ = ["LLVM_NAMES", "cut", "cut_unsigned", "narrow", "saturate", "widen"]
@@ -69,7 +70,7 @@ def saturate(k: Module, value: Value, dtype: Dtype) -> Value:
     return k.select(value > high, high, value)
 
 
-def cut(k: Module, value: Value, to: str) -> Value:
+def cut(k: Emitter, value: Value, to: str) -> Value:
     """Cut a float towards zero; beyond the range of ``to``, and for NaN, the least number, as x86 has it."""
     kind = value.type.of(to)
     bits = 8 * kind.element_bytes
@@ -79,7 +80,7 @@ def cut(k: Module, value: Value, to: str) -> Value:
     return k.select(fits, k.cast("fptosi", k.select(fits, value, 0.0), kind), least)
 
 
-def cut_unsigned(k: Module, value: Value) -> Value:
+def cut_unsigned(k: Emitter, value: Value) -> Value:
     """Cut a float to 64 bits that have no sign: the upper half of the range by what it is more than the lower."""
     high = value >= 2.0**63
     found = cut(k, k.select(high, value - 2.0**63, value), "i64")

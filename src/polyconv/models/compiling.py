@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from polyconv.errors import Unsupported
 from polyconv.in_force import keep_where_settings_say
@@ -20,7 +21,8 @@ from polyconv.models.fold import Views, fold
 from polyconv.models.fuse import TAKES_CONSTANTS, fuse
 from polyconv.models.graph import Array, Graph, Node, cut, fixed, live
 from polyconv.models.limits import shorten
-from polyconv.models.native import ONNX, Translation, foretold, fused_segment, own_segment, pass_of
+from polyconv.models.native import ONNX, Here, Maker, Translation, foretold, fused_segment, own_segment, pass_of
+from polyconv.models.on_gpu import There, kept_here, refuse, synchronized, with_copies
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
 from polyconv.models.program import Program
 from polyconv.models.segment import Host
@@ -46,8 +48,18 @@ class _Making:
     facts: Facts
     makers: Mapping[str, Node]  # of values that are the same in every run
     order: Mapping[Node, int]
+    here: frozenset[str]  # values that stay in the CPU's memory where the rest lies on a GPU
     steps: list[Step] = field(default_factory=list)
     reasons: dict[Node, str] = field(default_factory=dict)
+
+    def is_there(self, node: Node) -> bool:
+        """Whether a node's results lie on a GPU."""
+        return self.facts.options.device is not None and not self.here.issuperset(node.writes)
+
+    def maker(self, node: Node) -> Maker:
+        """What makes the segments of polyconv's own operators, where such a node runs."""
+        device = self.facts.options.device
+        return There(device) if device is not None and self.is_there(node) else Here(self.facts.options.threads)
 
 
 def compile_graph(
@@ -107,6 +119,7 @@ def compile_graph(
         facts=Facts(options, held, values, translation, far=_are_far(held)),
         makers={name: node for node in steady for name in node.writes},
         order={node: index for index, node in enumerate(nodes)},
+        here=frozenset() if options.device is None else kept_here(fused.nodes, graph.inputs, held),
     )
     tell_types(making.facts, fused.nodes)
     _make_all(making, fused.nodes, fused.epilogues, graph.results)
@@ -114,7 +127,8 @@ def compile_graph(
     values = making.facts.values
     unknown = [tuple(name for name in step.writes if bytes_of(values[name]) is None) for step in making.steps]
     told = _of_file(steady), graph.removed, results, values, making.reasons, unknown
-    return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options)))
+    clock = perf_counter if options.device is None else synchronized(options.device) if options.is_timed else None
+    return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options)), here=making.here, clock=clock)
 
 
 def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -131,13 +145,15 @@ def _make_all(
 ) -> None:
     """Make nodes ready, of which some values must come out: convolutions, own operators, and groups for the host."""
     facts = making.facts
-    known, constants, threads = facts.known, facts.constants, facts.options.threads
+    known, constants = facts.known, facts.constants
     nodes, asked = who_runs(facts, nodes, epilogues, results)
     fragments = {node: found for node, found in asked.items() if isinstance(found, Fragment)}
     own = {node: found for node, found in asked.items() if isinstance(found, Own | View)}
     for node, found in asked.items():
         if isinstance(found, str):
             making.reasons.update(dict.fromkeys(node.of_file, found))
+    if not facts.options.is_mixed:
+        refuse({node: found for node, found in asked.items() if isinstance(found, str) and making.is_there(node)})
     steps = cut(
         nodes, lambda node: is_convolution(node.op) or node in own or node in fragments,
         lambda node: node.op in WIDENING,
@@ -160,11 +176,11 @@ def _make_all(
         if is_convolution(group[0].op):
             _make_convolution(making, group[0], epilogues.get(group[0], Epilogue()))
         elif group[0] in fragments:
-            reads, segment = fused_segment(group, fragments, outputs, known, constants, threads)
+            reads, segment = fused_segment(group, fragments, outputs, known, constants, making.maker(group[0]))
             _add(making, Step(_of_file(group), reads, outputs, segment))
         elif group[0] in own:
             facts.note(foretold(group[0], own[group[0]], known, constants))
-            reads, segment = own_segment(group[0], own[group[0]], known, constants, threads)
+            reads, segment = own_segment(group[0], own[group[0]], known, constants, making.maker(group[0]))
             _add(making, Step(_of_file(group), reads, group[0].outputs, segment))
         else:
             _make_group(making, group, outputs)
@@ -176,6 +192,8 @@ _MOST_STEPS = 24
 
 def _is_one_pass(making: _Making, nodes: Sequence[Node], fragments: Mapping[Node, Fragment]) -> bool:
     """Whether element-wise nodes may be one pass: of one shape as far as is known, and not too long."""
+    if len({making.is_there(node) for node in nodes}) > 1:
+        return False
     dims = [making.facts.known(node.outputs[0]).dims for node in nodes]
     _, one = pass_of(nodes, fragments, nodes[-1].outputs[:1], making.facts.constants)
     steps = sum(len(fragments[node].expression.steps) for node in nodes)
@@ -225,6 +243,9 @@ def _make_group(making: _Making, group: Sequence[Node], outputs: Sequence[str]) 
     constants = {name: making.facts.constants[name] for name in outside if name in making.facts.constants}
     inputs = tuple(making.facts.known(name) for name in outside if name not in constants)
     segment = making.host(making.graph, nodes, inputs, outputs, constants, _threads(making.facts.options))
+    device = making.facts.options.device
+    if device is not None and any(making.is_there(node) for node in group):
+        segment = with_copies(segment, device, outputs, making.here)
     _add(making, Step(_of_file(group), tuple(value.name for value in inputs), tuple(outputs), segment))
 
 

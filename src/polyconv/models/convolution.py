@@ -7,6 +7,7 @@ are constant are bound once, everything else arrives with the run.  It knows no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def convolution(
     operator = make(node, options, epilogue)
     held = {at: np.asarray(constants[name]) for at, name in enumerate(node.inputs) if name in constants}
     outputs = _inferred(operator, node, inputs, held)
-    bound = operator.bind(held, far=far)
+    bound = operator.bind(held, far=far, device=options.device)
     moving = {name: at for at, name in enumerate(n for n in node.reads if n not in constants)}
     places = [moving.get(name) for name in node.inputs]
     last: tuple[Any, Any, Any] = (None, None, None)  # shapes and types, problem, direct call, of the run before
@@ -82,7 +83,7 @@ def convolution(
             given = [None if at is None else arrays[at] for at in places]
             if sizes != known:
                 problem = bound.problem(*given)
-                if problem is not None:  # refuse what the machine cannot hold before it is allocated
+                if problem is not None and options.device is None:  # refuse what memory cannot hold
                     check_bytes(node.label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
             result = bound(*given)
             bound.let_go()
@@ -108,10 +109,12 @@ def convolution(
             bound.let_go()
 
     once = bound.once([bool(name) for name in node.inputs])
-    return Segment(
+    made = Segment(
         ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once, held=lambda: bound.packed_bytes,
-        plan=plan, ahead=ahead,
     )  # fmt: skip
+    if options.device is not None:
+        return replace(made, device=f"cuda:{options.device}")
+    return replace(made, plan=plan, ahead=ahead)
 
 
 def foretold_results(node: Node, epilogue: Epilogue, inputs: Sequence[Value | None], constants: Mapping[str, Array],

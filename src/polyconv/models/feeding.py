@@ -5,6 +5,7 @@ It must not know what the model does with it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from polyconv.models.ort_value import OrtValue
 from polyconv.runtime.guests import as_array
 from polyconv.runtime.memory import native_order
 
-__all__ = ["fed"]
+__all__ = ["fed", "fits"]
 
 
 def fed(value: Value, given: Any) -> Array:
@@ -45,23 +46,26 @@ def fed(value: Value, given: Any) -> Array:
     name = f"the input {shorten(value.name)!r}"
     if element.type == "tensor(string)":
         array = _texts(given, name)
-        fits = array.dtype.kind in "OUST"
+        is_alike = array.dtype.kind in "OUST"
     else:
         array = _numbers(given, value, element.numpy)
-        fits = array.dtype == element.numpy or array.dtype.newbyteorder("=") == element.numpy
-    if not fits:
+        is_alike = array.dtype == element.numpy or array.dtype.newbyteorder("=") == element.numpy
+    if not is_alike:
         raise DtypeError(
             f"{name} has dtype {array.dtype}, the model wants {element.numpy} ({value.type}): convert it with "
             f".astype(...)"
         )
-    if value.dims is not None:
-        agrees = len(array.shape) == len(value.dims) and all(
-            not isinstance(wanted, int) or wanted == got
-            for wanted, got in zip(value.dims, array.shape, strict=True)
-        )
-        if not agrees:
-            raise ArgumentError(f"{name} has shape {array.shape}, the model wants {list(value.dims)}: reshape it")
+    if not fits(value, array.shape):
+        raise ArgumentError(f"{name} has shape {array.shape}, the model wants {list(value.dims or ())}: reshape it")
     return native_order(array, name)
+
+
+def fits(value: Value, shape: Sequence[int]) -> bool:
+    """Whether a shape is one that the model declares, as far as it says."""
+    return value.dims is None or (
+        len(shape) == len(value.dims)
+        and all(not isinstance(wanted, int) or wanted == got for wanted, got in zip(value.dims, shape, strict=True))
+    )
 
 
 def _numbers(given: Any, value: Value, like: np.dtype[Any]) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,11 +26,11 @@ from polyconv.operators.fusing import Fused, Member, planned
 from polyconv.operators.job import Known, Lies, Operation, Own, Planner, packed
 from polyconv.operators.running import Planned, dry
 from polyconv.operators.table import OPERATORS, Taken, taken
-from polyconv.operators.views import View
+from polyconv.operators.views import Look, View
 
 __all__ = [
-    "ONNX", "OPERATORS", "OWN", "Translation", "broadcast_dims", "foretold", "fused_segment", "like", "native",
-    "own_segment", "pass_of",
+    "ONNX", "OPERATORS", "OWN", "Given", "Here", "Maker", "Translation", "broadcast_dims", "foretold", "fused_segment",
+    "like", "named", "native", "own_segment", "pass_of",
 ]  # fmt: skip
 
 OWN = "polyconv"
@@ -73,7 +73,7 @@ def foretold(node: Node, found: Taken, known: Lookup, constants: Mapping[str, Ar
                   if value.dims is not None else value for value in inputs]  # fmt: skip
     by_name = {value.name: value for value in inputs}
     with suppress(Error):
-        _, segment = own_segment(node, found, lambda name: by_name.get(name, Value(name)), constants, None)
+        _, segment = own_segment(node, found, lambda name: by_name.get(name, Value(name)), constants, Here())
         if not is_open:
             return segment.outputs
         return tuple(replace(v, dims=None if v.dims is None else (None,) * len(v.dims)) for v in segment.outputs)
@@ -140,50 +140,90 @@ def pass_of(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: 
     return inputs, Fused(len(inputs), arrays, tuple(members), tuple(numbers[name] for name in results))
 
 
+Given = Callable[[Sequence[Any]], list[Any]]
+"""Arrays of a run to all inputs of a node, constants too, None where one is left out."""
+
+
+class Maker(Protocol):
+    """What makes segments of polyconv's own operators for a place where they run."""
+
+    def planned(self, label: str, outputs: tuple[Value, ...], planner: Planner, numbers: Sequence[int]) -> Segment:
+        """The segment of plans, of whose inputs some are numbers; see ``Own``."""
+        ...
+
+    def viewed(self, label: str, outputs: tuple[Value, ...], look: Look, given: Given, *, looks: bool) -> Segment:
+        """The segment of a view of what a run gives it; see ``Segment.looks``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Makes segments for the CPU, with so many threads; None is the setting."""
+
+    threads: int | None = None
+
+    def planned(self, label: str, outputs: tuple[Value, ...], planner: Planner, numbers: Sequence[int]) -> Segment:
+        """See ``Maker``."""
+        made = Planned(planner, self.threads, numbers)
+
+        def run(arrays: Sequence[Array]) -> Sequence[Array]:
+            with named(label):
+                return made(arrays)
+
+        return Segment(ENGINE, outputs, run, plan=made.plan, ahead=made.plan)
+
+    def viewed(self, label: str, outputs: tuple[Value, ...], look: Look, given: Given, *, looks: bool) -> Segment:
+        """See ``Maker``."""
+
+        def run(arrays: Sequence[Array]) -> Sequence[Array]:
+            with named(label):
+                return look(given(arrays))
+
+        return Segment(ENGINE, outputs, run, views=True, looks=looks)
+
+
 def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: Sequence[str], known: Lookup,
-                  constants: Mapping[str, Array], threads: int | None) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
+                  constants: Mapping[str, Array], maker: Maker) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
     """The segment of element-wise nodes that run as one pass, and the names of the values that it reads."""
     inputs, fused = pass_of(nodes, fragments, results, constants)
     dtypes = {node.outputs[0]: DTYPES[_result_dtype(fragments[node])].numpy for node in nodes}
     planner: Planner = lambda given, c: planned(fused, given, c)  # noqa: E731 - a name for its type
     outputs = _outputs(results, [dtypes[name] for name in results], _lies_of(planner, [known(name) for name in inputs]))
     label = nodes[0].label if len(nodes) == 1 else f"{nodes[0].label} and {len(nodes) - 1} nodes after it"
-    return inputs, _segment(label, outputs, Planned(planner, threads))
+    return inputs, maker.planned(label, outputs, planner, ())
 
 
 def _result_dtype(fragment: Fragment) -> str:
     return fragment.expression.dtype(fragment.expression.results[0])
 
 
-def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping[str, Array], threads: int | None
+def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping[str, Array], maker: Maker
                 ) -> tuple[tuple[str, ...], Segment]:  # fmt: skip
     """The segment of a view, or of an operator that runs alone, and the names of the values that it reads."""
     if isinstance(found, Own):
         reads = tuple(node.inputs[at] for at in found.reads)
         dtypes = [np.dtype(name) for name in found.dtypes]
         outputs = _outputs(node.outputs, dtypes, _lies_of(found.planner, [known(name) for name in reads]))
-        return reads, _segment(node.label, outputs, Planned(found.planner, threads, found.numbers))
-    look = found.look
+        return reads, maker.planned(node.label, outputs, found.planner, found.numbers)
     reads = tuple(name for name in node.reads if name not in constants)
     held = [np.asarray(constants[name]) if name in constants else None for name in node.inputs]
     places = [(at, reads.index(name)) for at, name in enumerate(node.inputs) if name in reads]
 
-    def run(arrays: Sequence[Array]) -> Sequence[Array]:
-        values = held.copy()
+    def given(arrays: Sequence[Any]) -> list[Any]:
+        values: list[Any] = held.copy()
         for at, place in places:
             values[at] = arrays[place]
-        with _named(node.label):
-            return look(values)
+        return values
 
     shapes: Sequence[Dims | None] = [None] * len(node.outputs)
     first = known(node.inputs[0])
     if reads == (first.name,) and (array := like(first)) is not None:
-        with suppress(Error):
-            shapes = [result.shape for result in run([array])]
+        with suppress(Error), named(node.label):
+            shapes = [result.shape for result in found.look(given([array]))]
     kind = type_of(np.dtype(found.dtype)) if found.dtype else first.type
     made = tuple(Value(name, kind, dims) for name, dims in zip(node.outputs, shapes, strict=True))
     looks = [at for at, name in enumerate(node.inputs) if name in reads] == [0]  # no number of a run says where
-    return reads, Segment(ENGINE, made, run, views=True, looks=looks)
+    return reads, maker.viewed(node.label, made, found.look, given, looks=looks)
 
 
 def like(value: Value) -> Array | None:
@@ -217,7 +257,7 @@ def _outputs(names: Sequence[str], dtypes: Sequence[np.dtype[Any]], results: Seq
     return tuple(Value(name, type_of(kind), dims) for name, kind, dims in zip(names, dtypes, shapes, strict=True))
 
 
-class _named:  # noqa: N801 - read as a word in a with statement
+class named:  # noqa: N801 - read as a word in a with statement
     """Errors within the block say which nodes they are of."""
 
     def __init__(self, label: str) -> None:
@@ -231,11 +271,3 @@ class _named:  # noqa: N801 - read as a word in a with statement
             raise type(error)(f"{self._label}: {error}") from error
         if isinstance(error, ValueError | TypeError | IndexError | OverflowError):
             raise ModelError(f"{self._label} cannot be computed: {shorten(str(error))}") from error
-
-
-def _segment(label: str, outputs: tuple[Value, ...], planner: Planned) -> Segment:
-    def run(arrays: Sequence[Array]) -> Sequence[Array]:
-        with _named(label):
-            return planner(arrays)
-
-    return Segment(ENGINE, outputs, run, plan=planner.plan, ahead=planner.plan)

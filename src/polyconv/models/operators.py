@@ -31,13 +31,20 @@ OPENVINO = "openvino"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a session's caller chose for all its convolutions; see ``polyconv.InferenceSession``."""
+    """What a session's caller chose for all its nodes; see ``polyconv.InferenceSession``.
+
+    ``device`` is the number of a GPU; where it is ``is_mixed``, nodes without a kernel there run on the CPU.  Its steps
+    are waited for where each ``is_timed``.
+    """
 
     semantics: str = "onnx"
     accuracy: str | None = None
     threads: int | None = None
     workspace_limit: int | None = None
     rewrites: str = "all"
+    device: int | None = None
+    is_mixed: bool = False
+    is_timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyconv.errors import Error
+from polyconv.gpu.arrays import GpuArray
 from polyconv.models.ahead import Ahead
 from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node, Value
@@ -48,6 +49,10 @@ class Program:
         Of runs that are alike.
     ahead : Ahead
         What makes steps ready before the first run.
+    here : frozenset of str
+        Values in the CPU's memory, where the others lie on a GPU.
+    clock : callable or None
+        Seconds at which what was started is done; None if nobody wants to wait for that.
     """
 
     steps: tuple[Step, ...]
@@ -61,9 +66,11 @@ class Program:
     _seen: dict[str, Value] = field(default_factory=dict)
     replays: Replays = field(default_factory=Replays)
     ahead: Ahead = field(kw_only=True)
+    here: frozenset[str] = frozenset()
+    clock: Callable[[], float] | None = perf_counter
 
     def run(
-        self, feeds: Mapping[str, Array], results: Sequence[str], is_halted: Callable[[], bool] = lambda: False
+        self, feeds: Mapping[str, Any], results: Sequence[str], is_halted: Callable[[], bool] = lambda: False
     ) -> tuple[list[Array], Times]:
         """Run the steps that some results need.
 
@@ -111,11 +118,12 @@ class Program:
         for index, last in schedule:
             step = self.steps[index]
             halt(index)
-            start = perf_counter()
+            start = self.clock() if self.clock else 0.0
             given = [values[name] for name in step.reads]
             made = step.segment.run(given)
-            passed = perf_counter() - start
-            times.add(index, passed)
+            passed = self.clock() - start if self.clock else 0.0
+            if self.clock:
+                times.add(index, passed)
             if told is not None:
                 told.append(told_of(index, step.reads, step.writes, step.segment, given, made, passed))
             values.update(zip(step.writes, made, strict=False))
@@ -147,4 +155,5 @@ class Program:
 
 def _seen(name: str, made: Any) -> Value:
     """What a run tells of a value."""
-    return Value(name, type_of(made.dtype), made.shape) if isinstance(made, np.ndarray) else Value(name)
+    is_array = isinstance(made, np.ndarray | GpuArray)
+    return Value(name, type_of(made.dtype), made.shape) if is_array else Value(name)

@@ -38,6 +38,8 @@ class NodeRecord:
         Whether its weights come with each run: every run prepares them, and its plan counts that.
     reason : str
         Of a node that does not run on polyconv: why not.
+    device : str
+        Where it runs: ``cpu``, or ``cuda:0``; empty where it does not.
     """
 
     name: str
@@ -48,6 +50,7 @@ class NodeRecord:
     seconds: float | None = None
     once: bool = False
     reason: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,11 @@ class StepRecord:
     held_bytes : int
         Of its constants, in all forms that are made by now.
     seconds : float or None
-        Of the last run.
+        Of the last run; None on a GPU, where nobody waits for a step, unless ``enable_profiling`` asks for it.
+    device : str
+        As in ``NodeRecord``.
+    copies : bool
+        Whether what it reads is copied from a GPU before, and what it makes is copied back.
     """
 
     nodes: tuple[str, ...]
@@ -83,6 +90,8 @@ class StepRecord:
     result_bytes: int | None
     held_bytes: int
     seconds: float | None
+    device: str = "cpu"
+    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +128,9 @@ def nodes_of(program: Program, seconds: Sequence[float | None]) -> tuple[NodeRec
     for index, (step, time) in enumerate(zip(program.steps, seconds, strict=True)):
         segment = step.segment
         about = segment.engine, index, segment.problem(), time, segment.once
-        records += [NodeRecord(node.name, node.op, *about, program.reasons.get(node, "")) for node in step.nodes]
+        records += [
+            NodeRecord(node.name, node.op, *about, program.reasons.get(node, ""), segment.device) for node in step.nodes
+        ]
     return tuple(records)
 
 
@@ -133,6 +144,7 @@ def steps_of(program: Program, seconds: Sequence[float | None]) -> tuple[StepRec
             tuple(node.name for node in step.nodes), tuple(node.op for node in step.nodes), segment.engine,
             segment.problem(), segment.once, tuple(value.dims for value in made),
             None if None in sizes else sum(size or 0 for size in sizes), segment.held(), time,
+            segment.device, segment.copies,
         ))  # fmt: skip
     return tuple(records)
 

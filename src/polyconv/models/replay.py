@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from polyconv.gpu.arrays import GpuArray
 from polyconv.machine.host import profile_in_force
 from polyconv.models.graph import Array
 from polyconv.models.places import LINE, places
 from polyconv.models.steps import Times
 from polyconv.models.told import Told, direct, lies_so, name_between
 from polyconv.operators.job import Job, Lies, lies
+from polyconv.operators.on_gpu.seeing import packed_there
 from polyconv.planning.planner import waking
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import address, aligned
@@ -43,6 +45,8 @@ def copied(value: Any, name: str) -> Any:
     """An array in memory of its own; a sequence of them, as ONNX has it too, is a list."""
     if isinstance(value, list):
         return [copied(v, name) for v in value]
+    if type(value) is GpuArray:
+        return packed_there(value)
     if not isinstance(value, np.ndarray):
         return value
     with allocating(sized(f"the output {name!r}", value.shape, value.dtype), "ask for fewer outputs or smaller inputs"):

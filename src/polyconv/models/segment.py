@@ -42,6 +42,10 @@ class Segment:
         Makes for arrays that lie so what a run with such would make first: plans, kernels, packed weights.
     held : callable
         Bytes of the constants that it keeps, in all forms that polyconv knows of.
+    device : str
+        Where it computes: ``cpu``, or ``cuda:0``.
+    copies : bool
+        Whether what it reads is copied from a GPU, and what it makes is copied back.
     """
 
     engine: str
@@ -54,6 +58,8 @@ class Segment:
     plan: Callable[[Sequence[Array]], Plan | None] = lambda arrays: None
     ahead: Callable[[Sequence[Array]], object] = lambda arrays: None
     held: Callable[[], int] = lambda: 0
+    device: str = "cpu"
+    copies: bool = False
 
 
 class Host(Protocol):

@@ -8,7 +8,7 @@ It must not know what a node means.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from threading import Thread
@@ -16,22 +16,20 @@ from time import monotonic_ns
 from typing import Any
 
 from polyconv.errors import ArgumentError
+from polyconv.models.asked import Names
 from polyconv.models.feeding import fed
+from polyconv.models.gpu_runs import fed_there, run_there
 from polyconv.models.graph import Array, ModelMetadata, Value
 from polyconv.models.io_binding import IOBinding
 from polyconv.models.limits import shorten
+from polyconv.models.on_gpu import brought_back
 from polyconv.models.operators import Options
 from polyconv.models.ort_value import OrtValue
 from polyconv.models.program import Program
+from polyconv.models.providers import CPU, GPU, PROVIDER, device_asked_for, provider_options_of
 from polyconv.models.reading import compiled, read_model, source_of, with_dimensions
 from polyconv.models.records import Memory, NodeRecord, StepRecord, memory_of, nodes_of, steps_of
-from polyconv.models.session_options import (
-    PROVIDER,
-    GraphOptimizationLevel,
-    SessionOptions,
-    provider_options_of,
-    warn_of_ignored,
-)
+from polyconv.models.session_options import GraphOptimizationLevel, SessionOptions, warn_of_ignored
 from polyconv.models.steps import Times
 from polyconv.models.trace import Trace
 from polyconv.names import checked
@@ -60,7 +58,8 @@ class InferenceSession:
     sess_options : SessionOptions, optional
         polyconv's or onnxruntime's; ``intra_op_num_threads`` counts as ``threads``.
     providers, provider_options : sequence, optional
-        Accepted and kept, as convolutions run here and all else on what is installed.
+        ``CUDAExecutionProvider`` first runs all on a GPU, of the number ``device_id``; nodes without a kernel there run
+        on the CPU if ``CPUExecutionProvider`` is named as well, and are an error if not.  Others are kept.
     weights : bytes, optional
         The .bin file of an IR given as bytes.
     semantics : str
@@ -86,7 +85,8 @@ class InferenceSession:
     ModelError
         If the file is damaged or one of its nodes is invalid; the node is named.
     Unsupported
-        If a package is missing, or nothing that is installed can run a node.
+        If a package is missing, or nothing that is installed can run a node; if a GPU is asked for alone and there is
+        none, or it has no kernel for a node.
     OSError
         If the file cannot be read.
 
@@ -135,14 +135,17 @@ class InferenceSession:
         ):
             resolve(name, value)  # refuses what is invalid, before the file is read
         self.sess_options, self.providers, self.provider_options = sess_options, providers, provider_options
-        self._session_options, self._options = options, Options(semantics, accuracy, threads, workspace_limit, rewrites)
-        self._provider_options = options.providers | provider_options_of(providers, provider_options)
+        self._provider_options = asked = options.providers | provider_options_of(providers, provider_options)
+        device, is_mixed = device_asked_for(asked), CPU in asked and options.has_fallback
+        self._session_options, self._options = options, Options(
+            semantics, accuracy, threads, workspace_limit, rewrites, device, is_mixed, options.enable_profiling
+        )
         source = source_of(path_or_bytes)
         graph = with_dimensions(read_model(source, weights), options.free_dimensions)
         self._source, self._weights = source.absolute() if isinstance(source, Path) else source, weights
         self._about = graph.about
-        self._inputs, self._defaults, self._aliases = graph.inputs, graph.defaults, graph.aliases
-        self._by_name = {value.name: value for value in graph.inputs}
+        inputs = {value.name: value for value in graph.inputs}
+        self._names = Names(inputs, tuple(value.name for value in graph.outputs), graph.defaults, graph.aliases)
         self._program = compiled(graph, frozenset(), self._options)
         ends = zip(graph.outputs, graph.results, strict=True)
         self._outputs = tuple(_described(v, n, self._program) for v, n in ends)
@@ -157,11 +160,11 @@ class InferenceSession:
 
     def get_inputs(self) -> list[Value]:
         """What a run must be fed: objects with name, shape and type."""
-        return [value for value in self._inputs if value.name not in self._defaults]
+        return [value for value in self._names.inputs.values() if value.name not in self._names.defaults]
 
     def get_overridable_initializers(self) -> list[Value]:
         """What a run may be fed in place of a default."""
-        return [value for value in self._inputs if value.name in self._defaults]
+        return [value for value in self._names.inputs.values() if value.name in self._names.defaults]
 
     def get_outputs(self) -> list[Value]:
         """What a run returns: objects with name, shape and type."""
@@ -173,8 +176,9 @@ class InferenceSession:
 
     def get_providers(self) -> list[str]:
         """Who runs the nodes, ours first."""
-        engines = dict.fromkeys(step.segment.engine for step in self._program.steps)
-        return [PROVIDER, *dict.fromkeys(_HOST_PROVIDERS[e] for e in engines if e in _HOST_PROVIDERS)]
+        segments = [step.segment for step in self._program.steps]
+        hosts = dict.fromkeys(_HOST_PROVIDERS[s.engine] for s in segments if s.engine in _HOST_PROVIDERS)
+        return [PROVIDER if self._options.device is None else GPU, *hosts]
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Who runs the nodes, with the options that were given; none has an effect."""
@@ -183,9 +187,13 @@ class InferenceSession:
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None
     ) -> None:
-        """Keep other providers, as the ones given when the session was made."""
-        self._provider_options = provider_options_of(providers, provider_options)
-        self.providers, self.provider_options = providers, provider_options
+        """Take other providers; where they ask for another device, the session is made anew from its source."""
+        asked = provider_options_of(providers, provider_options)
+        if device_asked_for(asked) == self._options.device:
+            self._provider_options, self.providers, self.provider_options = asked, providers, provider_options
+            return
+        make, (source, options, _, _, keywords) = self.__reduce__()
+        self.__dict__.update(make(source, options, providers, provider_options, keywords).__dict__)
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with; changing them changes nothing here."""
@@ -245,7 +253,8 @@ class InferenceSession:
         OutOfMemory
             If the system does not give the memory for a result.
         """
-        return self._run(self._wanted(output_names), self._checked(input_feed), run_options)
+        results = self._run(self._names.wanted(output_names), self._fed(input_feed), run_options)
+        return [brought_back(a) for a in results]
 
     def run_async(
         self,
@@ -263,13 +272,13 @@ class InferenceSession:
             ``callback(results, user_data, error)`` in that thread: the outputs and an empty str, or no outputs and
             what went wrong.
         """
-        wanted, feeds = self._wanted(output_names), self._checked(input_feed)
+        wanted, feeds = self._names.wanted(output_names), self._fed(input_feed)
 
         def compute() -> None:
             results: list[Array] = []
             said = ""
             try:
-                results = self._run(wanted, feeds, run_options)
+                results = [brought_back(a) for a in self._run(wanted, feeds, run_options)]
             except Exception as error:  # whatever it is, the caller hears of it
                 said = str(error) or repr(error)
             callback(results, user_data, said)
@@ -284,7 +293,7 @@ class InferenceSession:
 
     def io_binding(self) -> IOBinding:
         """What binds inputs and outputs to memory, for ``run_with_iobinding``."""
-        return IOBinding(self, self._fed, [value.name for value in self._outputs])
+        return IOBinding(self, lambda name, given: self._read(self._names.input(name), given), self._names.outputs)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Compute the bound outputs from the bound inputs.
@@ -299,8 +308,8 @@ class InferenceSession:
             raise ArgumentError("iobinding is of another session; make one with this session's io_binding()")
         if not iobinding.outputs:
             raise ArgumentError("iobinding has no output; bind one with bind_output(name)")
-        feeds = self._checked(iobinding.inputs)
-        iobinding.filled(self._run(self._wanted(list(iobinding.outputs)), feeds, run_options))
+        feeds = self._fed(iobinding.inputs)
+        iobinding.filled(self._run(self._names.wanted(list(iobinding.outputs)), feeds, run_options))
 
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began, by ``time.monotonic_ns``; 0 where it did not."""
@@ -341,79 +350,40 @@ class InferenceSession:
         program, times = self._last or (self._program, Times(len(self._program.steps)))
         return program, times.seconds()
 
+    def _fed(self, input_feed: Mapping[str, Any]) -> dict[str, Array]:
+        return self._names.fed(input_feed, self._read)
+
+    def _read(self, value: Value, given: Any) -> Any:
+        device = self._options.device
+        return fed(value, given) if device is None else fed_there(value, given, device)
+
     def _run(self, wanted: Sequence[str], feeds: Mapping[str, Array], run_options: Any) -> list[Array]:
         """Outputs by name, of inputs that are checked."""
-        overridden = self._defaults.intersection(feeds)
+        overridden = frozenset(self._names.defaults).intersection(feeds)
         program = self._programs.get(overridden)
         if program is None:
             assert self._graph is not None  # kept wherever there are defaults
             program = self._programs.setdefault(overridden, compiled(self._graph, overridden, self._options))
         began, trace = monotonic_ns(), self._trace
+
+        def is_halted() -> bool:
+            return bool(getattr(run_options, "terminate", False))
+
         named = [self._results[name] for name in wanted]
-        results, times = program.run(feeds, named, lambda: bool(getattr(run_options, "terminate", False)))
+        device = self._options.device
+        results, times = (
+            program.run(feeds, named, is_halted) if device is None
+            else run_there(program, feeds, named, is_halted, device)
+        )  # fmt: skip
         if trace is not None:
             trace.add_run(program, times.seconds(), began)
         self._last = program, times
         return results
 
-    def _wanted(self, output_names: Sequence[str] | None) -> list[str]:
-        if isinstance(output_names, str | bytes) or not isinstance(output_names, Iterable | None):
-            raise ArgumentError(
-                f"output_names={shorten(output_names)!r} is no list of names; the model's outputs are "
-                f"{shorten(list(self._results))}"
-            )
-        names = [] if output_names is None else [self._output(name) for name in output_names]
-        return names or [value.name for value in self._outputs]
-
-    def _output(self, name: str) -> str:
-        found = _known(name, self._results, self._aliases)
-        if found is None:
-            raise ArgumentError(
-                f"output_names has {shorten(name)!r}; the model's outputs are {shorten(list(self._results))}"
-            )
-        return found
-
-    def _input(self, name: str) -> str:
-        found = _known(name, self._by_name, self._aliases)
-        if found is None:
-            known = shorten(list(self._by_name))
-            raise ArgumentError(f"input_feed has {shorten(name)!r}; the model's inputs are {known}")
-        return found
-
-    def _fed(self, name: str, given: Any) -> Array:
-        return fed(self._by_name[self._input(name)], given)
-
-    def _checked(self, input_feed: Mapping[str, Any]) -> dict[str, Array]:
-        if not isinstance(input_feed, Mapping):
-            raise ArgumentError(
-                f"input_feed is of type {type(input_feed).__name__}; give a dict from the model's inputs, "
-                f"{shorten(list(self._by_name))}, to arrays"
-            )
-        feeds: dict[str, Array] = {}
-        for given, array in input_feed.items():
-            name = self._input(given)
-            if name in feeds:
-                raise ArgumentError(f"input_feed has {shorten(name)!r} twice, once as {shorten(given)!r}")
-            feeds[name] = fed(self._by_name[name], array)
-        for name in self._by_name:
-            if name not in feeds and name not in self._defaults:
-                raise ArgumentError(
-                    f"input_feed lacks {name!r}; the model's inputs are {shorten(list(self._by_name))}"
-                )
-        return feeds
-
 
 def _opened(source: Path | bytes, options: SessionOptions, providers: Any, provider_options: Any,
             keywords: dict[str, Any]) -> InferenceSession:  # fmt: skip
     return InferenceSession(source, options, providers, provider_options, **keywords)
-
-
-def _known(name: Any, known: Container[str], aliases: Mapping[str, str]) -> str | None:
-    """The name that a model's values are kept under; None where it has none such."""
-    if not isinstance(name, str):
-        return None
-    found = name if name in known else aliases.get(name, "")
-    return found if found in known else None
 
 
 def _described(declared: Value, result: str, program: Program) -> Value:

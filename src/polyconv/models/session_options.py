@@ -7,24 +7,17 @@ know models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from enum import IntEnum
-from importlib.util import find_spec
 from typing import Any
 
 from polyconv.errors import ArgumentError, IgnoredWarning, warn
+from polyconv.models.providers import NO_FALLBACK, provider_options_of
 
 __all__ = [
-    "PROVIDER", "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions",
-    "get_available_providers", "provider_options_of", "warn_of_ignored",
+    "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions", "warn_of_ignored",
 ]  # fmt: skip
-
-PROVIDER = "PolyconvExecutionProvider"
-
-_HOSTS = {"onnxruntime": "CPUExecutionProvider", "openvino": "OpenVINOExecutionProvider"}
-"""Packages that run the nodes which are no convolutions, and what they are called among the providers."""
-
 
 class GraphOptimizationLevel(IntEnum):
     """How far a graph is rewritten; polyconv knows all, and what leaves every bit as it is (ORT_DISABLE_ALL)."""
@@ -134,7 +127,11 @@ class SessionOptions:
         return made
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry of onnxruntime's configuration; none has an effect here."""
+        """Keep an entry of onnxruntime's configuration.
+
+        ``session.disable_cpu_ep_fallback`` set to ``1`` refuses nodes that have no kernel on the GPU; no other has an
+        effect here.
+        """
         self._entries[str(key)] = str(value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -159,6 +156,11 @@ class SessionOptions:
     def providers(self) -> dict[str, dict[str, str]]:
         """Providers that were added, with their options."""
         return provider_options_of(list(self._providers.items()), None)
+
+    @property
+    def has_fallback(self) -> bool:
+        """Whether nodes may run on the CPU that have no kernel where they should run."""
+        return self._entries.get(NO_FALLBACK, "0") != "1"
 
     @property
     def free_dimensions(self) -> Mapping[str, int]:
@@ -239,66 +241,5 @@ def warn_of_ignored(options: SessionOptions) -> None:
                 shown = value.name if isinstance(value, IntEnum) else repr(value)
                 warn(f"sess_options.{row.name}={shown} has no effect: {_IGNORED[row.name]}", IgnoredWarning)
     for key, entry in options._entries.items():
-        warn(f"the session option {key!r}={entry!r} is onnxruntime's and has no effect", IgnoredWarning)
-
-
-def get_available_providers() -> list[str]:
-    """Who can run nodes here, as sessions name them: polyconv, and what is installed for the other nodes.
-
-    Examples
-    --------
-    >>> import polyconv
-    >>> polyconv.get_available_providers()[0]
-    'PolyconvExecutionProvider'
-    """
-    return [PROVIDER, *(name for package, name in _HOSTS.items() if find_spec(package) is not None)]
-
-
-def provider_options_of(providers: Sequence[Any] | None, options: Sequence[Any] | None) -> dict[str, dict[str, str]]:
-    """Providers that a caller names, with their options; convolutions run on polyconv all the same.
-
-    Parameters
-    ----------
-    providers : sequence of str or of (str, dict), optional
-    options : sequence of dict, optional
-        One for each of ``providers``, which are names then.
-
-    Raises
-    ------
-    ArgumentError
-        If they are no such sequences.
-    """
-    if providers is None:
-        return {}
-    if isinstance(providers, str) or not isinstance(providers, Sequence):
-        raise ArgumentError(f"providers={providers!r} must be a list, of names or (name, options) pairs")
-    if options is not None:
-        if not isinstance(options, Sequence) or len(options) != len(providers):
-            raise ArgumentError(f"provider_options={options!r} must be a list, a dict for each of {list(providers)}")
-        if not all(isinstance(name, str) for name in providers):
-            raise ArgumentError(f"providers={list(providers)} must be names where provider_options are given")
-        pairs = list(zip(providers, options, strict=True))
-    else:
-        pairs = [(row, {}) if isinstance(row, str) else row for row in providers]
-    found: dict[str, dict[str, str]] = {}
-    for pair in pairs:
-        match pair:
-            case (str(name), dict(given)) if name not in found:
-                found[name] = {str(key): str(value) for key, value in given.items()}
-            case (str(name), dict()):
-                warn(f"the provider {name!r} is named twice; the first one counts", IgnoredWarning)
-            case _:
-                raise ArgumentError(f"providers={list(providers)} has {pair!r}; give names or (name, options) pairs")
-    _warn_of_unknown(found)
-    return found
-
-
-def _warn_of_unknown(found: Mapping[str, object]) -> None:
-    available = get_available_providers()
-    for name in found:
-        if name not in available and name != "CPUExecutionProvider":  # everything runs on the CPU
-            warn(
-                f"the provider {name!r} is not available and has no effect: convolutions run on {PROVIDER}, other "
-                f"nodes on {', '.join(available[1:]) or 'NumPy'}",
-                IgnoredWarning,
-            )
+        if key != NO_FALLBACK:
+            warn(f"the session option {key!r}={entry!r} is onnxruntime's and has no effect", IgnoredWarning)

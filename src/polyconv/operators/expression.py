@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.language import Module, Value
+from polyconv.kernels.emitter import Emitter
+from polyconv.kernels.values import Value
 from polyconv.operators.functions import FUNCTIONS, converted, dequantised, quantised
 
 __all__ = ["CONVERT", "DEQUANTISE", "QUANTISE", "Apply", "Expression", "cycles_of", "evaluated"]
@@ -56,7 +57,7 @@ class Expression:
         return f"{','.join(self.inputs)} {steps} {','.join(map(str, self.results))}"
 
 
-def evaluated(k: Module, expression: Expression, values: Sequence[Value]) -> list[Value]:
+def evaluated(k: Emitter, expression: Expression, values: Sequence[Value]) -> list[Value]:
     """Emit an expression's steps for some inputs; its results."""
     known = list(values)
     for step in expression.steps:

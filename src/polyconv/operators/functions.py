@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.kernels import mathfn
 from polyconv.kernels.convert import LLVM_NAMES, cut
-from polyconv.kernels.language import Module, Value
+from polyconv.kernels.emitter import Emitter
+from polyconv.kernels.values import Value
 
 __all__ = ["FUNCTIONS", "Function", "converted"]
 
@@ -47,44 +48,44 @@ def _less(dtype: Dtype, a: Value, b: Value) -> Value:
     return a.below(b) if dtype.kind == "u" else a < b
 
 
-def _maximum(k: Module, dtype: Dtype, a: Value, b: Value) -> Value:
+def _maximum(k: Emitter, dtype: Dtype, a: Value, b: Value) -> Value:
     """The larger one; NaN if either is."""
     larger = k.select(_less(dtype, a, b), b, a)
     return k.select(b.is_nan(), b, larger) if dtype.is_float else larger
 
 
-def _minimum(k: Module, dtype: Dtype, a: Value, b: Value) -> Value:
+def _minimum(k: Emitter, dtype: Dtype, a: Value, b: Value) -> Value:
     """The smaller one; NaN if either is."""
     smaller = k.select(_less(dtype, b, a), b, a)
     return k.select(b.is_nan(), b, smaller) if dtype.is_float else smaller
 
 
-def _clip(k: Module, dtype: Dtype, v: Value, low: Value, high: Value) -> Value:
+def _clip(k: Emitter, dtype: Dtype, v: Value, low: Value, high: Value) -> Value:
     """``min(max(v, low), high)`` with bounds that are numbers; a NaN stays."""
     v = k.select(_less(dtype, v, low), low, v)
     return k.select(_less(dtype, high, v), high, v)
 
 
-def _relu(k: Module, dtype: Dtype, v: Value) -> Value:
+def _relu(k: Emitter, dtype: Dtype, v: Value) -> Value:
     return v if dtype.kind == "u" else k.select(v < 0, 0, v)
 
 
-def _sloped(k: Module, dtype: Dtype, v: Value, slope: Value) -> Value:
+def _sloped(k: Emitter, dtype: Dtype, v: Value, slope: Value) -> Value:
     """PRelu and LeakyRelu: the slope counts below 0, where only a number can be."""
     return k.select(v < 0, slope * v, v)
 
 
-def _root_power(k: Module, dtype: Dtype, v: Value) -> Value:
+def _root_power(k: Emitter, dtype: Dtype, v: Value) -> Value:
     """``v ** 0.5``: as the root, but for -0, whose power is 0, and -Inf, whose power is Inf."""
     root = k.intrinsic("sqrt", v.type, v + 0.0)
     return k.select(v.equals(float("-inf")), float("inf"), root)
 
 
-def _negative(k: Module, dtype: Dtype, v: Value) -> Value:
+def _negative(k: Emitter, dtype: Dtype, v: Value) -> Value:
     return -v
 
 
-def _absolute(k: Module, dtype: Dtype, v: Value) -> Value:
+def _absolute(k: Emitter, dtype: Dtype, v: Value) -> Value:
     if dtype.is_float:
         return k.intrinsic("fabs", v.type, v)
     return v if dtype.kind == "u" else k.select(v < 0, 0 - v, v)
@@ -124,7 +125,7 @@ FUNCTIONS: Mapping[str, Function] = {
 """Name -> function."""
 
 
-def converted(k: Module, value: Value, source: Dtype, target: Dtype) -> Value:
+def converted(k: Emitter, value: Value, source: Dtype, target: Dtype) -> Value:
     """A value of one dtype as another: exact, rounded to nearest, cut towards 0 for integers, or their low bits."""
     to = value.type.of(LLVM_NAMES[target.name])
     if source.is_float and target.is_float:
@@ -143,7 +144,7 @@ def converted(k: Module, value: Value, source: Dtype, target: Dtype) -> Value:
     return k.cast("zext" if source.kind == "u" else "sext", value, to)
 
 
-def quantised(k: Module, value: Value, scale: Value, zero: Value, target: Dtype) -> Value:
+def quantised(k: Emitter, value: Value, scale: Value, zero: Value, target: Dtype) -> Value:
     """``saturate(round(value / scale) + zero)``, ties to even; ``zero`` has the target's type.  NaN becomes the least.
 
     Adding 1.5 * 2^23 leaves the nearest integer in the low bits of a float, so no rounding instruction is needed.
@@ -160,7 +161,7 @@ def quantised(k: Module, value: Value, scale: Value, zero: Value, target: Dtype)
     return k.cast("trunc", bits + offset, wide.of(LLVM_NAMES[target.name]))
 
 
-def dequantised(k: Module, value: Value, scale: Value, zero: Value, source: Dtype) -> Value:
+def dequantised(k: Emitter, value: Value, scale: Value, zero: Value, source: Dtype) -> Value:
     """``(value - zero) * scale``; the difference is exact."""
     row = DTYPES["i32"]
     difference = converted(k, value, source, row) - converted(k, zero, source, row)

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.errors import ArgumentError, OutOfMemory
+from polyconv.errors import OutOfMemory
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
+from polyconv.operators.on_gpu.launching import Launching, in_order
 from polyconv.planning.planner import threads_of, waking
 from polyconv.runtime.arrays import place
 from polyconv.runtime.memory import most_bytes, sized
@@ -29,8 +30,6 @@ from polyconv.settings import spelled_bytes
 from polyconv.target import Target
 
 __all__ = [
-    "COMES_WITH_THE_RUN",
-    "MOST_NUMBERS",
     "MOST_OPERANDS",
     "Array",
     "Conditions",
@@ -48,7 +47,6 @@ __all__ = [
     "constant",
     "lies",
     "packed",
-    "with_numbers",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -144,13 +142,14 @@ def packed(shape: Sequence[int], dtype: Any) -> Lies:
 class Conditions:
     """Under which plans are made: the target, most threads, and whether accesses are checked.
 
-    With ``dry`` a plan has no jobs: only how results will lie is asked.
+    With ``dry`` a plan has no jobs: only how results will lie is asked.  ``on_gpu`` asks for kernels of a GPU.
     """
 
     target: Target
     threads: int
     check: bool
     dry: bool = False
+    on_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,18 +198,21 @@ class Plan:
     Parameters
     ----------
     results : tuple of Lies
-        What comes out, packed.
+        What comes out, packed; on a GPU its axes follow each other in memory as those of an input do.
     between : tuple of Lies
         Arrays that one job writes and another reads.
     constants : tuple of array
     jobs : tuple of Job
         In running order.
+    launches : tuple of Launching
+        The same on a GPU, where there are no jobs.
     """
 
     results: tuple[Lies, ...]
     jobs: tuple[Job, ...]
     between: tuple[Lies, ...] = ()
     constants: tuple[Array, ...] = ()
+    launches: tuple[Launching, ...] = ()
 
 
 Planner = Callable[[Sequence[Lies], Conditions], Plan]
@@ -253,29 +255,39 @@ class Planning:
         self._lies = list(given)
         self._arrays: dict[int, Array] = {}
         self._jobs: list[Job] = []
+        self._launches: list[Launching] = []
 
     def _new(self, kind: str, lie: Lies) -> int:
         self._kinds.append(kind)
         self._lies.append(lie)
         return len(self._lies) - 1
 
-    def result(self, shape: Sequence[int], dtype: Any) -> int:
-        """The next thing that comes out.
+    def result(self, shape: Sequence[int], dtype: Any, *, alike: bool = True) -> int:
+        """The next thing that comes out; on a GPU in the order of an input's axes, if it is to be ``alike``.
 
         Raises
         ------
         OutOfMemory
             If it is larger than what this machine lends one tensor.
         """
-        lie = packed(shape, dtype)
+        lie = self._new_lie(shape, dtype, alike=alike)
         if lie.size > most_bytes():
             raise OutOfMemory(f"{sized('a result', lie.shape, lie.dtype)}, more than one tensor may have on this "
                               f"machine, {spelled_bytes(most_bytes())}; run smaller inputs")  # fmt: skip
         return self._new("result", lie)
 
-    def between(self, shape: Sequence[int], dtype: Any) -> int:
-        """An array that one job writes and another reads."""
-        return self._new("between", packed(shape, dtype))
+    def between(self, shape: Sequence[int], dtype: Any, *, alike: bool = True) -> int:
+        """An array that one job writes and another reads; see ``result``."""
+        return self._new("between", self._new_lie(shape, dtype, alike=alike))
+
+    def _new_lie(self, shape: Sequence[int], dtype: Any, *, alike: bool) -> Lies:
+        """How a new array will lie."""
+        lie = packed(shape, dtype)
+        given = (x for x, kind in zip(self._lies, self._kinds, strict=True) if kind == "input")
+        like = next((x for x in given if len(x.shape) == len(shape)), None)
+        if like is None or not (self.c.on_gpu and alike):
+            return lie
+        return replace(lie, strides=in_order(shape, like.strides, lie.dtype.itemsize))
 
     def constant(self, array: Array) -> int:
         """An array that is the same in every run."""
@@ -287,9 +299,9 @@ class Planning:
         """How an array lies."""
         return self._lies[number]
 
-    def job(self, steps: Callable[[int], Sequence[Step]], operands: Sequence[int], cycles: float,
-            workspace: int = 0) -> None:  # fmt: skip
-        """Append a job that takes so many cycles on one thread.
+    def job(self, steps: Callable[[int], Sequence[Step]], operands: Sequence[int], cycles: float, workspace: int = 0,
+            *, kernels: Callable[[], Sequence[Launching]] | None = None) -> None:  # fmt: skip
+        """Append a job that takes so many cycles on one thread, or the kernels that do it on a GPU.
 
         Parameters
         ----------
@@ -300,9 +312,15 @@ class Planning:
         cycles : float
         workspace : int
             Bytes each thread needs.
+        kernels : callable, optional
+            On a GPU in the place of all this; callers without them ask for no job there.
         """
         assert len(operands) <= MOST_OPERANDS
         if self.c.dry:
+            return
+        if self.c.on_gpu:
+            assert kernels is not None
+            self.launch(kernels)
             return
         profile = profile_in_force()
         seconds = cycles / profile.clock
@@ -312,6 +330,11 @@ class Planning:
         self._jobs.append(Job(step_table(made), tuple(operands), workspace, threads, waking(profile, seconds),
                               tuple((step.words, step.keep) for step in made)))  # fmt: skip
 
+    def launch(self, kernels: Callable[[], Sequence[Launching]]) -> None:
+        """Append kernels of a GPU."""
+        if not self.c.dry:
+            self._launches += kernels()
+
     def plan(self) -> Plan:
         """What has grown."""
         kinds = ("input", "result", "between", "constant")
@@ -320,57 +343,14 @@ class Planning:
         jobs = tuple(
             replace(job, operands=tuple(None if n is None else places[n] for n in job.operands)) for job in self._jobs
         )
+        launches = tuple(
+            replace(one, operands=tuple((places[n], offset) for n, offset in one.operands)) for one in self._launches
+        )
 
         def of(kind: str) -> tuple[Lies, ...]:
             return tuple(lie for lie, k in zip(self._lies, self._kinds, strict=True) if k == kind)
 
-        return Plan(of("result"), jobs, of("between"), tuple(self._arrays.values()))
-
-
-COMES_WITH_THE_RUN = "a parameter comes with the run"
-"""Why nothing is known of an operation yet, though it may be once a run has given its numbers."""
-
-MOST_NUMBERS = 128
-"""Of an input: two for each axis that an array can have at most."""
-
-
-def with_numbers(operation: Operation, positions: Sequence[int], read: Callable[[Operation], Own | str]) -> Own | str:
-    """An operation of which some inputs are numbers: read at once where they are constants, else when a run has them.
-
-    Parameters
-    ----------
-    positions : sequence of int
-        Of those inputs; the first input is none of them.
-    read : callable
-        What runs the operation, if all of them are constants; it reads the first input alone.
-    """
-    found = read(operation)
-    late = [at for at in positions if at < len(operation.inputs) and (given := operation.inputs[at]) is not None
-            and given.value is None]  # fmt: skip
-    x = operation.inputs[0]
-    if found != COMES_WITH_THE_RUN or not late or x is None:
-        return found
-
-    def planned(given: Sequence[Lies], c: Conditions) -> Plan:
-        inputs = list(operation.inputs)
-        for at, lie in zip(late, given[1:], strict=True):
-            if lie.values is None:
-                raise ArgumentError("its numbers are not known before a run")
-            if len(lie.values) > MOST_NUMBERS:
-                raise ArgumentError(f"it is given more than {MOST_NUMBERS} numbers for the axes of an array")
-            inputs[at] = Known(lie.dtype.name, lie.shape, np.array(lie.values, lie.dtype).reshape(lie.shape))
-        own = read(replace(operation, inputs=tuple(inputs)))
-        if isinstance(own, str):
-            raise ArgumentError(own)
-        return _after(own.planner(given[:1], c), len(late))
-
-    return Own((0, *late), (x.dtype,), planned, tuple(range(1, 1 + len(late))))
-
-
-def _after(plan: Plan, more: int) -> Plan:
-    """A plan of one input as one of some more inputs behind it, which its jobs do not read."""
-    jobs = (replace(job, operands=tuple(n + more if n else n for n in job.operands)) for job in plan.jobs)
-    return replace(plan, jobs=tuple(jobs))
+        return Plan(of("result"), jobs, of("between"), tuple(self._arrays.values()), launches)
 
 
 def constant(given: Known | None) -> Array | None:

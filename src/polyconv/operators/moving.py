@@ -13,21 +13,13 @@ from typing import Any
 import numpy as np
 
 from polyconv.errors import ArgumentError
+from polyconv.operators.along import Along
 from polyconv.operators.expression import Apply, Expression
-from polyconv.operators.job import (
-    COMES_WITH_THE_RUN,
-    MOST_OPERANDS,
-    Conditions,
-    Lies,
-    Operation,
-    Own,
-    Plan,
-    Planning,
-    Step,
-    constant,
-    with_numbers,
-)
-from polyconv.operators.strided import Along, cycles, swept
+from polyconv.operators.job import MOST_OPERANDS, Conditions, Lies, Operation, Own, Plan, Planning, Step, constant
+from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
+from polyconv.operators.on_gpu.launching import Launching
+from polyconv.operators.on_gpu.passing import passed
+from polyconv.operators.strided import cycles, swept
 from polyconv.operators.turning import turned_step
 
 __all__ = ["OPERATORS", "as_packed", "carrier", "copied", "copy_of", "moving", "with_rows"]
@@ -71,7 +63,7 @@ def copied(planning: Planning, x: int, y: int, extents: Sequence[int], source: A
         turned = turned_step(expression.inputs[0], extents, source, target, c, threads)
         return [turned or swept(expression, extents, [source, target], c, threads)]
 
-    planning.job(steps, [x, y], work)
+    planning.job(steps, [x, y], work, kernels=lambda: [passed(expression, extents, [source, target], [x, y])])
 
 
 def as_packed(planning: Planning, number: int) -> int:
@@ -84,7 +76,7 @@ def as_packed(planning: Planning, number: int) -> int:
     wanted = tuple(reversed(steps))
     if all(e == 1 or s == w for e, s, w in zip(lie.shape, lie.strides, wanted, strict=True)):
         return number
-    made = planning.between(lie.shape, lie.dtype)
+    made = planning.between(lie.shape, lie.dtype, alike=False)
     copied(planning, number, made, lie.shape, Along(lie.offset, lie.strides), Along(0, planning.lie(made).strides))
     return made
 
@@ -141,7 +133,10 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int) -> None:
             return [swept(expression, extents, [source, target], c, threads, (n, last))
                     for n, (_, extents, source, target) in enumerate(some)]  # fmt: skip
 
-        planning.job(steps, [*(part for part, _, _, _ in some), y], work)
+        def kernels(some: Any = some) -> list[Launching]:
+            return [passed(expression, extents, [source, target], [part, y]) for part, extents, source, target in some]
+
+        planning.job(steps, [*(part for part, _, _, _ in some), y], work, kernels=kernels)
 
 
 def _transposed(operation: Operation) -> Own | str:
@@ -160,7 +155,7 @@ def _transposed(operation: Operation) -> Own | str:
             raise ArgumentError(f"perm={list(perm)} does not fit an input of shape {lie.shape}")
         planning = Planning(given, c)
         extents = tuple(lie.shape[a] for a in perm)
-        y = planning.result(extents, lie.dtype)
+        y = planning.result(extents, lie.dtype, alike=False)
         source = Along(lie.offset, tuple(lie.strides[a] for a in perm))
         copied(planning, 0, y, extents, source, Along(0, planning.lie(y).strides))
         return planning.plan()

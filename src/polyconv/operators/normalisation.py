@@ -14,11 +14,14 @@ import numpy as np
 
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
+from polyconv.operators.along import Along, joined
 from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Conditions, Lies, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lines import LinesSpec, Place, Space, line_step
 from polyconv.operators.moving import as_packed
-from polyconv.operators.strided import Along, joined
+from polyconv.operators.on_gpu.launching import Launching
+from polyconv.operators.on_gpu.lining import Lines
+from polyconv.operators.on_gpu.teams import teams_of, walks_of
 
 __all__ = ["OPERATORS", "normalisation"]
 
@@ -147,6 +150,9 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
             )
     if 0 in lie.shape:
         return
+    if planning.c.on_gpu:
+        _on_gpu(planning, way, dtype, [operands[0], y, *operands[1:]], (repeat, pieces))
+        return
     x = operands[0] if not way.groups else as_packed(planning, operands[0])
     found = _laid(planning, way, x, y)
     if found is None:
@@ -154,10 +160,7 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
         found = _laid(planning, way, x, y)
     assert found is not None
     space, of_x, of_y, along = found
-    scales = [as_packed(planning, number) for number in operands[1:]]
-    if len(scales) == 1:
-        zeros = np.zeros(planning.lie(scales[0]).shape, lie.dtype)
-        scales.append(planning.constant(zeros))
+    scales = _scales(planning, operands[1:])
     spec = LinesSpec(way.function, dtype, along, way.scaled)
     c = planning.c
     lanes = c.target.vector_bytes // lie.dtype.itemsize
@@ -169,6 +172,38 @@ def _plan(planning: Planning, way: _Way, dtype: str, rank: int, operands: Sequen
         lambda threads: [line_step(spec, space, of_x, of_y, (repeat, pieces), way.epsilon, c, threads)],
         [x, y, *scales], cycles,
     )  # fmt: skip
+
+
+def _scales(planning: Planning, given: Sequence[int]) -> list[int]:
+    """Scales and shifts without gaps; shifts of 0 where there are none."""
+    scales = [as_packed(planning, number) for number in given]
+    if len(scales) == 1:
+        lie = planning.lie(scales[0])
+        scales.append(planning.constant(np.zeros(lie.shape, lie.dtype)))
+    return scales
+
+
+def _on_gpu(planning: Planning, way: _Way, dtype: str, operands: Sequence[int], pieces: tuple[int, int]) -> None:
+    """The kernel of a GPU, which reads arrays as they lie; groups are an axis of their own."""
+    x, y = (planning.lie(number) for number in operands[:2])
+    shape, axes = list(x.shape), list(way.axes)
+    steps = [list(lie.strides) for lie in (x, y)]
+    if way.groups:
+        shape[1:2] = [way.groups, shape[1] // way.groups]
+        for each in steps:
+            each[1:2] = [each[1] * shape[2], each[1]]
+        axes = list(range(2, len(shape)))
+    others = [a for a in range(len(shape)) if a not in axes]
+    of_lines, of_line = ([Along(0, tuple(each[a] for a in which)) for each in steps] for which in (others, axes))
+    lines, line = walks_of(
+        ([shape[a] for a in others], [shape[a] for a in axes]), (of_lines[0], of_line[0]), (of_lines[1], of_line[1]),
+        x.dtype.itemsize,
+    )  # fmt: skip
+    teams = teams_of(line.steps[0][-1], x.dtype.itemsize, line.size)
+    kernel = Lines(way.function, dtype, way.scaled, lines, line, teams, *pieces, way.epsilon)
+    scales = _scales(planning, operands[2:])
+    offsets = [x.offset, 0, *(planning.lie(number).offset for number in scales)]
+    planning.launch(lambda: [Launching(kernel, tuple(zip((*operands[:2], *scales), offsets, strict=True)))])
 
 
 def _pieces(way: _Way, shape: Sequence[int]) -> tuple[int, int]:

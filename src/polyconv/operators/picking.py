@@ -12,11 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from polyconv.dtypes import DTYPES
+from polyconv.operators.along import Along, joined
 from polyconv.operators.elementwise import dtype_name
 from polyconv.operators.job import Planning
 from polyconv.operators.moving import as_packed, carrier, copy_of
+from polyconv.operators.on_gpu.launching import Launching
+from polyconv.operators.on_gpu.sampling import Sample
+from polyconv.operators.on_gpu.walk import Walk
 from polyconv.operators.sampling import Sampling, sampling_step, workspace_of
-from polyconv.operators.strided import Along, joined, pass_over
+from polyconv.operators.strided import pass_over
 from polyconv.operators.taps import Taps, whole
 
 __all__ = ["sampled"]
@@ -43,6 +47,9 @@ def sampled(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: f
         source = planning.constant(np.array(filling).astype(lie.dtype)) if axes else x
         pass_over(planning, copy_of(lie.dtype), planning.lie(y).shape, [source, y])
         return
+    if planning.c.on_gpu:
+        planning.launch(lambda: [_on_gpu(planning, x, y, axes, filling)])
+        return
     changed = _changed(axes)
     while len(changed) > 1 and changed[-1] + (changed[-1] < len(axes) - 1) - changed[0] >= _MOST_AXES:
         last = changed.pop()
@@ -53,6 +60,34 @@ def sampled(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: f
         axes = [whole(axis.outputs) if a == last else axis for a, axis in enumerate(axes)]
         x = between  # axis by axis is the same, and nobody needs this to be fast
     _add(planning, x, y, axes, filling)
+
+
+def _on_gpu(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: float) -> Launching:
+    """The kernel of a GPU, which reads arrays as they lie."""
+    source, target = planning.lie(x), planning.lie(y)
+    order = sorted(range(len(axes)), key=lambda a: -abs(target.strides[a]))
+    tables = [None if axes[a].is_whole else axes[a] for a in order]
+    sums = not all(axis.picks for axis in axes)
+    dtype = (dtype_name if sums else carrier)(source.dtype)
+    assert dtype is not None
+    row = DTYPES[dtype]
+    steps = [source.strides[a] for a in order]
+    walk = Walk(
+        tuple(target.shape[a] for a in order),
+        (tuple(step if table is None else 0 for step, table in zip(steps, tables, strict=True)),
+         tuple(target.strides[a] for a in order)), (row.itemsize, row.itemsize),
+    )  # fmt: skip
+    arrays = []
+    for table in tables:
+        if table is not None:
+            arrays += [table.counts.astype(np.int32), np.ascontiguousarray(table.positions, np.int32)]
+            arrays += [np.ascontiguousarray(table.weights, row.numpy)] if sums else []
+    kernel = Sample(
+        dtype, walk, tuple(None if table is None else step for step, table in zip(steps, tables, strict=True)),
+        tuple(table.most for table in tables if table is not None), sums,
+        np.array(filling).astype(source.dtype).view(row.numpy).item(),
+    )  # fmt: skip
+    return Launching(kernel, ((x, source.offset), (y, 0), *((planning.constant(a), 0) for a in arrays)))
 
 
 def _changed(axes: Sequence[Taps]) -> list[int]:

@@ -15,9 +15,12 @@ import numpy as np
 
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
+from polyconv.operators.along import Along
 from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning
 from polyconv.operators.moving import with_rows
+from polyconv.operators.on_gpu.launching import Launching
+from polyconv.operators.on_gpu.windows import Span, slid
 from polyconv.operators.windows import Axis, Windows, window_step, workspace_of
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.padding import AUTO_PADS, forward_pads
@@ -124,17 +127,27 @@ def _planned(pool: _Pool, given: Sequence[Lies], c: Conditions) -> Plan:
     y = planning.result((*shape[:2], *(axis.out for axis, _ in found)), given[0].dtype)
     if 0 in planning.lie(y).shape:
         return planning.plan()
-    x = with_rows(planning, 0)
+    x = 0 if c.on_gpu else with_rows(planning, 0)  # kernels of a GPU read arrays as they lie
     lie = planning.lie(x)
     axes = [Axis(1, 1, 1, 1, 1, 0)] * (3 - rank) + [axis for axis, _ in found]
     strides = [*lie.strides[:2], *[0] * (3 - rank), *lie.strides[2:-1]]
     windows = Windows(pool.function, dtype, pool.taps[-1], pool.strides[-1], pool.dilations[-1], c.target.vector_bytes,
                       c.target.has_masks)  # fmt: skip
     divisors = _divisors(pool, found) if pool.function == "Add" else None
+
+    def kernels() -> list[Launching]:
+        numbers = [x, y]
+        if divisors is not None:
+            numbers.append(planning.constant(divisors.astype(DTYPES[dtype].numpy)))
+        spans = [Span(axis.taps, axis.stride, axis.dilation, axis.begin) for axis, _ in found]
+        of_x, of_y = (Along(each.offset, each.strides) for each in (lie, planning.lie(y)))
+        shapes = shape, planning.lie(y).shape
+        return [slid(pool.function, dtype, windows.neutral, spans, shapes, of_x, of_y, numbers)]
+
     work = _cycles(pool, windows, axes[-1], math.prod(planning.lie(y).shape))
     planning.job(
         lambda threads: [window_step(windows, axes, (shape[0], shape[1]), strides, lie.offset, divisors, c, threads)],
-        [x, y], work, workspace_of(windows, axes[-1]),
+        [x, y], work, workspace_of(windows, axes[-1]), kernels=kernels,
     )  # fmt: skip
     return planning.plan()
 

@@ -17,14 +17,15 @@ import numpy as np
 from polyconv.errors import OutOfMemory
 from polyconv.in_force import target_in_force
 from polyconv.kernels.record import words
-from polyconv.operators.job import MOST_NUMBERS, Array, Conditions, Job, Lies, Plan, Planner, lies
+from polyconv.operators.job import Array, Conditions, Job, Lies, Plan, Planner, lies
+from polyconv.operators.numbers import MOST_NUMBERS
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import mark
 from polyconv.runtime.memory import sized
 from polyconv.settings import context
 from polyconv.settings import resolve as setting
 
-__all__ = ["Planned", "conditions", "dry"]
+__all__ = ["Planned", "conditions", "dry", "values_of"]
 
 _MOST_PLANS = 32
 
@@ -78,7 +79,7 @@ class Planned:
 
     def _key(self, arrays: Sequence[Array]) -> list[Any]:
         key: list[Any] = [(a.shape, a.strides, a.dtype) for a in arrays]
-        return key + [_values(arrays[at]) for at in self._numbers] if self._numbers else key
+        return key + [values_of(arrays[at]) for at in self._numbers] if self._numbers else key
 
     def _found(self, key: Sequence[Any], arrays: Sequence[Array]) -> _Bound:
         here = conditions(self._threads)
@@ -88,7 +89,7 @@ class Planned:
         if found is None:
             given = [lies(a) for a in arrays]
             for at in self._numbers:
-                given[at] = replace(given[at], values=_values(arrays[at]))
+                given[at] = replace(given[at], values=values_of(arrays[at]))
             found = _Bound(self._planner(given, here), given, here)
             with self._lock:
                 self._bound[whole] = found
@@ -97,7 +98,7 @@ class Planned:
         return found
 
 
-def _values(numbers: Array) -> tuple[Any, ...]:
+def values_of(numbers: Array) -> tuple[Any, ...]:
     """The numbers of an array; one too many of a long one, which a planner refuses."""
     return tuple(numbers.reshape(-1)[: MOST_NUMBERS + 1].tolist())
 

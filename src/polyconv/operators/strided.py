@@ -18,10 +18,12 @@ from polyconv.kernels.record import words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
+from polyconv.operators.along import Along, across, joined
 from polyconv.operators.expression import Expression, cycles_of, evaluated
 from polyconv.operators.job import Conditions, Drive, Planning, Step, address_of
+from polyconv.operators.on_gpu.passing import passed
 
-__all__ = ["Along", "across", "cycles", "joined", "pass_over", "swept", "walk_step", "walked"]
+__all__ = ["cycles", "pass_over", "swept", "walk_step", "walked"]
 
 _ITEMS = 4
 """Parts of a pass for each thread, so that a thread that starts late has less to do."""
@@ -30,21 +32,6 @@ _LEAST_PART = 1024
 _NEAR, _FAR = 1.0, 8 / 24
 """Operands that are together more than this share of a second-level cache come at this share of the bytes a cycle that
 the last one gives."""
-
-
-@dataclass(frozen=True, slots=True)
-class Along:
-    """How an operand lies in the space of a pass: its first element, and byte strides; 0 where it is repeated."""
-
-    offset: int
-    strides: tuple[int, ...]
-
-
-def across(shape: Sequence[int], strides: Sequence[int], extents: Sequence[int], offset: int) -> Along:
-    """An array that is broadcast to some extents, as NumPy does."""
-    more = len(extents) - len(shape)
-    steps = (0,) * more + tuple(0 if e == 1 else s for e, s in zip(shape, strides, strict=True))
-    return Along(offset, steps)
 
 
 def swept(expression: Expression, extents: Sequence[int], operands: Sequence[Along], c: Conditions,
@@ -92,7 +79,10 @@ def pass_over(planning: Planning, expression: Expression, extents: Sequence[int]
     lies = [planning.lie(number) for number in operands]
     along = [across(lie.shape, lie.strides, extents, lie.offset) for lie in lies]
     work = cycles(expression, math.prod(extents), planning.c)
-    planning.job(lambda threads: [swept(expression, extents, along, planning.c, threads)], operands, work)
+    planning.job(
+        lambda threads: [swept(expression, extents, along, planning.c, threads)], operands, work,
+        kernels=lambda: [passed(expression, extents, along, operands)],
+    )  # fmt: skip
 
 
 def cycles(expression: Expression, elements: int, c: Conditions) -> float:
@@ -103,22 +93,6 @@ def cycles(expression: Expression, elements: int, c: Conditions) -> float:
     total = elements * sum(sizes)
     profile = profile_in_force()
     return max(near, total / profile.stream("l3", _FAR)) if total > profile.cache("l2", _NEAR) else near
-
-
-def joined(extents: Sequence[int], operands: Sequence[Along]) -> tuple[list[int], list[Along]]:
-    """Axes of one element left out, and neighbours merged that every operand walks as one."""
-    axes = [a for a, extent in enumerate(extents) if extent != 1] or [0] * bool(extents)
-    if not axes:
-        return [1], [Along(o.offset, (0,)) for o in operands]
-    groups = [[axes[0]]]
-    for a in axes[1:]:
-        before = groups[-1][-1]
-        if all(o.strides[before] == o.strides[a] * extents[a] for o in operands):
-            groups[-1].append(a)
-        else:
-            groups.append([a])
-    joined = [math.prod(extents[a] for a in group) for group in groups]
-    return joined, [Along(o.offset, tuple(o.strides[group[-1]] for group in groups)) for o in operands]
 
 
 def _cut(extents: Sequence[int], threads: int) -> tuple[int, int]:

@@ -16,9 +16,10 @@ from polyconv.kernels.language import INT, Mask, Module, Type, Value, vector
 from polyconv.kernels.layout import woven
 from polyconv.kernels.unzip import residues
 from polyconv.kernels.values import Buffer
+from polyconv.operators.along import Along, joined
 from polyconv.operators.job import Conditions, Step, address_of
 from polyconv.operators.rows import each_vector, read, write
-from polyconv.operators.strided import Along, joined, walk_step, walked
+from polyconv.operators.strided import walk_step, walked
 
 __all__ = ["turned_step"]
 

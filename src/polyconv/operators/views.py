@@ -17,7 +17,7 @@ import numpy as np
 from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Operation
 
-__all__ = ["OPERATORS", "View", "view"]
+__all__ = ["OPERATORS", "Look", "View", "view"]
 
 Look = Callable[[Sequence[Array | None]], Sequence[Array]]
 """All inputs of an operator by position, None where left out, to its outputs, which may lie in their memory."""

@@ -1,0 +1,69 @@
+"""Views of arrays on a GPU: what NumPy says of an array that lies alike says where the elements of a view lie.
+
+An array without gaps is made first where there is no view of one with gaps.  It must not know operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from polyconv.errors import Unsupported
+from polyconv.gpu.arrays import GpuArray
+from polyconv.operators.along import Along
+from polyconv.operators.job import Array, Conditions, Lies, Plan, Planning
+from polyconv.operators.moving import copied
+from polyconv.operators.on_gpu.running import Launched, lies_there
+from polyconv.operators.views import Look
+
+__all__ = ["packed_there", "seen"]
+
+
+def seen(look: Look, arrays: Sequence[Any]) -> list[GpuArray]:
+    """What a view shows of the first array, which lies on a GPU; the others say how, and lie in the CPU's memory.
+
+    Raises
+    ------
+    Unsupported
+        If the others lie on the GPU too, or what is shown is no view.
+    """
+    x, *others = arrays
+    if any(type(a) is GpuArray for a in others):
+        raise Unsupported("the numbers that say what it shows are computed on the GPU; they must be known before")
+    found = _views(look, x, others)
+    if found is None:
+        found = _views(look, packed_there(x), others)
+    if found is None:
+        raise Unsupported("it gathers elements that lie apart in no regular way, for which there is no kernel")
+    return found
+
+
+def _views(look: Look, x: GpuArray, others: Sequence[Any]) -> list[GpuArray] | None:
+    """The views; None where a result is none."""
+    lie = lies_there(x)
+    memory = np.empty(max(1, lie.size), np.uint8)  # whose content nobody reads
+    like: Array = np.ndarray(lie.shape, lie.dtype, memory, lie.offset, lie.strides)
+    first, begin = memory.ctypes.data, like.ctypes.data
+    found = []
+    for made in look([like, *others]):
+        at = made.ctypes.data
+        if made.size and not first <= at < first + memory.nbytes:
+            return None
+        steps = [step // made.itemsize for step in made.strides]
+        found.append(x.seen(made.shape, steps, at - begin if made.size else 0))
+    return found
+
+
+def packed_there(x: GpuArray) -> GpuArray:
+    """A copy without gaps, in the order of its axes."""
+    return Launched(_packed, x.device)([x])[0]
+
+
+def _packed(given: Sequence[Lies], c: Conditions) -> Plan:
+    planning = Planning(given, c)
+    y = planning.result(given[0].shape, given[0].dtype, alike=False)
+    source, target = Along(given[0].offset, given[0].strides), Along(0, planning.lie(y).strides)
+    copied(planning, 0, y, given[0].shape, source, target)
+    return planning.plan()

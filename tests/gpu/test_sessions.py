@@ -1,0 +1,318 @@
+"""Sessions on a GPU: networks of all kinds of steps give what the CPU gives, and what cannot run is named.
+
+In ``strict`` arithmetic results lie between the ends that are derived node by node; three passes of tensor cores lose
+2^-20 of each product besides.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from virtual_gpu import Libcuda, virtual_gpu
+
+import polyconv
+from polyconv.conformance.enclosure_rules import enclosed
+from polyconv.conformance.graph_fuzz import complaint
+from polyconv.errors import ArgumentError, DtypeError, IgnoredWarning, ModelError, Unsupported
+from polyconv.gpu.arrays import GpuArray, to_gpu
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+from making import info, onnx_model, random
+
+node = helper.make_node
+CUDA = ["CUDAExecutionProvider"]
+MIXED = [*CUDA, "CPUExecutionProvider"]
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> Iterator[Libcuda]:
+    with virtual_gpu() as lib:
+        yield lib
+
+
+def weights(*shape: int) -> np.ndarray:
+    """Values whose sums over a few channels stay near 1."""
+    return random(*shape, seed=sum(shape)) * np.float32(0.2)
+
+
+def residual_network(extents: tuple[Any, ...] = (2, 3, 17, 14)) -> onnx.ModelProto:
+    """A ResNet in small: first layer, pool, block with a residual, global mean, product."""
+    constants = {
+        "w0": weights(8, 3, 3, 3), "b0": weights(8), "w1": weights(8, 8, 3, 3), "w2": weights(8, 8, 3, 3),
+        "g": weights(8, 10), "gb": weights(10),
+    }  # fmt: skip
+    nodes = [
+        node("Conv", ["x", "w0", "b0"], ["c0"], pads=[1] * 4, strides=[2, 2]), node("Relu", ["c0"], ["r0"]),
+        node("MaxPool", ["r0"], ["p"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
+        node("Conv", ["p", "w1"], ["c1"], pads=[1] * 4), node("Relu", ["c1"], ["r1"]),
+        node("Conv", ["r1", "w2"], ["c2"], pads=[1] * 4), node("Add", ["c2", "p"], ["a"]), node("Relu", ["a"], ["r2"]),
+        node("GlobalAveragePool", ["r2"], ["q"]), node("Flatten", ["q"], ["f"]), node("Gemm", ["f", "g", "gb"], ["y"]),
+    ]  # fmt: skip
+    return onnx_model(nodes, [info("x", extents)], ["y"], constants)
+
+
+X = random(2, 3, 17, 14, seed=1)
+
+
+def judged(model: onnx.ModelProto, feeds: dict[str, Any], **options: Any) -> polyconv.InferenceSession:
+    """Hold results of a session on the GPU against the bounds of its nodes; the session."""
+    session = polyconv.InferenceSession(model, providers=CUDA, accuracy="strict", **options)
+    bounds = enclosed(model, {name: a.numpy() if type(a) is GpuArray else a for name, a in feeds.items()})
+    for value, got in zip(session.get_outputs(), session.run(None, feeds), strict=True):
+        assert type(got) is np.ndarray
+        assert got.flags.c_contiguous
+        assert complaint(bounds[value.name], got) is None
+    return session
+
+
+@pytest.mark.parametrize("extents", [(2, 3, 17, 14), ("n", 3, "h", "w")])
+def test_residual_network(extents: tuple[Any, ...], gpu: Libcuda) -> None:
+    session = judged(residual_network(extents), {"x": X})
+    assert session.get_providers() == CUDA
+    assert {step.device for step in session.steps} == {"cuda:0"}
+    assert not any(step.copies for step in session.steps)
+    assert all(step.seconds is None for step in session.steps)
+    assert {record.device for record in session.nodes if record.step is not None} == {"cuda:0"}
+    assert session.steps[0].problem == "conv f32 NCHW n2 c3 i17x14 m8 k3x3 s2 p1 b1 act=Relu"
+    first = len(gpu.launched)
+    session.run(None, {"x": to_gpu(X)})
+    assert 0 < len(gpu.launched) - first < first  # weights are packed once
+
+
+def test_three_passes() -> None:
+    """Each of four products adds what it loses, 2^-20 + k eps, of a network whose signs are all positive."""
+    model = residual_network()
+    exact = polyconv.InferenceSession(_in_f64(model)).run(None, {"x": X.astype(np.float64)})[0]
+    most = polyconv.InferenceSession(_in_f64(model, np.abs)).run(None, {"x": np.abs(X).astype(np.float64)})[0]
+    got = polyconv.InferenceSession(model, providers=CUDA).run(None, {"x": X})[0]
+    assert (np.abs(got - exact) <= 4 * (2.0**-20 + (72 + 16) * 2.0**-23) * most).all()
+
+
+def _in_f64(model: onnx.ModelProto, change: Callable[[np.ndarray], np.ndarray] = np.positive) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for tensor in made.graph.initializer:
+        array = change(onnx.numpy_helper.to_array(tensor).astype(np.float64))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    made.graph.input[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    return made
+
+
+PARTS: dict[str, tuple[list[onnx.NodeProto], dict[str, np.ndarray]]] = {
+    "squeeze and excite": (
+        [
+            node("ReduceMean", ["h"], ["m"], axes=[2, 3]), node("Conv", ["m", "w1"], ["e"]),
+            node("Sigmoid", ["e"], ["s"]), node("Mul", ["h", "s"], ["y"]),
+        ],
+        {"w1": weights(8, 8, 1, 1)},
+    ),
+    "branches": (
+        [
+            node("Conv", ["h", "w1"], ["a"]), node("AveragePool", ["h"], ["b"], kernel_shape=[3, 3], pads=[1] * 4,
+                                                   strides=[1, 1]),
+            node("Concat", ["a", "b", "h"], ["y"], axis=1),
+        ],
+        {"w1": weights(4, 8, 1, 1)},
+    ),
+    "split and swish": (
+        [
+            node("Split", ["h"], ["a", "b"], axis=1), node("Sigmoid", ["b"], ["s"]), node("Mul", ["b", "s"], ["m"]),
+            node("Sub", ["a", "m"], ["y"]),
+        ],
+        {},
+    ),
+    "upsampled": (
+        [
+            node("Resize", ["h", "", "scales"], ["u"], mode="linear"),
+            node("Pad", ["u", "pads"], ["y"], mode="reflect"),
+        ],
+        {"scales": np.array([1, 1, 2, 2], np.float32), "pads": np.array([0, 0, 1, 2, 0, 0, 0, 1])},
+    ),
+    "turned and normalised": (
+        [
+            node("Transpose", ["h"], ["t"], perm=[0, 2, 3, 1]),
+            node("LayerNormalization", ["t", "scale", "shift"], ["n"], axis=-1), node("Softmax", ["n"], ["y"], axis=-1),
+        ],
+        {"scale": weights(8), "shift": weights(8)},
+    ),
+    "channels of an image": (
+        [
+            node("InstanceNormalization", ["h", "scale", "shift"], ["n"]), node("HardSwish", ["n"], ["y"]),
+        ],
+        {"scale": weights(8), "shift": weights(8)},
+    ),
+    "transposed": ([node("ConvTranspose", ["h", "w1"], ["y"], strides=[2, 2])], {"w1": weights(8, 4, 2, 2)}),
+    "pixels of channels": ([node("DepthToSpace", ["h"], ["y"], blocksize=2)], {}),
+    "depthwise": (
+        [node("Conv", ["h", "w1"], ["d"], group=8, pads=[1] * 4), node("Clip", ["d", "low", "high"], ["y"])],
+        {"w1": weights(8, 1, 3, 3), "low": np.float32(0), "high": np.float32(6)},
+    ),
+    "scaled by channel": (
+        [node("PRelu", ["h", "slope"], ["p"]), node("BatchNormalization", ["p", "g", "b", "m", "v"], ["y"])],
+        {"slope": weights(8, 1, 1), "g": weights(8), "b": weights(8), "m": weights(8), "v": weights(8) ** 2},
+    ),
+}  # fmt: skip
+
+
+def run_part(name: str) -> polyconv.InferenceSession:
+    """Judge a part behind a first layer."""
+    nodes, constants = PARTS[name]
+    first = node("Conv", ["x", "w0"], ["h"], pads=[1] * 4)
+    model = onnx_model([first, *nodes], [info("x", [2, 3, 6, 5])], ["y"], {"w0": weights(8, 3, 3, 3), **constants})
+    return judged(model, {"x": random(2, 3, 6, 5, seed=4)})
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_networks(name: str) -> None:
+    assert {step.device for step in run_part(name).steps} == {"cuda:0"}
+
+
+def test_quantised_network_has_the_bits_of_the_cpu() -> None:
+    """Integers are exact: scales are powers of two, so that no product is rounded."""
+    constants = {
+        "sx": np.float32(0.0625), "zx": np.uint8(117), "w": np.arange(-72, 72, dtype=np.int8).reshape(8, 2, 3, 3),
+        "sw": np.float32(0.03125), "zw": np.int8(0), "sy": np.float32(0.5), "zy": np.uint8(90),
+    }  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", ["x", "sx", "zx"], ["q"]),
+        node("QLinearConv", ["q", "sx", "zx", "w", "sw", "zw", "sy", "zy"], ["c"], pads=[1] * 4),
+        node("MaxPool", ["c"], ["p"], kernel_shape=[2, 2]), node("DequantizeLinear", ["p", "sy", "zy"], ["y"]),
+    ]  # fmt: skip
+    model = onnx_model(nodes, [info("x", [1, 2, 6, 7])], ["y"], constants)
+    x = random(1, 2, 6, 7)
+    want = polyconv.InferenceSession(model).run(None, {"x": x})[0]
+    np.testing.assert_array_equal(polyconv.InferenceSession(model, providers=CUDA).run(None, {"x": x})[0], want)
+
+
+def test_extents_are_computed_before_anything_is_launched() -> None:
+    """``Reshape`` to what ``Shape`` says: numbers stay in the CPU's memory, and nothing is copied back for them."""
+    nodes = [
+        node("Shape", ["x"], ["s"]), node("Gather", ["s", "first"], ["n"]),
+        node("Unsqueeze", ["n", "first_axis"], ["u"]),
+        node("Concat", ["u", "rest"], ["to"], axis=0), node("Relu", ["x"], ["r"]), node("Reshape", ["r", "to"], ["y"]),
+    ]  # fmt: skip
+    constants = {"first": np.array(0), "first_axis": np.array([0]), "rest": np.array([-1])}
+    model = onnx_model(nodes, [info("x", ["n", 4, "h"])], ["y"], constants)
+    x = random(3, 4, 5)
+    session = polyconv.InferenceSession(model, providers=CUDA)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0).reshape(3, -1))
+    where = {step.ops: (step.device, step.copies) for step in session.steps}
+    assert where["Relu",] == where["Reshape",] == ("cuda:0", False)
+    assert where["Shape",] == ("cpu", False)
+
+
+UNKNOWN = [node("Conv", ["x", "w0"], ["h"], pads=[1] * 4), node("Softplus", ["h"], ["s"], name="soft"),
+        node("Relu", ["s"], ["y"])]  # fmt: skip
+
+
+def unknown_network() -> onnx.ModelProto:
+    """A node in the middle that has no kernel on a GPU."""
+    return onnx_model(UNKNOWN, [info("x", [1, 3, 6, 5])], ["y"], {"w0": weights(8, 3, 3, 3)})
+
+
+def test_a_node_without_a_kernel_is_named() -> None:
+    said = r"1 node has no kernel on a GPU: Softplus node 'soft' \(Softplus is not computed here\).*'CPUExecutionProv"
+    with pytest.raises(Unsupported, match=said):
+        polyconv.InferenceSession(unknown_network(), providers=CUDA)
+    options = polyconv.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    with pytest.raises(Unsupported, match="'soft'"):
+        polyconv.InferenceSession(unknown_network(), options, providers=MIXED)
+
+
+def test_a_node_without_a_kernel_runs_on_the_cpu_when_asked() -> None:
+    x = random(1, 3, 6, 5)
+    session = polyconv.InferenceSession(unknown_network(), providers=MIXED, accuracy="strict")
+    got = session.run(None, {"x": x})[0]
+    assert complaint(enclosed(unknown_network(), {"x": x})["y"], got) is None
+    assert [(step.ops, step.device, step.copies) for step in session.steps] == [
+        (("Conv",), "cuda:0", False), (("Softplus",), "cpu", True), (("Relu",), "cuda:0", False),
+    ]  # fmt: skip
+    assert session.get_providers() == MIXED
+
+
+def test_no_gpu_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyconv.gpu.driver._loaded", lambda: "the NVIDIA driver finds no GPU")
+    polyconv.gpu.device.device.cache_clear()
+    with pytest.raises(Unsupported, match="is asked for alone, and the NVIDIA driver finds no GPU; add 'CPUExec"):
+        polyconv.InferenceSession(residual_network(), providers=CUDA)
+    with pytest.warns(IgnoredWarning, match="no effect: the NVIDIA driver finds no GPU; nodes run on the CPU"):
+        session = polyconv.InferenceSession(residual_network(), providers=MIXED)
+    assert session.get_providers()[0] == "PolyconvExecutionProvider"
+    assert "CUDAExecutionProvider" not in polyconv.get_available_providers()
+
+
+def test_devices_are_checked() -> None:
+    assert "CUDAExecutionProvider" in polyconv.get_available_providers()
+    with pytest.raises(ArgumentError, match="device_id='1' of CUDAExecutionProvider is no GPU here; give 0 to 0"):
+        polyconv.InferenceSession(residual_network(), providers=[(CUDA[0], {"device_id": 1})])
+    with pytest.warns(IgnoredWarning, match="'cudnn_conv_algo_search'"):
+        polyconv.InferenceSession(residual_network(), None, CUDA, [{"cudnn_conv_algo_search": "DEFAULT"}])
+    first_on_cpu = polyconv.InferenceSession(residual_network(), providers=MIXED[::-1])
+    assert first_on_cpu.steps[0].device == "cpu"
+
+
+def test_a_session_moves_to_the_gpu_and_back() -> None:
+    session = polyconv.InferenceSession(residual_network())
+    want = session.run(None, {"x": X})[0]
+    session.set_providers(CUDA)
+    assert session.get_providers() == CUDA
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], want, rtol=1e-5, atol=1e-5)
+    session.set_providers(["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], want)
+
+
+def test_arrays_on_the_gpu_are_taken_as_they_lie() -> None:
+    session = polyconv.InferenceSession(residual_network(), providers=CUDA, accuracy="strict")
+    want = session.run(None, {"x": X})[0]
+    last = np.moveaxis(np.ascontiguousarray(np.moveaxis(X, 1, -1)), -1, 1)
+    assert last.strides != X.strides
+    for given in (to_gpu(X), to_gpu(last), to_gpu(X[..., ::-1])):
+        got = session.run(None, {"x": given})[0]
+        if given.strides[-1] > 0:
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    flipped = session.run(None, {"x": np.ascontiguousarray(X[..., ::-1])})[0]
+    np.testing.assert_allclose(got, flipped, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ArgumentError, match=r"input 'x' has shape \(2, 3, 17\), the model wants"):
+        session.run(None, {"x": to_gpu(X[..., 0].copy())})
+    with pytest.raises(DtypeError, match="input 'x' has type float64, the model wants"):
+        session.run(None, {"x": to_gpu(X.astype(np.float64))})
+
+
+def test_results_that_are_views_have_memory_of_their_own() -> None:
+    model = onnx_model([node("Transpose", ["x"], ["t"], perm=[1, 0]), node("Reshape", ["x", "to"], ["y"])],
+                       [info("x", [4, 6])], ["y", "t"], {"to": np.array([6, 4])})  # fmt: skip
+    x = random(4, 6)
+    there = to_gpu(x)
+    session = polyconv.InferenceSession(model, providers=CUDA)
+    y, t = session.run(None, {"x": there})
+    np.testing.assert_array_equal(y, x.reshape(6, 4))
+    np.testing.assert_array_equal(t, x.T)
+
+
+def test_what_fails_names_its_node() -> None:
+    inputs = [info("x", ["n", 3]), info("z", ["n", "m"])]
+    model = onnx_model([node("Add", ["x", "z"], ["y"], name="sum")], inputs, ["y"])
+    session = polyconv.InferenceSession(model, providers=CUDA)
+    with pytest.raises(ArgumentError, match="Add node 'sum': operands of the shapes"):
+        session.run(None, {"x": random(2, 3), "z": random(2, 4)})
+    gathered = onnx_model([node("Gather", ["x", "at"], ["y"], name="pick", axis=1)], [info("x", [2, 5])], ["y"],
+                          {"at": np.array([4, 0, 3])})  # fmt: skip
+    with pytest.raises((Unsupported, ModelError), match="Gather node 'pick'"):
+        polyconv.InferenceSession(gathered, providers=CUDA).run(None, {"x": random(2, 5)})
+
+
+def test_profiles_have_times_of_steps(tmp_path: Any) -> None:
+    options = polyconv.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "trace")
+    session = polyconv.InferenceSession(residual_network(), options, providers=CUDA)
+    session.run(None, {"x": X})
+    assert all(step.seconds is not None for step in session.steps)
+    session.end_profiling()
