@@ -316,3 +316,82 @@ def test_profiles_have_times_of_steps(tmp_path: Any) -> None:
     session.run(None, {"x": X})
     assert all(step.seconds is not None for step in session.steps)
     session.end_profiling()
+
+
+# -- memory that is bound -----------------------------------------------------------------------------
+
+
+class Foreign:
+    """An array of a library on a GPU, as ``__cuda_array_interface__`` shows it."""
+
+    def __init__(self, a: np.ndarray) -> None:
+        self.own = to_gpu(a)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self.own.__cuda_array_interface__
+
+
+def test_bound_memory_on_the_gpu() -> None:
+    session = polyconv.InferenceSession(residual_network(), providers=CUDA)
+    want = session.run(None, {"x": X})[0]
+    binding, there = session.io_binding(), to_gpu(X)
+    target = GpuArray(want.shape, there.kind)
+    binding.bind_input("x", "cuda", 0, np.float32, X.shape, there.address)
+    binding.bind_output("y", "cuda", 0, np.float32, want.shape, target.address)
+    session.run_with_iobinding(binding)
+    binding.synchronize_outputs()
+    np.testing.assert_array_equal(target.numpy(), want)
+    (value,) = binding.get_outputs()
+    assert (value.device_name(), value.data_ptr(), value.shape()) == ("cuda", target.address, list(want.shape))
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], want)
+
+
+def test_results_stay_where_they_are_bound_to_stay() -> None:
+    session = polyconv.InferenceSession(residual_network(), providers=CUDA)
+    want = session.run(None, {"x": X})[0]
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", polyconv.OrtValue.ortvalue_from_numpy(X, "cuda", 0))
+    binding.bind_output("y", "cuda")
+    options = polyconv.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    session.run_with_iobinding(binding, options)
+    (value,) = binding.get_outputs()
+    told = value.__cuda_array_interface__
+    assert (value.device_name(), told["shape"], told["data"][0]) == ("cuda", want.shape, value.data_ptr())
+    np.testing.assert_array_equal(value.numpy(), want)
+    (here,) = session.run_with_ort_values(["y"], {"x": polyconv.OrtValue(Foreign(X).own)})
+    assert here.device_name() == "cpu"
+    np.testing.assert_array_equal(here.numpy(), want)
+
+
+def test_memory_of_both_kinds_is_bound_together() -> None:
+    session = polyconv.InferenceSession(residual_network(), providers=CUDA)
+    want = session.run(None, {"x": X})[0]
+    binding, here = session.io_binding(), np.empty_like(want)
+    binding.bind_cpu_input("x", X)
+    binding.bind_ortvalue_output("y", polyconv.OrtValue(here))
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(here, want)
+    value = polyconv.OrtValue.ortvalue_from_shape_and_type(list(want.shape), np.float32, "cuda", 0)
+    np.testing.assert_array_equal(value.numpy(), 0 * want)
+    value.update_inplace(want)
+    np.testing.assert_array_equal(np.asarray(value), want)
+    binding.bind_ortvalue_output("y", polyconv.OrtValue.ortvalue_from_shape_and_type([2, 9], np.float32, "cuda"))
+    with pytest.raises(ArgumentError, match=r"output 'y' has shape \(2, 10\).* to fill has \(2, 9\)"):
+        session.run_with_iobinding(binding)
+
+
+def test_bound_memory_is_checked() -> None:
+    on_gpu, on_cpu = (polyconv.InferenceSession(residual_network(), providers=p) for p in (CUDA, None))
+    with pytest.raises(ArgumentError, match="no device cuda:1; give a number from 0 to 0"):
+        on_gpu.io_binding().bind_input("x", "cuda", 1, np.float32, X.shape, 1)
+    with pytest.raises(ArgumentError, match="no device npu:0"):
+        on_gpu.io_binding().bind_output("y", "npu")
+    binding = on_cpu.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y", "cuda")
+    with pytest.raises(ArgumentError, match="bound to CUDA device 0, where the session does not make it"):
+        on_cpu.run_with_iobinding(binding)
+    with pytest.raises(ArgumentError, match="the input 'x' lies on CUDA device 0, the session computes on the CPU"):
+        on_cpu.run(None, {"x": to_gpu(X)})

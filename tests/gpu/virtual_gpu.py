@@ -278,6 +278,9 @@ class Libcuda:
     def _cuStreamSynchronize(self, stream: Any) -> int:
         return 0
 
+    def _cuCtxSynchronize(self) -> int:
+        return 0 if self._is_entered() else INVALID_CONTEXT
+
     def _cuStreamIsCapturing(self, stream: Any, status: Any) -> int:
         status._obj.value = 0
         return 0

@@ -228,6 +228,10 @@ class Driver:
         """Wait for a stream; an error of code that ran on it is raised here."""
         self.check(self._lib.cuStreamSynchronize(_Handle(stream)), "waiting for the GPU")
 
+    def synchronize_all(self) -> None:
+        """Wait for all streams of this thread's device; an error of code that ran there is raised here."""
+        self.check(self._lib.cuCtxSynchronize(), "waiting for the GPU")
+
     def is_capturing(self, stream: int) -> bool:
         """Whether what is started on a stream goes into a graph, to run later."""
         status = ctypes.c_int()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyconv.errors import ArgumentError, DtypeError
+from polyconv.gpu.guests import device_of
 from polyconv.models.elements import BY_TYPE
 from polyconv.models.graph import Array, Value
 from polyconv.models.limits import shorten
@@ -44,6 +45,11 @@ def fed(value: Value, given: Any) -> Array:
     if type(given) is np.ndarray and given.dtype == element.numpy and given.shape == value.dims:
         return given  # as nearly always
     name = f"the input {shorten(value.name)!r}"
+    if (device := device_of(given)) is not None:
+        raise ArgumentError(
+            f"{name} lies on CUDA device {device}, the session computes on the CPU; copy it, or make a session with "
+            f"providers=['CUDAExecutionProvider']"
+        )
     if element.type == "tensor(string)":
         array = _texts(given, name)
         is_alike = array.dtype.kind in "OUST"

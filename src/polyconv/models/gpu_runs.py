@@ -6,13 +6,14 @@ not know what a program computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from polyconv.errors import ArgumentError, DtypeError
-from polyconv.gpu.arrays import Borrowed, GpuArray, on_stream, to_gpu
+from polyconv.gpu.arrays import Borrowed, GpuArray, current_stream, on_stream, to_gpu
 from polyconv.gpu.driver import driver
 from polyconv.gpu.guests import as_own, device_of, guest_of
 from polyconv.models.elements import BY_TYPE
@@ -23,7 +24,7 @@ from polyconv.models.ort_value import OrtValue
 from polyconv.models.program import Program
 from polyconv.models.steps import Times
 
-__all__ = ["fed_there", "run_there", "stream_of"]
+__all__ = ["fed_there", "run_there", "stream_for"]
 
 
 def fed_there(value: Value, given: Any, device: int) -> Any:
@@ -54,22 +55,22 @@ def fed_there(value: Value, given: Any, device: int) -> Any:
     return array
 
 
-def stream_of(feeds: Mapping[str, Any], device: int) -> int:
-    """The stream that is current for the library of the first array on the GPU; the default one where there is none."""
-    for a in feeds.values():
-        if type(a) is GpuArray:
-            holder = a.memory.holder if isinstance(a.memory, Borrowed) else a
-            return guest_of(holder if holder is not None else a).stream(device)
-    return 0
+def stream_for(values: Iterable[Any], device: int | None) -> AbstractContextManager[None]:
+    """The stream that is current for the library of the first value on a GPU; the default one where there is none."""
+    if device is None:
+        return nullcontext()
+    for a in values:
+        if type(a) is GpuArray and isinstance(a.memory, Borrowed) and a.memory.holder is not None:
+            return on_stream(guest_of(a.memory.holder).stream(device))
+    return on_stream(current_stream())
 
 
 def run_there(program: Program, feeds: Mapping[str, Any], results: Sequence[str], is_halted: Callable[[], bool],
               device: int) -> tuple[list[Any], Times]:  # fmt: skip
-    """Run a program of a GPU; results lie there, but for those that are computed in the CPU's memory."""
+    """Run a program of a GPU on the current stream; results lie there, but for those that stay in the CPU's memory."""
     driver().enter(device)
-    with on_stream(stream_of(feeds, device)):
-        sent = {
-            name: to_gpu(a, device, wait=False) if isinstance(a, np.ndarray) and name not in program.here else a
-            for name, a in feeds.items()
-        }
-        return program.run(sent, results, is_halted)
+    sent = {
+        name: to_gpu(a, device, wait=False) if isinstance(a, np.ndarray) and name not in program.here else a
+        for name, a in feeds.items()
+    }
+    return program.run(sent, results, is_halted)

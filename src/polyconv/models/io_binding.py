@@ -1,7 +1,7 @@
 """``IOBinding``: inputs and outputs of a session bound to memory once, for many runs.
 
-The one idea: it keeps books on names; the session reads and fills them.  Memory is the CPU's, so nothing has to be
-synchronised.
+The one idea: it keeps books on names; the session reads and fills them.  Memory is the CPU's or a GPU's; what is bound
+on a GPU stays there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from polyconv.errors import ArgumentError
 from polyconv.models.graph import Array
 from polyconv.models.limits import shorten
-from polyconv.models.ort_value import OrtValue, at_address, check_cpu, check_target
+from polyconv.models.on_gpu import brought_back, synchronize
+from polyconv.models.ort_value import OrtValue, at_address, check_target, device_named, fill
 
 __all__ = ["IOBinding"]
 
@@ -35,7 +36,7 @@ class IOBinding:
     def __init__(self, session: object, checked: Callable[[str, Any], Array], outputs: Collection[str]) -> None:
         self.session, self._checked, self._names = session, checked, outputs
         self.inputs: dict[str, Array] = {}
-        self.outputs: dict[str, OrtValue | None] = {}
+        self.outputs: dict[str, OrtValue | int | None] = {}  # memory, or the GPU on which each run makes its own
         self._results: list[OrtValue] = []
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
@@ -50,8 +51,8 @@ class IOBinding:
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
         """Bind an input to memory at an address, which the caller keeps."""
-        check_cpu(device_type, device_id)
-        self.inputs[name] = self._checked(name, at_address(buffer_ptr, element_type, shape))
+        device = device_named(device_type, device_id)
+        self.inputs[name] = self._checked(name, at_address(buffer_ptr, element_type, shape, device))
 
     def bind_output(
         self,
@@ -63,13 +64,13 @@ class IOBinding:
         buffer_ptr: int | None = None,
     ) -> None:
         """Bind an output to memory at an address, which the caller keeps; without one each run makes its own."""
-        check_cpu(device_type, device_id)
+        device = device_named(device_type, device_id)
         if buffer_ptr is None:
-            self._bind(name, None)
+            self._bind(name, device)
         elif element_type is None or shape is None:
             raise ArgumentError(f"buffer_ptr={buffer_ptr} needs element_type and shape; give all three")
         else:
-            self._bind(name, OrtValue(at_address(buffer_ptr, element_type, shape)))
+            self._bind(name, OrtValue(at_address(buffer_ptr, element_type, shape, device)))
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         """Bind an output to an OrtValue, whose memory every run fills."""
@@ -84,10 +85,12 @@ class IOBinding:
         self.outputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Do nothing: the memory is the CPU's."""
+        """Wait for what was started on the GPUs on which inputs lie."""
+        synchronize(self.inputs.values())
 
     def synchronize_outputs(self) -> None:
-        """Do nothing: the memory is the CPU's."""
+        """Wait for what was started on the GPUs on which results lie."""
+        synchronize(value._value for value in self._results)
 
     def get_outputs(self) -> list[OrtValue]:
         """Outputs of the last run, in the order in which they were bound."""
@@ -97,18 +100,31 @@ class IOBinding:
         """Outputs of the last run as arrays of their own."""
         return [np.array(value.numpy()) for value in self._results]
 
+    @property
+    def targets(self) -> list[Any]:
+        """Memory that is bound to outputs."""
+        return [bound._value for bound in self.outputs.values() if isinstance(bound, OrtValue)]
+
     def filled(self, results: Sequence[Any]) -> None:
         """Take the results of a run: into the memory that is bound, where there is some."""
         pairs = list(zip(self.outputs.items(), results, strict=True))
         for (name, bound), result in pairs:  # all checks before the first store
-            if bound is not None:
-                check_target(bound.numpy(), result, f"the output {shorten(name)!r}")
+            if isinstance(bound, OrtValue):
+                check_target(bound._tensor(), result, f"the output {shorten(name)!r}")
+            elif bound is not None and getattr(result, "device", None) != bound:
+                raise ArgumentError(
+                    f"the output {shorten(name)!r} is bound to CUDA device {bound}, where the session does not make "
+                    f"it; bind it to 'cpu'"
+                )
         for (_, bound), result in pairs:
-            if bound is not None:
-                bound.numpy()[...] = result
-        self._results = [OrtValue(result) if bound is None else bound for (_, bound), result in pairs]
+            if isinstance(bound, OrtValue):
+                fill(bound._tensor(), result)
+        self._results = [
+            bound if isinstance(bound, OrtValue) else OrtValue(brought_back(result) if bound is None else result)
+            for (_, bound), result in pairs
+        ]
 
-    def _bind(self, name: str, value: OrtValue | None) -> None:
+    def _bind(self, name: str, value: OrtValue | int | None) -> None:
         if name not in self._names:
             known = shorten(list(self._names))
             raise ArgumentError(f"there is no output {shorten(name)!r}; the model's outputs are {known}")

@@ -25,7 +25,7 @@ from polyconv.operators.on_gpu.running import Launched
 from polyconv.operators.on_gpu.seeing import seen
 from polyconv.operators.views import Look
 
-__all__ = ["There", "brought_back", "kept_here", "refuse", "synchronized", "with_copies"]
+__all__ = ["There", "brought_back", "kept_here", "refuse", "synchronize", "synchronized", "with_copies"]
 
 _NUMBERS = ("tensor(int32)", "tensor(int64)")
 
@@ -84,6 +84,13 @@ def with_copies(segment: Segment, device: int, writes: Sequence[str], here: Coll
         return [a if name in here else _sent(a, device) for a, name in zip(made, writes, strict=True)]
 
     return replace(segment, run=run, views=False, looks=False, copies=True, ahead=lambda arrays: None)
+
+
+def synchronize(values: Iterable[Any]) -> None:
+    """Wait for all that was started on the GPUs on which some values lie, on whatever stream."""
+    for device in {value.device for value in values if type(value) is GpuArray}:
+        driver().enter(device)
+        driver().synchronize_all()
 
 
 def synchronized(device: int) -> Callable[[], float]:

@@ -20,6 +20,7 @@ from polyconv.errors import ArgumentError, DtypeError, ModelError, Unsupported
 from polyconv.models.graph import Node
 from polyconv.models.limits import shorten
 from polyconv.problem.epilogue import Activation
+from polyconv.settings import resolve
 
 __all__ = ["Epilogue", "Options", "Unproven", "has_row", "is_convolution", "make", "row_of"]
 
@@ -45,6 +46,15 @@ class Options:
     device: int | None = None
     is_mixed: bool = False
     is_timed: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is none of the choices."""
+        for name, words in (("semantics", ("onnx", "onnxruntime")), ("rewrites", ("all", "exact"))):
+            given = getattr(self, name)
+            if given not in words:
+                raise ArgumentError(f"{name}={shorten(given)!r} is not known; choose {' or '.join(words)}")
+        for name in ("accuracy", "threads", "workspace_limit"):
+            resolve(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from threading import Thread
@@ -16,9 +17,11 @@ from time import monotonic_ns
 from typing import Any
 
 from polyconv.errors import ArgumentError
+from polyconv.gpu.arrays import current_stream
+from polyconv.gpu.driver import driver
 from polyconv.models.asked import Names
 from polyconv.models.feeding import fed
-from polyconv.models.gpu_runs import fed_there, run_there
+from polyconv.models.gpu_runs import fed_there, run_there, stream_for
 from polyconv.models.graph import Array, ModelMetadata, Value
 from polyconv.models.io_binding import IOBinding
 from polyconv.models.limits import shorten
@@ -29,11 +32,15 @@ from polyconv.models.program import Program
 from polyconv.models.providers import CPU, GPU, PROVIDER, device_asked_for, provider_options_of
 from polyconv.models.reading import compiled, read_model, source_of, with_dimensions
 from polyconv.models.records import Memory, NodeRecord, StepRecord, memory_of, nodes_of, steps_of
-from polyconv.models.session_options import GraphOptimizationLevel, SessionOptions, warn_of_ignored
+from polyconv.models.session_options import (
+    GraphOptimizationLevel,
+    SessionOptions,
+    leaves_results_to_stream,
+    warn_of_ignored,
+)
 from polyconv.models.steps import Times
 from polyconv.models.trace import Trace
 from polyconv.names import checked
-from polyconv.settings import resolve
 
 __all__ = ["InferenceSession", "Memory", "NodeRecord", "StepRecord"]
 
@@ -43,8 +50,6 @@ _HOST_PROVIDERS: Mapping[str, str] = {
     "openvino": "OpenVINOExecutionProvider",
     "numpy": "NumPy",
 }
-_REWRITES = ("all", "exact")
-_SEMANTICS = ("onnx", "onnxruntime")
 
 
 class InferenceSession:
@@ -118,28 +123,18 @@ class InferenceSession:
         threads: int | None = None,
         workspace_limit: int | None = None,
     ) -> None:
-        if semantics not in _SEMANTICS:
-            raise ArgumentError(f"semantics={shorten(semantics)!r} is not known; choose onnx or onnxruntime")
-        if rewrites not in _REWRITES:
-            raise ArgumentError(f"rewrites={shorten(rewrites)!r} is not known; choose all or exact")
+        chosen = Options(semantics, accuracy, threads, workspace_limit, rewrites)  # refuses what is invalid
         options = SessionOptions.of(sess_options)
         if options.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL:
-            rewrites = "exact"
+            chosen = replace(chosen, rewrites="exact")
         warn_of_ignored(options)
         if threads is None:
-            threads = options.intra_op_num_threads or None
-        for name, value in (
-            ("accuracy", accuracy),
-            ("threads", threads),
-            ("workspace_limit", workspace_limit),
-        ):
-            resolve(name, value)  # refuses what is invalid, before the file is read
+            chosen = replace(chosen, threads=options.intra_op_num_threads or None)
         self.sess_options, self.providers, self.provider_options = sess_options, providers, provider_options
         self._provider_options = asked = options.providers | provider_options_of(providers, provider_options)
         device, is_mixed = device_asked_for(asked), CPU in asked and options.has_fallback
-        self._session_options, self._options = options, Options(
-            semantics, accuracy, threads, workspace_limit, rewrites, device, is_mixed, options.enable_profiling
-        )
+        self._session_options = options
+        self._options = replace(chosen, device=device, is_mixed=is_mixed, is_timed=options.enable_profiling)
         source = source_of(path_or_bytes)
         graph = with_dimensions(read_model(source, weights), options.free_dimensions)
         self._source, self._weights = source.absolute() if isinstance(source, Path) else source, weights
@@ -253,8 +248,7 @@ class InferenceSession:
         OutOfMemory
             If the system does not give the memory for a result.
         """
-        results = self._run(self._names.wanted(output_names), self._fed(input_feed), run_options)
-        return [brought_back(a) for a in results]
+        return self._brought_back(self._names.wanted(output_names), self._fed(input_feed), run_options)
 
     def run_async(
         self,
@@ -278,7 +272,7 @@ class InferenceSession:
             results: list[Array] = []
             said = ""
             try:
-                results = [brought_back(a) for a in self._run(wanted, feeds, run_options)]
+                results = self._brought_back(wanted, feeds, run_options)
             except Exception as error:  # whatever it is, the caller hears of it
                 said = str(error) or repr(error)
             callback(results, user_data, said)
@@ -298,6 +292,9 @@ class InferenceSession:
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Compute the bound outputs from the bound inputs.
 
+        On a GPU this returns when they are there; the entry ``disable_synchronize_execution_providers`` of
+        ``run_options`` set to ``1`` leaves them to the stream on which they are made.
+
         Raises
         ------
         ArgumentError
@@ -308,8 +305,12 @@ class InferenceSession:
             raise ArgumentError("iobinding is of another session; make one with this session's io_binding()")
         if not iobinding.outputs:
             raise ArgumentError("iobinding has no output; bind one with bind_output(name)")
-        feeds = self._fed(iobinding.inputs)
-        iobinding.filled(self._run(self._names.wanted(list(iobinding.outputs)), feeds, run_options))
+        feeds, device = self._fed(iobinding.inputs), self._options.device
+        wanted = self._names.wanted(list(iobinding.outputs))
+        with stream_for((*feeds.values(), *iobinding.targets), device):
+            iobinding.filled(self._run(wanted, feeds, run_options))
+            if device is not None and not leaves_results_to_stream(run_options):
+                driver().synchronize(current_stream())
 
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began, by ``time.monotonic_ns``; 0 where it did not."""
@@ -356,6 +357,11 @@ class InferenceSession:
     def _read(self, value: Value, given: Any) -> Any:
         device = self._options.device
         return fed(value, given) if device is None else fed_there(value, given, device)
+
+    def _brought_back(self, wanted: Sequence[str], feeds: Mapping[str, Any], run_options: Any) -> list[Array]:
+        """Outputs in the CPU's memory."""
+        with stream_for(feeds.values(), self._options.device):
+            return [brought_back(a) for a in self._run(wanted, feeds, run_options)]
 
     def _run(self, wanted: Sequence[str], feeds: Mapping[str, Array], run_options: Any) -> list[Array]:
         """Outputs by name, of inputs that are checked."""

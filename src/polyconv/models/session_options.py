@@ -16,7 +16,8 @@ from polyconv.errors import ArgumentError, IgnoredWarning, warn
 from polyconv.models.providers import NO_FALLBACK, provider_options_of
 
 __all__ = [
-    "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions", "warn_of_ignored",
+    "ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "RunOptions", "SessionOptions",
+    "leaves_results_to_stream", "warn_of_ignored",
 ]  # fmt: skip
 
 class GraphOptimizationLevel(IntEnum):
@@ -196,12 +197,24 @@ class RunOptions:
     _entries: dict[str, str] = field(default_factory=dict, init=False)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry of onnxruntime's configuration; none has an effect here."""
+        """Keep an entry of onnxruntime's configuration.
+
+        ``disable_synchronize_execution_providers`` set to ``1`` lets ``run_with_iobinding`` on a GPU return before its
+        results are there; no other has an effect here.
+        """
         self._entries[str(key)] = str(value)
 
     def get_run_config_entry(self, key: str) -> str:
         """Value of a kept entry."""
         return _entry(self._entries, key, "RunOptions")
+
+
+def leaves_results_to_stream(options: Any) -> bool:
+    """Whether a run on a GPU may return before its results are there; polyconv's options or onnxruntime's."""
+    try:
+        return bool(options.get_run_config_entry("disable_synchronize_execution_providers") == "1")
+    except (ArgumentError, AttributeError, RuntimeError):  # of theirs, too, that have no such entry
+        return False
 
 
 def _entry(entries: Mapping[str, str], key: str, owner: str) -> str:

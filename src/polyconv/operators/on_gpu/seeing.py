@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 
 from polyconv.errors import Unsupported
-from polyconv.gpu.arrays import GpuArray
+from polyconv.gpu.arrays import GpuArray, current_stream
+from polyconv.gpu.driver import driver
+from polyconv.gpu.launches import Slot, Table
 from polyconv.operators.along import Along
-from polyconv.operators.job import Array, Conditions, Lies, Plan, Planning
-from polyconv.operators.moving import copied
-from polyconv.operators.on_gpu.running import Launched, lies_there
+from polyconv.operators.job import Array, packed
+from polyconv.operators.moving import copy_of
+from polyconv.operators.on_gpu.passing import passed
+from polyconv.operators.on_gpu.running import array_of, launch_of, lies_there
 from polyconv.operators.views import Look
 
-__all__ = ["packed_there", "seen"]
+__all__ = ["copy_there", "packed_there", "seen"]
 
 
 def seen(look: Look, arrays: Sequence[Any]) -> list[GpuArray]:
@@ -58,12 +61,16 @@ def _views(look: Look, x: GpuArray, others: Sequence[Any]) -> list[GpuArray] | N
 
 def packed_there(x: GpuArray) -> GpuArray:
     """A copy without gaps, in the order of its axes."""
-    return Launched(_packed, x.device)([x])[0]
+    made = array_of(packed(x.shape, x.dtype), x.device)
+    copy_there(x, made)
+    return made
 
 
-def _packed(given: Sequence[Lies], c: Conditions) -> Plan:
-    planning = Planning(given, c)
-    y = planning.result(given[0].shape, given[0].dtype, alike=False)
-    source, target = Along(given[0].offset, given[0].strides), Along(0, planning.lie(y).strides)
-    copied(planning, 0, y, given[0].shape, source, target)
-    return planning.plan()
+def copy_there(x: GpuArray, y: GpuArray) -> None:
+    """Copy an array into another one of its shape and type on the same GPU, after all that was started before."""
+    if 0 in x.shape:
+        return
+    of_x, of_y = (Along(0, lies_there(a).strides) for a in (x, y))
+    one = passed(copy_of(x.dtype), x.shape, [of_x, of_y], (0, 1))
+    table = Table(driver(), [launch_of(one, x.device)], [Slot(0, at, at) for at in (0, 1)], x.device)
+    table([x.address, y.address], current_stream())
