@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ import polyconv
 from polyconv.conformance.enclosure_rules import enclosed
 from polyconv.conformance.graph_fuzz import complaint
 from polyconv.errors import ArgumentError, DtypeError, IgnoredWarning, ModelError, Unsupported
-from polyconv.gpu.arrays import GpuArray, to_gpu
+from polyconv.gpu import launches
+from polyconv.gpu.arrays import GpuArray, on_stream, to_gpu
+from polyconv.gpu.forms import Form, Job, forms
+from polyconv.gpu.layer import DeviceLayer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from making import info, onnx_model, random
@@ -395,3 +399,84 @@ def test_bound_memory_is_checked() -> None:
         on_cpu.run_with_iobinding(binding)
     with pytest.raises(ArgumentError, match="the input 'x' lies on CUDA device 0, the session computes on the CPU"):
         on_cpu.run(None, {"x": to_gpu(X)})
+
+
+# -- runs that are alike ------------------------------------------------------------------------------
+
+
+def test_the_third_of_three_alike_is_one_call(gpu: Libcuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = polyconv.InferenceSession(residual_network(), providers=CUDA)
+    assert session.memory.replay_bytes == 0
+    feeds = [X, random(*X.shape, seed=7), X]
+    first, second, third = (to_gpu(a) for a in feeds)
+    want = [session.run(None, {"x": given})[0] for given in (first, second)]
+    assert session.memory.replay_bytes > 0
+    calls: list[int] = []
+    begin = launches._begin
+    monkeypatch.setattr(launches, "_begin", lambda *arguments: calls.append(arguments[3][1]) or begin(*arguments))
+    before = len(gpu.launched)
+    np.testing.assert_array_equal(session.run(None, {"x": third})[0], want[0])
+    assert calls == [len(gpu.launched) - before - 1, 1]  # all steps, and the copy of a result that shows another value
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], want[0])
+    np.testing.assert_array_equal(session.run(None, {"x": feeds[1]})[0], want[1])
+
+
+def test_places_between_steps_are_used_again() -> None:
+    """A chain of layers needs two places, however long it is."""
+    constants = {f"w{i}": weights(8, 8, 1, 1) for i in range(6)}
+    nodes = [node("Conv", [f"h{i}" if i else "x", f"w{i}"], [f"h{i + 1}" if i < 5 else "y"]) for i in range(6)]
+    session = polyconv.InferenceSession(onnx_model(nodes, [info("x", [1, 8, 9, 7])], ["y"], constants), providers=CUDA)
+    x = random(1, 8, 9, 7)
+    runs = [session.run(None, {"x": x})[0] for _ in range(3)]
+    np.testing.assert_array_equal(runs[2], runs[0])
+    one = 8 * 9 * 7 * 4
+    assert 0 < session.memory.replay_bytes <= 3 * (one + 64)  # and what the first layer turns channels last
+
+
+def test_parts_of_networks_are_replayed_with_the_same_bits() -> None:
+    for name in PARTS:
+        session = run_part(name)
+        x = random(2, 3, 6, 5, seed=9)
+        there = to_gpu(x)
+        want = session.run(None, {"x": there})
+        session.run(None, {"x": there})
+        assert session.memory.replay_bytes > 0, name
+        for got, before in zip(session.run(None, {"x": there}), want, strict=True):
+            np.testing.assert_array_equal(got, before)
+
+
+def test_kernels_that_read_through_tensor_maps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def patch(layer: DeviceLayer, job: Job) -> Form:
+        return next(form for form in forms(job) if form.algorithm == "patch")
+
+    monkeypatch.setattr(DeviceLayer, "_chosen", patch)
+    constants = {"w0": weights(64, 64, 3, 3), "w1": weights(64, 64, 3, 3)}
+    nodes = [node("Conv", ["x", "w0"], ["h"], pads=[1] * 4), node("Conv", ["h", "w1"], ["y"], pads=[1] * 4)]
+    model = onnx_model(nodes, [info("x", [1, 64, 8, 8])], ["y"], constants)
+    session = polyconv.InferenceSession(model, providers=CUDA)
+    last = np.moveaxis(random(1, 8, 8, 64), -1, 1)
+    inputs = [to_gpu(last) for _ in range(3)]
+    runs = [session.run(None, {"x": given})[0] for given in inputs]
+    assert session.memory.replay_bytes > 0
+    np.testing.assert_array_equal(runs[2], runs[0])
+
+
+def test_other_shapes_streams_and_outputs_go_by_steps() -> None:
+    session = polyconv.InferenceSession(residual_network(("n", 3, "h", "w")), providers=CUDA)
+    other = random(1, 3, 9, 11)
+    want = polyconv.InferenceSession(residual_network(("n", 3, "h", "w")), providers=CUDA).run(None, {"x": other})[0]
+    for _ in range(3):
+        session.run(None, {"x": X})
+    np.testing.assert_array_equal(session.run(None, {"x": other})[0], want)
+    with on_stream(1 << 20):
+        np.testing.assert_array_equal(session.run(None, {"x": other})[0], want)
+
+
+def test_threads_share_a_session() -> None:
+    session = polyconv.InferenceSession(residual_network(), providers=CUDA)
+    given = [random(*X.shape, seed=seed) for seed in range(4)]
+    want = [session.run(None, {"x": x})[0] for x in given]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda x: session.run(None, {"x": x})[0], given * 3))
+    for at, got in enumerate(found):
+        np.testing.assert_array_equal(got, want[at % 4])

@@ -18,9 +18,9 @@ from polyconv.gpu.kernels.patch import Patch
 from polyconv.gpu.launches import ITSELF, Launch, Launches, launch_once
 from polyconv.problem.problem import Problem
 
-__all__ = ["Call", "Places", "arranged", "copied", "launched", "launches_of"]
+__all__ = ["MOVED", "Call", "Places", "arranged", "copied", "launched", "launches_of"]
 
-_X, _Y, _R, _OFFSET, _MASK, _MOVED, _MAP = range(7)
+_X, _Y, _R, _OFFSET, _MASK, MOVED, _MAP = range(7)
 """What changes from call to call: addresses of the operands, of the input's copy and of its tensor map."""
 _MOST_MAPS = 64
 
@@ -98,8 +98,8 @@ def launches_of(form: Form, device: int, packed: Mapping[move.Arrange, int], fix
     """Kernels of a form with what does not change: addresses of packed weights, and all else by its argument's name."""
     launches = []
     if form.moved is not None and form.moved.grid[0]:
-        launches.append(_launch(form.moved, device, {"source": _X, "target": _MOVED}, {"zero": fixed.get("zx", 0)}))
-    changing = {"x": _X if not launches else _MOVED, "y": _Y, "r": _R, "offset": _OFFSET, "mask": _MASK}
+        launches.append(_launch(form.moved, device, {"source": _X, "target": MOVED}, {"zero": fixed.get("zx", 0)}))
+    changing = {"x": _X if not launches else MOVED, "y": _Y, "r": _R, "offset": _OFFSET, "mask": _MASK}
     return launches + [
         _launch(step.kernel, device, changing, {**fixed, "w": packed.get(step.weights, 0)})
         for step in form.steps if step.kernel.grid[0]

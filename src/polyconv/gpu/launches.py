@@ -169,9 +169,10 @@ class Launches:
     device : int
     """
 
-    __slots__ = ("_address", "_count", "_device", "_driver", "_start", "_words")
+    __slots__ = ("_address", "_count", "_device", "_driver", "_start", "_words", "all")
 
     def __init__(self, of: Driver, launches: Sequence[Launch], device: int) -> None:
+        self.all = tuple(launches)
         words = [word % (1 << 64) for launch in launches for word in launch.words]
         self._words = (ctypes.c_uint64 * max(1, len(words)))(*words)
         self._address, self._count = ctypes.addressof(self._words), len(launches)

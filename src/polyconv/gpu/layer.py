@@ -178,6 +178,17 @@ class DeviceLayer:
         call.start(guest, self._of_w.device, places)
         return out
 
+    def call(self, x: Any, y: Any, residual: Any = None) -> Call:
+        """What a call with operands that lie so starts, to be started by others; see ``work.work_of``."""
+        guest = guest_of(x)
+        a, target = guest.read(x, "x"), guest.read(y, "out")
+        beside = None if residual is None else operand(residual, "residual")
+        p = self._problem(a, {"residual": beside, "offset": None, "mask": None})
+        arrays, (_, values) = Arrays(a, target, beside), self._held(p)
+        job = self.job(p, arrays)
+        stream = guest.stream(a.device)
+        return self._call_of(job, self._chosen(job), guest, stream, lambda: y, arrays, values)
+
     def _first(self, x: Any, residual: Any, out: Any, offset: Any, mask: Any, key: Any) -> Any:
         """A call whose operands have not been seen to lie so; it is remembered under a key."""
         guest = guest_of(x)

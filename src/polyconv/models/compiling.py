@@ -19,12 +19,14 @@ from polyconv.models.clusters import alike, clustered
 from polyconv.models.convolution import convolution
 from polyconv.models.fold import Views, fold
 from polyconv.models.fuse import TAKES_CONSTANTS, fuse
+from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Graph, Node, cut, fixed, live
 from polyconv.models.limits import shorten
 from polyconv.models.native import ONNX, Here, Maker, Translation, foretold, fused_segment, own_segment, pass_of
 from polyconv.models.on_gpu import There, kept_here, refuse, synchronized, with_copies
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
 from polyconv.models.program import Program
+from polyconv.models.replay import Replays
 from polyconv.models.segment import Host
 from polyconv.models.steps import Step, bytes_of
 from polyconv.operators.elementwise import Fragment
@@ -127,8 +129,10 @@ def compile_graph(
     values = making.facts.values
     unknown = [tuple(name for name in step.writes if bytes_of(values[name]) is None) for step in making.steps]
     told = _of_file(steady), graph.removed, results, values, making.reasons, unknown
+    replays = Replays() if options.device is None else GpuReplays(options.device, is_off=options.is_timed)
     clock = perf_counter if options.device is None else synchronized(options.device) if options.is_timed else None
-    return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options)), here=making.here, clock=clock)
+    return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options)), here=making.here, clock=clock,
+                   replays=replays)  # fmt: skip
 
 
 def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:

@@ -16,6 +16,7 @@ from polyconv.calls import Call
 from polyconv.dialects.call import Operator
 from polyconv.dialects.reading import SIZES
 from polyconv.errors import ArgumentError, DtypeError, Error, ModelError
+from polyconv.gpu.work import Work, work_of
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import Array, Dims, Node, Value
 from polyconv.models.limits import check_bytes, shorten
@@ -108,12 +109,20 @@ def convolution(
             layer.call(given[x], None if residual is None else given[residual])
             bound.let_go()
 
+    def work(arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
+        direct = last[2]
+        if direct is None:
+            return None
+        layer, x, residual = direct
+        call = layer.call(arrays[x], results[0], None if residual is None else arrays[residual])
+        return work_of(call, len(arrays), x, residual)
+
     once = bound.once([bool(name) for name in node.inputs])
     made = Segment(
         ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once, held=lambda: bound.packed_bytes,
     )  # fmt: skip
     if options.device is not None:
-        return replace(made, device=f"cuda:{options.device}")
+        return replace(made, device=f"cuda:{options.device}", work=work)
     return replace(made, plan=plan, ahead=ahead)
 
 

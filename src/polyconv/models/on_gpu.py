@@ -16,6 +16,7 @@ import numpy as np
 from polyconv.errors import Unsupported
 from polyconv.gpu.arrays import GpuArray, current_stream, to_gpu
 from polyconv.gpu.driver import driver
+from polyconv.gpu.work import Work
 from polyconv.models.convolution import ENGINE
 from polyconv.models.graph import Node, Value
 from polyconv.models.native import Given, named
@@ -64,7 +65,11 @@ class There:
             with named(label):
                 return made(arrays)
 
-        return Segment(ENGINE, outputs, run, device=f"cuda:{self.device}")
+        def work(arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
+            lie_there = all(type(a) is GpuArray for a in arrays)  # what comes from here differs from run to run
+            return made.work(arrays) if lie_there else None
+
+        return Segment(ENGINE, outputs, run, device=f"cuda:{self.device}", work=work)
 
     def viewed(self, label: str, outputs: tuple[Value, ...], look: Look, given: Given, *, looks: bool) -> Segment:
         """See ``native.Maker``."""

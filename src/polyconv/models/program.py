@@ -17,10 +17,10 @@ from polyconv.errors import Error
 from polyconv.gpu.arrays import GpuArray
 from polyconv.models.ahead import Ahead
 from polyconv.models.elements import type_of
+from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Node, Value
 from polyconv.models.replay import Replays, copied
 from polyconv.models.steps import Alive, Schedule, Step, Times, most_alive, scheduled
-from polyconv.models.told import Told, told_of
 
 __all__ = ["Program"]
 
@@ -64,7 +64,7 @@ class Program:
     open: Sequence[tuple[str, ...]]
     _schedules: dict[tuple[str, ...], Schedule] = field(default_factory=dict)
     _seen: dict[str, Value] = field(default_factory=dict)
-    replays: Replays = field(default_factory=Replays)
+    replays: Replays | GpuReplays = field(default_factory=Replays)
     ahead: Ahead = field(kw_only=True)
     here: frozenset[str] = frozenset()
     clock: Callable[[], float] | None = perf_counter
@@ -97,7 +97,7 @@ class Program:
         replay = self.replays.found(results, feeds)
         done = None if replay is None else replay.run(feeds, times, halt)
         if replay is not None and replay.is_over:
-            self.replays.forget(replay)
+            self.replays.forget(replay)  # type: ignore[arg-type]  # its own
         again = {} if done is None else done[0]
         self._seen.update({name: _seen(name, again[name]) for names in self.open for name in names if name in again})
         values, fresh = done or self._by_steps(feeds, tuple(results), times, halt)
@@ -112,7 +112,7 @@ class Program:
         """Run step by step: values by name, and which of them nobody else holds the memory of."""
         values: dict[str, Any] = {**self.constants, **feeds}
         fresh: set[str] = set()
-        told: list[Told | None] | None = [] if self.replays.wants(results, feeds) else None
+        told: list[Any] | None = [] if self.replays.wants(results, feeds) else None
         schedule = self._schedule(results)
         self.ahead([self.steps[index] for index, _ in schedule], self.values, feeds)
         for index, last in schedule:
@@ -125,7 +125,7 @@ class Program:
             if self.clock:
                 times.add(index, passed)
             if told is not None:
-                told.append(told_of(index, step.reads, step.writes, step.segment, given, made, passed))
+                told.append(self.replays.tell(index, step.reads, step.writes, step.segment, given, made, passed))
             values.update(zip(step.writes, made, strict=False))
             for name in self.open[index]:
                 self._seen[name] = _seen(name, values[name])

@@ -23,7 +23,7 @@ from polyconv.machine.host import profile_in_force
 from polyconv.models.graph import Array
 from polyconv.models.places import LINE, places
 from polyconv.models.steps import Times
-from polyconv.models.told import Told, direct, lies_so, name_between
+from polyconv.models.told import Told, direct, lies_so, name_between, told_of
 from polyconv.operators.job import Job, Lies, lies
 from polyconv.operators.on_gpu.seeing import packed_there
 from polyconv.planning.planner import waking
@@ -80,6 +80,8 @@ class Replays:
         key = results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())]
         is_second, self._key = bool(self._key == key), key
         return is_second and self._learned != key
+
+    tell = staticmethod(told_of)
 
     def learn(self, told: Sequence[Told | None], results: tuple[str, ...], steady: Mapping[str, Array],
               feeds: Mapping[str, Array]) -> None:  # fmt: skip

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from polyconv.gpu.work import Work
 from polyconv.models.graph import Array, Graph, Node, Value
 from polyconv.operators.job import Plan
 
@@ -46,6 +47,8 @@ class Segment:
         Where it computes: ``cpu``, or ``cuda:0``.
     copies : bool
         Whether what it reads is copied from a GPU, and what it makes is copied back.
+    work : callable
+        Of arrays and what a run made of them: what it does on a GPU with arrays that lie so; None where there is none.
     """
 
     engine: str
@@ -60,6 +63,7 @@ class Segment:
     held: Callable[[], int] = lambda: 0
     device: str = "cpu"
     copies: bool = False
+    work: Callable[[Sequence[Any], Sequence[Any]], Work | None] = lambda arrays, made: None
 
 
 class Host(Protocol):

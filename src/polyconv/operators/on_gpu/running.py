@@ -19,6 +19,7 @@ from polyconv.gpu.arrays import GpuArray, current_stream, to_gpu
 from polyconv.gpu.code import function
 from polyconv.gpu.driver import driver
 from polyconv.gpu.launches import Launch, Slot, Table
+from polyconv.gpu.work import Work
 from polyconv.in_force import keep_where_settings_say, target_in_force
 from polyconv.operators.job import Array, Conditions, Lies, Plan, Planner
 from polyconv.operators.on_gpu.launching import Launching
@@ -94,6 +95,24 @@ class Launched:
         """Run the operator; its results, each in new memory."""
         given = [self._there(at, a) for at, a in enumerate(arrays)]
         return self.ready(given)(given, self._device)
+
+    def work(self, arrays: Sequence[Any]) -> Work:
+        """What a run with arrays that lie so starts: of inputs, results, arrays between kernels."""
+        ready = self.ready(arrays)
+        launches = [launch_of(one, self._device) for one in ready.plan.launches if one.kernel.grid[0]]
+        kernels = [one for one in ready.plan.launches if one.kernel.grid[0]]
+        slots, moving = [], len(arrays) + len(ready.plan.results) + len(ready.plan.between)
+        for i, (one, launch) in enumerate(zip(kernels, launches, strict=True)):
+            values = list(launch.values)
+            for at, (number, _) in enumerate(one.operands):
+                if number < moving:
+                    slots.append(Slot(i, at, number))
+                    values[at] -= ready.offsets[number] if number < len(arrays) else 0
+                else:
+                    values[at] += ready.constants[number - moving].address
+            launches[i] = replace(launch, values=tuple(values))
+        own = tuple(lie.size for lie in ready.plan.between)
+        return Work(tuple(launches), tuple(slots), own, keep=(ready,))
 
     def _there(self, at: int, a: Any) -> Any:
         """An input where it is needed: numbers here, all else on the GPU."""
