@@ -480,3 +480,69 @@ def test_threads_share_a_session() -> None:
         found = list(pool.map(lambda x: session.run(None, {"x": x})[0], given * 3))
     for at, got in enumerate(found):
         np.testing.assert_array_equal(got, want[at % 4])
+
+
+# -- floats of 16 bits --------------------------------------------------------------------------------
+
+HALVES: dict[str, tuple[list[onnx.NodeProto], dict[str, np.ndarray]]] = {
+    "sum of products": ([node("Mul", ["x", "x"], ["m"]), node("Add", ["m", "c"], ["y"])], {"c": weights(4, 1, 1)}),
+    "sigmoid": ([node("Sigmoid", ["x"], ["y"])], {}),
+    "clipped": ([node("Clip", ["x", "low", "high"], ["y"])], {"low": np.float32(-0.5), "high": np.float32(1)}),
+    "largest": ([node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)], {}),
+    "means": ([node("AveragePool", ["x"], ["y"], kernel_shape=[2, 3])], {}),
+    "mean": ([node("GlobalAveragePool", ["x"], ["y"])], {}),
+    "softmax": ([node("Softmax", ["x"], ["y"], axis=1)], {}),
+    "resized": ([node("Resize", ["x", "", "scales"], ["y"], mode="linear")], {"scales": np.ones(4, np.float32) * 2}),
+    "moved": ([node("Transpose", ["x"], ["t"], perm=[0, 2, 1, 3]), node("Concat", ["t", "t"], ["y"], axis=3)], {}),
+}  # fmt: skip
+
+
+def _of(name: str, kind: int) -> onnx.ModelProto:
+    nodes, constants = HALVES[name]
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    held = {key: a if key == "scales" else a.astype(np.float16).astype(dtype) for key, a in constants.items()}
+    return onnx_model(nodes, [info("x", [2, 4, 7, 6], kind)], ["y"], held)
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_operators_on_floats_of_16_bits(name: str) -> None:
+    """Each node rounds once, by 2^-11 of its result, which is of two summands near 3 at most; sums are of f32."""
+    x = random(2, 4, 7, 6, seed=5).astype(np.float16)
+    session = polyconv.InferenceSession(_of(name, TensorProto.FLOAT16), providers=CUDA)
+    got = session.run(None, {"x": x})[0]
+    want = polyconv.InferenceSession(_of(name, TensorProto.DOUBLE)).run(None, {"x": x.astype(np.float64)})[0]
+    assert got.dtype == np.float16
+    rounded = 2.0**-11 * np.abs(want) + 2.0**-20
+    if name == "sum of products":
+        rounded += 2.0**-11 * np.abs(x.astype(np.float64)) ** 2 * (1 + 2.0**-11)
+    assert (np.abs(got - want) <= rounded).all()
+
+
+def test_a_network_of_16_bits() -> None:
+    """Each of twelve nodes adds 2^-11 of a network whose signs are all positive; sums of products are of f32."""
+    model = residual_network()
+    halves = onnx.ModelProto()
+    halves.CopyFrom(model)
+    for tensor in halves.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    halves.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    x = X.astype(np.float16)
+    exact = polyconv.InferenceSession(_in_f64(halves)).run(None, {"x": x.astype(np.float64)})[0]
+    most = polyconv.InferenceSession(_in_f64(halves, np.abs)).run(None, {"x": np.abs(x).astype(np.float64)})[0]
+    session = polyconv.InferenceSession(halves, providers=CUDA)
+    got = session.run(None, {"x": x})[0]
+    assert {step.device for step in session.steps} == {"cuda:0"}
+    assert (np.abs(got - exact) <= 13 * 2.0**-11 * most).all()
+
+
+@pytest.mark.parametrize("rewrites", ["all", "exact"])
+def test_products_of_matrices(rewrites: str) -> None:
+    """Small ones too, and where nothing else is rewritten: a GPU has no other kernels for them."""
+    constants = {"w": weights(6, 5), "g": weights(5, 4), "b": weights(4)}
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"]), node("Reshape", ["m", "to"], ["r"]), node("Gemm", ["r", "g", "b"], ["y"]),
+    ]  # fmt: skip
+    model = onnx_model(nodes, [info("x", [2, 3, 6])], ["y"], {**constants, "to": np.array([6, 5])})
+    session = judged(model, {"x": random(2, 3, 6)}, rewrites=rewrites)
+    assert {step.device for step in session.steps} == {"cuda:0"}

@@ -126,7 +126,8 @@ def who_runs(facts: Facts, nodes: Sequence[Node], epilogues: Mapping[Node, Epilo
             if isinstance(into, Node) and into.op == "MaxPool" and read.isdisjoint(into.outputs[1:]):
                 taken_for = into.stands_for or (into,)  # places of the largest are left out, as nobody reads them
                 into = replace(into, outputs=into.outputs[:1], stands_for=taken_for)
-            taken = into if isinstance(into, str) else native(into, known, facts.constants)
+            halves = facts.options.device is not None
+            taken = into if isinstance(into, str) else native(into, known, facts.constants, has_halves=halves)
             node = node if isinstance(into, str) or isinstance(taken, str) else into
             asked[node] = taken
             if is_open and not isinstance(taken, str):

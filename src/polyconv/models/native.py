@@ -105,8 +105,8 @@ def _extent(others: set[int | str | None]) -> int | str | None:
     return next((extent for extent in others if isinstance(extent, int)), None)
 
 
-def native(node: Node, known: Lookup, constants: Mapping[str, Array]) -> Taken | str:
-    """What runs a node on polyconv's own kernels, or why nothing does."""
+def native(node: Node, known: Lookup, constants: Mapping[str, Array], *, has_halves: bool = False) -> Taken | str:
+    """What runs a node on polyconv's own kernels, with floats of 16 bits if so said, or why nothing does."""
     if node.domain not in ("", OWN):
         return f"operators of {node.domain} are not computed here"
     if node.captured or not all(node.outputs):
@@ -119,7 +119,7 @@ def native(node: Node, known: Lookup, constants: Mapping[str, Array]) -> Taken |
         return Known("" if element is None else element.numpy.name, dims, constants.get(name))
 
     inputs = tuple(of(name) if name else None for name in node.inputs)
-    return taken(Operation(node.op, node.version, node.attributes, inputs, len(node.outputs)))
+    return taken(Operation(node.op, node.version, node.attributes, inputs, len(node.outputs), has_halves))
 
 
 def pass_of(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: Sequence[str],

@@ -7,6 +7,7 @@ of a channels-last tensor stay so; those of a plain matrix are images of one pix
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from polyconv.models.elements import type_of
 from polyconv.models.graph import Array, Node
 from polyconv.models.rewriting import Change, View
 
-__all__ = ["ACTIVATIONS", "activated_before", "linear", "one_axis", "product", "there_and_back"]
+__all__ = ["ACTIVATIONS", "ALL_FLOATS", "activated_before", "linear", "one_axis", "product", "there_and_back"]
 
 _LEAST_MACS = 1 << 20  # of a product; below it a step of its own costs more than it gains
 
@@ -24,16 +25,21 @@ ACTIVATIONS = ("Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "
 """Operators that see each element alone; their first input is the only one that is no constant."""
 
 
-def product(node: Node, view: View) -> Change | None:
+_FLOATS = ("tensor(float)", "tensor(double)")
+ALL_FLOATS = (*_FLOATS, "tensor(float16)", "tensor(bfloat16)")
+"""Types of products: those for which a convolution is worth it on a CPU, and those that a GPU computes no other way."""
+
+
+def product(node: Node, view: View, *, least: int = _LEAST_MACS, types: Sequence[str] = _FLOATS) -> Change | None:
     """``MatMul(x, w)`` of an x of 3 to 5 axes -> a convolution of 1x1 windows, channels last, of the same x."""
     w, x = view.constant(node, 1), view.values.get(node.inputs[0])
-    if node.domain or w is None or w.ndim != 2 or w.dtype.kind != "f" or x is None or x.dims is None:
+    if node.domain or w is None or w.ndim != 2 or x is None or x.dims is None:
         return None
     rank = len(x.dims)
     extents = [extent for extent in x.dims if isinstance(extent, int)]
     if not 3 <= rank <= 5 or len(extents) < rank or x.type != type_of(w.dtype) or x.dims[-1] != w.shape[0]:
         return None
-    if math.prod(extents) * w.shape[1] < _LEAST_MACS or x.type not in ("tensor(float)", "tensor(double)"):
+    if math.prod(extents) * w.shape[1] < least or x.type not in types:
         return None
     name = view.fresh(f"windows of {node.outputs[0]}")
     windows = w.T.reshape(*w.T.shape, *(1,) * (rank - 2))
@@ -43,12 +49,12 @@ def product(node: Node, view: View) -> Change | None:
     return Change((node,), (made,), {name: windows})
 
 
-def linear(node: Node, view: View) -> Change | None:
+def linear(node: Node, view: View, *, types: Sequence[str] = _FLOATS) -> Change | None:
     """``Gemm(x, w, b)`` or ``MatMul(x, w)`` of a matrix x -> a convolution of images of one pixel, between views.
 
     ``alpha`` and ``beta`` go into weights and bias, in f64 and rounded once.
     """
-    w = _columns(node, view)
+    w = _columns(node, view, types)
     bias = _bias(node, view, w) if w is not None else None
     if w is None or bias is None or node.inputs[0] in view.constants:
         return None
@@ -62,10 +68,10 @@ def linear(node: Node, view: View) -> Change | None:
     return Change((node,), (before, conv, after), constants | axes)
 
 
-def _columns(node: Node, view: View) -> Array | None:
+def _columns(node: Node, view: View, types: Sequence[str]) -> Array | None:
     """Weights of a product with a matrix, outputs first."""
     w, a = view.constant(node, 1), node.attributes
-    if node.domain or w is None or w.ndim != 2 or w.dtype not in (np.float32, np.float64) or not w.size:
+    if node.domain or w is None or w.ndim != 2 or type_of(w.dtype) not in types or not w.size:
         return None
     if node.op == "MatMul":
         x = view.values.get(node.inputs[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,11 @@ from polyconv.models.onnx_integers import (
     on_real_numbers,
     real_product,
 )
-from polyconv.models.onnx_products import ACTIVATIONS, activated_before, linear, product, there_and_back
+from polyconv.models.onnx_products import ACTIVATIONS, ALL_FLOATS, activated_before, linear, product, there_and_back
 from polyconv.models.operators import has_row
 from polyconv.models.rewriting import Change, Rule, View
 
-__all__ = ["RULES"]
+__all__ = ["ON_GPU", "RULES"]
 
 
 def same_value(node: Node, view: View) -> Change | None:
@@ -242,3 +243,9 @@ RULES = (
     _rule(activated_before, *ACTIVATIONS, is_exact=True),
 )
 """The rules, in the order in which they are tried."""
+
+ON_GPU = (
+    _rule(partial(product, least=0, types=ALL_FLOATS), "MatMul", is_exact=True),
+    _rule(partial(linear, types=ALL_FLOATS), "Gemm", "MatMul", is_exact=True),
+)
+"""Products for which a GPU has no other kernels than those of convolutions."""

@@ -23,7 +23,7 @@ from polyconv.models.limits import shorten
 from polyconv.models.native import ONNX, Translation
 from polyconv.models.onnx_file import read_onnx
 from polyconv.models.onnx_host import onnx_host, onnx_views
-from polyconv.models.onnx_rules import RULES
+from polyconv.models.onnx_rules import ON_GPU, RULES
 from polyconv.models.openvino_file import read_openvino
 from polyconv.models.openvino_host import openvino_host
 from polyconv.models.openvino_layers import as_onnx, has_form
@@ -127,6 +127,7 @@ def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Prog
     host, views, translation = _HOSTS[graph.format]
     if graph.format == "onnx":
         rules = [rule for rule in RULES if rule.is_exact or options.rewrites == "all"]
+        rules += ON_GPU if options.device is not None else ()
         constants = {name: array for name, array in graph.constants.items() if name not in overridden}
         known, _ = looked_at(live(graph.nodes, graph.results), constants, views)
         graph = rewritten(graph, rules, known, graph.origin.opsets)

@@ -47,12 +47,12 @@ _NAMES = {row.numpy: name for name, row in DTYPES.items()}
 _HALVES = ("f16", "bf16")
 
 
-def dtype_name(dtype: Any) -> str | None:
-    """Name of a NumPy dtype that passes compute with; None for any other."""
+def dtype_name(dtype: Any, *, has_halves: bool = False) -> str | None:
+    """Name of a NumPy dtype that passes compute with, floats of 16 bits if so said; None for any other."""
     if isinstance(dtype, str) and not dtype:
         return None
     name = _NAMES.get(np.dtype(dtype))
-    return None if name in _HALVES else name
+    return None if name in _HALVES and not has_halves else name
 
 
 class _Builder:
@@ -60,7 +60,7 @@ class _Builder:
 
     def __init__(self, reads: Sequence[int], dtypes: Sequence[str], constants: Sequence[Array] = ()) -> None:
         self.reads, self.constants = tuple(reads), tuple(constants)
-        own = [dtype_name(a.dtype) for a in constants]
+        own = [dtype_name(a.dtype, has_halves=True) for a in constants]
         self.inputs = (*dtypes, *(name for name in own if name is not None))
         self.steps: list[Apply] = []
 
@@ -85,7 +85,7 @@ def fragment(operation: Operation) -> Fragment | str:
     present = [given for given in operation.inputs if given is not None]
     if operation.outputs != 1 or not present or operation.inputs[0] is None:
         return "it has more than one result, or no input"
-    dtypes = [dtype_name(given.dtype) for given in present]
+    dtypes = [dtype_name(given.dtype, has_halves=operation.has_halves) for given in present]
     if None in dtypes:
         return untaken(present[dtypes.index(None)].dtype)
     return _TABLE[operation.op](operation, present, [d for d in dtypes if d is not None])
@@ -227,14 +227,15 @@ def _power(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Frag
 
 _POWERS = {1.0: "Identity", 0.5: "RootPower", -1.0: "Reciprocal"}
 
-_TARGETS = {1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 11: "f64"}
+_TARGETS = {1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 10: "f16", 11: "f64"}
 """``TensorProto.DataType`` -> dtype."""
 
 
 def _cast(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
     """Cast; a float that an integer type does not hold has no value of its own in ONNX."""
     to = _TARGETS.get(operation.attributes.get("to", 0))
-    if to is None or len(inputs) != 1 or not _is_plain(operation, ("to", "saturate")):
+    is_half = to in _HALVES and (not operation.has_halves or dtypes[0] == "f64")  # which would be rounded twice
+    if to is None or is_half or len(inputs) != 1 or not _is_plain(operation, ("to", "saturate")):
         return "it casts to a type that is not computed here"
     builder = _Builder((0,), dtypes)
     builder.apply(CONVERT, 0, dtype=to)

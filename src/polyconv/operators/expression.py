@@ -15,7 +15,7 @@ from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.values import Value
 from polyconv.operators.functions import FUNCTIONS, converted, dequantised, quantised
 
-__all__ = ["CONVERT", "DEQUANTISE", "QUANTISE", "Apply", "Expression", "cycles_of", "evaluated"]
+__all__ = ["CONVERT", "DEQUANTISE", "QUANTISE", "Apply", "Expression", "cycles_of", "evaluated", "in_f32"]
 
 CONVERT, QUANTISE, DEQUANTISE = "Convert", "Quantise", "Dequantise"
 """Functions between two types: of a value; of a value, its scale and its zero point."""
@@ -72,6 +72,31 @@ def evaluated(k: Emitter, expression: Expression, values: Sequence[Value]) -> li
         else:
             known.append(FUNCTIONS[step.function].emit(k, target, *given))
     return [known[number] for number in expression.results]
+
+
+def in_f32(expression: Expression) -> Expression:
+    """An expression whose steps on floats of 16 bits are computed in f32, and each rounded to them."""
+    if not {*expression.inputs, *(step.dtype for step in expression.steps)}.intersection(_HALVES):
+        return expression
+    steps: list[Apply] = []
+    where = list(range(len(expression.inputs)))  # of each value, the number that it has now
+
+    def added(step: Apply) -> int:
+        steps.append(step)
+        return len(expression.inputs) + len(steps) - 1
+
+    for step in expression.steps:
+        widened = [
+            added(Apply(CONVERT, (where[n],), "f32")) if expression.dtype(n) in _HALVES else where[n]
+            for n in step.arguments
+        ]  # fmt: skip
+        is_half = step.dtype in _HALVES
+        done = added(Apply(step.function, tuple(widened), "f32" if is_half else step.dtype))
+        where.append(added(Apply(CONVERT, (done,), step.dtype)) if is_half else done)
+    return Expression(expression.inputs, tuple(steps), tuple(where[n] for n in expression.results))
+
+
+_HALVES = ("f16", "bf16")
 
 
 def cycles_of(expression: Expression) -> float:

@@ -126,8 +126,11 @@ FUNCTIONS: Mapping[str, Function] = {
 
 
 def converted(k: Emitter, value: Value, source: Dtype, target: Dtype) -> Value:
-    """A value of one dtype as another: exact, rounded to nearest, cut towards 0 for integers, or their low bits."""
-    to = value.type.of(LLVM_NAMES[target.name])
+    """A value of one dtype as another: exact, rounded to nearest, cut towards 0 for integers, or their low bits.
+
+    bf16 is a type of its own here, as on a GPU; the CPU's passes do not compute with it.
+    """
+    to = value.type.of("bfloat" if target.name == "bf16" else LLVM_NAMES[target.name])
     if source.is_float and target.is_float:
         if source.bits == target.bits:
             return value

@@ -116,7 +116,8 @@ def _in_parts(fused: Fused, given: Sequence[Lies], shapes: Sequence[tuple[int, .
 
 def _dtypes(fused: Fused, given: Sequence[Lies]) -> list[str]:
     """Element types of all values."""
-    found = [dtype_name(lie.dtype) or "" for lie in given] + [dtype_name(a.dtype) or "" for a in fused.constants]
+    kinds = [lie.dtype for lie in given] + [a.dtype for a in fused.constants]
+    found = [dtype_name(kind, has_halves=True) or "" for kind in kinds]
     for member in fused.members:
         expression = member.fragment.expression
         found.append(expression.dtype(expression.results[0]))

@@ -97,6 +97,8 @@ class Operation:
         By position; None where left out.
     outputs : int
         How many it makes.
+    has_halves : bool
+        Whether what runs it computes with floats of 16 bits.
     """
 
     op: str
@@ -104,6 +106,7 @@ class Operation:
     attributes: Mapping[str, Any]
     inputs: tuple[Known | None, ...]
     outputs: int = 1
+    has_halves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

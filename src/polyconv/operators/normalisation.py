@@ -56,7 +56,7 @@ def normalisation(operation: Operation) -> Own | str:
     x = operation.inputs[0] if operation.inputs else None
     if x is None or x.dims is None or not x.dims or operation.outputs != 1:
         return "the model does not say the rank of its input, or it has more than one result"
-    dtype = dtype_name(x.dtype)
+    dtype = dtype_name(x.dtype, has_halves=operation.has_halves)
     if dtype is None or not DTYPES[dtype].is_float or any(given.dtype != x.dtype for given in present):
         return untaken(x.dtype) if dtype is None else "it is not done here for these types"
     allowed, read = _TABLE[operation.op]

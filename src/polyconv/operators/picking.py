@@ -18,6 +18,7 @@ from polyconv.operators.job import Planning
 from polyconv.operators.moving import as_packed, carrier, copy_of
 from polyconv.operators.on_gpu.launching import Launching
 from polyconv.operators.on_gpu.sampling import Sample
+from polyconv.operators.on_gpu.teams import summed_in
 from polyconv.operators.on_gpu.walk import Walk
 from polyconv.operators.sampling import Sampling, sampling_step, workspace_of
 from polyconv.operators.strided import pass_over
@@ -68,7 +69,7 @@ def _on_gpu(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: f
     order = sorted(range(len(axes)), key=lambda a: -abs(target.strides[a]))
     tables = [None if axes[a].is_whole else axes[a] for a in order]
     sums = not all(axis.picks for axis in axes)
-    dtype = (dtype_name if sums else carrier)(source.dtype)
+    dtype = dtype_name(source.dtype, has_halves=True) if sums else carrier(source.dtype)
     assert dtype is not None
     row = DTYPES[dtype]
     steps = [source.strides[a] for a in order]
@@ -81,7 +82,7 @@ def _on_gpu(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: f
     for table in tables:
         if table is not None:
             arrays += [table.counts.astype(np.int32), np.ascontiguousarray(table.positions, np.int32)]
-            arrays += [np.ascontiguousarray(table.weights, row.numpy)] if sums else []
+            arrays += [np.ascontiguousarray(table.weights, DTYPES[summed_in(dtype)].numpy)] if sums else []
     kernel = Sample(
         dtype, walk, tuple(None if table is None else step for step, table in zip(steps, tables, strict=True)),
         tuple(table.most for table in tables if table is not None), sums,

@@ -20,6 +20,7 @@ from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning
 from polyconv.operators.moving import with_rows
 from polyconv.operators.on_gpu.launching import Launching
+from polyconv.operators.on_gpu.teams import summed_in
 from polyconv.operators.on_gpu.windows import Span, slid
 from polyconv.operators.windows import Axis, Windows, window_step, workspace_of
 from polyconv.problem.extents import effective_kernel
@@ -48,7 +49,7 @@ def pooling(operation: Operation) -> Own | str:
     x = operation.inputs[0] if operation.inputs else None
     if x is None or operation.outputs != 1 or len(operation.inputs) != 1:
         return "it has more than one result or input"
-    dtype = dtype_name(x.dtype)
+    dtype = dtype_name(x.dtype, has_halves=operation.has_halves)
     if dtype is None or DTYPES[dtype].kind not in kinds:
         return untaken(x.dtype)
     if set(operation.attributes).difference(allowed):
@@ -122,7 +123,7 @@ def _planned(pool: _Pool, given: Sequence[Lies], c: Conditions) -> Plan:
         raise ArgumentError(f"the input of shape {shape} does not have the {rank} spatial axes of the windows")
     found = [_axis(pool, a, extent) for a, extent in enumerate(shape[2:])]
     planning = Planning(given, c)
-    dtype = dtype_name(given[0].dtype)
+    dtype = dtype_name(given[0].dtype, has_halves=True)
     assert dtype is not None
     y = planning.result((*shape[:2], *(axis.out for axis, _ in found)), given[0].dtype)
     if 0 in planning.lie(y).shape:
@@ -138,7 +139,7 @@ def _planned(pool: _Pool, given: Sequence[Lies], c: Conditions) -> Plan:
     def kernels() -> list[Launching]:
         numbers = [x, y]
         if divisors is not None:
-            numbers.append(planning.constant(divisors.astype(DTYPES[dtype].numpy)))
+            numbers.append(planning.constant(divisors.astype(DTYPES[summed_in(dtype)].numpy)))
         spans = [Span(axis.taps, axis.stride, axis.dilation, axis.begin) for axis, _ in found]
         of_x, of_y = (Along(each.offset, each.strides) for each in (lie, planning.lie(y)))
         shapes = shape, planning.lie(y).shape

@@ -86,9 +86,9 @@ def _read(operation: Operation) -> Own | str:
     x = operation.inputs[0] if operation.inputs else None
     if x is None or operation.outputs != 1:
         return "it has no input"
-    if (carrier if way.mode == "nearest" else dtype_name)(x.dtype) is None or (
-        way.mode != "nearest" and np.dtype(x.dtype).kind != "f"
-    ):
+    is_nearest = way.mode == "nearest"
+    known = carrier(x.dtype) if is_nearest else dtype_name(x.dtype, has_halves=operation.has_halves)
+    if known is None or (not is_nearest and np.dtype(x.dtype).kind != "f"):
         return untaken(x.dtype) if not x.dtype else f"{x.dtype} is not interpolated here"
     return Own((0,), (x.dtype,), lambda given, c: _planned(way, given, c))
 

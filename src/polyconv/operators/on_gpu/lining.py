@@ -13,7 +13,7 @@ from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import I64, Kernel, Pointer, Type, Value
 from polyconv.kernels import mathfn
 from polyconv.operators.functions import FUNCTIONS
-from polyconv.operators.on_gpu.teams import Teams
+from polyconv.operators.on_gpu.teams import Teams, loaded, stored, summed_in
 from polyconv.operators.on_gpu.walk import Walk
 
 __all__ = ["Lines"]
@@ -84,7 +84,7 @@ class Lines:
     def kernel(self) -> Kernel:
         """The kernel."""
         k = Kernel("lines", self.arguments, self.threads, numbers=tuple(self.numbers), shared=self.shared)
-        team = _Team(k, self, ELEMENTS[self.dtype])
+        team = _Team(k, self, ELEMENTS[summed_in(self.dtype)])
         (_softmax if self.function == "Softmax" else _normal)(team)
         return k
 
@@ -105,11 +105,11 @@ class _Team:
 
     def loaded(self, at: Value) -> Value:
         """An element."""
-        return self.k.load(self.kind, self.places(at)[0])
+        return loaded(self.k, self.spec.dtype, self.kind, self.places(at)[0])
 
     def found(self, start: float, join: str, of: Callable[[Value], Value]) -> Value:
         """What ``of`` finds of all elements, joined."""
-        k, teams, row = self.k, self.spec.teams, DTYPES[self.spec.dtype]
+        k, teams, row = self.k, self.spec.teams, DTYPES[summed_in(self.spec.dtype)]
 
         def joined(a: Value, b: Value) -> Value:
             return FUNCTIONS[join].emit(k, row, a, b)
@@ -126,7 +126,7 @@ class _Team:
         end = size if line.index == I64 else k.cast("trunc", size, line.index)
         first = line.counted(k, self.spec.teams.member(k))
         with k.when(self.is_there), k.loop(first, end, self.spec.teams.along) as at:
-            k.store(of(at), self.places(at)[1])
+            stored(k, of(at), self.spec.dtype, self.places(at)[1])
 
 
 def _softmax(team: _Team) -> None:
@@ -159,7 +159,8 @@ def _normal(team: _Team) -> None:
         if spec.scaled == "part":
             number = team.number if team.number.type == I64 else k.cast("zext", team.number, I64)
             whole = number % k.numbers["repeat"] * k.numbers["pieces"] + whole // k.numbers["piece"]
-        scale, shift = (k.load(team.kind, Pointer(name, whole * team.kind.bytes)) for name in ("scale", "shift"))
+        places = (Pointer(name, whole * DTYPES[spec.dtype].itemsize) for name in ("scale", "shift"))
+        scale, shift = (loaded(k, spec.dtype, team.kind, place) for place in places)
         return (team.loaded(at) - mean) * factor * scale + shift
 
     team.store(finished)

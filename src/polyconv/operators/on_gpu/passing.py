@@ -14,7 +14,7 @@ from polyconv.dtypes import DTYPES
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import Kernel, Pointer
 from polyconv.operators.along import Along, joined
-from polyconv.operators.expression import Expression, evaluated
+from polyconv.operators.expression import Expression, evaluated, in_f32
 from polyconv.operators.on_gpu.launching import Launching
 from polyconv.operators.on_gpu.walk import Walk, thread_number
 
@@ -73,7 +73,7 @@ class Pass:
                 k.load(ELEMENTS[dtype], place)
                 for dtype, place in zip(self.expression.inputs, places[:inputs], strict=True)
             ]
-            for value, place in zip(evaluated(k, self.expression, values), places[inputs:], strict=True):
+            for value, place in zip(evaluated(k, in_f32(self.expression), values), places[inputs:], strict=True):
                 k.store(value, place)
         return k
 

@@ -14,7 +14,7 @@ from polyconv.gpu.language import Kernel, Pointer, Value
 from polyconv.operators.along import Along
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.on_gpu.launching import Launching
-from polyconv.operators.on_gpu.teams import Teams, loaded, summed_in, teams_of, walks_of
+from polyconv.operators.on_gpu.teams import Teams, loaded, stored, summed_in, teams_of, walks_of
 from polyconv.operators.on_gpu.walk import Walk
 
 __all__ = ["Reduce", "reduced"]
@@ -101,9 +101,7 @@ class Reduce:
         if self.mean:
             total = total / k.cast("sitofp", k.numbers["line_size"], wide)
         with k.when(is_there & self.teams.member(k).equals(0)):
-            element_type = ELEMENTS[self.dtype]
-            value = total if total.type == element_type else k.cast("trunc", total, element_type)
-            k.store(value, Pointer("result", target))
+            stored(k, total, self.dtype, Pointer("result", target))
         return k
 
 

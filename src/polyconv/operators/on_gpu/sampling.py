@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from polyconv.dtypes import DTYPES
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import I32, I64, Kernel, Pointer, Value, Variable
+from polyconv.operators.on_gpu.teams import loaded, stored, summed_in
 from polyconv.operators.on_gpu.walk import Walk, thread_number
 
 __all__ = ["Sample"]
@@ -79,17 +79,17 @@ class Sample:
         with k.when(self.walk.has(k, number)):
             axes = self.walk.axes(k, number)
             source, target = self.walk.places(k, axes)
-            total = k.variable(0 if self.sums else self.filling, ELEMENTS[self.dtype])
+            total = k.variable(0 if self.sums else self.filling, ELEMENTS[summed_in(self.dtype)])
             tables = [at for at, step in zip(axes, self.steps, strict=True) if step is not None]
             self._nest(k, tables, 0, source, None, total)
-            k.store(total.get(), Pointer("result", target))
+            stored(k, total.get(), self.dtype, Pointer("result", target))
         return k
 
     def _nest(self, k: Kernel, axes: Sequence[Value], at: int, place: Value, weight: Value | None, total: Variable
               ) -> None:  # fmt: skip
         """The taps of all axes from one on, each input times the product of its weights."""
         if at == len(axes):
-            value = k.load(total.type, Pointer("input", place))
+            value = loaded(k, self.dtype, total.type, Pointer("input", place))
             total.set(value if weight is None else total.get() + weight * value)
             return
         count = k.load(I32, Pointer(f"counts{at}", axes[at] * 4))
@@ -101,6 +101,6 @@ class Sample:
             position = k.cast("zext", k.load(I32, Pointer(f"places{at}", here * 4)), I64)
             own = weight
             if self.sums:
-                own = k.load(total.type, Pointer(f"weights{at}", here * DTYPES[self.dtype].itemsize))
+                own = k.load(total.type, Pointer(f"weights{at}", here * total.type.bytes))
                 own = own if weight is None else weight * own
             self._nest(k, axes, at + 1, place + position * k.numbers[f"step{at}"], own, total)

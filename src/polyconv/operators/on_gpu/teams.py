@@ -16,7 +16,7 @@ from polyconv.gpu.language import Kernel, Pointer, Type, Value
 from polyconv.operators.along import Along, joined
 from polyconv.operators.on_gpu.walk import Walk
 
-__all__ = ["Teams", "loaded", "summed_in", "teams_of", "walks_of"]
+__all__ = ["Teams", "loaded", "stored", "summed_in", "teams_of", "walks_of"]
 
 Join = Callable[[Value, Value], Value]
 
@@ -95,10 +95,19 @@ def walks_of(extents: tuple[list[int], list[int]], x: tuple[Along, Along], y: tu
 def summed_in(dtype: str) -> str:
     """The type of at least 32 bits in which elements are taken together."""
     row = DTYPES[dtype]
-    return dtype if row.bits >= 32 else f"{row.kind}32"
+    return dtype if row.bits >= 32 else "f32" if row.is_float else f"{row.kind}32"
 
 
 def loaded(k: Kernel, dtype: str, wide: Type, place: Pointer) -> Value:
     """An element in the type in which it is taken together."""
     value = k.load(ELEMENTS[dtype], place)
-    return value if value.type == wide else k.cast("zext" if DTYPES[dtype].kind == "u" else "sext", value, wide)
+    if value.type == wide:
+        return value
+    return k.cast("fpext" if wide.is_float else "zext" if DTYPES[dtype].kind == "u" else "sext", value, wide)
+
+
+def stored(k: Kernel, value: Value, dtype: str, place: Pointer) -> None:
+    """Store what was taken together as an element."""
+    kind = ELEMENTS[dtype]
+    narrow = value if value.type == kind else k.cast("fptrunc" if kind.is_float else "trunc", value, kind)
+    k.store(narrow, place)

@@ -17,6 +17,7 @@ from polyconv.gpu.language import I64, Kernel, Pointer, Value, both
 from polyconv.operators.along import Along
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.on_gpu.launching import Launching
+from polyconv.operators.on_gpu.teams import loaded, stored, summed_in
 from polyconv.operators.on_gpu.walk import Walk, thread_number
 
 __all__ = ["Slide", "Span", "slid"]
@@ -106,15 +107,15 @@ class Slide:
                 at = k.value(0, I64)
                 for a, here in enumerate(axes[2:]):
                     at = here if a == 0 else at * k.numbers[f"out{2 + a}"] + here
-                size = DTYPES[self.dtype].itemsize
-                total = total / k.load(total.type, Pointer("divisors", at * size))
-            k.store(total, Pointer("result", target))
+                total = total / k.load(total.type, Pointer("divisors", at * total.type.bytes))
+            stored(k, total, self.dtype, Pointer("result", target))
         return k
 
     def _window(self, k: Kernel, axes: Sequence[Value]) -> Value:
         """The elements of a window taken together, taps of the last axis innermost."""
-        row, element = DTYPES[self.dtype], ELEMENTS[self.dtype]
-        total = k.variable(self.neutral, element)
+        row = DTYPES[summed_in(self.dtype)]
+        wide = ELEMENTS[row.name]
+        total = k.variable(self.neutral, wide)
         plane = axes[0] * k.numbers["x_step0"] + axes[1] * k.numbers["x_step1"]
 
         def place(a: int, tap: Value | int) -> tuple[Value, Value]:
@@ -129,7 +130,7 @@ class Slide:
                 step, fits = place(a, tap)
                 at, inside = at + step, both(inside, fits)
             with k.only(inside):
-                value = k.load(element, Pointer("input", at))
+                value = loaded(k, self.dtype, wide, Pointer("input", at))
                 total.set(FUNCTIONS[self.function].emit(k, row, total.get(), value))
 
         counts = [span.taps for span in self.spans]
