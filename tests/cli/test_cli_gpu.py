@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from polyconv.gpu import driver
@@ -70,3 +72,38 @@ def test_options_that_have_no_effect(polyconv: Callable[..., Any]) -> None:
     assert done.code == 2
     assert "--device goes with --fuzz N and --seed alone" in " ".join(done.err.split())
     assert polyconv("bench", PROBLEM, "--device", "cuda", "--kinds", "f8").code == 2
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A layer, an operator that has no kernel on a GPU, and one that has."""
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w"], ["h"]), onnx.helper.make_node("Softplus", ["h"], ["s"]),
+        onnx.helper.make_node("Relu", ["s"], ["y"]),
+    ]  # fmt: skip
+    weights = onnx.numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
+    ends = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [1, 3, 6, 5]), ("y", None))]
+    graph = onnx.helper.make_graph(nodes, "test", ends[:1], ends[1:], [weights])
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_a_model_on_a_gpu(polyconv: Callable[..., Any], model: Path) -> None:
+    with virtual_gpu():
+        done = polyconv("run", str(model), "--device", "cuda")
+        assert done.code != 0
+        assert "Softplus" in done.err
+        document = polyconv("run", str(model), "--device", "cuda,cpu", "--json").json
+        assert [step["engine"] for step in document["steps"]] == ["polyconv cuda:0", "onnxruntime", "polyconv cuda:0"]
+        here = polyconv("run", str(model), "--json").json
+        for name in ("minimum", "maximum"):
+            assert document["outputs"][0][name] == pytest.approx(here["outputs"][0][name], rel=1e-5)
+        told = polyconv("explain", str(model), "--device", "cuda,cpu", "--json").json
+        assert [(step["device"], step["copies"]) for step in told["steps"]] == [
+            ("cuda:0", False), ("cpu", True), ("cuda:0", False),
+        ]  # fmt: skip
+        assert all(step["measured_seconds"] > 0 for step in told["steps"])
+        assert polyconv("explain", str(model), "--device", "cuda,cpu").code == 0
+        assert polyconv("run", str(model), "--device", "cuda,npu").code == 2
+    assert polyconv("run", PROBLEM, "--device", "cuda").code == 2

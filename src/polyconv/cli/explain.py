@@ -70,8 +70,8 @@ def command(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option("--device", metavar="cuda[:N]", help="A problem's plan on this GPU, or on one that is not here: "
-                     "cuda:H100, cuda:A100."),
+        typer.Option("--device", metavar="cuda[:N]", help="On this GPU; of a problem's plan also one that is not here: "
+                     "cuda:H100, cuda:A100; of a model cuda,cpu lets nodes without a kernel run on the CPU."),
     ] = None,
     inputs: options.Files = None,
     dim: options.Dim = None,
@@ -85,9 +85,9 @@ def command(
     """Show the plan of a problem, or of every convolution of a model; with --kernel the generated code."""
     wanted = options.subject(target)
     _check(wanted, node, kernel, code, match, candidates)
-    if device is not None:
-        if not isinstance(wanted, Problem):
-            raise typer.BadParameter("--device plans problems, and the target is a model; give one of its problems")
+    if device is not None and not isinstance(wanted, Problem) and (kernel or candidates or rigor or once):
+        raise typer.BadParameter("--kernel, --candidates, --rigor and --once go with --device for problems alone")
+    if device is not None and isinstance(wanted, Problem):
         with options.within(threads, accuracy, workspace_limit):
             gpu.explain(device, wanted, resolve("accuracy"), resolve("workspace_limit"), kernel=kernel, code=code,
                         as_json=as_json)  # fmt: skip
@@ -98,11 +98,16 @@ def command(
             elsewhere: list[tuple[str, str, str, str]] = []
             records, memory = tuple[StepRecord, ...](), None
         else:
-            model, fed = options.session(wanted, semantics, inputs, dim, seed)
+            providers = None if device is None else gpu.providers_of(device)
+            model, fed = options.session(wanted, semantics, inputs, dim, seed, providers)
             records = steps.timed(model, {name: feed.array for name, feed in fed.items()})
             nodes = options.usage(_named_so, _by_problem(model.nodes, once), node)
             elsewhere, memory = _elsewhere(model.nodes), model.memory
-        plans = {key: polyconv.plan(Problem.parse(key[0]), rigor=rigor, once=key[1]) for key in nodes}
+        plans = {
+            key: polyconv.plan(Problem.parse(key[0]), rigor=rigor, once=key[1]) if device is None
+            else gpu.planned(Problem.parse(key[0]), device.partition(",")[0])
+            for key in nodes
+        }  # fmt: skip
         listed = options.usage(kernels.of_plans, [*plans.values()], match) if kernel else ()
     if as_json:
         rows = [

@@ -18,9 +18,11 @@ from polyconv.benchmark.sets import Case
 from polyconv.cli import render
 from polyconv.errors import Unsupported
 from polyconv.gpu.device import Device
+from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
+from polyconv.settings import resolve
 
-__all__ = ["FEW", "bench", "check", "device_of", "explain", "facts", "kinds_of", "number_of"]
+__all__ = ["FEW", "bench", "check", "device_of", "explain", "facts", "kinds_of", "number_of", "planned", "providers_of"]
 
 def device_of(word: str) -> Device:
     """The GPU that ``cuda``, ``cuda:1`` or, of those that need not be here, ``cuda:H100`` names."""
@@ -93,6 +95,21 @@ def number_of(device: str) -> int:
     if word != "cuda" or not (number or "0").isdigit():
         raise typer.BadParameter(f"--device {device} is not known; give cuda, or cuda:1 for the second GPU")
     return int(number or 0)
+
+
+def providers_of(device: str) -> list[Any]:
+    """Providers of a session for ``cuda``, ``cuda:1``, or ``cuda,cpu`` where nodes without a kernel run on the CPU."""
+    word, *others = device.split(",")
+    if others not in ([], ["cpu"]):
+        raise typer.BadParameter(f"--device {device} is not known; give cuda, cuda:1, or cuda,cpu")
+    return [("CUDAExecutionProvider", {"device_id": number_of(word)}), *(["CPUExecutionProvider"] if others else [])]
+
+
+def planned(problem: Problem, device: str) -> Plan:
+    """The plan of a problem on a device, as sessions name it."""
+    from polyconv.gpu.plan import plan
+
+    return plan(problem, device_of(device), accuracy=resolve("accuracy"))
 
 
 def check(device: str, count: int, seed: int, *, as_json: bool) -> bool:

@@ -20,6 +20,7 @@ from polyconv.cli import feeds, images
 from polyconv.conformance.operands import Operands, operands
 from polyconv.errors import ArgumentError, DtypeError
 from polyconv.models.session import InferenceSession
+from polyconv.models.session_options import SessionOptions
 from polyconv.problem.problem import Problem
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import resolve, settings
@@ -100,10 +101,14 @@ def drawn(problem: Problem, seed: int) -> Operands:
         return operands(problem, np.random.default_rng(seed), kind="normal")
 
 
-def opened(path: Path, semantics: str) -> InferenceSession:
-    """A model under the settings in force."""
+def opened(
+    path: Path, semantics: str, providers: Sequence[Any] | None = None, *, is_timed: bool = False
+) -> InferenceSession:
+    """A model under the settings in force; on a GPU each step is waited for, where it is to be timed."""
     return InferenceSession(
         path,
+        SessionOptions(enable_profiling=is_timed and providers is not None),
+        providers,
         semantics=semantics,
         accuracy=resolve("accuracy"),
         threads=resolve("threads"),
@@ -112,10 +117,11 @@ def opened(path: Path, semantics: str) -> InferenceSession:
 
 
 def session(
-    path: Path, semantics: str, files: Sequence[str] | None, dim: Sequence[str] | None, seed: int
-) -> tuple[InferenceSession, dict[str, feeds.Feed]]:
+    path: Path, semantics: str, files: Sequence[str] | None, dim: Sequence[str] | None, seed: int,
+    providers: Sequence[Any] | None = None,
+) -> tuple[InferenceSession, dict[str, feeds.Feed]]:  # fmt: skip
     """A model under the settings in force, and what it is fed."""
-    known, model = usage(feeds.dims, dim or ()), opened(path, semantics)
+    known, model = usage(feeds.dims, dim or ()), opened(path, semantics, providers, is_timed=True)
     return model, usage(feeds.feeds, model.get_inputs(), files or (), known, seed)
 
 

@@ -17,7 +17,7 @@ import typer
 from numpy.typing import NDArray
 
 import polyconv
-from polyconv.cli import feeds, options, render
+from polyconv.cli import feeds, gpu, options, render
 from polyconv.cli.many import RanFile, run_files
 from polyconv.cli.saving import Saved, save
 from polyconv.cli.steps import memory_line
@@ -79,6 +79,11 @@ def command(
     batch: Annotated[
         int | None, typer.Option("--batch", min=1, help="Files at a time, if --input NAME='photos/*.jpg' finds many.")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="cuda[:N][,cpu]", help="Run a model on this GPU; with ,cpu nodes without a "
+                     "kernel there run on the CPU."),
+    ] = None,
     threads: options.Threads = None,
     accuracy: options.Accuracy = None,
     workspace_limit: options.WorkspaceLimit = None,
@@ -93,9 +98,12 @@ def command(
         if isinstance(wanted, Problem):
             if inputs or dim:
                 raise typer.BadParameter("--input and --dim are for models; a problem runs on random numbers")
+            if device is not None:
+                raise typer.BadParameter("--device runs models; check --device cuda runs problems on a GPU")
             answer = _problem(wanted, seed, repeat)
         else:
-            model, known = options.opened(wanted, semantics), options.usage(feeds.dims, dim or ())
+            providers = None if device is None else gpu.providers_of(device)
+            model, known = options.opened(wanted, semantics, providers), options.usage(feeds.dims, dim or ())
             files, rest = options.usage(feeds.many, model.get_inputs(), inputs or ())
             if files:
                 ran = run_files(model, files, rest, known, seed, batch=batch, folder=folder, pictures=pictures)
@@ -159,11 +167,18 @@ def _steps(nodes: Sequence[Any]) -> list[Ran]:
     rows = []
     for group in steps.values():
         one = group[0]
-        algorithm = None if one.problem is None else polyconv.plan(Problem.parse(one.problem)).algorithm
+        algorithm = None if one.problem is None else _algorithm(Problem.parse(one.problem), one.device)
         spent = None if one.seconds is None else 1e3 * one.seconds
         names, ops = tuple(n.name for n in group), tuple(n.op for n in group)
-        rows.append(Ran(names, ops, one.engine, one.problem, algorithm, spent))
+        engine = one.engine if one.device in ("", "cpu") else f"{one.engine} {one.device}"
+        rows.append(Ran(names, ops, engine, one.problem, algorithm, spent))
     return rows
+
+
+def _algorithm(problem: Problem, device: str) -> str:
+    if device == "cpu":
+        return polyconv.plan(problem).algorithm
+    return gpu.planned(problem, device).algorithm
 
 
 def _problem(problem: Problem, seed: int, repeat: int) -> Answer:

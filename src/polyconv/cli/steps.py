@@ -37,7 +37,8 @@ def rows(records: Sequence[StepRecord], plans: Mapping[tuple[str, bool], Plan], 
     for record in records:
         plan = None if record.problem is None else plans.get((record.problem, once or record.once))
         found.append({
-            "nodes": record.nodes, "ops": record.ops, "engine": record.engine,
+            "nodes": record.nodes, "ops": record.ops, "engine": record.engine, "device": record.device,
+            "copies": record.copies,
             "layout": None if plan is None else plan.problem.layout,
             "algorithm": None if plan is None else plan.algorithm, "shapes": record.shapes,
             "result_bytes": record.result_bytes, "held_bytes": record.held_bytes,
@@ -51,7 +52,7 @@ def show(target: str, steps: Sequence[Mapping[str, Any]], memory: Memory) -> Non
     """The table of a model's steps."""
     cells = [
         (
-            _few(row["nodes"]), " ".join(dict.fromkeys(row["ops"])), row["algorithm"] or row["engine"], row["layout"],
+            _few(row["nodes"]), " ".join(dict.fromkeys(row["ops"])), _runs_on(row), row["layout"],
             " ".join(_extents(shape) for shape in row["shapes"]), _bytes(row["result_bytes"]),
             _bytes(row["held_bytes"] or None), _microseconds(row["predicted_seconds"]),
             _microseconds(row["measured_seconds"]), None if row["share"] is None else f"{row['share']:.1%}",
@@ -62,6 +63,12 @@ def show(target: str, steps: Sequence[Mapping[str, Any]], memory: Memory) -> Non
     render.table(f"{target}: {len(cells)} steps", columns, cells, "bytes constants predicted-us us share")
     render.line(memory_line(memory))
     render.line()
+
+
+def _runs_on(row: Mapping[str, Any]) -> str:
+    """The algorithm or engine of a step, and the device if it is not the CPU, or the copies if others are elsewhere."""
+    where = "" if row["device"] == "cpu" else f" {row['device']}"
+    return f"{row['algorithm'] or row['engine']}{where}{' (copied there and back)' * row['copies']}"
 
 
 def memory_line(memory: Memory) -> str:
