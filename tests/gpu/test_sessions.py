@@ -546,3 +546,26 @@ def test_products_of_matrices(rewrites: str) -> None:
     model = onnx_model(nodes, [info("x", [2, 3, 6])], ["y"], {**constants, "to": np.array([6, 5])})
     session = judged(model, {"x": random(2, 3, 6)}, rewrites=rewrites)
     assert {step.device for step in session.steps} == {"cuda:0"}
+
+
+# -- ends ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_empty_batches(name: str) -> None:
+    nodes, constants = PARTS[name]
+    first = node("Conv", ["x", "w0"], ["h"], pads=[1] * 4)
+    model = onnx_model([first, *nodes], [info("x", ["n", 3, 6, 5])], ["y"], {"w0": weights(8, 3, 3, 3), **constants})
+    here, there = (polyconv.InferenceSession(model, providers=providers) for providers in (None, CUDA))
+    x = random(0, 3, 6, 5)
+    want = here.run(None, {"x": x})[0]
+    for _ in range(3):
+        np.testing.assert_array_equal(there.run(None, {"x": x})[0], want, strict=True)
+
+
+def test_no_memory_left_is_an_error_that_names_the_node() -> None:
+    with virtual_gpu(memory=20_000):
+        session = polyconv.InferenceSession(residual_network(), providers=CUDA)
+        with pytest.raises(polyconv.OutOfMemory, match=r"Conv node .*the GPU has no memory left"):
+            session.run(None, {"x": X})
+    assert judged(residual_network(), {"x": X}).steps  # and the process goes on
