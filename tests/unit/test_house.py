@@ -26,7 +26,7 @@ LONG_FUNCTIONS = {
 """Functions above it, docstring and signature not counted."""
 
 FOLDERS = {
-    ".": 3750, "algorithms": 17950, "benchmark": 5700, "cli": 4200, "conformance": 5910, "dialects": 2200,
+    ".": 3750, "algorithms": 18000, "benchmark": 5700, "cli": 4200, "conformance": 5910, "dialects": 2200,
     "fields": 800, "gpu": 6600, "kernels": 8300, "lowering": 2400, "machine": 700, "models": 8500, "ndimage": 2000,
     "operators": 4750, "planning": 1000, "problem": 1800, "runtime": 1800,
 }  # fmt: skip
