@@ -326,8 +326,7 @@ class Layer:
         """The program of a form for arrays that lie so; ``run`` packs weights, if not this process."""
         s, p, arithmetic = form.s, form.s.problem, form.arithmetic
         kind = _NUMPY[ARITHMETIC[arithmetic].accumulator]
-        x, y, residual = lying
-        weights, held = self.weights, list[Any]()
+        (x, y, residual), weights, held = lying, self.weights, list[Any]()
 
         def packed(key: Any, make: Callable[[], Any]) -> Any:
             held.append(weights.packed(key, make))
@@ -336,7 +335,8 @@ class Layer:
         request = Request(
             situation=s, arithmetic=arithmetic, x=x, y=y, residual=residual, check=self._check, packed=packed,
             late=packed, weights=lambda sweep: weights.of_sweep(p, sweep, arithmetic), bias=weights.bias_in(kind),
-            scale=weights.scale(p), constants=weights.constants(p, kind), zero_point=weights.zero_point(p),
+            scale=weights.scale(p), constants=weights.constants(p, kind),
+            zero_point=weights.zero_point(p), zero_left=weights.zero_left(p, arithmetic),
             run=run or partial(run_now, check=self._check), moved=lambda *told: None if run else weights.moved(*told),
             offset=None if offset is None else strides(offset, replace(p, layout="NCHW")),
             mask=None if mask is None else strides(mask, replace(p, layout="NCHW")),

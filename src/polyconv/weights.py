@@ -135,12 +135,14 @@ class Weights:
         return sum((*(form.nbytes for form in forms), *converted))
 
     def of_sweep(self, p: Problem, sweep: Sweep, arithmetic: str) -> Array:
-        """Weights of a sweep less their zero points: (groups, m/groups, c/groups, taps), in the arithmetic's type."""
+        """Weights of a sweep less their zero points: (groups, m/groups, c/groups, taps), in the arithmetic's type.
+
+        Where ``zero_left`` has some of the zero points, weights are less the rest of them.
+        """
         kind = DTYPES[ARITHMETIC[arithmetic].weight].numpy
-        w = self.given().astype(kind, copy=False)
-        q = p.quantisation
-        if q is not None and q.zw is not None:
-            zero = np.asarray(self._quantity(q.zw, "zw")).astype(kind)
+        w, left, zero = self.given().astype(kind, copy=False), self.zero_left(p, arithmetic), self._zero_points(p)
+        zero = (zero if left is None else zero - left).astype(kind)
+        if zero.any():
             w = w - (zero.reshape(()) if zero.size == 1 else zero.reshape((-1,) + (1,) * (w.ndim - 1)))
         g = p.groups
         if p.op == "conv_transpose":
@@ -161,6 +163,23 @@ class Weights:
             at = (..., *some)
             w = w[at]
         return w.reshape(*w.shape[:3], len(indices))
+
+    def zero_left(self, p: Problem, arithmetic: str) -> Array | None:
+        """What is still to be taken off all weights, or those of each output channel, where they are bytes.
+
+        Weights less their zero points may need 9 bits; less 128 where they are unsigned, they are numbers of i8, and
+        so is what is left: from -128 to 127.  None where nothing is.
+        """
+        if ARITHMETIC[arithmetic].weight != "i8" or self.narrow_and_light(p)[0]:
+            return None
+        zero = self._zero_points(p) - (p.w_dtype.limits[1] + 1) // 2 * (p.w == "u8")
+        return zero[:1] if (zero == zero[0]).all() else zero
+
+    def _zero_points(self, p: Problem) -> Array:
+        """Those of the weights: one of all, or of every output channel."""
+        q = p.quantisation
+        zero = 0 if q is None or q.zw is None else self._quantity(q.zw, "zw")
+        return np.asarray(zero).astype(np.int32).reshape(-1)
 
     def bias_in(self, kind: Any) -> Array | None:
         """The bias in the accumulator's type."""

@@ -59,6 +59,39 @@ def test_types_and_zero_points(types: str, layout: str, level: str | None) -> No
             _check(f"conv {types}>{result} {layout} n2 c35 i7x9 m37 k3x3 p1x2:0 b1 {SCALED}")
 
 
+_GEOMETRIES = ("i1 k1", "i1x1 k3x3 p1", "i4x33 k3x2 p2:0x1", "i9x7 k2x3 s3x2 d2x1 p0x3", "i3x4x5 k2x1x3 p1x0x2")
+"""Extents of 1, padding alone, pads on one side, strides and dilations, three axes."""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("algorithm", ["dots", "dots_pixels"])
+@pytest.mark.parametrize("types", ["u8*i8", "i8", "u8", "i8*u8"])
+def test_weights_less_their_zero_points_need_nine_bits(types: str, algorithm: str, level: str | None) -> None:
+    """Zero points at the ends of their range and beside them, alike and not, round the lanes and rows of a tile."""
+    x_type, _, w_type = types.partition("*")
+    info = np.iinfo({"u8": np.uint8, "i8": np.int8}[w_type or x_type])
+    points = (info.min, info.min + 1, info.max // 2 + 2, info.max)
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        if algorithm == "dots_pixels" and not target(level).has_masks:
+            pytest.skip("needs masks")
+        for number, (geometry, point) in enumerate(itertools.product(_GEOMETRIES, points)):
+            first, rest = geometry.split(" ", 1)
+            m = (1, 7, 15, 16, 23, 24, 31, 32, 40, 63, 64, 65)[number % 12]
+            for zw, groups, layout in itertools.product("tc", (1, 2), ("NCHW", "NHWC")):
+                if algorithm == "dots_pixels" and layout == "NHWC":
+                    continue
+                spelled = f"{layout} n2 c{5 * groups} {first} m{m * groups} {rest} g{groups}"
+                for line in (f"conv {types}>i32 {spelled} b1 zx=t zw={zw}",
+                             f"conv {types} {spelled} b1 {SCALED.replace('zw=t', f'zw={zw}')}"):  # fmt: skip
+                    made = _extreme(Problem.parse(line), number)
+                    zero = np.full_like(made.quantities["zw"], point)
+                    if zw == "c":
+                        zero[::3] = points[(number + 1) % 4]
+                    given = replace(made, quantities=made.quantities | {"zw": zero})
+                    _check(line, given, chance=number, algorithm=algorithm)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_channels_round_words_and_outputs_round_vectors(layout: str, level: str | None) -> None:
@@ -310,24 +343,25 @@ def test_dot_products_of_256_bits_without_avx512(monkeypatch: pytest.MonkeyPatch
     for layout in ("NCHW", "NHWC"):
         p = Problem.parse(f"conv u8*i8 {layout} n1 c20 i9x11 m37 k3x3 p1 b1 zx=t zw=c zy=t sx=t sw=c sy=t")
         made = _extreme(p, 2)
-        made.quantities["zw"][...] = 0
-        _check(str(p), made)
+        for zero in (0, -128, 127, np.arange(-18, 19)):
+            made.quantities["zw"][...] = zero
+            _check(str(p), made)
     assert form_of("dots", Situation(p, narrow)).arithmetic == "u8s8"
 
 
 def test_weights_decide_between_bytes_and_pairs() -> None:
+    """Where zero points of weights are not taken off sums, as those of one channel a group would be."""
     if not host_target().vnni:
         pytest.skip("this CPU multiplies pairs only")
-    few, many = np.full((16, 8, 3, 3), 127, np.uint8), np.full((16, 8, 3, 3), 128, np.uint8)
-    x = np.full((1, 8, 20, 20), 255, np.uint8)
-    for w, arithmetic in ((few, "u8s8"), (many, "i16")):
-        layer = polyconv.Conv(w, out_dtype="int32")
-        plan = layer.plan(x.shape)
-        assert plan.arithmetic == f"{plan.algorithm} {arithmetic}"
-        np.testing.assert_array_equal(layer(x), np.full((1, 16, 18, 18), 255 * 72 * int(w[0, 0, 0, 0])))
-    unknown = polyconv.plan("conv u8>i32 NCHW n1 c8 i20x20 m16 k3x3")
-    assert unknown.arithmetic == f"{unknown.algorithm} i16" and "planned without weights" in " ".join(unknown.notes)
-    assert polyconv.plan("conv u8>i32 NCHW n1 c8 i20x20 m16 k3x3 zw=128").arithmetic.endswith(" u8s8")
+    x = np.full((1, 64, 20, 20), 255, np.uint8)
+    for groups, weight, arithmetic in ((1, 127, "u8s8"), (1, 128, "u8s8"), (64, 127, "u8s8"), (64, 128, "i16")):
+        w = np.full((64, 64 // groups, 2, 2), weight, np.uint8)
+        layer = polyconv.Conv(w, groups=groups, strides=2, out_dtype="int32")
+        assert layer.plan(x.shape).arithmetic.endswith(f" {arithmetic}")
+        np.testing.assert_array_equal(layer(x), np.full((1, 64, 10, 10), 255 * 4 * 64 // groups * weight))
+    unknown = polyconv.plan("conv u8>i32 NCHW n1 c64 i20x20 m64 k2x2 s2 g64")
+    assert unknown.arithmetic.endswith(" i16") and "planned without weights" in " ".join(unknown.notes)
+    assert polyconv.plan("conv u8>i32 NCHW n1 c64 i20x20 m64 k2x2 s2 g64 zw=128").arithmetic.endswith(" u8s8")
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])

@@ -103,6 +103,24 @@ def test_in_planes(kernel: str) -> None:
         assert agree(f"conv f32 NCHW n2 c{3 * group_in} {extents} m{3 * group_out} {taps}{more} g3", "in_planes")
 
 
+@pytest.mark.skipif(not host_target().has_masks, reason="needs loads and stores with masks")
+@pytest.mark.parametrize("types", [
+    "f32", "f64", "f16", "bf16", "f32>f64", "f16>f32", "i8>i32", "u8>i32", "u8*i8>i32", "i16", "u16", "i16>i64", "i32",
+    "u32", "i64", "u64",
+])  # fmt: skip
+def test_few_outputs_in_planes(types: str) -> None:
+    """Of one group, from inputs that are converted as they are loaded; extents of 1, taps that meet only padding."""
+    for (geometry, c), m in itertools.product((
+        ("i7x19 k3x4 p1x2", 5), ("i1 k1", 1), ("i1x1 k3x3 p1", 3), ("i33 k5 s2 p6:0", 17),
+        ("i4x3x50 k2x3x7 d1x1x6 p0x2x18", 2),
+    ), (1, 2, 3, 24)):  # fmt: skip
+        first, rest = geometry.split(" ", 1)
+        for more in ("", " b1 act=Relu", " b1 r1"):
+            assert agree(f"conv {types} NCHW n2 c{c} {first} m{m} {rest}{more}", "in_planes", accuracy="strict")
+    assert agree("conv i16 NCHW n1 c5 i9x31 m3 k3x3 p1 b1 overflow=saturate", "in_planes")
+    assert not agree(f"conv {types} NCHW n1 c5 i9x31 m25 k3x3", "in_planes", accuracy="strict")
+
+
 @pytest.mark.parametrize("line", [
     "conv f32 NHWC n1 c36 i600 m36 k9 s2 p4 g9", "conv f32 NHWC n1 c36 i9 m18 k12 p8 g2 b1",
     "conv f64 NHWC n2 c20 i5x6x9 m20 k3x3x3 p1x1x1 g5 b1 r1", "conv f32 NHWC n1 c40 i1x30 m40 k3x3 p1x1 g4",

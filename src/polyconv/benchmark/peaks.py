@@ -115,7 +115,7 @@ def _copy_bandwidth(size: int) -> float:
     source, target_ = np.ones(size // 2, np.uint8), np.empty(size // 2, np.uint8)
     copies = max(1, _LARGE // size)  # of small arrays many, as the clock and the first access take their time
     best = float("inf")
-    for _ in range(7):
+    for _ in range(_RUNS):
         start = THREAD_CLOCK()
         for _ in range(copies):
             np.copyto(target_, source)

@@ -78,7 +78,7 @@ def kernel_texts(problems: Iterable[Problem], target: Target, *, check: bool = F
         for p in problems:
             problem = replace(p, op="conv") if p.op == "causal_conv" else p
             layer, lying, deformation = _made(problem)
-            for situation in _situations(problem, target):
+            for situation in _situations(layer, problem, target):
                 for algorithm in ALGORITHMS:
                     form = ALGORITHMS[algorithm].fitting(situation)
                     if not isinstance(form, Refusal):
@@ -90,11 +90,13 @@ def _nothing(*_: Any) -> None:
     """Do not run what packs weights: it is no code."""
 
 
-def _situations(p: Problem, target: Target) -> list[Situation]:
+def _situations(layer: Layer, p: Problem, target: Target) -> list[Situation]:
     """In which a problem is computed: by finite weights, in some way that its text says, and by others if it can be."""
     way = zlib.crc32(str(p).encode())
     limit = (None, None, None, None, None, 1 << 14)[way // 4 % 6]
-    s = Situation(p, target, limit, 1 + way % 2, strict=way // 2 % 8 == 7, profile=presets()[_PROFILES[target.level]])
+    narrow, light = layer.weights.narrow_and_light(p)
+    s = Situation(p, target, limit, 1 + way % 2, strict=way // 2 % 8 == 7, narrow=narrow, light=light,
+                  profile=presets()[_PROFILES[target.level]])  # fmt: skip
     if 0 in p.y_shape:
         return []
     return [s, replace(s, finite=False)] if p.x_dtype.is_float and way // 2 % 8 < 2 else [s]
@@ -115,6 +117,8 @@ def _made(p: Problem) -> tuple[Layer, Any, tuple[Any, Any]]:
     q = p.quantisation
     named = {} if q is None else {name: getattr(q, name) for name in ("zx", "zw", "zy", "sx", "sw", "sy")}
     quantities = {name: np.ones(p.m if of == "c" else (), np.float32) for name, of in named.items() if of in ("t", "c")}
+    if "zw" in quantities and other:  # of a channel, or all: weights less it are no numbers of i8
+        quantities["zw"].flat[0] = 200 if p.w == "u8" else -128
     layer = Layer(
         lambda n, i: p, np.zeros(p.w_shape, p.w_dtype.numpy), np.zeros(p.m, p.y_dtype.numpy) if p.bias else None,
         layout=p.layout, own=False, quantities=quantities,

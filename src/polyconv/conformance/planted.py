@@ -290,7 +290,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "words of others", "weights of a block's output channels are taken for those of its words",
-            _ALGORITHMS + "dots.pixels", ".transpose(0, 1, 5, 3, 2, 4)", ".transpose(0, 1, 5, 2, 3, 4)", "dots_pixels",
+            _ALGORITHMS + "dots.weights", ".transpose(0, 1, 5, 3, 2, 4)", ".transpose(0, 1, 5, 2, 3, 4)", "dots_pixels",
             seen_in_check_mode=False,
         ),
         Fault(

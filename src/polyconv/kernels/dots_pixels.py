@@ -65,6 +65,9 @@ class DotPixels:
         first belongs.
     vbmi2 : bool
         Whether the CPU has instructions that close gaps between bytes.
+    windows : str
+        ``all``: a row more is summed, and taken off all others; ``each``: times what follows a block's weights for each
+        of the others; empty: there is none.
     """
 
     arithmetic: str
@@ -72,13 +75,14 @@ class DotPixels:
     epilogue: Epilogue
     gaps: bool = False
     vbmi2: bool = False
+    windows: str = ""
 
 
 def dot_pixels(k: Module, name: str, spec: DotPixels, lanes: int, rows: int, vectors: int) -> None:
     """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels to a module."""
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind, words = (vector(element, lanes) for element in (arithmetic.accumulator, arithmetic.word))
-    block_bytes = rows * arithmetic.bytes
+    all_rows = rows + (spec.windows > "")
     with k.function(name, PixelWalk) as g:
         stores = _stores(k, spec, g, kind, vectors)
         with k.loop(0, g.blocks, carry=[g.weights, g.y, g.bias, g.scale]) as block:
@@ -88,19 +92,27 @@ def dot_pixels(k: Module, name: str, spec: DotPixels, lanes: int, rows: int, vec
                 begins = spec.epilogue.bias and not kind.is_float  # sums of floats get it at their end
                 first = k.broadcast(kind, bias + r * kind.element_bytes) if begins else k.constant(kind, 0)
                 totals += [first] * vectors
+            totals += [k.constant(kind, 0)] * (vectors * (all_rows - rows))
             with k.loop(0, g.words, carry=[weights, *totals], runs=True) as word:
                 weight, *totals = word.values
                 place = g.panel + k.word(g.offsets, word.index)
                 pixels = [k.load(words, place + j * words.bytes) for j in range(vectors)]
-                for r in range(rows):
+                for r in range(all_rows):
                     of_row = k.broadcast(words, weight + r * arithmetic.bytes)
                     for j in range(vectors):
                         at = r * vectors + j
                         totals[at] = multiply_add(k, arithmetic, pixels[j], of_row, totals[at])
-                word.next(weight + block_bytes, *totals)
+                word.next(weight + all_rows * arithmetic.bytes, *totals)
             weight, *totals = word.results
+            of_windows = totals[rows * vectors :]
             for r in range(rows):
                 row_sums, row_bias = totals[r * vectors : (r + 1) * vectors], bias + r * kind.element_bytes
+                taken = of_windows
+                if spec.windows == "each":
+                    factor = k.broadcast(kind, weight)
+                    weight, taken = weight + kind.element_bytes, [total * factor for total in of_windows]
+                if taken:
+                    row_sums = [total - less for total, less in zip(row_sums, taken, strict=True)]
                 results = _finished(k, spec, g, row_sums, row_bias, scale + r * 4)
                 for value, (begin, mask) in zip(results, stores, strict=True):
                     k.store_first(value, y + begin, mask)

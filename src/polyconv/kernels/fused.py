@@ -85,6 +85,9 @@ class FusedTile:
         So many tiles ahead of the one that will write them lines of results are asked for, if not 0: of point tiles.
     half : bool
         Whether only the first channel of an entry's last word counts, of two: the other may be Inf or NaN.
+    windows : str
+        ``all``: the sum in the last lane of a pixel's last vector is taken off all of its sums; ``each``: times what a
+        row before the weights has for every lane; empty: that sum is one as the others.
     """
 
     arithmetic: str
@@ -94,13 +97,14 @@ class FusedTile:
     asked: int = 0
     written: int = 0
     half: bool = False
+    windows: str = ""
 
 
-def of_sums(arithmetic: str, *, half: bool = False) -> FusedTile:
+def of_sums(arithmetic: str, *, half: bool = False, windows: str = "") -> FusedTile:
     """The tile that stores its sums as they are."""
     accumulator = ARITHMETIC[arithmetic].accumulator
     target = {"float": "f32", "double": "f64"}.get(accumulator, accumulator)
-    return FusedTile(arithmetic, target, Epilogue(), half=half)
+    return FusedTile(arithmetic, target, Epilogue(), half=half, windows=windows)
 
 
 def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, *,
@@ -152,11 +156,26 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                     word.next(a + step, b + vectors * kind.bytes, *found)
                 a, b, *carried = word.results
                 entry.next(*(multiplied(a, b, carried, _FIRST_OF_TWO) if spec.half else carried))
+            sums = _less_windows(k, spec, entry.results[asks:], vectors, given.weights)
             group.next(
                 rows_in + given.row * rows,
-                *out.store(entry.results[asks:], vectors, rows_out, given.y_row, rows_beside, given.r_row),
+                *out.store(sums, vectors, rows_out, given.y_row, rows_beside, given.r_row),
                 *entry.results[:asks],
             )
+
+
+def _less_windows(k: Module, spec: FusedTile, sums: list[Value], vectors: int, factors: Buffer) -> list[Value]:
+    """Sums of rows of so many vectors, less what ``windows`` says."""
+    if not spec.windows:
+        return sums
+    kind, found = sums[0].type, list[Value]()
+    times = [k.load(kind, factors + j * kind.bytes) for j in range(vectors)] if spec.windows == "each" else []
+    for first in range(0, len(sums), vectors):
+        row = sums[first : first + vectors]
+        of_window = k.shuffle(row[-1], row[-1], [kind.lanes - 1] * kind.lanes)
+        taken = [of_window * factor for factor in times] or [of_window] * vectors
+        found += [total - less for total, less in zip(row, taken, strict=True)]
+    return found
 
 
 def fused_pixel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, *,

@@ -6,6 +6,8 @@ masked by bits that stand in the entries, so that padding costs no copy.
 
 from __future__ import annotations
 
+from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.fused import FusedTile, Out
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
@@ -40,24 +42,26 @@ def entry_words(vectors: int, stride: int) -> int:
     return 3 + vectors * stride
 
 
-def plane_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, stride: int, *,
+def plane_tile(k: Module, name: str, spec: FusedTile, source: str, lanes: int, rows: int, vectors: int, stride: int, *,
                f16c: bool) -> None:  # fmt: skip
-    """Add the tile of ``rows`` output channels by ``vectors`` vectors of neighbouring outputs.
+    """Add the tile of ``rows`` output channels by ``vectors`` vectors of neighbouring outputs of inputs of a dtype.
 
     The word of a load holds the lanes there are: a bit for each, the first, and the end.
     """
     kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
+    lying = kind.of(LLVM_NAMES[source])
     even = [2 * lane for lane in range(lanes)]
     with k.function(name, PlaneTile) as given:
         out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "pp")
         with k.loop(0, given.count, carry=[k.constant(kind, 0)] * (rows * vectors)) as entry:
             place = given.entries + entry.index * (8 * entry_words(vectors, stride))
             there = [_mask(k, k.word(place, 3 + part), lanes) for part in range(vectors * stride)]
-            source = given.x + k.word(place)
+            begin = given.x + k.word(place)
             stream = given.weights + k.word(place, 1) * (rows * kind.element_bytes)
-            with k.loop(0, k.word(place, 2), carry=[source, stream, *entry.values]) as channel:
+            with k.loop(0, k.word(place, 2), carry=[begin, stream, *entry.values]) as channel:
                 pixels, b, *total = channel.values
-                loads = [k.load_first(kind, pixels + part * kind.bytes, mask) for part, mask in enumerate(there)]
+                loads = [k.load_first(lying, pixels + part * lying.bytes, mask) for part, mask in enumerate(there)]
+                loads = [widen(k, load, DTYPES[source], kind.element, f16c=f16c) for load in loads]
                 if stride == 2:
                     loads = [k.shuffle(loads[j], loads[j + 1], even) for j in range(0, len(loads), 2)]
                 for r in range(rows):

@@ -102,6 +102,8 @@ class Request:
         ``back(packed, target)`` writes them as they were.
     offset, mask : Operand or None
         Of a deformable convolution.
+    zero_left : array, optional
+        What is still to be taken off all weights, or those of each output channel.
     channels : (int, int)
         Channels of input and result where the problem's are rounded up; else 0.
     """
@@ -123,6 +125,7 @@ class Request:
     moved: Callable[[NDArray[Any], NDArray[Any], Callable[[NDArray[Any], NDArray[Any]], None]], None]
     offset: Operand | None = None
     mask: Operand | None = None
+    zero_left: NDArray[Any] | None = None
     channels: tuple[int, int] = (0, 0)
 
     @property

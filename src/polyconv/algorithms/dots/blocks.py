@@ -26,7 +26,7 @@ from polyconv.algorithms.dots.driver import (
 )
 from polyconv.algorithms.dots.form import RUN_PIXELS, ChannelsForm, Part, Sizes
 from polyconv.algorithms.dots.panel import panel_words
-from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, with_bias
+from polyconv.algorithms.dots.situations import channel_bytes, narrow_arithmetic, padding_of, with_bias
 from polyconv.algorithms.dots.situations import integer_refusal as no_dots
 from polyconv.algorithms.form import Refusal
 from polyconv.kernels.fused import FusedTile, WordWalk, of_sums
@@ -100,8 +100,13 @@ class BlocksForm(ChannelsForm):
     @classmethod
     def of(cls, s: Situation) -> Self:
         """That of a situation which has one."""
-        found = [(sweep, _fitting(s, arithmetic_of(s), sweep)) for sweep in sweeps(s.problem)]
+        found = [(sweep, _fitting(s, narrow_arithmetic(s), sweep)) for sweep in sweeps(s.problem)]
         return cls(s, tuple(Part(sweep, sizes, sizes) for sweep, sizes in found))
+
+    @property
+    def arith(self) -> Arithmetic:
+        """How words are multiplied."""
+        return narrow_arithmetic(self.s)
 
     @abstractmethod
     def products(self, sweep: Sweep, sizes: Sizes) -> float:
@@ -150,7 +155,8 @@ class BlocksForm(ChannelsForm):
             weights=block.weights, w_group=of_chunk, w_block=of_block, w_last=of_chunk - of_block,
             w_last_group=of_chunk, outputs=p.m // chunks, blocks=sizes.blocks,
             split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=channels,
-            last_outputs=outputs, last_lanes=outputs, tiles=tiles, table_words=counted_words(DotTile, tiles),
+            last_outputs=outputs, block_lanes=channels, last_lanes=outputs,
+            tiles=tiles, table_words=counted_words(DotTile, tiles),
             results=result_words(r, sweep, sizes, lanes(r.target, arith), in_registers=in_registers),
         )  # fmt: skip
         return Step(driver_address(r), filled(values, keep), items)

@@ -14,10 +14,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.dots.dense_sizes import part_of, row_cycles
 from polyconv.algorithms.dots.driver import (
     DotTile,
@@ -35,8 +31,10 @@ from polyconv.algorithms.dots.situations import (
     has_half_word,
     padding_of,
     refusal,
+    windows,
     with_bias,
 )
+from polyconv.algorithms.dots.weights import block_weights
 from polyconv.algorithms.form import Forms
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import lanes, run_tiles
@@ -48,7 +46,7 @@ from polyconv.lowering.boxes import near_equal, row_lists
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.program import Request, Step
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps, taps_of
+from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps
 from polyconv.lowering.tiles import word_address
 from polyconv.lowering.traffic import far_cycles
 
@@ -110,26 +108,31 @@ class DenseForm(ChannelsForm):
         r = with_bias(r, w, padding_of(r))
         words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
         steps = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if sizes.whole_lines else last.taps)
+        steps += windows(r) == "each"  # a row of factors comes first
         main, rest = steps * sizes.vectors * of_vector, steps * sizes.last_vectors * of_vector
         sets, channels, outputs = (1, p.c, p.m) if sizes.all_groups else (p.groups, group_in, group_out)
         in_registers = finished_in_registers(r, last)
         half = has_half_word(arith, group_in * (last.taps if sizes.whole_lines else 1))
-        spec = FusedTile(arith.name, p.y, r.epilogue, half=half) if in_registers else of_sums(arith.name, half=half)
-        tiles = _tiles(r, last, sizes, spec, (group_out - 1) % lane + 1 < lane and in_registers)
+        block_outputs = sizes.vectors * lane - (windows(r) > "")
+        last_outputs = outputs - (sizes.blocks - 1) * block_outputs
+        last_lanes = last_outputs - (sizes.last_vectors - 1) * lane
+        spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
+        is_cut = in_registers and windows(r) > "", in_registers and last_lanes < lane
+        tiles = _tiles(r, last, sizes, replace(spec, half=half, windows=windows(r)), is_cut)
         common, items = common_words(r, sweep, sizes, sets)
         move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
-        entries = _entries(r, sweep, sizes, words, in_place=in_place)
+        entries = _entries(r, sweep, sizes, words, windows(r) == "each", in_place=in_place)
         values = DotWords(
             common=common, panel=panel_words(r, sizes, channels, move, last, in_place=in_place),
             row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
             word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
             source_block=words * arith.bytes if sizes.all_groups else 0,
             rows=row_lists(sweep[:-1], entries, 3, whole=padding_of(r) > 0),
-            weights=_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
+            weights=block_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
             w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest,
             outputs=outputs, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits),
-            block_outputs=sizes.vectors * lane, last_outputs=outputs - (sizes.blocks - 1) * sizes.vectors * lane,
-            last_lanes=(group_out - 1) % lane + 1, tiles=tiles, table_words=counted_words(DotTile, tiles),
+            block_outputs=block_outputs, last_outputs=last_outputs, block_lanes=lane - (windows(r) > ""),
+            last_lanes=last_lanes, tiles=tiles, table_words=counted_words(DotTile, tiles),
             results=result_words(r, sweep, sizes, lane, in_registers=in_registers),
         )  # fmt: skip
         return Step(driver_address(r), filled(values, keep), items)
@@ -158,26 +161,11 @@ def _lies(r: Request, sweep: Sweep) -> bool:
     )
 
 
-def _weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words: int) -> NDArray[Any]:
-    """Packed weights, so many words of inputs together."""
-    arith, lane, taps = r.arith, lanes(r.target, r.arith), sweep[-1].taps
-    cut = sizes.whole_lines and w.shape[2] % arith.channels > 0  # else words are the same tap by tap
-    return r.packed(
-        ("dots", arith.name, lane, sizes.vectors, cut, taps_of(sweep)),
-        lambda: packed_weights(r, _by_lines(w, taps) if cut else w, sizes.vectors, sizes.last_vectors, max(1, words)),
-    )
+def _entries(r: Request, sweep: Sweep, sizes: Sizes, words: int, before: int, *, in_place: bool) -> list[list[int]]:
+    """For every combination of taps of the outer axes the words of its entries: offset, words, weights before it.
 
-
-def _by_lines(w: NDArray[Any], taps: int) -> NDArray[Any]:
-    """Weights (groups, m, c, taps) with those of a line of the kernel, tap by tap, as channels."""
-    groups, m, c, all_taps = w.shape
-    lines = all_taps // max(1, taps)
-    by_line = w.reshape(groups, m, c, lines, taps).transpose(0, 1, 4, 2, 3)
-    return np.ascontiguousarray(by_line).reshape(groups, m, taps * c, lines)
-
-
-def _entries(r: Request, sweep: Sweep, sizes: Sizes, words: int, *, in_place: bool) -> list[list[int]]:
-    """For every combination of taps of the outer axes the words of its entries: offset, words, weights before it."""
+    So many rows come ``before`` all weights.
+    """
     last = sweep[-1]
     outer = [0]
     for axis, h, stride in zip(sweep[:-1], sizes.held[:-1], r.x.spatial[:-1], strict=True):
@@ -193,20 +181,23 @@ def _entries(r: Request, sweep: Sweep, sizes: Sizes, words: int, *, in_place: bo
     if not words or not last.taps:
         return [[] for _ in outer]
     if whole:
-        return [[o * line, words, tap * words] for tap, o in enumerate(outer)]
+        return [[o * line, words, before + tap * words] for tap, o in enumerate(outer)]
     if sizes.whole_lines:
         words //= last.taps
+    firsts = [before + number * words for number in range(len(outer) * last.taps)]
     return [
-        [v for t, at in enumerate(starts) for v in (o * line + at * pixel, words, (tap * last.taps + t) * words)]
+        [v for t, at in enumerate(starts) for v in (o * line + at * pixel, words, firsts[tap * last.taps + t])]
         for tap, o in enumerate(outer)
     ]
 
 
-def _tiles(r: Request, last: Axis, sizes: Sizes, spec: FusedTile, cut: bool) -> list[list[DotTile]]:
-    """The tables of tiles; those of the last block mask its last vector where it is cut."""
+def _tiles(r: Request, last: Axis, sizes: Sizes, spec: FusedTile, cut: tuple[bool, bool]) -> list[list[DotTile]]:
+    """The tables of tiles; those of all blocks but the last, and of that, mask their last vector where it is cut."""
     edge = last.out % sizes.box[-1] or sizes.box[-1]
     tables: list[list[DotTile]] = []
-    for vectors, is_cut, is_there in ((sizes.vectors, False, sizes.blocks > 1), (sizes.last_vectors, cut, True)):
+    for vectors, is_cut, is_there in zip(
+        (sizes.vectors, sizes.last_vectors), cut, (sizes.blocks > 1, True), strict=True
+    ):
         of_block = replace(spec, edge=is_cut)
         for pixels in (sizes.box[-1], edge):
             parts = near_equal(pixels, run_tiles(r.target)[vectors]) if is_there else []

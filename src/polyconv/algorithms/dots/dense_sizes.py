@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from polyconv.algorithms.dots.form import RUN_PIXELS, Part, Sizes
-from polyconv.algorithms.dots.situations import channel_bytes, has_half_word, packs_results
+from polyconv.algorithms.dots.situations import channel_bytes, has_half_word, packs_results, window_outputs
 from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
 from polyconv.lowering.boxes import boxes, busiest, in_pieces, near_equal_sizes, rows_together, thread_parts
 from polyconv.lowering.situation import Situation
@@ -93,10 +93,8 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
     line = run.count * pixel
     plane = (-(-(rows_in * line) // 64) | 1) * 64 + 128  # an odd number of cache lines, and room to read and write more
     panel = plane * (words if planes else 1)
-    total = max(1, -(-group_out // lanes(s.target, arith)))
-    vectors = total if all_groups else vectors
-    blocks = -(-total // vectors)
-    last_vectors = total - (blocks - 1) * vectors
+    vectors = group_out // lanes(s.target, arith) if all_groups else vectors
+    blocks, last_vectors = _blocks(s, arith, vectors)
     run_rows = rows_together(sweep, box, RUN_PIXELS)
     slots = run_rows * box[-1] * vectors * s.target.vector_bytes
     return Sizes(
@@ -112,19 +110,28 @@ def _all_groups(s: Situation, arith: Arithmetic) -> bool:
     """
     p = s.problem
     vectors, rest = divmod(p.m // p.groups, lanes(s.target, arith))
-    return p.groups > 1 and 0 < vectors <= _MOST_VECTORS and not rest and p.c // p.groups % arith.channels == 0 < p.c
+    if p.groups == 1 or window_outputs(s):
+        return False
+    return 0 < vectors <= _MOST_VECTORS and not rest and p.c // p.groups % arith.channels == 0 < p.c
 
 
 def _vectors(s: Situation, arith: Arithmetic, sweep: Sweep, width: int) -> int:
     """Vectors of output channels of a tile: those with which a row takes least."""
     p = s.problem
-    total = max(1, -(-(p.m // p.groups) // lanes(s.target, arith)))
+    most = -(-(p.m // p.groups + window_outputs(s)) // lanes(s.target, arith))
     steps = math.prod(axis.taps for axis in sweep) * -(-(p.c // p.groups) // arith.channels)
 
     def price(some: int) -> float:
-        blocks = -(-total // some)
-        cycles = row_cycles(s, arith, some, total - (blocks - 1) * some, blocks, max(1, width), steps)
-        return s.price(("vectors", some), cycles)
+        blocks, last = _blocks(s, arith, some)
+        return s.price(("vectors", some), row_cycles(s, arith, some, last, blocks, max(1, width), steps))
 
-    return min((v for v in run_tiles(s.target) if v <= total), key=price)
+    return min((v for v in run_tiles(s.target) if v <= max(1, most)), key=price)
+
+
+def _blocks(s: Situation, arith: Arithmetic, vectors: int) -> tuple[int, int]:
+    """Blocks of so many vectors that have a group's outputs, and vectors of the last; windows take a lane of each."""
+    group_out, lane, beside = s.problem.m // s.problem.groups, lanes(s.target, arith), window_outputs(s)
+    blocks = max(1, -(-group_out // (vectors * lane - beside)))
+    rest = group_out - (blocks - 1) * (vectors * lane - beside)
+    return blocks, max(1, -(-(rest + beside) // lane))
 

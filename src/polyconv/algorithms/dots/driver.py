@@ -66,7 +66,8 @@ class DotWords(Record):
     """The driver's words.
 
     ``tiles`` holds four tables (last block or not, box cut short along the last axis or not).  A block of outputs reads
-    the channels that the one before it does, or those ``source_block`` bytes further.
+    the channels that the one before it does, or those ``source_block`` bytes further.  So many lanes of its last vector
+    are outputs: ``block_lanes``, of the last block ``last_lanes``.
     """
 
     common: Common
@@ -85,6 +86,7 @@ class DotWords(Record):
     split_blocks: Word
     block_outputs: Word
     last_outputs: Word
+    block_lanes: Word
     last_lanes: Word
     tiles: Counted[DotTile]
     table_words: Word
@@ -116,6 +118,7 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
     )
     channel = item.g * p.outputs + block * p.block_outputs
     outputs = k.select(is_last, p.last_outputs, p.block_outputs)
+    lanes = k.select(is_last, p.last_lanes, p.block_lanes)
     bias, scale, constants = tables.bias + channel * 4, tables.scale + channel * 4, tables.constants
     slot_row = k.select(is_last, results.slot_row_last, results.slot_row)
     beside_y, beside_r = block * p.block_outputs * p.common.y_c, block * p.block_outputs * p.common.r_c
@@ -137,7 +140,7 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
             first, times, function = tile.first, tile.times, tile.function
             k.call(function, WordWalk(
                 source + first * p.row_step, p.row_step, entries, count, weights, y + first * y_step, y_step,
-                r + first * r_step, r_step, times, p.last_lanes, bias, scale, constants, workspace, p.word_step,
+                r + first * r_step, r_step, times, lanes, bias, scale, constants, workspace, p.word_step,
             ))  # fmt: skip
         begins = waiting.equals(0)
         y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1

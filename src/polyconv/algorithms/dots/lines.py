@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.dots import depthwise
 from polyconv.algorithms.dots.dense import DenseForm
-from polyconv.algorithms.dots.situations import arithmetic_of, padding_of, with_bias
 from polyconv.algorithms.dots.situations import integer_refusal as no_dots
+from polyconv.algorithms.dots.situations import narrow_arithmetic, padding_of, with_bias
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.kernels.dots_lines import BYTES_OF_A_WORD, ByteLines, DotLines, dot_lines
 from polyconv.kernels.isa import ARITHMETIC, lanes
@@ -146,7 +146,7 @@ def _refusal(s: Situation) -> Refusal | None:
     p = s.problem
     if (reason := no_dots(s)) is not None:
         return reason
-    if arithmetic_of(s).name != "u8s8":
+    if narrow_arithmetic(s).name != "u8s8":
         return "multiplies bytes by dot products, which need a CPU that has them and weights that are numbers of i8"
     if p.op != "conv" or p.rank != 2 or p.layout != "NCHW" or p.c != p.groups or not p.c:
         return "computes channels-first maps, one channel a group"

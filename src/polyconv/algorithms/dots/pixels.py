@@ -29,8 +29,11 @@ from polyconv.algorithms.dots.situations import (
     packs_results,
     padding_of,
     refusal,
+    window_outputs,
+    windows,
     with_bias,
 )
+from polyconv.algorithms.dots.weights import run_weights
 from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels, stored_together
 from polyconv.kernels.isa import Arithmetic, lanes
@@ -50,6 +53,8 @@ __all__ = ["PixelsForm", "forms"]
 
 _ROWS = {12: 1, 8: 2, 6: 4, 4: 6, 3: 8, 2: 12, 1: 24}
 """Output channels of a tile by its vectors of pixels: sums, pixels and a weight fit 32 registers."""
+_SUMS = 24
+"""Sums of a tile."""
 _MANY = 6
 """Output channels from which on tiles have at least so many: else they read pixels so often that these come from the
 second-level cache (256 channels, 14x14: twice as slow on Zen 5)."""
@@ -195,7 +200,7 @@ class PixelsForm(Form):
 
     def choices(self) -> dict[str, object]:
         """Sizes of boxes and tiles."""
-        return {"box": self.box, "tile": f"{_ROWS[self.vectors]} channels x {self.vectors} vectors of pixels"}
+        return {"box": self.box, "tile": f"{_rows(self.s, self.vectors)} channels x {self.vectors} vectors of pixels"}
 
     def build(self, r: Request) -> Program:
         """Program of a request."""
@@ -218,9 +223,15 @@ def _form(s: Situation, sweep: Sweep) -> PixelsForm:
         box = (*box[:cut], max(1, part), *box[cut + 1 :])
     panel = Planes.of(s, kind, sweep, box, max(_ROWS))
     taps = math.prod(axis.taps for axis in sweep)
-    wide = [vectors for vectors, rows in _ROWS.items() if rows >= min(p.m // p.groups, _MANY)]
+    wide = [vectors for vectors in _ROWS if _rows(s, vectors) >= min(p.m // p.groups, _MANY)]
     vectors = min(wide, key=lambda most: s.price(("vectors", most), _product_cycles(s, kind, panel, taps, most)))
     return PixelsForm(s, sweep, kind, box, vectors)
+
+
+def _rows(s: Situation, vectors: int) -> int:
+    """Most output channels of a tile; sums of windows take registers of their own."""
+    beside = window_outputs(s)
+    return max(1, _SUMS // vectors - beside) if beside else _ROWS[vectors]
 
 
 def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, most: int) -> float:
@@ -232,9 +243,10 @@ def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, mo
     else:
         of_vector = _PACKED if are_packed else _STORED
     for vectors, tiles in near_equal_sizes(-(-panel.span(panel.box) // lanes(s.target, kind)), most):
-        for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, _ROWS[most]):
-            loads = (rows + vectors * crossing + 1) / rates.loads
-            of_word = max(rows * vectors / rates.multiply_adds, loads, rates.latency)
+        for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, _rows(s, most)):
+            all_rows = rows + window_outputs(s)
+            loads = (all_rows + vectors * crossing + 1) / rates.loads
+            of_word = max(all_rows * vectors / rates.multiply_adds, loads, rates.latency)
             total += tiles * blocks * (steps * of_word + rows * (of_vector * vectors + 2.5) + 8.0)
     return total
 
@@ -246,14 +258,15 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
     r = with_bias(r, w, padding)
     common, items = boxed_words(r, sweep, form.box, panel.held, panel=header_bytes(len(sweep)))
     steps = panel.words * form.taps
-    parts = near_equal_sizes(group_out, _ROWS[form.vectors])
+    parts = near_equal_sizes(group_out, _rows(r.situation, form.vectors))
     cut = tuple(axis.out % b or b for axis, b in zip(sweep, form.box, strict=True))
     whole_tiles, cut_tiles = _parts(r, form, form.box), _parts(r, form, cut) if cut != form.box else []
-    runs, channel = [], 0
+    runs, channel, before = [], 0, 0
+    beside, factors = window_outputs(r.situation), windows(r) == "each"
     for rows, blocks in parts:
-        runs.append(ChannelRun(channel, blocks, channel * steps * kind.bytes,
-                               _tiles(r, form, rows, [*whole_tiles, *cut_tiles])))  # fmt: skip
+        runs.append(ChannelRun(channel, blocks, before, _tiles(r, form, rows, [*whole_tiles, *cut_tiles])))
         channel += rows * blocks
+        before += blocks * ((rows + beside) * steps + factors * rows) * kind.bytes
     size = channel_bytes(kind)
     values = PixelWords(
         common=panel_common(r, common, last.stride),
@@ -265,8 +278,8 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
         ), r, panel.held, last),
         box_pixels=math.prod(form.box), box_tiles=len(whole_tiles), cut_tiles=len(cut_tiles), words=steps,
         offsets=words(_offsets(form)),
-        weights=r.packed(("dots_pixels", kind.name, form.vectors, taps_of(sweep)), lambda: _packed(w, kind, parts)),
-        w_group=group_out * steps * kind.bytes, outputs=group_out, runs=runs, run_count=len(runs),
+        weights=r.packed(("dots_pixels", kind.name, form.vectors, taps_of(sweep)), lambda: run_weights(r, w, parts)),
+        w_group=before, outputs=group_out, runs=runs, run_count=len(runs),
         tables=epilogue_tables(r), y_pixel=r.y.itemsize,
     )  # fmt: skip
     address = address_of(r, "dot pixels", "dot_pixels", Driver, lambda k, name: driver(k, name, r.target.vector_bytes))
@@ -294,7 +307,7 @@ class Part:
 
 def _spec(r: Request, form: PixelsForm) -> DotPixels:
     """The kind of tile of a request."""
-    return DotPixels(r.arith.name, r.problem.y, r.epilogue, form.panel.has_gaps, r.target.vbmi2)
+    return DotPixels(r.arith.name, r.problem.y, r.epilogue, form.panel.has_gaps, r.target.vbmi2, windows(r))
 
 
 def _parts(r: Request, form: PixelsForm, extents: tuple[int, ...]) -> list[Part]:
@@ -348,18 +361,3 @@ def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
     if along in ("any", "cc"):
         return move_in_address(r, Move(p.x, f"i{8 * size}", "any"))
     return words_in_address(r, Move(p.x, f"i{8 * size}", along, together=kind.channels))
-
-
-def _packed(w: NDArray[Any], kind: Arithmetic, parts: list[tuple[int, int]]) -> NDArray[Any]:
-    """Weights (groups, m, c, taps) as [group][block][tap][word][output channel][channel of the word]."""
-    groups, m, c, taps = w.shape
-    words = -(-c // kind.channels)
-    whole = np.zeros((groups, m, words * kind.channels, taps), w.dtype)
-    whole[:, :, :c] = w
-    whole = whole.reshape(groups, m, words, kind.channels, taps)
-    packed, first = [], 0
-    for rows, blocks in parts:
-        some = whole[:, first : first + rows * blocks].reshape(groups, blocks, rows, words, kind.channels, taps)
-        packed.append(some.transpose(0, 1, 5, 3, 2, 4).reshape(groups, -1))
-        first += rows * blocks
-    return np.ascontiguousarray(np.concatenate(packed, axis=1))

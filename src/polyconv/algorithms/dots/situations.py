@@ -3,7 +3,10 @@
 Small integers are multiplied exactly, bf16 numbers in pairs with sums in f32.
 Bytes are multiplied as u8 by i8: i8 inputs and u8 weights move by 128.  They are multiplied with the input's zero
 point; what that adds to a sum is the same for all outputs of a channel, since padding holds the zero point too, so it
-is taken off by the bias.  In 16 bits numbers less their zero points are multiplied.
+is taken off by the bias.  Weights that less their zero points are no numbers of i8 are multiplied with these: one more
+output has the zero point for all its weights, and its sums are taken off those of the same pixel.  Where zero points
+differ between channels it has ones, and its sums are multiplied by each.
+In 16 bits numbers less their zero points are multiplied.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from polyconv.lowering.tiles import is_fusible
 from polyconv.runtime.arrays import aligned
 
 __all__ = [
-    "arithmetic_of", "channel_bytes", "has_half_word", "integer_refusal", "packs_results", "padding_of", "refusal",
-    "taken_off", "with_bias",
+    "arithmetic_of", "channel_bytes", "has_half_word", "integer_refusal", "narrow_arithmetic", "packs_results",
+    "padding_of", "refusal", "taken_off", "window_outputs", "windows", "with_bias", "zero_weight",
 ]  # fmt: skip
 
 
@@ -52,10 +55,31 @@ def integer_refusal(s: Situation) -> Refusal | None:
 
 
 def arithmetic_of(s: Situation) -> Arithmetic:
-    """Dot products of bytes where the CPU has them and weights fit; else of pairs of 16 bits."""
+    """Dot products of bytes where the CPU has them; else of pairs of 16 bits."""
     if s.problem.x_dtype.is_float:
         return ARITHMETIC["bf16"]
-    return ARITHMETIC["u8s8" if s.target.vnni and s.narrow and s.problem.x != "i16" else "i16"]
+    return ARITHMETIC["u8s8" if s.target.vnni and s.problem.x != "i16" else "i16"]
+
+
+def narrow_arithmetic(s: Situation) -> Arithmetic:
+    """The same where no more outputs are summed: weights less their zero points must be numbers of i8."""
+    return arithmetic_of(s) if s.narrow else ARITHMETIC["i16"]
+
+
+def window_outputs(s: Situation) -> int:
+    """Outputs that sum windows of inputs, for zero points of weights: 0 or 1."""
+    return int(arithmetic_of(s).name == "u8s8" and not s.narrow)
+
+
+def windows(r: Request) -> str:
+    """The same of a request: ``all``, if its sums are taken off as they are, ``each``, times a number, or empty."""
+    return "" if r.zero_left is None else "all" if r.zero_left.size == 1 else "each"
+
+
+def zero_weight(r: Request) -> int:
+    """The weights of that output."""
+    assert r.zero_left is not None
+    return int(r.zero_left[0]) if r.zero_left.size == 1 else 1
 
 
 def channel_bytes(arith: Arithmetic) -> int:
@@ -93,5 +117,8 @@ def with_bias(r: Request, w: NDArray[Any], padding: int) -> Request:
         return r
     bias = aligned((r.problem.m,), np.int32)
     bias[...] = 0 if r.bias is None else r.bias
-    bias -= w.sum(axis=(2, 3), dtype=np.int32).reshape(-1) * np.int32(padding)
+    sums = w.sum(axis=(2, 3), dtype=np.int32).reshape(-1)
+    if r.zero_left is not None:
+        sums -= r.zero_left * np.int32(w.shape[2] * w.shape[3])
+    bias -= sums * np.int32(padding)
     return replace(r, bias=bias)

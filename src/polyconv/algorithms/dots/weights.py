@@ -1,0 +1,98 @@
+"""Weights of words as tiles stream them, with those of windows where zero points are left in weights.
+
+Blocks of output channels in the lanes, or runs of output channels whose weights are broadcast.  It must not know where
+inputs lie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyconv.algorithms.dense.weights import packed_weights
+from polyconv.algorithms.dots.form import Sizes
+from polyconv.algorithms.dots.situations import windows, zero_weight
+from polyconv.kernels.isa import lanes
+from polyconv.lowering.program import Request
+from polyconv.lowering.sweep import Sweep, taps_of
+from polyconv.runtime.arrays import as_aligned
+
+__all__ = ["block_weights", "run_weights"]
+
+
+def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) of blocks of output channels, so many words of inputs together."""
+    arith, lane, taps = r.arith, lanes(r.target, r.arith), sweep[-1].taps
+    cut = sizes.whole_lines and w.shape[2] % arith.channels > 0  # else words are the same tap by tap
+
+    def make() -> NDArray[Any]:
+        of_words = _by_lines(w, taps) if cut else w
+        if windows(r):
+            of_words = _beside(of_words, zero_weight(r), sizes, lane)
+        packed = packed_weights(r, of_words, sizes.vectors, sizes.last_vectors, max(1, words))
+        return _after_factors(r, packed, sizes, lane) if windows(r) == "each" else packed
+
+    return r.packed(("dots", arith.name, lane, sizes.vectors, cut, taps_of(sweep)), make)
+
+
+def _by_lines(w: NDArray[Any], taps: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) with those of a line of the kernel, tap by tap, as channels."""
+    groups, m, c, all_taps = w.shape
+    lines = all_taps // max(1, taps)
+    by_line = w.reshape(groups, m, c, lines, taps).transpose(0, 1, 4, 2, 3)
+    return np.ascontiguousarray(by_line).reshape(groups, m, taps * c, lines)
+
+
+def _beside(w: NDArray[Any], more: int, sizes: Sizes, lane: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) with one more output in the last lane of each block, with all weights alike."""
+    groups, m, c, taps = w.shape
+    width, last = sizes.vectors * lane, sizes.last_vectors * lane
+    whole = np.zeros((groups, (sizes.blocks - 1) * width + last, c, taps), w.dtype)
+    for block in range(sizes.blocks):
+        lanes_of, first = whole[:, block * width : (block + 1) * width], block * (width - 1)
+        outputs = min(width - 1, m - first)
+        lanes_of[:, :outputs] = w[:, first : first + outputs]
+        lanes_of[:, -1] = more
+    return whole
+
+
+def _after_factors(r: Request, packed: NDArray[Any], sizes: Sizes, lane: int) -> NDArray[Any]:
+    """Packed weights with a row before those of each block: zero points, in the order of its lanes."""
+    assert r.zero_left is not None
+    factors = _beside(r.zero_left.reshape(r.problem.groups, -1, 1, 1), 0, sizes, lane)[..., 0, 0]
+    end, width = (sizes.blocks - 1) * sizes.vectors * lane, sizes.vectors * lane
+    whole = packed.size // factors.shape[1] * end
+    blocks = (factors[:, :end].reshape(-1, width), packed[:whole]), (factors[:, end:], packed[whole:])
+    return as_aligned(np.concatenate([
+        np.hstack([np.ascontiguousarray(rows).view(packed.dtype), weights.reshape(len(rows), -1)]).ravel()
+        for rows, weights in blocks if len(rows)
+    ]))  # fmt: skip
+
+
+def run_weights(r: Request, w: NDArray[Any], runs: list[tuple[int, int]]) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) as [group][block][tap][word][output channel][channel of the word].
+
+    Runs are output channels of a block, and blocks.  Weights of windows, if there are, are a block's last channel; its
+    zero points follow them where they differ.
+    """
+    (groups, m, c, taps), together = w.shape, r.arith.channels
+    words = -(-c // together)
+    whole = np.zeros((groups, m, words * together, taps), w.dtype)
+    whole[:, :, :c] = w
+    packed, first = [], 0
+    for rows, blocks in runs:
+        outputs = slice(first, first + rows * blocks)
+        some = whole[:, outputs].reshape(groups, blocks, rows, words * together, taps)
+        if windows(r):
+            some = np.pad(some, ((0, 0), (0, 0), (0, 1), (0, 0), (0, 0)))
+            some[:, :, -1, :c] = zero_weight(r)
+        some = some.reshape(*some.shape[:3], words, together, taps).transpose(0, 1, 5, 3, 2, 4)
+        some = some.reshape(groups, blocks, -1)
+        if r.zero_left is not None and r.zero_left.size > 1:
+            factors = np.ascontiguousarray(r.zero_left.reshape(groups, m)[:, outputs])
+            some = np.concatenate([some, factors.view(w.dtype).reshape(groups, blocks, -1)], axis=2)
+        packed.append(some.reshape(groups, -1))
+        first += rows * blocks
+    return np.ascontiguousarray(np.concatenate(packed, axis=1))
