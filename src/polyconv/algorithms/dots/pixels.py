@@ -46,7 +46,7 @@ from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, sweeps, taps_of
 from polyconv.lowering.traffic import far_cycles
 
-__all__ = ["PixelsForm", "forms"]
+__all__ = ["PixelsForm", "forms", "packed_weights"]
 
 _ROWS = {12: 1, 8: 2, 6: 4, 4: 6, 3: 8, 2: 12, 1: 24}
 """Output channels of a tile by its vectors of pixels: sums, pixels and a weight fit 32 registers."""
@@ -57,6 +57,8 @@ _CROSSING = 1.9
 """Loads as which one counts that begins anywhere: nearly all cross a cache line."""
 _STORED, _PACKED, _CLOSED, _PACKED_CLOSED = 1.7, 1.0, 4.0, 2.0
 """Cycles of what follows a vector of sums: one by one, or packed to bytes; the same with gaps.  Measured on Zen 5."""
+_AFAR = 1.1
+"""How much longer tiles take that read more words than a first-level cache holds: 8 and 10 % in two layers on Zen 5."""
 _PANEL_SHARE = 3 / 16
 """Of a second-level cache, for a panel: measured on Zen 5, 3 % slower with half or twice as much."""
 
@@ -231,10 +233,13 @@ def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, mo
         of_vector = _PACKED_CLOSED if are_packed and s.target.vbmi2 else _CLOSED
     else:
         of_vector = _PACKED if are_packed else _STORED
+    lines_read = panel.words * len(panel.held[-1].runs) * math.prod(len(h.start) for h in panel.held[:-1])
     for vectors, tiles in near_equal_sizes(-(-panel.span(panel.box) // lanes(s.target, kind)), most):
+        read = lines_read * vectors * crossing * s.target.vector_bytes
+        slower = _AFAR if read > s.profile.cache("l1", 1) else 1.0
         for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, _ROWS[most]):
             loads = (rows + vectors * crossing + 1) / rates.loads
-            of_word = max(rows * vectors / rates.multiply_adds, loads, rates.latency)
+            of_word = max(rows * vectors / rates.multiply_adds, loads, rates.latency) * slower
             total += tiles * blocks * (steps * of_word + rows * (of_vector * vectors + 2.5) + 8.0)
     return total
 
@@ -265,7 +270,8 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
         ), r, panel.held, last),
         box_pixels=math.prod(form.box), box_tiles=len(whole_tiles), cut_tiles=len(cut_tiles), words=steps,
         offsets=words(_offsets(form)),
-        weights=r.packed(("dots_pixels", kind.name, form.vectors, taps_of(sweep)), lambda: _packed(w, kind, parts)),
+        weights=r.packed(("dots_pixels", kind.name, form.vectors, taps_of(sweep)),
+                         lambda: packed_weights(w, kind, parts)),
         w_group=group_out * steps * kind.bytes, outputs=group_out, runs=runs, run_count=len(runs),
         tables=epilogue_tables(r), y_pixel=r.y.itemsize,
     )  # fmt: skip
@@ -350,7 +356,7 @@ def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
     return words_in_address(r, Move(p.x, f"i{8 * size}", along, together=kind.channels))
 
 
-def _packed(w: NDArray[Any], kind: Arithmetic, parts: list[tuple[int, int]]) -> NDArray[Any]:
+def packed_weights(w: NDArray[Any], kind: Arithmetic, parts: list[tuple[int, int]]) -> NDArray[Any]:
     """Weights (groups, m, c, taps) as [group][block][tap][word][output channel][channel of the word]."""
     groups, m, c, taps = w.shape
     words = -(-c // kind.channels)
