@@ -73,7 +73,7 @@ class Target:
     bf16 : bool
         Whether it has bf16 dot products (AVX512_BF16).
     vnni : bool
-        Whether it has dot products of bytes for its vectors (AVX512_VNNI, AVX-VNNI).
+        Whether it has dot products of bytes for its vectors (AVX512_VNNI, AVX-VNNI, the I8MM of 64-bit ARM).
     vbmi2 : bool
         Whether it moves chosen bytes of a vector to its beginning (AVX512_VBMI2).
     """
@@ -159,7 +159,7 @@ def _found_by_llvm() -> Target:
     highest = _of_architecture(triple)[-1]
     has = llvm.get_host_cpu_features()
     if highest != "avx512":
-        return Target(highest, triple, cpu, has.flatten())
+        return Target(highest, triple, cpu, has.flatten(), vnni=highest == "neon" and bool(has.get("i8mm")))
     if all(has.get(f) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c", "fma")):
         bf16, vnni, vbmi2 = (bool(has.get(f"avx512{f}")) for f in ("bf16", "vnni", "vbmi2"))
         return Target("avx512", triple, cpu, has.flatten(), bf16, vnni, vbmi2)

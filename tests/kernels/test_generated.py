@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -188,6 +189,35 @@ def test_neon_tiles_with_their_way_out(dtype: str) -> None:
             loop = inner_loop(assembly(k.text(target.triple), target))
             assert "fmla" in loop
             assert not [line for line in loop.splitlines() if STACK["arm"].search(line)], (make.__name__, rows, vectors)
+
+
+I8MM = replace(TARGETS["neon"], cpu="neoverse-v1", features="+neon,+dotprod,+i8mm", vnni=True)
+
+
+def test_neon_multiplies_bytes_where_it_has_the_instruction() -> None:
+    """u8 by i8, four products a lane, of which no sum leaves its register."""
+    spec = FusedTile("u8s8", "i32", Epilogue())
+    for vectors, rows in isa.run_tiles(I8MM).items():
+        k = Module(fma=True, wide=128)
+        fused_channel_tile(k, "tile", spec, lanes(I8MM, ARITHMETIC["u8s8"]), rows, vectors, f16c=True)
+        loop = inner_loop(assembly(k.text(I8MM.triple), I8MM))
+        assert len(re.findall(r"usdot\tv\d+\.4s, v\d+\.16b, v\d+\.", loop)) == rows * vectors
+        assert not [line for line in loop.splitlines() if STACK["arm"].search(line)], (rows, vectors)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_neon_computes_8_bit_problems_by_it(layout: str) -> None:
+    """Every kernel of their plans compiles for the CPU and calls nothing; products are usdot's."""
+    scaled = f"{layout} n1 c40 i9x10 m37 b1 zx=t zw=0 zy=t sx=t sw=c sy=t"
+    lines = (f"conv u8*i8 {scaled} k3x3 p1", f"conv i8 {scaled.replace('m37', 'm40')} k3x3 p1 g10",
+             f"conv u8*i8>i32 {layout} n1 c64 i9x9 m40 k1x1", f"conv u8*i8 {scaled.replace('m37', 'm40')} k3x3 p1 g40")
+    for line in lines:
+        found = kernel_texts([Problem.parse(line)], I8MM)
+        dots = {"dots", "dots_depthwise", "dots_grouped"}
+        products = [kernel.text for kernel in found.values() if dots & kernel.algorithms]
+        assert any("usdot" in text for text in products), line
+        assert not any("vpdpbusd" in kernel.text for kernel in found.values()), line
+        assert not [symbols for text in products if (symbols := undefined_symbols(object_code(text, I8MM)))], line
 
 
 class Doubled(Signature):

@@ -165,13 +165,17 @@ def test_depthwise_along_lines(geometry: str) -> None:
         _check(f"conv u8*i8>i32 {spelled} zx=t", chance=chance, algorithm="dots_lines")
 
 
+LANES_ARE_PIXELS = pytest.mark.parametrize("algorithm", ["dots_pixels", "dots_patches"])
+
+
+@LANES_ARE_PIXELS
 @pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
 @pytest.mark.parametrize("types", ["i8", "u8*i8", "i8*u8", "u8*i8>i32", "i16>i32"])
 @pytest.mark.parametrize("geometry", [
-    "i1", "i15", "i64", "i65", "i7x9", "i14x14", "i13x29 s2", "i9x31 s3x2", "i5x6x7 s1x2x1", "i40x50",
+    "i1", "i15", "i64", "i65", "i7x9", "i14x14", "i13x29 s2", "i9x31 s3x2", "i5x6x7 s1x2x1", "i40x50", "i16x40",
     "i20x30 p-1:-2x-3:0",
 ])  # fmt: skip
-def test_pointwise_of_planes(geometry: str, types: str) -> None:
+def test_pointwise_of_planes(geometry: str, types: str, algorithm: str) -> None:
     first, _, rest = geometry.partition(" ")
     kernel = "x".join("1" * (first.count("x") + 1))
     scaled = ("" if types.startswith("i16") else "zx=t") if ">" in types else SCALED
@@ -179,7 +183,7 @@ def test_pointwise_of_planes(geometry: str, types: str) -> None:
     for c, m, groups in ((1, 1, 1), (4, 24, 1), (5, 25, 1), (64, 37, 1), (33, 65, 1), (12, 20, 2)):
         for chance in (None, 1, 2, 3):
             spelled = f"NCHW n2 c{c} {first} m{m} k{kernel} {rest} g{groups} b1 {scaled}"
-            _check(f"conv {types} {spelled}", chance=chance, algorithm="dots_pixels")
+            _check(f"conv {types} {spelled}", chance=chance, algorithm=algorithm)
 
 
 _PLANES = (
@@ -187,21 +191,22 @@ _PLANES = (
     "i9x30 k5x6 s2x5 p2", "i30x64 k3x3 p1", "i14x14 k3x3 p1", "i7x7 k3x3 p1", "i12x12 k3x3", "i13x13 k2x2 s4",
     "i40 k7 s3 p3", "i70 k3 p1", "i40x70 k1x3 p0x1", "i13x13 k3x3 s3x2 d5x4 p5", "i9x12x8 k2x3x3 s2x1x1 p0x1x1:2",
     "i6x9x7 k3x2x3 s1x2x1 p1", "i4x5x6x7 k2x1x2x3 p1", "i16x18 k3x3 p-2:1x-1:3", "i6x7 k1 p2", "i3x200 k3x3 p1x70",
-    "i4x263 k1x5 s1x2 p1x2", "i2x3x129 k1x2x3 s1x1x2 p1",
+    "i4x263 k1x5 s1x2 p1x2", "i2x3x129 k1x2x3 s1x1x2 p1", "i9x150 k3x3 d1x2",
 )  # fmt: skip
 """Kernels whose lines have padding, strides and gaps, on maps of which boxes cut any axis."""
 
 
+@LANES_ARE_PIXELS
 @pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
 @pytest.mark.parametrize("types", ["i8", "u8*i8", "i8*u8", "u8*i8>i32", "i16>i32"])
 @pytest.mark.parametrize("geometry", _PLANES)
-def test_planes(geometry: str, types: str) -> None:
+def test_planes(geometry: str, types: str, algorithm: str) -> None:
     first, rest = geometry.split(" ", 1)
     scaled = ("" if types.startswith("i16") else "zx=t") if ">" in types else SCALED
     for c, m, groups in ((1, 1, 1), (5, 4, 1), (3, 27, 1), (12, 6, 2)):
         for chance in (None, 1, 2):
             _check(f"conv {types} NCHW n2 c{c} {first} m{m} {rest} g{groups} b1 {scaled}", chance=chance,
-                   algorithm="dots_pixels")  # fmt: skip
+                   algorithm=algorithm)  # fmt: skip
 
 
 @pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
@@ -219,7 +224,11 @@ def test_threads_take_channels_or_rows_of_their_own(layout: str) -> None:
         ("u8*i8", "dots_depthwise", "c330 i7x9 m330 k3x3 p1 g330"),
         ("i8", "dots_depthwise", "c64 i40x9 m64 k3x3 p1 g64"),
         ("i8", "dots_grouped", "c200 i5x8 m200 k3x3 p1 g50"), ("u8*i8", "dots", "c3 i41x30 m70 k3x3 s2 p1"),
+        ("i8", "dots_patches", "c3 i41x130 m20 k3x3 p1"), ("u8*i8", "dots_patches", "c70 i41x30 m20 k1x1"),
+        ("i8", "dots_patches", "c130 i7x7 m45 k1x1"), ("u8*i8", "dots_patches", "c6 i3x17 m46 k3x3 p1 g2"),
     ):  # fmt: skip
+        if algorithm == "dots_patches" and layout == "NHWC":
+            continue
         p = Problem.parse(f"conv {types} {layout} n1 {geometry} b1 {SCALED.replace('zw=t', 'zw=0')}")
         made = _extreme(p, 5)
         want = oracle(p, made.x, made.w, made.bias, quantities=made.quantities)
@@ -229,8 +238,46 @@ def test_threads_take_channels_or_rows_of_their_own(layout: str) -> None:
             np.testing.assert_array_equal(got, want, f"{p}, {threads} threads")
 
 
+@LANES_ARE_PIXELS
+@pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
+@pytest.mark.parametrize("types", ["u8*i8", "i8", "i16>i32"])
+def test_arrays_whose_pixels_lie_apart(types: str, algorithm: str) -> None:
+    """Planned for pixels that lie together, in the input and in the result."""
+    for rest in ("c64 i9x10 m40 k1x1", "c3 i20x70 m13 k5x5 s1x3 p2", "c6 i9x80 m7 k3x3"):
+        p = Problem.parse(f"conv {types} NCHW n2 {rest}{'' if '>' in types else ' ' + SCALED.replace('zw=t', 'zw=0')}")
+        made = _extreme(p, 7)
+        want = oracle(p, made.x, made.w, made.bias, quantities=made.quantities)
+        layer = prepared.Layer(lambda n, i, p=p: p, made.w, made.bias, layout="NCHW", accuracy="fast", threads=1,
+                               workspace_limit=None, algorithm=algorithm, rigor="estimate",
+                               quantities=made.quantities)  # fmt: skip
+        turned = np.ascontiguousarray(made.x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+        out = np.zeros((*want.shape[:1], *want.shape[2:], want.shape[1]), want.dtype).transpose(0, 3, 1, 2)
+        for x in (made.x, turned):
+            np.testing.assert_array_equal(layer(x), want)
+            layer(x, out=out)
+            np.testing.assert_array_equal(out, want)
+
+
+@pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
+@pytest.mark.parametrize("types", ["u8*i8", "i16"])
+@pytest.mark.parametrize("geometry", ["i16x40 m9 k1x1", "i320 m5 k3", "i6x64 m11 k1x3", "i5x9x32 m6 k1x1x1"])
+def test_tiles_begin_with_a_cache_line_wherever_rows_do(geometry: str, types: str) -> None:
+    p = Problem.parse(f"conv {types}>i32 NCHW n2 c24 {geometry}")
+    made = _extreme(p, 3)
+    want = oracle(p, made.x, made.w)
+    memory = np.zeros(made.x.nbytes + 128, np.uint8)
+    begin = -memory.ctypes.data % 64
+    for offset, chance in itertools.product((0, 1, 2, 16, 30, 48, 62), (None, 1, 2)):
+        x = memory[begin + offset : begin + offset + made.x.nbytes].view(made.x.dtype).reshape(made.x.shape)
+        x[...] = made.x
+        for threads in (1, 2):
+            got = prepared.compute(p, x, made.w, algorithm="dots_patches", chance=chance, threads=threads)
+            np.testing.assert_array_equal(got, want, f"{offset} {chance}")
+
+
 _SCALED = {
-    "dots": "c8 i5x20 m33 k3x3 p1", "dots_pixels": "c5 i9x31 m7 k3x3 p1", "dots_grouped": "c96 i5x7 m96 k3x3 p1 g24",
+    "dots": "c8 i5x20 m33 k3x3 p1", "dots_pixels": "c5 i9x31 m7 k3x3 p1",
+    "dots_patches": "c5 i9x70 m7 k3x3 p1", "dots_grouped": "c96 i5x7 m96 k3x3 p1 g24",
     "dots_depthwise": "c70 i6x8 m70 k3x3 p1 g70", "dots_lines": "c3 i9x40 m3 k3x3 p1 g3",
     "winograd_dots": "c9 i9x10 m21 k3x3 p1",
 }  # fmt: skip
@@ -257,10 +304,11 @@ def test_scaled_sums_of_any_size(algorithm: str, layout: str, level: str | None)
 
 
 @pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
-def test_lanes_are_pixels_only_where_there_are_inputs() -> None:
+@LANES_ARE_PIXELS
+def test_lanes_are_pixels_only_where_there_are_inputs(algorithm: str) -> None:
     for line in ("c0 i8x9 m5 k1x1", "c0 i8x9 m5 k3x3", "c4 i1x1 m5 k2x2 d3 p2:1"):
         s = Situation(Problem.parse(f"conv u8*i8>i32 NCHW n1 {line}"), target(None))
-        assert ALGORITHMS["dots_pixels"].refusal(s) == "needs inputs that some tap meets"
+        assert ALGORITHMS[algorithm].refusal(s) == "needs inputs that some tap meets"
         _check(f"conv u8*i8>i32 NCHW n1 {line} b1")
 
 

@@ -16,6 +16,7 @@ from polyconv.algorithms.dots import dense as dots
 from polyconv.algorithms.dots import depthwise as dots_depthwise
 from polyconv.algorithms.dots import grouped as dots_grouped
 from polyconv.algorithms.dots import lines as dots_lines
+from polyconv.algorithms.dots import patches as dots_patches
 from polyconv.algorithms.dots import pixels as dots_pixels
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.fourier import form as fourier
@@ -94,6 +95,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("dots_depthwise", dots_depthwise.forms),
         Algorithm("dots_grouped", dots_grouped.forms),
         Algorithm("dots_lines", dots_lines.forms, excluded=_no_masks),
+        Algorithm("dots_patches", dots_patches.forms, excluded=_no_masks),
         Algorithm("dots_pixels", dots_pixels.forms, excluded=_no_masks),
         Algorithm("pointwise", pointwise.forms),
         Algorithm("patches", patches.forms, at_least=patches.at_least),

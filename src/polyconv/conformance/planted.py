@@ -289,6 +289,11 @@ FAULTS: dict[str, Fault] = {
             "dots_lines", seen_in_check_mode=False,
         ),
         Fault(
+            "entries of others", "weights of a window's channels are taken for those of its taps",
+            _ALGORITHMS + "dots.patches", "for c in range(channels) for at in taps]",
+            "for at in taps for c in range(channels)]", "dots_patches", seen_in_check_mode=False,
+        ),
+        Fault(
             "words of others", "weights of a block's output channels are taken for those of its words",
             _ALGORITHMS + "dots.weights", ".transpose(0, 1, 5, 3, 2, 4)", ".transpose(0, 1, 5, 2, 3, 4)", "dots_pixels",
             seen_in_check_mode=False,

@@ -11,7 +11,7 @@ from polyconv.dtypes import Dtype
 from polyconv.kernels.emitter import Emitter
 from polyconv.kernels.language import Module, Value, vector
 
-__all__ = ["LLVM_NAMES", "cut", "cut_unsigned", "narrow", "saturate", "widen"]
+__all__ = ["LLVM_NAMES", "ROUNDED", "cut", "cut_unsigned", "narrow", "rounded_pair", "saturate", "widen"]
 
 LLVM_NAMES = {
     "f16": "half", "bf16": "i16", "f32": "float", "f64": "double",
@@ -55,7 +55,7 @@ def narrow(k: Module, value: Value, dtype: Dtype, *, f16c: bool, flushed: bool =
     if kind.element == "double":
         raise AssertionError("f64 sums are stored as f64")
     if dtype.name == "bf16":
-        return _rounded_by_cpu(k, value) if flushed and kind.lanes == _ROUNDED else _float_to_bfloat(k, value)
+        return _rounded_by_cpu(k, value) if flushed and kind.lanes == ROUNDED else _float_to_bfloat(k, value)
     return k.cast("fptrunc", value, to) if f16c else _float_to_half(k, value)
 
 
@@ -115,16 +115,23 @@ def _float_to_half(k: Module, value: Value) -> Value:
     return k.cast("bitcast", k.cast("trunc", chosen | sign, kind.of("i16")), kind.of("half"))
 
 
-_ROUNDED = 16
-"""Lanes of the instruction that rounds to bf16."""
+ROUNDED = 16
+"""Lanes of the instructions that round to bf16."""
 
 
 def _rounded_by_cpu(k: Module, value: Value) -> Value:
     """Nearest even, subnormal numbers as zero; NaN keeps its upper bits and becomes quiet."""
     rounded = k.target_intrinsic(
-        "llvm.x86.avx512bf16.cvtneps2bf16.512", vector("bfloat", _ROUNDED), str(value.type), [value]
+        "llvm.x86.avx512bf16.cvtneps2bf16.512", vector("bfloat", ROUNDED), str(value.type), [value]
     )
     return k.cast("bitcast", rounded, value.type.of("i16"))
+
+
+def rounded_pair(k: Module, first: Value, second: Value) -> Value:
+    """Two vectors of floats, one behind the other, as bf16: as ``_rounded_by_cpu`` rounds each."""
+    both, kind = vector("bfloat", 2 * ROUNDED), first.type
+    name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+    return k.cast("bitcast", k.target_intrinsic(name, both, f"{kind}, {kind}", [second, first]), both.of("i16"))
 
 
 def _float_to_bfloat(k: Module, value: Value) -> Value:

@@ -9,14 +9,13 @@ It must not know sizes of a problem.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
-from polyconv.kernels.layout import Block, Move
-from polyconv.kernels.move import finished
+from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
+from polyconv.kernels.move import finished_sums, rounds_pairs
 from polyconv.kernels.rescale import PACKED, is_packed, packed_bytes, packed_place
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import multiply_add
@@ -122,7 +121,9 @@ def dot_pixels(k: Module, name: str, spec: DotPixels, lanes: int, rows: int, vec
 
 def stored_together(spec: DotPixels, kind: Type) -> int:
     """Vectors of sums whose results are stored at once: as bytes several, unless the CPU cannot close their gaps."""
-    return PACKED if is_packed(kind, spec.target, spec.epilogue) and (spec.vbmi2 or not spec.gaps) else 1
+    if is_packed(kind, spec.target, spec.epilogue):
+        return PACKED if spec.vbmi2 or not spec.gaps else 1
+    return 2 if rounds_pairs(kind, spec.target, spec.epilogue) and not spec.gaps else 1
 
 
 def _stores(k: Module, spec: DotPixels, g: PixelWalk, kind: Type, vectors: int) -> list[tuple[Value | int, Mask]]:
@@ -148,14 +149,11 @@ def _closed(k: Module, g: PixelWalk, number: int, value: Value) -> Value:
 def _finished(k: Module, spec: DotPixels, g: PixelWalk, sums: list[Value], bias: Buffer, scale: Buffer
               ) -> list[Value]:  # fmt: skip
     """Vectors of results of a channel; in sums of integers its bias is."""
-    kind, nothing = sums[0].type, k.constant(INT, 0)
-    if stored_together(spec, kind) == 1:
+    kind = sums[0].type
+    if stored_together(spec, kind) < PACKED:
         if spec.gaps:
             sums = [_closed(k, g, number, value) for number, value in enumerate(sums)]
-        epilogue = spec.epilogue if kind.is_float else replace(spec.epilogue, bias=False)
-        block = Block(k, Move(kind.element, spec.target, "pp", epilogue), kind, False)
-        finish = finished(block, bias, scale, g.y, nothing, nothing, g.constants)
-        return [finish(total, nothing, nothing, None) for total in sums]
+        return finished_sums(k, spec.target, spec.epilogue, sums, bias, scale, g.y, g.constants, apart=spec.gaps)
     factor = k.broadcast(kind.of("float"), scale)
     order = [packed_place(number, lane) for number in range(PACKED) for lane in range(kind.lanes)]
     found = []

@@ -133,6 +133,13 @@ class Emitter:
         picks = ", ".join(f"i32 {i}" for i in lanes)
         return self.emit(f"shufflevector {a.type} {a.name}, {b.type} {b.name}, <{len(lanes)} x i32> <{picks}>", type_)
 
+    def joined(self, parts: Sequence[Value]) -> Value:
+        """Vectors one after another in one; their number is a power of two."""
+        while len(parts) > 1:
+            every = range(2 * parts[0].type.lanes)
+            parts = [self.shuffle(a, b, every) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return parts[0]
+
     def any(self, bits: Value) -> Value:
         """1 if a lane of a mask is set, else 0."""
         whole = Type(f"i{bits.type.lanes}")

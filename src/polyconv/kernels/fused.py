@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polyconv.dtypes import DTYPES
+from polyconv.kernels.convert import rounded_pair
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Move
-from polyconv.kernels.move import store_out
+from polyconv.kernels.move import finished, rounds_pairs, store_out
 from polyconv.kernels.rescale import PACKED, is_packed, packed_bytes, packed_place
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ask_early, multiply_add
@@ -255,6 +256,8 @@ class Out:
         assert spec.epilogue is not None
         if by_channel and vectors <= PACKED and is_packed(self.block.kind, spec.target, spec.epilogue):
             return self._store_packed(sums, vectors, y, y_step), residual
+        if vectors % 2 == 0 and rounds_pairs(self.block.kind, spec.target, spec.epilogue):
+            return self._store_pairs(sums, vectors, y, y_step), residual
         for first in range(0, len(sums), vectors):
             for j in range(vectors):
                 channel = k.constant(INT, j * self.block.kind.lanes if by_channel else first // vectors)
@@ -264,6 +267,27 @@ class Out:
                 store(sums[first + j], y + j * self.bytes, self.zero, channel, mask)
             y, residual = y + y_step, residual + r_step
         return y, residual
+
+    def _store_pairs(self, sums: Sequence[Value], vectors: int, y: Buffer, y_step: Value) -> Buffer:
+        """Store rows of bf16, of which one instruction makes a vector of two of sums."""
+        k, kind, zero = self.k, self.block.kind, self.zero
+        floats = Block(k, replace(self.block.spec, target="f32"), kind, False)
+        finish = finished(floats, *self.tables, y, zero, zero, self.constants)
+        whole = None if self.mask is None else k.mask(self.last + kind.lanes, 2 * kind.lanes)
+        for first in range(0, len(sums), vectors):
+            found = []
+            for j in range(vectors):
+                channel = j * kind.lanes if self.block.spec.along == "cc" else first // vectors
+                mask = self.mask if j == vectors - 1 else None
+                found.append(finish(sums[first + j], zero, k.constant(INT, channel), mask))
+            for j in range(0, vectors, 2):
+                value, place = rounded_pair(k, *found[j : j + 2]), y + j * self.bytes
+                if whole is None or j + 2 < vectors:
+                    k.store(value, place)
+                else:
+                    k.store_first(value, place, whole)
+            y = y + y_step
+        return y
 
     def _store_packed(self, sums: Sequence[Value], vectors: int, y: Buffer, y_step: Value) -> Buffer:
         """Store rows of bytes, as many at once as vectors of sums are packed together."""

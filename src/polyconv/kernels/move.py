@@ -8,15 +8,18 @@ and converts to the result type.  It must know nothing of kernels" taps, strides
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels import mathfn
-from polyconv.kernels.convert import LLVM_NAMES, narrow, saturate, widen
-from polyconv.kernels.epilogue import rescaled, unsigned_activation
-from polyconv.kernels.language import Buffer, Mask, Module, Type, Value
+from polyconv.kernels.convert import LLVM_NAMES, ROUNDED, narrow, rounded_pair, saturate, widen
+from polyconv.kernels.epilogue import Epilogue, rescaled, unsigned_activation
+from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.layout import Block, Load, Move, MoveBlock, MoveIn, MoveOut, Store
 
-__all__ = ["converted", "ends", "finished", "load_in", "move", "store_in", "store_out"]
+__all__ = [
+    "converted", "ends", "finished", "finished_sums", "load_in", "move", "rounds_pairs", "store_in", "store_out",
+]  # fmt: skip
 
 
 def move(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> None:
@@ -143,3 +146,25 @@ def finished(
         return narrow(k, value, dtype, f16c=block.f16c, flushed=epilogue.flushed)
 
     return finish
+
+
+def finished_sums(k: Module, target: str, epilogue: Epilogue, sums: list[Value], bias: Buffer, scale: Buffer,
+                  residual: Buffer, constants: Buffer, *, apart: bool = False) -> list[Value]:  # fmt: skip
+    """Vectors of results of a channel, one of each of its sums or of two; in sums of integers its bias is.
+
+    Two vectors become one of bf16 by one instruction, unless ``apart``; the last of an odd number does with itself.
+    """
+    kind, nothing = sums[0].type, k.constant(INT, 0)
+    pairs = not apart and rounds_pairs(kind, target, epilogue)
+    epilogue = epilogue if kind.is_float else replace(epilogue, bias=False)
+    block = Block(k, Move(kind.element, "f32" if pairs else target, "pp", epilogue), kind, False)
+    finish = finished(block, bias, scale, residual, nothing, nothing, constants)
+    found = [finish(total, nothing, nothing, None) for total in sums]
+    if not pairs:
+        return found
+    return [rounded_pair(k, found[at], found[min(at + 1, len(found) - 1)]) for at in range(0, len(found), 2)]
+
+
+def rounds_pairs(kind: Type, target: str, epilogue: Epilogue) -> bool:
+    """Whether two vectors of sums become one of bf16 by one instruction; not where a residual is read beside each."""
+    return target == "bf16" and epilogue.flushed and not epilogue.residual and kind == vector("float", ROUNDED)

@@ -76,11 +76,17 @@ def _of_bf16(k: Module, word: Value, weights: Value, total: Value) -> Value:
     return k.target_intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", total.type, kinds, operands)
 
 
+_DOTS_OF_BYTES = {
+    16: "llvm.aarch64.neon.usdot.v4i32.v16i8", 32: "llvm.x86.avx512.vpdpbusd.256", 64: "llvm.x86.avx512.vpdpbusd.512",
+}  # fmt: skip
+"""By the bytes of a vector; that of 256 bits is AVX-VNNI's where there is no AVX-512."""
+
+
 def _of_bytes(k: Module, word: Value, weights: Value, total: Value) -> Value:
-    # vpdpbusd: sum of four products of u8 by i8 per lane; what overflows wraps, as vpdpbusds would not
+    # usdot, vpdpbusd: sum of four products of u8 by i8 per lane; what overflows wraps, as vpdpbusds would not
     quads = vector("i8", 4 * total.type.lanes)
     operands = (total, k.cast("bitcast", word, quads), k.cast("bitcast", weights, quads))
-    name = f"llvm.x86.avx512.vpdpbusd.{8 * total.type.bytes}"  # without AVX-512 it is that of AVX-VNNI
+    name = _DOTS_OF_BYTES[total.type.bytes]
     return k.target_intrinsic(name, total.type, f"{total.type}, {quads}, {quads}", operands)
 
 

@@ -35,7 +35,7 @@ def turn_in(k: Module, name: str, spec: Move, wide: int) -> None:
                 return k.load(piece, there) if mask is None else k.load_first(piece, there, mask)
 
             target, stored = g.target + (p * g.target_pixel + c * kind.element_bytes), _first(k, channels, wide)
-            rows = [_joined(k, [plane(q * _PIXELS + j) for q in range(wide // _PIXELS)]) for j in range(_PIXELS)]
+            rows = [k.joined([plane(q * _PIXELS + j) for q in range(wide // _PIXELS)]) for j in range(_PIXELS)]
             for j, row in enumerate(transposed(k, rows)):
                 value = converted(block, row, g.zero_point)
                 _put(k, value, target + g.target_pixel * j, stored, pixels, j)
@@ -83,14 +83,6 @@ def _squares(k: Module, g: MoveBlock, wide: int, turn: Turn) -> None:
 
 def _first(k: Module, count: Value | None, lanes: int) -> Mask | None:
     return None if count is None else k.mask(count, lanes)
-
-
-def _joined(k: Module, parts: list[Value]) -> Value:
-    """Vectors one after another in one."""
-    while len(parts) > 1:
-        every = range(2 * parts[0].type.lanes)
-        parts = [k.shuffle(a, b, every) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
 
 
 def _put(k: Module, value: Value, place: Buffer, mask: Mask | None, count: Value | None, number: int) -> None:

@@ -1,6 +1,6 @@
-"""Convolutions of small integers by dot products of words, in five ways; what they share stands beside them.
+"""Convolutions of small integers by dot products of words, in six ways; what they share stands beside them.
 
 A word holds the channels or taps that one instruction multiplies and adds: four bytes, or two numbers of 16 bits.
 ``dense`` takes any problem; ``grouped`` and ``depthwise`` have the words of small groups in the lanes, ``lines`` and
-``pixels`` have neighbouring pixels of channels-first maps there.
+``pixels`` have neighbouring pixels of channels-first maps there, ``patches`` those of a row.
 """

@@ -62,6 +62,8 @@ _CROSSING = 1.9
 """Loads as which one counts that begins anywhere: nearly all cross a cache line."""
 _STORED, _PACKED, _CLOSED, _PACKED_CLOSED = 1.7, 1.0, 4.0, 2.0
 """Cycles of what follows a vector of sums: one by one, or packed to bytes; the same with gaps.  Measured on Zen 5."""
+_AFAR = 1.1
+"""How much longer tiles take that read more words than a first-level cache holds: 8 and 10 % in two layers on Zen 5."""
 _PANEL_SHARE = 3 / 16
 """Of a second-level cache, for a panel: measured on Zen 5, 3 % slower with half or twice as much."""
 
@@ -242,11 +244,14 @@ def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, mo
         of_vector = _PACKED_CLOSED if are_packed and s.target.vbmi2 else _CLOSED
     else:
         of_vector = _PACKED if are_packed else _STORED
+    lines_read = panel.words * len(panel.held[-1].runs) * math.prod(len(h.start) for h in panel.held[:-1])
     for vectors, tiles in near_equal_sizes(-(-panel.span(panel.box) // lanes(s.target, kind)), most):
+        read = lines_read * vectors * crossing * s.target.vector_bytes
+        slower = _AFAR if read > s.profile.cache("l1", 1) else 1.0
         for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, _rows(s, most)):
             all_rows = rows + window_outputs(s)
             loads = (all_rows + vectors * crossing + 1) / rates.loads
-            of_word = max(all_rows * vectors / rates.multiply_adds, loads, rates.latency)
+            of_word = max(all_rows * vectors / rates.multiply_adds, loads, rates.latency) * slower
             total += tiles * blocks * (steps * of_word + rows * (of_vector * vectors + 2.5) + 8.0)
     return total
 

@@ -1,0 +1,395 @@
+"""Convolutions of small integers, and bf16, over rows of channels-first maps, by dot products of patches.
+
+Lanes are pixels of a row.  A tile's patch has the words of all entries of its windows, an entry being a channel of a
+tap, in an order in which no word but the last lacks one: first layers, of few channels, so multiply next to nothing in
+vain.  The first block of output channels weaves the patch while it multiplies, all blocks share it.  Inputs are read in
+place, where nothing is padded or converted; else a box's lines are copied, with their padding.  Short rows leave parts
+of vectors empty, and arrays whose pixels do not lie together as planned are copied.
+Cost: the products, what follows sums, and copying lines.
+Error: sums of integers are exact modulo 2^32; those of bf16 have an own bound, k eps sum|x||w| of f32.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from polyconv.algorithms.dots.dense import LYING
+from polyconv.algorithms.dots.panel import DotPanel, pack, panel_common
+from polyconv.algorithms.dots.situations import (
+    channel_bytes,
+    has_half_word,
+    narrow_arithmetic,
+    packs_results,
+    padding_of,
+    refusal,
+    with_bias,
+)
+from polyconv.algorithms.dots.weights import run_weights
+from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.product.axes import folded_as_packed, is_inside, with_folded
+from polyconv.kernels.dots_patches import DotPatches, PatchWalk, dot_patches
+from polyconv.kernels.isa import Arithmetic, lanes
+from polyconv.kernels.language import INT, Buffer, Module, Value
+from polyconv.kernels.layout import Move, MoveIn
+from polyconv.kernels.record import Counted, Functions, Memory, Record, Word, counted_words, filled, words
+from polyconv.kernels.signature import Address
+from polyconv.lowering.boxes import boxed_words, boxes, near_equal, near_equal_sizes, thread_parts
+from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.panel import (
+    Common,
+    Driver,
+    EpilogueTables,
+    Item,
+    axis_words,
+    box_rows,
+    decode,
+    header_bytes,
+    row_place,
+    row_source,
+)
+from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count, lines, sweeps, taps_of
+from polyconv.lowering.traffic import far_cycles
+
+__all__ = ["PatchesForm", "forms"]
+
+_ROWS = {4: 6, 2: 12}
+"""Output channels of a tile by its vectors of pixels: sums, pixels and a weight fit 32 registers."""
+_PANEL_SHARE = 3 / 16
+"""Of a second-level cache, for the lines of a box."""
+_MOST_TILES, _ITEM = 16, 0.05
+"""Tiles of an item that reads in place; and what an item takes besides, in tiles or rows."""
+_REPEATED = 0.05
+"""Share of an item's time that every part of its outputs takes for itself."""
+_STORED, _PAIRED, _PACKED = 1.7, 0.5, 1.0
+"""Cycles of what follows a vector of sums: one by one, rounded to bf16 in pairs, or packed to bytes.
+Measured on Zen 5, as all that follows."""
+_ROW_CYCLES, _BLOCK_CYCLES = 1.0, 8.0
+"""Cycles of a row of sums besides, and of a block of them."""
+_LINE_CYCLES, _LINE_BYTES = 80.0, 28
+"""Cycles of copying a line of a channel, or each residue modulo the stride of one, and bytes that then come in one."""
+_WOVEN = 1.0
+"""Cycles that weaving a vector of words takes beside its products."""
+
+
+_LINE = 64
+"""Bytes of a cache line.  Loads that cross one take 4 to 5 % of the time of 256 channels to 64."""
+_ALIGNED = 24
+"""Tiles of a row from which on they begin with a line: that may take one more."""
+
+
+class PatchBlocks(Record):
+    """Blocks of as many output channels: the first channel, how many, bytes of weights before them, and their tiles.
+
+    ``tiles`` are that of a whole one's pixels, and that of fewer.
+    """
+
+    channel: Word
+    blocks: Word
+    weights: Word
+    tiles: Functions[PatchWalk]
+
+
+class PatchesWords(Record):
+    """The driver's words; tiles of so many ``pixels`` begin where a cache line of the input does if it ``aligns``."""
+
+    common: Common
+    panel: DotPanel
+    patch: Word
+    pixels: Word
+    aligns: Word
+    words: Word
+    places: Memory
+    pixel_bytes: Word
+    weights: Memory
+    w_group: Word
+    outputs: Word
+    runs: Counted[PatchBlocks]
+    run_words: Word
+    tables: EpilogueTables
+    y_pixel: Word
+
+
+def driver(k: Module, name: str, vector_bytes: int) -> None:
+    """Add the driver to a module: an item is a box of pixels of a group."""
+    with k.function(name, Driver) as given:
+        frame, p = given.frame, PatchesWords.read(k, given.words)
+        c, in_place = p.common, p.panel.in_place.equals(1)
+        item = decode(k, c, given.item, given.workspace)
+        panel, patch = given.workspace + c.panel, given.workspace + p.patch
+        with k.when(in_place, otherwise=True):
+            pack(k, c, p.panel, item, frame.x, panel, vector_bytes)
+        with k.loop(0, box_rows(k, c, item)) as row:
+            line, y, _ = row_place(k, c, item, row.index)
+            there = frame.x + row_source(k, c, item, row.index)
+            early = _early(k, p, there)
+            source = k.either(in_place, there, panel + line * p.panel.line_bytes)
+            _row(k, p, item, early, source, frame.y + y, patch)
+
+
+def _early(k: Module, p: PatchesWords, source: Buffer) -> Value:
+    """How many pixels before its own a row's tiles begin, so that most begin with a cache line."""
+    beyond = k.address(source) & (_LINE - 1)
+    whole = (beyond % p.pixel_bytes).equals(0) & p.aligns.equals(1)
+    return k.select(whole, beyond // p.pixel_bytes, 0)
+
+
+def _row(k: Module, p: PatchesWords, item: Item, early: Value, source: Buffer, y: Buffer, patch: Buffer) -> None:
+    """The tiles of a row of a box, whose pixels begin and end so much ``early``, but for those of the whole row."""
+    c, tables = p.common, p.tables
+    last = c.axes - 1
+    first, extent = item.first(last), item.extent(last)
+    begin = k.select(first > 0, 0, early)
+    end = extent + k.select((first + extent).equals(axis_words(c, last).out), early, 0)
+    runs = p.runs + item.split * p.run_words * 8
+    with k.loop(0, end, p.pixels) as tile, k.loop(0, runs.count) as each:
+        run, at = runs.at(each.index), k.maximum(tile.index, begin)
+        pixels = k.minimum(tile.index + p.pixels, end) - at
+        function = run.tiles.at(k.select(pixels.equals(p.pixels), k.constant(INT, 0), 1))
+        channel, pixel = item.g * p.outputs + run.channel, at - early
+        k.call(function, PatchWalk(
+            source + pixel * p.pixel_bytes, p.places, p.words, patch, p.weights + (item.g * p.w_group + run.weights),
+            y + (run.channel * c.y_c + pixel * p.y_pixel), c.y_c, p.y_pixel, run.blocks, pixels,
+            tables.bias + channel * 4, tables.scale + channel * 4, tables.constants,
+        ))  # fmt: skip
+
+
+def forms(s: Situation) -> Forms:
+    """The form of a situation, or why there is none."""
+    if (reason := refusal(s)) is not None:
+        return reason
+    p, kind = s.problem, narrow_arithmetic(s)
+    if p.op != "conv" or p.layout != "NCHW" or p.residual or p.y == "i16":
+        return "computes conv of channels-first maps, without a residual, not to i16"
+    (sweep,) = sweeps(p)
+    if not p.c or not all(axis.taps for axis in sweep):
+        return "needs inputs that some tap meets"
+    lies = p.x == LYING[kind.name] and (p.quantisation is None or kind.name == "u8s8")
+    in_place = lies and sweep[-1].stride == 1 and all(is_inside(p, axis) for axis in sweep)
+    axes = folded_as_packed(sweep) if in_place else sweep
+    found = [_form(s, kind, axes, vectors, in_place=in_place) for vectors in _ROWS if vectors % kind.channels == 0]
+    return (min(found, key=lambda form: s.price(("vectors", form.vectors), sum(form.cost().values()))),)
+
+
+@dataclass(frozen=True, slots=True)
+class PatchesForm(Form):
+    """Boxes of rows of outputs, whose tiles have a few vectors of pixels by some output channels.
+
+    Parameters
+    ----------
+    axes : Sweep
+        Those that lie together are one, where inputs are read in place.
+    kind : Arithmetic
+        How words are multiplied.
+    in_place : bool
+    box : tuple of int
+        Outputs of an item along every axis.
+    vectors : int
+        Of pixels of a tile.
+    """
+
+    axes: Sweep
+    kind: Arithmetic
+    in_place: bool
+    box: tuple[int, ...]
+    vectors: int
+
+    @property
+    def arithmetic(self) -> str:
+        """Bytes by bytes, or pairs of 16 bits."""
+        return self.kind.name
+
+    @property
+    def scheme(self) -> str:
+        """The order in which products are summed, where it is not tap by tap."""
+        return "channel by channel" if any(axis.taps > 1 for axis in self.axes) else ""
+
+    @property
+    def entries(self) -> int:
+        """Entries of a window."""
+        return self.s.problem.c // self.s.problem.groups * math.prod(axis.taps for axis in self.axes)
+
+    @property
+    def words(self) -> int:
+        """Words of a pixel."""
+        return -(-self.entries // self.kind.channels)
+
+    @property
+    def held(self) -> tuple[Lines, ...]:
+        """Lines that a box needs; along the last axis pixels."""
+        return _held(self.axes, self.box)
+
+    @property
+    def patch(self) -> int:
+        """Where a tile's words lie in the workspace."""
+        panel = 0 if self.in_place else _panel(self.s, self.kind, self.axes, self.box)[2]
+        return header_bytes(len(self.box)) + panel
+
+    @property
+    def workspace(self) -> int:
+        """Bytes a thread needs: the item's box, its lines, and a tile's words."""
+        return self.patch + self.words * self.vectors * self.s.target.vector_bytes
+
+    def cost(self) -> dict[str, float]:
+        """Cycles: the products, what follows sums, and copying lines."""
+        s, p, count = self.s, self.s.problem, box_count(self.axes, self.box)
+        rates, rows = s.rates(self.kind), math.prod(axis.out for axis in self.axes[:-1])
+        stored = _PACKED if packs_results(s) else _PAIRED if p.y == "bf16" else _STORED
+        of_tile = self.words * self.vectors * _WOVEN
+        for outputs, blocks in near_equal_sizes(p.m // p.groups, _ROWS[self.vectors]):
+            loads = (outputs + self.vectors + 1) / rates.loads
+            of_word = max(outputs * self.vectors / rates.multiply_adds, loads, rates.latency)
+            of_tile += blocks * (self.words * of_word + outputs * (stored * self.vectors + _ROW_CYCLES) + _BLOCK_CYCLES)
+        tiles = rows * -(-self.axes[-1].out // (self.vectors * lanes(s.target, self.kind)))
+        read = count * math.prod(h.count for h in self.held) * p.c * p.x_dtype.itemsize
+        moves = far_cycles(s, read)
+        if not self.in_place:
+            of_line = sum(_LINE_CYCLES + n * channel_bytes(self.kind) / _LINE_BYTES for _, n, _ in self.held[-1].runs)
+            moves += count * math.prod(h.count for h in self.held[:-1]) * p.c * of_line
+        images = p.n or 0
+        return {"products": images * p.groups * (tiles * of_tile + count * 300.0), "moves": images * moves}
+
+    def choices(self) -> dict[str, object]:
+        """Sizes of boxes and tiles, and what tiles read."""
+        return {
+            "box": self.box, "tile": f"{_ROWS[self.vectors]} channels x {self.vectors} vectors of pixels",
+            "reads": "the input" if self.in_place else "a padded copy",
+        }  # fmt: skip
+
+    def build(self, r: Request) -> Program:
+        """Program of a request."""
+        (sweep,) = sweeps(r.problem)
+        folded, axes = with_folded(r, sweep) if self.in_place else (r, sweep)
+        if self.in_place and (axes != self.axes or r.x.spatial[-1] != r.x.itemsize):
+            return _form(self.s, self.kind, sweep, self.vectors, in_place=False).build(r)
+        keep: list[Any] = []
+        step = _step(r, folded, self, keep)
+        return Program((step,) if step.items else (), self.workspace, tuple(keep))
+
+
+def _form(s: Situation, kind: Arithmetic, axes: Sweep, vectors: int, *, in_place: bool) -> PatchesForm:
+    """The form of tiles of so many vectors."""
+    unit, extents = vectors * lanes(s.target, kind), [max(1, axis.out) for axis in axes]
+    if in_place:
+        return PatchesForm(s, axes, kind, True, _cut(s, extents, unit, s.near(_MOST_TILES)), vectors)
+    budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
+    box = boxes(_cut(s, extents, unit, math.prod(extents)), lambda box: _panel(s, kind, axes, box)[2], budget)
+    if box[-1] < extents[-1]:
+        box = (*box[:-1], max(1, box[-1] // unit) * unit)
+    return PatchesForm(s, axes, kind, False, box, vectors)
+
+
+def _cut(s: Situation, extents: list[int], unit: int, most: int) -> tuple[int, ...]:
+    """Boxes of at most so many tiles, of which the busiest thread has least to do: the outermost axis is cut."""
+    last = len(extents) - 1
+    cut = next((a for a, extent in enumerate(extents) if extent > 1), last)
+    size, inner = (unit, 1) if cut == last else (1, math.prod(extents[cut + 1 : last]) * -(-extents[last] // unit))
+    pieces, images = -(-extents[cut] // size), max(1, (s.problem.n or 0) * s.problem.groups)
+
+    def busiest(each: int) -> float:
+        return -(-images * -(-pieces // each) // s.threads) * (each + _ITEM)
+
+    each = min(range(1, max(1, min(pieces, most // inner)) + 1), key=lambda each: (busiest(each), -each))
+    return (*extents[:cut], each * size, *extents[cut + 1 :])
+
+
+def _held(axes: Sweep, box: tuple[int, ...]) -> tuple[Lines, ...]:
+    return tuple(lines(axis, b) for axis, b in zip(axes, box, strict=True))
+
+
+def _panel(s: Situation, kind: Arithmetic, axes: Sweep, box: tuple[int, ...]) -> tuple[int, int, int]:
+    """Bytes of a line of a box's panel, of a channel, and of all channels of a group."""
+    held = _held(axes, box)
+    line = -(-held[-1].count * channel_bytes(kind) // 64) * 64
+    plane = math.prod(h.count for h in held[:-1]) * line + 64  # an odd number of lines, mostly, and room to write more
+    return line, plane, plane * (s.problem.c // s.problem.groups) + 128
+
+
+def _step(given: Request, r: Request, form: PatchesForm, keep: list[Any]) -> Step:
+    """The step of a request whose axes lie as the form takes them; weights are those of the request as given."""
+    p, kind, (*_, last), padding = r.problem, form.kind, form.axes, padding_of(r)
+    group_in, group_out, size = p.c // p.groups, p.m // p.groups, channel_bytes(kind)
+    (sweep,) = sweeps(p)
+    w = given.weights(sweep)
+    r = with_bias(r, w, padding)
+    entries = w.reshape(*w.shape[:2], form.entries, 1)
+    parts = near_equal_sizes(group_out, _ROWS[form.vectors])
+    line, plane, _ = _panel(r.situation, kind, form.axes, form.box)
+    whole = (p.n or 0) * p.groups * box_count(form.axes, form.box)
+    splits = thread_parts(r.situation.threads, whole, sum(blocks for _, blocks in parts), _REPEATED)
+    common, items = boxed_words(r, form.axes, form.box, form.held, splits, panel=header_bytes(len(form.axes)))
+    pixel = r.x.itemsize if form.in_place else size
+    runs, tile = _runs(r, form, parts, splits), form.vectors * lanes(r.target, kind)
+    aligns = form.in_place and form.entries > group_out and r.x.c % _LINE == 0 and last.out > _ALIGNED * tile
+    values = PatchesWords(
+        common=panel_common(r, common, last.stride),
+        panel=DotPanel(
+            in_place=int(form.in_place), channels=group_in, plane_channels=1, channel_bytes=size, pixel_bytes=size,
+            line_bytes=line, plane_bytes=plane, one_run=0, padding=padding,
+            move_in=None if form.in_place else _move_in(r, last),
+            by_planes=0, slabs=0, slab_rows=0, row_run_count=0, row_runs=[], planes_in=None,
+        ),
+        patch=form.patch, pixels=tile, aligns=int(aligns), words=form.words,
+        places=words(_places(r, form, line, plane)), pixel_bytes=pixel,
+        weights=r.packed(("dots_patches", kind.name, form.vectors, taps_of(sweep)),
+                         lambda: run_weights(r, entries, parts)),
+        w_group=group_out * form.words * kind.bytes, outputs=group_out, runs=runs,
+        run_words=counted_words(PatchBlocks, runs), tables=epilogue_tables(r), y_pixel=r.y.spatial[-1],
+    )  # fmt: skip
+    address = address_of(r, "dot patches", "patches", Driver, lambda k, name: driver(k, name, r.target.vector_bytes))
+    return Step(address, filled(values, keep), items)
+
+
+def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
+    """The move of a channel's pixels into a line of the panel."""
+    along = along_in(r, last, "p")
+    return move_in_address(r, Move(r.problem.x, f"i{8 * channel_bytes(r.arith)}", "any" if along == "cp" else along))
+
+
+def _places(r: Request, form: PatchesForm, line: int, plane: int) -> list[int]:
+    """For every word of a pixel the bytes from its window's first entry to its entries; the last one stands for none.
+
+    In the input as it lies, or in a panel of such lines and planes.
+    """
+    taps, last = [0], form.axes[-1]
+    for axis, h, stride in zip(form.axes[:-1], form.held[:-1], r.x.spatial[:-1], strict=True):
+        if form.in_place:
+            taps = [at + t * axis.dilation * stride for at in taps for t in range(axis.taps)]
+        else:
+            taps = [at * h.count + t for at in taps for t in h.start]
+    starts = range(0, last.taps * last.dilation, last.dilation) if form.in_place else form.held[-1].start
+    step, pixel, channel = (1, r.x.itemsize, r.x.c) if form.in_place else (line, channel_bytes(form.kind), plane)
+    taps = [at * step + start * pixel for at in taps for start in starts]
+    channels = r.problem.c // r.problem.groups
+    found = [c * channel + at for c in range(channels) for at in taps]
+    return found + found[-1:] * (form.words * form.kind.channels - len(found))
+
+
+def _runs(r: Request, form: PatchesForm, parts: list[tuple[int, int]], splits: int) -> list[list[PatchBlocks]]:
+    """Blocks of output channels of every item of a box, with their tiles: the first block of each weaves."""
+    plain = DotPatches(r.arith.name, r.problem.y, r.epilogue, weaves=False, apart=r.y.spatial[-1] != r.y.itemsize)
+    weaving = replace(plain, weaves=True, half=has_half_word(form.kind, form.entries))
+    every = [outputs for outputs, blocks in parts for _ in range(blocks)]
+    found, channel = [], 0
+    for first, size in near_equal(len(every), -(-len(every) // splits)):
+        runs, (woven, *others) = [], every[first : first + size]
+        alike = [(outputs, len(list(same))) for outputs, same in itertools.groupby(others)]
+        for spec, outputs, blocks in ((weaving, woven, 1), *((plain, *some) for some in alike)):
+            tiles = [_tile(r, replace(spec, edge=edge), outputs, form.vectors) for edge in (False, True)]
+            runs.append(PatchBlocks(channel, blocks, channel * form.words * form.kind.bytes, tiles))
+            channel += outputs * blocks
+        found.append(runs)
+    return found
+
+
+def _tile(r: Request, spec: DotPatches, rows: int, vectors: int) -> Address[PatchWalk]:
+    """Address of a tile."""
+
+    def make(k: Module, name: str) -> None:
+        dot_patches(k, name, spec, lanes(r.target, r.arith), rows, vectors)
+
+    return address_of(r, f"{spec} {rows}x{vectors}", "patches", PatchWalk, make)
