@@ -50,6 +50,9 @@ _LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3)
 """Cycles of a load of pixels, by their stride and by taps across the lanes that share it.  Measured on Zen 5."""
 _FAR_LOAD = 20.0
 """Of pixels further apart."""
+_SCATTERED, _SCATTERED_PIXEL = {1: 0.0, 2: 1.5}, 0.4
+"""More cycles in which a vector of results leaves whose pixels lie so far apart, and of each pixel that lies further.
+Measured on Zen 5."""
 _CHANNEL_LOAD = 0.9
 """Of channels; of those that a first-level cache does not hold ``_MISSED``, and where pixels lie a multiple of 4 KiB
 apart ``_COLLIDING``.  Measured on Zen 5."""
@@ -297,7 +300,8 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     positions = plan.stride * min(rows, slid.out) + slid.taps
     edges = 0.0 if plan.padded or inside(slid) == range(slid.out) else 0.5 * plan.entries * positions
     apart = min(_FAR_ROW, 0.75 * last.inp * p.x_dtype.itemsize / _LINE) if pixels and slid.taps == 1 < slid.out else 0.0
-    each = 30 + (2.5 + apart) * rows + met * (entry + edges / max(1, tiles))
+    scattered = _SCATTERED.get(last.out_step, _SCATTERED_PIXEL * min(lane, last.out)) if pixels else 0.0
+    each = 30 + (2.5 + apart + scattered) * rows + met * (entry + edges / max(1, tiles))
     lists = lines * -(-p.m // plan.chunk) * (150 + min(3, strips) * met * plan.entries * 30)
     return lines * vectors * tiles * each, lists
 
