@@ -19,7 +19,7 @@ from polyconv.algorithms.depthwise.requests import of_every_output, turned
 from polyconv.algorithms.depthwise.situations import by_pixels, lane_of, of_one_output, rates_of
 from polyconv.algorithms.depthwise.slide import slide_words
 from polyconv.algorithms.depthwise.slide_driver import SlideWords
-from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, plan_of
+from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, plan_of
 from polyconv.algorithms.depthwise.taps import workspace_of
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.least import least
@@ -113,7 +113,7 @@ class Cut:
 
 def _cut_of(s: Situation, plans: tuple[Plan, ...]) -> Cut | None:
     """The largest items that stay near; None if the workspace is too small for the smallest."""
-    p, firsts = s.problem, [plan.sweep[plan.order.index(0)] for plan in plans]
+    p, firsts = s.problem, [plan.own_sweep[0] for plan in plans]
     reading, (apart, stride) = [axis for axis in firsts if axis.taps], (firsts[0].out_step, firsts[0].stride)
     low = min((-axis.pad for axis in reading), default=0)
     high = max(((axis.taps - 1) * axis.dilation - axis.pad for axis in reading), default=low - 1)
@@ -163,13 +163,8 @@ class LastForm(Form):
 
     @property
     def scheme(self) -> str:
-        """Along which axes windows slide, if not along the last: taps are summed in that order."""
-        return "+".join(f"along {plan.axis}" for plan in self.plans) if self._slid - {self.s.problem.rank - 1} else ""
-
-    @property
-    def _slid(self) -> set[int | None]:
-        """Axes along which windows slide."""
-        return {plan.axis for plan in self.plans}
+        """Along which axes windows slide, if not as usual."""
+        return order_name(self.plans)
 
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds or loads of tiles, starting them; lists and copies."""
@@ -228,11 +223,10 @@ class LastForm(Form):
 
 def _slide_words(r: Request, plan: Plan, cut: Cut) -> SlideWords:
     """Words of a sweep over the copy."""
-    sweep = tuple(plan.sweep[plan.order.index(a)] for a in range(len(plan.order)))
     box = tuple(max(1, min(cut.block, of.out) if a == 0 else of.out)
                 for a, of in zip(plan.order, plan.sweep, strict=True))  # fmt: skip
     own = replace(plan, box=box, chunk=lane_of(r.situation), ahead=False)
-    return slide_words(turned(r, sweep, plan.order), own)[0]
+    return slide_words(turned(r, plan.own_sweep, plan.order), own)[0]
 
 
 def _copied(extents: tuple[int | None, ...], pixel: int, size: int) -> Operand:

@@ -21,7 +21,7 @@ from polyconv.algorithms.depthwise.parts import sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, turned
 from polyconv.algorithms.depthwise.situations import by_pixels, far_bytes, of_one_output, outputs_fit_lanes, refusal
 from polyconv.algorithms.depthwise.slide_driver import AheadWords, SlideWords, driver
-from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, plan_of
+from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, plan_of
 from polyconv.algorithms.depthwise.taps import KindWords, tap_words, workspace_of
 from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.depthwise import DepthwiseTile, Slide, SlideSettings, depthwise_tile
@@ -60,6 +60,17 @@ class SlideForm(Form):
     def of(cls, s: Situation) -> SlideForm:
         """The form of a situation that is taken."""
         return cls(s, _plans(s, by_pixels(s.problem)))
+
+    @classmethod
+    def in_order(cls, s: Situation) -> SlideForm:
+        """The same, with taps summed in their own order."""
+        order = tuple(range(s.problem.rank))
+        return cls(s, tuple(plan_of(s, sweep, False, order) for sweep in sweeps(s.problem)))
+
+    @property
+    def scheme(self) -> str:
+        """Along which axes windows slide, if not as usual."""
+        return order_name(self.plans)
 
     @property
     def workspace(self) -> int:
