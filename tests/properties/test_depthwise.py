@@ -321,7 +321,8 @@ def test_lines_that_do_not_lie_together_get_the_same_bits(level: str | None) -> 
 def test_windows_over_channels_slide_along_the_axis_that_suits_short_lines(level: str | None) -> None:
     """The plan says so where it is another axis than the last: taps are summed in that order."""
     for line in (
-        "conv f32 NHWC n2 c20 i58x3 m20 k5x3 p1:4x1 g20 b1 r1", "conv bf16 NHWC n1 c19 i31x4x5 m38 k3x2x4 s2x1x3 p1x0x2 g19",
+        "conv f32 NHWC n2 c20 i58x3 m20 k5x3 p1:4x1 g20 b1 r1",
+        "conv bf16 NHWC n1 c19 i31x4x5 m38 k3x2x4 s2x1x3 p1x0x2 g19",
         "conv i16 NHWC n1 c18 i40x2 m18 k7x1 d2x1 p3x0 g18", "conv f64 NHWC n1 c9 i1x33x2 m9 k1x6x2 s1x2x1 g9",
     ):  # fmt: skip
         _judged(line, 0, level)
