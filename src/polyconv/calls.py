@@ -89,13 +89,14 @@ def bound(program: Program, key: Any, algorithm: str, arrays: Operands, *, threa
     often : bool
         Whether calls with such arrays are expected again, so that an entry is worth making.
     """
-    x, y, residual, offset, _ = arrays
+    x, y, _, offset, _ = arrays
     table = pool.step_table(program.steps)
     items = sum(step.items for step in program.steps)
     threads = min(threads, max(1, items))
     environment, wake, entry = pool.control_word(strict=strict), waking(profile, seconds), None
-    if often and not check and offset is None and x.size and items < pool.MOST_ITEMS:
-        entry = make_entry(x, y, residual, table, items, program.workspace, environment, threads, wake,
+    if often and not check and x.size and items < pool.MOST_ITEMS:
+        taken = arrays[:3] if offset is None else arrays
+        entry = make_entry(taken, table, items, program.workspace, environment, threads, wake,
                            seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
     call = Call(key, algorithm, threads, program, table, strict, wake, check, entry, y.shape, y.dtype)
     make_ready(call)

@@ -121,17 +121,17 @@ class Layer:
                  offset: ArrayLike | None = None, mask: ArrayLike | None = None) -> Any:  # fmt: skip
         """Convolve; see ``polyconv.conv`` for operands and errors."""
         last = self._last
-        if last is not None and offset is None and last[1] is settings_context():
-            call = last[0]
+        if last is not None and last[1] is settings_context():
+            call, others = last[0], (residual,) if offset is None else (residual, offset, mask)
             if out is not None:
-                if call.entry(x, out, residual) is not None:
+                if call.entry(x, out, *others) is not None:
                     return out
             elif type(x) is np.ndarray:
                 try:
                     result = np.empty(call.shape, call.dtype)
                 except MemoryError:  # said below, if x is what it was
                     return self._run(x, residual, out, offset, mask)
-                if call.entry(x, result, residual) is not None:
+                if call.entry(x, result, *others) is not None:
                     return result
         return self._run(x, residual, out, offset, mask)
 
@@ -157,7 +157,7 @@ class Layer:
             if is_timed:
                 _log.info("exec %s, %.1f us", problem, 1e6 * (time.perf_counter() - started))
             plain = out is None or type(out) is np.ndarray
-            if plain and not copied and call.entry is not None and offset is None and not is_timed:
+            if plain and not copied and call.entry is not None and not is_timed:
                 with TABLES:
                     if self._calls.get(call.key) is call:
                         self._last = call, settings_context()

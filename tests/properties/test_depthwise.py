@@ -11,12 +11,15 @@ import pytest
 from algorithms import Array, result
 from levels import LEVELS
 
+from polyconv.algorithms.table import ALGORITHMS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected
 from polyconv.conformance.operands import operands
 from polyconv.errors import Unsupported
 from polyconv.layer import compute
+from polyconv.lowering.situation import Situation
 from polyconv.problem.problem import Problem
+from polyconv.target import target
 
 
 def _judged(line: str, seed: int = 0, level: str | None = None, algorithm: str = "depthwise") -> None:
@@ -312,3 +315,31 @@ def test_lines_that_do_not_lie_together_get_the_same_bits(level: str | None) -> 
             got = result(p, made, "depthwise_line")
             assert got is not None
             assert np.array_equal(result(p, reversed_, "depthwise_line"), got), line
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_windows_over_channels_slide_along_the_axis_that_suits_short_lines(level: str | None) -> None:
+    """The plan says so where it is another axis than the last: taps are summed in that order."""
+    for line in (
+        "conv f32 NHWC n2 c20 i58x3 m20 k5x3 p1:4x1 g20 b1 r1",
+        "conv bf16 NHWC n1 c19 i31x4x5 m38 k3x2x4 s2x1x3 p1x0x2 g19",
+        "conv i16 NHWC n1 c18 i40x2 m18 k7x1 d2x1 p3x0 g18", "conv f64 NHWC n1 c9 i1x33x2 m9 k1x6x2 s1x2x1 g9",
+    ):  # fmt: skip
+        _judged(line, 0, level)
+    s = Situation(Problem.parse("conv f32 NHWC n1 c64 i158x3 m64 k5x3 p1:4x1 g64"), target(None))
+    form = ALGORITHMS["depthwise"].form(s)
+    assert not isinstance(form, str)
+    assert form.scheme == "along 0"
+    wide = ALGORITHMS["depthwise"].form(replace(s, problem=replace(s.problem, i=(158, 30))))
+    assert not isinstance(wide, str)
+    assert wide.scheme == ""
+
+
+def test_blocks_whose_channels_do_not_lie_together_get_the_same_bits() -> None:
+    p = Problem.parse("conv f32 NHWC n1 c19 i40x4 m19 k3x3 p1 g19 b1")
+    made = operands(p, np.random.default_rng(0), "normal")
+    apart = replace(made, x=np.repeat(made.x, 2, axis=3)[..., ::2])
+    got = result(p, made, "depthwise_block")
+    if got is None:
+        pytest.skip("blocks need 32 vector registers")
+    assert np.array_equal(result(p, apart, "depthwise_block"), got)  # type: ignore[arg-type]

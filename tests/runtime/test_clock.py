@@ -60,7 +60,7 @@ def test_bits_are_the_same_on_a_slow_and_on_a_fast_machine(
     make = calls.make_entry
 
     def entry(*arguments: object) -> object:
-        told.append(arguments[7:10])  # threads, waking, whether the GIL is kept
+        told.append(arguments[5:8])  # threads, waking, whether the GIL is kept
         return make(*arguments)
 
     monkeypatch.setattr(calls, "make_entry", entry)

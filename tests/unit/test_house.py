@@ -24,7 +24,7 @@ LONG_FUNCTIONS = {
 """Functions above it, docstring and signature not counted."""
 
 FOLDERS = {
-    ".": 3750, "algorithms": 18400, "benchmark": 5700, "cli": 4280, "conformance": 5910, "dialects": 2250,
+    ".": 3750, "algorithms": 18900, "benchmark": 5700, "cli": 4280, "conformance": 5910, "dialects": 2250,
     "fields": 800, "gpu": 6850, "kernels": 8600, "lowering": 2400, "machine": 700, "models": 9400, "ndimage": 2000,
     "operators": 6100, "planning": 1000, "problem": 1800, "runtime": 1800,
 }  # fmt: skip

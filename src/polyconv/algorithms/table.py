@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from polyconv.algorithms.deformable import form as deformable
 from polyconv.algorithms.dense import direct, stem
-from polyconv.algorithms.depthwise import block, line, panel, plane, slide
+from polyconv.algorithms.depthwise import block, last, line, panel, plane, slide
 from polyconv.algorithms.dots import dense as dots
 from polyconv.algorithms.dots import depthwise as dots_depthwise
 from polyconv.algorithms.dots import grouped as dots_grouped
@@ -107,6 +107,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("fft", fourier.forms, at_least=fourier.at_least),
         Algorithm("depthwise", slide.forms),
         Algorithm("depthwise_block", block.forms, excluded=_few_registers),
+        Algorithm("depthwise_last", last.forms, at_least=last.at_least),
         Algorithm("depthwise_line", line.forms),
         Algorithm("depthwise_panel", panel.forms),
         Algorithm("depthwise_plane", plane.forms, excluded=_no_masks),

@@ -107,7 +107,7 @@ def bound(fields: Sequence[Field], x: Array, y: Array, c: Conditions) -> Call:
     threads = min(threads_of(c.threads, c.limit, seconds, program.workspace), max(1, items))
     table, wake, entry = pool.step_table(program.steps), waking(profile_in_force(), seconds), None
     if not c.check and items < pool.MOST_ITEMS:
-        entry = make_entry(x, y, None, table, items, program.workspace, _ENVIRONMENT, threads, wake,
+        entry = make_entry((x, y, None), table, items, program.workspace, _ENVIRONMENT, threads, wake,
                            seconds < _KEEP_GIL_SECONDS, (program,))  # fmt: skip
     return Call(program, table, threads, wake, c.check, entry)
 

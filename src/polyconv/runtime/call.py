@@ -1,8 +1,9 @@
 """From a Python call to native code: a builtin function made for one program and its arrays' shapes.
 
-The builtin takes exactly (x, out, residual), checks in native code that they are plain arrays of the
-expected type object, shape and strides which do not overlap, and runs the program with the shared
-workspace; anything else makes it return None and the caller takes the Python path, which explains.
+The builtin takes exactly (x, out, residual), of a deformable convolution also (offset, mask), checks in native code
+that they are plain arrays of the expected type object, shape and strides which do not overlap the result, and runs the
+program with the shared workspace; anything else makes it return None and the caller takes the Python path, which
+explains.
 Of CPython's structures only ``Py_buffer`` is read; all else goes through exported functions.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from polyconv.kernels.objects import kernel_text
 from polyconv.kernels.record import words
+from polyconv.runtime.arrays import place
 from polyconv.runtime.control import CONTROL
 from polyconv.runtime.runner import native
 from polyconv.target import host_target
@@ -29,13 +32,13 @@ _API = (
     "PyObject_Type", "PyObject_GetAttr", "PyErr_Clear", "PyByteArray_AsString",
 )  # fmt: skip
 
-# Descriptor words, each array with its own group: [type object, dtype, dimensions, offset of the lowest
-# address, bytes, then (extent, stride) pairs].
+# Descriptor words, each operand with its own group: [type object, dtype, dimensions, offset of the lowest
+# address, bytes, then (extent, stride) pairs]; of one that must be None they are zeros.
 _HEADER = 16
 _GROUP = 5 + 2 * 64
 _FIELDS = {
     "none": 0, "dtype_name": 1, "control": 2, "steps": 3, "step_count": 4, "items": 5, "workspace": 6,
-    "environment": 7, "threads": 8, "wake": 9, "keep_gil": 10, "residual": 11,
+    "environment": 7, "threads": 8, "wake": 9, "keep_gil": 10, "operands": 11,
 }  # fmt: skip
 
 _CHECK = """
@@ -141,62 +144,65 @@ define internal i1 @overlap(ptr %a, ptr %b) {
 _ENTRY = """
 define ptr @entry(ptr %self, ptr %arguments, i64 %count) {
 start:
-  %views = alloca [240 x i8], align 16
+  %views = alloca [400 x i8], align 16
   %frame = alloca [10 x i64], align 16
   %job = alloca [11 x i64], align 16
+  store [10 x i64] zeroinitializer, ptr %frame
   %d = call ptr @PyByteArray_AsString(ptr %self)
   %none = load ptr, ptr %d
-  %three = icmp eq i64 %count, 3
-  br i1 %three, label %go, label %refuse
-go:
-  %x = load ptr, ptr %arguments
-  %a1 = getelementptr ptr, ptr %arguments, i64 1
-  %out = load ptr, ptr %a1
-  %a2 = getelementptr ptr, ptr %arguments, i64 2
-  %residual = load ptr, ptr %a2
   %namep = getelementptr i64, ptr %d, i64 1
   %name = load ptr, ptr %namep
-  %gx = getelementptr i64, ptr %d, i64 GROUP_X
-  %gy = getelementptr i64, ptr %d, i64 GROUP_Y
-  %gr = getelementptr i64, ptr %d, i64 GROUP_R
+  %groups = getelementptr i64, ptr %d, i64 HEADER
   %fy = getelementptr i64, ptr %frame, i64 2
-  %fr = getelementptr i64, ptr %frame, i64 4
-  %vy = getelementptr i8, ptr %views, i64 80
-  %vr = getelementptr i8, ptr %views, i64 160
-  store i64 0, ptr %fr
-  %fr1 = getelementptr i64, ptr %fr, i64 1
-  store i64 0, ptr %fr1
-  %okx = call i64 @fits(ptr %x, ptr %gx, ptr %name, ptr %views, i32 24, ptr %frame)
-  %isx = icmp ne i64 %okx, 0
-  br i1 %isx, label %second, label %refuse
-second:
-  %oky = call i64 @fits(ptr %out, ptr %gy, ptr %name, ptr %vy, i32 25, ptr %fy)
-  %isy = icmp ne i64 %oky, 0
-  br i1 %isy, label %third, label %close_x
-third:
-  %hasp = getelementptr i64, ptr %d, i64 11
-  %has = load i64, ptr %hasp
-  %wants = icmp ne i64 %has, 0
-  br i1 %wants, label %with, label %without
-without:
-  %isnone = icmp eq ptr %residual, %none
-  br i1 %isnone, label %distinct, label %close_y
-with:
-  %okr = call i64 @fits(ptr %residual, ptr %gr, ptr %name, ptr %vr, i32 24, ptr %fr)
-  %isr = icmp ne i64 %okr, 0
-  br i1 %isr, label %apart, label %close_y
-apart:
-  %over_r = call i1 @overlap(ptr %fr, ptr %fy)
-  br i1 %over_r, label %close_r, label %distinct
+  %expected_p = getelementptr i64, ptr %d, i64 11
+  %expected = load i64, ptr %expected_p
+  %complete = icmp eq i64 %count, %expected
+  br i1 %complete, label %operand, label %close
+operand:
+  %i = phi i64 [0, %start], [%next, %fitting]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %look, label %others
+look:
+  %ap = getelementptr ptr, ptr %arguments, i64 %i
+  %array = load ptr, ptr %ap
+  %group = getelementptr [GROUP x i64], ptr %groups, i64 %i
+  %type = load i64, ptr %group
+  %wanted = icmp ne i64 %type, 0
+  br i1 %wanted, label %given, label %left_out
+left_out:
+  %absent = icmp eq ptr %array, %none
+  br i1 %absent, label %fitting, label %close
+given:
+  %view = getelementptr [80 x i8], ptr %views, i64 %i
+  %slot = getelementptr [2 x i64], ptr %frame, i64 %i
+  %written = icmp eq i64 %i, 1
+  %flags = select i1 %written, i32 25, i32 24
+  %ok = call i64 @fits(ptr %array, ptr %group, ptr %name, ptr %view, i32 %flags, ptr %slot)
+  %is = icmp ne i64 %ok, 0
+  br i1 %is, label %fitting, label %close
+fitting:
+  %next = add i64 %i, 1
+  br label %operand
+others:
+  %j = phi i64 [0, %operand], [%after, %distinct]
+  %left = icmp slt i64 %j, %count
+  br i1 %left, label %other, label %lock
+other:
+  %fj = getelementptr [2 x i64], ptr %frame, i64 %j
+  %over = call i1 @overlap(ptr %fj, ptr %fy)
+  %itself = icmp eq i64 %j, 1
+  %apart = xor i1 %itself, true
+  %shared_memory = and i1 %over, %apart
+  br i1 %shared_memory, label %close, label %distinct
 distinct:
-  %over = call i1 @overlap(ptr %frame, ptr %fy)
-  br i1 %over, label %close_all, label %lock
+  %after = add i64 %j, 1
+  br label %others
 lock:
   %cp = getelementptr i64, ptr %d, i64 2
   %control = load ptr, ptr %cp
   %free = call i64 @acquire(ptr %control)
   %locked = icmp ne i64 %free, 0
-  br i1 %locked, label %space, label %close_all
+  br i1 %locked, label %space, label %close
 space:
   %sp = getelementptr i8, ptr %control, i64 264
   %workspace = load ptr, ptr %sp
@@ -211,7 +217,7 @@ space:
   br i1 %enough, label %prepare, label %unlock
 unlock:
   call void @release(ptr %control)
-  br label %close_all
+  br label %close
 prepare:
   %d3 = getelementptr i64, ptr %d, i64 3
   %steps = load i64, ptr %d3
@@ -256,29 +262,34 @@ long:
   br label %done
 done:
   call void @release(ptr %control)
-  br i1 %wants, label %done_r, label %done_y
-done_r:
-  call void @PyBuffer_Release(ptr %vr)
-  br label %done_y
-done_y:
-  call void @PyBuffer_Release(ptr %vy)
-  call void @PyBuffer_Release(ptr %views)
-  call void @Py_IncRef(ptr %out)
-  ret ptr %out
-close_all:
-  br i1 %wants, label %close_r, label %close_y
-close_r:
-  call void @PyBuffer_Release(ptr %vr)
-  br label %close_y
-close_y:
-  call void @PyBuffer_Release(ptr %vy)
-  br label %close_x
-close_x:
-  call void @PyBuffer_Release(ptr %views)
-  br label %refuse
-refuse:
-  call void @Py_IncRef(ptr %none)
-  ret ptr %none
+  %op = getelementptr ptr, ptr %arguments, i64 1
+  %out = load ptr, ptr %op
+  br label %close
+close:
+  %seen = phi i64 [0, %start], [%i, %left_out], [%i, %given], [%count, %other], [%count, %lock], [%count, %unlock],
+                  [%count, %done]
+  %answer = phi ptr [%none, %start], [%none, %left_out], [%none, %given], [%none, %other], [%none, %lock],
+                    [%none, %unlock], [%out, %done]
+  br label %each
+each:
+  %v = phi i64 [0, %close], [%following, %released]
+  %open = icmp slt i64 %v, %seen
+  br i1 %open, label %held, label %answered
+held:
+  %of_view = getelementptr [GROUP x i64], ptr %groups, i64 %v
+  %kind = load i64, ptr %of_view
+  %had = icmp ne i64 %kind, 0
+  br i1 %had, label %release_view, label %released
+release_view:
+  %view_v = getelementptr [80 x i8], ptr %views, i64 %v
+  call void @PyBuffer_Release(ptr %view_v)
+  br label %released
+released:
+  %following = add i64 %v, 1
+  br label %each
+answered:
+  call void @Py_IncRef(ptr %answer)
+  ret ptr %answer
 }
 """
 
@@ -322,49 +333,48 @@ def _entry() -> int:
     """Address of the native entry; 0 where it cannot be used."""
     if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != 8:
         return 0
-    text = _DECLARATIONS + _CHECK + _ENTRY
-    for name, number in (("X", 0), ("Y", 1), ("R", 2)):
-        text = text.replace(f"GROUP_{name}", str(_HEADER + number * _GROUP))
+    text = (_DECLARATIONS + _CHECK + _ENTRY).replace("HEADER", str(_HEADER)).replace("GROUP", str(_GROUP))
     symbols = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in _API}
     symbols |= {n: native()[n] for n in ("serial", "shared", "acquire", "release")}
     return kernel_text("entry", ("entry",), text, host_target(), symbols)["entry"]
 
 
-def make_entry(x: NDArray[Any], out: NDArray[Any], residual: NDArray[Any] | None, steps: NDArray[np.int64],
-               items: int, workspace: int, environment: int, threads: int, wake: int, keep_gil: bool,
-               keep: tuple[Any, ...]) -> Any:  # fmt: skip
+def make_entry(arrays: Sequence[NDArray[Any] | None], steps: NDArray[np.int64], items: int, workspace: int,
+               environment: int, threads: int, wake: int, keep_gil: bool, keep: tuple[Any, ...]) -> Any:  # fmt: skip
     """Make the builtin of a program for arrays like these; None where native entries do not work.
+
+    Parameters
+    ----------
+    arrays : sequence
+        Input, result, and residual or None; of a deformable convolution offset and mask as well.
 
     Returns
     -------
     callable or None
-        ``entry(x, out, residual)`` returns ``out`` after running, or None if it must not run.
+        ``entry(x, out, residual)``, or with offset and mask, returns ``out`` after running, or None if it must not run.
     """
     address = _entry()
     if not address:
         return None
-    table = [0] * (_HEADER + 3 * _GROUP)
+    table = [0] * (_HEADER + len(arrays) * _GROUP)
     header = {
         "none": id(None), "dtype_name": id(_NAME), "control": CONTROL, "steps": steps.ctypes.data,
         "step_count": len(steps) // 4, "items": items, "workspace": workspace, "environment": environment,
-        "threads": threads, "wake": wake, "keep_gil": int(keep_gil), "residual": int(residual is not None),
+        "threads": threads, "wake": wake, "keep_gil": int(keep_gil), "operands": len(arrays),
     }  # fmt: skip
     for name, value in header.items():
         table[_FIELDS[name]] = value
-    dtypes = []
-    for number, array in enumerate((x, out, residual)):
+    for number, array in enumerate(arrays):
         if array is None:
             continue
-        low = sum((e - 1) * s for e, s in zip(array.shape, array.strides, strict=True) if s < 0)
-        high = sum((e - 1) * s for e, s in zip(array.shape, array.strides, strict=True) if s > 0)
-        dtypes.append(array.dtype)
+        where = place(array)
         pairs = [v for pair in zip(array.shape, array.strides, strict=True) for v in pair]
-        group = [id(np.ndarray), id(array.dtype), array.ndim, -low, high - low + array.itemsize, *pairs]
+        group = [id(np.ndarray), id(array.dtype), array.ndim, where.offset, where.size, *pairs]
         first = _HEADER + number * _GROUP
         table[first : first + len(group)] = group
     descriptor = Descriptor(words(table).tobytes())
     definition = _MethodDef(b"convolve", address, _METH_FASTCALL, None)
-    descriptor.keep = (*keep, steps, dtypes)
+    descriptor.keep = (*keep, steps, [array.dtype for array in arrays if array is not None])
     descriptor.definition = definition
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype = ctypes.py_object

@@ -36,7 +36,7 @@ _PANEL_SHARE = 1 / 4
 """Of a second-level cache, for the panel."""
 _VECTORS = (6, 3)
 """Vectors of a segment, the first that leave room for the channels: tiles of eight outputs have three."""
-_COPIED, _FAR = 12.0, 45.0
+_COPIED, _FAR = 8.0, 8.0
 """Cycles in which a cache line of the copy is made, and more where a second-level cache does not hold the copy."""
 _CORNERS, _SQUARE, _SINGLE = 5.0, 8.0, 12.0
 """Cycles of the corners of a sample, of a sample of a vector of channels, and of a sample of one number alone; all five

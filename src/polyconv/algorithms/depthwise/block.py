@@ -200,7 +200,7 @@ class BlockForm(Form):
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
         if not lies_together(r, "channels"):
-            return SlideForm.of(self.s).build(r)
+            return SlideForm.in_order(self.s).build(r)
         return program_of(self, (_step_of(r, cut) for cut in self.cuts))
 
 

@@ -17,7 +17,7 @@ from polyconv.algorithms.depthwise.requests import StepOf, program_of, turned
 from polyconv.algorithms.depthwise.situations import lane_of, refusal
 from polyconv.algorithms.depthwise.slide import SlideForm, slide_words
 from polyconv.algorithms.depthwise.slide_driver import SlideWords, channels_of, tiles_of_row
-from polyconv.algorithms.depthwise.slide_plan import FAR_SHARE, Plan, cost_of, plan_of, window_share
+from polyconv.algorithms.depthwise.slide_plan import FAR_SHARE, Plan, cost_of, order_name, plan_of, window_share
 from polyconv.algorithms.depthwise.taps import list_bytes, row_place, workspace_of, write_list
 from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
@@ -210,6 +210,11 @@ class PanelForm(Form):
     def workspace(self) -> int:
         """Bytes a thread needs: lists of all rows of an item, and its planes."""
         return max(workspace_of(self.s), self.cut.bytes)  # where channels do not lie together it is that of ``slide``
+
+    @property
+    def scheme(self) -> str:
+        """Along which axis windows slide, if not as usual."""
+        return order_name((self.cut.plan,))
 
     def cost(self) -> dict[str, float]:
         """Cycles: those of ``slide`` where the first-level cache holds the window, and the copy."""

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from polyconv.algorithms.depthwise import requests
 from polyconv.algorithms.depthwise.parts import sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, turned
-from polyconv.algorithms.depthwise.situations import by_pixels, of_one_output, outputs_fit_lanes, refusal
+from polyconv.algorithms.depthwise.situations import by_pixels, far_bytes, of_one_output, outputs_fit_lanes, refusal
 from polyconv.algorithms.depthwise.slide_driver import AheadWords, SlideWords, driver
-from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, plan_of
+from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, plan_of
 from polyconv.algorithms.depthwise.taps import KindWords, tap_words, workspace_of
 from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.depthwise import DepthwiseTile, Slide, SlideSettings, depthwise_tile
@@ -40,6 +40,10 @@ __all__ = ["SlideForm", "box_step", "forms", "slide_words"]
 _STREAM = 30 / 61
 """Of the bytes a cycle that a second-level cache gives, those of input and result, at most."""
 
+_FAR_AGAIN = 2.5 / 10.6
+"""Of the bytes a cycle that memory gives, those of lines of results that every phase of a transposed convolution writes
+in parts, and so brings and takes away again.  Measured on Zen 5: 1.2 to 5.4 bytes; 13 to 42 in the last cache."""
+
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
@@ -57,6 +61,17 @@ class SlideForm(Form):
         """The form of a situation that is taken."""
         return cls(s, _plans(s, by_pixels(s.problem)))
 
+    @classmethod
+    def in_order(cls, s: Situation) -> SlideForm:
+        """The same, with taps summed in their own order."""
+        order = tuple(range(s.problem.rank))
+        return cls(s, tuple(plan_of(s, sweep, False, order) for sweep in sweeps(s.problem)))
+
+    @property
+    def scheme(self) -> str:
+        """Along which axes windows slide, if not as usual."""
+        return order_name(self.plans)
+
     @property
     def workspace(self) -> int:
         """Bytes a thread needs: an item's box and a list of entries."""
@@ -70,7 +85,21 @@ class SlideForm(Form):
         terms = [cost_of(one, plan) for plan in self.plans]
         products, moves = (p.m // one.problem.m * sum(term[i] for term in terms) for i in range(2))
         batch, streamed = p.n or 0, sum(image_bytes(p)) / self.s.profile.stream("l2", _STREAM)
-        return {"products": max(products, streamed) * batch, "moves": moves * batch}
+        return {"products": max(products, streamed) * batch, "moves": (moves + self._again()) * batch}
+
+    def _again(self) -> float:
+        """Cycles in which lines of results come again for each phase along lines of pixels."""
+        s, (_, written) = self.s, image_bytes(self.s.problem)
+        if not by_pixels(s.problem) or written <= s.cache("l2", 1):
+            return 0.0
+        pixels = math.prod(int(o or 0) for o in s.problem.out)
+        lines = sum(
+            math.prod(axis.out for axis in plan.sweep[:-1]) * plan.sweep[-1].out * plan.sweep[-1].out_step
+            for plan in self.plans if plan.sweep[-1].out_step > 1
+        )  # fmt: skip
+        far = sum(image_bytes(s.problem)) > far_bytes(s)
+        rate = s.profile.stream(*(("memory", _FAR_AGAIN) if far else ("l3", 1.0)))
+        return written * lines / max(1, pixels) / rate
 
     def choices(self) -> dict[str, object]:
         """Along which axis the window slides, and how it is cut."""

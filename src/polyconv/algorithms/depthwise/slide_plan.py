@@ -8,6 +8,7 @@ multiply-adds, or the loads that rows of outputs share.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -16,7 +17,7 @@ from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, l
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, inside, mean_taps
 
-__all__ = ["FAR_SHARE", "Plan", "cost_of", "order_of", "plan_of", "window_share"]
+__all__ = ["FAR_SHARE", "Plan", "cost_of", "order_name", "order_of", "plan_of", "window_share"]
 
 _MOST = {32: 16, 16: 7}
 _HELD = {32: 26, 16: 15}
@@ -50,6 +51,9 @@ _LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3)
 """Cycles of a load of pixels, by their stride and by taps across the lanes that share it.  Measured on Zen 5."""
 _FAR_LOAD = 20.0
 """Of pixels further apart."""
+_SCATTERED, _SCATTERED_PIXEL = {1: 0.0, 2: 1.5}, 0.4
+"""More cycles in which a vector of results leaves whose pixels lie so far apart, and of each pixel that lies further.
+Measured on Zen 5."""
 _CHANNEL_LOAD = 0.9
 """Of channels; of those that a first-level cache does not hold ``_MISSED``, and where pixels lie a multiple of 4 KiB
 apart ``_COLLIDING``.  Measured on Zen 5."""
@@ -64,6 +68,9 @@ _FAR_ROW = 30.0
 
 _LEAST_ROWS = 6
 """Outputs of the largest tile, at least, where it has fewer so that the pixels of a line do not push each other out."""
+
+_SHORT_LINE = 12
+"""Outputs of the last axis below which a window over channels may slide along another one."""
 
 FAR_SHARE = 2.5
 """Lines of a window, by those that the first-level cache holds, from which on tiles wait for them."""
@@ -134,6 +141,11 @@ class Plan:
         return None if self.order[self.slid] < 0 else self.order[self.slid]
 
     @property
+    def own_sweep(self) -> Sweep:
+        """The sweep with its axes in the problem's order."""
+        return tuple(self.sweep[self.order.index(a)] for a in sorted(self.order))
+
+    @property
     def outer(self) -> Sweep:
         """Axes before the sliding one."""
         return self.sweep[: self.slid]
@@ -145,7 +157,7 @@ class Plan:
 
 
 def order_of(sweep: Sweep, pixels: bool) -> tuple[int, ...]:
-    """The axes, the one to slide along last: where lanes are channels it may be any.
+    """The axes, the one to slide along last: where lanes are channels it may be any, and for short lines the cheapest.
 
     Of phases of a transposed convolution it stays the last: measured, lines written in parts cost more than they save.
     """
@@ -156,11 +168,22 @@ def order_of(sweep: Sweep, pixels: bool) -> tuple[int, ...]:
     return (*(a for a in axes if a != slid), slid)
 
 
+def order_name(plans: Sequence[Plan]) -> str:
+    """Along which axes windows over channels slide, if not as ``order_of`` says: taps are summed in that order."""
+    usual = [plan.lanes == "p" or plan.order == order_of(plan.own_sweep, False) for plan in plans]
+    return "" if all(usual) else "+".join(f"along {plan.axis}" for plan in plans)
+
+
 @lru_cache(512)
 def plan_of(s: Situation, sweep: Sweep, pixels: bool, order: tuple[int, ...] | None = None) -> Plan:
     """How a sweep is cut, its axes in an order."""
     p, lane, registers = s.problem, lane_of(s), s.target.registers
-    order = order_of(sweep, pixels) if order is None else order
+    if order is None:
+        order = order_of(sweep, pixels)
+        if not pixels and 0 < sweep[-1].out < _SHORT_LINE and all(axis.out_step == 1 for axis in sweep):
+            others = [(*(a for a in order if a != slid), slid) for slid in sorted(order) if slid != order[-1]]
+            return min([plan_of(s, sweep, pixels, each) for each in (order, *others)],
+                       key=lambda plan: s.price(plan, sum(cost_of(s, plan))))  # fmt: skip
     sweep = tuple(sweep[a] for a in order)
     if pixels and len(sweep) == 1:
         order, sweep = (-1, *order), (Axis(1, 1, 1, 1, 1, 0), *sweep)
@@ -297,7 +320,8 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     positions = plan.stride * min(rows, slid.out) + slid.taps
     edges = 0.0 if plan.padded or inside(slid) == range(slid.out) else 0.5 * plan.entries * positions
     apart = min(_FAR_ROW, 0.75 * last.inp * p.x_dtype.itemsize / _LINE) if pixels and slid.taps == 1 < slid.out else 0.0
-    each = 30 + (2.5 + apart) * rows + met * (entry + edges / max(1, tiles))
+    scattered = _SCATTERED.get(last.out_step, _SCATTERED_PIXEL * min(lane, last.out)) if pixels else 0.0
+    each = 30 + (2.5 + apart + scattered) * rows + met * (entry + edges / max(1, tiles))
     lists = lines * -(-p.m // plan.chunk) * (150 + min(3, strips) * met * plan.entries * 30)
     return lines * vectors * tiles * each, lists
 

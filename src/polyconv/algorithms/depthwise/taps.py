@@ -20,8 +20,8 @@ from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep
 
 __all__ = [
-    "KindWords", "Place", "TapWords", "list_bytes", "list_words", "row_place", "tap_words", "workspace_of",
-    "write_list",
+    "KindWords", "Place", "TapWords", "list_bytes", "list_words", "row_offsets", "row_place", "tap_words",
+    "workspace_of", "write_list",
 ]  # fmt: skip
 
 
@@ -143,7 +143,13 @@ def _write_entry(
 
 
 def row_place(k: Module, c: Common, slid: Value, item: Item, frame: Frame, row: Value, g: Value) -> Place:
-    """Where a row of a box begins, of the channels of item ``g``, for its first output along the sliding axis.
+    """Where a row of a box begins in the arrays of a call."""
+    x, y, r = row_offsets(k, c, slid, item, row, g)
+    return frame.x + x, frame.y + y, frame.residual + r
+
+
+def row_offsets(k: Module, c: Common, slid: Value, item: Item, row: Value, g: Value) -> tuple[Value, Value, Value]:
+    """Bytes to where a row of a box begins, of the channels of item ``g``, for its first output along the sliding axis.
 
     The input is at its first position before tap offsets, without the axes that entries know.
     """
@@ -158,4 +164,4 @@ def row_place(k: Module, c: Common, slid: Value, item: Item, frame: Frame, row: 
         back.next(q // extent, y + o * record.y_stride, r + o * record.r_stride)
     _, y, r = back.results
     x = c.x_base + item.n * c.x_n + g * c.x_g + item.origin(slid) * of_axis.x_stride
-    return frame.x + x, frame.y + y, frame.residual + r
+    return x, y, r
