@@ -106,6 +106,9 @@ GRAPHS: dict[str, onnx.ModelProto] = {
     "a result in another order than what it shows": _model([
         _conv("x", "a"), _pool("a", "b"), _node("Slice", "b from to axes", "y"),
     ], **{"from": [2], "to": [6], "axes": [2]}),
+    "a result that is a part of what it shows": _model([
+        _conv("x", "a"), _node("Reshape", "a planes", "p"), _pool("p", "b"), _node("Slice", "b from to axes", "y"),
+    ], **{"planes": [8, 1, 12, 12], "from": [0], "to": [2], "axes": [0]}),
     "a result that is known": _model([_node("Identity", "w", "k"), _conv("x", "z"), *TAIL], "k y"),
 }  # fmt: skip
 
@@ -181,6 +184,22 @@ def test_results_are_the_callers_and_inputs_stay(name: str, counted: SimpleNames
     assert np.array_equal(feeds["x"], _feeds(1)["x"])
     _same(session.run(None, feeds), kept)
     assert counted.runs == 3
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_nothing_is_written_beyond_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    behind: list[np.ndarray] = []
+
+    def watched(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        size = int(np.prod(shape)) * dtype.itemsize
+        memory = np.full(size + (64 << 10), 0xA5, np.uint8)
+        behind.append(memory[size:])
+        return memory[:size].view(dtype).reshape(shape)
+
+    session = _replaying(GRAPHS[name])
+    monkeypatch.setattr(replay, "_new", watched)
+    session.run(None, _feeds(1))
+    assert all((memory == 0xA5).all() for memory in behind)
 
 
 COMPUTED = _model(

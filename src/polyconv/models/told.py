@@ -95,7 +95,9 @@ def direct(told: Sequence[Told], results: Collection[str]) -> tuple[list[Told], 
             continue
         (name,), lie, maker = step.reads, step.made[0], makers.get(step.reads[0])
         whole = maker is not None and name not in results and readers[name] == [step]
-        if maker is not None and whole and lie == packed(lie.shape, lie.dtype):
+        if maker is None or not whole or lie != packed(lie.shape, lie.dtype):
+            continue
+        if lie.size == maker.made[maker.writes.index(name)].size:  # a slice may lie together as well
             shown[maker.index] = _writing(shown.get(maker.index, maker), name, step.writes[0], lie)
             gone.append(step.index)
     return [shown.get(step.index, step) for step in told if step.index not in gone], gone
