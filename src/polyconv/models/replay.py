@@ -21,6 +21,7 @@ import numpy as np
 from polyconv.gpu.arrays import GpuArray
 from polyconv.machine.host import profile_in_force
 from polyconv.models.graph import Array
+from polyconv.models.joining import joined
 from polyconv.models.places import LINE, places
 from polyconv.models.steps import Times
 from polyconv.models.told import Told, direct, lies_so, name_between, told_of
@@ -132,7 +133,6 @@ class Replay:
         told, self._still = direct(told, results)  # the latter: steps of which a run has nothing to do
         self.is_over = False
         self._lock = threading.Lock()
-        self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in
         self._feeds, self._lies = dict(feeds), dict(feeds)
         self._held: dict[str, Array] = dict(steady)
         self._moving = set(feeds)
@@ -140,10 +140,18 @@ class Replay:
         for step in told:
             self._lies.update(zip(step.writes, step.made, strict=True))
         sources = self._settle(told)
+        sizes = self._fixed(told)
+        told, within = joined(told, sizes, sources)
+        sources = {name: within.place(source)[0] for name, source in sources.items()}
+        self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in
         self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
         needed = [pool.workspace_bytes(j.workspace, j.threads) for s in told if s.plan for j in s.plan.jobs]
         self._workspace = aligned(max(needed, default=64), np.uint8)
-        begins, size = places(told, sources, self._fixed(told), results)
+        own = {name: size for name, size in sizes.items() if name not in within.begins}
+        begins, size = places(told, sources, own, results)
+        for name in sizes.keys() - own:
+            whole, offset = within.place(name)
+            begins[name] = begins[whole] + offset
         if size > _MOST_BYTES:
             raise MemoryError(f"{size} bytes lie between steps, a session keeps {_MOST_BYTES}")
         self._memory = aligned(max(LINE, size), np.uint8)
@@ -227,7 +235,7 @@ class Replay:
                 self._moving.update(self._results.intersection(step.writes))
                 sources.update((name, name) for name in step.writes if name not in self._results)
             elif step.looks and stays:
-                sources.update((name, sources.get(source, source)) for name, source in step.looks)
+                sources.update((name, sources.get(source, source)) for name, source, _ in step.looks)
             else:
                 self._moving.update(step.writes)
         return sources
@@ -254,6 +262,12 @@ class Replay:
             else:
                 self._pieces.append(step)
             return
+        for name, lie in zip(step.writes, step.plan.results, strict=False):
+            if name not in self._moving:
+                self._held[name] = self._array(begins[name], lie)
+        if not step.plan.jobs and self._moving.isdisjoint(step.writes):
+            self._still.append(step.index)
+            return
         last = self._pieces[-1] if self._pieces else None
         if not isinstance(last, _Chain) or last.seconds + step.seconds > _CHAIN_SECONDS:
             last = _Chain()
@@ -265,8 +279,6 @@ class Replay:
         for name, lie in zip(step.writes, plan.results, strict=False):
             if name in self._moving:
                 last.results.append((name, lie.shape, lie.dtype))
-            else:
-                self._held[name] = self._array(begins[name], lie)
         between = [self._array(begins[name_between(step, n)], lie) for n, lie in enumerate(plan.between)]
         numbered: list[str | Array] = [*names, *between, *plan.constants]
         for job in plan.jobs:
