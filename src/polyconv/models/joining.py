@@ -7,7 +7,7 @@ know operators.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from polyconv.models.told import Told
@@ -30,7 +30,8 @@ class Within:
         return name, offset
 
 
-def joined(told: Sequence[Told], sizes: Mapping[str, int], shown: Mapping[str, str]) -> tuple[list[Told], Within]:
+def joined(told: Sequence[Told], sizes: Mapping[str, int], shown: Mapping[str, str], results: Collection[str],
+           first: Collection[str] = ()) -> tuple[list[Told], Within]:  # fmt: skip
     """Steps that copy no more than what cannot lie in place, and where values lie.
 
     Parameters
@@ -38,42 +39,62 @@ def joined(told: Sequence[Told], sizes: Mapping[str, int], shown: Mapping[str, s
     told : sequence of Told
         All steps of a run, in order.
     sizes : mapping
-        Bytes of the values that are made in memory of the run.
+        Bytes of the values that native work makes.
     shown : mapping
-        Of these values and of those that show them: which one each shows.
+        Of the values that lie in memory of the run, and of those that show them: which one each shows.
+    results : collection of str
+        Values whose memory comes with each run, so that nobody can look beforehand at what lies in them.
+    first : collection of str
+        Wholes that are put together before others.
     """
-    within, found = Within(), list[Told]()
+    within, found = Within(), list(told)
     for step in told:
-        for name, source, offset in step.looks:
-            if shown.get(name, name) != name:
-                within.begins[name] = source, offset
-        joins = step.plan.joins if step.plan is not None else None
-        if step.plan is not None and joins is not None and step.writes[0] in sizes:
-            names = [step.reads[number] for number in joins.inputs]
-            left = _left(names, joins.begins, step.writes[0], sizes, within)
-            if len(left) < len(names):
-                jobs = joins.copies(left) if left else ()
-                step = replace(step, plan=replace(step.plan, jobs=jobs))
-        found.append(step)
+        within.begins.update((n, (source, at)) for n, source, at in step.looks if shown.get(n, n) != n)
+    seen = frozenset(name for step in told if step.plan is None for name in step.reads)
+    for at in sorted(range(len(told)), key=lambda at: set(first).isdisjoint(told[at].writes)):
+        plan = told[at].plan
+        if plan is None or plan.joins is None:
+            continue
+        (whole,) = told[at].writes
+        parts = [(told[at].reads[n], begin) for n, begin in zip(plan.joins.inputs, plan.joins.begins, strict=True)]
+        fixed = results if within.place(whole)[0] not in results else {*results, *seen, *_wholes(within)}
+        left = _left(parts, whole, sizes, fixed, within)
+        if len(left) < len(parts):
+            found[at] = replace(told[at], plan=replace(plan, jobs=plan.joins.copies(left) if left else ()))
     return found, within
 
 
-def _left(names: Sequence[str], begins: Sequence[int], whole: str, sizes: Mapping[str, int], within: Within
-          ) -> list[int]:  # fmt: skip
-    """Which of the values that a whole is made of have to be copied; the others are told that they lie in it."""
-    left = []
-    room, ends = sizes[whole], [*begins[1:], sizes[whole]]
-    for at, name in enumerate(names):
+def _wholes(within: Within) -> set[str]:
+    """Values in whose memory others lie."""
+    return {whole for whole, _ in within.begins.values()}
+
+
+def _left(parts: Sequence[tuple[str, int]], whole: str, sizes: Mapping[str, int], fixed: Collection[str],
+          within: Within) -> list[int]:  # fmt: skip
+    """Which parts of a whole have to be copied; of the others it is told that they lie in it.
+
+    Parameters
+    ----------
+    parts : sequence of (str, int)
+        Values, and the byte of the whole at which each begins.
+    fixed : collection of str
+        Values that cannot lie elsewhere.
+    """
+    left, room = list[int](), sizes[whole]
+    ends = [*(begin for _, begin in parts[1:]), room]
+    root, shift = within.place(whole)
+    for at, (name, wanted) in enumerate(parts):
         place, offset = within.place(name)
-        if place == whole:
-            if offset != begins[at]:
+        if place == root:
+            if offset != shift + wanted:
                 left.append(at)
             continue
-        begin = begins[at] - offset
-        end = begin + sizes.get(place, room + 1)
-        others = (n for n, (low, high) in enumerate(zip(begins, ends, strict=True)) if low < end and begin < high)
-        if begin < 0 or end > room or any(within.place(names[n]) != (place, begins[n] - begin) for n in others):
-            left.append(at)
+        low = wanted - offset
+        high = low + sizes.get(place, room + 1)
+        others = (part for part, end in zip(parts, ends, strict=True) if part[1] < high and low < end)
+        is_free = place not in fixed and low >= 0 and high <= room
+        if is_free and all(within.place(other) == (place, begin - low) for other, begin in others):
+            within.begins[place] = whole, low
         else:
-            within.begins[place] = whole, begin
+            left.append(at)
     return left

@@ -21,6 +21,7 @@ import numpy as np
 from polyconv.gpu.arrays import GpuArray
 from polyconv.machine.host import profile_in_force
 from polyconv.models.graph import Array
+from polyconv.models.images import by_images
 from polyconv.models.joining import joined
 from polyconv.models.places import LINE, places
 from polyconv.models.steps import Times
@@ -135,26 +136,31 @@ class Replay:
         self._lock = threading.Lock()
         self._feeds, self._lies = dict(feeds), dict(feeds)
         self._held: dict[str, Array] = dict(steady)
+        self._lies.update((name, lies(a)) for name, a in steady.items())
         self._moving = set(feeds)
         self._results, self._context = frozenset(results), context()
         for step in told:
             self._lies.update(zip(step.writes, step.made, strict=True))
+        told, wholes = by_images(told, results, self._lies)
+        for step in told:
+            self._lies.update(zip(step.writes, step.made, strict=True))
         sources = self._settle(told)
-        sizes = self._fixed(told)
-        told, within = joined(told, sizes, sources)
+        told, within = joined(told, {name: lie.size for name, lie in self._lies.items()}, sources, self._moving, wholes)
         sources = {name: within.place(source)[0] for name, source in sources.items()}
+        self._inside = {n: place for n in within.begins if (place := within.place(n))[0] in self._moving}
         self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in
         self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
         needed = [pool.workspace_bytes(j.workspace, j.threads) for s in told if s.plan for j in s.plan.jobs]
         self._workspace = aligned(max(needed, default=64), np.uint8)
-        own = {name: size for name, size in sizes.items() if name not in within.begins}
-        begins, size = places(told, sources, own, results)
-        for name in sizes.keys() - own:
+        sizes = {name: size for name, size in self._fixed(told).items() if name not in within.begins}
+        begins, size = places(told, sources, sizes, results)
+        for name in within.begins.keys() - self._inside.keys():
             whole, offset = within.place(name)
             begins[name] = begins[whole] + offset
         if size > _MOST_BYTES:
             raise MemoryError(f"{size} bytes lie between steps, a session keeps {_MOST_BYTES}")
         self._memory = aligned(max(LINE, size), np.uint8)
+        self._made = set[str]()  # results that have their memory by then
         self._pieces: list[_Chain | Told] = []
         for step in told:
             self._append(step, begins)
@@ -262,10 +268,14 @@ class Replay:
             else:
                 self._pieces.append(step)
             return
+        new = list[str]()
         for name, lie in zip(step.writes, step.plan.results, strict=False):
-            if name not in self._moving:
+            if name in begins:
                 self._held[name] = self._array(begins[name], lie)
-        if not step.plan.jobs and self._moving.isdisjoint(step.writes):
+            elif (name := self._inside.get(name, (name, 0))[0]) not in self._made:
+                new.append(name)
+        self._made.update(new)
+        if not step.plan.jobs and not new:
             self._still.append(step.index)
             return
         last = self._pieces[-1] if self._pieces else None
@@ -276,9 +286,7 @@ class Replay:
         if any(job.threads > 1 for job in step.plan.jobs):
             last.shared_seconds += step.seconds
         plan, names = step.plan, [*step.reads, *step.writes]
-        for name, lie in zip(step.writes, plan.results, strict=False):
-            if name in self._moving:
-                last.results.append((name, lie.shape, lie.dtype))
+        last.results += [(name, self._lies[name].shape, self._lies[name].dtype) for name in new]
         between = [self._array(begins[name_between(step, n)], lie) for n, lie in enumerate(plan.between)]
         numbered: list[str | Array] = [*names, *between, *plan.constants]
         for job in plan.jobs:
@@ -292,9 +300,9 @@ class Replay:
             if number is None:
                 continue
             array = numbered[number]
-            if isinstance(array, str) and array in self._moving:
-                lie = self._lies[array]
-                written.append((2 * at, array, lie.offset))
+            if isinstance(array, str) and (array in self._moving or array in self._inside):
+                lie, (whole, begin) = self._lies[array], self._inside.get(array, (array, 0))
+                written.append((2 * at, whole, lie.offset - begin))
             else:
                 held = self._held[array] if isinstance(array, str) else array
                 lie = lies(held)
