@@ -337,6 +337,30 @@ def test_feeds_that_lie_otherwise_or_are_larger(counted: SimpleNamespace) -> Non
     assert counted.runs >= 2 * 5
 
 
+def test_sizes_that_take_turns(counted: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its replay, of which those of late are kept."""
+    model = _model([_conv("x", "z"), *TAIL], extents=["n", 8, "h", "w"])
+    shapes = [(1, 8, 12, 12), (1, 8, 9, 20), (2, 8, 7, 11)]
+
+    def runs(session: InferenceSession, shape: tuple[int, ...]) -> int:
+        before = counted.runs
+        _same(session.run(None, _feeds(1, shape)), _by_steps(model, _feeds(1, shape)))
+        return counted.runs - before
+
+    session = InferenceSession(model, threads=1)
+    assert [runs(session, shape) for _ in range(5) for shape in shapes] == [0] * 6 + [1] * 9
+    kept = session.memory.replay_bytes
+    monkeypatch.setattr(replay, "_MOST_REPLAYS", 2)
+    session = InferenceSession(model, threads=1)
+    assert [runs(session, shape) for _ in range(3) for shape in shapes[:2]] == [0] * 4 + [1] * 2
+    assert [runs(session, shapes[2]) for _ in range(3)] == [0, 0, 1]  # the first of them goes
+    assert [runs(session, shape) for shape in shapes] == [0, 1, 1]
+    assert [runs(session, shapes[0]) for _ in range(2)] == [0, 1]
+    assert 0 < session.memory.replay_bytes < kept
+    monkeypatch.setattr(replay, "_MOST_BYTES", session.memory.replay_bytes - 1)
+    assert [runs(session, shapes[1]) for _ in range(3)] == [0, 0, 1]  # alone from then on
+
+
 @pytest.mark.parametrize("shape", [(0, 8, 12, 12), (1, 8, 0, 12)])
 def test_inputs_of_no_elements(shape: tuple[int, ...]) -> None:
     model = _model([_node("Relu", "x", "a"), _node("Split", "a", "s t", axis=1), _node("Sigmoid", "t", "c"),

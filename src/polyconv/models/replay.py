@@ -41,6 +41,10 @@ _CHAIN_SECONDS = 10e-3
 """Of a chain: a run that is asked to end does so between two of them."""
 _MOST_BYTES = 512 << 20
 """Memory that a session may keep between runs for what lies between steps."""
+_MOST_REPLAYS = 8
+"""Ways of running a program, as sizes of images are, of which a session keeps replays."""
+_MOST_MET = 4 * _MOST_REPLAYS
+"""Runs that are remembered, to see that one is like an earlier one."""
 
 
 def copied(value: Any, name: str) -> Any:
@@ -56,49 +60,78 @@ def copied(value: Any, name: str) -> Any:
 
 
 class Replays:
-    """The replay of a program, made by the second of two runs that are alike.  Safe to use from several threads."""
+    """Replays of a program, one for each way of running it; the second of two such runs makes it.
 
-    __slots__ = ("_key", "_learned", "_replay")
+    Those that were of use lately are kept, as many as memory allows.  Safe to use from several threads.
+    """
+
+    __slots__ = ("_lock", "_met", "_replays")
 
     def __init__(self) -> None:
-        self._key: Any = None
-        self._learned: Any = None
-        self._replay: Replay | None = None
+        self._met: list[object] = []  # ways of running it, those of late last; twice where one was to be learned
+        self._replays: list[tuple[object, Replay]] = []
+        self._lock = threading.Lock()
 
     def found(self, results: Sequence[str], feeds: Mapping[str, Any]) -> Replay | None:
         """The replay that takes these feeds and gives these results, if there is one."""
-        replay = self._replay
-        return replay if replay is not None and replay.fits(results, feeds) else None
+        replays = self._replays  # another thread may put a new list there
+        for key, replay in reversed(replays):
+            if replay.fits(results, feeds):
+                if replay is not replays[-1][1]:
+                    self._keep(key, replay)
+                return replay
+        return None
 
     @property
     def bytes(self) -> int:
-        """What the replay holds between runs; 0 where there is none."""
-        return 0 if self._replay is None else self._replay.bytes
+        """What replays hold between runs; 0 where there is none."""
+        return sum(replay.bytes for _, replay in self._replays)
 
     def wants(self, results: tuple[str, ...], feeds: Mapping[str, Any]) -> bool:
         """Whether a run of Python steps should tell what they do."""
         if setting("verbose") or not all(type(a) is np.ndarray for a in feeds.values()):
             return False
-        key = results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())]
-        is_second, self._key = bool(self._key == key), key
-        return is_second and self._learned != key
+        key = _key(results, feeds)
+        with self._lock:
+            times = self._met.count(key)
+            self._met = [*self._met, key][-_MOST_MET:] if times < 2 else self._met
+        return times == 1  # what is not worth a replay then is none later
 
     tell = staticmethod(told_of)
 
     def learn(self, told: Sequence[Told | None], results: tuple[str, ...], steady: Mapping[str, Array],
               feeds: Mapping[str, Array]) -> None:  # fmt: skip
         """Make the replay of such runs, if it is worth it."""
-        self._learned = self._key
         steps = [step for step in told if step is not None]
         own = sum(step.plan is not None for step in steps)
         if len(steps) == len(told) and own > 1:
             with suppress(MemoryError):  # runs by steps free as they go
-                self._replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
+                replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
+                self._keep(_key(results, feeds), replay)
+
+    def _keep(self, key: object, replay: Replay) -> None:
+        """Have a replay be the last one to go; runs like those of one that goes are met anew."""
+        with self._lock:
+            kept, room = [(key, replay)], _MOST_BYTES - replay.bytes
+            for other in reversed(self._replays):
+                if other[1] is replay:
+                    continue
+                room -= other[1].bytes
+                if room >= 0 and len(kept) < _MOST_REPLAYS:
+                    kept.insert(0, other)
+                else:
+                    self._met = [met for met in self._met if met != other[0]]
+            self._replays = kept
 
     def forget(self, replay: Replay) -> None:
         """Let a replay go whose host makes other extents each time."""
-        if self._replay is replay:
-            self._replay = None
+        with self._lock:
+            self._replays = [other for other in self._replays if other[1] is not replay]
+
+
+def _key(results: tuple[str, ...], feeds: Mapping[str, Array]) -> object:
+    """What runs that are alike have in common."""
+    return results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())]
 
 
 @dataclass(slots=True)
