@@ -106,8 +106,87 @@ GRAPHS: dict[str, onnx.ModelProto] = {
     "a result in another order than what it shows": _model([
         _conv("x", "a"), _pool("a", "b"), _node("Slice", "b from to axes", "y"),
     ], **{"from": [2], "to": [6], "axes": [2]}),
+    "a result that is a part of what it shows": _model([
+        _conv("x", "a"), _node("Reshape", "a planes", "p"), _pool("p", "b"), _node("Slice", "b from to axes", "y"),
+    ], **{"planes": [8, 1, 12, 12], "from": [0], "to": [2], "axes": [0]}),
+    "a result that is joined": _model([
+        _conv("x", "a"), _pool("a", "b"), _conv("b", "c", "v"), _node("Concat", "b c", "j", axis=1),
+        _node("Slice", "j from to axes", "z"), *TAIL,
+    ], "y j b", **{"from": [4], "to": [12], "axes": [1]}),
     "a result that is known": _model([_node("Identity", "w", "k"), _conv("x", "z"), *TAIL], "k y"),
 }  # fmt: skip
+
+
+def _halves(name: str, first: str, second: str) -> onnx.NodeProto:
+    return _node("Split", name, f"{first} {second}", axis=1)
+
+
+def _join(names: str, y: str) -> onnx.NodeProto:
+    return _node("Concat", names, y, axis=1)
+
+
+_WIDE = {f"w{c}": random(8, c, 3, 3, seed=c) for c in (12, 16, 20, 24, 32)}
+_CUT = {"from": [4], "to": [12], "axes": [1]}
+
+JOINED: dict[str, tuple[onnx.ModelProto, set[str]]] = {
+    "each layer reads all before it": (_model([
+        _pool("x", "a"), _conv("a", "b"), _join("a b", "j"), _node("Relu", "j", "r"), _conv("r", "c", "w16"),
+        _join("a b c", "k"), _conv("k", "d", "w24"), _join("a b c d", "l"), _conv("l", "z", "w32"), *TAIL,
+    ], **_WIDE), {"j", "k", "l"}),
+    "joins of joins": (_model([
+        _pool("x", "a"), _conv("a", "b"), _join("a b", "j"), _conv("b", "c", "v"), _join("c j", "k"),
+        _conv("k", "d", "w24"), _conv("j", "e", "w16"), _node("Add", "d e", "z"), *TAIL,
+    ], **_WIDE), {"j", "k"}),
+    "both halves of a value, and what follows from one": (_model([
+        _conv("x", "a"), _halves("a", "s", "t"), _pool("t", "b"), _join("s t b", "j"), _conv("j", "z", "w12"), *TAIL,
+    ], **_WIDE), {"j"}),
+    "halves changed round": (_model([
+        _conv("x", "a"), _halves("a", "s", "t"), _join("t s", "z"), *TAIL]), set()),
+    "half a value": (_model([
+        _conv("x", "a"), _halves("a", "s", "t"), _pool("t", "b"), _join("s b", "z"), _node("Relu", "t", "k"), *TAIL,
+    ], "y k"), set()),
+    "one value in two joins": (_model([
+        _pool("x", "a"), _conv("a", "b"), _join("a b", "j"), _conv("j", "c", "w16"), _join("c a", "k"),
+        _conv("k", "z", "w16"), *TAIL,
+    ], **_WIDE), {"j"}),
+    "one value twice": (_model([
+        _pool("x", "a"), _conv("a", "b"), _join("a a b", "j"), _conv("j", "z", "w24"), *TAIL], **_WIDE), set()),
+    "an input, a constant and a result": (_model([
+        _pool("x", "a"), _conv("a", "b"), _join("x b", "j"), _join("b one", "k"), _join("a b", "l"),
+        _conv("j", "c", "w16"), _conv("k", "d", "w16"), _conv("l", "e", "w16"), _node("Sum", "c d e", "z"), *TAIL,
+    ], "y a", one=random(*SHAPE, seed=9), **_WIDE), set()),
+    "what outlives a join": (_model([
+        _conv("x", "a"), _pool("x", "b"), _join("a b", "j"), _conv("j", "c", "w16"), _pool("c", "d"), _pool("d", "e"),
+        _node("Add", "e a", "z"), *TAIL,
+    ], **_WIDE), {"j"}),
+    "parts of a join": (_model([
+        _conv("x", "a"), _pool("x", "b"), _join("a b", "j"), _node("Slice", "j from to axes", "s"), _pool("s", "c"),
+        _join("s c", "k"), _conv("k", "z", "w16"), *TAIL,
+    ], **_WIDE, **_CUT), {"j"}),
+    "what a host makes": (_model([
+        _conv("x", "a"), _node("CumSum", "a axis", "c"), _pool("a", "b"), _join("b c", "j"), _conv("j", "z", "w16"),
+        *TAIL,
+    ], axis=np.int64(2), **_WIDE), set()),
+}  # fmt: skip
+"""Graphs with joins, and those of which nothing is copied."""
+GRAPHS |= {name: graph for name, (graph, _) in JOINED.items()}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_joins_are_written_in_place(name: str) -> None:
+    model, free = JOINED[name]
+    session = _replaying(model)
+    session.run(None, _feeds(1))
+    joins = {step.nodes[0]: step.seconds for step in session.steps if step.ops == ("Concat",)}
+    assert {name for name, seconds in joins.items() if seconds == 0.0} == free
+
+
+def test_joins_of_several_images_are_copied() -> None:
+    model = _model([_pool("x", "a"), _conv("a", "b"), _join("a b", "j"), _conv("j", "z", "w16"), *TAIL],
+                   extents=(2, 8, 12, 12), **_WIDE)  # fmt: skip
+    session = _replaying(model, _feeds(0, (2, 8, 12, 12)))
+    _same(session.run(None, _feeds(1, (2, 8, 12, 12))), _by_steps(model, _feeds(1, (2, 8, 12, 12))))
+    assert {step.seconds == 0.0 for step in session.steps if step.ops == ("Concat",)} == {False}
 
 
 def _feeds(seed: int, shape: tuple[int, ...] = SHAPE) -> dict[str, np.ndarray]:
@@ -183,6 +262,22 @@ def test_results_are_the_callers_and_inputs_stay(name: str, counted: SimpleNames
     assert counted.runs == 3
 
 
+@pytest.mark.parametrize("name", GRAPHS)
+def test_nothing_is_written_beyond_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    behind: list[np.ndarray] = []
+
+    def watched(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        size = int(np.prod(shape)) * dtype.itemsize
+        memory = np.full(size + (64 << 10), 0xA5, np.uint8)
+        behind.append(memory[size:])
+        return memory[:size].view(dtype).reshape(shape)
+
+    session = _replaying(GRAPHS[name])
+    monkeypatch.setattr(replay, "_new", watched)
+    session.run(None, _feeds(1))
+    assert all((memory == 0xA5).all() for memory in behind)
+
+
 COMPUTED = _model(
     [_pool("x", "a"), _conv("a", "b"), _node("Slice", "b start end axes", "s"), _pool("b", "c"), _pool("c", "d"),
      _pool("s", "e"), _node("Concat", "e d", "y", axis=2)], axes=[2],
@@ -240,6 +335,30 @@ def test_feeds_that_lie_otherwise_or_are_larger(counted: SimpleNamespace) -> Non
             _same(session.run(None, {"x": one}), _by_steps(model, {"x": np.ascontiguousarray(one)}))
         _same(session.run(None, _feeds(1)), _by_steps(model, _feeds(1)))
     assert counted.runs >= 2 * 5
+
+
+def test_sizes_that_take_turns(counted: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its replay, of which those of late are kept."""
+    model = _model([_conv("x", "z"), *TAIL], extents=["n", 8, "h", "w"])
+    shapes = [(1, 8, 12, 12), (1, 8, 9, 20), (2, 8, 7, 11)]
+
+    def runs(session: InferenceSession, shape: tuple[int, ...]) -> int:
+        before = counted.runs
+        _same(session.run(None, _feeds(1, shape)), _by_steps(model, _feeds(1, shape)))
+        return counted.runs - before
+
+    session = InferenceSession(model, threads=1)
+    assert [runs(session, shape) for _ in range(5) for shape in shapes] == [0] * 6 + [1] * 9
+    kept = session.memory.replay_bytes
+    monkeypatch.setattr(replay, "_MOST_REPLAYS", 2)
+    session = InferenceSession(model, threads=1)
+    assert [runs(session, shape) for _ in range(3) for shape in shapes[:2]] == [0] * 4 + [1] * 2
+    assert [runs(session, shapes[2]) for _ in range(3)] == [0, 0, 1]  # the first of them goes
+    assert [runs(session, shape) for shape in shapes] == [0, 1, 1]
+    assert [runs(session, shapes[0]) for _ in range(2)] == [0, 1]
+    assert 0 < session.memory.replay_bytes < kept
+    monkeypatch.setattr(replay, "_MOST_BYTES", session.memory.replay_bytes - 1)
+    assert [runs(session, shapes[1]) for _ in range(3)] == [0, 0, 1]  # alone from then on
 
 
 @pytest.mark.parametrize("shape", [(0, 8, 12, 12), (1, 8, 0, 12)])

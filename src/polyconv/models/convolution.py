@@ -95,19 +95,14 @@ def convolution(
         return result if isinstance(result, tuple) else (result,)
 
     def plan(arrays: Sequence[Array]) -> Plan | None:
-        known, _, direct = last
-        if direct is None or known != [(a.shape, a.dtype) for a in arrays]:
-            return None
-        layer, x, residual = direct
-        return _plan_of(layer.call(arrays[x], None if residual is None else arrays[residual]), len(arrays), x, residual)
-
-    def ahead(arrays: Sequence[Array]) -> None:
         given = [None if at is None else arrays[at] for at in places]
         found = bound.direct(*given)
-        if found is not None:
-            layer, x, residual = found
-            layer.call(given[x], None if residual is None else given[residual])
-            bound.let_go()
+        if found is None:
+            return None
+        layer, x, residual = found
+        call = layer.call(given[x], None if residual is None else given[residual])
+        bound.let_go()
+        return _plan_of(call, len(arrays), places[x], None if residual is None else places[residual])
 
     def work(arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
         direct = last[2]
@@ -120,10 +115,11 @@ def convolution(
     once = bound.once([bool(name) for name in node.inputs])
     made = Segment(
         ENGINE, outputs, run, lambda: None if last[1] is None else str(last[1]), once, held=lambda: bound.packed_bytes,
+        by_image=True,
     )  # fmt: skip
     if options.device is not None:
         return replace(made, device=f"cuda:{options.device}", work=work)
-    return replace(made, plan=plan, ahead=ahead)
+    return replace(made, plan=plan, ahead=plan)
 
 
 def foretold_results(node: Node, epilogue: Epilogue, inputs: Sequence[Value | None], constants: Mapping[str, Array],
@@ -133,7 +129,7 @@ def foretold_results(node: Node, epilogue: Epilogue, inputs: Sequence[Value | No
     return _inferred(make(node, options, epilogue), node, inputs, held)
 
 
-def _plan_of(call: Call, count: int, x: int, residual: int | None) -> Plan | None:
+def _plan_of(call: Call, count: int, x: int | None, residual: int | None) -> Plan | None:
     """A call of a layer as native work on one of ``count`` arrays; None where Python has to look at each call."""
     if call.entry is None:
         return None

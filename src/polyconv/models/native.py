@@ -23,6 +23,7 @@ from polyconv.models.limits import shorten
 from polyconv.models.segment import Segment
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.fusing import Fused, Member, planned
+from polyconv.operators.images import by_image
 from polyconv.operators.job import Known, Lies, Operation, Own, Planner, packed
 from polyconv.operators.running import Planned, dry
 from polyconv.operators.table import OPERATORS, Taken, taken
@@ -111,6 +112,11 @@ def native(node: Node, known: Lookup, constants: Mapping[str, Array], *, has_hal
         return f"operators of {node.domain} are not computed here"
     if node.captured or not all(node.outputs):
         return "it holds a subgraph, or leaves results out"
+    return taken(_operation(node, known, constants, has_halves=has_halves))
+
+
+def _operation(node: Node, known: Lookup, constants: Mapping[str, Array], *, has_halves: bool = False) -> Operation:
+    """A node, with what is known of its inputs."""
 
     def of(name: str) -> Known:
         value = known(name)
@@ -119,7 +125,7 @@ def native(node: Node, known: Lookup, constants: Mapping[str, Array], *, has_hal
         return Known("" if element is None else element.numpy.name, dims, constants.get(name))
 
     inputs = tuple(of(name) if name else None for name in node.inputs)
-    return taken(Operation(node.op, node.version, node.attributes, inputs, len(node.outputs), has_halves))
+    return Operation(node.op, node.version, node.attributes, inputs, len(node.outputs), has_halves)
 
 
 def pass_of(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: Sequence[str],
@@ -190,7 +196,7 @@ def fused_segment(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], res
     planner: Planner = lambda given, c: planned(fused, given, c)  # noqa: E731 - a name for its type
     outputs = _outputs(results, [dtypes[name] for name in results], _lies_of(planner, [known(name) for name in inputs]))
     label = nodes[0].label if len(nodes) == 1 else f"{nodes[0].label} and {len(nodes) - 1} nodes after it"
-    return inputs, maker.planned(label, outputs, planner, ())
+    return inputs, replace(maker.planned(label, outputs, planner, ()), by_image=True)
 
 
 def _result_dtype(fragment: Fragment) -> str:
@@ -204,7 +210,8 @@ def own_segment(node: Node, found: Own | View, known: Lookup, constants: Mapping
         reads = tuple(node.inputs[at] for at in found.reads)
         dtypes = [np.dtype(name) for name in found.dtypes]
         outputs = _outputs(node.outputs, dtypes, _lies_of(found.planner, [known(name) for name in reads]))
-        return reads, maker.planned(node.label, outputs, found.planner, found.numbers)
+        segment = maker.planned(node.label, outputs, found.planner, found.numbers)
+        return reads, replace(segment, by_image=by_image(_operation(node, known, constants)))
     reads = tuple(name for name in node.reads if name not in constants)
     held = [np.asarray(constants[name]) if name in constants else None for name in node.inputs]
     places = [(at, reads.index(name)) for at, name in enumerate(node.inputs) if name in reads]

@@ -21,6 +21,8 @@ import numpy as np
 from polyconv.gpu.arrays import GpuArray
 from polyconv.machine.host import profile_in_force
 from polyconv.models.graph import Array
+from polyconv.models.images import by_images
+from polyconv.models.joining import joined
 from polyconv.models.places import LINE, places
 from polyconv.models.steps import Times
 from polyconv.models.told import Told, direct, lies_so, name_between, told_of
@@ -39,6 +41,10 @@ _CHAIN_SECONDS = 10e-3
 """Of a chain: a run that is asked to end does so between two of them."""
 _MOST_BYTES = 512 << 20
 """Memory that a session may keep between runs for what lies between steps."""
+_MOST_REPLAYS = 8
+"""Ways of running a program, as sizes of images are, of which a session keeps replays."""
+_MOST_MET = 4 * _MOST_REPLAYS
+"""Runs that are remembered, to see that one is like an earlier one."""
 
 
 def copied(value: Any, name: str) -> Any:
@@ -54,49 +60,78 @@ def copied(value: Any, name: str) -> Any:
 
 
 class Replays:
-    """The replay of a program, made by the second of two runs that are alike.  Safe to use from several threads."""
+    """Replays of a program, one for each way of running it; the second of two such runs makes it.
 
-    __slots__ = ("_key", "_learned", "_replay")
+    Those that were of use lately are kept, as many as memory allows.  Safe to use from several threads.
+    """
+
+    __slots__ = ("_lock", "_met", "_replays")
 
     def __init__(self) -> None:
-        self._key: Any = None
-        self._learned: Any = None
-        self._replay: Replay | None = None
+        self._met: list[object] = []  # ways of running it, those of late last; twice where one was to be learned
+        self._replays: list[tuple[object, Replay]] = []
+        self._lock = threading.Lock()
 
     def found(self, results: Sequence[str], feeds: Mapping[str, Any]) -> Replay | None:
         """The replay that takes these feeds and gives these results, if there is one."""
-        replay = self._replay
-        return replay if replay is not None and replay.fits(results, feeds) else None
+        replays = self._replays  # another thread may put a new list there
+        for key, replay in reversed(replays):
+            if replay.fits(results, feeds):
+                if replay is not replays[-1][1]:
+                    self._keep(key, replay)
+                return replay
+        return None
 
     @property
     def bytes(self) -> int:
-        """What the replay holds between runs; 0 where there is none."""
-        return 0 if self._replay is None else self._replay.bytes
+        """What replays hold between runs; 0 where there is none."""
+        return sum(replay.bytes for _, replay in self._replays)
 
     def wants(self, results: tuple[str, ...], feeds: Mapping[str, Any]) -> bool:
         """Whether a run of Python steps should tell what they do."""
         if setting("verbose") or not all(type(a) is np.ndarray for a in feeds.values()):
             return False
-        key = results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())]
-        is_second, self._key = bool(self._key == key), key
-        return is_second and self._learned != key
+        key = _key(results, feeds)
+        with self._lock:
+            times = self._met.count(key)
+            self._met = [*self._met, key][-_MOST_MET:] if times < 2 else self._met
+        return times == 1  # what is not worth a replay then is none later
 
     tell = staticmethod(told_of)
 
     def learn(self, told: Sequence[Told | None], results: tuple[str, ...], steady: Mapping[str, Array],
               feeds: Mapping[str, Array]) -> None:  # fmt: skip
         """Make the replay of such runs, if it is worth it."""
-        self._learned = self._key
         steps = [step for step in told if step is not None]
         own = sum(step.plan is not None for step in steps)
         if len(steps) == len(told) and own > 1:
             with suppress(MemoryError):  # runs by steps free as they go
-                self._replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
+                replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
+                self._keep(_key(results, feeds), replay)
+
+    def _keep(self, key: object, replay: Replay) -> None:
+        """Have a replay be the last one to go; runs like those of one that goes are met anew."""
+        with self._lock:
+            kept, room = [(key, replay)], _MOST_BYTES - replay.bytes
+            for other in reversed(self._replays):
+                if other[1] is replay:
+                    continue
+                room -= other[1].bytes
+                if room >= 0 and len(kept) < _MOST_REPLAYS:
+                    kept.insert(0, other)
+                else:
+                    self._met = [met for met in self._met if met != other[0]]
+            self._replays = kept
 
     def forget(self, replay: Replay) -> None:
         """Let a replay go whose host makes other extents each time."""
-        if self._replay is replay:
-            self._replay = None
+        with self._lock:
+            self._replays = [other for other in self._replays if other[1] is not replay]
+
+
+def _key(results: tuple[str, ...], feeds: Mapping[str, Array]) -> object:
+    """What runs that are alike have in common."""
+    return results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())]
 
 
 @dataclass(slots=True)
@@ -132,21 +167,33 @@ class Replay:
         told, self._still = direct(told, results)  # the latter: steps of which a run has nothing to do
         self.is_over = False
         self._lock = threading.Lock()
-        self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in
         self._feeds, self._lies = dict(feeds), dict(feeds)
         self._held: dict[str, Array] = dict(steady)
+        self._lies.update((name, lies(a)) for name, a in steady.items())
         self._moving = set(feeds)
         self._results, self._context = frozenset(results), context()
         for step in told:
             self._lies.update(zip(step.writes, step.made, strict=True))
+        told, wholes = by_images(told, results, self._lies)
+        for step in told:
+            self._lies.update(zip(step.writes, step.made, strict=True))
         sources = self._settle(told)
+        told, within = joined(told, {name: lie.size for name, lie in self._lies.items()}, sources, self._moving, wholes)
+        sources = {name: within.place(source)[0] for name, source in sources.items()}
+        self._inside = {n: place for n in within.begins if (place := within.place(n))[0] in self._moving}
+        self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in
         self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
         needed = [pool.workspace_bytes(j.workspace, j.threads) for s in told if s.plan for j in s.plan.jobs]
         self._workspace = aligned(max(needed, default=64), np.uint8)
-        begins, size = places(told, sources, self._fixed(told), results)
+        sizes = {name: size for name, size in self._fixed(told).items() if name not in within.begins}
+        begins, size = places(told, sources, sizes, results)
+        for name in within.begins.keys() - self._inside.keys():
+            whole, offset = within.place(name)
+            begins[name] = begins[whole] + offset
         if size > _MOST_BYTES:
             raise MemoryError(f"{size} bytes lie between steps, a session keeps {_MOST_BYTES}")
         self._memory = aligned(max(LINE, size), np.uint8)
+        self._made = set[str]()  # results that have their memory by then
         self._pieces: list[_Chain | Told] = []
         for step in told:
             self._append(step, begins)
@@ -227,7 +274,7 @@ class Replay:
                 self._moving.update(self._results.intersection(step.writes))
                 sources.update((name, name) for name in step.writes if name not in self._results)
             elif step.looks and stays:
-                sources.update((name, sources.get(source, source)) for name, source in step.looks)
+                sources.update((name, sources.get(source, source)) for name, source, _ in step.looks)
             else:
                 self._moving.update(step.writes)
         return sources
@@ -254,6 +301,16 @@ class Replay:
             else:
                 self._pieces.append(step)
             return
+        new = list[str]()
+        for name, lie in zip(step.writes, step.plan.results, strict=False):
+            if name in begins:
+                self._held[name] = self._array(begins[name], lie)
+            elif (name := self._inside.get(name, (name, 0))[0]) not in self._made:
+                new.append(name)
+        self._made.update(new)
+        if not step.plan.jobs and not new:
+            self._still.append(step.index)
+            return
         last = self._pieces[-1] if self._pieces else None
         if not isinstance(last, _Chain) or last.seconds + step.seconds > _CHAIN_SECONDS:
             last = _Chain()
@@ -262,11 +319,7 @@ class Replay:
         if any(job.threads > 1 for job in step.plan.jobs):
             last.shared_seconds += step.seconds
         plan, names = step.plan, [*step.reads, *step.writes]
-        for name, lie in zip(step.writes, plan.results, strict=False):
-            if name in self._moving:
-                last.results.append((name, lie.shape, lie.dtype))
-            else:
-                self._held[name] = self._array(begins[name], lie)
+        last.results += [(name, self._lies[name].shape, self._lies[name].dtype) for name in new]
         between = [self._array(begins[name_between(step, n)], lie) for n, lie in enumerate(plan.between)]
         numbered: list[str | Array] = [*names, *between, *plan.constants]
         for job in plan.jobs:
@@ -280,9 +333,9 @@ class Replay:
             if number is None:
                 continue
             array = numbered[number]
-            if isinstance(array, str) and array in self._moving:
-                lie = self._lies[array]
-                written.append((2 * at, array, lie.offset))
+            if isinstance(array, str) and (array in self._moving or array in self._inside):
+                lie, (whole, begin) = self._lies[array], self._inside.get(array, (array, 0))
+                written.append((2 * at, whole, lie.offset - begin))
             else:
                 held = self._held[array] if isinstance(array, str) else array
                 lie = lies(held)

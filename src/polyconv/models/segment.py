@@ -37,6 +37,9 @@ class Segment:
         Whether its results may lie in the memory of its inputs, of its constants or of each other.
     looks : bool
         Whether it does nothing but look at its only input in another way, which follows from extents alone.
+    by_image : bool
+        Whether each image of its results, along the first axis, follows from that image of its inputs alone, if all
+        have as many and a plan for fewer images makes fewer.
     plan : callable
         Native work that does what a run does with arrays that lie so; None where there is none.
     ahead : callable
@@ -58,6 +61,7 @@ class Segment:
     once: bool = False
     views: bool = False
     looks: bool = False
+    by_image: bool = False
     plan: Callable[[Sequence[Array]], Plan | None] = lambda arrays: None
     ahead: Callable[[Sequence[Array]], object] = lambda arrays: None
     held: Callable[[], int] = lambda: 0

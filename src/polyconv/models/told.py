@@ -15,7 +15,7 @@ import numpy as np
 
 from polyconv.models.segment import Segment
 from polyconv.operators.job import Lies, Plan, lies, packed
-from polyconv.runtime.arrays import may_overlap
+from polyconv.runtime.arrays import address, may_overlap
 
 __all__ = ["Told", "direct", "lies_so", "name_between", "told_of"]
 
@@ -33,8 +33,8 @@ class Told:
     segment : Segment
     plan : Plan or None
         Its native work, if that is all it does.
-    looks : tuple of (str, str)
-        Of a view: results, and the values in whose memory they lie.
+    looks : tuple of (str, str, int)
+        Of a view: results, the values in whose memory they lie, and how many bytes behind its first element.
     made : tuple of Lies
         How its results lay.
     seconds : float
@@ -45,7 +45,7 @@ class Told:
     writes: tuple[str, ...]
     segment: Segment
     plan: Plan | None
-    looks: tuple[tuple[str, str], ...]
+    looks: tuple[tuple[str, str, int], ...]
     made: tuple[Lies, ...]
     seconds: float
 
@@ -59,9 +59,9 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
     plan = None if segment.views else segment.plan(arrays)
     if plan is not None and not all(lies_so(m, lie) for m, lie in zip(made, plan.results, strict=False)):
         plan = None  # steps after it have plans for what the run made
-    looks: tuple[tuple[str, str], ...] = ()
+    looks: tuple[tuple[str, str, int], ...] = ()
     if segment.looks and all(may_overlap(arrays[0], m) for m in made):  # a reshape may be a copy
-        looks = tuple((w, reads[0]) for w in writes)
+        looks = tuple((w, reads[0], address(m) - address(arrays[0])) for w, m in zip(writes, made, strict=False))
     return Told(index, reads, writes, segment, plan, looks, tuple(lies(m) for m in made), seconds)
 
 
@@ -95,7 +95,9 @@ def direct(told: Sequence[Told], results: Collection[str]) -> tuple[list[Told], 
             continue
         (name,), lie, maker = step.reads, step.made[0], makers.get(step.reads[0])
         whole = maker is not None and name not in results and readers[name] == [step]
-        if maker is not None and whole and lie == packed(lie.shape, lie.dtype):
+        if maker is None or not whole or lie != packed(lie.shape, lie.dtype):
+            continue
+        if lie.size == maker.made[maker.writes.index(name)].size:  # a slice may lie together as well
             shown[maker.index] = _writing(shown.get(maker.index, maker), name, step.writes[0], lie)
             gone.append(step.index)
     return [shown.get(step.index, step) for step in told if step.index not in gone], gone

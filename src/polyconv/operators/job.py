@@ -8,7 +8,7 @@ made once and runs on any memory that lies alike.  It must not know one operator
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ __all__ = [
     "Conditions",
     "Drive",
     "Job",
+    "Joins",
     "Known",
     "Lies",
     "Operation",
@@ -195,6 +196,25 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Joins:
+    """A plan whose only result is nothing but its inputs, one behind another.
+
+    Parameters
+    ----------
+    inputs : tuple of int
+        Numbers of the plan's inputs, in their order in the result.
+    begins : tuple of int
+        The byte of the result at which each begins.
+    copies : callable
+        ``copies(places)``: the jobs for those of ``inputs`` alone, if the others lie in the result already.
+    """
+
+    inputs: tuple[int, ...]
+    begins: tuple[int, ...]
+    copies: Callable[[Collection[int]], tuple[Job, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What runs for inputs that lie in a given way.
 
@@ -209,6 +229,8 @@ class Plan:
         In running order.
     launches : tuple of Launching
         The same on a GPU, where there are no jobs.
+    joins : Joins or None
+        Where all that it does is to put its inputs behind each other.
     """
 
     results: tuple[Lies, ...]
@@ -216,11 +238,11 @@ class Plan:
     between: tuple[Lies, ...] = ()
     constants: tuple[Array, ...] = ()
     launches: tuple[Launching, ...] = ()
+    joins: Joins | None = None
 
 
 Planner = Callable[[Sequence[Lies], Conditions], Plan]
 """What makes plans of an operator, for inputs that lie in a given way; the inputs are those that change."""
-
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ any strides.  It must not know kernels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,20 @@ import numpy as np
 from polyconv.errors import ArgumentError
 from polyconv.operators.along import Along
 from polyconv.operators.expression import Apply, Expression
-from polyconv.operators.job import MOST_OPERANDS, Conditions, Lies, Operation, Own, Plan, Planning, Step, constant
+from polyconv.operators.job import (
+    MOST_OPERANDS,
+    Conditions,
+    Job,
+    Joins,
+    Lies,
+    Operation,
+    Own,
+    Plan,
+    Planning,
+    Step,
+    constant,
+    packed,
+)
 from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.on_gpu.launching import Launching
 from polyconv.operators.on_gpu.passing import passed
@@ -66,15 +80,16 @@ def copied(planning: Planning, x: int, y: int, extents: Sequence[int], source: A
     planning.job(steps, [x, y], work, kernels=lambda: [passed(expression, extents, [source, target], [x, y])])
 
 
+def _is_packed(lie: Lies) -> bool:
+    """Whether the elements of an array lie in C order without gaps."""
+    wanted = packed(lie.shape, lie.dtype).strides
+    return all(e == 1 or s == w for e, s, w in zip(lie.shape, lie.strides, wanted, strict=True))
+
+
 def as_packed(planning: Planning, number: int) -> int:
     """The array, or a packed copy of one that has gaps or another order."""
     lie = planning.lie(number)
-    steps, step = [], lie.dtype.itemsize
-    for extent in reversed(lie.shape):
-        steps.append(step)
-        step *= max(1, extent)
-    wanted = tuple(reversed(steps))
-    if all(e == 1 or s == w for e, s, w in zip(lie.shape, lie.strides, wanted, strict=True)):
+    if _is_packed(lie):
         return number
     made = planning.between(lie.shape, lie.dtype, alike=False)
     copied(planning, number, made, lie.shape, Along(lie.offset, lie.strides), Along(0, planning.lie(made).strides))
@@ -100,14 +115,35 @@ def _concat(operation: Operation) -> Own | str:
         planning = Planning(given, c)
         numbers = dict(zip(changing, range(len(given)), strict=True))
         parts = [numbers[at] if array is None else planning.constant(array) for at, array in enumerate(held)]
-        _joined(planning, parts, axis)
-        return planning.plan()
+        begins = _joined(planning, parts, axis)
+        plan = planning.plan()
+        if not plan.jobs or begins is None or len(changing) < len(parts):
+            return plan
+
+        def copies(places: Collection[int]) -> tuple[Job, ...]:
+            again = Planning(given, c)
+            _joined(again, parts, axis, places)
+            return again.plan().jobs
+
+        return replace(plan, joins=Joins(tuple(parts), begins, copies))
 
     return Own(tuple(changing), (dtype,), planned)
 
 
-def _joined(planning: Planning, parts: Sequence[int], axis: int) -> None:
-    """Add the jobs that put arrays behind each other along an axis: each holds as many copies as operands allow."""
+def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collection[int] | None = None
+            ) -> tuple[int, ...] | None:  # fmt: skip
+    """Add the jobs that put arrays behind each other along an axis: each holds as many copies as operands allow.
+
+    Parameters
+    ----------
+    places : collection of int or None
+        Which of them; None is all.
+
+    Returns
+    -------
+    tuple of int or None
+        The byte of the result at which each begins, if each is one run of bytes there and where it comes from.
+    """
     shapes = [planning.lie(part).shape for part in parts]
     rank = len(shapes[0])
     at = axis % rank if -rank <= axis < rank else -1
@@ -119,9 +155,11 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int) -> None:
     strides = planning.lie(y).strides
     expression, c, offset = copy_of(planning.lie(y).dtype), planning.c, 0
     todo: list[tuple[int, tuple[int, ...], Along, Along]] = []
-    for part, own in zip(parts, shapes, strict=True):
+    begins = []
+    for place, (part, own) in enumerate(zip(parts, shapes, strict=True)):
         lie = planning.lie(part)
-        if 0 not in own:
+        begins.append(offset)
+        if 0 not in own and (places is None or place in places):
             todo.append((part, own, Along(lie.offset, lie.strides), Along(offset, strides)))
         offset += own[at] * strides[at]
     for first in range(0, len(todo), MOST_OPERANDS - 1):
@@ -137,6 +175,8 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int) -> None:
             return [passed(expression, extents, [source, target], [part, y]) for part, extents, source, target in some]
 
         planning.job(steps, [*(part for part, _, _, _ in some), y], work, kernels=kernels)
+    is_run = math.prod(shape[:at]) == 1 and all(_is_packed(planning.lie(part)) for part in parts)
+    return tuple(begins) if is_run else None
 
 
 def _transposed(operation: Operation) -> Own | str:
