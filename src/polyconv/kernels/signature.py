@@ -17,7 +17,7 @@ how a call is spelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, dataclass_transform, get_type_hints
 
 from polyconv.kernels.values import Buffer, Value
@@ -39,12 +39,23 @@ class Int:
         def __set__(self, instance: object, value: Value | int) -> None: ...
 
 
+class _Fields:
+    """By which ``dataclasses.replace`` knows the values of a class: found when it first asks, as few are replaced."""
+
+    def __get__(self, instance: object, owner: type[Declared]) -> Any:
+        made = vars(make_dataclass(owner.__name__, _declared(owner).items()))["__dataclass_fields__"]
+        owner.__dataclass_fields__ = made  # type: ignore[assignment]
+        return made
+
+
 class Declared:
     """Values by name, as a subclass declares them, those that it inherits first: a dataclass in what it does.
 
     Its ``__init__`` is made with the first instance: a process that finds its kernels on disk meets few of the records
     and signatures that it imports.  ``dataclass`` would take five times as long to make one.
     """
+
+    __dataclass_fields__ = _Fields()
 
     def __init_subclass__(cls) -> None:
         cls.__init__ = _first_init  # type: ignore[method-assign]
@@ -54,13 +65,20 @@ class Declared:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
+def _declared(cls: type[Declared]) -> dict[str, Any]:
+    """Names of a class's values, and what they are declared as."""
+    return {
+        name: hint for base in reversed(cls.__mro__) if base is not Declared
+        for name, hint in vars(base).get("__annotations__", {}).items()
+    }  # fmt: skip
+
+
 def _first_init(self: Any, *values: Any, **named: Any) -> None:
     """Give the class an ``__init__`` with an argument for each of its values, then make this instance."""
     cls = type(self)
-    names = {name: None for base in reversed(cls.__mro__) for name in vars(base).get("__annotations__", {})}
     made: dict[str, Any] = {}
-    lines = (f"\n    self.{name} = {name}" for name in names)
-    exec(f"def __init__({', '.join(('self', *names))}):{''.join(lines) or ' pass'}", made)
+    lines = (f"\n    self.{name} = {name}" for name in _declared(cls))
+    exec(f"def __init__({', '.join(('self', *_declared(cls)))}):{''.join(lines) or ' pass'}", made)
     made["__init__"].__qualname__ = f"{cls.__name__}.__init__"  # as errors call it
     cls.__init__ = made["__init__"]
     self.__init__(*values, **named)
