@@ -44,7 +44,7 @@ class _Fields:
 
     def __get__(self, instance: object, owner: type[Declared]) -> Any:
         made = vars(make_dataclass(owner.__name__, _declared(owner).items()))["__dataclass_fields__"]
-        owner.__dataclass_fields__ = made  # type: ignore[assignment]
+        owner.__dataclass_fields__ = made
         return made
 
 
