@@ -115,10 +115,11 @@ def _message(node: Node) -> NodeProto:
         return helper.make_node(
             node.op, node.inputs, node.outputs, node.name, domain=node.domain, **node.attributes
         )
-    if tuple(node.origin.input) == node.inputs:
-        return node.origin
+    own: NodeProto = node.origin.message
+    if tuple(own.input) == node.inputs:
+        return own
     message = NodeProto()
-    message.CopyFrom(node.origin)
+    message.CopyFrom(own)
     message.input[:] = node.inputs
     return message
 
@@ -308,7 +309,7 @@ def _filled(node: Node, inputs: Sequence[Array]) -> Array:
         raise ModelError(
             f"{node.label} is given the shape {shorten(shape.tolist())}, which is no list of extents"
         )
-    tensors = [a.t for a in node.origin.attribute if a.name == "value"]
+    tensors = [a.t for a in node.origin.message.attribute if a.name == "value"]
     value = tensor_array(tensors[0], node.label, None) if tensors else np.zeros(1, np.float32)
     if value.size != 1:
         raise ModelError(f"{node.label} fills with {value.size} values; it takes one")

@@ -21,8 +21,8 @@ from polyconv.models.foreign import foreign
 from polyconv.models.graph import Graph, Value, live
 from polyconv.models.limits import shorten
 from polyconv.models.native import ONNX, Translation
-from polyconv.models.onnx_file import read_onnx
 from polyconv.models.onnx_host import onnx_host, onnx_views
+from polyconv.models.onnx_reading import read_onnx
 from polyconv.models.onnx_rules import ON_GPU, RULES
 from polyconv.models.openvino_file import read_openvino
 from polyconv.models.openvino_host import openvino_host
