@@ -57,7 +57,7 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
     lighter, large = without_values(data)
     digest = digest_of(lighter)
     file = place("model", (digest, _code(), *_onnx_package()))
-    graph: Graph | None = kept(file)
+    graph = kept(file, pickle.loads, Graph)
     if graph is not None:
         return replace(graph, constants={name: _value(name, a, large) for name, a in graph.constants.items()})
     files = None if folder is None else Beside(folder)

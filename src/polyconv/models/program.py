@@ -19,6 +19,7 @@ from polyconv.models.ahead import Ahead
 from polyconv.models.elements import type_of
 from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Node, Value
+from polyconv.models.kept import KeptPlans
 from polyconv.models.replay import Replays, copied
 from polyconv.models.steps import Alive, Schedule, Step, Times, most_alive, scheduled
 
@@ -53,6 +54,8 @@ class Program:
         Values in the CPU's memory, where the others lie on a GPU.
     clock : callable or None
         Seconds at which what was started is done; None if nobody wants to wait for that.
+    plans : KeptPlans
+        Of its convolutions.
     """
 
     steps: tuple[Step, ...]
@@ -66,6 +69,7 @@ class Program:
     _seen: dict[str, Value] = field(default_factory=dict)
     replays: Replays | GpuReplays = field(default_factory=Replays)
     ahead: Ahead = field(kw_only=True)
+    plans: KeptPlans = field(kw_only=True)
     here: frozenset[str] = frozenset()
     clock: Callable[[], float] | None = perf_counter
 
@@ -100,7 +104,10 @@ class Program:
             self.replays.forget(replay)  # type: ignore[arg-type]  # its own
         again = {} if done is None else done[0]
         self._seen.update({name: _seen(name, again[name]) for names in self.open for name in names if name in again})
-        values, fresh = done or self._by_steps(feeds, tuple(results), times, halt)
+        if done is None:
+            with self.plans():
+                done = self._by_steps(feeds, tuple(results), times, halt)
+        values, fresh = done
         found = []
         for name in results:
             found.append(values[name] if name in fresh else copied(values[name], name))

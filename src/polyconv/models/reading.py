@@ -19,6 +19,7 @@ from polyconv.models.compiling import compile_graph
 from polyconv.models.fold import Views, looked_at
 from polyconv.models.foreign import foreign
 from polyconv.models.graph import Graph, Value, live
+from polyconv.models.kept import digest_of
 from polyconv.models.limits import shorten
 from polyconv.models.native import ONNX, Translation
 from polyconv.models.onnx_host import onnx_host, onnx_views
@@ -93,7 +94,7 @@ def _named(data: bytes | FileBytes, path: Path | None, weights: bytes | None) ->
 
 def _graph(data: bytes | FileBytes, path: Path | None, weights: bytes | None) -> Graph:
     if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        return read_openvino(data[:], weights, path)
+        return replace(read_openvino(data[:], weights, path), digest=digest_of(data[:]))
     if weights is not None:
         raise ArgumentError("weights= is the .bin of an OpenVINO IR; an ONNX model takes none")
     return read_onnx(data, None if path is None else path.parent)
