@@ -279,6 +279,8 @@ def _attributes(message: NodeProto, label: str, is_ours: bool) -> dict[str, Any]
         read = _READ.get(attribute.type)
         if read is not None:
             values[attribute.name] = read(attribute)
+        elif attribute.type == _TENSOR and message.op_type == "ConstantOfShape":
+            values[attribute.name] = tensor_array(attribute.t, label, None)
         elif is_ours:
             raise ModelError(
                 f"{label}: the attribute {name!r} has the type number {attribute.type}; attributes of a "
