@@ -7,6 +7,7 @@ last reader.  It must not know how steps came about.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -22,6 +23,7 @@ from polyconv.models.graph import Array, Node, Value
 from polyconv.models.kept import KeptPlans
 from polyconv.models.replay import Replays, copied
 from polyconv.models.steps import Alive, Schedule, Step, Times, most_alive, scheduled
+from polyconv.runtime.memory import collecting_later
 
 __all__ = ["Program"]
 
@@ -105,7 +107,7 @@ class Program:
         again = {} if done is None else done[0]
         self._seen.update({name: _seen(name, again[name]) for names in self.open for name in names if name in again})
         if done is None:
-            with self.plans():
+            with self.plans(), nullcontext() if self._schedules else collecting_later():  # the first run makes most
                 done = self._by_steps(feeds, tuple(results), times, halt)
         values, fresh = done
         found = []

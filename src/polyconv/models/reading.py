@@ -32,6 +32,7 @@ from polyconv.models.operators import Options
 from polyconv.models.program import Program
 from polyconv.models.rewriting import rewritten
 from polyconv.models.segment import Host
+from polyconv.runtime.memory import collecting_later
 
 __all__ = ["Source", "compiled", "host_of", "read_model", "source_of", "with_dimensions"]
 
@@ -70,6 +71,7 @@ def source_of(model: Any) -> Source:
     )
 
 
+@collecting_later()
 def read_model(model: Any, weights: bytes | None = None) -> Graph:
     """Read a model; see ``InferenceSession``.  What is wrong with a file is said with its name."""
     source = source_of(model)
@@ -123,6 +125,7 @@ def host_of(graph: Graph) -> Host:
     return _HOSTS[graph.format][0]
 
 
+@collecting_later()
 def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
     """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
     host, views, translation = _HOSTS[graph.format]
