@@ -86,13 +86,9 @@ def convolution(
                 problem = bound.problem(*given)
                 if problem is not None and options.device is None:  # refuse what memory cannot hold
                     check_bytes(node.label, [extent or 0 for extent in problem.y_shape], problem.y_dtype.itemsize)
-            found = bound.direct(*given)
-            if found is None:
-                result = bound(*given)
-            else:
-                layer, x, residual = found
-                result = layer(given[x], residual=None if residual is None else given[residual])
+            result = bound(*given)
             bound.let_go()
+            found = bound.direct(*given)
             last = sizes, problem, found and (found[0], *(None if at is None else places[at] for at in found[1:]))
         except Error as error:
             raise type(error)(f"{node.label}: {error}") from error
