@@ -25,7 +25,7 @@ LONG_FUNCTIONS = {
 
 FOLDERS = {
     ".": 3750, "algorithms": 18000, "benchmark": 5700, "cli": 4280, "conformance": 5910, "dialects": 2250,
-    "fields": 800, "gpu": 6850, "kernels": 8300, "lowering": 2400, "machine": 700, "models": 9750, "ndimage": 2000,
+    "fields": 800, "gpu": 6850, "kernels": 8330, "lowering": 2400, "machine": 700, "models": 9750, "ndimage": 2000,
     "operators": 6100, "planning": 1050, "problem": 1800, "runtime": 1800,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""

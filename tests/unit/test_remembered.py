@@ -56,14 +56,14 @@ def test_a_form_from_bytes_builds_the_same_program(algorithm: str) -> None:
     built = 0
     for p in PROBLEMS:
         problem = replace(p, op="conv") if p.op == "causal_conv" else p
-        for s in _situations(problem, level):
+        layer, lying, deformation = _made(problem)
+        for s in _situations(layer, problem, level):
             form = ALGORITHMS[algorithm].fitting(s)
             if isinstance(form, Refusal):
                 continue
             memory = Remembered()
             memory.found(algorithm, s, lambda _, form=form: form)
             again = _back(memory, s).found(algorithm, s, _must_not_plan)
-            layer, lying, deformation = _made(problem)
             with texts_only(lambda *_: None):  # the one from bytes first: what is found is kept for equal forms
                 other, one = (layer.program(f, lying, *deformation, run=_nothing) for f in (again, form))
             assert _numbers(one) == _numbers(other), str(p)
