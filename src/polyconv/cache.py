@@ -20,7 +20,9 @@ __all__ = ["cache_folder", "clear_cache", "has_folder", "place", "read", "usable
 
 _MAGIC = b"polyconv-object-1\n"
 _MOST_BYTES = 256 << 20
-_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|cpu|\w+\.part)")
+_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|cpu|model|plans|\w+\.part)")
+_LASTING = (".cpu", ".part")
+"""Of what is small and serves every kernel, and of what is being written; the rest goes when space runs out."""
 _LONGEST_WRITE_SECONDS = 3600.0
 _TRIM_BYTES = 16 << 20
 _log = logging.getLogger("polyconv")
@@ -59,7 +61,8 @@ def place(parts: Sequence[str], kind: str = "o") -> Path | None:
     parts : sequence of str
         All that shapes the bytes.
     kind : str
-        Suffix of the name: ``o`` for objects, ``cpu`` for what is known of a processor.
+        Suffix of the name: ``o`` for objects, ``cpu`` for what is known of a processor, ``model`` and ``plans`` for
+        what is known of a model.
     """
     folder = cache_folder()
     name = hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -145,16 +148,16 @@ def _trim(folder: Path) -> None:
     for changed, size, file in sorted(_own_files(folder), reverse=True):
         total += size
         abandoned = file.suffix == ".part" and time.time() - changed > _LONGEST_WRITE_SECONDS
-        if abandoned or (total > _MOST_BYTES and file.suffix == ".o"):
+        if abandoned or (total > _MOST_BYTES and file.suffix not in _LASTING):
             file.unlink(missing_ok=True)
 
 
 def clear_cache() -> int:
-    """Delete all kept objects; how many there were."""
+    """Delete all that is kept but what is known of the processor; how many files there were."""
     folder = cache_folder()
     if folder is None or not folder.is_dir():
         return 0
-    files = [file for _, _, file in _own_files(folder) if file.suffix == ".o"]
+    files = [file for _, _, file in _own_files(folder) if file.suffix not in _LASTING]
     for file in files:
         file.unlink(missing_ok=True)
     return len(files)

@@ -262,7 +262,7 @@ SETTINGS: dict[str, Setting] = {
             "cache_dir", ("POLYCONV_CACHE_DIR",), _path, _cache_dir,
             "a directory; it is made, for its owner alone, when it does not exist",
             "polyconv in the user's cache directory (~/.cache on Linux)",
-            "Where compiled kernels are kept.",
+            "Where compiled kernels are kept, and what is known of models.",
             per_call=False,
         ),
         Setting(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import pickle
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,11 @@ def _no_profile_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- presets ---------------------------------------------------------------------------------------------
+
+
+def test_every_table_of_the_file_is_a_preset() -> None:
+    file = Path(polyconv.__file__).parent / "machine" / "presets.toml"
+    assert list(presets()) == list(tomllib.loads(file.read_text("utf-8")))
 
 
 @pytest.mark.parametrize("preset", presets().values(), ids=str)

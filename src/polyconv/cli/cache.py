@@ -1,6 +1,6 @@
-"""``polyconv cache info | clear``: the compiled kernels on disk.
+"""``polyconv cache info | clear``: the compiled kernels on disk, and what is known of models.
 
-Only files with the names that polyconv gives its objects count; nothing else in the folder is
+Only files with the names that polyconv gives them count; nothing else in the folder is
 touched, whatever POLYCONV_CACHE_DIR may point at.
 """
 
@@ -19,17 +19,18 @@ from polyconv.settings import resolve, spelled_bytes
 
 __all__ = ["command"]
 
-_OBJECT = re.compile(r"[0-9a-f]{64}\.o")
+_NAME = re.compile(r"[0-9a-f]{64}\.(?:o|model|plans)")
 
 
 def command(
     action: Annotated[Literal["info", "clear"], typer.Argument(help="Show the cache, or delete its files.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show or clear the compiled kernels on disk."""
+    """Show or clear the compiled kernels on disk, and what is known of models."""
     folder: Path = resolve("cache_dir")
-    files = _objects(folder)
+    files = _files(folder)
     sizes = [file.stat().st_size for file in files]
+    kernels = sum(file.suffix == ".o" for file in files)
     if action == "clear":
         for file in files:
             file.unlink(missing_ok=True)
@@ -37,12 +38,15 @@ def command(
             facts = {"folder": folder, "deleted": len(files), "bytes": sum(sizes)}
             render.document({"command": "cache", **facts})
         else:
-            render.line(f"deleted {len(files)} kernels, {spelled_bytes(sum(sizes))}, from {folder}")
+            of_models = len(files) - kernels
+            said = f"deleted {kernels} kernels and {of_models} files of models, {spelled_bytes(sum(sizes))}"
+            render.line(f"{said}, from {folder}")
         return
     ages = [(time.time() - file.stat().st_mtime) / 86400 for file in files]
     kept = {
         "folder": folder,
-        "kernels": len(files),
+        "kernels": kernels,
+        "files of models": len(files) - kernels,
         "bytes": sum(sizes),
         "oldest": max(ages, default=None),
         "newest": min(ages, default=None),
@@ -55,8 +59,8 @@ def command(
     render.facts("compiled kernels", shown)
 
 
-def _objects(folder: Path) -> list[Path]:
+def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    named = (file for file in folder.iterdir() if _OBJECT.fullmatch(file.name))
+    named = (file for file in folder.iterdir() if _NAME.fullmatch(file.name))
     return sorted(file for file in named if file.is_file() and not file.is_symlink())

@@ -195,7 +195,7 @@ class Bound:
         """A layer with these weights, where this computes."""
         options, layout = self.operator.options, layout_of(self.operator)
         if self.device is None:
-            from polyconv.layer import Layer  # here, so that shape inference needs no compiler
+            from polyconv.prepared import Layer  # here, so that shape inference needs no compiler
 
             return Layer(resolve, w, bias, layout=layout, own=False, quantities=quantities, far=self.far, **options)
         from polyconv.gpu.layer import DeviceLayer

@@ -39,23 +39,48 @@ class Int:
         def __set__(self, instance: object, value: Value | int) -> None: ...
 
 
-class Declared:
-    """Values by name, as a subclass declares them: a dataclass, but made with its first instance.
+class _Fields:
+    """By which ``dataclasses.replace`` knows the values of a class: found when it first asks, as few are replaced."""
 
-    A process that finds its kernels on disk meets few of the records and signatures that it imports.
+    def __get__(self, instance: object, owner: type[Declared]) -> Any:
+        made = vars(make_dataclass(owner.__name__, _declared(owner).items()))["__dataclass_fields__"]
+        owner.__dataclass_fields__ = made
+        return made
+
+
+class Declared:
+    """Values by name, as a subclass declares them, those that it inherits first: a dataclass in what it does.
+
+    Its ``__init__`` is made with the first instance: a process that finds its kernels on disk meets few of the records
+    and signatures that it imports.  ``dataclass`` would take five times as long to make one.
     """
+
+    __dataclass_fields__ = _Fields()
 
     def __init_subclass__(cls) -> None:
         cls.__init__ = _first_init  # type: ignore[method-assign]
 
+    def __repr__(self) -> str:
+        """``Pair(low=1, high=2)``."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+def _declared(cls: type[Declared]) -> dict[str, Any]:
+    """Names of a class's values, and what they are declared as."""
+    return {
+        name: hint for base in reversed(cls.__mro__) if base is not Declared
+        for name, hint in vars(base).get("__annotations__", {}).items()
+    }  # fmt: skip
+
 
 def _first_init(self: Any, *values: Any, **named: Any) -> None:
-    """Make the class what ``dataclass`` would make it, then this instance."""
+    """Give the class an ``__init__`` with an argument for each of its values, then make this instance."""
     cls = type(self)
-    declared = [vars(base).get("__annotations__", {}) for base in reversed(cls.__mro__)]
-    made = make_dataclass(cls.__name__, [hint for hints in declared for hint in hints.items()], eq=False)
-    for name in ("__dataclass_fields__", "__repr__", "__init__"):
-        setattr(cls, name, vars(made)[name])
+    made: dict[str, Any] = {}
+    lines = (f"\n    self.{name} = {name}" for name in _declared(cls))
+    exec(f"def __init__({', '.join(('self', *_declared(cls)))}):{''.join(lines) or ' pass'}", made)
+    made["__init__"].__qualname__ = f"{cls.__name__}.__init__"  # as errors call it
+    cls.__init__ = made["__init__"]
     self.__init__(*values, **named)
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from polyconv.errors import ArgumentError
-from polyconv.machine.profile import Profile, of_file, presets
+from polyconv.machine.profile import Profile, of_file, preset, preset_texts
 from polyconv.runtime.clock import cycles_a_second
 from polyconv.settings import resolve
 from polyconv.target import host_target, levels, target
@@ -32,18 +32,20 @@ def profile_in_force() -> Profile:
 
 def of_cpu(cpu: str) -> Profile | None:
     """The preset of a CPU by LLVM's name, or None."""
-    return next((profile for profile in presets().values() if cpu in profile.cpus), None)
+    named = (preset(name) for name, text in preset_texts().items() if f'"{cpu}"' in text)
+    return next((profile for profile in named if cpu in profile.cpus), None)
 
 
 @cache
 def _named(name: str) -> Profile:
     """A preset, or what a file said when it was first asked for."""
-    if name in presets():
-        return presets()[name]
+    if name in preset_texts():
+        return preset(name)
     if name.endswith(".toml"):
         return of_file(Path(name).expanduser())
     raise ArgumentError(
-        f"POLYCONV_PROFILE={name!r} is no machine profile; give {', '.join(presets())}, or a file that ends in .toml"
+        f"POLYCONV_PROFILE={name!r} is no machine profile; give {', '.join(preset_texts())}, or a file that ends in "
+        f".toml"
     )
 
 

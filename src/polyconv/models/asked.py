@@ -38,13 +38,14 @@ class Names:
 
     def wanted(self, output_names: Sequence[str] | None) -> list[str]:
         """Outputs that a run is asked for; None, or none, is all."""
-        if isinstance(output_names, str | bytes) or not isinstance(output_names, Iterable | None):
+        if output_names is None:  # first: to find that None is no Iterable takes Python 10 ms, once
+            return list(self.outputs)
+        if isinstance(output_names, str | bytes) or not isinstance(output_names, Iterable):
             raise ArgumentError(
                 f"output_names={shorten(output_names)!r} is no list of names; the model's outputs are "
                 f"{shorten(list(self.outputs))}"
             )
-        names = [] if output_names is None else [self.output(name) for name in output_names]
-        return names or list(self.outputs)
+        return [self.output(name) for name in output_names] or list(self.outputs)
 
     def output(self, name: str) -> str:
         """The model's own name of an output."""

@@ -95,6 +95,11 @@ class Beside:
         self._found: dict[tuple[Path, int, int], Array] = {}
         self._taken: dict[Path, int] = {}
 
+    @property
+    def is_used(self) -> bool:
+        """Whether any of them was read."""
+        return bool(self._found)
+
     def read(self, location: str, offset: int, length: int, who: str) -> Array:
         """Bytes of a file; the same ones are read once.
 

@@ -21,6 +21,7 @@ from polyconv.models.fold import Views, fold
 from polyconv.models.fuse import TAKES_CONSTANTS, fuse
 from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Graph, Node, cut, fixed, live
+from polyconv.models.kept import KeptPlans
 from polyconv.models.limits import shorten
 from polyconv.models.native import ONNX, Here, Maker, Translation, foretold, fused_segment, own_segment, pass_of
 from polyconv.models.on_gpu import There, kept_here, refuse, synchronized, with_copies
@@ -132,7 +133,7 @@ def compile_graph(
     replays = Replays() if options.device is None else GpuReplays(options.device, is_off=options.is_timed)
     clock = perf_counter if options.device is None else synchronized(options.device) if options.is_timed else None
     return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options)), here=making.here, clock=clock,
-                   replays=replays)  # fmt: skip
+                   replays=replays, plans=KeptPlans(graph.digest))  # fmt: skip
 
 
 def _of_file(nodes: Iterable[Node]) -> tuple[Node, ...]:

@@ -15,7 +15,8 @@ from polyconv.models.segment import Host
 
 __all__ = ["fold", "looked_at"]
 
-Views = Mapping[str, Callable[[Node, Sequence[Array]], Array]]
+Views = Mapping[str, Callable[[Node, Sequence[Array]], Array | None]]
+"""By operator: its one output, from its node and inputs; None where the host is to compute it."""
 
 
 def fold(
@@ -40,7 +41,7 @@ def fold(
     constants : mapping
         Values that are known.
     views : mapping
-        Operator -> its one output from its node and inputs, without copying them.
+        Operator -> its one output from its node and inputs, without copying what is large.
     host : Host
         Who runs the others.
     threads : int
@@ -65,7 +66,7 @@ def fold(
 
 def looked_at(nodes: Sequence[Node], constants: Mapping[str, Array], views: Views
               ) -> tuple[dict[str, Array], list[Node]]:  # fmt: skip
-    """Constants with the values that nodes make by looking at them, and the nodes that do not.
+    """Constants with the values that nodes make by looking at them, or at few numbers, and the nodes that do not.
 
     Raises
     ------
@@ -80,9 +81,13 @@ def looked_at(nodes: Sequence[Node], constants: Mapping[str, Array], views: View
             left.append(node)
             continue
         try:
-            known[node.outputs[0]] = view(node, [known[name] for name in node.inputs])
+            found = view(node, [known[name] for name in node.inputs])
         except Error:
             raise
         except Exception as error:
             raise ModelError(f"{node.label} cannot be computed: {shorten(str(error))}") from error
+        if found is None:
+            left.append(node)
+        else:
+            known[node.outputs[0]] = found
     return known, left

@@ -165,6 +165,8 @@ class Graph:
         Nodes of the file that need no computing, as rewrites found.
     about : ModelMetadata
         What the file says of itself.
+    digest : str
+        Fingerprint of the file, weights left out; empty where none was made.
     """
 
     format: str
@@ -179,6 +181,7 @@ class Graph:
     origin: Any = None
     removed: tuple[Node, ...] = ()
     about: ModelMetadata = field(default_factory=ModelMetadata)
+    digest: str = ""
 
 
 def order(nodes: Sequence[Node], given: Collection[str], results: Iterable[str]) -> tuple[Node, ...]:

@@ -1,4 +1,4 @@
-"""An ONNX file, or its bytes, turned into the neutral graph.
+"""An ONNX model turned into the neutral graph, by the onnx package.
 
 Functions are written out, initialisers and Constant nodes become arrays, every other node keeps its
 own protobuf message for the host.  The one idea: the file is checked here once, so that whoever
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from polyconv.models.beside import Beside, FileBytes
 from polyconv.models.elements import BY_ONNX
 from polyconv.models.graph import Array, Dims, Graph, ModelMetadata, Node, Value, order
 from polyconv.models.limits import shorten
-from polyconv.models.onnx_bytes import without_values
+from polyconv.models.onnx_node import OnnxNode
 from polyconv.models.onnx_shapes import stated
 from polyconv.models.onnx_tensor import EXTERNAL, tensor_array
 from polyconv.models.onnx_walk import all_nodes, captured, domain_of, legible, subgraphs, written_out
@@ -28,7 +27,7 @@ from polyconv.models.operators import is_convolution
 if TYPE_CHECKING:
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-__all__ = ["IR_VERSION", "OnnxOrigin", "read_onnx"]
+__all__ = ["IR_VERSION", "OnnxOrigin", "parsed"]
 
 _FLOAT, _INT, _STRING, _TENSOR = 1, 2, 3, 4  # AttributeProto.AttributeType
 _FLOATS, _INTS, _STRINGS = 6, 7, 8
@@ -56,14 +55,18 @@ class OnnxOrigin:
     opsets: Mapping[str, int]
 
 
-def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
-    """Read a model.
+def parsed(data: bytes | FileBytes, lighter: bytes, taken_out: Mapping[str, Array], files: Beside | None) -> Graph:
+    """Read a model by the onnx package.
 
     Parameters
     ----------
     data : bytes or FileBytes
         The file's bytes.
-    folder : Path or None
+    lighter : bytes
+        The same without large values.
+    taken_out : mapping
+        These by name.
+    files : Beside or None
         Where its external data may lie; None for a model given as bytes.
 
     Raises
@@ -73,7 +76,6 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
     Unsupported
         If the onnx package is missing, or older than the file.
     """
-    lighter, taken_out = without_values(data)
     model = _parse(lighter)
     about = _about(model)
     opsets = _opsets(model)
@@ -84,7 +86,6 @@ def read_onnx(data: bytes | FileBytes, folder: Path | None) -> Graph:
         raise ModelError("the file holds no graph; is it an ONNX model?")
     if graph.sparse_initializer:
         raise Unsupported("the model has sparse initialisers; store them dense")
-    files = None if folder is None else Beside(folder)
     constants = _initialisers(graph, files, taken_out)
     nodes = []
     for index, message in enumerate(graph.node):
@@ -222,7 +223,7 @@ def _node(message: NodeProto, index: int, opsets: Mapping[str, int]) -> Node:
             n.op_type in _RANDOM or domain_of(n.domain) not in _DETERMINISTIC_DOMAINS
             for n in (message, *inner)
         ),
-        origin=message,
+        origin=OnnxNode(message),
     )
     if not node.version:
         raise ModelError(
@@ -243,9 +244,9 @@ def _check_nodes(nodes: Iterable[Node], opsets: Mapping[str, int]) -> None:
     context.opset_imports = dict(opsets)
     for node in nodes:
         # The checker takes what a subgraph reads from outside for missing; the host looks at those.
-        if not is_convolution(node.op) and not any(subgraphs(node.origin)):
+        if not is_convolution(node.op) and not any(subgraphs(node.origin.message)):
             try:
-                checker.check_node(node.origin, context)
+                checker.check_node(node.origin.message, context)
             except Exception as error:
                 raise ModelError(f"{node.label} is not a valid ONNX node: {shorten(str(error))}") from error
 
@@ -278,6 +279,8 @@ def _attributes(message: NodeProto, label: str, is_ours: bool) -> dict[str, Any]
         read = _READ.get(attribute.type)
         if read is not None:
             values[attribute.name] = read(attribute)
+        elif attribute.type == _TENSOR and message.op_type == "ConstantOfShape":
+            values[attribute.name] = tensor_array(attribute.t, label, None)
         elif is_ours:
             raise ModelError(
                 f"{label}: the attribute {name!r} has the type number {attribute.type}; attributes of a "

@@ -18,9 +18,9 @@ import numpy as np
 from polyconv.errors import ModelError, Unsupported
 from polyconv.models.graph import Array, Graph, Node, Value
 from polyconv.models.limits import check_bytes, shorten
+from polyconv.models.onnx_extents import onnx_extents
 from polyconv.models.onnx_file import IR_VERSION
 from polyconv.models.onnx_shapes import value_info
-from polyconv.models.onnx_tensor import tensor_array
 from polyconv.models.segment import Segment
 
 if TYPE_CHECKING:
@@ -115,10 +115,11 @@ def _message(node: Node) -> NodeProto:
         return helper.make_node(
             node.op, node.inputs, node.outputs, node.name, domain=node.domain, **node.attributes
         )
-    if tuple(node.origin.input) == node.inputs:
-        return node.origin
+    own: NodeProto = node.origin.message
+    if tuple(own.input) == node.inputs:
+        return own
     message = NodeProto()
-    message.CopyFrom(node.origin)
+    message.CopyFrom(own)
     message.input[:] = node.inputs
     return message
 
@@ -308,8 +309,7 @@ def _filled(node: Node, inputs: Sequence[Array]) -> Array:
         raise ModelError(
             f"{node.label} is given the shape {shorten(shape.tolist())}, which is no list of extents"
         )
-    tensors = [a.t for a in node.origin.attribute if a.name == "value"]
-    value = tensor_array(tensors[0], node.label, None) if tensors else np.zeros(1, np.float32)
+    value = np.asarray(node.attributes.get("value", np.zeros(1, np.float32)))
     if value.size != 1:
         raise ModelError(f"{node.label} fills with {value.size} values; it takes one")
     extents = [int(extent) for extent in shape]
@@ -322,10 +322,11 @@ def _unsqueezed(node: Node, inputs: Sequence[Array]) -> Array:
     return np.expand_dims(inputs[0], tuple(axes))  # type: ignore[arg-type]
 
 
-onnx_views: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {
+onnx_views: Mapping[str, Callable[[Node, Sequence[Array]], Array | None]] = {
+    **onnx_extents,
     "ConstantOfShape": _filled,
     "Identity": lambda node, inputs: inputs[0],
     "Transpose": lambda node, inputs: inputs[0].transpose(node.attributes.get("perm")),
     "Unsqueeze": _unsqueezed,
 }
-"""Nodes that look at a constant in another way; evaluated without a copy, however large it is."""
+"""Nodes that look at a constant in another way, evaluated without a copy, however large it is; and a few numbers."""

@@ -58,7 +58,7 @@ def stated(
         if name not in small
     ]
     graph = helper.make_graph(
-        [node.origin for node in nodes], "shapes", declared, [],
+        [node.origin.message for node in nodes], "shapes", declared, [],
         [numpy_helper.from_array(constants[name], name) for name in sorted(small)],
     )  # fmt: skip
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]

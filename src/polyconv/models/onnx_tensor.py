@@ -21,7 +21,7 @@ from polyconv.models.limits import check_bytes, shorten
 if TYPE_CHECKING:
     from onnx import TensorProto
 
-__all__ = ["EXTERNAL", "tensor_array"]
+__all__ = ["EXTERNAL", "tensor_array", "viewed"]
 
 EXTERNAL = 1
 """TensorProto.DataLocation of data that lie in another file."""
@@ -64,7 +64,7 @@ def tensor_array(tensor: TensorProto, who: str, files: Beside | None, values: Ar
         return _external(tensor, who, files, row, shape)
     if tensor.HasField("raw_data"):
         if tensor.data_type not in _PACKED and row.type != "tensor(string)":
-            return _viewed(tensor.raw_data if values is None else values.data, who, row, shape)
+            return viewed(tensor.raw_data if values is None else values.data, who, row, shape)
         if values is not None:
             tensor.raw_data = values.tobytes()
         _check_packed(len(tensor.raw_data), who, tensor.data_type, shape)
@@ -81,7 +81,14 @@ def tensor_array(tensor: TensorProto, who: str, files: Beside | None, values: Ar
     return array
 
 
-def _viewed(data: bytes | memoryview, who: str, row: Element, shape: tuple[int, ...]) -> Array:
+def viewed(data: bytes | memoryview, who: str, row: Element, shape: tuple[int, ...]) -> Array:
+    """Bytes as an array of a type and shape.
+
+    Raises
+    ------
+    ModelError
+        If they are more or less than it needs.
+    """
     needed = math.prod(shape) * row.numpy.itemsize
     if len(data) != needed:
         raise ModelError(
@@ -118,7 +125,7 @@ def _external(
             f"{who} of shape {shape} and type {row.type} needs {needed} bytes, its entry says {length}"
         )
     data = files.read(entries.get("location", ""), offset, length, who)
-    return _viewed(data.data, who, row, shape) if needed else np.empty(shape, row.numpy)
+    return viewed(data.data, who, row, shape) if needed else np.empty(shape, row.numpy)
 
 
 def _number(entries: Mapping[str, Any], key: str, default: int, who: str) -> int:

@@ -7,6 +7,7 @@ last reader.  It must not know how steps came about.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -19,8 +20,10 @@ from polyconv.models.ahead import Ahead
 from polyconv.models.elements import type_of
 from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Node, Value
+from polyconv.models.kept import KeptPlans
 from polyconv.models.replay import Replays, copied
 from polyconv.models.steps import Alive, Schedule, Step, Times, most_alive, scheduled
+from polyconv.runtime.memory import collecting_later
 
 __all__ = ["Program"]
 
@@ -53,6 +56,8 @@ class Program:
         Values in the CPU's memory, where the others lie on a GPU.
     clock : callable or None
         Seconds at which what was started is done; None if nobody wants to wait for that.
+    plans : KeptPlans
+        Of its convolutions.
     """
 
     steps: tuple[Step, ...]
@@ -66,6 +71,7 @@ class Program:
     _seen: dict[str, Value] = field(default_factory=dict)
     replays: Replays | GpuReplays = field(default_factory=Replays)
     ahead: Ahead = field(kw_only=True)
+    plans: KeptPlans = field(kw_only=True)
     here: frozenset[str] = frozenset()
     clock: Callable[[], float] | None = perf_counter
 
@@ -100,7 +106,10 @@ class Program:
             self.replays.forget(replay)  # type: ignore[arg-type]  # its own
         again = {} if done is None else done[0]
         self._seen.update({name: _seen(name, again[name]) for names in self.open for name in names if name in again})
-        values, fresh = done or self._by_steps(feeds, tuple(results), times, halt)
+        if done is None:
+            with self.plans(), nullcontext() if self._schedules else collecting_later():  # the first run makes most
+                done = self._by_steps(feeds, tuple(results), times, halt)
+        values, fresh = done
         found = []
         for name in results:
             found.append(values[name] if name in fresh else copied(values[name], name))

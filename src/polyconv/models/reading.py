@@ -19,10 +19,11 @@ from polyconv.models.compiling import compile_graph
 from polyconv.models.fold import Views, looked_at
 from polyconv.models.foreign import foreign
 from polyconv.models.graph import Graph, Value, live
+from polyconv.models.kept import digest_of
 from polyconv.models.limits import shorten
 from polyconv.models.native import ONNX, Translation
-from polyconv.models.onnx_file import read_onnx
 from polyconv.models.onnx_host import onnx_host, onnx_views
+from polyconv.models.onnx_reading import read_onnx
 from polyconv.models.onnx_rules import ON_GPU, RULES
 from polyconv.models.openvino_file import read_openvino
 from polyconv.models.openvino_host import openvino_host
@@ -31,6 +32,7 @@ from polyconv.models.operators import Options
 from polyconv.models.program import Program
 from polyconv.models.rewriting import rewritten
 from polyconv.models.segment import Host
+from polyconv.runtime.memory import collecting_later
 
 __all__ = ["Source", "compiled", "host_of", "read_model", "source_of", "with_dimensions"]
 
@@ -69,6 +71,7 @@ def source_of(model: Any) -> Source:
     )
 
 
+@collecting_later()
 def read_model(model: Any, weights: bytes | None = None) -> Graph:
     """Read a model; see ``InferenceSession``.  What is wrong with a file is said with its name."""
     source = source_of(model)
@@ -93,7 +96,7 @@ def _named(data: bytes | FileBytes, path: Path | None, weights: bytes | None) ->
 
 def _graph(data: bytes | FileBytes, path: Path | None, weights: bytes | None) -> Graph:
     if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        return read_openvino(data[:], weights, path)
+        return replace(read_openvino(data[:], weights, path), digest=digest_of(data[:]))
     if weights is not None:
         raise ArgumentError("weights= is the .bin of an OpenVINO IR; an ONNX model takes none")
     return read_onnx(data, None if path is None else path.parent)
@@ -122,6 +125,7 @@ def host_of(graph: Graph) -> Host:
     return _HOSTS[graph.format][0]
 
 
+@collecting_later()
 def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
     """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
     host, views, translation = _HOSTS[graph.format]

@@ -17,6 +17,7 @@ from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import Unsupported
 from polyconv.lowering.situation import FREE_BYTES, Situation, of_one_image
 from polyconv.machine.profile import Profile
+from polyconv.planning.remembered import remembered
 from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.runtime.threads import MOST_WORKERS
 
@@ -97,7 +98,7 @@ def form_of(algorithm: str, s: Situation) -> Form:
     Unsupported
         If it has none.
     """
-    found = ALGORITHMS[algorithm].form(replace(s, once=False) if s.once else s)
+    found = remembered(algorithm, replace(s, once=False) if s.once else s, ALGORITHMS[algorithm].form)
     if isinstance(found, Refusal):
         raise Unsupported(f"{algorithm} cannot compute '{s.problem}': {found}")
     return found
@@ -127,7 +128,9 @@ def choose(s: Situation, decision: Decision | None = None) -> Choice:
 def take(s: Situation, decision: Decision | None = None) -> Choice:
     """What ``choose`` takes, with its own costs alone: others are priced only as far as they might be cheaper."""
     one = of_one_image(s)
-    return _cheapest(one) if decision is None else replace(_estimated(one, decision.algorithm), decision=decision)
+    if decision is None:
+        return remembered("", one, _cheapest)
+    return replace(_estimated(one, decision.algorithm), decision=decision)
 
 
 _ROUNDED = 1 + 1e-9

@@ -6,6 +6,7 @@ memory is taken.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from polyconv.errors import OutOfMemory
 from polyconv.settings import spelled_bytes
 
-__all__ = ["allocating", "most_bytes", "native_order", "sized"]
+__all__ = ["allocating", "collecting_later", "most_bytes", "native_order", "sized"]
 
 _UNKNOWN_MACHINE = 4 << 30
 
@@ -68,3 +69,19 @@ def native_order(a: NDArray[Any], name: str) -> NDArray[Any]:
     what = sized(f"a copy of {name}, which is byte-swapped,", a.shape, dtype)
     with allocating(what, f"give {name} in native byte order"):
         return a.astype(dtype)
+
+
+@contextmanager
+def collecting_later() -> Iterator[None]:
+    """Let Python's collector of cycles wait while a block makes many objects that stay.
+
+    It would look through all of them each time that some hundreds are made: a tenth of a small model's start.  Where
+    two threads are in such blocks, it may run again before both are through.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -71,7 +71,7 @@ class Case(Hashed):
     @property
     def transformed(self) -> int:
         """Number of transformed axes: the last one or two."""
-        return 1 if self.y is NONE else 2
+        return 1 if self.y == NONE else 2
 
     @property
     def outer(self) -> Sweep:

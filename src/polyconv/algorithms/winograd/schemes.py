@@ -152,7 +152,7 @@ def lines_of(axis: Axis, scheme: Scheme, residues: int, outputs: int) -> Lines:
     """Lines of inputs for so many outputs of some residues; a last part of fewer taps reads no more than full ones."""
     if axis.stride > 1:
         return lines(axis, outputs)
-    if scheme is _CLOSED:
+    if scheme == _CLOSED:
         return residue_lines(axis, residues, outputs, 1)
     short = -axis.taps % scheme.r
     return residue_lines(axis, residues, outputs + max(0, short - 1))

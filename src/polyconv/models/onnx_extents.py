@@ -1,0 +1,80 @@
+"""Integer arithmetic on a few numbers, as exporters write it round shapes: done here, so that no engine is started.
+
+Of halves of channels, for example, models say ``Shape -> Gather -> Add 1 -> Div 2``.  The one idea: whatever is not
+plainly a few integers, and valid, is left to the host, which says what is wrong.  It must not know what is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from polyconv.models.elements import BY_ONNX
+from polyconv.models.graph import Array, Node
+
+__all__ = ["onnx_extents"]
+
+_MOST = 64
+"""Numbers of an input."""
+_LEAST_OPSET = 7
+"""From which shapes are matched as NumPy matches them."""
+
+
+def _gathered(node: Node, inputs: Sequence[Array]) -> Array:
+    data, indices = inputs
+    return np.take(data, indices, node.attributes.get("axis", 0), mode="raise")
+
+
+def _divided(node: Node, inputs: Sequence[Array]) -> Array:
+    """Quotients without their fraction: -7 / 2 is -3."""
+    a, b = inputs
+    if not b.all() or (b == -1).any():  # the least number over -1 is no number of its type
+        raise ValueError
+    below = (a % b != 0) & ((a < 0) != (b < 0))
+    return np.asarray(a // b + below, a.dtype)
+
+
+def _cast(node: Node, inputs: Sequence[Array]) -> Array:
+    row = BY_ONNX[node.attributes["to"]]
+    made = inputs[0].astype(row.numpy)
+    if made.dtype.kind not in "iu" or (made != inputs[0]).any():
+        raise ValueError
+    return made
+
+
+def _same(inputs: Sequence[Array]) -> Sequence[Array]:
+    """Inputs of one type, as arithmetic takes them."""
+    if len({a.dtype for a in inputs}) > 1:
+        raise TypeError
+    return inputs
+
+
+_COMPUTED: Mapping[str, Callable[[Node, Sequence[Array]], Array]] = {
+    "Add": lambda node, inputs: np.add(*_same(inputs)),
+    "Cast": _cast,
+    "Concat": lambda node, inputs: np.concatenate(_same(inputs), node.attributes["axis"]),
+    "Div": lambda node, inputs: _divided(node, _same(inputs)),
+    "Gather": _gathered,
+    "Mul": lambda node, inputs: np.multiply(*_same(inputs)),
+    "Sub": lambda node, inputs: np.subtract(*_same(inputs)),
+}
+
+
+def _few(compute: Callable[[Node, Sequence[Array]], Array]) -> Callable[[Node, Sequence[Array]], Array | None]:
+    """The same for a few integers, and nothing for all else."""
+    def computed(node: Node, inputs: Sequence[Array]) -> Array | None:
+        if node.version < _LEAST_OPSET or any(a.dtype.kind not in "iu" or a.size > _MOST for a in inputs):
+            return None
+        try:
+            return np.asarray(compute(node, inputs))
+        except (ArithmeticError, IndexError, KeyError, TypeError, ValueError):
+            return None
+
+    return computed
+
+
+onnx_extents: Mapping[str, Callable[[Node, Sequence[Array]], Array | None]] = {
+    op: _few(compute) for op, compute in _COMPUTED.items()
+}
+"""By operator: its result of a few integers; None for anything else."""
