@@ -63,7 +63,7 @@ def arithmetic_of(s: Situation) -> Arithmetic:
 
 def narrow_arithmetic(s: Situation) -> Arithmetic:
     """The same where no more outputs are summed: weights less their zero points must be numbers of i8."""
-    return arithmetic_of(s) if s.narrow else ARITHMETIC["i16"]
+    return arithmetic_of(s) if s.narrow or s.problem.x_dtype.is_float else ARITHMETIC["i16"]
 
 
 def window_outputs(s: Situation) -> int:
