@@ -19,7 +19,7 @@ SOFT = ("Softmax", "LogSoftmax", "Hardmax")
 def _reference_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither onnxruntime nor kernels of our own."""
     monkeypatch.setattr(onnx_host, "find_spec", lambda name: None)
-    monkeypatch.setattr(asking, "native", lambda *given: "left to the reference evaluator")
+    monkeypatch.setattr(asking, "native", lambda *given, **named: "left to the reference evaluator")
 
 
 def run(op: str, x: np.ndarray, opset: int, **attributes: int) -> np.ndarray:

@@ -230,6 +230,11 @@ FAULTS: dict[str, Fault] = {
             "k.minimum(slid.inp - at + 1, columns)", "depthwise_panel",
         ),
         Fault(
+            "last copied row", "the last row that windows of an item meet is not copied",
+            _ALGORITHMS + "depthwise.last_driver", "(p.high + 1), p.x.extent)", "p.high, p.x.extent)",
+            "depthwise_last", seen_in_check_mode=False,
+        ),
+        Fault(
             "plane tail", "the last channels of an item are as many as the others",
             _ALGORITHMS + "depthwise.plane", "first, k.minimum(p.together, end - first), item",
             "first, p.together, item", "depthwise_plane",

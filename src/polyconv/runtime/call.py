@@ -25,7 +25,7 @@ from polyconv.runtime.control import CONTROL
 from polyconv.runtime.runner import native
 from polyconv.target import host_target
 
-__all__ = ["Descriptor", "make_entry"]
+__all__ = ["Descriptor", "entry_text", "make_entry"]
 
 _API = (
     "PyObject_GetBuffer", "PyBuffer_Release", "Py_IncRef", "Py_DecRef", "PyEval_SaveThread", "PyEval_RestoreThread",
@@ -333,10 +333,14 @@ def _entry() -> int:
     """Address of the native entry; 0 where it cannot be used."""
     if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != 8:
         return 0
-    text = (_DECLARATIONS + _CHECK + _ENTRY).replace("HEADER", str(_HEADER)).replace("GROUP", str(_GROUP))
     symbols = {n: ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p).value or 0 for n in _API}
     symbols |= {n: native()[n] for n in ("serial", "shared", "acquire", "release")}
-    return kernel_text("entry", ("entry",), text, host_target(), symbols)["entry"]
+    return kernel_text("entry", ("entry",), entry_text(), host_target(), symbols)["entry"]
+
+
+def entry_text() -> str:
+    """LLVM text of the native entry."""
+    return (_DECLARATIONS + _CHECK + _ENTRY).replace("HEADER", str(_HEADER)).replace("GROUP", str(_GROUP))
 
 
 def make_entry(arrays: Sequence[NDArray[Any] | None], steps: NDArray[np.int64], items: int, workspace: int,
