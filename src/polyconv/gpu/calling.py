@@ -6,7 +6,7 @@ It must not know how forms are chosen, nor check operands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from polyconv.gpu.code import Launchable, function
@@ -15,12 +15,13 @@ from polyconv.gpu.forms import Form
 from polyconv.gpu.guests import DeviceArray, Guest, guest_of
 from polyconv.gpu.kernels import move
 from polyconv.gpu.kernels.patch import Patch
-from polyconv.gpu.launches import ITSELF, Launch, Launches, launch_once
+from polyconv.gpu.launches import ITSELF, Launch, Launches, Slot, launch_once
+from polyconv.gpu.work import Mapped, Work
 from polyconv.problem.problem import Problem
 
-__all__ = ["MOVED", "Call", "Places", "arranged", "copied", "launched", "launches_of"]
+__all__ = ["Call", "Places", "arranged", "copied", "launched", "launches_of", "work_of"]
 
-_X, _Y, _R, _OFFSET, _MASK, MOVED, _MAP = range(7)
+_X, _Y, _R, _OFFSET, _MASK, _MOVED, _MAP = range(7)
 """What changes from call to call: addresses of the operands, of the input's copy and of its tensor map."""
 _MOST_MAPS = 64
 
@@ -98,8 +99,8 @@ def launches_of(form: Form, device: int, packed: Mapping[move.Arrange, int], fix
     """Kernels of a form with what does not change: addresses of packed weights, and all else by its argument's name."""
     launches = []
     if form.moved is not None and form.moved.grid[0]:
-        launches.append(_launch(form.moved, device, {"source": _X, "target": MOVED}, {"zero": fixed.get("zx", 0)}))
-    changing = {"x": _X if not launches else MOVED, "y": _Y, "r": _R, "offset": _OFFSET, "mask": _MASK}
+        launches.append(_launch(form.moved, device, {"source": _X, "target": _MOVED}, {"zero": fixed.get("zx", 0)}))
+    changing = {"x": _X if not launches else _MOVED, "y": _Y, "r": _R, "offset": _OFFSET, "mask": _MASK}
     return launches + [
         _launch(step.kernel, device, changing, {**fixed, "w": packed.get(step.weights, 0)})
         for step in form.steps if step.kernel.grid[0]
@@ -137,3 +138,25 @@ def copied(source: DeviceArray) -> DeviceArray:
         arranged(move.Arrange(axes, source.dtype.name, source.dtype.name), source, copy, stream)
         driver().synchronize(stream)
     return copy
+
+
+def work_of(call: Call, reads: int, x: int, residual: int | None) -> Work:
+    """A convolution's call as work on so many arrays, of which x and residual have these numbers."""
+    moved = call.form.moved
+    copies = moved is not None and moved.grid[0] > 0
+    numbers = {0: x, 1: reads, 2: residual or 0, _MOVED: reads + 1}
+    slots = [
+        Slot(i, argument, numbers[which % ITSELF] if which < ITSELF else -1, is_itself=which >= ITSELF)
+        for i, launch in enumerate(call.launches.all) for argument, which in launch.changing
+    ]  # fmt: skip
+    own = (moved.bytes,) if moved is not None and copies else ()
+    mapped = None if call.map is None else Mapped(reads + 1 if copies else x, call.map)
+    launches = tuple(replace(launch, values=_cleared(launch), changing=()) for launch in call.launches.all)
+    return Work(launches, tuple(slots), own, mapped, (call,))
+
+
+def _cleared(launch: Launch) -> tuple[int, ...]:
+    """Arguments, with 0 in the place of those that change."""
+    changing = {slot for slot, _ in launch.changing}
+    return tuple(0 if slot in changing else value for slot, value in enumerate(launch.values))
+

@@ -5,13 +5,12 @@ So that the steps of a network can be put together and started as one.  It must 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from polyconv.gpu.calling import MOVED, Call
-from polyconv.gpu.launches import ITSELF, Launch, Slot
+from polyconv.gpu.launches import Launch, Slot
 
-__all__ = ["Mapped", "Work", "work_of"]
+__all__ = ["Mapped", "Work"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +44,3 @@ class Work:
     own: tuple[int, ...] = ()
     map: Mapped | None = None
     keep: tuple[Any, ...] = ()
-
-
-def work_of(call: Call, reads: int, x: int, residual: int | None) -> Work:
-    """A convolution's call as work on so many arrays, of which x and residual have these numbers."""
-    moved = call.form.moved
-    copies = moved is not None and moved.grid[0] > 0
-    numbers = {0: x, 1: reads, 2: residual or 0, MOVED: reads + 1}
-    slots = [
-        Slot(i, argument, numbers[which % ITSELF] if which < ITSELF else -1, is_itself=which >= ITSELF)
-        for i, launch in enumerate(call.launches.all) for argument, which in launch.changing
-    ]  # fmt: skip
-    own = (moved.bytes,) if moved is not None and copies else ()
-    mapped = None if call.map is None else Mapped(reads + 1 if copies else x, call.map)
-    launches = tuple(replace(launch, values=_cleared(launch), changing=()) for launch in call.launches.all)
-    return Work(launches, tuple(slots), own, mapped, (call,))
-
-
-def _cleared(launch: Launch) -> tuple[int, ...]:
-    """Arguments, with 0 in the place of those that change."""
-    changing = {slot for slot, _ in launch.changing}
-    return tuple(0 if slot in changing else value for slot, value in enumerate(launch.values))
-

@@ -16,7 +16,7 @@ from polyconv.calls import Call
 from polyconv.dialects.call import Operator
 from polyconv.dialects.reading import SIZES
 from polyconv.errors import ArgumentError, DtypeError, Error, ModelError
-from polyconv.gpu.work import Work, work_of
+from polyconv.gpu.work import Work
 from polyconv.models.elements import BY_TYPE, type_of
 from polyconv.models.graph import Array, Dims, Node, Value
 from polyconv.models.limits import check_bytes, shorten
@@ -105,6 +105,8 @@ def convolution(
         return _plan_of(call, len(arrays), places[x], None if residual is None else places[residual])
 
     def work(arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
+        from polyconv.gpu.calling import work_of  # here, as sessions on the CPU need none of a GPU's kernels
+
         direct = last[2]
         if direct is None:
             return None

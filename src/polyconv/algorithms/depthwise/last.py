@@ -16,7 +16,7 @@ from typing import Any
 from polyconv.algorithms.depthwise.last_driver import ArrayWords, LastWords, OutputWords, StepWords, driver
 from polyconv.algorithms.depthwise.parts import ITEMS
 from polyconv.algorithms.depthwise.requests import of_every_output, turned
-from polyconv.algorithms.depthwise.situations import by_pixels, lane_of, of_one_output, rates_of
+from polyconv.algorithms.depthwise.situations import by_pixels, lane_of, of_one_output, rates_of, too_many_taps
 from polyconv.algorithms.depthwise.slide import slide_words
 from polyconv.algorithms.depthwise.slide_driver import SlideWords
 from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, plan_of
@@ -40,8 +40,6 @@ _NEAR, _MOST = 1 / 2, 2.0
 _VECTORS = 8
 """Most vectors of channels of an item, which share the lists of taps."""
 
-_MOST_TAPS = 4096
-
 _IN, _OUT, _RUN = 3.5, 4.0, 40.0
 """Cycles of a vector of the copy, of one of results, and of a run of pixels.  Measured on Zen 5."""
 
@@ -53,8 +51,8 @@ def forms(s: Situation) -> Forms:
         return "computes conv and conv_transpose of several channels, with one input channel a group"
     if not by_pixels(p):
         return "copies channels-first arrays"
-    if math.prod(p.k) > _MOST_TAPS:
-        return f"lists at most {_MOST_TAPS} taps, the kernel has {math.prod(p.k)}"
+    if (reason := too_many_taps(p)) is not None:
+        return reason
     plans = tuple(_plan_of(of_one_image(s), sweep) for sweep in sweeps(p))
     cut = _cut_of(s, plans)
     return "the workspace holds no rows of a vector of channels" if cut is None else (LastForm(s, plans, cut),)
@@ -64,7 +62,7 @@ def at_least(s: Situation) -> float:
     """Cycles that products and both copies take, whatever the items and the axes along which windows slide."""
     p = s.problem
     if not p.m or p.c != p.groups or not by_pixels(p):
-        return math.inf if p.c != p.groups else 0.0
+        return math.inf
     work, one = least(p), _of_one_vector(s)
     of_output = work.met / rates_of(one).multiply_adds + work.outputs * _OUT
     return (work.brought * _IN + p.m // p.groups * of_output) * -(-p.groups // lane_of(s)) * (p.n or 0)

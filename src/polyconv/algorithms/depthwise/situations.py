@@ -15,10 +15,11 @@ from polyconv.problem.problem import Problem
 
 __all__ = [
     "by_pixels", "channel_bytes", "far_bytes", "lane_of", "lies_together", "of_one_output",
-    "outputs_fit_lanes", "rates_of", "refusal",
+    "outputs_fit_lanes", "rates_of", "refusal", "too_many_taps",
 ]  # fmt: skip
 
 _MOST_TAPS = 4096
+"""That lists of taps have room for."""
 
 
 def refusal(s: Situation) -> Refusal | None:
@@ -30,11 +31,17 @@ def refusal(s: Situation) -> Refusal | None:
         return "repeats an input within a vector"
     if p.quantisation is not None and p.quantisation.zx is not None:
         return "inputs with a zero point are converted in a panel"
-    if math.prod(p.k) > _MOST_TAPS:
-        return f"lists at most {_MOST_TAPS} taps, the kernel has {math.prod(p.k)}"
+    if (reason := too_many_taps(p)) is not None:
+        return reason
     if not s.finite and by_pixels(p):
         return "weights hold Inf or NaN, which would meet the masked lanes of the padding"
     return None
+
+
+def too_many_taps(p: Problem) -> Refusal | None:
+    """Why no list holds the taps of a kernel; None if one does."""
+    taps = math.prod(p.k)
+    return f"lists at most {_MOST_TAPS} taps, the kernel has {taps}" if taps > _MOST_TAPS else None
 
 
 def by_pixels(p: Problem) -> bool:

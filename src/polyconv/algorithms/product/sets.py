@@ -189,7 +189,7 @@ def pixel_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int, ve
     most, rates = pixel_tiles(s.target)[outputs], s.rates(arith)
     tile_bytes = most * entries * lanes(s.target, arith) * arith.bytes
     far = 1.06 if tile_bytes > s.cache("l1", 7 / 3) else 1.0
-    if apart and _collide(apart, entries):
+    if _collide(apart, entries):
         far = 1.2 if far > 1 or apart % _SHARED_SETS == 0 else 1.06
     full, rest = divmod(vectors, most)
 
@@ -204,12 +204,12 @@ def pixel_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int, ve
 
 def _collide(apart: int, entries: int) -> bool:
     """Whether entries so many bytes apart share sets of a first-level cache, which holds fewer of them."""
-    return apart % 4096 == 0 and entries > _NEAR_LINES
+    return apart > 0 and apart % 4096 == 0 and entries > _NEAR_LINES
 
 
 def colliding_cycles(apart: int, entries: int, lines: float) -> float:
     """Least cycles of a step that reads so many lines of an entry, where planes so far apart collide; else 0."""
-    return lines * _COLLIDING_LINE if apart and _collide(apart, entries) else 0.0
+    return lines * _COLLIDING_LINE if _collide(apart, entries) else 0.0
 
 
 def leaving_cycles(p: Problem) -> float:

@@ -71,8 +71,6 @@ first-level one, those of sums of inputs, which every set reads again."""
 _RATES = ((1 / 8, 300 / 24), (3 / 8, 200 / 24), (math.inf, 80 / 24))
 """By the bytes a cycle that a last cache gives, those of the weights, which every box reads again, by what share of
 that cache they are at most."""
-_FAR = 1.0
-"""Of the bytes a cycle that memory gives, those of weights of a network that no cache keeps from run to run."""
 _SUM_CYCLES = 20.0
 """Cycles of the sums of four vectors of inputs, which go to a second-level cache."""
 _RESULT_CYCLES = 36.0
@@ -211,7 +209,7 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
     held = weights / s.profile.cache("l3", 1.0)
     sums += weights / s.profile.stream("l3", next(of for most, of in _RATES if held <= most))
     if s.far:  # three more for every four of other algorithms come from where a network's weights lie
-        sums += (1 - 4 / PRODUCTS) * weights / s.profile.stream("memory", _FAR)
+        sums += (1 - 4 / PRODUCTS) * weights / s.profile.stream("memory", 1.0)
     if not (_is_readable(s, sweep) and all(axis.stride == 1 for axis in sweep)):
         moves += copy_cycles(s, panel, sweep)
     batch = (p.n or 0) * times

@@ -13,14 +13,14 @@ from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import I64, Kernel, Pointer, Type, Value
 from polyconv.kernels import mathfn
 from polyconv.operators.functions import FUNCTIONS
-from polyconv.operators.on_gpu.teams import Teams, loaded, stored, summed_in
+from polyconv.operators.on_gpu.teams import OfTeams, Teams, loaded, stored, summed_in
 from polyconv.operators.on_gpu.walk import Walk
 
 __all__ = ["Lines"]
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(OfTeams):
     """A kernel to make.
 
     Parameters
@@ -47,28 +47,12 @@ class Lines:
     repeat: int = 1
     pieces: int = 1
     epsilon: float = 0.0
-    cluster = 1
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return self.teams.threads
-
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory."""
-        return self.teams.shared
 
     @property
     def name(self) -> str:
         """All that shapes the code."""
         what = f"{self.function} {self.dtype} {self.scaled} {self.epsilon}"
         return f"lines {what}, {self.lines}, {self.line}, {self.teams}"
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """Blocks."""
-        return -(-self.lines.size // self.teams.across), 1, 1
 
     @property
     def arguments(self) -> tuple[str, ...]:

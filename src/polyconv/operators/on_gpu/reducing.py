@@ -14,14 +14,14 @@ from polyconv.gpu.language import Kernel, Pointer, Value
 from polyconv.operators.along import Along
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.on_gpu.launching import Launching
-from polyconv.operators.on_gpu.teams import Teams, loaded, stored, summed_in, teams_of, walks_of
+from polyconv.operators.on_gpu.teams import OfTeams, Teams, loaded, stored, summed_in, teams_of, walks_of
 from polyconv.operators.on_gpu.walk import Walk
 
 __all__ = ["Reduce", "reduced"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(OfTeams):
     """A kernel to make.
 
     Parameters
@@ -44,28 +44,12 @@ class Reduce:
     lines: Walk
     line: Walk
     teams: Teams
-    cluster = 1
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return self.teams.threads
-
-    @property
-    def shared(self) -> int:
-        """Bytes of shared memory."""
-        return self.teams.shared
 
     @property
     def name(self) -> str:
         """All that shapes the code."""
         mean = " mean" * self.mean
         return f"reduce {self.function}{mean} {self.dtype} {self.neutral}, {self.lines}, {self.line}, {self.teams}"
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """Blocks."""
-        return -(-self.lines.size // self.teams.across), 1, 1
 
     @property
     def arguments(self) -> tuple[str, ...]:

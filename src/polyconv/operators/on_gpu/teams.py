@@ -16,7 +16,7 @@ from polyconv.gpu.language import Kernel, Pointer, Type, Value
 from polyconv.operators.along import Along, joined
 from polyconv.operators.on_gpu.walk import Walk
 
-__all__ = ["Teams", "loaded", "stored", "summed_in", "teams_of", "walks_of"]
+__all__ = ["OfTeams", "Teams", "loaded", "stored", "summed_in", "teams_of", "walks_of"]
 
 Join = Callable[[Value, Value], Value]
 
@@ -96,6 +96,30 @@ def summed_in(dtype: str) -> str:
     """The type of at least 32 bits in which elements are taken together."""
     row = DTYPES[dtype]
     return dtype if row.bits >= 32 else "f32" if row.is_float else f"{row.kind}32"
+
+
+class OfTeams:
+    """How kernels are launched that have a line of elements for each team."""
+
+    __slots__ = ()
+    lines: Walk
+    teams: Teams
+    cluster = 1
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.teams.threads
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        return self.teams.shared
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks."""
+        return -(-self.lines.size // self.teams.across), 1, 1
 
 
 def loaded(k: Kernel, dtype: str, wide: Type, place: Pointer) -> Value:
