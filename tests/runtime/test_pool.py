@@ -213,13 +213,18 @@ def until(happened):
         assert time.monotonic() < end
         time.sleep(0.001)
 
+def status(name):
+    # what the system says of the worker
+    text = open(f"/proc/self/task/{workers()[0]}/status").read()
+    return text.split(f"\\n{name}:")[1].split()[0]
+
 def asleep():
-    return ctypes.c_int32.from_address(CONTROL + 64).value == 1
+    # a worker that has said so may still be on its way to sleep, and then look up once more
+    return ctypes.c_int32.from_address(CONTROL + 64).value == 1 and status("State") == "S"
 
 def naps():
     # how often the worker went to sleep
-    text = open(f"/proc/self/task/{workers()[0]}/status").read()
-    return int(text.split("\\nvoluntary_ctxt_switches:")[1].split()[0])
+    return int(status("voluntary_ctxt_switches"))
 
 def job(y, threads):
     call = one._layer.call(x, None)
