@@ -1,4 +1,4 @@
-"""Winograd's blocks of output channels, the last of which may be narrower than others."""
+"""Winograd's blocks of output channels, the last of which may be narrower than others; and what their weights cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from levels import LEVELS
 from polyconv.benchmark.runs import restricted
 from polyconv.conformance.judge import complaint, expected, widened
 from polyconv.conformance.operands import operands
+from polyconv.lowering.situation import Situation
+from polyconv.planning.planner import form_of
 from polyconv.problem.problem import Problem
+from polyconv.target import target
 
 LINES = [
     "conv f32 NCHW n2 c35 i21x20 m40 k3x3 p1 b1 r1 act=Relu", "conv f32 NHWC n1 c32 i17x30 m80 k3x3 p1 b1",
@@ -46,3 +49,14 @@ def test_a_sum_of_the_last_block_that_is_not_finite_is_repaired() -> None:
     assert got is not None
     assert complaint(p, widened(p, made, expected(p, made)), got) is None
     assert np.isfinite(got[0, :39]).all() and not np.isfinite(got[0, 39]).all()
+
+
+def test_weights_of_a_network_that_come_from_memory_have_a_price() -> None:
+    """Then small tiles, whose weights are fewer, are the better ones; where a near cache keeps them nothing changes."""
+    few = Problem.parse("conv f32 NCHW n1 c512 i7x7 m512 k3x3 p1")
+    here, away = (form_of("winograd", Situation(few, target(None), far=far)) for far in (False, True))
+    assert sum(away.cost().values()) >= sum(here.cost().values())
+    assert sum(of.boxes.weight_bytes for of in away.parts) <= sum(of.boxes.weight_bytes for of in here.parts)
+    small = Problem.parse("conv f32 NCHW n1 c32 i56x56 m32 k3x3 p1")
+    here, away = (form_of("winograd", Situation(small, target(None), far=far)) for far in (False, True))
+    assert here.cost() == away.cost()
