@@ -3,9 +3,9 @@
 Each tree has a process of its own; both prepare a layer, and bursts of calls alternate in random order, so that what
 slows the machine down slows both.  A ratio is the earlier tree's time over this one's: above 1, this one is faster.
 It prints a table in Markdown, each layer that became slower, and where the two chose differently.  Run it alone on
-the machine; the earlier tree has to have ``polyconv.benchmark``.  Arrays keep their places for all rounds, and those of
-the two trees differ: small depthwise layers of a tree against itself (``HEAD``) came out between 0.7 and 1.8, so look
-at what repeats from run to run.
+the machine; the earlier tree has to have ``polyconv.benchmark``.  Which sets of a cache arrays share depends on the
+pages they happened to get: with arrays in one place small depthwise layers of a tree against itself (``HEAD``) came out
+between 0.7 and 1.8.  So each layer is loaded several times (``--places``), and the median of all rounds counts.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from polyconv.benchmark.engines import OURS, environment
 from polyconv.benchmark.engines.ready import Task
 from polyconv.benchmark.judge import quartiles
 from polyconv.benchmark.process import Process
+from polyconv.benchmark.record import Round
 from polyconv.benchmark.rounds import Budget, interleave
 from polyconv.benchmark.sets import Case, of_sets
 from polyconv.benchmark.summary import geometric_mean
@@ -69,7 +70,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--accuracy", default="fast", choices=("fast", "strict"))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.4, help="of measuring, per layer and about")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=3, help="of each place")
+    parser.add_argument("--places", type=int, default=5, help="how often the arrays of a layer are made anew")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         extract(given.commit, Path(folder))
@@ -112,19 +114,25 @@ def changes(cases: Sequence[Case], folder: Path, given: argparse.Namespace) -> I
         best = peaks(level, cpus).alone
         for number, case in enumerate(cases):
             rng = np.random.default_rng(number)
-            made = replace(operands(replace(case.problem, layout="NCHW"), rng, "normal"), past=None)
-            for process in (before, now):
-                process.call("load", replace(case.problem, layout="NCHW"), made)
-            facts = {name: host.call("prepare", name) for name, host in hosts.items()}
-            first = {name: facts[name]["first_seconds"] for name in hosts}
-            budget = Budget(given.seconds, given.rounds)
-            times = interleave(hosts, tuple(hosts), first, partial(burn, level, cpus), best, budget, rng)
+            problem = replace(case.problem, layout="NCHW")
+            made = replace(operands(problem, rng, "normal"), past=None)
+            pairs: dict[str, list[float | None]] = {layout: [] for layout in OURS}
+            rounds: list[Round] = []
+            for _ in range(given.places):
+                for process in (before, now):
+                    process.call("load", problem, made)
+                facts = {name: host.call("prepare", name) for name, host in hosts.items()}
+                first = {name: facts[name]["first_seconds"] for name in hosts}
+                budget = Budget(given.seconds / given.places, given.rounds)
+                times = interleave(hosts, tuple(hosts), first, partial(burn, level, cpus), best, budget, rng)
+                rounds += times.rounds
+                for layout, name in OURS.items():
+                    pairs[layout] += [
+                        None if a is None or b is None else a / b
+                        for a, b in zip(times.seconds[EARLIER + name], times.seconds[name], strict=True)
+                    ]
             for layout, name in OURS.items():
-                pairs = [
-                    None if a is None or b is None else a / b
-                    for a, b in zip(times.seconds[EARLIER + name], times.seconds[name], strict=True)
-                ]
-                middle = quartiles(times.rounds, pairs)
+                middle = quartiles(rounds, pairs[layout])
                 if middle is None:
                     raise RuntimeError(f"{case.problem} was not measured: {times.failures}")
                 label = " ".join(word for word in (case.set, case.name) if word) or str(case.problem)
