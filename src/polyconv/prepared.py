@@ -150,7 +150,9 @@ class Layer:
         if target_array.size:
             started = time.perf_counter()
             call = self._call_for(problem, x, target_array, residual, offset, mask)
-            execute(call, (x, target_array, residual, offset, mask))
+            others = (residual,) if offset is None else (residual, offset, mask)
+            if call.entry is None or call.entry(x, target_array, *others) is None:
+                execute(call, (x, target_array, residual, offset, mask))
             is_timed = "exec" in self._verbose
             if is_timed:
                 _log.info("exec %s, %.1f us", problem, 1e6 * (time.perf_counter() - started))

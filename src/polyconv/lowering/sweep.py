@@ -339,15 +339,18 @@ class Lines:
         return self.runs[-1][0] + self.runs[-1][1] if self.runs else 0
 
 
-@lru_cache(4096)
 def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
     """Lines of a block of ``block`` outputs, for all taps or a range of them.
 
     Taps are split by their residue modulo the stride; within a residue, taps whose inputs overlap or
     touch share a run, others get their own, so gaps of large dilations are not stored.
     """
-    taps = range(axis.taps) if taps is None else taps
-    offsets = {t: divmod(t * axis.dilation, axis.stride) for t in taps}
+    return _lines(axis.stride, axis.dilation, range(axis.taps) if taps is None else taps, block)
+
+
+@lru_cache(4096)
+def _lines(stride: int, dilation: int, taps: range, block: int) -> Lines:
+    offsets = {t: divmod(t * dilation, stride) for t in taps}
     found = 0
     runs: list[tuple[int, int, int]] = []
     start: dict[int, int] = {}
@@ -359,12 +362,12 @@ def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
                 continue
             low, high = members[first][0], members[end - 1][0]
             count = high - low + block
-            runs.append((found, count, low * axis.stride + residue))
+            runs.append((found, count, low * stride + residue))
             for q, t in members[first:end]:
                 start[t] = found + q - low
             found += count
             first = end
-    return Lines(Positions(tuple(runs), axis.stride), tuple(runs), tuple(start[t] for t in taps))
+    return Lines(Positions(tuple(runs), stride), tuple(runs), tuple(start[t] for t in taps))
 
 
 def line_pixels(axis: Axis, outputs: int, most: int = 1) -> tuple[Lines, int]:
@@ -379,7 +382,6 @@ def line_pixels(axis: Axis, outputs: int, most: int = 1) -> tuple[Lines, int]:
     return Lines(range(span), ((0, span, 0),), tuple(t * axis.dilation for t in range(axis.taps))), 1
 
 
-@lru_cache(4096)
 def residue_lines(axis: Axis, residues: int, block: int, left_out: int = 0) -> Lines:
     """Lines of ``block`` outputs of each of some neighbouring residues modulo the dilation, at stride 1.
 
@@ -387,9 +389,13 @@ def residue_lines(axis: Axis, residues: int, block: int, left_out: int = 0) -> L
     through inputs a dilation apart, so that those of one residue lie ``residues`` lines apart.  The first and last
     inputs of a residue may be left out.
     """
-    steps = range(left_out, block + axis.taps - 1 - left_out)
-    if residues == axis.dilation:  # no gaps
-        runs: tuple[tuple[int, int, int], ...] = ((0, len(steps) * residues, left_out * axis.dilation),)
+    return _residue_lines(axis.taps, axis.dilation, residues, range(left_out, block + axis.taps - 1 - left_out))
+
+
+@lru_cache(4096)
+def _residue_lines(taps: int, dilation: int, residues: int, steps: range) -> Lines:
+    if residues == dilation:  # no gaps
+        runs: tuple[tuple[int, int, int], ...] = ((0, len(steps) * residues, steps.start * dilation),)
     else:
-        runs = tuple((number * residues, residues, step * axis.dilation) for number, step in enumerate(steps))
-    return Lines(Positions(runs, 1), runs, tuple(t * residues for t in range(axis.taps)))
+        runs = tuple((number * residues, residues, step * dilation) for number, step in enumerate(steps))
+    return Lines(Positions(runs, 1), runs, tuple(t * residues for t in range(taps)))

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
-from functools import cache, lru_cache
+import operator
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from polyconv.algorithms.dense.plan import again_workspace
@@ -65,34 +66,26 @@ class Case(Hashed):
     sweep: Sweep
     y: Scheme
     x: Scheme
+    transformed: int = field(init=False, repr=False, compare=False)
+    """Number of transformed axes: the last one or two."""
+    outer: Sweep = field(init=False, repr=False, compare=False)
+    """The other axes."""
+    outer_taps: int = field(init=False, repr=False, compare=False)
+    """Combinations of their taps."""
+    groups: tuple[int, int] = field(init=False, repr=False, compare=False)
+    """Channels of a group, of the input and of the result."""
+    lane: int = field(init=False, repr=False, compare=False)
+    """Numbers of a vector."""
 
     __hash__ = Hashed.__hash__
 
-    @property
-    def transformed(self) -> int:
-        """Number of transformed axes: the last one or two."""
-        return 1 if self.y == NONE else 2
-
-    @property
-    def outer(self) -> Sweep:
-        """The other axes."""
-        return self.sweep[: -self.transformed]
-
-    @property
-    def outer_taps(self) -> int:
-        """Combinations of their taps."""
-        return math.prod(axis.taps for axis in self.outer)
-
-    @property
-    def groups(self) -> tuple[int, int]:
-        """Channels of a group, of the input and of the result."""
-        p = self.s.problem
-        return p.c // p.groups, p.m // p.groups
-
-    @property
-    def lane(self) -> int:
-        """Numbers of a vector."""
-        return lanes(self.s.target, self.arith)
+    def __post_init__(self) -> None:
+        fill, p = object.__setattr__, self.s.problem
+        fill(self, "transformed", 1 if self.y == NONE else 2)
+        fill(self, "outer", self.sweep[: -self.transformed])
+        fill(self, "outer_taps", math.prod([axis.taps for axis in self.outer]))
+        fill(self, "groups", (p.c // p.groups, p.m // p.groups))
+        fill(self, "lane", lanes(self.s.target, self.arith))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +108,8 @@ class Boxes(Hashed):
         3 along both.
     entering : tuple of int
         How many phases have products at points of each kind.
+    products : int
+        Those of a tile for an input channel and an output channel: every point by the phases that enter it.
     vectors, last_vectors, blocks : int
         Vectors of output channels in a block, those of the last block, and blocks of a group.
     together : int
@@ -133,6 +128,7 @@ class Boxes(Hashed):
     phases: tuple[Phase, ...]
     points: tuple[int, int, int, int]
     entering: tuple[int, int, int, int]
+    products: int
     vectors: int
     last_vectors: int
     blocks: int
@@ -157,11 +153,6 @@ class Boxes(Hashed):
     workspace: int
 
     __hash__ = Hashed.__hash__
-
-    @property
-    def products(self) -> int:
-        """Products of a tile for an input channel and an output channel: every point by the phases that enter it."""
-        return sum([count * number for count, number in zip(self.points, self.entering, strict=True)])
 
     @property
     def outer_lines(self) -> int:
@@ -271,14 +262,14 @@ def sizes(case: Case, rows: tuple[Cut, ...], columns: tuple[Cut, ...], outer: tu
     v = panel + chunk_blocks * block_bytes
     sums = v + points * v_point
     out = sums + points * s_point
-    repair = _repair_bytes(case, repair_box(transformed, rows, columns, outer), vectors)
+    repair = again_workspace(s, arith, sweep, repair_box(transformed, rows, columns, outer), vectors)
     flags = max(out + y.m * out_line, v + repair)
     row_notes = flags + 8 * (1 + blocks * (1 + tiles * math.prod(outer)))
     notes = row_notes + 56 * math.prod(outer)
+    of_kinds, entering = _points(transformed, y, x), _entering(tuple([phase.full for phase in of_taps]))
     return Boxes(
-        case, rows, columns, outer, held, of_taps, _points(transformed, y, x),
-        _entering(tuple([phase.full for phase in of_taps])), vectors, vectors_out - (blocks - 1) * vectors, blocks,
-        together, tiles, chunk_blocks * ROW_WORDS, line_bytes, block_bytes, v_block, v_line, v_phase, v_point, s_point,
+        case, rows, columns, outer, held, of_taps, of_kinds, entering, sum(map(operator.mul, of_kinds, entering)),
+        vectors, vectors_out - (blocks - 1) * vectors, blocks, together, tiles, chunk_blocks * ROW_WORDS, line_bytes, block_bytes, v_block, v_line, v_phase, v_point, s_point,
         out_line, panel, v, sums, out, flags, row_notes, notes, notes + 24 * len(sweep) + 8 * (all_lines + 2) + 64,
     )  # fmt: skip
 
@@ -318,11 +309,6 @@ def repair_box(transformed: int, rows: tuple[Cut, ...], columns: tuple[Cut, ...]
     """Most outputs that are computed again at a time, where results are not finite: neighbouring tiles of a row."""
     tall = (max([cut.sizes[0] for cut in rows]),) if transformed == 2 else ()  # full tiles come first
     return (*(1 for _ in outer), *tall, max([max(cut.segments[1:]) for cut in columns]))
-
-
-@lru_cache(256)
-def _repair_bytes(case: Case, box: tuple[int, ...], vectors: int) -> int:
-    return again_workspace(case.s, case.arith, case.sweep, box, vectors)
 
 
 def outer_bands(case: Case, phases: int) -> list[Bands]:

@@ -146,7 +146,7 @@ class _Block(NamedTuple):
     number: int
     near: float
     far: float
-    steps: list[float]
+    steps: tuple[float, ...]
 
 
 @lru_cache(256)
@@ -186,9 +186,24 @@ def _streams(profile: Profile) -> list[tuple[float, float]]:
 
 
 @cache
-def _step_cycles(rates: Rates, vectors: int, most: int) -> list[float]:
+def _step_cycles(rates: Rates, vectors: int, most: int) -> tuple[float, ...]:
     """Cycles of a step of a tile of so many vectors, by its rows."""
-    return [_SLOWER * tile_cycles(rates, rows, vectors) for rows in range(most + 1)]
+    return tuple([_SLOWER * tile_cycles(rates, rows, vectors) for rows in range(most + 1)])
+
+
+class _Calls(NamedTuple):
+    """Products of some tiles by a block: calls, cycles of a step of all, and those that the first waits for weights."""
+
+    number: int
+    step: float
+    late: float
+
+
+@lru_cache(4096)
+def _calls(of: _Block, tiles: int) -> _Calls:
+    sizes = near_equal_sizes(tiles, len(of.steps) - 1)
+    step = sum([max(of.steps[rows], of.near) * number for rows, number in sizes])
+    return _Calls(sum([n for _, n in sizes]), step, max(0.0, of.far - max(of.steps[sizes[0][0]], of.near)))
 
 
 def _kinds(b: Boxes) -> list[tuple[int, int, float]]:
@@ -202,23 +217,16 @@ def _kinds(b: Boxes) -> list[tuple[int, int, float]]:
 def _products(b: Boxes, rows: Cut, columns: Cut, of_points: Sequence[tuple[int, int, float]], of_blocks: list[_Block]
               ) -> float:  # fmt: skip
     """Cycles of the products of such a box, where the first tile waits for its weights."""
-    found, deep, most = 0.0, math.prod(b.outer), channel_tile(b.case.s.target, b.vectors)
+    found, deep = 0.0, math.prod(b.outer)
     tall, wide = (rows.tiles, rows.full), (columns.tiles, columns.full)
-    of_tiles: dict[int, tuple[int, list[float]]] = {}  # calls, and a step of every block; most kinds have equal tiles
     for kind, points, steps in of_points:
         tiles = tall[kind >> 1] * wide[kind & 1]
         if not tiles:
             continue
         joins = not kind and tiles == b.tiles  # rows of other axes are one matrix product
         repeated, size = (1, deep * tiles) if joins else (deep, tiles)
-        if size not in of_tiles:
-            sizes = near_equal_sizes(size, most)
-            of_tiles[size] = repeated * sum([number for _, number in sizes]), [
-                repeated * sum([max(of.steps[rows], of.near) * number for rows, number in sizes])
-                + max(0.0, of.far - max(of.steps[sizes[0][0]], of.near))
-                for of in of_blocks
-            ]
-        calls, of_steps = of_tiles[size]
-        for of, step in zip(of_blocks, of_steps, strict=True):
-            found += points * of.number * (step * steps + 20 * calls + 1.0 * deep * tiles * of.vectors)
+        for of in of_blocks:
+            calls, step, late = _calls(of, size)
+            of_block = (repeated * step + late) * steps + 20 * repeated * calls + 1.0 * deep * tiles * of.vectors
+            found += points * of.number * of_block
     return found
