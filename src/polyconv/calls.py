@@ -156,10 +156,11 @@ def run_now(step: Step, scratch: int, threads: int, *, check: bool) -> None:
 
 
 def _in_workspace(call: Call) -> AbstractContextManager[None]:
-    size = spelled_bytes(call.program.workspace * call.plan_threads)
-    return allocating(
-        f"the workspace of {call.plan_threads} thread(s) takes {size}", "lower threads, or set a workspace_limit"
-    )
+    def needed() -> str:
+        size = spelled_bytes(call.program.workspace * call.plan_threads)
+        return f"the workspace of {call.plan_threads} thread(s) takes {size}"
+
+    return allocating(needed, "lower threads, or set a workspace_limit")
 
 
 def _same_or_raise(one: Array, other: Array) -> None:

@@ -19,7 +19,7 @@ from polyconv.errors import ArgumentError, DtypeError
 from polyconv.lowering.program import Operand
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
-from polyconv.runtime.arrays import mark, may_overlap, place
+from polyconv.runtime.arrays import mark, overlap, place, reach
 from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, native_order, sized
 
@@ -41,8 +41,7 @@ def span(a: Array) -> tuple[int, int]:
 
 def strides(a: Array, p: Problem) -> Operand:
     """Strides as kernels are told; an axis of extent 1, whose own may be anything, gets that of a packed array."""
-    where = place(a)
-    told = list(where.strides)
+    told = list(a.strides)
     packed = a.itemsize
     for axis in range(a.ndim - 1, -1, -1):
         if a.shape[axis] == 1:
@@ -50,7 +49,7 @@ def strides(a: Array, p: Problem) -> Operand:
         packed = told[axis] * a.shape[axis]
     n, *rest = told
     c, spatial = (rest[-1], rest[:-1]) if p.layout == "NHWC" else (rest[0], rest[1:])
-    return Operand(n, c, tuple(spatial), where.offset, a.itemsize)
+    return Operand(n, c, tuple(spatial), reach(a)[1], a.itemsize)
 
 
 def fused(p: Problem, lying: Lying) -> tuple[Problem, Lying]:
@@ -158,7 +157,7 @@ def result_of(p: Problem, out: Any) -> tuple[Any, Array]:
     """What the call returns, and the array to write."""
     shape = tuple(int(e or 0) for e in p.y_shape)
     if out is None:
-        with allocating(sized("the result", shape, p.y_dtype.numpy), _SMALLER):
+        with allocating(lambda: sized("the result", shape, p.y_dtype.numpy), _SMALLER):
             fresh = mark(np.empty(shape, p.y_dtype.numpy))
         return fresh, fresh
     array = as_array(out, "out")
@@ -204,8 +203,9 @@ def check_apart(result: Array, **operands: Array | None) -> None:
     ArgumentError
         Naming the operand.
     """
+    at = place(result)
     for name, other in operands.items():
-        if other is None or not may_overlap(other, result):
+        if other is None or not overlap(place(other), at):
             continue
         if name == "residual" and _same_memory(other, result):
             continue

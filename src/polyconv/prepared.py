@@ -28,7 +28,7 @@ from polyconv.in_force import target_in_force
 from polyconv.kernels import objects
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.lowering.program import Program, Request, Step
-from polyconv.lowering.situation import Situation
+from polyconv.lowering.situation import Situation, changed
 from polyconv.operands import Lying, strides
 from polyconv.planning import wisdom
 from polyconv.planning.measure import fastest
@@ -276,10 +276,12 @@ class Layer:
             for name, reason in reasons(choice, 1, s.profile.clock):
                 _log.info("dispatch %s not by %s: %s", problem, name, reason)
         seconds = choice.running(problem.n or 0) / s.profile.clock
-        s = replace(s, threads=threads_for(s, seconds, form_of(algorithm, s).workspace))
-        weights = self.weights.w
-        packing = f"{sized('w', weights.shape, weights.dtype)} and a packed form for {algorithm}"
-        with allocating(packing, "compute some of the output channels at a time"):
+        s = changed(s, threads=threads_for(s, seconds, form_of(algorithm, s).workspace))
+
+        def needed() -> str:
+            return f"{sized('w', self.weights.w.shape, self.weights.w.dtype)} and a packed form for {algorithm}"
+
+        with allocating(needed, "compute some of the output channels at a time"):
             program = self.program(form_of(algorithm, s), lying, offset, mask)
         call = bound(program, key, algorithm, arrays, threads=s.threads, strict=s.strict, seconds=seconds,
                      profile=s.profile, check=self._check, often=not self._once)  # fmt: skip
@@ -299,12 +301,12 @@ class Layer:
         lying = strides(x, p), strides(y, p), None if residual is None else strides(residual, p)
         planned, lying = operands.fused(p, lying)
         # how arrays lie decides no algorithm, and with it no bits, unless this one cannot take them
-        whole, s = replace(s, problem=p.fused()), replace(s, problem=planned)
+        whole, s = changed(s, problem=p.fused()), changed(s, problem=planned)
         find = choose if "dispatch" in self._verbose else take  # what is not taken costs time to price
         choice = find(whole, self._chosen(whole))
         if s != whole and isinstance(ALGORITHMS[choice.algorithm].fitting(s), Refusal):
             choice = find(s, self._chosen(s))
-        return choice, replace(s, once=False), lying
+        return choice, changed(s, once=False), lying
 
     def call(self, x: Array, residual: Array | None) -> Call:
         """The call for inputs that lie like these and a packed result."""

@@ -22,7 +22,7 @@ from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import ArgumentError
 from polyconv.kernels.epilogue import ROUNDING_BITS
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.lowering.program import Late
+from polyconv.lowering.program import Late, zeros
 from polyconv.lowering.sweep import Sweep
 from polyconv.operands import narrow_and_light
 from polyconv.problem.problem import Problem
@@ -203,8 +203,10 @@ class Weights:
 
     def constants(self, p: Problem, kind: Any) -> Array:
         """Parameters of the activation, or of rounding to the result's type, in slots of 8 bytes."""
-        table = aligned(8, np.int64)
         q = p.quantisation
+        if p.activation is None and (q is None or not q.rescales):
+            return zeros()
+        table = aligned(8, np.int64)
         if q is not None and q.rescales:
             zero = 0 if q.zy is None else int(np.asarray(self._quantity(q.zy, "zy")).reshape(-1)[0])
             # far from where floats cease to hold all whole numbers

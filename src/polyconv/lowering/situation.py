@@ -20,7 +20,7 @@ from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
 __all__ = [
-    "FREE_BYTES", "Situation", "accumulator_arithmetic", "arith_of", "has_pairs", "image_bytes", "of_one_image",
+    "FREE_BYTES", "Situation", "accumulator_arithmetic", "arith_of", "changed", "has_pairs", "image_bytes", "of_one_image",
     "own_bound", "scheme_of", "transform_refusal",
 ]  # fmt: skip
 
@@ -103,6 +103,12 @@ class Situation(Hashed):
         return cycles if self.chance is None else float(_lot(self.chance, form))
 
 
+def changed(s: Situation, **values: object) -> Situation:
+    """The situation with other values: itself, where it has them."""
+    has_all = all([getattr(s, name) == value for name, value in values.items()])
+    return s if has_all else replace(s, **values)  # type: ignore[arg-type]
+
+
 def of_one_image(s: Situation) -> Situation:
     """A situation without what no choice may depend on."""
     return s if s.problem.n == 1 == s.threads else _alone(s)
@@ -110,7 +116,7 @@ def of_one_image(s: Situation) -> Situation:
 
 @lru_cache(1024)
 def _alone(s: Situation) -> Situation:
-    return replace(s, problem=replace(s.problem, n=1), threads=1)
+    return replace(s, problem=s.problem if s.problem.n == 1 else replace(s.problem, n=1), threads=1)
 
 
 def _lot(seed: int, thing: object) -> int:

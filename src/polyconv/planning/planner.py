@@ -15,7 +15,7 @@ from functools import lru_cache
 from polyconv.algorithms.form import Form, Refusal
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.errors import Unsupported
-from polyconv.lowering.situation import FREE_BYTES, Situation, of_one_image
+from polyconv.lowering.situation import FREE_BYTES, Situation, changed, of_one_image
 from polyconv.machine.profile import Profile
 from polyconv.planning.remembered import remembered
 from polyconv.problem.plan import Candidate, Plan, spelled
@@ -98,7 +98,7 @@ def form_of(algorithm: str, s: Situation) -> Form:
     Unsupported
         If it has none.
     """
-    found = remembered(algorithm, replace(s, once=False) if s.once else s, ALGORITHMS[algorithm].form)
+    found = remembered(algorithm, changed(s, once=False), ALGORITHMS[algorithm].form)
     if isinstance(found, Refusal):
         raise Unsupported(f"{algorithm} cannot compute '{s.problem}': {found}")
     return found
@@ -140,7 +140,7 @@ _ROUNDED = 1 + 1e-9
 @lru_cache(1024)
 def _cheapest(one: Situation) -> Choice:
     """The choice among all, the likeliest first: of others it is enough that they take longer at least."""
-    ready = replace(one, once=False) if one.once else one
+    ready = changed(one, once=False)
     rows = [(row.at_least(ready), at, row) for at, row in enumerate(ALGORITHMS.values())]
     best: tuple[float, int] = (math.inf, 0)
     found: Choice | None = None
@@ -160,7 +160,7 @@ def _cheapest(one: Situation) -> Choice:
 
 @lru_cache(1024)
 def _estimated(one: Situation, only: str | None) -> Choice:
-    ready = replace(one, once=False) if one.once else one  # no algorithm asks
+    ready = changed(one, once=False)  # no algorithm asks
     found = {
         name: row.fitting(ready) if only in (None, name) else f"only {only} was asked for"
         for name, row in ALGORITHMS.items()

@@ -29,6 +29,7 @@ _MOST_BYTES = 1 << 62
 _NUMBERS = ("n", "c", "m", "groups", "offset_groups")
 _BY_AXIS = ("i", "k", "s", "d", "output_padding", "o")
 _OPEN = ("n", "i")
+_INT = {int}
 
 
 def make_whole(p: Problem) -> None:
@@ -50,12 +51,12 @@ def make_whole(p: Problem) -> None:
         values = getattr(p, name)
         if name == "o" and values is None:
             continue
-        if type(values) is not tuple or any(type(v) is not int for v in values):
+        if type(values) is not tuple or not _INT.issuperset(map(type, values)):
             fill(p, name, tuple(_whole(v, name) for v in _entries(values, name)))
-    if type(p.pads) is not tuple or any(type(v) is not tuple or any(type(e) is not int for e in v) for v in p.pads):
+    if type(p.pads) is not tuple or any([type(v) is not tuple or not _INT.issuperset(map(type, v)) for v in p.pads]):
         pairs = (_entries(pair, "pads") for pair in _entries(p.pads, "pads"))
         fill(p, "pads", tuple(tuple(_whole(e, "pads") for e in pair) for pair in pairs))
-    if any(len(pair) != 2 for pair in p.pads):
+    if any([len(pair) != 2 for pair in p.pads]):
         raise ArgumentError(f"pads={p.pads} must be (begin, end) pairs, one per axis")
 
 
@@ -107,10 +108,9 @@ def check(p: Problem) -> None:
                 f"{name} {values} has {len(values)} entries, x has {rank} spatial axes; give one entry per axis"
             )
     for name, values in (("kernel", p.k), ("strides", p.s), ("dilations", p.d)):
-        if any(v < 1 for v in values):
+        if min(values) < 1:
             raise ArgumentError(f"{name} {values} must be positive along every axis")
-    sizes = [p.n, p.c, p.m, *p.i]
-    if any(v is not None and v < 0 for v in sizes):
+    if min([v for v in (p.n, p.c, p.m, *p.i) if v is not None]) < 0:
         raise ArgumentError(f"sizes n={p.n} c={p.c} i={p.i} m={p.m} must not be negative")
     if p.groups < 1:
         raise ArgumentError(f"groups={p.groups} must be at least 1")
@@ -127,7 +127,7 @@ def check(p: Problem) -> None:
     check_operator(p)
     check_types(p)
     if p.is_known:
-        if any(e is not None and e < 0 for e in p.out):
+        if any([e is not None and e < 0 for e in p.out]):
             raise ArgumentError(
                 f"the output extents {p.out} are negative: the kernel {p.k} with dilations {p.d} is "
                 f"larger than the input {p.i} with pads {p.pads}; enlarge the input or the pads"
@@ -141,11 +141,11 @@ def _check_size(p: Problem) -> None:
         ("w", p.w_shape, p.w_dtype),
         ("y", p.y_shape, p.y_dtype),
     ):
-        total = 8 * math.prod(max(1, e or 1) for e in shape)
+        total = 8 * math.prod([max(1, e or 1) for e in shape])
         if total >= _MOST_BYTES:
             raise ArgumentError(
                 f"{name} of shape {shape} and type {dtype.name} exceeds the addressable size; split the problem"
             )
     reach = [effective_kernel(k, d) + abs(b) + abs(e) for k, d, (b, e) in zip(p.k, p.d, p.pads, strict=True)]
-    if any(r >= 1 << 40 for r in reach) or any(s >= 1 << 40 for s in p.s):
+    if max(*reach, *p.s) >= 1 << 40:
         raise ArgumentError(f"kernel {p.k}, dilations {p.d}, strides {p.s} or pads {p.pads} reach beyond 2^40 elements")

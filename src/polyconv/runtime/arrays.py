@@ -11,15 +11,17 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.settings import spelled_bytes
 
-__all__ = ["MARKS", "Place", "address", "aligned", "as_aligned", "mark", "marked", "may_overlap", "place", "unwritten"]
+__all__ = [
+    "MARKS", "Place", "address", "aligned", "as_aligned", "mark", "marked", "may_overlap",
+    "overlap", "place", "reach", "unwritten",
+]  # fmt: skip
 
 _LINE = 64
 _HUGE = 2 << 20
@@ -93,8 +95,7 @@ def as_aligned(values: NDArray[Any]) -> NDArray[Any]:
     return copy
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where an array lies: lowest address, bytes from there to its end, offset of element 0, byte strides."""
 
     address: int
@@ -105,14 +106,28 @@ class Place:
 
 def place(a: NDArray[Any]) -> Place:
     """Extent of an array in memory, for any strides (negative and zero included)."""
+    size, offset = reach(a)
+    return Place(a.ctypes.data - offset, size, offset, a.strides)
+
+
+def reach(a: NDArray[Any]) -> tuple[int, int]:
+    """Bytes from the lowest address of an array to its end, and from there to element 0: wherever it lies."""
     if a.size == 0:
-        return Place(a.ctypes.data, 0, 0, a.strides)
-    low = sum((e - 1) * s for e, s in zip(a.shape, a.strides, strict=True) if s < 0)
-    high = sum((e - 1) * s for e, s in zip(a.shape, a.strides, strict=True) if s > 0)
-    return Place(a.ctypes.data + low, high - low + a.itemsize, -low, a.strides)
+        return 0, 0
+    low, high = 0, a.itemsize
+    for extent, stride in zip(a.shape, a.strides, strict=True):
+        if stride < 0:
+            low += (extent - 1) * stride
+        else:
+            high += (extent - 1) * stride
+    return high - low, -low
 
 
 def may_overlap(a: NDArray[Any], b: NDArray[Any]) -> bool:
     """Whether two arrays share memory, judged by their extents."""
-    p, q = place(a), place(b)
+    return overlap(place(a), place(b))
+
+
+def overlap(p: Place, q: Place) -> bool:
+    """Whether two places share memory."""
     return p.size > 0 and q.size > 0 and p.address < q.address + q.size and q.address < p.address + p.size

@@ -13,14 +13,14 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.kernels.objects import kernel_text
 from polyconv.kernels.record import words
-from polyconv.runtime.arrays import place
+from polyconv.runtime.arrays import reach
 from polyconv.runtime.control import CONTROL
 from polyconv.runtime.runner import native
 from polyconv.target import host_target
@@ -36,10 +36,25 @@ _API = (
 # address, bytes, then (extent, stride) pairs]; of one that must be None they are zeros.
 _HEADER = 16
 _GROUP = 5 + 2 * 64
-_FIELDS = {
-    "none": 0, "dtype_name": 1, "control": 2, "steps": 3, "step_count": 4, "items": 5, "workspace": 6,
-    "environment": 7, "threads": 8, "wake": 9, "keep_gil": 10, "operands": 11,
-}  # fmt: skip
+
+
+class _Header(NamedTuple):
+    """The first words of a descriptor, in the order in which the entry reads them."""
+
+    none: int
+    dtype_name: int
+    control: int
+    steps: int
+    step_count: int
+    items: int
+    workspace: int
+    environment: int
+    threads: int
+    wake: int
+    keep_gil: int
+    operands: int
+
+
 
 _CHECK = """
 ; Compare an array with its group of the descriptor; 1 and a filled frame slot if all is as expected.
@@ -360,27 +375,32 @@ def make_entry(arrays: Sequence[NDArray[Any] | None], steps: NDArray[np.int64], 
     address = _entry()
     if not address:
         return None
-    table = [0] * (_HEADER + len(arrays) * _GROUP)
-    header = {
-        "none": id(None), "dtype_name": id(_NAME), "control": CONTROL, "steps": steps.ctypes.data,
-        "step_count": len(steps) // 4, "items": items, "workspace": workspace, "environment": environment,
-        "threads": threads, "wake": wake, "keep_gil": int(keep_gil), "operands": len(arrays),
-    }  # fmt: skip
-    for name, value in header.items():
-        table[_FIELDS[name]] = value
+    descriptor = Descriptor(8 * (_HEADER + len(arrays) * _GROUP))
+    _write(descriptor, 0, _Header(
+        none=id(None), dtype_name=id(_NAME), control=CONTROL, steps=steps.ctypes.data, step_count=len(steps) // 4,
+        items=items, workspace=workspace, environment=environment, threads=threads, wake=wake, keep_gil=int(keep_gil),
+        operands=len(arrays),
+    ))  # fmt: skip
     for number, array in enumerate(arrays):
         if array is None:
             continue
-        where = place(array)
+        size, offset = reach(array)
         pairs = [v for pair in zip(array.shape, array.strides, strict=True) for v in pair]
-        group = [id(np.ndarray), id(array.dtype), array.ndim, where.offset, where.size, *pairs]
-        first = _HEADER + number * _GROUP
-        table[first : first + len(group)] = group
-    descriptor = Descriptor(words(table).tobytes())
+        group = id(np.ndarray), id(array.dtype), array.ndim, offset, size, *pairs
+        _write(descriptor, _HEADER + number * _GROUP, group)
     definition = _MethodDef(b"convolve", address, _METH_FASTCALL, None)
     descriptor.keep = (*keep, steps, [array.dtype for array in arrays if array is not None])
     descriptor.definition = definition
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    return new(ctypes.addressof(definition), descriptor, None)
+    return _builtin()(ctypes.addressof(definition), descriptor, None)
+
+
+def _write(descriptor: Descriptor, first: int, values: Sequence[int]) -> None:
+    """Write words into a descriptor."""
+    descriptor[8 * first : 8 * (first + len(values))] = words([*values]).tobytes()
+
+
+@cache
+def _builtin() -> Any:
+    """CPython's function that makes a builtin of a definition and its ``self``."""
+    made = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return made(("PyCFunction_NewEx", ctypes.pythonapi))

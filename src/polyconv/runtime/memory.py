@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,13 +38,13 @@ def sized(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
 
 
 @contextmanager
-def allocating(what: str, way_out: str) -> Iterator[None]:
+def allocating(what: str | Callable[[], str], way_out: str) -> Iterator[None]:
     """Say what a block takes memory for where there is none.
 
     Parameters
     ----------
-    what : str
-        As ``sized`` spells it.
+    what : str or callable
+        As ``sized`` spells it; or what spells it once it must be said, for blocks that are met often.
     way_out : str
         What the caller can do.
 
@@ -58,7 +58,8 @@ def allocating(what: str, way_out: str) -> Iterator[None]:
     except OutOfMemory:
         raise
     except MemoryError:
-        raise OutOfMemory(f"{what}, more than the system gives; {way_out}") from None
+        said = what if isinstance(what, str) else what()
+        raise OutOfMemory(f"{said}, more than the system gives; {way_out}") from None
 
 
 def native_order(a: NDArray[Any], name: str) -> NDArray[Any]:
