@@ -93,7 +93,7 @@ def test_boxes_of_unequal_numbers_of_residues(kernel: str) -> None:
         if got is not None:
             assert complaint(p, widened(p, made, expected(p, made)), got) is None, limit
             boxes = _boxes(p, limit)
-            unequal += any(len({cut.residues for cut in along}) > 1 for along in (boxes.rows, boxes.columns))
+            unequal += any(len({cut.residues for cut in along.boxes}) > 1 for along in (boxes.rows, boxes.columns))
     assert unequal
 
 
@@ -129,7 +129,7 @@ def test_a_sum_that_is_not_finite_is_repaired(kernel: str, limit: int | None) ->
 def test_boxes_of_some_residues_of_a_long_line(layout: str) -> None:
     """A box holds segments of outputs next to each other, a dilation apart; so does what is done again."""
     p = Problem.parse(f"conv f32 {layout} n1 c32 i2500 m24 k3 p160:0 d160 b1 r1")
-    assert _boxes(p, 150 << 10).columns[0].residues < 160
+    assert _boxes(p, 150 << 10).columns.first.residues < 160
     made = operands(p, np.random.default_rng(0), "normal")
     got = result(p, made, "winograd", workspace_limit=150 << 10)
     assert got is not None
@@ -149,7 +149,7 @@ def test_cuts_hold_every_output_once() -> None:
             axis = sweeps(Problem.parse(f"conv f32 NCHW n1 c8 i{out + 2 * d} m8 k3 d{d}"))[0][0]
             for most, residues in ((1, 1), (2, 1), (2, d), (99, 2), (99, d)):
                 found = []
-                for cut in cuts(axis, 4, most, residues):
+                for cut in cuts(axis, 4, most, residues).boxes:
                     here = [o for r in range(cut.residues) for o in range(r, cut.span, cut.apart)]
                     count, size, end = cut.segments
                     step = cut.apart

@@ -20,8 +20,8 @@ from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
 __all__ = [
-    "FREE_BYTES", "Situation", "accumulator_arithmetic", "arith_of", "changed", "has_pairs", "image_bytes", "of_one_image",
-    "own_bound", "scheme_of", "transform_refusal",
+    "FREE_BYTES", "Situation", "accumulator_arithmetic", "arith_of", "changed", "has_pairs", "image_bytes",
+    "of_one_image", "own_bound", "scheme_of", "transform_refusal",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10

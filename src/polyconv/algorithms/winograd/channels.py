@@ -21,11 +21,13 @@ from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.plan import sweep_cost, sweep_workspace
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.winograd import cost, program
-from polyconv.algorithms.winograd.boxes import Boxes, Case, candidates
+from polyconv.algorithms.winograd.boxes import Boxes, candidates
+from polyconv.algorithms.winograd.case import Case
 from polyconv.algorithms.winograd.cost import cycles
-from polyconv.algorithms.winograd.schemes import factor, pairs
+from polyconv.algorithms.winograd.schemes import NONE, factor, pairs
 from polyconv.algorithms.winograd.sharing import shared
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
+from polyconv.kernels.transform import Scheme
 from polyconv.lowering import packing
 from polyconv.lowering.program import Program, Request
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, of_one_image, scheme_of, transform_refusal
@@ -84,7 +86,7 @@ class WinogradForm(Form):
         p, s = self.s.problem, self.s
         worst = factor(s, p.c // p.groups * math.prod(p.k))
         for boxes in [part.boxes for part in self.parts if part.boxes is not None]:
-            case, terms = boxes.case, boxes.case.groups[0] * boxes.case.outer_taps * len(boxes.phases)
+            case, terms = boxes.case, boxes.case.groups[0] * boxes.case.outer_taps * len(boxes.case.phases)
             worst = max(worst, factor(s, terms, case.y.n + case.x.n, case.y.growth * case.x.growth))
         return "window", worst
 
@@ -100,7 +102,7 @@ class WinogradForm(Form):
 
     def preparing(self) -> float:
         """Cycles in which a program is made and the weights are transformed."""
-        size = sum(part.boxes.weight_bytes for part in self.parts if part.boxes is not None)
+        size = sum(part.boxes.case.weight_bytes for part in self.parts if part.boxes is not None)
         return packing.cycles(self.s) + 1.5 * packing.TABLES_CYCLES + 0.75 * self.s.problem.groups * size
 
     def choices(self) -> dict[str, object]:
@@ -132,10 +134,10 @@ def _chosen(s: Situation, part: Part) -> dict[str, Hashable]:
     if part.boxes is None:
         return {"scheme": _spelled(part)}
     boxes, splits = shared(s, part.boxes)
-    rows = (boxes.rows[0].span,) if boxes.case.transformed == 2 else ()
+    rows = (boxes.rows.first.span,) if boxes.case.transformed == 2 else ()
     return {
-        "scheme": _spelled(part), "box": (*boxes.outer, *rows, boxes.columns[0].span),
-        "output channels of a block": boxes.vectors * boxes.case.lane, "blocks held together": boxes.together,
+        "scheme": _spelled(part), "box": (*boxes.outer, *rows, boxes.columns.first.span),
+        "output channels of a block": boxes.case.vectors * boxes.case.lane, "blocks held together": boxes.together,
         "items of a box": splits,
     }  # fmt: skip
 
@@ -192,7 +194,7 @@ def _parts(s: Situation) -> tuple[Part, ...]:
 def _cheapest(s: Situation, arith: Arithmetic, sweep: Sweep) -> tuple[Boxes | None, dict[str, float]]:
     """The cheapest schemes and boxes with their cycles; None where the sweep admits no scheme."""
     found = pairs(sweep, s.problem.c // s.problem.groups)
-    transformed = min((Case(s, arith, sweep, *pair).transformed for pair in found), default=0)
+    transformed = 0 if not found else 1 if found[0][0] == NONE else 2
     return _cheapest_anywhere(s, arith, tuple(
         # pads of other axes say which taps are left out, those of three taps whether their scheme may be the closed one
         anywhere(axis, 0 if after < transformed and axis.taps != 3 else axis.pad)
@@ -204,10 +206,10 @@ def _cheapest(s: Situation, arith: Arithmetic, sweep: Sweep) -> tuple[Boxes | No
 def _cheapest_anywhere(s: Situation, arith: Arithmetic, sweep: Sweep) -> tuple[Boxes | None, dict[str, float]]:
     """The same for a sweep that may lie anywhere in result and kernel."""
     best, least, terms = None, math.inf, dict[str, float]()
-    for bound, case in _likeliest(s, arith, sweep):
+    for bound, pair in _likeliest(s, arith, sweep):
         if bound >= least:  # others cannot win
             break
-        for boxes in candidates(case):
+        for boxes in candidates(Case.of(s, arith, sweep, *pair)):
             of_boxes = cycles(boxes)
             price = s.price(boxes, sum(of_boxes.values()))
             if price < _LESS * least:
@@ -216,17 +218,18 @@ def _cheapest_anywhere(s: Situation, arith: Arithmetic, sweep: Sweep) -> tuple[B
 
 
 @lru_cache(256)
-def _likeliest(s: Situation, arith: Arithmetic, sweep: Sweep) -> list[tuple[float, Case]]:
+def _likeliest(s: Situation, arith: Arithmetic, sweep: Sweep) -> list[tuple[float, tuple[Scheme, Scheme]]]:
     """The least cycles of every pair of schemes, the likeliest first."""
-    cases = [Case(s, arith, sweep, *pair) for pair in pairs(sweep, s.problem.c // s.problem.groups)]
-    return sorted([(cost.at_least(case), case) for case in cases], key=lambda each: each[0])
+    found = [(cost.at_least(s, arith, sweep, *pair), pair) for pair in pairs(sweep, s.problem.c // s.problem.groups)]
+    return sorted(found, key=lambda each: each[0])
 
 
 def _stacked(s: Situation, part: Part, alone: Boxes) -> Part:
     """The part with boxes that hold several images, by the schemes of one image, if that is worth it."""
     images, case = s.problem.n or 0, alone.case
     stacked = (Axis(images, images, 1, 1, 1, 0), *part.sweep)
-    found = [(cycles(boxes), boxes) for boxes in candidates(replace(case, s=s, sweep=stacked), alone.together)]
+    together = Case.of(s, case.arith, stacked, case.y, case.x)
+    found = [(cycles(boxes), boxes) for boxes in candidates(together, alone.together)]
     if not found:
         return part
     terms, boxes = min(found, key=lambda each: sum(each[0].values()))

@@ -11,14 +11,18 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from polyconv.algorithms.winograd.boxes import LIST_BYTES, Boxes, Case, near_bytes, outer_bands
-from polyconv.algorithms.winograd.tiles import Cut, alike, cuts
-from polyconv.kernels.isa import channel_tile
+from polyconv.algorithms.winograd.boxes import LIST_BYTES, Boxes, near_bytes, outer_bands
+from polyconv.algorithms.winograd.case import Case
+from polyconv.algorithms.winograd.schemes import NONE
+from polyconv.algorithms.winograd.tiles import Cut, cuts
+from polyconv.kernels.isa import Arithmetic, channel_tile, lanes
 from polyconv.kernels.tile import ROW_WORDS
+from polyconv.kernels.transform import Scheme
 from polyconv.lowering.bands import bands, share_met
 from polyconv.lowering.boxes import near_equal_sizes
 from polyconv.lowering.moves import is_apart
-from polyconv.lowering.sweep import Sweep, sweeps
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Axis, Sweep, sweeps
 from polyconv.lowering.tiles import tile_cycles
 from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide
 from polyconv.machine.profile import Profile, Rates
@@ -57,57 +61,60 @@ def is_stacked(p: Problem, sweep: Sweep) -> bool:
     return len(sweep) > len(p.k)
 
 
-def at_least(case: Case) -> float:
+def at_least(s: Situation, arith: Arithmetic, sweep: Sweep, y: Scheme, x: Scheme) -> float:
     """Cycles that the products and transforms of two schemes take, however boxes are cut."""
-    p, schemes = case.s.problem, (case.x,) if case.transformed == 1 else (case.y, case.x)
-    outer, lane, (group_in, group_out) = case.outer, case.lane, case.groups
-    products = entering = tiles = 1
-    for axis, scheme in zip(case.sweep[len(outer) :], schemes, strict=True):
-        cut = cuts(axis, scheme.m, axis.out, axis.dilation)
-        of_axis, full = sum([each.tiles for each in cut]), sum([each.full for each in cut])
-        step, taps = (scheme.r, axis.taps) if axis.stride == 1 else (axis.stride, axis.taps)
-        phases = -(-taps // step) if axis.stride == 1 else min(step, taps)
-        whole = taps // step if axis.stride == 1 else taps - (scheme.r - 1) * step
-        products *= (scheme.n - scheme.ends) * phases * of_axis + scheme.ends * whole * full
-        entering *= (scheme.n - scheme.ends) * phases + scheme.ends * whole
-        tiles *= of_axis
-    met = case.outer_taps * (share_met(outer, bands(outer, LIST_BYTES)) if outer else 1.0)
-    vectors, vectors_in = -(-group_out // lane), -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
-    multiplying = _SLOWER / case.s.rates(case.arith).multiply_adds * products * vectors * group_in * met
-    transforms = 1.0 * tiles * (vectors * case.y.n * case.x.n + vectors_in * entering)
-    transforms *= _TRANSFORM * case.s.transforming(case.arith) * (1.0 if len(schemes) == 2 else _ONE_AXIS)
+    p, lane, both = s.problem, lanes(s.target, arith), y != NONE
+    group_in, outer = p.c // p.groups, sweep[: -2 if both else -1]
+    products, entering, tiles = _along(sweep[-1], x)
+    if both:
+        of_y = _along(sweep[-2], y)
+        products, entering, tiles = products * of_y[0], entering * of_y[1], tiles * of_y[2]
+    taps = math.prod([axis.taps for axis in outer])
+    met = taps * (share_met(outer, bands(outer, LIST_BYTES)) if outer else 1.0)
+    vectors, vectors_in = -(-(p.m // p.groups) // lane), -(-group_in // ROW_WORDS) * (ROW_WORDS // lane)
+    multiplying = _SLOWER / s.rates(arith).multiply_adds * products * vectors * group_in * met
+    transforms = 1.0 * tiles * (vectors * y.n * x.n + vectors_in * entering)
+    transforms *= _TRANSFORM * s.transforming(arith) * (1.0 if both else _ONE_AXIS)
     return (multiplying + transforms) * math.prod([axis.out for axis in outer]) * (p.n or 0) * p.groups
+
+
+@lru_cache(1024)
+def _along(axis: Axis, scheme: Scheme) -> tuple[int, int, int]:
+    """Products of all tiles along an axis, points by the phases that enter them, and tiles."""
+    cut = cuts(axis, scheme.m, axis.out, axis.dilation)
+    tiles, full = sum([each.tiles for each in cut.boxes]), sum([each.full for each in cut.boxes])
+    step, taps = (scheme.r, axis.taps) if axis.stride == 1 else (axis.stride, axis.taps)
+    phases = -(-taps // step) if axis.stride == 1 else min(step, taps)
+    whole = taps // step if axis.stride == 1 else taps - (scheme.r - 1) * step
+    inner = (scheme.n - scheme.ends) * phases
+    return inner * tiles + scheme.ends * whole * full, inner + scheme.ends * whole, tiles
 
 
 def cycles(b: Boxes) -> dict[str, float]:
     """Cycles by term: the inputs of all boxes, the products, the outputs."""
-    case, s, p, outer = b.case, b.case.s, b.case.s.problem, b.case.outer
-    slower, moves, of_points = s.transforming(case.arith), _moves(case), _kinds(b)
-    vectors_in = -(-case.groups[0] // ROW_WORDS) * (ROW_WORDS // case.lane)
-    outer_boxes = math.prod([-(-axis.out // deep) for axis, deep in zip(outer, b.outer, strict=True)])
-    outer_rows = math.prod([axis.out for axis in outer])
-    lines = math.prod([h.count for h in b.held])
+    case, ways, of_points = b.case, _ways(b.case), _kinds(b.case)
+    outer_boxes = math.prod([-(-axis.out // deep) for axis, deep in zip(case.outer, b.outer, strict=True)])
+    inner_boxes, lines = len(b.rows.boxes) * len(b.columns.boxes), math.prod([h.count for h in b.held])
     # what leaves the second-level cache is written to the third and read from there
     held = b.workspace - (b.out - b.sums) // b.together * (b.together - 1)
-    far = 2 * held if held > near_bytes(case) else 0
-    of_tile_in = b.outer_lines * vectors_in * b.products * _TRANSFORM * slower
-    of_tile_out = case.y.n * case.x.n * _TRANSFORM * slower
-    of_box_in = lines * vectors_in * moves.vector_in + 1500.0 + far / s.profile.stream("l3", _BACK_AND_FORTH)
-    alone = outer_boxes * len(b.rows) * len(b.columns) == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
-    of_blocks = _blocks(case, b.weight_bytes, b.products, b.blocks, b.vectors, b.last_vectors, alone=alone)
+    far = 2 * held if held > ways.near else 0
+    of_tile_in = b.outer_lines * ways.tile_in
+    of_box_in = lines * ways.vectors_in * ways.vector_in + 1500.0 + far / ways.far_rate
+    alone = outer_boxes * inner_boxes == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
+    of_blocks = _blocks(case, alone=alone)
     products = inputs = outputs = 0.0
-    for (rows, tall), (columns, wide) in itertools.product(alike(b.rows), alike(b.columns)):
+    for (rows, tall), (columns, wide) in itertools.product(b.rows.alike, b.columns.alike):
         tiles, pixels, segments = rows.tiles * columns.tiles, rows.covers * columns.covers, columns.segments[0]
         products += tall * wide * _products(b, rows, columns, of_points, of_blocks)
         of_box = of_box_in * outer_boxes + tiles * of_tile_in * outer_boxes
-        inputs += tall * wide * (of_box + outer_rows * segments * moves.segment * vectors_in)
-        of_rows = (tiles * of_tile_out + pixels * moves.vector_out) * b.vectors_out
-        outputs += tall * wide * outer_rows * (of_rows + segments * moves.segment * b.blocks * b.vectors)
-    products *= outer_rows / math.prod(b.outer)
+        inputs += tall * wide * (of_box + ways.outer_rows * segments * ways.segment * ways.vectors_in)
+        of_rows = (tiles * ways.tile_out + pixels * ways.vector_out) * case.vectors_out
+        outputs += tall * wide * ways.outer_rows * (of_rows + segments * ways.segment * case.blocks * case.vectors)
+    products *= ways.outer_rows / math.prod(b.outer)
+    s, p, batch = case.s, case.s.problem, ways.batch
+    bytes_in = lines * p.c * p.x_dtype.itemsize * inner_boxes * outer_boxes
     images, stacked = p.n or 0, is_stacked(p, case.sweep)
-    bytes_in = lines * p.c * p.x_dtype.itemsize * len(b.rows) * len(b.columns) * outer_boxes
     far_in = far_cycles(s, bytes_in / (images if stacked else 1), soon=True) * images
-    batch = p.groups * (1 if stacked else images)
     if case.transformed == 1 and case.x.r == 2 and case.sweep[-1].stride == 1:
         inputs, products, outputs = _TWO_TAPS * inputs, _TWO_TAPS * products, _TWO_TAPS * outputs
     elif case.transformed == 1:
@@ -115,24 +122,57 @@ def cycles(b: Boxes) -> dict[str, float]:
     return {"inputs": inputs * batch + far_in, "products": products * batch, "outputs": outputs * batch}
 
 
-class _Moves(NamedTuple):
-    """Cycles in which a vector of a pixel comes in and goes out; of a segment of a line, for each vector and way."""
+class _Ways(NamedTuple):
+    """The ways in and out of all boxes of a case, in cycles unless said.
 
+    Parameters
+    ----------
+    tile_in, tile_out : float
+        Transforms of a tile: of all its channels, and of a vector of results.
+    vector_in, vector_out : float
+        In which a vector of a pixel comes in, and goes out.
+    segment : float
+        Of a segment of a line, for each vector and way.
+    vectors_in : int
+        Vectors of input channels.
+    outer_rows : int
+        Rows of outputs of the axes that are not transformed.
+    batch : int
+        Images, or groups of them, that are computed one by one.
+    near, far_rate : float
+        Workspace that stays in a second-level cache, in bytes; bytes a cycle of what does not.
+    """
+
+    tile_in: float
+    tile_out: float
     vector_in: float
     vector_out: float
     segment: float
+    vectors_in: int
+    outer_rows: int
+    batch: int
+    near: int
+    far_rate: float
 
 
 @lru_cache(256)
-def _moves(case: Case) -> _Moves:
-    p, last = case.s.problem, case.sweep[-1]
-    if p.layout == "NHWC":
-        return _Moves(3.5, 3.0, 0.0)
-    vector_in = 7.0 if planes_collide(p, reading=True) else 4.5
-    vector_in *= 1.0 if last.stride == 1 else 1.3 if is_apart(p, last, case.lane, "c") else 2.5
-    # a third, as measured: results of a box come with more work between them
-    vector_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(case.s, last) / 3
-    return _Moves(vector_in, vector_out, 60.0)
+def _ways(case: Case) -> _Ways:
+    s, p, last = case.s, case.s.problem, case.sweep[-1]
+    vectors_in = -(-case.groups[0] // ROW_WORDS) * (ROW_WORDS // case.lane)
+    transform = _TRANSFORM * s.transforming(case.arith)
+    vector_in, vector_out, segment = 3.5, 3.0, 0.0
+    if p.layout == "NCHW":
+        vector_in = 7.0 if planes_collide(p, reading=True) else 4.5
+        vector_in *= 1.0 if last.stride == 1 else 1.3 if is_apart(p, last, case.lane, "c") else 2.5
+        # a third, as measured: results of a box come with more work between them
+        vector_out = (10.0 if planes_collide(p, reading=False) else 4.0) + apart_cycles(s, last) / 3
+        segment = 60.0
+    return _Ways(
+        vectors_in * case.products * transform, case.y.n * case.x.n * transform, vector_in, vector_out, segment,
+        vectors_in, math.prod([axis.out for axis in case.outer]),
+        p.groups * (1 if is_stacked(p, case.sweep) else p.n or 0), near_bytes(case),
+        s.profile.stream("l3", _BACK_AND_FORTH),
+    )  # fmt: skip
 
 
 class _Block(NamedTuple):
@@ -150,22 +190,21 @@ class _Block(NamedTuple):
 
 
 @lru_cache(256)
-def _blocks(case: Case, weight_bytes: int, products: int, blocks: int, vectors: int, last_vectors: int, *, alone: bool
-            ) -> list[_Block]:  # fmt: skip
+def _blocks(case: Case, *, alone: bool) -> list[_Block]:
     """The blocks of outputs of a group; ``alone`` where a single box has few tiles."""
-    s, most = case.s, channel_tile(case.s.target, vectors)
+    s, most, size = case.s, channel_tile(case.s.target, case.vectors), case.weight_bytes
     # weights of a group or a sweep push out those of another; further calls find those of a point nearby
-    whole = weight_bytes * s.problem.groups * len(sweeps(s.problem))
+    whole = size * s.problem.groups * len(sweeps(s.problem))
     fetched = s.far and whole > s.profile.cache("l2", _KEPT)
     rate = s.profile.stream("memory", _FROM_MEMORY) if fetched else _streamed(s.profile, whole)
-    if fetched or weight_bytes > s.profile.cache("l3", _SHARED):
+    if fetched or size > s.profile.cache("l3", _SHARED):
         rate /= s.threads
-    near = _streamed(s.profile, weight_bytes // blocks // products)
-    if alone and weight_bytes > s.profile.cache("l3", _FROM_FAR):
+    near = _streamed(s.profile, size // case.blocks // case.products)
+    if alone and size > s.profile.cache("l3", _FROM_FAR):
         rate *= _SOONER
-    numbers = [(vectors, blocks - 1), (last_vectors, 1)]
-    if vectors == last_vectors or blocks == 1:
-        numbers = [(last_vectors, blocks)]
+    numbers = [(case.vectors, case.blocks - 1), (case.last_vectors, 1)]
+    if case.vectors == case.last_vectors or case.blocks == 1:
+        numbers = [(case.last_vectors, case.blocks)]
     row = case.lane * case.arith.bytes
     return [
         _Block(of, count, of * row / near, of * row / rate, _step_cycles(s.rates(case.arith), of, most))
@@ -206,12 +245,12 @@ def _calls(of: _Block, tiles: int) -> _Calls:
     return _Calls(sum([n for _, n in sizes]), step, max(0.0, of.far - max(of.steps[sizes[0][0]], of.near)))
 
 
-def _kinds(b: Boxes) -> list[tuple[int, int, float]]:
+@lru_cache(256)
+def _kinds(case: Case) -> list[tuple[int, int, float]]:
     """The kinds of points, with how many points there are and how many steps each has."""
-    case = b.case
-    met = case.outer_taps * share_met(case.outer, outer_bands(case, len(b.phases))) if b.outer else 1
+    met = case.outer_taps * share_met(case.outer, outer_bands(case)) if case.outer else 1
     steps = met * case.groups[0]
-    return [(kind, points, steps * b.entering[kind]) for kind, points in enumerate(b.points) if points]
+    return [(kind, points, steps * case.entering[kind]) for kind, points in enumerate(case.points) if points]
 
 
 def _products(b: Boxes, rows: Cut, columns: Cut, of_points: Sequence[tuple[int, int, float]], of_blocks: list[_Block]

@@ -83,44 +83,45 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
         r = _stacked(r)
     p, case, both = r.problem, b.case, b.case.transformed == 2
     group_out, arith, y, x = case.groups[1], case.arith, case.y, case.x
-    row_bytes, block_outputs = ROW_WORDS * arith.bytes, b.vectors * case.lane
-    sum_row, columns = block_outputs * arith.bytes, b.columns[0]
+    row_bytes, block_outputs = ROW_WORDS * arith.bytes, case.vectors * case.lane
+    sum_row, columns = block_outputs * arith.bytes, b.columns.first
     common, panel, items = _panel(r, sweep, b, splits)
-    height = channel_tile(r.target, b.vectors)
+    height = channel_tile(r.target, case.vectors)
     tile_boxes, tile_rows, runs, kind_tiles = tile_tables(b, height)
-    widths = b.vectors, b.last_vectors
+    widths = case.vectors, case.last_vectors
     of_width = {n: [None, *tile_addresses(r, "channel", range(1, height + 1), n)] for n in dict.fromkeys(widths)}
-    bands = outer_bands(case, len(b.phases))
+    bands = outer_bands(case)
     entry_words, entry_lists = entries(b, bands)
     weight_bytes, *point_weights = places(b)
-    transforms = {full: _input_transform(r, b, full) for full in {phase.full for phase in b.phases}}
+    transforms = {full: _input_transform(r, b, full) for full in {phase.full for phase in case.phases}}
     key = taps_of(sweep[-len(p.k) :])
     packed = r.packed(
-        ("winograd", arith.name, case.lane, b.vectors, b.together, y, x, key), lambda: packed_weights(r, sweep, b)
+        ("winograd", arith.name, case.lane, case.vectors, b.together, y, x, key), lambda: packed_weights(r, sweep, b)
     )
     largest = repair_box(case.transformed, b.rows, b.columns, b.outer)
     values = ChannelWords(
         common=common, inputs=panel, transformed=case.transformed, y_lines=b.held[-2].count if both else 1,
-        y_apart=b.rows[0].apart, x_apart=columns.apart, outer_lines=b.outer_lines, points=y.n * x.n,
+        y_apart=b.rows.first.apart, x_apart=columns.apart, outer_lines=b.outer_lines, points=y.n * x.n,
         inner_points=x.n, end_row=(y.n - y.ends) * x.n, end_column=x.n - x.ends, boxes=tile_boxes,
         tile_rows=tile_rows, runs=runs, kind_tiles=kind_tiles,
         products=[of_width[n][tiles] for tiles in range(height + 1) for n in widths], most_tiles=height,
-        tiles=b.tiles, tile_line=b.rows[0].residues * b.line_bytes, tile_pixel=columns.residues * row_bytes,
+        tiles=b.tiles, tile_line=b.rows.first.residues * b.line_bytes, tile_pixel=columns.residues * row_bytes,
         x_residues=columns.residues, v=b.v, v_point=b.v_point, v_line=b.v_line, v_block=b.v_block, sums=b.sums,
         s_point=b.s_point, s_row=b.tiles * sum_row,
-        short=int(any(cut.tiles > cut.full for cut in (*b.columns, *b.rows))), joined_rows=b.row_notes,
+        short=int(any([cut.tiles > cut.full for cut, _ in (*b.columns.alike, *b.rows.alike)])), joined_rows=b.row_notes,
         sum_row=sum_row, out=b.out, out_line=b.out_line, out_pixel=columns.residues * sum_row,
-        phase_count=len(b.phases),
+        phase_count=len(case.phases),
         phases=[
-            PhaseWords(phase.line, phase.pixel, number * b.v_phase, transforms[phase.full])
-            for number, phase in enumerate(b.phases)
+            PhaseWords(b.held[-2].start[phase.taps[0]] if both else 0, b.held[-1].start[phase.taps[1]],
+                       number * b.v_phase, transforms[phase.full])
+            for number, phase in enumerate(case.phases)
         ],
         bands=bands_table(bands), entries=entry_words, entry_lists=entry_lists, weights=packed,
         point_weights=point_weights, w_group=weight_bytes, together=b.together, outputs=group_out,
-        blocks=b.blocks, split_blocks=-(-b.blocks // splits), block_outputs=block_outputs,
-        last_outputs=group_out - (b.blocks - 1) * block_outputs, word_bytes=arith.bytes,
-        narrow=int(b.last_vectors < b.vectors), flags=b.flags, repair=_part(r, "again", RepairBlock, repair),
-        repair_header=b.v, direct_words=direct.again_words(r, sweep, largest, b.vectors),
+        blocks=case.blocks, split_blocks=-(-case.blocks // splits), block_outputs=block_outputs,
+        last_outputs=group_out - (case.blocks - 1) * block_outputs, word_bytes=arith.bytes,
+        narrow=int(case.last_vectors < case.vectors), flags=b.flags, repair=_part(r, "again", RepairBlock, repair),
+        repair_header=b.v, direct_words=direct.again_words(r, sweep, largest, case.vectors),
         direct=direct.repair_address(r), following=_following(r, sweep, b, items),
         fetches=int(packed.nbytes > r.situation.near(r.situation.profile.cache("l2", _DRIVING))),
         bring=_part(r, "inputs", BoxInputs, inputs),
@@ -140,14 +141,14 @@ def _panel(r: Request, sweep: Sweep, b: Boxes, splits: int) -> tuple[Common, Pan
     """
     p, last, case = r.problem, sweep[-1], b.case
     row_bytes, both = ROW_WORDS * r.arith.bytes, case.transformed == 2
-    cuts = ((len(b.rows),) if both else ()) + (len(b.columns),)
+    cuts = ((len(b.rows.boxes),) if both else ()) + (len(b.columns.boxes),)
     outer = len(b.outer)
     counted = sweep[:outer] + tuple(replace(a, out=count) for a, count in zip(sweep[outer:], cuts, strict=True))
     common, items = boxed_words(
         r, counted, (*b.outer, *(1 for _ in cuts)), b.held, splits, panel=b.panel, scratch=b.panel - 256,
     )  # fmt: skip
     common = moved_apart(common, r, last, b.held[-1], "c", row_bytes)
-    if len(b.columns) == 1:
+    if len(b.columns.boxes) == 1:
         common = moves.moved_by_planes(common, r, sweep, b.held, b.line_bytes, row_bytes)
     return common, PanelWords(
         total_channels=p.c, channels=case.groups[0], block_channels=ROW_WORDS, unpaired=0,
@@ -161,14 +162,14 @@ def _planes_out(r: Request, sweep: Sweep, b: Boxes) -> PlanesOut:
     """Words with which the lines of a row of tiles leave together for planes, where they follow each other."""
     last, case = sweep[-1], b.case
     nothing = PlanesOut(0, [0], 0, None)
-    if case.transformed < 2 or len(b.columns) > 1 or case.lane < ROW_WORDS or last.out * case.y.m > MOST_LISTED:
+    if case.transformed < 2 or len(b.columns.boxes) > 1 or case.lane < ROW_WORDS or last.out * case.y.m > MOST_LISTED:
         return nothing
     follow = all(o is None or o.spatial[-2] == last.out * o.spatial[-1] for o in (r.y, r.residual))
     if not follow or along_out(r, last, "c") != "cp" or {a.dilation * a.out_step for a in sweep[-2:]} != {1}:
         return nothing
     tables = [
         moves.places_of(case.y.m, b.out_line, last.out, vectors * case.lane * r.arith.bytes, case.lane)
-        for vectors in (b.vectors, b.last_vectors)
+        for vectors in (case.vectors, case.last_vectors)
     ]
     return PlanesOut(
         together=1, places=np.concatenate(tables), places_bytes=tables[0].nbytes,
@@ -186,7 +187,7 @@ def _following(r: Request, sweep: Sweep, b: Boxes, items: int) -> NextInputs:
     elif r.x.c == r.x.itemsize and p.groups == 1:
         runs, step, size = -(-row // _RUN_BYTES), _RUN_BYTES, _RUN_BYTES
     rows = math.prod(h.count for h in b.held[:-1])
-    calls = sum(b.points) * b.blocks * -(-b.tiles // channel_tile(r.target, b.vectors))
+    calls = sum(b.case.points) * b.case.blocks * -(-b.tiles // channel_tile(r.target, b.case.vectors))
     far = (p.n or 0) * p.c * math.prod(a.inp for a in sweep) * r.x.itemsize > s.near(s.profile.cache("l2", 1.0))
     return NextInputs(
         notes=b.notes, item_count=items, items_ahead=s.threads, runs_a_call=-(-rows * runs // calls) if far else 0,

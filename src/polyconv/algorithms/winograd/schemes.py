@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.transform import Closed, Scheme
@@ -112,9 +112,7 @@ class Phase:
     Parameters
     ----------
     taps : (int, int)
-        First tap along the two axes.
-    line, pixel : int
-        Where the inputs of a tile begin in the panel.
+        First tap along the two axes: the inputs of a tile begin with its.
     counts : (int, int)
         Taps along the two axes.
     full : (bool, bool)
@@ -122,8 +120,6 @@ class Phase:
     """
 
     taps: tuple[int, int]
-    line: int
-    pixel: int
     counts: tuple[int, int]
     full: tuple[bool, bool]
 
@@ -132,19 +128,24 @@ class Phase:
         return (self.full[1] or not kind & 1) and (self.full[0] or not kind & 2)
 
 
-def phases(sweep: Sweep, held: Sequence[Lines], transformed: int, y: Scheme, x: Scheme) -> tuple[Phase, ...]:
-    """The phases of a sweep whose last one or two axes are transformed, for a box that holds these lines."""
-    def along(axis: Axis, lines: Lines, scheme: Scheme) -> list[tuple[int, int, int]]:
-        """First tap, line of its first input, number of taps."""
-        if axis.stride == 1:
-            parts = range(0, axis.taps, scheme.r)
-            return [(tap, lines.start[tap], min(scheme.r, axis.taps - tap)) for tap in parts]
-        return [(tap, first, len(range(tap, axis.taps, axis.stride))) for first, _, tap in lines.runs]
+def phases(sweep: Sweep, y: Scheme, x: Scheme) -> tuple[Phase, ...]:
+    """The phases of a sweep by the schemes of its last two axes; of the last one alone if ``y`` is ``NONE``."""
+    of_y = (1, 1) if y == NONE else (sweep[-2].taps, sweep[-2].stride)
+    return _phases(*of_y, sweep[-1].taps, sweep[-1].stride, y.r, x.r)
 
-    rows = along(sweep[-2], held[-2], y) if transformed == 2 else [(0, 0, 1)]
+
+@lru_cache(256)
+def _phases(y_taps: int, y_stride: int, x_taps: int, x_stride: int, y_most: int, x_most: int) -> tuple[Phase, ...]:
+    def along(taps: int, stride: int, most: int) -> list[tuple[int, int]]:
+        """First tap and number of taps."""
+        if stride == 1:
+            return [(tap, min(most, taps - tap)) for tap in range(0, taps, most)]
+        return [(tap, len(range(tap, taps, stride))) for tap in range(min(stride, taps))]
+
+    of_y, of_x = along(y_taps, y_stride, y_most), along(x_taps, x_stride, x_most)
     return tuple(
-        Phase((ty, tx), line, pixel, (tall, wide), (tall == y.r, wide == x.r))
-        for (ty, line, tall), (tx, pixel, wide) in itertools.product(rows, along(sweep[-1], held[-1], x))
+        Phase((ty, tx), (tall, wide), (tall == y_most, wide == x_most))
+        for (ty, tall), (tx, wide) in itertools.product(of_y, of_x)
     )
 
 

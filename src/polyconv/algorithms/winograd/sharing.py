@@ -31,8 +31,8 @@ def shared(s: Situation, boxes: Boxes) -> tuple[Boxes, int]:
     """Boxes with which the busiest thread has least to do, and into how many items each is cut by output channels."""
     if s.threads == 1:
         return boxes, 1
-    whole = replace(boxes, case=replace(boxes.case, s=s))
-    splits = sorted({-(-whole.blocks // -(-whole.blocks // n)) for n in range(1, 2 * s.threads + 1)})
+    whole, blocks = replace(boxes, case=replace(boxes.case, s=s)), boxes.case.blocks
+    splits = sorted({-(-blocks // -(-blocks // n)) for n in range(1, 2 * s.threads + 1)})
     loads = [(load, some, n) for some in _finer(whole) for load, n in zip(_loads(some, splits), splits, strict=True)]
     least, found, n = min(loads, key=lambda choice: choice[0])
     return (found, n) if least < _WORTH_CUTTING * loads[0][0] else loads[0][1:]
@@ -42,7 +42,7 @@ def _finer(boxes: Boxes) -> list[Boxes]:
     """The boxes, and others with fewer rows of tiles each, or with parts of the one row there is."""
     case, both = boxes.case, boxes.case.transformed == 2
     axis, m, cut = (case.sweep[-2], case.y.m, boxes.rows) if both else (case.sweep[-1], case.x.m, boxes.columns)
-    inner = [cuts(axis, m, most, cut[0].residues) for most in halves(len(cut[0].sizes))]
+    inner = [cuts(axis, m, most, cut.first.residues) for most in halves(len(cut.first.sizes))]
     depths = [(*boxes.outer[:-1], depth) for depth in halves(boxes.outer[-1])] if boxes.outer else [()]
     found = (
         sizes(case, *((some, boxes.columns) if both else (boxes.rows, some)), outer, boxes.together)
@@ -53,19 +53,19 @@ def _finer(boxes: Boxes) -> list[Boxes]:
 
 def _loads(b: Boxes, splits: Sequence[int]) -> list[float]:
     """Cycles of the thread that has most to do, by items of a box: each thread takes the next when it has done one."""
-    s, terms = b.case.s, cycles(b)
+    s, terms, blocks = b.case.s, cycles(b), b.case.blocks
     cut = [
         [len(range(axis.out)[first : first + deep]) for first in range(0, axis.out, deep)]
         for axis, deep in zip(b.case.outer, b.outer, strict=True)
     ]  # fmt: skip
-    cut += [[rows.tiles for rows in b.rows], [columns.tiles for columns in b.columns]]
+    cut += [[rows.tiles for rows in b.rows.boxes], [columns.tiles for columns in b.columns.boxes]]
     tiles = [math.prod(sizes) for sizes in itertools.product(*cut)]
     times = s.problem.groups * (1 if is_stacked(s.problem, b.case.sweep) else s.problem.n or 0)
     of_tiles = 1 / max(1, sum(tiles) * times)
     found = []
     for n in splits:
-        share = -(-b.blocks // n)
-        parts = [min(share, b.blocks - first) / b.blocks for first in range(0, b.blocks, share)]
+        share = -(-blocks // n)
+        parts = [min(share, blocks - first) / blocks for first in range(0, blocks, share)]
         of_items = [terms["inputs"] + (terms["products"] + terms["outputs"]) * part for part in parts]
         if len(tiles) * n * times > _COUNTED_ITEMS * s.threads:
             found.append(sum(of_items) / s.threads + max(tiles) * max(of_items) * of_tiles / 2)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from polyconv.algorithms.winograd.boxes import Boxes
 from polyconv.algorithms.winograd.tiles import Cut
@@ -24,29 +25,31 @@ TileTables = tuple[list[TileBox], list[TileRow], list[TileRun], list[KindTiles]]
 
 
 def tile_tables(boxes: Boxes, most: int) -> TileTables:
-    """The tables of all boxes, for products of up to ``most`` tiles a call."""
-    found: list[TileBox] = []
+    """The tables of all boxes, for products of up to ``most`` tiles a call; boxes with equal tiles share theirs."""
     tile_rows: list[TileRow] = []
     runs: list[TileRun] = []
     kind_tiles: list[KindTiles] = []
-    runs_at = []
-    for columns in boxes.columns:
-        here = _row_of_tiles(columns, boxes.case.x.m, boxes.columns[0].residues)
-        runs_at.append((len(runs), len(here)))
+    runs_of, of_tiles = dict[Any, tuple[int, int]](), dict[Any, tuple[int, ...]]()
+    for columns, _ in boxes.columns.alike:
+        here = _row_of_tiles(columns, boxes.case.x.m, boxes.columns.first.residues)
+        runs_of[columns.shape] = len(runs), len(here)
         runs += here
-    for rows in boxes.rows:
-        for columns, runs_here in zip(boxes.columns, runs_at, strict=True):
-            begins = _class_begins(rows, columns)
-            here_rows = _rows_of_tiles(boxes, rows, columns, begins)
-            found.append(TileBox(
-                rows.first, rows.span, columns.first, columns.span, *columns.segments, len(tile_rows), len(here_rows),
-                *runs_here, len(kind_tiles), joins=int(begins[-1] == boxes.tiles),
-            ))  # fmt: skip
-            tile_rows += here_rows
-            for low, high in ((0, 4), (0, 2), (1, 3), (1, 2)):
-                tiles = begins[high] - begins[low]
-                calls = -(-tiles // most)
-                kind_tiles.append(KindTiles(begins[low], calls, *divmod(tiles, max(1, calls))))
+    for (rows, _), (columns, _) in itertools.product(boxes.rows.alike, boxes.columns.alike):
+        begins = _class_begins(rows, columns)
+        here_rows = _rows_of_tiles(boxes, rows, columns, begins)
+        of_tiles[rows.shape, columns.shape] = (
+            *columns.segments, len(tile_rows), len(here_rows), *runs_of[columns.shape], len(kind_tiles),
+            int(begins[-1] == boxes.tiles),
+        )  # fmt: skip
+        tile_rows += here_rows
+        for low, high in ((0, 4), (0, 2), (1, 3), (1, 2)):
+            tiles = begins[high] - begins[low]
+            calls = -(-tiles // most)
+            kind_tiles.append(KindTiles(begins[low], calls, *divmod(tiles, max(1, calls))))
+    found = [
+        TileBox(rows.first, rows.span, columns.first, columns.span, *of_tiles[rows.shape, columns.shape])
+        for rows, columns in itertools.product(boxes.rows.boxes, boxes.columns.boxes)
+    ]
     return found, tile_rows, runs, kind_tiles
 
 
@@ -84,7 +87,7 @@ def _row_of_tiles(columns: Cut, m: int, pitch: int) -> list[TileRun]:
 
 def _rows_of_tiles(boxes: Boxes, rows: Cut, columns: Cut, begins: Sequence[int]) -> list[TileRow]:
     """The rows of tiles of a box."""
-    short_columns, pitch = columns.tiles - columns.full, boxes.rows[0].residues
+    short_columns, pitch = columns.tiles - columns.full, boxes.rows.first.residues
     found: list[TileRow] = []
     full = short = 0
     for low, residues, sizes in rows.alike:
@@ -118,7 +121,7 @@ def entries(boxes: Boxes, found: Sequence[Bands]) -> tuple[list[int], list[Entry
             outer = [(o * h.count + h.start[t], tap * len(h.start) + t) for o, tap in outer for t in some]
         of_phases: dict[tuple[int, ...], EntryList] = {}  # most kinds of points have the same
         for kind in range(4):
-            entering = tuple([number for number, phase in enumerate(boxes.phases) if phase.enters(kind)])
+            entering = tuple([number for number, phase in enumerate(boxes.case.phases) if phase.enters(kind)])
             if entering not in of_phases:
                 begin = len(entries) // 3
                 for block, first in enumerate(range(0, group_in, ROW_WORDS)):

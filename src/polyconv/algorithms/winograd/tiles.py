@@ -7,18 +7,16 @@ do without the point infinity and use the same weights, so that edges waste noth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.sweep import Axis
 
-__all__ = ["UNCUT", "Cut", "alike", "cuts", "halves", "tile_count", "tile_sizes"]
+__all__ = ["UNCUT", "Cut", "Cuts", "cuts", "halves", "tile_count", "tile_sizes"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """The tiles of a box along one axis: outputs of some neighbouring residues modulo the dilation.
 
     Parameters
@@ -46,6 +44,11 @@ class Cut:
     full: int
 
     @property
+    def shape(self) -> tuple[Any, ...]:
+        """All but where it begins."""
+        return self[1:]
+
+    @property
     def span(self) -> int:
         """Outputs from the first to the last."""
         return self.apart * (sum(self.sizes) - 1) + self.whole
@@ -65,12 +68,32 @@ class Cut:
     @property
     def alike(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
         """Neighbouring residues with equal tiles: the first, how many, the outputs of each tile."""
-        fewer = (*self.sizes[:-1], *((self.sizes[-1] - 1,) if self.sizes[-1] > 1 else ()))
-        groups = (0, self.whole, self.sizes), (self.whole, self.residues - self.whole, fewer)
+        groups = (0, self.whole, self.sizes), (self.whole, self.residues - self.whole, _fewer(self.sizes))
         return tuple(group for group in groups if group[1])
 
 
-UNCUT = (Cut(0, 1, 1, (1,), 1, 1, 1),)
+class Cuts(NamedTuple):
+    """An axis in boxes.
+
+    Parameters
+    ----------
+    boxes : tuple of Cut
+        The first has as many tiles as any.
+    alike : tuple of (Cut, int)
+        Boxes with equal tiles, wherever they begin: one of each, and how many there are.
+    """
+
+    boxes: tuple[Cut, ...]
+    alike: tuple[tuple[Cut, int], ...]
+
+    @property
+    def first(self) -> Cut:
+        """The first box."""
+        return self.boxes[0]
+
+
+_ONE_ROW = Cut(0, 1, 1, (1,), 1, 1, 1)
+UNCUT = Cuts((_ONE_ROW,), ((_ONE_ROW, 1),))
 """The one row of outputs of a sweep of which only the last axis is transformed."""
 
 
@@ -96,40 +119,45 @@ def halves(whole: int) -> list[int]:
     return found
 
 
-@lru_cache(1024)
-def cuts(axis: Axis, m: int, most: int, residues: int) -> tuple[Cut, ...]:
+def cuts(axis: Axis, m: int, most: int, residues: int) -> Cuts:
     """An axis in boxes of at most so many tiles of each residue and so many residues.
 
     Which outputs make a tile is the same however boxes are cut.
     """
-    apart = axis.dilation
-    sizes = tile_sizes(-(-axis.out // apart), m)
-    longer = axis.out % apart or apart  # residues with as many outputs as the first
-    found = []
+    return _cuts(axis.out, axis.dilation, m, most, residues)
+
+
+@lru_cache(1024)
+def _cuts(out: int, apart: int, m: int, most: int, residues: int) -> Cuts:
+    sizes = tile_sizes(-(-out // apart), m)
+    longer = out % apart or apart  # residues with as many outputs as the first
+    boxes: list[Cut] = []
+    found: dict[tuple[int, tuple[int, ...], int], list[Cut]] = {}
     for low, together in near_equal(apart, residues):
         done = 0
-        for first, count in near_equal(len(sizes), most):
-            here = sizes[first : first + count]
-            whole = together if first + count < len(sizes) else min(max(longer - low, 0), together)
-            cut = _cut(low + done * apart, apart, together, here, whole, m)
+        for begin, count in near_equal(len(sizes), most):
+            here = sizes[begin : begin + count]
+            whole = together if begin + count < len(sizes) else min(max(longer - low, 0), together)
+            tiles = here, whole
+            if not whole:
+                tiles = _fewer(here), together
+            if tiles[0]:
+                same = found.setdefault((together, *tiles), [])
+                shape = same[0].shape if same else _shape(apart, together, *tiles, m)
+                same.append(Cut(low + done * apart, *shape))
+                boxes.append(same[-1])
             done += sum(here)
-            if whole:
-                found.append(cut)
-            elif fewer := cut.alike[0][2]:
-                found.append(_cut(cut.first, apart, together, fewer, together, m))
-    return tuple(found)
+    return Cuts(tuple(boxes), tuple([(same[0], len(same)) for same in found.values()]))
 
 
-def _cut(first: int, apart: int, residues: int, sizes: tuple[int, ...], whole: int, m: int) -> Cut:
-    """Some tiles of an axis, those of ``m`` outputs full."""
+def _shape(apart: int, residues: int, sizes: tuple[int, ...], whole: int, m: int
+           ) -> tuple[int, int, tuple[int, ...], int, int, int]:  # fmt: skip
+    """Fields of the ``Cut`` of some tiles, but for where it begins; tiles of ``m`` outputs are full."""
     last, fewer = sizes[-1], residues - whole
     full = residues * sizes.count(m) + fewer * ((last - 1 == m) - (last == m))
-    return Cut(first, apart, residues, sizes, whole, residues * len(sizes) - fewer * (last == 1), full)
+    return apart, residues, sizes, whole, residues * len(sizes) - fewer * (last == 1), full
 
 
-def alike(boxes: Sequence[Cut]) -> list[tuple[Cut, int]]:
-    """Boxes with equal tiles, wherever they begin, and how many there are of each."""
-    found: dict[tuple[int, tuple[int, ...], int], list[Cut]] = {}
-    for cut in boxes:
-        found.setdefault((cut.residues, cut.sizes, cut.whole), []).append(cut)
-    return [(same[0], len(same)) for same in found.values()]
+def _fewer(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Outputs of tiles, the last one's an output less."""
+    return (*sizes[:-1], *((sizes[-1] - 1,) if sizes[-1] > 1 else ()))

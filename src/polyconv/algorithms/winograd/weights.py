@@ -8,7 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.winograd.boxes import Boxes, Case
+from polyconv.algorithms.winograd.boxes import Boxes
+from polyconv.algorithms.winograd.case import Case
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import Function, Memory, Record, Table, Word, filled
@@ -68,8 +69,8 @@ def places(boxes: Boxes) -> list[int]:
     """
     case = boxes.case
     row = case.outer_taps * case.groups[0] * case.lane * case.arith.bytes
-    of_points = tuple([boxes.entering[kind] for kind in boxes.kinds])
-    return _places(of_points, row, boxes.blocks, boxes.together, boxes.vectors, boxes.last_vectors)
+    of_points = tuple([case.entering[kind] for kind in case.kinds])
+    return _places(of_points, row, case.blocks, boxes.together, case.vectors, case.last_vectors)
 
 
 @lru_cache(64)
@@ -122,10 +123,10 @@ def packed_weights(r: Request, sweep: Sweep, boxes: Boxes) -> NDArray[Any]:
     case, lane = boxes.case, boxes.case.lane
     w = forward_strides(r.weights(sweep))
     groups, m, _, taps = w.shape
-    down, last, kinds = sweep[-case.transformed], sweep[-1], boxes.kinds
+    down, last, kinds = sweep[-case.transformed], sweep[-1], case.kinds
     tall, wide = down.taps if case.transformed == 2 else 1, last.taps
-    points, row = len(kinds), boxes.vectors * lane * case.arith.bytes
-    enters = [[phase.enters(kind) for kind in kinds] for phase in boxes.phases]
+    points, row = len(kinds), case.vectors * lane * case.arith.bytes
+    enters = [[phase.enters(kind) for kind in kinds] for phase in case.phases]
     before = [
         sum(other[point] for other in enters[:number]) if enters[number][point] else -1
         for number in range(len(enters)) for point in range(points)
@@ -134,12 +135,12 @@ def packed_weights(r: Request, sweep: Sweep, boxes: Boxes) -> NDArray[Any]:
     of_group = group_bytes // w.itemsize
     packed = unwritten(groups * of_group, w.dtype)
     sets = []
-    for first in range(0, m, boxes.vectors * lane):
-        width = min(boxes.vectors, -(-(m - first) // lane)) * lane
+    for first in range(0, m, case.vectors * lane):
+        width = min(case.vectors, -(-(m - first) // lane)) * lane
         sets.append(Set(first, min(width, m - first), width, 0, of_group))
-    transforms = {counts: _transform(r, case, counts) for counts in {phase.counts for phase in boxes.phases}}
-    phases = [PhaseWords(phase.taps[0] * wide + phase.taps[1], transforms[phase.counts]) for phase in boxes.phases]
-    streams = [StreamWords(*of) for of in zip(begins, itertools.cycle(boxes.entering[kind] for kind in kinds))]
+    transforms = {counts: _transform(r, case, counts) for counts in {phase.counts for phase in case.phases}}
+    phases = [PhaseWords(phase.taps[0] * wide + phase.taps[1], transforms[phase.counts]) for phase in case.phases]
+    streams = [StreamWords(*of) for of in zip(begins, itertools.cycle(case.entering[kind] for kind in kinds))]
     made, made_point = ROW_WORDS * taps * row, (ROW_WORDS * row // 64 | 1) * 64
     values = TransformWords(
         weights=source_words(r, w, sets, packed), made=made, made_point=made_point, points=points,
@@ -150,7 +151,7 @@ def packed_weights(r: Request, sweep: Sweep, boxes: Boxes) -> NDArray[Any]:
     wide_bytes = r.target.vector_bytes
     address = address_of(r, "winograd pack", "pack", Driver, lambda k, name: driver(k, name, wide_bytes))
     keep: list[Any] = []
-    run(r, Step(address, filled(values, keep), groups * boxes.blocks), made + points * made_point, w.nbytes)
+    run(r, Step(address, filled(values, keep), groups * case.blocks), made + points * made_point, w.nbytes)
     return packed
 
 
