@@ -38,13 +38,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.kernels.language import Module
-from polyconv.kernels.signature import Declared, Placed, View
+from polyconv.kernels.signature import Declared, Placed, View, altered
 from polyconv.kernels.values import Buffer, Value
 from polyconv.kernels.word import Bits, Callees, Function, Functions, Kind, Memory, Span, Word, put_elsewhere, words
 
 __all__ = [
     "Bits", "Callees", "Counted", "CountedRows", "Function", "Functions", "Link", "Memory", "Record", "Rows", "Span",
-    "Table", "Word", "at_once", "counted_words", "filled", "word_count", "words", "words_of",
+    "Table", "Word", "altered", "at_once", "counted_words", "filled", "word_count", "words", "words_of",
 ]  # fmt: skip
 
 R = TypeVar("R", bound="Record")

@@ -17,7 +17,7 @@ how a call is spelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, dataclass_transform, get_type_hints
 
 from polyconv.kernels.values import Buffer, Value
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from polyconv.kernels.language import Module
 
 __all__ = [
-    "Address", "Callee", "Declared", "Int", "Placed", "Signature", "View", "arguments_of", "memory_of", "pointed",
+    "Address", "Callee", "Declared", "Int", "Placed", "Signature", "View", "altered", "arguments_of", "memory_of",
+    "pointed",
 ]  # fmt: skip
 
 
@@ -39,23 +40,12 @@ class Int:
         def __set__(self, instance: object, value: Value | int) -> None: ...
 
 
-class _Fields:
-    """By which ``dataclasses.replace`` knows the values of a class: found when it first asks, as few are replaced."""
-
-    def __get__(self, instance: object, owner: type[Declared]) -> Any:
-        made = vars(make_dataclass(owner.__name__, _declared(owner).items()))["__dataclass_fields__"]
-        owner.__dataclass_fields__ = made
-        return made
-
-
 class Declared:
     """Values by name, as a subclass declares them, those that it inherits first: a dataclass in what it does.
 
     Its ``__init__`` is made with the first instance: a process that finds its kernels on disk meets few of the records
     and signatures that it imports.  ``dataclass`` would take five times as long to make one.
     """
-
-    __dataclass_fields__ = _Fields()
 
     def __init_subclass__(cls) -> None:
         cls.__init__ = _first_init  # type: ignore[method-assign]
@@ -82,6 +72,25 @@ def _first_init(self: Any, *values: Any, **named: Any) -> None:
     made["__init__"].__qualname__ = f"{cls.__name__}.__init__"  # as errors call it
     cls.__init__ = made["__init__"]
     self.__init__(*values, **named)
+
+
+D = TypeVar("D", bound=Declared)
+
+
+def altered(declared: D, **values: Any) -> D:
+    """A copy with other values for some names.
+
+    Raises
+    ------
+    TypeError
+        If it has no value of such a name.
+    """
+    made = object.__new__(type(declared))
+    own = vars(made)
+    own.update(vars(declared), **values)
+    if len(own) != len(vars(declared)):
+        raise TypeError(f"{type(declared).__name__} has no {', '.join(own.keys() - vars(declared).keys())}")
+    return made
 
 
 class Placed:

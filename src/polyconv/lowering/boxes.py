@@ -93,20 +93,19 @@ def boxed_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: Sequence[L
     positions: list[int] = []
     axes: list[AxisWords] = []
     pitches = _pitches(held)
+    residual = residual_of(r)
     for a, (axis, b) in enumerate(zip(sweep, box, strict=True)):
         axes.append(AxisWords(
             inp=axis.inp, x_stride=r.x.spatial[a], block=b, out=axis.out, stride=axis.stride, pad=axis.pad,
-            y_stride=r.y.spatial[a] * axis.out_step,
-            r_stride=r.residual.spatial[a] * axis.out_step if r.residual else 0,
+            y_stride=r.y.spatial[a] * axis.out_step, r_stride=residual.spatial[a] * axis.out_step,
             boxes=counts[a], lines=max(1, held[a].count), positions=len(positions), pitch=pitches[a],
         ))  # fmt: skip
         positions += held[a].positions
     group_in, group_out = p.c // p.groups * block_groups, p.m // p.groups * block_groups
     blocks, total = -(-p.groups // block_groups), math.prod(counts)
-    residual = residual_of(r)
     common = Common(
         axes=len(sweep), axis=axes, positions=positions, boxes=max(1, total), splits=splits, groups=blocks,
-        line_count=math.prod(h.count for h in held[:-1]),  # none where a sweep has no taps
+        line_count=math.prod([h.count for h in held[:-1]]),  # none where a sweep has no taps
         run_count=len(held[-1].runs), runs=[RunWords(*run) for run in held[-1].runs],
         x_base=r.x.offset, x_n=r.x.n, x_g=r.x.c * group_in, x_c=r.x.c,
         y_base=first_output(r.y, sweep), y_n=r.y.n, y_g=r.y.c * group_out, y_c=r.y.c,

@@ -6,7 +6,6 @@ Turns operands and a panel's own order into addresses of generated moves.  It mu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module, Type
 from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.move import move
+from polyconv.kernels.record import altered
 from polyconv.kernels.signature import Address
 from polyconv.kernels.turned import turn_in, turn_out
 from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
@@ -142,7 +142,7 @@ def moved_apart(common: Common, r: Request, axis: Axis, held: Lines, panel: str,
     def make(k: Module, name: str) -> None:
         move_apart(k, name, spec, count, step, f16c=r.target.converts_f16)
 
-    return replace(
+    return altered(
         common, step=1, run_count=1, runs=[RunWords(0, span, 0)], residues=step, residue_places=places,
         move_apart=address_of(r, f"{spec} {count} apart {step}", "move", MoveApart, make),
     )  # fmt: skip
@@ -175,15 +175,17 @@ def moved_by_planes(common: Common, r: Request, sweep: Sweep, held: Sequence[Lin
     if not (follow and padded and last.stride == sweep[-2].stride == 1 and gapless):
         return common
     spec, lines = Move(r.problem.x, r.arith.accumulator, "pc"), min(rows.count, sweep[-2].inp)
-    places = places_of(lines, line_bytes, last.inp, row_bytes, count) + last.pad * row_bytes
-    return replace(common, planes=1, plane_places=places, move_planes=listed_in_address(r, spec))
+    places = places_of(lines, line_bytes, last.inp, row_bytes, count, last.pad * row_bytes)
+    return altered(common, planes=1, plane_places=places, move_planes=listed_in_address(r, spec))
 
 
-def places_of(lines: int, line_bytes: int, pixels: int, pixel_bytes: int, more: int) -> NDArray[np.int64]:
+def places_of(lines: int, line_bytes: int, pixels: int, pixel_bytes: int, more: int, first: int = 0
+              ) -> NDArray[np.int64]:  # fmt: skip
     """Places of the pixels of some lines, for moves that take a list of them: the last one so often again."""
     count = lines * pixels
     places = np.empty(count + more, np.int64)
-    of_lines, of_pixels = np.arange(0, lines * line_bytes, line_bytes), np.arange(0, pixels * pixel_bytes, pixel_bytes)
+    of_lines = np.arange(first, first + lines * line_bytes, line_bytes)
+    of_pixels = np.arange(0, pixels * pixel_bytes, pixel_bytes)
     np.add(of_lines[:, None], of_pixels, out=places[:count].reshape(lines, pixels))
     places[count:] = places[count - 1]
     return places

@@ -197,7 +197,12 @@ class Program:
 
 def residual_of(r: Request) -> Operand:
     """The residual, or an operand that nobody reads."""
-    return r.residual or Operand(0, 0, (0,) * len(r.y.spatial), 0, 1)
+    return r.residual or _nowhere(len(r.y.spatial))
+
+
+@cache
+def _nowhere(rank: int) -> Operand:
+    return Operand(0, 0, (0,) * rank, 0, 1)
 
 
 def first_output(o: Operand, sweep: Sweep) -> int:

@@ -50,10 +50,14 @@ class Places:
         outer = [(0, 0)]
         for offsets, some in zip(self.outer, ranges, strict=True):
             outer = [(at + offsets[t], tap * len(offsets) + t) for at, tap in outer for t in some]
-        found = [
-            v for begin, words, before in self.blocks for at, tap in outer for place, t, taps, end in self.row
-            for v in (begin + at + place, words * taps | end << 32, before + (tap * self.row_taps + t) * words)
+        of_taps = [
+            (at + place, tap * self.row_taps + t, taps, end << 32)
+            for at, tap in outer for place, t, taps, end in self.row
         ]  # fmt: skip
+        found: list[int] = []
+        for begin, words, before in self.blocks:
+            for at, tap, taps, end in of_taps:
+                found += (begin + at, words * taps | end, before + tap * words)
         return found, max(1, self.per_chunk * len(outer) * len(self.row))
 
 

@@ -24,7 +24,7 @@ from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.least import least
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.layout import Move
-from polyconv.kernels.record import counted_words, filled, words
+from polyconv.kernels.record import altered, counted_words, filled, words
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.bands import bands_table
 from polyconv.lowering.boxes import ahead_words, asks_ahead, boxed_words, boxes, near_equal
@@ -217,7 +217,7 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
                         in_place=in_place)  # fmt: skip
     blocks, late = block_words(r, sweep, sizes, 1 if by_planes(r.situation) else max(ROW_WORDS, group_in))
     common, items = boxed_words(r, sweep, sizes.box, held, panel=header)
-    common = replace(common, step=1) if held[-1].runs else replace(common, step=1, line_count=0)
+    common = altered(common, step=1) if held[-1].runs else altered(common, step=1, line_count=0)
     steps = sizes.chunk_steps(p, arith, sweep)
     return DirectWords(
         common=common,

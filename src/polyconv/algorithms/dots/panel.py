@@ -14,7 +14,7 @@ from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.situations import arithmetic_of, channel_bytes, padding_of, taken_off
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.record import Function, Record, Table, Word
+from polyconv.kernels.record import Function, Record, Table, Word, altered
 from polyconv.kernels.signature import Address
 from polyconv.kernels.words import PlanesIn, fill_bytes, planes_in
 from polyconv.lowering.moves import along_in
@@ -140,7 +140,7 @@ def _pack_lines(k: Module, common: Common, lines: DotPanel, item: Item, x: Buffe
 
 def panel_common(r: Request, common: Common, step: int) -> Common:
     """The words of every blocked driver, for lines of pixels so many apart, and what is taken off inputs."""
-    return replace(common, step=step, zero_point=taken_off(r))
+    return altered(common, step=step, zero_point=taken_off(r))
 
 
 def panel_words(r: Request, sizes: Sizes, channels: int, move_in: Address[MoveIn], last: Axis, *,
@@ -175,7 +175,7 @@ def by_planes(panel: DotPanel, r: Request, held: Sequence[Lines], last: Axis) ->
         planes_in(k, name, spec, wide, short=short)
 
     *outer, rows = held[:-1] or [Lines((0,), ((0, 1, 0),), (0,))]
-    return replace(
+    return altered(
         panel, by_planes=1, slabs=math.prod(h.count for h in outer), slab_rows=rows.count,
         row_run_count=len(rows.runs), row_runs=[RunWords(*run) for run in rows.runs],
         planes_in=address_of(r, f"{spec} planes {wide} {short}", "planes", PlanesIn, make),

@@ -31,7 +31,7 @@ from polyconv.kernels import fft
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
 from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Span, filled
+from polyconv.kernels.record import Span, altered, filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
@@ -61,11 +61,11 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
     )
     if kind in ("blocks", "dense"):  # an item has several tiles, each with a box of its own
         boxes = -(-plan.count // plan.together)
-        common, items = replace(common, boxes=boxes), (p.n or 0) * p.groups * boxes
+        common, items = altered(common, boxes=boxes), (p.n or 0) * p.groups * boxes
     splits = 1
     if kind in ("shared", "dense") and 0 < items < 2 * r.situation.threads and r.situation.threads > 1:
         splits = -(-outputs // -(-outputs // -(-2 * r.situation.threads // items)))
-        common, items = replace(common, splits=splits), items * splits
+        common, items = altered(common, splits=splits), items * splits
     pairs, spectrum = pairs_of(plan, np.dtype(np.float64 if arith.bytes == 8 else np.float32))
     key = (taps_of(plan.sweep), tuple(a.dilation for a in plan.sweep), tuple(tile.length for tile in plan.tiles))
     weights = r.packed(

@@ -25,7 +25,7 @@ from polyconv.kernels.grouped import ENTRY_WORDS, BlocksIn, blocks_in
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.record import counted_words, filled
+from polyconv.kernels.record import altered, counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, row_lists, rows_follow, rows_together
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
@@ -249,7 +249,7 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, address: Address[Driver], keep
     )
     move_in, move_blocks = _moves_in(r, replace(last, stride=sizes.step), used)
     values = GroupedWords(
-        common=replace(common, step=sizes.step), lanes_used=used, total_channels=p.c, total_outputs=p.m,
+        common=altered(common, step=sizes.step), lanes_used=used, total_channels=p.c, total_outputs=p.m,
         total_blocks=blocks, item_blocks=sizes.blocks, pixel_bytes=pixel, line_bytes=sizes.line_bytes,
         block_bytes=sizes.block_bytes, row_step=pixel * (last.stride if sizes.step == 1 else 1),
         rows=row_lists(sweep[:-1], sizes.entries, ENTRY_WORDS),

@@ -15,7 +15,7 @@ from polyconv.algorithms.product.rows import ProductWords
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
-from polyconv.kernels.record import Function, Memory, Record, Word, words
+from polyconv.kernels.record import Function, Memory, Record, Word, altered, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.unzip import STEPS, Unzip, unzip
 from polyconv.lowering.boxes import boxed_words
@@ -239,7 +239,7 @@ def _unzip_rows(r: Request, sweep: Sweep, panel: PatchPanel) -> UnzipRows:
         return found
     axis, stride = sweep[-2], r.x.spatial[-2]
     count = panel.held[-2].count
-    return replace(found, lines=count, taps=axis.taps, step=axis.stride * stride, dilation=axis.dilation * stride)
+    return altered(found, lines=count, taps=axis.taps, step=axis.stride * stride, dilation=axis.dilation * stride)
 
 
 def _unzip_address(r: Request, last: Axis) -> Address[Unzip]:

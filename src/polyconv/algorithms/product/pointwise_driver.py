@@ -14,7 +14,7 @@ from polyconv.algorithms.product.axes import with_folded
 from polyconv.algorithms.product.rows import OutputSet, ProductWords, Row, move_row, multiply, sets_of
 from polyconv.algorithms.product.sets import Slots, cut_outputs, slot_words
 from polyconv.kernels.language import INT, Module, Value
-from polyconv.kernels.record import Memory, Record, Word, filled, words
+from polyconv.kernels.record import Memory, Record, Word, altered, filled, words
 from polyconv.lowering.boxes import boxed_words, boxes
 from polyconv.lowering.moves import along_out
 from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, header_bytes, row_place
@@ -123,7 +123,7 @@ def fill_step(given: Request, sweep: Sweep, keep: list[Any]) -> Step:
         for first, outputs in sets
     ]  # fmt: skip
     slots = Slots(header_bytes(len(axes)), 0, 0, r.arith.bytes)
-    products = replace(slot_words(r, slots, along_out(r, axes[-1], "c"), len(sets), 1), sets=of_sets)
+    products = altered(slot_words(r, slots, along_out(r, axes[-1], "c"), len(sets), 1), sets=of_sets)
     box = boxes([axis.out for axis in axes], math.prod, _MOST_FILLED)
     values, items = pointwise_words(r, axes, box, 1, products)
     return Step(address_of(r, "pointwise fill", "driver", Driver, fill_driver), filled(values, keep), items)

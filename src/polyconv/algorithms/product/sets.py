@@ -32,6 +32,7 @@ from polyconv.kernels.point import (
     pixel_point_tile,
     square_point_tile,
 )
+from polyconv.kernels.record import altered
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import near_equal, near_equal_sizes
 from polyconv.lowering.moves import move_out_address
@@ -265,7 +266,7 @@ def product_words(r: Request, outputs: OutputSets, entries: int, packed: NDArray
                   early: Early = _NOTHING) -> ProductWords:  # fmt: skip
     """Words of sets at some places, of their tiles and packed weights, and of slots; items share them in ``parts``."""
     functions, records = _set_tables(r, outputs, entries, fused, places, pixel_bytes, early)
-    return replace(
+    return altered(
         slot_words(r, slots, along, len(places) * len(outputs.sets), parts), weights=packed,
         w_group=packed.nbytes // max(1, r.problem.groups), sets=records, functions=functions, fused=int(fused),
     )  # fmt: skip

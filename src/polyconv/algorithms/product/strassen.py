@@ -36,7 +36,7 @@ from polyconv.algorithms.product.strassen_driver import BoxWords, StrassenWords,
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.record import filled
+from polyconv.kernels.record import altered, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
 from polyconv.lowering import packing
@@ -309,7 +309,7 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
         early=Early(of_records=_asks(r, sweep, cut) if parts == 1 else ()),
     )  # fmt: skip
     values = StrassenWords(
-        scheme=replace(plain, products=of_scheme), scale_lower=p.m // 2 * arith.bytes,
+        scheme=altered(plain, products=of_scheme), scale_lower=p.m // 2 * arith.bytes,
         copies=int(max(pixel_step, entry_step) % _COLLIDING == 0),
         inputs=[_input_sums(r, single=False), _input_sums(r, single=True)], results=_result_sums(r), scales=scales,
         not_finite=cut.not_finite, plain=plain, late=late_words(r, late),

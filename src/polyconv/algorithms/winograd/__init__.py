@@ -10,9 +10,9 @@ done along one, then along the other: Y = A^T [(G g G^T) * (B^T d B)] A.  Sums o
 other axes, are taken at the points, so the products of a point are a matrix product.  ``kernels/transform.py`` has the
 matrices, and how opposite points share their work.
 
-* ``channels``: lanes are output channels.  ``schemes`` and ``tiles`` say what can be computed, ``case`` what follows for a
-  sweep, ``boxes`` how it is cut, ``cost`` what it takes; ``program`` and ``tables`` fill the ``words`` that generated code reads, which ``driver``,
-  ``inputs`` and ``repair`` write; ``weights`` transforms weights.
+* ``channels``: lanes are output channels.  ``schemes`` and ``tiles`` say what can be computed, ``case`` what follows
+  for a sweep, ``boxes`` how it is cut, ``cost`` what it takes; ``program`` and ``tables`` fill the ``words`` that
+  generated code reads, which ``driver``, ``inputs`` and ``repair`` write; ``weights`` transforms weights.
 * ``rows`` and ``groups``, for groups of few channels: lanes are pixels, or the channels of several groups.  Both
   transform columns of the image only; ``columns`` has what they share, ``rows_driver`` the code for ``rows``.
 * ``integers``: 8-bit inputs and weights, exactly.

@@ -169,10 +169,10 @@ def _planes_out(r: Request, sweep: Sweep, b: Boxes) -> PlanesOut:
         return nothing
     tables = [
         moves.places_of(case.y.m, b.out_line, last.out, vectors * case.lane * r.arith.bytes, case.lane)
-        for vectors in (case.vectors, case.last_vectors)
+        for vectors in dict.fromkeys((case.vectors, case.last_vectors))
     ]
     return PlanesOut(
-        together=1, places=np.concatenate(tables), places_bytes=tables[0].nbytes,
+        together=1, places=tables[0] if len(tables) == 1 else np.concatenate(tables), places_bytes=tables[0].nbytes,
         move=listed_out_address(r, Move(r.arith.accumulator, r.problem.y, "cp", r.epilogue)),
     )  # fmt: skip
 
