@@ -41,6 +41,7 @@ from polyconv.runtime.guests import as_array, is_plain
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import context as settings_context
 from polyconv.settings import resolve as setting
+from polyconv.target import Target
 from polyconv.weights import TABLES, Weights
 
 __all__ = ["Layer", "compute", "decided"]
@@ -113,6 +114,7 @@ class Layer:
         self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._choices: dict[Any, Decision | None] = {}
         self._wisdom: wisdom.Known | None = None
+        self._known: dict[Target, dict[Any, Any]] = {}
         self._last: tuple[Call, Any] | None = None
 
     # -- calling -----------------------------------------------------------------------------------
@@ -342,6 +344,7 @@ class Layer:
             run=run or partial(run_now, check=self._check), moved=lambda *told: None if run else weights.moved(*told),
             offset=None if offset is None else strides(offset, replace(p, layout="NCHW")),
             mask=None if mask is None else strides(mask, replace(p, layout="NCHW")),
+            known={} if run else self._known.setdefault(s.target, {}),
         )  # fmt: skip
         program = form.build(request)
         return replace(program, keep=(*program.keep, *held))

@@ -85,6 +85,10 @@ def words_in_address(r: Request, spec: Move) -> Address[MoveIn]:
 
 
 def _move_address(r: Request, spec: Move, signature: type[S], most: int) -> Address[S]:
+    return r.once((spec, signature, most), lambda: _found(r, spec, signature, most))
+
+
+def _found(r: Request, spec: Move, signature: type[S], most: int) -> Address[S]:
     count, f16c = _elements(r.target, spec), r.target.converts_f16
     if _turns_bytes(r.target, spec):
         turn, wide = turn_in if spec.epilogue is None else turn_out, 64 if most > 32 else 32 if most > 16 else 16
@@ -207,4 +211,4 @@ def _listed_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
     def make(k: Module, name: str) -> None:
         move_listed(k, name, spec, count, f16c=r.target.converts_f16)
 
-    return address_of(r, f"{spec} {count} listed", "move", signature, make)
+    return r.once((spec, signature), lambda: address_of(r, f"{spec} {count} listed", "move", signature, make))

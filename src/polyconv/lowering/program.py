@@ -32,6 +32,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """Byte strides of a tensor: batch, channel and spatial, and the offset of its first element."""
@@ -106,6 +109,10 @@ class Request:
         What is still to be taken off all weights, or those of each output channel.
     channels : (int, int)
         Channels of input and result where the problem's are rounded up; else 0.
+    known : dict
+        Of ``once``, shared by the programs of a layer.
+    problem, target, arith
+        Of the situation, and the row of the arithmetic.
     """
 
     situation: Situation
@@ -127,16 +134,23 @@ class Request:
     mask: Operand | None = None
     zero_left: NDArray[Any] | None = None
     channels: tuple[int, int] = (0, 0)
+    known: dict[Any, Any] = field(default_factory=dict)
+    problem: Problem = field(init=False)
+    target: Target = field(init=False)
+    arith: Arithmetic = field(init=False)
 
-    @property
-    def problem(self) -> Problem:
-        """The problem."""
-        return self.situation.problem
+    def __post_init__(self) -> None:
+        fill = object.__setattr__
+        fill(self, "problem", self.situation.problem)
+        fill(self, "target", self.situation.target)
+        fill(self, "arith", ARITHMETIC[self.arithmetic])
 
-    @property
-    def target(self) -> Target:
-        """The target."""
-        return self.situation.target
+    def once(self, key: object, find: Callable[[], T]) -> T:
+        """What is found once for a layer, whatever the extents: addresses of kernels, by all that shapes these."""
+        found: T | None = self.known.get(key)
+        if found is None:
+            found = self.known[key] = find()
+        return found
 
     @property
     def x_channels(self) -> int:
@@ -147,11 +161,6 @@ class Request:
     def y_channels(self) -> int:
         """Channels that the result has."""
         return self.channels[1] or self.problem.m
-
-    @property
-    def arith(self) -> Arithmetic:
-        """Row of the arithmetic."""
-        return ARITHMETIC[self.arithmetic]
 
     @property
     def epilogue(self) -> Epilogue:

@@ -28,10 +28,15 @@ _FAMILY = 7
 def tile_addresses(r: Request, orientation: str, rows: Sequence[int] | int,
                    vectors: Sequence[int] | int) -> list[Address[PanelTile]]:  # fmt: skip
     """Addresses of a family of tiles, for every number of rows and of vectors."""
+    heights = (rows,) if isinstance(rows, int) else tuple(rows)
+    widths = (vectors,) if isinstance(vectors, int) else tuple(vectors)
+    return r.once((orientation, r.arithmetic, heights, widths), lambda: _family(r, orientation, heights, widths))
+
+
+def _family(r: Request, orientation: str, heights: tuple[int, ...], widths: tuple[int, ...]
+            ) -> list[Address[PanelTile]]:  # fmt: skip
     make = {"channel": channel_tile, "pixel": pixel_tile}[orientation]
     count = lanes(r.target, r.arith)
-    heights = [rows] if isinstance(rows, int) else rows
-    widths = [vectors] if isinstance(vectors, int) else vectors
     sizes = [(n, v) for n in heights for v in widths]
     addresses: list[Address[PanelTile]] = []
     for first in range(0, len(sizes), _FAMILY):
@@ -53,6 +58,10 @@ _EDGES = 3
 
 def edge_address(r: Request, rows: int, vectors: int) -> Address[EdgeTile]:
     """Address of a tile that leaves out products with padding."""
+    return r.once(("edge", r.arithmetic, rows, vectors), lambda: _edge_address(r, rows, vectors))
+
+
+def _edge_address(r: Request, rows: int, vectors: int) -> Address[EdgeTile]:
     first = (rows - 1) // _EDGES * _EDGES + 1
     names = {f"tile{n}": n for n in range(first, min(first + _EDGES, most_rows(r.target, vectors) + 1))}
 
@@ -71,12 +80,12 @@ def is_fusible(p: Problem) -> bool:
 
 def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int) -> Address[Walk]:
     """Address of a fused tile."""
-    return _fused_address(r, orientation, spec, rows, vectors, Walk)
+    return r.once((spec, orientation, rows, vectors), lambda: _fused_address(r, orientation, spec, rows, vectors, Walk))
 
 
 def word_address(r: Request, spec: FusedTile, rows: int, vectors: int) -> Address[WordWalk]:
     """Address of a fused tile of output channels for words of several channels."""
-    return _fused_address(r, "channel", spec, rows, vectors, WordWalk)
+    return r.once((spec, "word", rows, vectors), lambda: _fused_address(r, "channel", spec, rows, vectors, WordWalk))
 
 
 def _fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int, signature: type[S]

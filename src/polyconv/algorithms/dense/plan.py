@@ -89,6 +89,7 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
     return replace(found, splits=thread_parts(s.threads, items, blocks.count, repeated))
 
 
+@lru_cache(1024)
 def again_sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], vectors: int | None = None
                 ) -> Sizes:  # fmt: skip
     """Sizes of boxes that another algorithm has computed again, in blocks of so many vectors."""
@@ -99,7 +100,6 @@ def again_sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, .
     return of_box(s, arith, sweep, box, all_channels(s, arith), blocks)
 
 
-@lru_cache(1024)
 def again_workspace(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...],
                     vectors: int | None = None) -> int:  # fmt: skip
     """Bytes that computing such a box again takes."""
