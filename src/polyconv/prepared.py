@@ -347,7 +347,7 @@ class Layer:
             known={} if run else self._known.setdefault(s.target, {}),
         )  # fmt: skip
         program = form.build(request)
-        return replace(program, keep=(*program.keep, *held))
+        return Program(program.steps, program.workspace, (*program.keep, *held))
 
 
 def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None = None,

@@ -41,11 +41,18 @@ def far_cycles(s: Situation, read: float, *, soon: bool = False) -> float:
     soon : bool
         Of images that a cache just holds, some counts already: what boxes keep besides pushes it out.
     """
+    share, held, rate = _far(s, soon)
+    return share * min(read, held) / rate
+
+
+@lru_cache(256)
+def _far(s: Situation, soon: bool) -> tuple[float, int, float]:
+    """Share of the input that comes from memory; bytes of an image; bytes a cycle."""
     held, written = image_bytes(s.problem)
     cached, leaving = (s.profile.cache("l3", share) for share in (_CACHED, _LEAVING))
     beyond = held + written - leaving
     share = beyond / (cached - leaving) if soon else float(held + written > cached)
-    return min(1.0, max(0.0, share)) * min(read, held) / s.profile.stream("memory", _LINES)
+    return min(1.0, max(0.0, share)), held, s.profile.stream("memory", _LINES)
 
 
 def apart_cycles(s: Situation, axis: Axis) -> float:

@@ -20,8 +20,15 @@ from polyconv.problem.quantisation import Quantisation
 
 __all__ = ["Problem"]
 
+class _Found(Hashed):
+    """What is found of a problem once, and not pickled."""
+
+    __slots__ = ("_out",)
+    _out: tuple[Extent, ...]
+
+
 @dataclass(frozen=True, slots=True)
-class Problem(Hashed):
+class Problem(_Found):
     """A convolution.
 
     Parameters
@@ -168,9 +175,15 @@ class Problem(Hashed):
     @property
     def out(self) -> tuple[Extent, ...]:
         """Spatial output extents; None where the input's is."""
-        if self.o is not None:
-            return self.o
-        return tuple(None if i is None else self._out_axis(a, i) for a, i in enumerate(self.i))
+        try:
+            return self._out
+        except AttributeError:
+            pass
+        found: tuple[Extent, ...] | None = self.o
+        if found is None:
+            found = tuple([None if i is None else self._out_axis(a, i) for a, i in enumerate(self.i)])
+        object.__setattr__(self, "_out", found)
+        return found
 
     def _out_axis(self, a: int, i: int) -> int:
         (begin, end), k, s, d = self.pads[a], self.k[a], self.s[a], self.d[a]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from polyconv.algorithms.dense.plan import again_workspace
@@ -183,7 +184,7 @@ def sizes(case: Case, rows: Cuts, columns: Cuts, outer: tuple[int, ...], togethe
     v = panel + chunk_blocks * block_bytes
     sums = v + points * v_point
     out = sums + points * s_point
-    repair = again_workspace(s, arith, case.sweep, repair_box(case.transformed, rows, columns, outer), case.vectors)
+    repair = _repair_bytes(case, repair_box(case.transformed, rows, columns, outer))
     flags = max(out + case.y.m * out_line, v + repair)
     row_notes = flags + 8 * (1 + blocks * (1 + tiles * outputs))
     notes = row_notes + 56 * outputs
@@ -212,6 +213,11 @@ def repair_box(transformed: int, rows: Cuts, columns: Cuts, outer: tuple[int, ..
     """Most outputs that are computed again at a time, where results are not finite: neighbouring tiles of a row."""
     tall = (rows.first.sizes[0],) if transformed == 2 else ()  # full tiles come first
     return (*[1 for _ in outer], *tall, max([max(cut.segments[1:]) for cut, _ in columns.alike]))
+
+
+@lru_cache(256)
+def _repair_bytes(case: Case, box: tuple[int, ...]) -> int:
+    return again_workspace(case.s, case.arith, case.sweep, box, case.vectors)
 
 
 def outer_bands(case: Case) -> list[Bands]:

@@ -92,7 +92,7 @@ def _along(axis: Axis, scheme: Scheme) -> tuple[int, int, int]:
 
 def cycles(b: Boxes) -> dict[str, float]:
     """Cycles by term: the inputs of all boxes, the products, the outputs."""
-    case, ways, of_points = b.case, _ways(b.case), _kinds(b.case)
+    case, ways = b.case, _ways(b.case)
     outer_boxes = math.prod([-(-axis.out // deep) for axis, deep in zip(case.outer, b.outer, strict=True)])
     inner_boxes, lines = len(b.rows.boxes) * len(b.columns.boxes), math.prod([h.count for h in b.held])
     # what leaves the second-level cache is written to the third and read from there
@@ -101,11 +101,11 @@ def cycles(b: Boxes) -> dict[str, float]:
     of_tile_in = b.outer_lines * ways.tile_in
     of_box_in = lines * ways.vectors_in * ways.vector_in + 1500.0 + far / ways.far_rate
     alone = outer_boxes * inner_boxes == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
-    of_blocks = _blocks(case, alone=alone)
+    of_blocks = _blocks(case, alone=True) if alone else ways.blocks
     products = inputs = outputs = 0.0
     for (rows, tall), (columns, wide) in itertools.product(b.rows.alike, b.columns.alike):
         tiles, pixels, segments = rows.tiles * columns.tiles, rows.covers * columns.covers, columns.segments[0]
-        products += tall * wide * _products(b, rows, columns, of_points, of_blocks)
+        products += tall * wide * _products(b, rows, columns, ways.kinds, of_blocks)
         of_box = of_box_in * outer_boxes + tiles * of_tile_in * outer_boxes
         inputs += tall * wide * (of_box + ways.outer_rows * segments * ways.segment * ways.vectors_in)
         of_rows = (tiles * ways.tile_out + pixels * ways.vector_out) * case.vectors_out
@@ -123,7 +123,7 @@ def cycles(b: Boxes) -> dict[str, float]:
 
 
 class _Ways(NamedTuple):
-    """The ways in and out of all boxes of a case, in cycles unless said.
+    """What all boxes of a case have in common, in cycles unless said: the ways in and out, and products.
 
     Parameters
     ----------
@@ -141,6 +141,10 @@ class _Ways(NamedTuple):
         Images, or groups of them, that are computed one by one.
     near, far_rate : float
         Workspace that stays in a second-level cache, in bytes; bytes a cycle of what does not.
+    kinds : list of (int, int, float)
+        The kinds of points, with how many points there are and how many steps each has.
+    blocks : list of _Block
+        The blocks of outputs of a group.
     """
 
     tile_in: float
@@ -153,6 +157,8 @@ class _Ways(NamedTuple):
     batch: int
     near: int
     far_rate: float
+    kinds: list[tuple[int, int, float]]
+    blocks: list[_Block]
 
 
 @lru_cache(256)
@@ -171,7 +177,7 @@ def _ways(case: Case) -> _Ways:
         vectors_in * case.products * transform, case.y.n * case.x.n * transform, vector_in, vector_out, segment,
         vectors_in, math.prod([axis.out for axis in case.outer]),
         p.groups * (1 if is_stacked(p, case.sweep) else p.n or 0), near_bytes(case),
-        s.profile.stream("l3", _BACK_AND_FORTH),
+        s.profile.stream("l3", _BACK_AND_FORTH), _kinds(case), _blocks(case, alone=False),
     )  # fmt: skip
 
 
@@ -189,7 +195,6 @@ class _Block(NamedTuple):
     steps: tuple[float, ...]
 
 
-@lru_cache(256)
 def _blocks(case: Case, *, alone: bool) -> list[_Block]:
     """The blocks of outputs of a group; ``alone`` where a single box has few tiles."""
     s, most, size = case.s, channel_tile(case.s.target, case.vectors), case.weight_bytes
@@ -245,9 +250,7 @@ def _calls(of: _Block, tiles: int) -> _Calls:
     return _Calls(sum([n for _, n in sizes]), step, max(0.0, of.far - max(of.steps[sizes[0][0]], of.near)))
 
 
-@lru_cache(256)
 def _kinds(case: Case) -> list[tuple[int, int, float]]:
-    """The kinds of points, with how many points there are and how many steps each has."""
     met = case.outer_taps * share_met(case.outer, outer_bands(case)) if case.outer else 1
     steps = met * case.groups[0]
     return [(kind, points, steps * case.entering[kind]) for kind, points in enumerate(case.points) if points]

@@ -61,6 +61,7 @@ def factor(s: Situation, terms: int, points: int = 0, growth: float = 1.0) -> fl
     return (terms + 2 * points + 4) * DTYPES[accumulator_arithmetic(s)].eps * growth
 
 
+@lru_cache(256)
 def pairs(sweep: Sweep, channels: int) -> list[tuple[Scheme, Scheme]]:
     """Pairs of schemes that can compute the last two axes; the first is ``NONE`` where only the last is transformed."""
     def can(axis: Axis) -> bool:
@@ -153,7 +154,7 @@ def lines_of(axis: Axis, scheme: Scheme, residues: int, outputs: int) -> Lines:
     """Lines of inputs for so many outputs of some residues; a last part of fewer taps reads no more than full ones."""
     if axis.stride > 1:
         return lines(axis, outputs)
-    if scheme == _CLOSED:
+    if isinstance(scheme, Closed):
         return residue_lines(axis, residues, outputs, 1)
     short = -axis.taps % scheme.r
     return residue_lines(axis, residues, outputs + max(0, short - 1))

@@ -26,11 +26,13 @@ _COUNTED_ITEMS = 64
 """Items of a thread up to which it is counted how they fall to threads."""
 
 
-@lru_cache(256)
 def shared(s: Situation, boxes: Boxes) -> tuple[Boxes, int]:
     """Boxes with which the busiest thread has least to do, and into how many items each is cut by output channels."""
-    if s.threads == 1:
-        return boxes, 1
+    return (boxes, 1) if s.threads == 1 else _shared(s, boxes)
+
+
+@lru_cache(256)
+def _shared(s: Situation, boxes: Boxes) -> tuple[Boxes, int]:
     whole, blocks = replace(boxes, case=replace(boxes.case, s=s)), boxes.case.blocks
     splits = sorted({-(-blocks // -(-blocks // n)) for n in range(1, 2 * s.threads + 1)})
     loads = [(load, some, n) for some in _finer(whole) for load, n in zip(_loads(some, splits), splits, strict=True)]

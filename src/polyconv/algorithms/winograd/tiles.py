@@ -8,7 +8,7 @@ do without the point infinity and use the same weights, so that edges waste noth
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.sweep import Axis
@@ -33,6 +33,10 @@ class Cut(NamedTuple):
         Residues that are like the first; the last tile of the others has an output less.
     tiles, full : int
         Number of tiles of all residues, and of those that are not short.
+    covers, span : int
+        Number of outputs, and outputs from the first to the last.
+    segments : (int, int, int)
+        Runs of outputs next to each other, a dilation apart: how many, outputs of each, and of the last.
     """
 
     first: int
@@ -42,28 +46,24 @@ class Cut(NamedTuple):
     whole: int
     tiles: int
     full: int
+    covers: int
+    span: int
+    segments: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, first: int, apart: int, residues: int, sizes: tuple[int, ...], whole: int, m: int) -> Self:
+        """Such tiles, those of ``m`` outputs full."""
+        last, fewer, lines = sizes[-1], residues - whole, sum(sizes)
+        tiles = residues * len(sizes) - fewer * (last == 1)
+        full = residues * sizes.count(m) + fewer * ((last - 1 == m) - (last == m))
+        span = apart * (lines - 1) + whole
+        segments = (1, span, span) if residues == apart else (lines, residues, whole)
+        return cls(first, apart, residues, sizes, whole, tiles, full, residues * lines - fewer, span, segments)
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """All but where it begins."""
         return self[1:]
-
-    @property
-    def span(self) -> int:
-        """Outputs from the first to the last."""
-        return self.apart * (sum(self.sizes) - 1) + self.whole
-
-    @property
-    def segments(self) -> tuple[int, int, int]:
-        """Runs of outputs next to each other, a dilation apart: how many, outputs of each, and of the last."""
-        if self.residues == self.apart:
-            return 1, self.span, self.span
-        return sum(self.sizes), self.residues, self.whole
-
-    @property
-    def covers(self) -> int:
-        """Number of outputs."""
-        return self.residues * sum(self.sizes) - (self.residues - self.whole)
 
     @property
     def alike(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
@@ -92,7 +92,7 @@ class Cuts(NamedTuple):
         return self.boxes[0]
 
 
-_ONE_ROW = Cut(0, 1, 1, (1,), 1, 1, 1)
+_ONE_ROW = Cut.of(0, 1, 1, (1,), 1, 1)
 UNCUT = Cuts((_ONE_ROW,), ((_ONE_ROW, 1),))
 """The one row of outputs of a sweep of which only the last axis is transformed."""
 
@@ -143,19 +143,11 @@ def _cuts(out: int, apart: int, m: int, most: int, residues: int) -> Cuts:
                 tiles = _fewer(here), together
             if tiles[0]:
                 same = found.setdefault((together, *tiles), [])
-                shape = same[0].shape if same else _shape(apart, together, *tiles, m)
-                same.append(Cut(low + done * apart, *shape))
+                first = low + done * apart
+                same.append(Cut(first, *same[0].shape) if same else Cut.of(first, apart, together, *tiles, m))
                 boxes.append(same[-1])
             done += sum(here)
     return Cuts(tuple(boxes), tuple([(same[0], len(same)) for same in found.values()]))
-
-
-def _shape(apart: int, residues: int, sizes: tuple[int, ...], whole: int, m: int
-           ) -> tuple[int, int, tuple[int, ...], int, int, int]:  # fmt: skip
-    """Fields of the ``Cut`` of some tiles, but for where it begins; tiles of ``m`` outputs are full."""
-    last, fewer = sizes[-1], residues - whole
-    full = residues * sizes.count(m) + fewer * ((last - 1 == m) - (last == m))
-    return apart, residues, sizes, whole, residues * len(sizes) - fewer * (last == 1), full
 
 
 def _fewer(sizes: tuple[int, ...]) -> tuple[int, ...]:
