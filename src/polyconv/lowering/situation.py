@@ -147,6 +147,7 @@ def has_pairs(s: Situation) -> bool:
     return s.problem.x == s.problem.w == "bf16" and s.target.bf16 and not s.strict and s.finite
 
 
+@lru_cache(1024)
 def arith_of(s: Situation) -> Arithmetic:
     """The row of ``accumulator_arithmetic``."""
     return ARITHMETIC[accumulator_arithmetic(s)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -112,9 +111,12 @@ class OutputSets:
         return (self.sets[0][0] if self.sets else 0), sum(count for _, count in self.sets)
 
     @property
-    def sizes(self) -> Counter[int]:
+    def sizes(self) -> dict[int, int]:
         """How many sets there are of each number of output channels."""
-        return Counter(count for _, count in self.sets)
+        found: dict[int, int] = {}
+        for _, count in self.sets:
+            found[count] = found.get(count, 0) + 1
+        return found
 
     @property
     def most(self) -> int:
