@@ -106,8 +106,7 @@ class Layer:
         self._threads = None if threads is None else setting("threads", threads)
         self._limit = setting("workspace_limit", workspace_limit)
         self._rigor = setting("rigor", rigor)
-        self._check = setting("check")
-        self._verbose = setting("verbose")
+        self._check, self._verbose = setting("check"), setting("verbose")
         objects.log_compiling("compile" in self._verbose)
         self.weights = Weights(w, bias, quantities, own=own)
         self._problems: OrderedDict[tuple[int, ...], Problem] = OrderedDict()
@@ -116,8 +115,6 @@ class Layer:
         self._wisdom: wisdom.Known | None = None
         self._known: dict[Target, dict[Any, Any]] = {}
         self._last: tuple[Call, Any] | None = None
-
-    # -- calling -----------------------------------------------------------------------------------
 
     def __call__(self, x: ArrayLike, *, residual: ArrayLike | None = None, out: Any = None,
                  offset: ArrayLike | None = None, mask: ArrayLike | None = None) -> Any:  # fmt: skip
@@ -158,8 +155,7 @@ class Layer:
             is_timed = "exec" in self._verbose
             if is_timed:
                 _log.info("exec %s, %.1f us", problem, 1e6 * (time.perf_counter() - started))
-            plain = out is None or type(out) is np.ndarray
-            if plain and not copied and call.entry is not None and not is_timed:
+            if not copied and not is_timed and call.entry is not None and (out is None or type(out) is np.ndarray):
                 with TABLES:
                     if self._calls.get(call.key) is call:
                         self._last = call, settings_context()
@@ -177,25 +173,26 @@ class Layer:
                 f"x has shape {shape}, the weights {tuple(self.weights.w.shape)} with groups={problem.groups} need "
                 f"{problem.c} channels in layout {self._layout}: {problem.x_shape}"
             )
+        self.tell(problem)
+        return problem
+
+    def tell(self, problem: Problem) -> None:
+        """Be told the problem of inputs of its shape, without a residual, by who has found it."""
         with TABLES:
-            self._problems[shape] = problem
+            self._problems[problem.x_shape] = problem  # type: ignore[index]
             if len(self._problems) > _MOST_CALLS:
                 self._problems.popitem(last=False)
-        return problem
 
     def _problem(self, shape: tuple[int, ...], *, residual: bool) -> Problem:
         """Problem of a call: of an input shape, with a residual or without."""
         problem = self.problem_for(shape)
         return problem if problem.residual == residual else replace(problem, residual=residual)
 
-    # -- planning ----------------------------------------------------------------------------------
-
     def situation(self, problem: Problem) -> Situation:
         """All that the choice of an algorithm depends on."""
-        threads = setting("threads") if self._threads is None else self._threads
         return Situation(
-            problem, target_in_force(), self._limit, threads, self._accuracy == "strict", self.weights.is_finite,
-            self._once, self._chance, *self.weights.narrow_and_light(problem), self._far,
+            problem, target_in_force(), self._limit, setting("threads", self._threads), self._accuracy == "strict",
+            self.weights.is_finite, self._once, self._chance, *self.weights.narrow_and_light(problem), self._far,
         )  # fmt: skip
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
@@ -254,8 +251,6 @@ class Layer:
         """Input shapes of the calls that are kept, the last one last, and the algorithm that computes each."""
         with TABLES:
             return {key[0][0][0]: call.algorithm for key, call in self._calls.items()}
-
-    # -- programs ----------------------------------------------------------------------------------
 
     def _call_for(self, problem: Problem, x: Array, y: Array, residual: Array | None, offset: Array | None,
                   mask: Array | None) -> Call:  # fmt: skip
@@ -373,10 +368,8 @@ def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None
     ndarray
         The result, or (result, present state) of a causal convolution.
     """
-    keywords: dict[str, Any] = {
-        "accuracy": accuracy, "threads": threads, "workspace_limit": workspace_limit, "algorithm": algorithm,
-        "chance": chance,
-    }  # fmt: skip
+    keywords = dict[str, Any](accuracy=accuracy, threads=threads, workspace_limit=workspace_limit,
+                              algorithm=algorithm, chance=chance)  # fmt: skip
     if problem.op == "causal_conv":
 
         def run(part: Array, y: Array, *, is_head: bool) -> None:

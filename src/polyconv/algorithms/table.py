@@ -7,24 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Any
 
-from polyconv.algorithms.deformable import form as deformable
-from polyconv.algorithms.dense import direct, stem
-from polyconv.algorithms.depthwise import block, last, line, panel, plane, slide
-from polyconv.algorithms.dots import dense as dots
-from polyconv.algorithms.dots import depthwise as dots_depthwise
-from polyconv.algorithms.dots import grouped as dots_grouped
-from polyconv.algorithms.dots import lines as dots_lines
-from polyconv.algorithms.dots import patches as dots_patches
-from polyconv.algorithms.dots import pixels as dots_pixels
 from polyconv.algorithms.form import Form, Forms, Refusal
-from polyconv.algorithms.fourier import form as fourier
-from polyconv.algorithms.generic import form as generic
-from polyconv.algorithms.grouped import in_place, in_planes, padded
-from polyconv.algorithms.product import patches, pointwise, strassen
-from polyconv.algorithms.winograd import channels, groups, integers, rows
-from polyconv.algorithms.woven import form as woven
 from polyconv.lowering.situation import FREE_BYTES, Situation
 from polyconv.target import Target
 
@@ -77,6 +64,16 @@ def _first(name: str, s: Situation) -> Form | Refusal:
     return found if isinstance(found, Refusal) else next(iter(found))
 
 
+def _lazy(module: str, name: str = "forms") -> Callable[[Situation], Any]:
+    """A function of a module here, imported when it is first asked: a process that finds its plans needs but few."""
+    @cache
+    def found() -> Callable[[Situation], Any]:
+        function: Callable[[Situation], Any] = getattr(import_module(f"polyconv.algorithms.{module}"), name)
+        return function
+
+    return lambda s: found()(s)
+
+
 def _few_registers(target: Target) -> str | None:
     """Why tiles that fill 32 vector registers are not used."""
     return None if target.registers >= 32 else f"needs 32 vector registers, {target.level} has fewer"
@@ -90,34 +87,34 @@ def _no_masks(target: Target) -> str | None:
 ALGORITHMS: dict[str, Algorithm] = {
     row.name: row
     for row in (
-        Algorithm("direct", direct.forms, at_least=direct.at_least),
-        Algorithm("dots", dots.forms),
-        Algorithm("dots_depthwise", dots_depthwise.forms),
-        Algorithm("dots_grouped", dots_grouped.forms),
-        Algorithm("dots_lines", dots_lines.forms, excluded=_no_masks),
-        Algorithm("dots_patches", dots_patches.forms, excluded=_no_masks),
-        Algorithm("dots_pixels", dots_pixels.forms, excluded=_no_masks),
-        Algorithm("pointwise", pointwise.forms),
-        Algorithm("patches", patches.forms, at_least=patches.at_least),
-        Algorithm("strassen", strassen.forms, at_least=strassen.at_least),
-        Algorithm("winograd", channels.forms, at_least=channels.at_least),
-        Algorithm("winograd_dots", integers.forms),
-        Algorithm("winograd_rows", rows.forms, at_least=rows.at_least),
-        Algorithm("winograd_groups", groups.forms),
-        Algorithm("fft", fourier.forms, at_least=fourier.at_least),
-        Algorithm("depthwise", slide.forms),
-        Algorithm("depthwise_block", block.forms, excluded=_few_registers),
-        Algorithm("depthwise_last", last.forms, at_least=last.at_least),
-        Algorithm("depthwise_line", line.forms),
-        Algorithm("depthwise_panel", panel.forms),
-        Algorithm("depthwise_plane", plane.forms, excluded=_no_masks),
-        Algorithm("grouped", padded.forms, at_least=padded.at_least),
-        Algorithm("in_place", in_place.forms),
-        Algorithm("in_planes", in_planes.forms, excluded=_no_masks),
-        Algorithm("stem", stem.forms, at_least=stem.at_least),
-        Algorithm("woven", woven.forms),
-        Algorithm("careful", direct.careful_forms),
-        Algorithm("generic", generic.forms, at_least=generic.at_least),
-        Algorithm("deformable", deformable.forms),
+        Algorithm("direct", _lazy("dense.direct"), at_least=_lazy("dense.direct", "at_least")),
+        Algorithm("dots", _lazy("dots.dense")),
+        Algorithm("dots_depthwise", _lazy("dots.depthwise")),
+        Algorithm("dots_grouped", _lazy("dots.grouped")),
+        Algorithm("dots_lines", _lazy("dots.lines"), excluded=_no_masks),
+        Algorithm("dots_patches", _lazy("dots.patches"), excluded=_no_masks),
+        Algorithm("dots_pixels", _lazy("dots.pixels"), excluded=_no_masks),
+        Algorithm("pointwise", _lazy("product.pointwise")),
+        Algorithm("patches", _lazy("product.patches"), at_least=_lazy("product.patches", "at_least")),
+        Algorithm("strassen", _lazy("product.strassen"), at_least=_lazy("product.strassen", "at_least")),
+        Algorithm("winograd", _lazy("winograd.channels"), at_least=_lazy("winograd.channels", "at_least")),
+        Algorithm("winograd_dots", _lazy("winograd.integers")),
+        Algorithm("winograd_rows", _lazy("winograd.rows"), at_least=_lazy("winograd.rows", "at_least")),
+        Algorithm("winograd_groups", _lazy("winograd.groups")),
+        Algorithm("fft", _lazy("fourier.form"), at_least=_lazy("fourier.form", "at_least")),
+        Algorithm("depthwise", _lazy("depthwise.slide")),
+        Algorithm("depthwise_block", _lazy("depthwise.block"), excluded=_few_registers),
+        Algorithm("depthwise_last", _lazy("depthwise.last"), at_least=_lazy("depthwise.last", "at_least")),
+        Algorithm("depthwise_line", _lazy("depthwise.line")),
+        Algorithm("depthwise_panel", _lazy("depthwise.panel")),
+        Algorithm("depthwise_plane", _lazy("depthwise.plane"), excluded=_no_masks),
+        Algorithm("grouped", _lazy("grouped.padded"), at_least=_lazy("grouped.padded", "at_least")),
+        Algorithm("in_place", _lazy("grouped.in_place")),
+        Algorithm("in_planes", _lazy("grouped.in_planes"), excluded=_no_masks),
+        Algorithm("stem", _lazy("dense.stem"), at_least=_lazy("dense.stem", "at_least")),
+        Algorithm("woven", _lazy("woven.form")),
+        Algorithm("careful", _lazy("dense.direct", "careful_forms")),
+        Algorithm("generic", _lazy("generic.form"), at_least=_lazy("generic.form", "at_least")),
+        Algorithm("deformable", _lazy("deformable.form")),
     )
 }  # fmt: skip

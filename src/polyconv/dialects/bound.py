@@ -70,6 +70,8 @@ class Bound:
         if layer is None:
             return compute_on_gpu(operator, [self._sent(at, a) for at, a in enumerate(inputs)], out)
         operands = operands_of(operator, lowering, arrays) if self.device is None else self._moving(inputs)
+        if self.device is None and lowering.problem is not None and not lowering.problem.residual:
+            layer.tell(lowering.problem)  # which its resolver would find again
         result: Array = layer(
             operands["x"],
             residual=operands.get("residual"),

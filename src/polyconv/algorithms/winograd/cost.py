@@ -125,26 +125,11 @@ def cycles(b: Boxes) -> dict[str, float]:
 class _Ways(NamedTuple):
     """What all boxes of a case have in common, in cycles unless said: the ways in and out, and products.
 
-    Parameters
-    ----------
-    tile_in, tile_out : float
-        Transforms of a tile: of all its channels, and of a vector of results.
-    vector_in, vector_out : float
-        In which a vector of a pixel comes in, and goes out.
-    segment : float
-        Of a segment of a line, for each vector and way.
-    vectors_in : int
-        Vectors of input channels.
-    outer_rows : int
-        Rows of outputs of the axes that are not transformed.
-    batch : int
-        Images, or groups of them, that are computed one by one.
-    near, far_rate : float
-        Workspace that stays in a second-level cache, in bytes; bytes a cycle of what does not.
-    kinds : list of (int, int, float)
-        The kinds of points, with how many points there are and how many steps each has.
-    blocks : list of _Block
-        The blocks of outputs of a group.
+    Transforms of a tile, of all its channels and of a vector of results; a vector of a pixel, and for each vector a
+    segment of a line, which come in and go out.  Vectors of input channels, rows of outputs of the
+    axes that are not transformed, and images or groups that are computed one by one.  Workspace that stays in a
+    second-level cache, in bytes; bytes a cycle of what does not.  Kinds of points, with how many there are of each and
+    its steps; blocks of outputs.
     """
 
     tile_in: float
