@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,15 @@ from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.kernels.values import Buffer
 from polyconv.machine.host import profile_in_force
-from polyconv.operators.on_gpu.launching import Launching, in_order
 from polyconv.planning.planner import threads_of, waking
 from polyconv.runtime.arrays import place
 from polyconv.runtime.memory import most_bytes, sized
 from polyconv.runtime.threads import step_table
 from polyconv.settings import spelled_bytes
 from polyconv.target import Target
+
+if TYPE_CHECKING:
+    from polyconv.operators.on_gpu.launching import Launching
 
 __all__ = [
     "MOST_OPERANDS",
@@ -312,6 +314,8 @@ class Planning:
         like = next((x for x in given if len(x.shape) == len(shape)), None)
         if like is None or not (self.c.on_gpu and alike):
             return lie
+        from polyconv.operators.on_gpu.launching import in_order  # here, as on a CPU no kernel of a GPU is needed
+
         return replace(lie, strides=in_order(shape, like.strides, lie.dtype.itemsize))
 
     def constant(self, array: Array) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,10 +31,11 @@ from polyconv.operators.job import (
     packed,
 )
 from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
-from polyconv.operators.on_gpu.launching import Launching
-from polyconv.operators.on_gpu.passing import passed
-from polyconv.operators.strided import cycles, swept
+from polyconv.operators.strided import cycles, passed, swept
 from polyconv.operators.turning import turned_step
+
+if TYPE_CHECKING:
+    from polyconv.operators.on_gpu.launching import Launching
 
 __all__ = ["OPERATORS", "as_packed", "carrier", "copied", "copy_of", "moving", "with_rows"]
 

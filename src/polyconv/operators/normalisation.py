@@ -19,9 +19,6 @@ from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Conditions, Lies, Operation, Own, Plan, Planning, constant
 from polyconv.operators.lines import LinesSpec, Place, Space, line_step
 from polyconv.operators.moving import as_packed
-from polyconv.operators.on_gpu.launching import Launching
-from polyconv.operators.on_gpu.lining import Lines
-from polyconv.operators.on_gpu.teams import teams_of, walks_of
 
 __all__ = ["OPERATORS", "normalisation"]
 
@@ -185,6 +182,10 @@ def _scales(planning: Planning, given: Sequence[int]) -> list[int]:
 
 def _on_gpu(planning: Planning, way: _Way, dtype: str, operands: Sequence[int], pieces: tuple[int, int]) -> None:
     """The kernel of a GPU, which reads arrays as they lie; groups are an axis of their own."""
+    from polyconv.operators.on_gpu.launching import Launching  # here, as on a CPU no kernel of a GPU is needed
+    from polyconv.operators.on_gpu.lining import Lines
+    from polyconv.operators.on_gpu.teams import teams_of, walks_of
+
     x, y = (planning.lie(number) for number in operands[:2])
     shape, axes = list(x.shape), list(way.axes)
     steps = [list(lie.strides) for lie in (x, y)]

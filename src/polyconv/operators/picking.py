@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,13 +17,12 @@ from polyconv.operators.along import Along, joined
 from polyconv.operators.elementwise import dtype_name
 from polyconv.operators.job import Planning
 from polyconv.operators.moving import as_packed, carrier, copy_of
-from polyconv.operators.on_gpu.launching import Launching
-from polyconv.operators.on_gpu.sampling import Sample
-from polyconv.operators.on_gpu.teams import summed_in
-from polyconv.operators.on_gpu.walk import Walk
 from polyconv.operators.sampling import Sampling, sampling_step, workspace_of
 from polyconv.operators.strided import pass_over
 from polyconv.operators.taps import Taps, whole
+
+if TYPE_CHECKING:
+    from polyconv.operators.on_gpu.launching import Launching
 
 __all__ = ["sampled"]
 
@@ -65,6 +65,11 @@ def sampled(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: f
 
 def _on_gpu(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: float) -> Launching:
     """The kernel of a GPU, which reads arrays as they lie."""
+    from polyconv.operators.on_gpu.launching import Launching  # here, as on a CPU no kernel of a GPU is needed
+    from polyconv.operators.on_gpu.sampling import Sample
+    from polyconv.operators.on_gpu.teams import summed_in
+    from polyconv.operators.on_gpu.walk import Walk
+
     source, target = planning.lie(x), planning.lie(y)
     order = sorted(range(len(axes)), key=lambda a: -abs(target.strides[a]))
     tables = [None if axes[a].is_whole else axes[a] for a in order]

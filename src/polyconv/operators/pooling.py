@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from polyconv.operators.along import Along
 from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning
 from polyconv.operators.moving import with_rows
-from polyconv.operators.on_gpu.launching import Launching
-from polyconv.operators.on_gpu.teams import summed_in
-from polyconv.operators.on_gpu.windows import Span, slid
 from polyconv.operators.windows import Axis, Windows, window_step, workspace_of
 from polyconv.problem.extents import effective_kernel
 from polyconv.problem.padding import AUTO_PADS, forward_pads
+
+if TYPE_CHECKING:
+    from polyconv.operators.on_gpu.launching import Launching
 
 __all__ = ["OPERATORS", "pooling"]
 
@@ -137,6 +137,9 @@ def _planned(pool: _Pool, given: Sequence[Lies], c: Conditions) -> Plan:
     divisors = _divisors(pool, found) if pool.function == "Add" else None
 
     def kernels() -> list[Launching]:
+        from polyconv.operators.on_gpu.teams import summed_in  # here, as on a CPU no kernel of a GPU is needed
+        from polyconv.operators.on_gpu.windows import Span, slid
+
         numbers = [x, y]
         if divisors is not None:
             numbers.append(planning.constant(divisors.astype(DTYPES[summed_in(dtype)].numpy)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
@@ -33,9 +34,10 @@ from polyconv.operators.job import (
     constant,
 )
 from polyconv.operators.moving import as_packed
-from polyconv.operators.on_gpu.launching import Launching
-from polyconv.operators.on_gpu.reducing import reduced
 from polyconv.operators.rows import each_block, read, write
+
+if TYPE_CHECKING:
+    from polyconv.operators.on_gpu.launching import Launching
 
 __all__ = ["OPERATORS", "across_lanes", "reduction"]
 
@@ -123,6 +125,8 @@ def _planned(spec: _Over, axes: tuple[int, ...], keep: bool, rank: int, given: S
     x = 0 if c.on_gpu else as_packed(planning, 0)  # kernels of a GPU read arrays as they lie
 
     def kernels() -> list[Launching]:
+        from polyconv.operators.on_gpu.reducing import reduced  # here, as on a CPU no kernel of a GPU is needed
+
         steps = planning.lie(y).strides
         kept = (*steps[:first], *(0,) * len(axes), *steps[len(steps) - (rank - 1 - last) :])
         source, target = Along(given[0].offset, given[0].strides), Along(0, kept)

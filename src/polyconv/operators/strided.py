@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
@@ -21,9 +22,11 @@ from polyconv.machine.host import profile_in_force
 from polyconv.operators.along import Along, across, joined
 from polyconv.operators.expression import Expression, cycles_of, evaluated
 from polyconv.operators.job import Conditions, Drive, Planning, Step, address_of
-from polyconv.operators.on_gpu.passing import passed
 
-__all__ = ["cycles", "pass_over", "swept", "walk_step", "walked"]
+if TYPE_CHECKING:
+    from polyconv.operators.on_gpu.launching import Launching
+
+__all__ = ["cycles", "pass_over", "passed", "swept", "walk_step", "walked"]
 
 _ITEMS = 4
 """Parts of a pass for each thread, so that a thread that starts late has less to do."""
@@ -70,6 +73,14 @@ def walk_step(driver: Address[Drive], extents: Sequence[int], operands: Sequence
     for operand in operands:
         table += [operand.offset, *operand.strides]
     return Step(driver, words(table), -(-extents[split] // chunk))
+
+
+def passed(expression: Expression, extents: Sequence[int], along: Sequence[Along], operands: Sequence[int]
+           ) -> Launching:  # fmt: skip
+    """The pass as a kernel of a GPU."""
+    from polyconv.operators.on_gpu.passing import passed as launched  # here, as on a CPU no kernel of a GPU is needed
+
+    return launched(expression, extents, along, operands)
 
 
 def pass_over(planning: Planning, expression: Expression, extents: Sequence[int], operands: Sequence[int]) -> None:
