@@ -22,7 +22,6 @@ from polyconv.models.segment import Segment
 from polyconv.models.steps import Times
 from polyconv.models.told import Told, name_between
 from polyconv.operators.job import Plan, packed
-from polyconv.operators.on_gpu.seeing import packed_there
 
 __all__ = ["GpuReplays"]
 
@@ -246,6 +245,8 @@ class Replay:
             like.shape, like.kind, self._device, strides=like.strides, memory=whole.memory,
             offset=whole.address + offset - whole.memory.address,
         )  # fmt: skip
+        from polyconv.operators.on_gpu.seeing import packed_there  # here, as on a CPU no kernel of a GPU is needed
+
         return packed_there(seen)
 
 

@@ -22,8 +22,6 @@ from polyconv.models.graph import Node, Value
 from polyconv.models.native import Given, named
 from polyconv.models.segment import Segment
 from polyconv.operators.job import Planner
-from polyconv.operators.on_gpu.running import Launched
-from polyconv.operators.on_gpu.seeing import seen
 from polyconv.operators.views import Look
 
 __all__ = ["There", "brought_back", "kept_here", "refuse", "synchronize", "synchronized", "with_copies"]
@@ -59,6 +57,8 @@ class There:
 
     def planned(self, label: str, outputs: tuple[Value, ...], planner: Planner, numbers: Sequence[int]) -> Segment:
         """See ``native.Maker``."""
+        from polyconv.operators.on_gpu.running import Launched  # here, as on a CPU no kernel of a GPU is needed
+
         made = Launched(planner, self.device, numbers)
 
         def run(arrays: Sequence[Any]) -> Sequence[Any]:
@@ -73,6 +73,7 @@ class There:
 
     def viewed(self, label: str, outputs: tuple[Value, ...], look: Look, given: Given, *, looks: bool) -> Segment:
         """See ``native.Maker``."""
+        from polyconv.operators.on_gpu.seeing import seen  # here, as on a CPU no kernel of a GPU is needed
 
         def run(arrays: Sequence[Any]) -> Sequence[Any]:
             with named(label):

@@ -19,7 +19,6 @@ from polyconv.gpu.driver import driver, why_absent
 from polyconv.gpu.guests import as_own, device_of
 from polyconv.models.elements import BY_NUMPY, BY_ONNX, Element
 from polyconv.models.graph import Array
-from polyconv.operators.on_gpu.seeing import copy_there
 from polyconv.runtime.guests import as_array
 from polyconv.runtime.memory import allocating, native_order, sized
 
@@ -191,6 +190,8 @@ def fill(target: Any, source: Any) -> None:
     if type(target) is not GpuArray:
         target[...] = source.numpy() if type(source) is GpuArray else source
         return
+    from polyconv.operators.on_gpu.seeing import copy_there  # here, as on a CPU no kernel of a GPU is needed
+
     copy_there(source if type(source) is GpuArray else to_gpu(source, target.device, wait=False), target)
 
 

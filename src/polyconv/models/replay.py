@@ -27,7 +27,6 @@ from polyconv.models.places import LINE, places
 from polyconv.models.steps import Times
 from polyconv.models.told import Told, direct, lies_so, name_between, told_of
 from polyconv.operators.job import Job, Lies, lies
-from polyconv.operators.on_gpu.seeing import packed_there
 from polyconv.planning.planner import waking
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import address, aligned
@@ -52,6 +51,8 @@ def copied(value: Any, name: str) -> Any:
     if isinstance(value, list):
         return [copied(v, name) for v in value]
     if type(value) is GpuArray:
+        from polyconv.operators.on_gpu.seeing import packed_there  # here, as on a CPU no kernel of a GPU is needed
+
         return packed_there(value)
     if not isinstance(value, np.ndarray):
         return value
