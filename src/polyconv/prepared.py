@@ -341,8 +341,8 @@ class Layer:
             mask=None if mask is None else strides(mask, replace(p, layout="NCHW")),
             known={} if run else self._known.setdefault(s.target, {}),
         )  # fmt: skip
-        program = form.build(request)
-        return Program(program.steps, program.workspace, (*program.keep, *held))
+        made = form.build(request)
+        return Program(made.steps, made.workspace, (*made.keep, *held))
 
 
 def compute(problem: Problem, x: ArrayLike, w: ArrayLike, bias: ArrayLike | None = None,

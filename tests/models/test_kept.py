@@ -46,7 +46,7 @@ y = session.run(None, {"x": x})[0]
 print(json.dumps({
     "digest": hashlib.sha256(y.tobytes()).hexdigest(), "onnx": "onnx" in sys.modules,
     "planned": planner._cheapest.cache_info().misses, "heard": Heard.messages,
-    "problems": [step.problem for step in session.steps],
+    "problems": [step.problem for step in session.steps], "modules": [m for m in sys.modules if "polyconv" in m],
 }))
 """
 
@@ -104,6 +104,17 @@ def _copy(folder: Path, target: Path) -> Path:
 
 def _of_models(folder: Path) -> dict[str, bytes]:
     return {f.name: f.read_bytes() for f in folder.iterdir() if f.suffix in (".model", ".plans")}
+
+
+def test_sessions_import_what_they_need(filled: tuple[Path, dict[str, Any]], path: Path) -> None:
+    """No kernels of a GPU; algorithms where plans are made, of which one that is left names its own."""
+    folder, first = filled
+    second = _run(path, folder)
+    for found in (first, second):
+        assert not [m for m in found["modules"] if m.startswith(("polyconv.operators.on_gpu", "polyconv.gpu.kernels"))]
+    others = {f"polyconv.algorithms.{name}.form" for name in ("fourier", "deformable", "generic")}
+    assert others <= set(first["modules"])
+    assert others.isdisjoint(second["modules"])
 
 
 def test_the_second_process_neither_asks_onnx_nor_plans(path: Path, filled: tuple[Path, dict[str, Any]]) -> None:

@@ -351,9 +351,8 @@ def lines(axis: Axis, block: int, taps: range | None = None) -> Lines:
 @lru_cache(4096)
 def _lines(stride: int, dilation: int, taps: range, block: int) -> Lines:
     offsets = {t: divmod(t * dilation, stride) for t in taps}
-    found = 0
+    found, start = 0, dict[int, int]()
     runs: list[tuple[int, int, int]] = []
-    start: dict[int, int] = {}
     for residue in sorted({r for _, r in offsets.values()}):
         members = sorted((q, t) for t, (q, r) in offsets.items() if r == residue)
         first = 0

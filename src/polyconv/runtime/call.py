@@ -13,7 +13,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,29 +32,11 @@ _API = (
     "PyObject_Type", "PyObject_GetAttr", "PyErr_Clear", "PyByteArray_AsString",
 )  # fmt: skip
 
-# Descriptor words, each operand with its own group: [type object, dtype, dimensions, offset of the lowest
+# Descriptor words: None, the name "dtype", the pool's control words, the steps and their number, items, workspace,
+# environment, threads, wake, whether the GIL is kept, number of operands.  Then each has its own group: [type object, dtype, dimensions, offset of the lowest
 # address, bytes, then (extent, stride) pairs]; of one that must be None they are zeros.
 _HEADER = 16
 _GROUP = 5 + 2 * 64
-
-
-class _Header(NamedTuple):
-    """The first words of a descriptor, in the order in which the entry reads them."""
-
-    none: int
-    dtype_name: int
-    control: int
-    steps: int
-    step_count: int
-    items: int
-    workspace: int
-    environment: int
-    threads: int
-    wake: int
-    keep_gil: int
-    operands: int
-
-
 
 _CHECK = """
 ; Compare an array with its group of the descriptor; 1 and a filled frame slot if all is as expected.
@@ -376,11 +358,10 @@ def make_entry(arrays: Sequence[NDArray[Any] | None], steps: NDArray[np.int64], 
     if not address:
         return None
     descriptor = Descriptor(8 * (_HEADER + len(arrays) * _GROUP))
-    _write(descriptor, 0, _Header(
-        none=id(None), dtype_name=id(_NAME), control=CONTROL, steps=steps.ctypes.data, step_count=len(steps) // 4,
-        items=items, workspace=workspace, environment=environment, threads=threads, wake=wake, keep_gil=int(keep_gil),
-        operands=len(arrays),
-    ))  # fmt: skip
+    _write(descriptor, 0, [
+        id(None), id(_NAME), CONTROL, steps.ctypes.data, len(steps) // 4, items, workspace, environment, threads, wake,
+        int(keep_gil), len(arrays),
+    ])  # fmt: skip
     for number, array in enumerate(arrays):
         if array is None:
             continue
