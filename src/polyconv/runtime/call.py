@@ -33,8 +33,9 @@ _API = (
 )  # fmt: skip
 
 # Descriptor words: None, the name "dtype", the pool's control words, the steps and their number, items, workspace,
-# environment, threads, wake, whether the GIL is kept, number of operands.  Then each has its own group: [type object, dtype, dimensions, offset of the lowest
-# address, bytes, then (extent, stride) pairs]; of one that must be None they are zeros.
+# environment, threads, wake, whether the GIL is kept, number of operands.  Then each operand has its own group: [type
+# object, dtype, dimensions, offset of the lowest address, bytes, then (extent, stride) pairs]; of one that must be None
+# they are zeros.
 _HEADER = 16
 _GROUP = 5 + 2 * 64
 
