@@ -125,11 +125,11 @@ def cycles(b: Boxes) -> dict[str, float]:
 class _Ways(NamedTuple):
     """What all boxes of a case have in common, in cycles unless said: the ways in and out, and products.
 
-    Transforms of a tile, of all its channels and of a vector of results; a vector of a pixel, and for each vector a
-    segment of a line, which come in and go out.  Vectors of input channels, rows of outputs of the
-    axes that are not transformed, and images or groups that are computed one by one.  Workspace that stays in a
-    second-level cache, in bytes; bytes a cycle of what does not.  Kinds of points, with how many there are of each and
-    its steps; blocks of outputs.
+    In their order: transforms of a tile, of all its channels and of a vector of results; a vector of a pixel that comes
+    in and one that goes out; a segment of a line, for each vector and way.  Vectors of input channels; rows of outputs
+    of the axes that are not transformed; images, or groups of them, that are computed one by one.  Workspace that stays
+    in a second-level cache, in bytes; bytes a cycle of what does not.  Kinds of points, with how many there are of each
+    and its steps; blocks of outputs.
     """
 
     tile_in: float
