@@ -211,4 +211,4 @@ def _listed_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
     def make(k: Module, name: str) -> None:
         move_listed(k, name, spec, count, f16c=r.target.converts_f16)
 
-    return r.once((spec, signature), lambda: address_of(r, f"{spec} {count} listed", "move", signature, make))
+    return r.once((spec, signature, count), lambda: address_of(r, f"{spec} {count} listed", "move", signature, make))
