@@ -255,6 +255,11 @@ FAULTS: dict[str, Fault] = {
             "in_planes",
         ),
         Fault(
+            "channels of others", "the last channels of a pixel are read one too many",
+            _ALGORITHMS + "grouped.channel_sums", "last=group_in - (vectors - 1) * width,",
+            "last=group_in - (vectors - 1) * width + 1,", "channel_sums",
+        ),
+        Fault(
             "copied run", "of the copy of a row's begin the last pixel is missing",
             _ALGORITHMS + "dense.runs", "(last.taps - 1) * last.dilation + 1 if low else 0",
             "(last.taps - 1) * last.dilation if low else 0", "stem",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from polyconv.algorithms.dense import direct
@@ -20,7 +20,16 @@ from polyconv.algorithms.dense.weights import packed_weights as channel_weights
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.grouped import pieces, side_by_side
 from polyconv.algorithms.grouped.padded import GroupedForm
-from polyconv.algorithms.grouped.pieces import Block, Box, PlaceWords, boxes_of, place_words, steps_along, tap_places
+from polyconv.algorithms.grouped.pieces import (
+    Block,
+    PlaceWords,
+    along,
+    boxes_of,
+    cut_lines,
+    lines_at,
+    place_words,
+    tap_places,
+)
 from polyconv.algorithms.grouped.side_by_side import WalkWords, packed_weights, row_cycles, tile_functions, walks_of
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import lanes, run_tiles
@@ -137,7 +146,7 @@ def _products(s: Situation, filling: Filling) -> float:
     missed = _MISSED.get(math.gcd(p.c * arith_of(s).bytes, 4096), 0.4)
     cycles = 0.0
     for box in (box for sweep in sweeps(p) for box in boxes_of(sweep, 2, _MOST_ENTRIES)):
-        outputs = box.extents[_along(filling, box.extents)]
+        outputs = box.extents[along(box.extents, filling.most)]
         lines = math.prod(box.extents) // max(1, outputs)
         if filling.groups:
             row = row_cycles(rates, outputs, filling.most, group, box.taps) + 25.0 + missed * outputs * box.taps
@@ -149,13 +158,6 @@ def _products(s: Situation, filling: Filling) -> float:
             row = sum(tile_cycles(rates, n, vectors) * steps + per_tile + 1.2 * n * vectors for _, n in tiles)
             cycles += lines * count * p.groups * (row + 25.0)
     return cycles
-
-
-def _along(filling: Filling, extents: tuple[int, ...]) -> int:
-    """The axis along which tiles of a box lie: the last, or the one before it where a line has more outputs."""
-    last = len(extents) - 1
-    few = last > 0 and extents[last] < min(filling.most, extents[last - 1]) // 2
-    return last - 1 if few else last
 
 
 # -- the form ------------------------------------------------------------------------------------------
@@ -217,34 +219,16 @@ def _step(r: Request, sweep: Sweep, filling: Filling, address: Address[Driver], 
             found = _entries(r, sweep, filling, box.ranges)
             lists[box.ranges] = len(entries), len(found) // (2 if filling.groups else 3)
             entries += found
-    cut = [(part, along) for box in whole for part, along in _cut(filling, box, parts)]
+    cut = [lines for box in whole for lines in cut_lines(box, filling.most, parts)]
     cut.sort(key=lambda found: found[0].first)
-    lengths = sorted({box.extents[along] for box, along in cut})
+    lengths = sorted({box.extents[axis] for box, axis in cut})
     tables = [_walks(r, filling, length, last=last) for length in lengths for last in (False, True)]
     visited = []
-    for box, along in cut:
-        across = _across(along, len(sweep))
-        visited.append(pieces.piece_at(
-            r, sweep, box.first, box.extents[across] if across != along else 1, steps_along(r, sweep, across),
-            steps_along(r, sweep, along), lists[box.ranges], 2 * lengths.index(box.extents[along]),
-        ))  # fmt: skip
+    for box, axis in cut:
+        table = 2 * lengths.index(box.extents[axis])
+        visited.append(lines_at(r, sweep, box, axis, lists[box.ranges], table))
     shared, items = place_words(r, sweep, visited, blocks, entries, counted_words(WalkWords, tables), packed)
     return Step(address, filled(InPlaceWords(shared, tables), keep), items)
-
-
-def _cut(filling: Filling, box: Box, parts: int) -> Iterator[tuple[Box, int]]:
-    """A box in at most so many parts of lines, or of outputs if it is one line; and the axis of its lines."""
-    along = _along(filling, box.extents)
-    cut = _across(along, len(box.first))
-    for first, count in near_equal(box.extents[cut], -(-box.extents[cut] // min(parts, box.extents[cut]))):
-        begins = [o + first * (a == cut) for a, o in enumerate(box.first)]
-        extents = [count if a == cut else e for a, e in enumerate(box.extents)]
-        yield replace(box, first=tuple(begins), extents=tuple(extents)), along
-
-
-def _across(along: int, axes: int) -> int:
-    """The axis across the lines of a box: of the last two the other, if there are two."""
-    return 2 * axes - 3 - along if axes > 1 else along
 
 
 def _entries(r: Request, sweep: Sweep, filling: Filling, ranges: tuple[range, ...]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Outputs in groups computed from where the input lies: what ``in_place`` and ``in_planes`` share.
+"""Outputs computed from where the input lies: what ``channel_sums``, ``in_place`` and ``in_planes`` share.
 
 A *piece* is a box of outputs with the same taps inside the input, so nothing is padded and nothing is copied: a list
 has the entries of its taps.  A *block* is some output channels.  An item is a block and a part of the pieces; it visits
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.record import CountedRows, Memory, Record, Table, Word
 from polyconv.lowering.bands import Kinds, bands
+from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.panel import Driver, EpilogueTables
 from polyconv.lowering.program import Request, epilogue_tables, first_output, residual_of
 from polyconv.lowering.situation import image_bytes
 from polyconv.lowering.sweep import Sweep
 
 __all__ = [
-    "Block", "Box", "Piece", "PieceLine", "PlaceWords", "Steps", "boxes_of", "counts_of", "parts_of", "piece_at",
-    "place_words", "steps_along", "tap_places", "visit",
+    "Block", "Box", "Piece", "PieceLine", "PlaceWords", "Steps", "along", "boxes_of", "counts_of", "cut_lines",
+    "lines_at", "parts_of", "piece_at", "place_words", "steps_along", "tap_places", "visit",
 ]  # fmt: skip
 
 IMAGE_SHARE, PART_SHARE, _WEIGHT_SHARE, _MOST_READ = 1.0, 3 / 8, 1 / 2, 4
@@ -201,6 +202,28 @@ def _runs(of_output: Kinds) -> list[tuple[int, int, int]]:
     return found
 
 
+def along(extents: Sequence[int], most: int) -> int:
+    """The axis along which tiles of ``most`` outputs lie: the last, or the one before it where a line has more."""
+    last = len(extents) - 1
+    few = last > 0 and extents[last] < min(most, extents[last - 1]) // 2
+    return last - 1 if few else last
+
+
+def _across(axis: int, axes: int) -> int:
+    """The axis across the lines of a box: of the last two the other, if there are two."""
+    return 2 * axes - 3 - axis if axes > 1 else axis
+
+
+def cut_lines(box: Box, most: int, parts: int) -> Iterator[tuple[Box, int]]:
+    """A box in at most so many parts of lines, or of outputs if it is one line; and the axis of its lines."""
+    axis = along(box.extents, most)
+    cut = _across(axis, len(box.first))
+    for first, count in near_equal(box.extents[cut], -(-box.extents[cut] // min(parts, box.extents[cut]))):
+        begins = [o + first * (a == cut) for a, o in enumerate(box.first)]
+        extents = [count if a == cut else e for a, e in enumerate(box.extents)]
+        yield replace(box, first=tuple(begins), extents=tuple(extents)), axis
+
+
 def tap_places(r: Request, axes: Sweep, ranges: tuple[range, ...]) -> list[tuple[int, int]]:
     """Bytes to what taps meet in the input, and their numbers, of some taps of outer axes."""
     places = [(0, 0)]
@@ -224,6 +247,14 @@ def piece_at(r: Request, sweep: Sweep, first: Sequence[int], lines: int, line: S
         for of in (r.y, residual_of(r))
     )
     return Piece(x, y, other, *entries, lines, line, step, table)
+
+
+def lines_at(r: Request, sweep: Sweep, box: Box, axis: int, entries: tuple[int, int], table: int) -> Piece:
+    """Words of a box whose lines lie along an axis."""
+    across = _across(axis, len(sweep))
+    lines = box.extents[across] if across != axis else 1
+    steps = steps_along(r, sweep, across), steps_along(r, sweep, axis)
+    return piece_at(r, sweep, box.first, lines, *steps, entries, table)
 
 
 def parts_of(r: Request, blocks: int) -> int:
