@@ -255,9 +255,9 @@ FAULTS: dict[str, Fault] = {
             "in_planes",
         ),
         Fault(
-            "channels of others", "the last channels of a pixel are read one too many",
-            _ALGORITHMS + "grouped.channel_sums", "last=group_in - (vectors - 1) * width,",
-            "last=group_in - (vectors - 1) * width + 1,", "channel_sums",
+            "long tile", "the last tile of a line has as many pixels as the others",
+            _ALGORITHMS + "grouped.channel_sums", "times = (length - first) // pixels",
+            "times = -(-(length - first) // pixels)", "channel_sums",
         ),
         Fault(
             "copied run", "of the copy of a row's begin the last pixel is missing",

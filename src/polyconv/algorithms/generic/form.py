@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.generic.cut import FUSED_CYCLES, Cut, cost, cut_of, cut_with_slots
 from polyconv.algorithms.generic.driver import GenericWords, driver
+from polyconv.algorithms.generic.parts import in_pieces
 from polyconv.algorithms.least import least
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.isa import lanes, pixel_tiles
@@ -30,7 +31,7 @@ from polyconv.lowering.moves import along_in, along_out, move_in_address, moved_
 from polyconv.lowering.panel import Ahead, Driver, header_bytes
 from polyconv.lowering.pixels import ZERO_BYTES, contiguous, packed_weights, panel_tiles, pixel_sums, tile_rows
 from polyconv.lowering.program import Operand, Program, Request, Step, address_of, program_of
-from polyconv.lowering.situation import Situation, arith_of
+from polyconv.lowering.situation import Situation, arith_of, of_one_image
 from polyconv.lowering.sweep import Family, families, sweeps, taps_of
 from polyconv.lowering.tiles import fused_address, is_fusible
 from polyconv.problem.problem import Problem
@@ -44,8 +45,42 @@ def forms(s: Situation) -> Forms:
         return f"computes conv and conv_transpose, not {s.problem.op}"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
-    cuts = tuple(cut_of(s, arith_of(s), family) for family in _families(s.problem))
+    cuts = _cheapest_cuts(s)
     return (GenericForm(s, cuts, tuple(cut_with_slots(s, arith_of(s), cut) for cut in cuts)),)
+
+
+_MOST_PIECES, _WORTH, _GAIN = 128, 0.8, 0.9
+"""Most pieces that are planned, as each takes half a millisecond; what share of the products must be left to plan them,
+and of the predicted time to take them, as prices of many small boxes are off by a tenth."""
+_STEP_CYCLES = 3000.0
+"""Cycles in which a step begins and ends."""
+
+
+def _cheapest_cuts(s: Situation) -> tuple[Cut, ...]:
+    """Cuts of families, whole or in pieces whose taps meet no padding: those left out would add zeros."""
+    whole, arith = _families(s.problem), arith_of(s)
+    ways = [whole]
+    for joined in sorted({False, s.problem.groups == 1}):
+        cut = in_pieces(whole, joined=joined)
+        fewer = _products(cut) <= _WORTH * _products(whole) and cut not in ways
+        if fewer and len(cut) <= max(_MOST_PIECES, 2 * len(whole)):
+            ways.append(cut)
+    best = whole
+    if len(ways) > 1:
+        one = of_one_image(s)
+        best = min(ways, key=lambda way: s.price(way, _cycles(one, way) * (1.0 if way is whole else 1 / _GAIN)))
+    return tuple(cut_of(s, arith, family) for family in best)
+
+
+def _cycles(s: Situation, way: Sequence[Family]) -> float:
+    arith = arith_of(s)
+    cuts = [cut_of(s, arith, family) for family in way]
+    return sum(_STEP_CYCLES + sum(cost(s, arith, cut).values()) for cut in cuts)
+
+
+def _products(way: Sequence[Family]) -> int:
+    """Pairs of an output and a tap."""
+    return sum(math.prod(a.out * a.taps for a in family.sweep) * len(family.members) for family in way)
 
 
 def _families(p: Problem) -> tuple[Family, ...]:
@@ -82,14 +117,14 @@ class GenericForm(Form):
 
     @property
     def scheme(self) -> str:
-        """The order of the axes, where it is not their own, and which phases have it: taps are summed in it."""
-        phases: dict[tuple[int, ...], list[int]] = {}
+        """The order of the axes, where it is not their own, and which parts have it: taps are summed in it."""
+        parts: dict[tuple[int, ...], list[int]] = {}
         for number, cut in enumerate(self.cuts):
-            phases.setdefault(cut.order, []).append(number)
+            parts.setdefault(cut.order, []).append(number)
         own = tuple(range(self.s.problem.rank))
         return " ".join(
-            f"axes {','.join(map(str, order))}" + (f" of phases {','.join(map(str, some))}" if len(phases) > 1 else "")
-            for order, some in sorted(phases.items()) if order != own
+            f"axes {','.join(map(str, order))}" + (f" of parts {_ranges(some)}" if len(parts) > 1 else "")
+            for order, some in sorted(parts.items()) if order != own
         )  # fmt: skip
 
     def cost(self) -> dict[str, float]:
@@ -116,6 +151,17 @@ class GenericForm(Form):
             for cut, slots in zip(self.cuts, self.with_slots, strict=True)
         ]
         return program_of([_step(r, cut, keep) for cut in suited], self.workspace, keep)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Rising numbers, neighbours as ``first-last``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in runs)
 
 
 def _step(given: Request, cut: Cut, keep: list[Any]) -> Step:
