@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from polyconv.kernels.isa import Arithmetic, lanes, pixel_tiles
 from polyconv.lowering.boxes import boxes, near_equal_sizes
@@ -20,6 +21,8 @@ from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Family, Lines, Sweep, box_count, lines
 from polyconv.lowering.tiles import is_fusible, tile_cycles
 from polyconv.lowering.traffic import far_cycles
+from polyconv.machine.profile import Rates
+from polyconv.target import Target
 
 __all__ = ["FUSED_CYCLES", "Cut", "cost", "cut_of", "cut_with_slots"]
 
@@ -204,7 +207,10 @@ def _sizes(s: Situation, arith: Arithmetic, family: Family, order: tuple[int, ..
     pitches = [math.prod(counts[a + 1 :]) for a in range(len(held))]
     whole = sum((b - 1) * pitch for b, pitch in zip(box, pitches, strict=True)) + 1
     fused = fused and chunk >= group_in and block_groups == 1
-    flat = not fused and -(-whole // lane) < rows * -(-box[-1] // lane)
+    row, rates = -(-box[-1] // lane), s.rates(arith)
+    flat = not fused and rows > 1 and _tap_cycles(s.target, rates, group_out, -(-whole // lane)) < rows * _tap_cycles(
+        s.target, rates, group_out, row
+    )
     padded = -(-(whole if flat else box[-1]) // lane) * lane
     row_bytes = (counts[-1] if flat else padded) * arith.bytes
     output_bytes = (padded + lane if flat else padded * rows) * arith.bytes
@@ -255,6 +261,17 @@ def cost(s: Situation, arith: Arithmetic, cut: Cut) -> dict[str, float]:
     products = group_in * cut.taps * _step_cycles(s, arith, cut)
     panel, moves = _panel_cycles(s, arith, cut), _moves_cycles(s, cut)
     return {"products": items * products, "panels": items * panel + far, "moves": items * moves}
+
+
+@lru_cache(4096)
+def _tap_cycles(target: Target, rates: Rates, outputs: int, vectors: int) -> float:
+    """Cycles of a tap of a channel, for all outputs of so many vectors of pixels."""
+    heights, cycles = pixel_tiles(target), 0.0
+    for rows, times in Counter(rows for _, rows in tile_rows(outputs, target)).items():
+        full, rest = divmod(vectors, heights[rows])
+        for v, count in ((heights[rows], full), (rest, int(rest > 0))):
+            cycles += times * count * (tile_cycles(rates, rows, v) + 1.0)
+    return cycles
 
 
 def _step_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
