@@ -177,7 +177,7 @@ def _tile_cycles(s: Situation, outputs: int, pixels: int, taps: int) -> float:
     width = lanes(s.target, arith) * arith.channels * size  # bytes of a vector of channels
     lines = 2.0 if width == s.target.vector_bytes and (p.c * size) % width else 1.0  # of a cache, that a load meets
     step = max(tile_cycles(rates, pixels, outputs), (lines * pixels + outputs) / rates.loads)
-    return taps * (1.15 * _vectors(s, arith) * step + 0.8) + 24.0 + 0.9 * outputs * pixels
+    return taps * (1.15 * _vectors(s, arith) * step + 0.8) + 24.0 + 1.2 * outputs * pixels
 
 
 def _read_again(s: Situation, sweep: Sweep) -> float:
