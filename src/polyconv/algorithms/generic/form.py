@@ -98,7 +98,8 @@ def at_least(s: Situation) -> float:
     if not work.taken or not group_in:
         return 0.0
     leaving = FUSED_CYCLES / lane if planes and is_fusible(p) else 0.4 if planes or p.m == 1 else 0.6
-    cycles = work.taken * group_in * group_out / (lane * s.rates(arith).multiply_adds)
+    pairs = work.met if work.met <= _WORTH * work.taken else work.taken  # pieces may leave out products with padding
+    cycles = pairs * group_in * group_out / (lane * s.rates(arith).multiply_adds)
     cycles += work.outputs * group_out * leaving + work.brought * group_in * (0.3 if planes else 0.35)
     return cycles * (p.n or 0) * p.groups
 
