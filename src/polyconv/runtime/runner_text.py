@@ -30,20 +30,14 @@ declare i32 @sched_setaffinity(i32, i64, ptr)
 declare i64 @llvm.readcyclecounter()
 declare void @llvm.memcpy.inline.p0.p0.i64(ptr, ptr, i64, i1)
 
-; Run one item of a job on thread number %id.
-define internal void @item(ptr %job, i64 %number, i64 %id) {
+; Run one item of a job in a thread's part of the workspace.
+define internal void @item(ptr %job, i64 %number, ptr %space) {
 entry:
   %steps = load ptr, ptr %job
   %q3 = getelementptr i64, ptr %job, i64 3
   %frame = load ptr, ptr %q3
-  %q4 = getelementptr i64, ptr %job, i64 4
-  %base = load ptr, ptr %q4
-  %q5 = getelementptr i64, ptr %job, i64 5
-  %share = load i64, ptr %q5
   %q7 = getelementptr i64, ptr %job, i64 7
   %check = load i64, ptr %q7
-  %offset = mul i64 %share, %id
-  %space = getelementptr i8, ptr %base, i64 %offset
   br label %find
 find:
   %step = phi ptr [%steps, %entry], [%following, %further]
@@ -68,6 +62,8 @@ run:
 checked:
   %s2 = getelementptr i64, ptr %step, i64 2
   %bytes = load i64, ptr %s2
+  %q5 = getelementptr i64, ptr %job, i64 5
+  %share = load i64, ptr %q5
   %q8 = getelementptr i64, ptr %job, i64 8
   %cell = load ptr, ptr %q8
   call void %driver(ptr %frame, i64 FRAME, i64 0, ptr %words, i64 %bytes, i64 0, i64 %n,
@@ -84,8 +80,8 @@ define internal i64 @begin(i64 %total, i64 %share, i64 %threads) {
   ret i64 %first
 }
 
-; All items of a job on this thread.
-define void @serial(ptr %job) {
+; All items of a job in one part of a workspace.
+define internal void @items(ptr %job, ptr %space) {
 entry:
   %word = alloca i64
   %q2 = getelementptr i64, ptr %job, i64 2
@@ -100,11 +96,49 @@ test:
   %more = icmp ult i64 %i, %total
   br i1 %more, label %body, label %done
 body:
-  call void @item(ptr %job, i64 %i, i64 0)
+  call void @item(ptr %job, i64 %i, ptr %space)
   %next = add i64 %i, 1
   br label %test
 done:
   call void @exchange(ptr %word)
+  ret void
+}
+
+; All items of a job on this thread.
+define void @serial(ptr %job) {
+entry:
+  %q4 = getelementptr i64, ptr %job, i64 4
+  %space = load ptr, ptr %q4
+  call void @items(ptr %job, ptr %space)
+  ret void
+}
+
+; An item that is a lane: jobs one after another on the thread that draws it.  The words have three for each lane: its
+; jobs, their number, and where the counter is noted before the first and after each.
+define void @lane(ptr %frame, ptr %words, i64 %number, ptr %space) {
+entry:
+  %at = mul i64 %number, 3
+  %row = getelementptr i64, ptr %words, i64 %at
+  %jobs = load ptr, ptr %row
+  %countp = getelementptr i64, ptr %row, i64 1
+  %count = load i64, ptr %countp
+  %timesp = getelementptr i64, ptr %row, i64 2
+  %times = load ptr, ptr %timesp
+  br label %note
+note:
+  %i = phi i64 [0, %entry], [%next, %body]
+  %t = call i64 @llvm.readcyclecounter()
+  %mark = getelementptr i64, ptr %times, i64 %i
+  store i64 %t, ptr %mark
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %body, label %done
+body:
+  %place = getelementptr ptr, ptr %jobs, i64 %i
+  %job = load ptr, ptr %place
+  call void @items(ptr %job, ptr %space)
+  %next = add i64 %i, 1
+  br label %note
+done:
   ret void
 }
 
@@ -154,7 +188,13 @@ run:
   %share1 = add i64 %share, 1
   %end1 = call i64 @begin(i64 %total, i64 %share1, i64 %threads)
   %number = sub i64 %end1, %left
-  call void @item(ptr %job, i64 %number, i64 %id)
+  %q4 = getelementptr i64, ptr %job, i64 4
+  %base = load ptr, ptr %q4
+  %q5 = getelementptr i64, ptr %job, i64 5
+  %bytes = load i64, ptr %q5
+  %before = mul i64 %bytes, %id
+  %space = getelementptr i8, ptr %base, i64 %before
+  call void @item(ptr %job, i64 %number, ptr %space)
   %count1 = add i64 %count, 1
   br label %look
 further:
