@@ -165,14 +165,15 @@ and expansions are views of their input. `Resize` takes the nearest element, or 
 along any axes, in all ways to count places that ONNX has; places are computed in float64, as in ONNX's reference,
 where other engines round them to 32 bits: a nearest neighbour may differ where a scale has no exact value. What is
 rounded once has the same bits as in NumPy; `Exp` and its kin are within 4 units in the last place; sums are in an
-order of their own. A node in another type, or with parameters that only a run knows, runs on what is installed;
-`reason` of its record in `session.nodes` says so, and `polyconv explain MODEL` lists all.
+order of their own. `LRN` runs here for a `beta` of 0.25, 0.5, 0.75 or 1, on the CPU. A node in another type, or with
+parameters that only a run knows, runs on what is installed; `reason` of its record in `session.nodes` says so, and
+`polyconv explain MODEL` lists all.
 
 Layers of an OpenVINO IR that mean the same run on the same kernels: element-wise ones, `MaxPool`, `AvgPool`,
 reductions, `Softmax`, `Concat`, `Split`, `Transpose`, `Reshape`, `Slice`, `StridedSlice`, `Pad`, `DepthToSpace`,
-`SpaceToDepth`, `Interpolate` and others, with weights of 16 bits too. Where OpenVINO does otherwise than ONNX, as
-when the last window of a pool begins in padding (`rounding_type="ceil"`), the layer stays with OpenVINO, and `reason`
-says why.
+`SpaceToDepth`, `Interpolate`, `MVN`, `LRN` and others, with weights of 16 bits too. Where OpenVINO does otherwise than
+ONNX, as when the last window of a pool begins in padding (`rounding_type="ceil"`), the layer stays with OpenVINO, and
+`reason` says why.
 
 ## What of onnxruntime's interface there is
 

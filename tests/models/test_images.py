@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -12,12 +15,14 @@ from onnx import helper
 
 from polyconv.conformance.graph_fuzz import complaints
 from polyconv.conformance.graphs import drawn
-from polyconv.models import images
+from polyconv.machine.profile import preset
+from polyconv.models import images, replay
 from polyconv.models.session import InferenceSession
 from polyconv.operators.images import by_image
 from polyconv.operators.job import Known, Operation, Own
 from polyconv.operators.running import Planned
 from polyconv.operators.table import taken
+from polyconv.planning import planner
 
 BATCH = 4
 SHAPE = (BATCH, 8, 12, 12)
@@ -98,19 +103,50 @@ GRAPHS: dict[str, onnx.ModelProto] = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=[64, 2], ids=["each image", "two images"])
+WAYS = {"each image": (64, False), "two images": (2, False), "side by side": (64, True)}
+
+
+@pytest.fixture(params=WAYS.values(), ids=WAYS)
 def _everything_is_large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    most_groups, is_shared = request.param
     monkeypatch.setattr(images, "_LARGE", 0.0)
-    monkeypatch.setattr(images, "_MOST_GROUPS", request.param)
+    monkeypatch.setattr(images, "_MOST_GROUPS", most_groups)
     monkeypatch.setattr(images, "_weighs_less", lambda step, images, size: True)
+    if is_shared:
+        monkeypatch.setattr(planner, "_SHARED_SECONDS", 0.0)
+
+
+@pytest.fixture
+def lanes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many lanes each row has; what one of them writes, no other one reads or writes."""
+    right, found = replay.Replay._side_by_side, list[int]()
+
+    def checked(self: replay.Replay, jobs: Any) -> Any:
+        read, written = defaultdict[int, list[range]](list), defaultdict[int, list[range]](list)
+        for step, job, ready in jobs:
+            for at, number in enumerate(job.operands):
+                begin, size = ready.operands[2 * at : 2 * at + 2]
+                if number is not None and begin:  # others come with a run
+                    (read if number < len(step.reads) else written)[step.lane].append(range(begin, begin + size))
+        constants = {c.ctypes.data for step, _, _ in jobs for c in step.plan.constants}
+        for lane, ranges in written.items():
+            others = [r for other in {*written, *read} - {lane} for r in (*written[other], *read[other])]
+            for mine in ranges:
+                meets = any(mine.start < other.stop and other.start < mine.stop for other in others)
+                assert not meets or mine.start in constants
+        found.append(len({step.lane for step, _, _ in jobs}))
+        return right(self, jobs)
+
+    monkeypatch.setattr(replay.Replay, "_side_by_side", checked)
+    return found
 
 
 def _feeds(seed: int) -> dict[str, np.ndarray]:
     return {"x": random(*SHAPE, seed=seed)}
 
 
-@pytest.mark.usefixtures("_everything_is_large")
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.usefixtures("_everything_is_large", "lanes")
+@pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_bits_are_those_of_the_whole_batch(name: str, threads: int) -> None:
     session = InferenceSession(GRAPHS[name], threads=threads)
@@ -127,7 +163,34 @@ def test_bits_are_those_of_the_whole_batch(name: str, threads: int) -> None:
         assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
 
 
+@pytest.mark.parametrize("_everything_is_large", [WAYS["side by side"]], indirect=True)
 @pytest.mark.usefixtures("_everything_is_large")
+@pytest.mark.parametrize(("threads", "rows"), [(1, []), (2, [2, 2]), (3, [3]), (4, [4]), (5, [])])
+def test_each_thread_does_images_of_its_own(threads: int, rows: list[int], lanes: list[int]) -> None:
+    """As many at once as there are threads; the times of steps add up to no more than the run's."""
+    session = InferenceSession(GRAPHS["a row of steps"], threads=threads)
+    for _ in range(2):
+        session.run(None, _feeds(0))
+    assert lanes == rows
+    begin = perf_counter()
+    session.run(None, _feeds(0))
+    whole, parts = perf_counter() - begin, [step.seconds for step in session.steps]
+    assert None not in parts
+    assert 0 < sum(seconds or 0 for seconds in parts) <= whole
+
+
+@pytest.mark.parametrize("_everything_is_large", [WAYS["side by side"]], indirect=True)
+@pytest.mark.usefixtures("_everything_is_large")
+def test_images_that_crowd_the_cache_are_not_side_by_side(lanes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(preset("zen5"), numbers={**preset("zen5").numbers, "l3.bytes": 10_000.0})
+    monkeypatch.setattr(images, "profile_in_force", lambda: small)
+    session = InferenceSession(GRAPHS["a row of steps"], threads=2)
+    for _ in range(2):
+        session.run(None, _feeds(0))
+    assert lanes == []
+
+
+@pytest.mark.usefixtures("_everything_is_large", "lanes")
 def test_less_lies_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     def kept() -> int:
         session = InferenceSession(GRAPHS["a row of steps"], threads=1)
@@ -154,7 +217,7 @@ def test_images_that_lie_in_another_order() -> None:
         assert got.tobytes() == want.tobytes()
 
 
-@pytest.mark.usefixtures("_everything_is_large")
+@pytest.mark.usefixtures("_everything_is_large", "lanes")
 def test_random_graphs() -> None:
     several = [graph for graph in (drawn(5, index) for index in range(60)) if graph.feeds]
     assert [text for graph in several for text in complaints(graph)] == []

@@ -412,6 +412,30 @@ def test_normalisation_of_groups(level: str | None) -> None:
         near(ours, right * scale.reshape(-1, 1, 1) + bias.reshape(-1, 1, 1), 12 * 35 // groups, 64)
 
 
+@pytest.mark.parametrize("level", BOTH_ENDS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_responses_of_neighbouring_channels(level: str | None, dtype: Any) -> None:
+    """Odd and even windows, wider than there are channels too, every power, pixels that fill no vector."""
+    shapes = (2, 7, 5, 13), (1, 33, 150), (3, 4)
+    for size, beta, shape in itertools.product((1, 2, 5, 40), (0.25, 0.5, 0.75, 1.0), shapes):
+        x = random(*shape, dtype=dtype) * 30
+        squares, sums = x.astype(np.float64) ** 2, np.zeros(shape)
+        for c in range(shape[1]):
+            sums[:, c] = squares[:, max(0, c - (size - 1) // 2) : c + size // 2 + 1].sum(1)
+        right = x / (2.0 + float(np.float32(0.01)) / size * sums) ** beta
+        ours = one("LRN", x, level=level, size=size, alpha=0.01, beta=beta, bias=2.0)
+        bound = (min(size, shape[1]) + 8) * float(np.finfo(dtype).eps)  # of sums of squares, whose power is below 1
+        assert (np.abs(ours - right) <= bound * np.abs(right)).all()
+
+
+def test_responses_that_are_left_to_others() -> None:
+    """Powers that roots do not make, and sums that may be 0: the answer is onnxruntime's."""
+    x = random(1, 4, 3, 3)
+    for attributes in ({"beta": 0.6}, {"bias": 0.0}):
+        made = session(model_of([node("LRN", ["x0"], ["y"], size=3, **attributes)], [x]))
+        assert set(engines(made).values()) == {"onnxruntime"}
+
+
 def test_no_lines_and_no_elements() -> None:
     for shape in ((0, 3), (2, 0)):
         x = np.zeros(shape, np.float32)

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 import polyconv
 from polyconv.errors import Error
-from polyconv.models import replay
+from polyconv.models import replay, replays
 from polyconv.models.session import InferenceSession
 
 Feeds = Mapping[str, np.ndarray]
@@ -239,7 +239,7 @@ def test_runs_that_need_much_memory_keep_none(counted: SimpleNamespace, monkeypa
     name = next(iter(GRAPHS))
     kept = _replaying(GRAPHS[name]).memory.replay_bytes
     assert kept > 0
-    monkeypatch.setattr(replay, "_MOST_BYTES", 64)
+    monkeypatch.setattr(replays, "_MOST_BYTES", 64)
     session = _replaying(GRAPHS[name])
     _same(session.run(None, _feeds(1)), _by_steps(GRAPHS[name], _feeds(1)))
     assert counted.runs == 0
@@ -350,14 +350,14 @@ def test_sizes_that_take_turns(counted: SimpleNamespace, monkeypatch: pytest.Mon
     session = InferenceSession(model, threads=1)
     assert [runs(session, shape) for _ in range(5) for shape in shapes] == [0] * 6 + [1] * 9
     kept = session.memory.replay_bytes
-    monkeypatch.setattr(replay, "_MOST_REPLAYS", 2)
+    monkeypatch.setattr(replays, "_MOST_REPLAYS", 2)
     session = InferenceSession(model, threads=1)
     assert [runs(session, shape) for _ in range(3) for shape in shapes[:2]] == [0] * 4 + [1] * 2
     assert [runs(session, shapes[2]) for _ in range(3)] == [0, 0, 1]  # the first of them goes
     assert [runs(session, shape) for shape in shapes] == [0, 1, 1]
     assert [runs(session, shapes[0]) for _ in range(2)] == [0, 1]
     assert 0 < session.memory.replay_bytes < kept
-    monkeypatch.setattr(replay, "_MOST_BYTES", session.memory.replay_bytes - 1)
+    monkeypatch.setattr(replays, "_MOST_BYTES", session.memory.replay_bytes - 1)
     assert [runs(session, shapes[1]) for _ in range(3)] == [0, 0, 1]  # alone from then on
 
 

@@ -5,23 +5,21 @@ from __future__ import annotations
 import ctypes
 import itertools
 import platform
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fresh import run
 
 import polyconv
 from polyconv.kernels.compile import link, object_code
-from polyconv.runtime import runner, threads
+from polyconv.kernels.record import words
+from polyconv.operands import span
+from polyconv.runtime import threads as pool
 from polyconv.runtime.architecture import ARM, X86, architecture_of
-from polyconv.runtime.control import CONTROL
 from polyconv.target import host_target
 
 ARCHITECTURE = architecture_of(platform.machine())
@@ -133,44 +131,22 @@ def test_the_caller_finds_its_own_again(threads: int, accuracy: str) -> None:
     assert not after & BITS.underflow  # no flag is left that NumPy would warn of
 
 
-def meet_the_next_job() -> None:
-    """Print the environments of two jobs, the second of which an item of the first posts; all on this thread.
-
-    In a process without workers, of whom the control block then counts one, so that jobs go through the tickets.
-    """
-    ctypes.c_int32.from_address(CONTROL + 284).value = 1
-    seen: list[int] = []
-    keep: list[Any] = []
-    ticket, finished, job = (ctypes.c_uint64.from_address(CONTROL + at) for at in (0, 128, 192))
-
-    def posted(driver: Callable[[], None], strict: bool) -> int:
-        function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, ctypes.c_int64, ctypes.c_void_p)(lambda *_: driver())
-        steps = np.array([ctypes.cast(function, ctypes.c_void_p).value, 0, 0, 1], np.int64)
-        word = threads.control_word(strict=strict)
-        words = np.array([steps.ctypes.data, 1, 1, 0, 0, 0, word, 0, 0, 2, 0], np.int64)
-        keep.extend((function, steps, words))
-        return int(words.ctypes.data)
-
-    def first() -> None:
-        seen.append(control_word())
-        job.value = posted(second, strict=True)
-        ticket.value = ((ticket.value >> 40) + 1) << 40 | 2 << 32 | 1
-
-    def second() -> None:
-        seen.append(control_word())
-        finished.value = 0  # one item is waited for
-
-    shared = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(runner.native()["shared"])
-    shared(CONTROL, posted(first, strict=False))
-    print(*(word & BITS.flush for word in seen), control_word() & BITS.flush)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="jobs are shared where there is Linux's futex")
-def test_a_thread_that_meets_the_next_job_takes_its_environment() -> None:
-    """A job may be posted before a thread looks up from the one before."""
-    folder = str(Path(__file__).parent)
-    said = run(f"sys.path.insert(0, {folder!r}); import test_float_environment as t; t.meet_the_next_job()")
-    assert said.split() == [str(BITS.flush), "0", "0"]
+@pytest.mark.parametrize("threads", [1, 2])
+def test_each_job_of_a_chain_has_its_own(threads: int) -> None:
+    """Jobs that flush and jobs that do not, in turn: whoever goes from one to the next takes its environment."""
+    x = np.full((1, 32, 56, 56), 1e-30, np.float32)
+    one = layer(np.full(32, 1e-10, np.float32), threads=threads, accuracy="strict")  # every product is subnormal
+    right = one(x)
+    call, made = one._layer.call(x, None), [np.ones_like(x) for _ in range(20)]
+    jobs = [
+        pool.Ready(call.steps, words([v for a in (x, y) for v in span(a)] + [0] * 6), call.program.workspace,
+                   environment=pool.control_word(strict=at % 2 == 1), threads=threads, wake=2)
+        for at, y in enumerate(made)
+    ]  # fmt: skip
+    pool.Chain(jobs, 2)()
+    assert (right > 0).all()
+    assert not any(y.any() for y in made[::2])
+    assert all((y == right).all() for y in made[1::2])
 
 
 @pytest.mark.parametrize("threads", [1, 2])

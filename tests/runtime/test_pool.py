@@ -259,6 +259,65 @@ print(time.process_time() - before)
     assert float(used) < 0.05
 
 
+SHARES = """
+import ctypes
+from collections import Counter
+from polyconv.kernels.record import words
+from polyconv.runtime import threads as pool
+
+KINDS = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
+
+def job(items, threads, done):
+    # items that are calls of Python
+    function = ctypes.CFUNCTYPE(None, *KINDS)(lambda frame, words, item, space: done(item))
+    held.append(function)
+    steps = [word for n in items for word in (ctypes.cast(function, ctypes.c_void_p).value, 0, 0, n)]
+    word = pool.control_word(strict=True)
+    return pool.Ready(words(steps), words([0, 0]), 0, environment=word, threads=threads, wake=2)
+
+held = []
+pool.start_workers(4)
+"""
+
+
+@LINUX
+def test_every_item_is_done_once() -> None:
+    """Of jobs of few items and many, for more and fewer threads than there are workers."""
+    run(
+        SHARES
+        + """
+for threads in (1, 2, 3, 4, 7, 64):
+    for items in ((1,), (2,), (3, 4), (64,), (0, 65, 0), (130,)):
+        done = []
+        job(items, threads, done.append)()
+        assert Counter(done) == sum((Counter(range(n)) for n in items), Counter()), (threads, items)
+"""
+    )
+
+
+@LINUX
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_begin_with_their_own_share(threads: int) -> None:
+    """The same one in every job: the caller's is the first."""
+    out = run(
+        SHARES
+        + f"""
+threads = {threads}
+for _ in range(3):
+    first, all_there = dict(), threading.Barrier(threads, timeout=20 * patience)
+    def done(item):
+        me = threading.current_thread().name
+        if me not in first:
+            first[me] = item
+            all_there.wait()
+    job((10,), threads, done)()
+    print(*sorted(first.values()), first[threading.main_thread().name])
+"""
+    )
+    begins = {2: "0 5 0", 3: "0 4 7 0"}[threads]
+    assert out.splitlines() == [begins] * 3
+
+
 @LINUX
 def test_the_pool_is_roused_only_where_it_is_free() -> None:
     run(

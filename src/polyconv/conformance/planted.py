@@ -320,8 +320,8 @@ FAULTS: dict[str, Fault] = {
         # -- whole graphs
         Fault(
             "early place", "the place of what lies between two steps is free before the last of them has read it",
-            "polyconv.models.places", "lives.get(place, (at, at))[0], at\n",
-            "lives.get(place, (at, at))[0], max(at - 1, lives.get(place, (at, at))[0])\n", "",
+            "polyconv.models.places", "_Life(was.first, now.last, (",
+            "_Life(was.first, max(was.first, now.last - 1), (", "",
             seen_in_check_mode=False,
         ),
         Fault(

@@ -27,7 +27,7 @@ from polyconv.models.native import ONNX, Here, Maker, Translation, foretold, fus
 from polyconv.models.on_gpu import There, kept_here, refuse, synchronized, with_copies
 from polyconv.models.operators import Epilogue, Options, is_convolution, row_of
 from polyconv.models.program import Program
-from polyconv.models.replay import Replays
+from polyconv.models.replays import Replays
 from polyconv.models.segment import Host
 from polyconv.models.steps import Step, bytes_of
 from polyconv.operators.elementwise import Fragment

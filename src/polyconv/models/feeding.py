@@ -19,7 +19,7 @@ from polyconv.models.ort_value import OrtValue
 from polyconv.runtime.guests import as_array
 from polyconv.runtime.memory import native_order
 
-__all__ = ["fed", "fits"]
+__all__ = ["check_shape", "fed"]
 
 
 def fed(value: Value, given: Any) -> Array:
@@ -61,17 +61,18 @@ def fed(value: Value, given: Any) -> Array:
             f"{name} has dtype {array.dtype}, the model wants {element.numpy} ({value.type}): convert it with "
             f".astype(...)"
         )
-    if not fits(value, array.shape):
-        raise ArgumentError(f"{name} has shape {array.shape}, the model wants {list(value.dims or ())}: reshape it")
+    check_shape(value, array.shape, name)
     return native_order(array, name)
 
 
-def fits(value: Value, shape: Sequence[int]) -> bool:
-    """Whether a shape is one that the model declares, as far as it says."""
-    return value.dims is None or (
-        len(shape) == len(value.dims)
-        and all(not isinstance(wanted, int) or wanted == got for wanted, got in zip(value.dims, shape, strict=True))
-    )
+def check_shape(value: Value, shape: Sequence[int], name: str) -> None:
+    """Refuse what is fed under a name if the model declares another shape, as far as it declares one."""
+    dims = value.dims
+    if dims is None:
+        return
+    sizes = zip(dims, shape, strict=False)
+    if len(shape) != len(dims) or any(isinstance(wanted, int) and wanted != got for wanted, got in sizes):
+        raise ArgumentError(f"{name} has shape {tuple(shape)}, the model wants {list(dims)}: reshape it")
 
 
 def _numbers(given: Any, value: Value, like: np.dtype[Any]) -> Array:

@@ -17,7 +17,7 @@ from polyconv.gpu.arrays import Borrowed, GpuArray, current_stream, on_stream, t
 from polyconv.gpu.driver import driver
 from polyconv.gpu.guests import as_own, device_of, guest_of
 from polyconv.models.elements import BY_TYPE
-from polyconv.models.feeding import fed, fits
+from polyconv.models.feeding import check_shape, fed
 from polyconv.models.graph import Value
 from polyconv.models.limits import shorten
 from polyconv.models.ort_value import OrtValue
@@ -50,8 +50,7 @@ def fed_there(value: Value, given: Any, device: int) -> Any:
     element = BY_TYPE.get(value.type)
     if element is None or array.dtype != element.numpy:
         raise DtypeError(f"{name} has type {array.dtype}, the model wants {value.type}: convert it")
-    if not fits(value, array.shape):
-        raise ArgumentError(f"{name} has shape {array.shape}, the model wants {list(value.dims or ())}: reshape it")
+    check_shape(value, array.shape, name)
     return array
 
 

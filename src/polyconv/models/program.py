@@ -21,7 +21,8 @@ from polyconv.models.elements import type_of
 from polyconv.models.gpu_replay import GpuReplays
 from polyconv.models.graph import Array, Node, Value
 from polyconv.models.kept import KeptPlans
-from polyconv.models.replay import Replays, copied
+from polyconv.models.replay import copied
+from polyconv.models.replays import Replays
 from polyconv.models.steps import Alive, Schedule, Step, Times, most_alive, scheduled
 from polyconv.runtime.memory import collecting_later
 

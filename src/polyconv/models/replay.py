@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -23,27 +22,21 @@ from polyconv.machine.host import profile_in_force
 from polyconv.models.graph import Array
 from polyconv.models.images import by_images
 from polyconv.models.joining import joined
+from polyconv.models.lanes import only_native, rows
 from polyconv.models.places import LINE, places
 from polyconv.models.steps import Times
-from polyconv.models.told import Told, direct, lies_so, name_between, told_of
+from polyconv.models.told import Told, direct, lies_so, name_between
 from polyconv.operators.job import Job, Lies, lies
 from polyconv.planning.planner import waking
 from polyconv.runtime import threads as pool
 from polyconv.runtime.arrays import address, aligned
 from polyconv.runtime.memory import allocating, sized
 from polyconv.settings import context
-from polyconv.settings import resolve as setting
 
-__all__ = ["Replays", "copied"]
+__all__ = ["Replay", "copied"]
 
 _CHAIN_SECONDS = 10e-3
 """Of a chain: a run that is asked to end does so between two of them."""
-_MOST_BYTES = 512 << 20
-"""Memory that a session may keep between runs for what lies between steps."""
-_MOST_REPLAYS = 8
-"""Ways of running a program, as sizes of images are, of which a session keeps replays."""
-_MOST_MET = 4 * _MOST_REPLAYS
-"""Runs that are remembered, to see that one is like an earlier one."""
 
 
 def copied(value: Any, name: str) -> Any:
@@ -58,81 +51,6 @@ def copied(value: Any, name: str) -> Any:
         return value
     with allocating(sized(f"the output {name!r}", value.shape, value.dtype), "ask for fewer outputs or smaller inputs"):
         return np.array(value, order="C")
-
-
-class Replays:
-    """Replays of a program, one for each way of running it; the second of two such runs makes it.
-
-    Those that were of use lately are kept, as many as memory allows.  Safe to use from several threads.
-    """
-
-    __slots__ = ("_lock", "_met", "_replays")
-
-    def __init__(self) -> None:
-        self._met: list[object] = []  # ways of running it, those of late last; twice where one was to be learned
-        self._replays: list[tuple[object, Replay]] = []
-        self._lock = threading.Lock()
-
-    def found(self, results: Sequence[str], feeds: Mapping[str, Any]) -> Replay | None:
-        """The replay that takes these feeds and gives these results, if there is one."""
-        replays = self._replays  # another thread may put a new list there
-        for key, replay in reversed(replays):
-            if replay.fits(results, feeds):
-                if replay is not replays[-1][1]:
-                    self._keep(key, replay)
-                return replay
-        return None
-
-    @property
-    def bytes(self) -> int:
-        """What replays hold between runs; 0 where there is none."""
-        return sum(replay.bytes for _, replay in self._replays)
-
-    def wants(self, results: tuple[str, ...], feeds: Mapping[str, Any]) -> bool:
-        """Whether a run of Python steps should tell what they do."""
-        if setting("verbose") or not all(type(a) is np.ndarray for a in feeds.values()):
-            return False
-        key = _key(results, feeds)
-        with self._lock:
-            times = self._met.count(key)
-            self._met = [*self._met, key][-_MOST_MET:] if times < 2 else self._met
-        return times == 1  # what is not worth a replay then is none later
-
-    tell = staticmethod(told_of)
-
-    def learn(self, told: Sequence[Told | None], results: tuple[str, ...], steady: Mapping[str, Array],
-              feeds: Mapping[str, Array]) -> None:  # fmt: skip
-        """Make the replay of such runs, if it is worth it."""
-        steps = [step for step in told if step is not None]
-        own = sum(step.plan is not None for step in steps)
-        if len(steps) == len(told) and own > 1:
-            with suppress(MemoryError):  # runs by steps free as they go
-                replay = Replay(steps, results, steady, {name: lies(a) for name, a in feeds.items()})
-                self._keep(_key(results, feeds), replay)
-
-    def _keep(self, key: object, replay: Replay) -> None:
-        """Have a replay be the last one to go; runs like those of one that goes are met anew."""
-        with self._lock:
-            kept, room = [(key, replay)], _MOST_BYTES - replay.bytes
-            for other in reversed(self._replays):
-                if other[1] is replay:
-                    continue
-                room -= other[1].bytes
-                if room >= 0 and len(kept) < _MOST_REPLAYS:
-                    kept.insert(0, other)
-                else:
-                    self._met = [met for met in self._met if met != other[0]]
-            self._replays = kept
-
-    def forget(self, replay: Replay) -> None:
-        """Let a replay go whose host makes other extents each time."""
-        with self._lock:
-            self._replays = [other for other in self._replays if other[1] is not replay]
-
-
-def _key(results: tuple[str, ...], feeds: Mapping[str, Array]) -> object:
-    """What runs that are alike have in common."""
-    return results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())]
 
 
 @dataclass(slots=True)
@@ -161,10 +79,17 @@ class Replay:
         Values that are the same in every run.
     feeds : mapping
         How those lay that come with each.
+    room : int
+        Bytes that may lie between steps.
+
+    Raises
+    ------
+    MemoryError
+        If they are more, or the system does not give them.
     """
 
     def __init__(self, told: Sequence[Told], results: Sequence[str], steady: Mapping[str, Array],
-                 feeds: Mapping[str, Lies]) -> None:  # fmt: skip
+                 feeds: Mapping[str, Lies], room: int) -> None:  # fmt: skip
         told, self._still = direct(told, results)  # the latter: steps of which a run has nothing to do
         self.is_over = False
         self._lock = threading.Lock()
@@ -175,29 +100,33 @@ class Replay:
         self._results, self._context = frozenset(results), context()
         for step in told:
             self._lies.update(zip(step.writes, step.made, strict=True))
-        told, wholes = by_images(told, results, self._lies)
+        self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
+        told, wholes = by_images(told, results, self._lies, self._threads)
         for step in told:
             self._lies.update(zip(step.writes, step.made, strict=True))
         sources = self._settle(told)
+        told = only_native(told, self._moving)
         told, within = joined(told, {name: lie.size for name, lie in self._lies.items()}, sources, self._moving, wholes)
         sources = {name: within.place(source)[0] for name, source in sources.items()}
         self._inside = {n: place for n in within.begins if (place := within.place(n))[0] in self._moving}
         self._kept = [(step.plan, step.segment) for step in told]  # what the words of jobs lie in
-        self._threads = max((job.threads for step in told if step.plan for job in step.plan.jobs), default=1)
-        needed = [pool.workspace_bytes(j.workspace, j.threads) for s in told if s.plan for j in s.plan.jobs]
+        needed = [
+            pool.workspace_bytes(job.workspace, job.threads if step.lane is None else self._threads)
+            for step in told if step.plan for job in step.plan.jobs
+        ]  # fmt: skip
         self._workspace = aligned(max(needed, default=64), np.uint8)
         sizes = {name: size for name, size in self._fixed(told).items() if name not in within.begins}
         begins, size = places(told, sources, sizes, results)
         for name in within.begins.keys() - self._inside.keys():
             whole, offset = within.place(name)
             begins[name] = begins[whole] + offset
-        if size > _MOST_BYTES:
-            raise MemoryError(f"{size} bytes lie between steps, a session keeps {_MOST_BYTES}")
+        if size > room:
+            raise MemoryError(f"{size} bytes lie between steps, a session keeps {room}")
         self._memory = aligned(max(LINE, size), np.uint8)
         self._made = set[str]()  # results that have their memory by then
         self._pieces: list[_Chain | Told] = []
-        for step in told:
-            self._append(step, begins)
+        for row in rows(told):
+            self._append(row, begins)
         profile = profile_in_force()
         for piece in self._pieces:
             if isinstance(piece, _Chain):
@@ -292,16 +221,42 @@ class Replay:
                 found[name_between(step, number)] = lie.size
         return found
 
-    def _append(self, step: Told, begins: Mapping[str, int]) -> None:
-        """Have a step done after those before it."""
-        if step.plan is None:
-            if step.looks and self._moving.isdisjoint(step.reads):
-                made = step.segment.run([self._held[name] for name in step.reads])
-                self._held.update(zip(step.writes, made, strict=False))
-                self._still.append(step.index)
+    def _append(self, row: Sequence[Told], begins: Mapping[str, int]) -> None:
+        """Have a step, or a row of lanes, done after what comes before it."""
+        work, made = list[Told](), list[str]()
+        for step in row:
+            if step.plan is None:
+                self._look(step)
+                continue
+            new = self._settled(step, begins)
+            made += new
+            if step.plan.jobs or new:
+                work.append(step)
             else:
-                self._pieces.append(step)
+                self._still.append(step.index)
+        if not work:
             return
+        chain = self._chain(work)
+        chain.results += [(name, self._lies[name].shape, self._lies[name].dtype) for name in made]
+        jobs = [each for step in work for each in self._bound(step, begins, chain)]
+        chain.owners += [step.index for step, _, _ in jobs]
+        if row[0].lane is None:
+            chain.jobs += [ready for _, _, ready in jobs]
+        else:
+            chain.jobs.append(self._side_by_side(jobs))
+
+    def _look(self, step: Told) -> None:
+        """Do what a step shows now, where it shows the same memory in every run, else as a piece of a run."""
+        if step.looks and self._moving.isdisjoint(step.reads):
+            made = step.segment.run([self._held[name] for name in step.reads])
+            self._held.update(zip(step.writes, made, strict=False))
+            self._still.append(step.index)
+        else:
+            self._pieces.append(step)
+
+    def _settled(self, step: Told, begins: Mapping[str, int]) -> list[str]:
+        """Say where the results of a step's native work lie; which of them need memory in each run."""
+        assert step.plan is not None
         new = list[str]()
         for name, lie in zip(step.writes, step.plan.results, strict=False):
             if name in begins:
@@ -309,23 +264,34 @@ class Replay:
             elif (name := self._inside.get(name, (name, 0))[0]) not in self._made:
                 new.append(name)
         self._made.update(new)
-        if not step.plan.jobs and not new:
-            self._still.append(step.index)
-            return
+        return new
+
+    def _chain(self, work: Sequence[Told]) -> _Chain:
+        """The chain that work goes to: the last one, if it is the last piece and short enough."""
+        seconds = sum(step.seconds for step in work)
         last = self._pieces[-1] if self._pieces else None
-        if not isinstance(last, _Chain) or last.seconds + step.seconds > _CHAIN_SECONDS:
+        if not isinstance(last, _Chain) or last.seconds + seconds > _CHAIN_SECONDS:
             last = _Chain()
             self._pieces.append(last)
-        last.seconds += step.seconds
-        if any(job.threads > 1 for job in step.plan.jobs):
-            last.shared_seconds += step.seconds
-        plan, names = step.plan, [*step.reads, *step.writes]
-        last.results += [(name, self._lies[name].shape, self._lies[name].dtype) for name in new]
-        between = [self._array(begins[name_between(step, n)], lie) for n, lie in enumerate(plan.between)]
-        numbered: list[str | Array] = [*names, *between, *plan.constants]
-        for job in plan.jobs:
-            last.owners.append(step.index)
-            last.jobs.append(self._ready(job, numbered, last))
+        last.seconds += seconds
+        shared = (step for step in work if step.plan and any(job.threads > 1 for job in step.plan.jobs))
+        last.shared_seconds += seconds if work[0].lane is not None else sum(step.seconds for step in shared)
+        return last
+
+    def _bound(self, step: Told, begins: Mapping[str, int], chain: _Chain) -> list[tuple[Told, Job, pool.Ready]]:
+        """The jobs of a step, bound to what has its place."""
+        assert step.plan is not None
+        between = [self._array(begins[name_between(step, n)], lie) for n, lie in enumerate(step.plan.between)]
+        numbered: list[str | Array] = [*step.reads, *step.writes, *between, *step.plan.constants]
+        return [(step, job, self._ready(job, numbered, chain)) for job in step.plan.jobs]
+
+    def _side_by_side(self, jobs: Sequence[tuple[Told, Job, pool.Ready]]) -> pool.Ready:
+        """The jobs of a row of lanes as one job."""
+        lanes: dict[int | None, list[pool.Ready]] = {}
+        for step, _, ready in jobs:
+            lanes.setdefault(step.lane, []).append(ready)
+        share, wake = max(job.workspace for _, job, _ in jobs), max(job.wake for _, job, _ in jobs)
+        return pool.side_by_side(list(lanes.values()), share, wake, self._workspace)
 
     def _ready(self, job: Job, numbered: Sequence[str | Array], chain: _Chain) -> pool.Ready:
         """A job bound to what has its place; the chain is told of the rest."""

@@ -38,6 +38,8 @@ class Told:
     made : tuple of Lies
         How its results lay.
     seconds : float
+    lane : int or None
+        Of steps of several images at once, the number of the image; see ``models.lanes``.
     """
 
     index: int
@@ -48,6 +50,7 @@ class Told:
     looks: tuple[tuple[str, str, int], ...]
     made: tuple[Lies, ...]
     seconds: float
+    lane: int | None = None
 
 
 def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment: Segment, arrays: Sequence[Any],
@@ -67,7 +70,7 @@ def told_of(index: int, reads: tuple[str, ...], writes: tuple[str, ...], segment
 
 def name_between(step: Told, number: int) -> str:
     """The name of an array between the jobs of a step, which no value has."""
-    return f"{step.index}\0{number}"
+    return f"{step.writes[0]}\0{number}"
 
 
 def lies_so(a: Any, lie: Lies) -> bool:

@@ -6,7 +6,7 @@ of its result; the few that do not are named here.  It must not know kernels.
 
 from __future__ import annotations
 
-from polyconv.operators import moving, normalisation, pooling, reduction, resizing
+from polyconv.operators import moving, normalisation, pooling, reduction, resizing, responses
 from polyconv.operators.job import Operation
 
 __all__ = ["by_image"]
@@ -15,6 +15,7 @@ _LINES = {"Softmax", "LayerNormalization"}
 """Operators whose lines may run along the first axis."""
 _SHOWING = frozenset((
     *pooling.OPERATORS, *reduction.OPERATORS, *moving.OPERATORS, *resizing.OPERATORS, *normalisation.OPERATORS,
+    *responses.OPERATORS,
 )) - _LINES  # fmt: skip
 """Operators that treat images alone, if for fewer images they make a result of as many."""
 

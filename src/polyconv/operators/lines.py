@@ -253,6 +253,13 @@ def _normal_along(line: _Line) -> None:
         return value * value
 
     factor = line.root(_taken_together(line, 0.0, squared, _added), count)
+    if not line.spec.scaled:
+
+        def brought(at: Value, type_: Type, mask: Mask | None) -> None:
+            write(k, centred(at, type_, mask) * _spread(k, factor, type_), line.y + at * size, mask)
+
+        _each(line, 0, w.length, brought)
+        return
     scale, shift = line.scales
     if line.spec.scaled == "element":
 
@@ -344,8 +351,9 @@ def _normal_across(line: _Line, at: Value, type_: Type, count: int, mask: Mask |
     squares = columns.joined(0.0, lambda element: [v * v for v in centred(element)], _added)
     factors = [line.root(total, length) for total in squares]
     with k.loop(0, line.w.length) as each:
-        scale, shift = (
+        scales = [
             _spread(k, k.load(type_.scalar, place + each.index * type_.element_bytes), type_) for place in line.scales
-        )
+        ]
         for value, factor, place in zip(centred(each.index), factors, columns.targets(each.index), strict=True):
-            write(k, value * factor * scale + shift, place, mask)
+            brought = value * factor
+            write(k, brought * scales[0] + scales[1] if scales else brought, place, mask)

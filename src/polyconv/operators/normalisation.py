@@ -88,16 +88,17 @@ def _softmax(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way |
 
 
 def _layers(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way | str:
-    """LayerNormalization: all from an axis on is a line, to a ``last_axis`` that only rewrites know."""
+    """LayerNormalization: all from an axis on is a line, to a ``last_axis`` that rewrites know, who need no scales."""
     axis, last = operation.attributes.get("axis", -1), operation.attributes.get("last_axis", rank - 1)
-    if not -rank <= axis < rank or not 1 <= len(others) <= 2 or operation.attributes.get("stash_type", 1) != 1:
+    least = 0 if "last_axis" in operation.attributes and not operation.has_halves else 1  # a GPU's kernel has scales
+    if not -rank <= axis < rank or not least <= len(others) <= 2 or operation.attributes.get("stash_type", 1) != 1:
         return "its axis lies outside the input, or it computes in another type"
     axes = tuple(range(axis % rank, last + 1))
     known = operation.inputs[0]
     assert known is not None and known.dims is not None
     if any(not _fits(dims, [known.dims[a] for a in axes]) for dims in others):
         return "scale and bias have not the extents of its axes"
-    return _Way("Normal", axes, "element", epsilon=_epsilon(operation))
+    return _Way("Normal", axes, "element" if others else "", epsilon=_epsilon(operation))
 
 
 def _channels(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way | str:

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from polyconv.operators import elementwise, moving, normalisation, padding, pooling, reduction, resizing, views
+from polyconv.operators import (
+    elementwise,
+    moving,
+    normalisation,
+    padding,
+    pooling,
+    reduction,
+    resizing,
+    responses,
+    views,
+)
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.job import Operation, Own
 from polyconv.operators.views import View
@@ -28,6 +38,7 @@ _FAMILIES: Mapping[Family, tuple[str, ...]] = {
     resizing.resizing: resizing.OPERATORS,
     padding.padding: padding.OPERATORS,
     normalisation.normalisation: normalisation.OPERATORS,
+    responses.response: responses.OPERATORS,
 }
 """Family -> names of the operators that it knows."""
 

@@ -98,20 +98,28 @@ def _unsqueezed(operation: Operation, inputs: Sequence[Array | None]) -> Array:
 
 
 def _sliced(operation: Operation, inputs: Sequence[Array | None]) -> Array:
-    """Slice: Python's own rule for starts, ends and steps, for the axes that are named."""
+    """Slice: Python's own rule for starts, ends and steps, for the axes that are named.
+
+    Translations alone know ``taken``, axes of one element that go then, and ``new``, axes of the result that are added.
+    """
     x, a = _first(inputs), operation.attributes
     starts, ends = _list(inputs, 1, a.get("starts")), _list(inputs, 2, a.get("ends"))
     if starts is None or ends is None or len(starts) != len(ends):
         raise ArgumentError(f"starts={starts} and ends={ends} must be lists of one length")
     axes = _list(inputs, 3, a.get("axes"))
     axes = list(range(len(starts))) if axes is None else axes
-    steps = _list(inputs, 4, None) or [1] * len(starts)
+    steps = _list(inputs, 4, a.get("steps")) or [1] * len(starts)
     cuts = [slice(None)] * x.ndim
     if not len(starts) == len(axes) == len(steps) or any(not -x.ndim <= axis < x.ndim for axis in axes) or 0 in steps:
         raise ArgumentError(f"axes={axes} and steps={steps} do not fit starts={starts} of an input of shape {x.shape}")
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         cuts[axis] = slice(*_indices(start, end, step, x.shape[axis]))
-    return x[tuple(cuts)]
+    found: Array = x[tuple(cuts)]
+    for axis in a.get("taken", ()):
+        if found.shape[axis] != 1:
+            raise ArgumentError(f"axis {axis} of the input of shape {x.shape} has no element {cuts[axis].start}")
+    found = found.squeeze(tuple(a["taken"])) if a.get("taken") else found
+    return np.expand_dims(found, tuple(a["new"])) if a.get("new") else found
 
 
 def _indices(start: int, end: int, step: int, extent: int) -> tuple[int, int | None, int]:
@@ -198,7 +206,7 @@ _TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation], Look | str]]] = 
     "Squeeze": (("axes",), _one(_squeezed)),
     "Unsqueeze": (("axes",), _one(_unsqueezed)),
     "Expand": ((), _one(_expanded)),
-    "Slice": (("axes", "starts", "ends"), _one(_sliced)),
+    "Slice": (("axes", "starts", "ends", "steps", "taken", "new"), _one(_sliced)),
     "Split": (("axis", "split", "num_outputs"), _split),
     "Gather": (("axis",), _one(_gathered)),
     "Div": ((), _whole_quotient),

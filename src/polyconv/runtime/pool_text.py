@@ -146,7 +146,22 @@ post:
   %genbits = shl i64 %gen1, 40
   %threadbits = shl i64 %threads, 32
   %upper = or i64 %genbits, %threadbits
-  %w = or i64 %upper, %total
+  br label %give
+give: ; every thread its share, the caller's last: its word is the one that the others look up at
+  %share = phi i64 [%threads, %post], [%lower, %given]
+  %lower = sub i64 %share, 1
+  %from = call i64 @begin(i64 %total, i64 %lower, i64 %threads)
+  %to = call i64 @begin(i64 %total, i64 %share, i64 %threads)
+  %items = sub i64 %to, %from
+  %w = or i64 %upper, %items
+  %own = icmp eq i64 %lower, 0
+  br i1 %own, label %open, label %given
+given:
+  %offset = mul i64 %lower, SHARE
+  %place = getelementptr i8, ptr %control, i64 %offset
+  store atomic i64 %w, ptr %place release, align 64
+  br label %give
+open:
   %x = atomicrmw xchg ptr %control, i64 %w seq_cst
   %asleepp = getelementptr i8, ptr %control, i64 64
   %asleep = load atomic i32, ptr %asleepp seq_cst, align 64

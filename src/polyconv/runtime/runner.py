@@ -26,7 +26,7 @@ HAS_FUTEX = sys.platform == "linux" and HERE.futex is not None
 
 @cache
 def native() -> dict[str, int]:
-    """Addresses of the runner's functions: serial, shared, chain, rouse, worker, acquire, release, counter."""
+    """Addresses of the runner's functions: serial, shared, chain, lane, rouse, worker, acquire, release, counter."""
     text = runner_text(HERE)
     symbols = {}
     if HAS_FUTEX:
@@ -34,7 +34,7 @@ def native() -> dict[str, int]:
         symbols = {n: ctypes.cast(getattr(process, n), ctypes.c_void_p).value or 0 for n in SYSTEM}
     else:
         text = without_system(text)
-    functions = ("serial", "shared", "chain", "rouse", "worker", "acquire", "release", "counter")
+    functions = ("serial", "shared", "chain", "lane", "rouse", "worker", "acquire", "release", "counter")
     return kernel_text("runner", functions, text, host_target(), symbols)
 
 

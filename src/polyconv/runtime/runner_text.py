@@ -1,7 +1,9 @@
 """LLVM text of the runner of jobs: functions that draw items and run them, and the life of a worker.
 
-A job is a list of steps; all threads, the caller among them, draw its items from one ticket word, so a
-worker that wakes late, or never, costs nothing: the caller waits only for items that were taken.
+A job is a list of steps.  Each thread, the caller among them, draws the items of its own share from a ticket word, then
+what others have left of theirs: a worker that wakes late, or never, costs nothing, as the caller waits only for items
+that were taken.  A share is the same part of every job with as many threads: what a thread reads lies mostly in the
+caches of the CPU that has written it, and not in those of another, perhaps beyond the last cache that both share.
 It must know nothing of Python's threads.
 
 A job has eleven words: steps, their number, items, frame, workspace, its bytes per thread, floating-point
@@ -12,6 +14,7 @@ four: driver, words, their bytes, items.
 from __future__ import annotations
 
 from polyconv.runtime.architecture import Architecture
+from polyconv.runtime.control import SHARE_BYTES
 from polyconv.runtime.pool_text import POOL_TEXT
 
 __all__ = ["FRAME_WORDS", "SYSTEM", "runner_text", "without_system"]
@@ -27,20 +30,14 @@ declare i32 @sched_setaffinity(i32, i64, ptr)
 declare i64 @llvm.readcyclecounter()
 declare void @llvm.memcpy.inline.p0.p0.i64(ptr, ptr, i64, i1)
 
-; Run one item of a job on thread number %id.
-define internal void @item(ptr %job, i64 %number, i64 %id) {
+; Run one item of a job in a thread's part of the workspace.
+define internal void @item(ptr %job, i64 %number, ptr %space) {
 entry:
   %steps = load ptr, ptr %job
   %q3 = getelementptr i64, ptr %job, i64 3
   %frame = load ptr, ptr %q3
-  %q4 = getelementptr i64, ptr %job, i64 4
-  %base = load ptr, ptr %q4
-  %q5 = getelementptr i64, ptr %job, i64 5
-  %share = load i64, ptr %q5
   %q7 = getelementptr i64, ptr %job, i64 7
   %check = load i64, ptr %q7
-  %offset = mul i64 %share, %id
-  %space = getelementptr i8, ptr %base, i64 %offset
   br label %find
 find:
   %step = phi ptr [%steps, %entry], [%following, %further]
@@ -65,6 +62,8 @@ run:
 checked:
   %s2 = getelementptr i64, ptr %step, i64 2
   %bytes = load i64, ptr %s2
+  %q5 = getelementptr i64, ptr %job, i64 5
+  %share = load i64, ptr %q5
   %q8 = getelementptr i64, ptr %job, i64 8
   %cell = load ptr, ptr %q8
   call void %driver(ptr %frame, i64 FRAME, i64 0, ptr %words, i64 %bytes, i64 0, i64 %n,
@@ -72,8 +71,17 @@ checked:
   ret void
 }
 
-; All items of a job on this thread.
-define void @serial(ptr %job) {
+; The first item of a thread's share of a job: as many for each, next to each other.
+define internal i64 @begin(i64 %total, i64 %share, i64 %threads) {
+  %product = mul i64 %total, %share
+  %less = sub i64 %threads, 1
+  %up = add i64 %product, %less
+  %first = udiv i64 %up, %threads
+  ret i64 %first
+}
+
+; All items of a job in one part of a workspace.
+define internal void @items(ptr %job, ptr %space) {
 entry:
   %word = alloca i64
   %q2 = getelementptr i64, ptr %job, i64 2
@@ -88,7 +96,7 @@ test:
   %more = icmp ult i64 %i, %total
   br i1 %more, label %body, label %done
 body:
-  call void @item(ptr %job, i64 %i, i64 0)
+  call void @item(ptr %job, i64 %i, ptr %space)
   %next = add i64 %i, 1
   br label %test
 done:
@@ -96,57 +104,113 @@ done:
   ret void
 }
 
-; Draw items of the posted job while there are any for thread %id.
+; All items of a job on this thread.
+define void @serial(ptr %job) {
+entry:
+  %q4 = getelementptr i64, ptr %job, i64 4
+  %space = load ptr, ptr %q4
+  call void @items(ptr %job, ptr %space)
+  ret void
+}
+
+; An item that is a lane: jobs one after another on the thread that draws it.  The words have three for each lane: its
+; jobs, their number, and where the counter is noted before the first and after each.
+define void @lane(ptr %frame, ptr %words, i64 %number, ptr %space) {
+entry:
+  %at = mul i64 %number, 3
+  %row = getelementptr i64, ptr %words, i64 %at
+  %jobs = load ptr, ptr %row
+  %countp = getelementptr i64, ptr %row, i64 1
+  %count = load i64, ptr %countp
+  %timesp = getelementptr i64, ptr %row, i64 2
+  %times = load ptr, ptr %timesp
+  br label %note
+note:
+  %i = phi i64 [0, %entry], [%next, %body]
+  %t = call i64 @llvm.readcyclecounter()
+  %mark = getelementptr i64, ptr %times, i64 %i
+  store i64 %t, ptr %mark
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %body, label %done
+body:
+  %place = getelementptr ptr, ptr %jobs, i64 %i
+  %job = load ptr, ptr %place
+  call void @items(ptr %job, ptr %space)
+  %next = add i64 %i, 1
+  br label %note
+done:
+  ret void
+}
+
+; Draw items of the posted job while there are any for thread %id: those of its own share, then what others have left.
+; Nobody posts the next job before this thread has said how many it has done.
 define internal void @draw(ptr %control, i64 %id) {
 entry:
   %word = alloca i64
-  %other = alloca i64
-  %set = alloca i64
-  store i64 -1, ptr %set
   %at = getelementptr i8, ptr %control, i64 192
-  %finished = getelementptr i8, ptr %control, i64 128
-  br label %look
+  %w0 = load atomic i64, ptr %control acquire, align 64
+  %high0 = lshr i64 %w0, 32
+  %shares = and i64 %high0, 255
+  %takes = icmp ult i64 %id, %shares
+  br i1 %takes, label %look, label %end
 look:
-  %w = load atomic i64, ptr %control acquire, align 64
+  %share = phi i64 [%id, %entry], [%share, %take], [%share, %run], [%next, %further]
+  %seen = phi i64 [0, %entry], [%seen, %take], [%seen, %run], [%seen1, %further]
+  %count = phi i64 [0, %entry], [%count, %take], [%count1, %run], [%count, %further]
+  %offset = mul i64 %share, SHARE
+  %place = getelementptr i8, ptr %control, i64 %offset
+  %w = load atomic i64, ptr %place acquire, align 64
   %left = and i64 %w, 4294967295
   %high = lshr i64 %w, 32
   %threads = and i64 %high, 255
   %some = icmp ne i64 %left, 0
   %mine = icmp ult i64 %id, %threads
   %go = and i1 %some, %mine
-  br i1 %go, label %take, label %out
+  br i1 %go, label %take, label %further
 take:
   %w1 = sub i64 %w, 1
-  %pair = cmpxchg ptr %control, i64 %w, i64 %w1 acq_rel acquire
+  %pair = cmpxchg ptr %place, i64 %w, i64 %w1 acq_rel acquire
   %ok = extractvalue { i64, i1 } %pair, 1
   br i1 %ok, label %work, label %look
 work:
   %job = load ptr, ptr %at
+  %first = icmp eq i64 %count, 0
+  br i1 %first, label %enter, label %run
+enter:
   %q6 = getelementptr i64, ptr %job, i64 6
   %environment = load i64, ptr %q6
-  %was = load i64, ptr %set
-  %same = icmp eq i64 %was, %environment
-  br i1 %same, label %run, label %enter
-enter: ; the first item, or one of a job that was posted before this thread looked up from the one before
-  %fresh = icmp eq i64 %was, -1
-  %kept = select i1 %fresh, ptr %word, ptr %other
-  store i64 %environment, ptr %kept
-  call void @exchange(ptr %kept)
-  store i64 %environment, ptr %set
+  store i64 %environment, ptr %word
+  call void @exchange(ptr %word)
   br label %run
 run:
   %q2 = getelementptr i64, ptr %job, i64 2
   %total = load i64, ptr %q2
-  %number = sub i64 %total, %left
-  call void @item(ptr %job, i64 %number, i64 %id)
-  %f = atomicrmw add ptr %finished, i64 1 release
+  %share1 = add i64 %share, 1
+  %end1 = call i64 @begin(i64 %total, i64 %share1, i64 %threads)
+  %number = sub i64 %end1, %left
+  %q4 = getelementptr i64, ptr %job, i64 4
+  %base = load ptr, ptr %q4
+  %q5 = getelementptr i64, ptr %job, i64 5
+  %bytes = load i64, ptr %q5
+  %before = mul i64 %bytes, %id
+  %space = getelementptr i8, ptr %base, i64 %before
+  call void @item(ptr %job, i64 %number, ptr %space)
+  %count1 = add i64 %count, 1
   br label %look
+further:
+  %seen1 = add i64 %seen, 1
+  %after = add i64 %share, 1
+  %round = icmp eq i64 %after, %shares
+  %next = select i1 %round, i64 0, i64 %after
+  %more = icmp ult i64 %seen1, %shares
+  br i1 %more, label %look, label %out
 out:
-  %used = load i64, ptr %set
-  %restore = icmp ne i64 %used, -1
-  br i1 %restore, label %leave, label %end
+  %none = icmp eq i64 %count, 0
+  br i1 %none, label %end, label %leave
 leave:
   call void @exchange(ptr %word)
+  %finished = getelementptr i8, ptr %control, i64 128
+  %f = atomicrmw add ptr %finished, i64 %count release
   br label %end
 end:
   ret void
@@ -216,7 +280,7 @@ define i32 @sched_setaffinity(i32 %a, i64 %b, ptr %c) {
 def runner_text(architecture: Architecture) -> str:
     """Text of the runner for an architecture, as LLVM reads it."""
     text = (_TEXT + POOL_TEXT).replace("PAUSE", architecture.pause).replace("FUTEX", str(architecture.futex or 0))
-    text = text.replace("FRAME", str(8 * FRAME_WORDS))
+    text = text.replace("FRAME", str(8 * FRAME_WORDS)).replace("SHARE", str(SHARE_BYTES))
     return architecture.exchange + text
 
 

@@ -25,12 +25,12 @@ from polyconv.kernels.objects import EVENTS
 from polyconv.kernels.record import words
 from polyconv.runtime.arrays import aligned, mark, unwritten
 from polyconv.runtime.control import CONTROL, poke
-from polyconv.runtime.runner import HAS_FUTEX, HERE, function
+from polyconv.runtime.runner import HAS_FUTEX, HERE, function, native
 from polyconv.runtime.runner_text import FRAME_WORDS
 
 __all__ = [
     "MOST_ITEMS", "MOST_WORKERS", "Chain", "Ready", "control_word", "grow_workspace", "mark_workspace", "rouse",
-    "run_steps", "start_workers", "step_table", "workspace_bytes",
+    "run_steps", "side_by_side", "start_workers", "step_table", "workspace_bytes",
 ]  # fmt: skip
 
 MOST_WORKERS = 63
@@ -178,9 +178,11 @@ class Ready:
     ----------
     operands : memoryview
         The frame's words: whoever runs the steps on other arrays writes their addresses there.
+    notes : tuple of array
+        Of a job of lanes, for each: the counter before its first job and after each; see ``side_by_side``.
     """
 
-    __slots__ = ("_address", "_cell", "_held", "_pool", "operands")
+    __slots__ = ("_address", "_cell", "_held", "_pool", "notes", "operands")
 
     def __init__(self, steps: Words, frame: Words, share: int, *, environment: int, threads: int = 1, wake: int = 0,
                  check: bool = False, workspace: NDArray[np.uint8] | None = None) -> None:  # fmt: skip
@@ -194,8 +196,9 @@ class Ready:
             steps.ctypes.data, len(steps) // 4, items, frame.ctypes.data, workspace.ctypes.data, share, environment,
             int(check), cell.ctypes.data, threads if items < MOST_ITEMS else 1, wake,
         ])  # fmt: skip
-        self.operands = frame.data
-        self._held, self._address, self._cell = (steps, workspace, job), job.ctypes.data, cell.data
+        self.operands, self.notes = frame.data, tuple[Words, ...]()
+        self._held: tuple[Any, ...] = steps, workspace, job
+        self._address, self._cell = job.ctypes.data, cell.data
         self._pool = threads > 1 and items < MOST_ITEMS
 
     def __call__(self) -> None:
@@ -205,6 +208,26 @@ class Ready:
         if site:
             self._cell[:8] = bytes(8)
             raise Error(f"a kernel reached beyond its buffers or tables, at {EVENTS.sites[site - 1]}; please report it")
+
+
+def side_by_side(lanes: Sequence[Sequence[Ready]], share: int, wake: int, workspace: NDArray[np.uint8]) -> Ready:
+    """A job of lanes: each lane's jobs run one after another on one thread, beside those of the others.
+
+    Parameters
+    ----------
+    lanes : sequence of sequence of Ready
+        None of which checks its accesses.  What they say of threads, waking and workspace does not count.
+    share, wake, workspace
+        As for ``Ready``; the share is of the job that needs most.
+    """
+    tables = [words([job._address for job in lane]) for lane in lanes]
+    notes = tuple(aligned(len(lane) + 1, np.int64) for lane in lanes)
+    table = words([v for t, n in zip(tables, notes, strict=True) for v in (t.ctypes.data, len(t), n.ctypes.data)])
+    step = words([native()["lane"], table.ctypes.data, table.nbytes, len(lanes)])
+    environment = control_word(strict=True)  # each job sets its own
+    row = Ready(step, words([]), share, environment=environment, threads=len(lanes), wake=wake, workspace=workspace)
+    row._held, row.notes = (*row._held, lanes, tables, table), notes
+    return row
 
 
 def workspace_bytes(share: int, threads: int) -> int:
@@ -220,7 +243,7 @@ class Chain:
     Parameters
     ----------
     jobs : sequence of Ready
-        None of which checks its accesses.
+        None of which checks its accesses.  One of lanes counts as all of their jobs where times are told.
     wake : int
         For all of them: 2 wakes threads that sleep before the first one.
     """
@@ -244,13 +267,16 @@ class Chain:
         finally:
             if pool:
                 _release()
-        return partial(_passed, times)
+        return partial(_passed, times, [[note.copy() for note in job.notes] for job in self._jobs])
 
 
-def _passed(times: Iterable[int]) -> list[float]:
-    """Seconds between times that the cycle counter told."""
-    rate = 1e9 * _cycles_per_nanosecond()
-    return [(after - before) / rate for before, after in pairwise(times)]
+def _passed(times: Iterable[int], notes: Iterable[Sequence[Words]]) -> list[float]:
+    """Seconds between times that the cycle counter told; each job of lanes has its part of those of them all."""
+    rate, found = 1e9 * _cycles_per_nanosecond(), list[float]()
+    for (before, after), lanes in zip(pairwise(times), notes, strict=True):
+        parts = np.concatenate([np.diff(note) for note in lanes]) if lanes else np.ones(1)
+        found += ((after - before) / rate / max(1, parts.sum()) * parts).tolist()
+    return found
 
 
 def rouse() -> None:

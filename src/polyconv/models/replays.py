@@ -1,0 +1,105 @@
+"""Which replays of a program a session keeps: those of the ways of running it that were of use lately.
+
+It must not know what a replay does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from polyconv.models.graph import Array
+from polyconv.models.replay import Replay
+from polyconv.models.told import Told, told_of
+from polyconv.operators.job import lies
+from polyconv.settings import context
+from polyconv.settings import resolve as setting
+
+__all__ = ["Replays"]
+
+_MOST_BYTES = 512 << 20
+"""Memory that a session may keep between runs for what lies between steps."""
+_MOST_REPLAYS = 8
+"""Ways of running a program, as sizes of images are, of which a session keeps replays."""
+_MOST_MET = 4 * _MOST_REPLAYS
+"""Runs that are remembered, to see that one is like an earlier one."""
+
+
+class Replays:
+    """Replays of a program, one for each way of running it; the second of two such runs makes it.
+
+    Those that were of use lately are kept, as many as memory allows.  Safe to use from several threads.
+    """
+
+    __slots__ = ("_lock", "_met", "_replays")
+
+    def __init__(self) -> None:
+        self._met: list[object] = []  # ways of running it, those of late last; twice where one was to be learned
+        self._replays: list[tuple[object, Replay]] = []
+        self._lock = threading.Lock()
+
+    def found(self, results: Sequence[str], feeds: Mapping[str, Any]) -> Replay | None:
+        """The replay that takes these feeds and gives these results, if there is one."""
+        replays = self._replays  # another thread may put a new list there
+        for key, replay in reversed(replays):
+            if replay.fits(results, feeds):
+                if replay is not replays[-1][1]:
+                    self._keep(key, replay)
+                return replay
+        return None
+
+    @property
+    def bytes(self) -> int:
+        """What replays hold between runs; 0 where there is none."""
+        return sum(replay.bytes for _, replay in self._replays)
+
+    def wants(self, results: tuple[str, ...], feeds: Mapping[str, Any]) -> bool:
+        """Whether a run of Python steps should tell what they do."""
+        if setting("verbose") or not all(type(a) is np.ndarray for a in feeds.values()):
+            return False
+        key = _key(results, feeds)
+        with self._lock:
+            times = self._met.count(key)
+            self._met = [*self._met, key][-_MOST_MET:] if times < 2 else self._met
+        return times == 1  # what is not worth a replay then is none later
+
+    tell = staticmethod(told_of)
+
+    def learn(self, told: Sequence[Told | None], results: tuple[str, ...], steady: Mapping[str, Array],
+              feeds: Mapping[str, Array]) -> None:  # fmt: skip
+        """Make the replay of such runs, if it is worth it."""
+        steps = [step for step in told if step is not None]
+        own = sum(step.plan is not None for step in steps)
+        if len(steps) == len(told) and own > 1:
+            with suppress(MemoryError):  # runs by steps free as they go
+                given = {name: lies(a) for name, a in feeds.items()}
+                replay = Replay(steps, results, steady, given, _MOST_BYTES)
+                self._keep(_key(results, feeds), replay)
+
+    def _keep(self, key: object, replay: Replay) -> None:
+        """Have a replay be the last one to go; runs like those of one that goes are met anew."""
+        with self._lock:
+            kept, room = [(key, replay)], _MOST_BYTES - replay.bytes
+            for other in reversed(self._replays):
+                if other[1] is replay:
+                    continue
+                room -= other[1].bytes
+                if room >= 0 and len(kept) < _MOST_REPLAYS:
+                    kept.insert(0, other)
+                else:
+                    self._met = [met for met in self._met if met != other[0]]
+            self._replays = kept
+
+    def forget(self, replay: Replay) -> None:
+        """Let a replay go whose host makes other extents each time."""
+        with self._lock:
+            self._replays = [other for other in self._replays if other[1] is not replay]
+
+
+def _key(results: tuple[str, ...], feeds: Mapping[str, Array]) -> object:
+    """What runs that are alike have in common."""
+    return results, context(), [(name, a.shape, a.strides, a.dtype) for name, a in sorted(feeds.items())]
