@@ -116,16 +116,16 @@ def test_transformed_weights_are_rounded_once(line: str, level: str | None) -> N
     rows = packed.reshape(p.groups, -1)
     scale = math.prod(np.abs(scheme.weights).sum(1).max() for scheme in (case.y, case.x)) * 9
     of_blocks = []
-    for block in range(boxes.blocks):
-        first = block * boxes.vectors * lane
-        width = (boxes.vectors if block < boxes.blocks - 1 else boxes.last_vectors) * lane
+    for block in range(case.blocks):
+        first = block * case.vectors * lane
+        width = (case.vectors if block < case.blocks - 1 else case.last_vectors) * lane
         some = points[..., first : first + width]
         some = np.pad(some, [(0, 0)] * 4 + [(0, width - some.shape[-1])])
         of_blocks.append(np.concatenate([
             some[:, :, :, f : f + 16].reshape(*points.shape[:2], -1) for f in range(0, c, 16)
         ], axis=2))  # fmt: skip
     wanted = np.concatenate([
-        of_block[:, point] for first in range(0, boxes.blocks, boxes.together) for point in range(points.shape[1])
+        of_block[:, point] for first in range(0, case.blocks, boxes.together) for point in range(points.shape[1])
         for of_block in of_blocks[first : first + boxes.together]
     ], axis=1)  # fmt: skip
     error = np.abs(rows - wanted)
