@@ -150,10 +150,9 @@ def test_the_workspace(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
 
     monkeypatch.setattr(threads, "aligned", full)
     monkeypatch.setattr(threads, "unwritten", full)
+    control.poke(272, ctypes.c_int64, 0)
     if where == "own":
         monkeypatch.setattr(threads, "grow_workspace", lambda size: None)
-    else:
-        control.poke(272, ctypes.c_int64, 0)
     said = r"the workspace of 2 thread\(s\) takes .*B, .*; lower threads, or set a workspace_limit"
     with pytest.raises(OutOfMemory, match=said):
         layer(x)
