@@ -130,7 +130,7 @@ def cycles_of(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes) -> di
     lane, group_in, group_out = lanes(s.target, arith), p.c // p.groups, p.m // p.groups
     steps = steps_of(s, arith, sweep)
     row, tiles = _row_cycles(s, arith, steps, sizes.blocks.vectors, sizes.box[-1])
-    rows = math.prod(sizes.box[:-1]) * box_count
+    rows = math.prod(axis.out for axis in sweep[:-1]) * -(-sweep[-1].out // max(1, sizes.box[-1]))
     entries = panel_blocks(group_in, arith) * math.prod(axis.taps for axis in sweep)
     met, fused = share_met(sweep, row_bands(sweep, entries)), is_fused(s, arith, sweep, sizes)
     met *= 1.0 if fused else 1 - _share_missed(sweep[-1])
