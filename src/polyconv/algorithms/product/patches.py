@@ -27,6 +27,7 @@ from polyconv.algorithms.product.patch_panel import (
     copy_patches,
     panel_of,
     panel_words,
+    vector_share,
 )
 from polyconv.algorithms.product.pointwise_driver import fill_step
 from polyconv.algorithms.product.rows import Row, move_row, multiply, sets_of
@@ -176,7 +177,7 @@ def at_least(s: Situation) -> float:
     lane, group_in, group_out = lanes(s.target, arith), p.c // p.groups, p.m // p.groups
     cycles = work.met * group_in * group_out / (lane * s.rates(arith).multiply_adds)
     cycles += min(work.met, work.outputs) * group_out / lane * leaving_cycles(p)
-    cycles += work.met * group_in / lane * (4.0 if p.layout == "NCHW" else 5.0)
+    cycles += work.met * group_in / lane * (4.0 * vector_share(s.target) if p.layout == "NCHW" else 5.0)
     return cycles * (p.n or 0) * p.groups
 
 
