@@ -199,7 +199,7 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
     products = sums = moves = 0.0
     # results of a set of outputs: squares of planes, or a line or two of every pixel, which may meet in few sets
     collide = planes_collide(p, reading=False) or (p.layout == "NHWC" and p.m * p.y_dtype.itemsize % 2048 == 0)
-    leaving = 10.0 if collide else 4.0 if p.layout == "NCHW" else 2.0
+    leaving = 10.0 if collide else 4.0 * wide if p.layout == "NCHW" else 2.0
     for outputs, alike in cut.outputs.sizes.items():
         used = -(-outputs // lane)
         stream = used * s.target.vector_bytes / s.profile.stream("l3", _STREAMED) if weights > s.cache("l2", 1) else 0.0
