@@ -20,7 +20,7 @@ from polyconv.kernels.words import PlanesIn, fill_bytes, planes_in
 from polyconv.lowering.moves import along_in
 from polyconv.lowering.panel import Common, Item, RunWords, axis_words, fill, line_place
 from polyconv.lowering.program import Request, address_of
-from polyconv.lowering.situation import Situation
+from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Axis, Lines
 
 __all__ = ["DotPanel", "by_planes", "pack", "panel_common", "panel_words", "weaving_cycles"]
@@ -32,6 +32,8 @@ _LINE_CYCLES, _ROW_CYCLES, _PIXEL_CYCLES = 35.0, 4.0, 0.27
 """Of a line of a plane of words, where lines come one by one: 30 to 45 in 20 layers on Zen 5; of one, and each of its
 pixels, where many come at once: 8 for 17 pixels, 18 to 25 for 58 and 36 for 98 there, in six layers of bf16 and bytes.
 """
+_FAR, _FAR_CYCLES = 2, 0.45
+"""Of a second-level cache, images beyond which a pixel of many lines takes so much longer: 3.3 MB of bf16 there."""
 
 
 def weaving_cycles(s: Situation, lines: int, pixels: float, channels: int, stride: int) -> float:
@@ -40,7 +42,8 @@ def weaving_cycles(s: Situation, lines: int, pixels: float, channels: int, strid
     words = -(-channels // arith.channels)
     if not s.target.has_masks or stride > 2:
         return words * lines * (_LINE_CYCLES + pixels * arith.bytes * stride / 28)
-    return 200.0 + words * lines * (_ROW_CYCLES + pixels * _PIXEL_CYCLES * stride)
+    far = _FAR_CYCLES if image_bytes(s.problem)[0] > s.profile.cache("l2", _FAR) else 0.0
+    return 200.0 + words * lines * (_ROW_CYCLES + pixels * (_PIXEL_CYCLES * stride + far))
 
 
 class DotPanel(Record):
