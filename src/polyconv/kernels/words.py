@@ -116,11 +116,9 @@ def planes_in(k: Module, name: str, spec: Move, lanes: int, *, short: bool, spil
             """The words of some pixels; an ``end`` tells which of them and of their elements lie in the tensor."""
             there, read, parts = end or (None, None, [])
             values = [load(plane + first * block.source_bytes, read) for plane in planes]
-            if there is not None:
-                values = [k.select(there.bits, value, padding) for value in values]
+            values = [value if there is None else k.select(there.bits, value, padding) for value in values]
             if in_pairs:
-                low, high = values
-                values = [(low & 0xFFFF) | (high << 16)]
+                values = [(values[0] & 0xFFFF) | (values[1] << 16)]
             _put(k, values if in_pairs else _words(k, values), line + first * _WORD, [] if spills else parts)
 
         zero = k.constant(INT, 0)
@@ -159,17 +157,15 @@ def _end(k: Module, g: PlanesIn, first: Value, lanes: int, apart: int) -> tuple[
 
 def _parts(k: Module, pixels: Value, lanes: int) -> list[Mask]:
     """Of the vectors that so many lanes of words make, those that are pixels."""
-    size = _VECTOR // _WORD
-    return [_lanes(k, pixels - at, size) for at in range(0, lanes, size)]
+    return [_lanes(k, pixels - at, _VECTOR // _WORD) for at in range(0, lanes, _VECTOR // _WORD)]
 
 
 def _put(k: Module, values: Sequence[Value], place: Buffer, parts: Sequence[Mask]) -> None:
     """Store vectors of words, or some lanes of each."""
-    words = vector("i32", _VECTOR // _WORD)
     for v, value in enumerate(values):
         if parts:
             with k.when(parts[v].count > 0):
-                k.store_first(k.cast("bitcast", value, words), place + v * _VECTOR, parts[v])
+                k.store_first(k.cast("bitcast", value, vector("i32", _VECTOR // _WORD)), place + v * _VECTOR, parts[v])
         else:
             k.store(value, place + v * _VECTOR)
 
