@@ -29,8 +29,9 @@ PLANES = (
     "c9 i6x9x7 m16 k3x2x3 s1x2x1 p1", "c12 i13x13 m12 k3x3 s3x2 d5x4 p5 g2", "c64 i14x14 m70 k1x1 b1 act=Clip(-1,1)",
     "c63 i14x14 m24 k1x1", "c66 i15x14 m48 k1x1 s2 b1", "c64 i13x14 m64 k3x3 p1 g4 b1", "c6 i20x9 m96 k4x4 s4 p1",
     "c34 i7x7 m40 k3x3 p1", "c20 i40 m9 k7 p6:0 d3", "c96 i8x8 m2 k1x1", "c12 i9x9 m16 k3x3 p-1:2x1:-2",
+    "c6 i3x9 m17 k2x3 p1x70", "c7 i3x150 m16 k3x3 p1x33:2", "c6 i5x77 m17 k1x1 s2", "c5 i3x99 m16 k2x3 s1x2 p0x35:1",
 )  # fmt: skip
-"""Even and odd channels, lines whose taps follow each other or not, strides, groups and pads."""
+"""Even and odd channels, lines whose taps follow each other or not, strides, groups, and pads wider than vectors."""
 
 TRANSPOSED = ("c16 i5x5x5 m32 k2x2x2 s2 b1", "c12 i8x8 m20 k4x4 s2 p1", "c5 i7x9 m17 k3x3 s2x1 p1 b1",
               "c6 i9 m8 k5 s3 g2", "c8 i17x30 m5 k3x5 s2x2 p1:0x2 b1 act=Relu", "c4 i3x40 m9 k2x3 s1x3 b1")  # fmt: skip

@@ -102,6 +102,14 @@ def test_channels_round_words_and_outputs_round_vectors(layout: str, level: str 
             _check(f"conv i8>i32 {layout} n1 c{2 * c} i3x5 m{2 * m} k2x2 g2 zx=t")
 
 
+@pytest.mark.parametrize("algorithm", ["dots", "dots_pixels"])
+@pytest.mark.skipif(not target(None).has_masks, reason="needs masks")
+def test_rows_of_planes_round_their_vectors(algorithm: str) -> None:
+    """Rows shorter and longer than the vectors they are woven in, with padding of less and of more than one."""
+    for width, pads, stride in itertools.product((15, 64, 65, 130), ("0", "1", "70:3"), (1, 2)):
+        _check(f"conv u8*i8>i32 NCHW n1 c6 i3x{width} m9 k2x3 p1x{pads} s1x{stride} zx=t", algorithm=algorithm)
+
+
 @pytest.mark.parametrize("level", BOTH_ENDS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_pixels_round_the_edges_of_tiles(layout: str, level: str | None) -> None:

@@ -79,8 +79,11 @@ def words_in(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> Non
             plane.next(source + g.source_channel * count, target + g.target_channel)
 
 
-def planes_in(k: Module, name: str, spec: Move, lanes: int, *, short: bool) -> None:
+def planes_in(k: Module, name: str, spec: Move, lanes: int, *, short: bool, spills: bool) -> None:
     """Add the move of rows to planes of words of ``spec.together`` channels, for CPUs with masks.
+
+    Vectors with the first and the last pixel that lies in the tensor have masks, those between need none.  Rows with
+    more padding than these two hold are filled with it before.
 
     Parameters
     ----------
@@ -88,67 +91,83 @@ def planes_in(k: Module, name: str, spec: Move, lanes: int, *, short: bool) -> N
         Pixels at a time.
     short : bool
         Whether rows have no more than these.
+    spills : bool
+        Whether the last vector of a row is stored whole: what lies behind a row is written later, or never read.
     """
-    block, count = Block(k, spec, Type(spec.element, lanes), False), spec.together
-    apart = 2 if spec.along[0] == "2" else 1
+    apart, count = 2 if spec.along[0] == "2" else 1, spec.together
     pixels_in = Type(LLVM_NAMES[spec.source], apart * lanes)
+    in_pairs = apart == 2 and pixels_in.element_bytes == 2  # a pixel, and its neighbour that nobody needs
+    block = Block(k, spec, Type(spec.element, (1 + in_pairs) * lanes), False)
+    piece = vector("i32", lanes) if in_pairs else block.kind
     with k.function(name, PlanesIn) as g:
-        padding = k.splat(k.cast("trunc", g.padding, block.kind.scalar), lanes)
-
-        def met(head: Value, end: Value) -> tuple[Mask, Mask]:
-            """Which pixels lie in the tensor, and which elements of it are read for them."""
-            pixels = _lanes(k, end, lanes, head)
-            return pixels, pixels if apart == 1 else _lanes(k, end * 2 - 1, 2 * lanes, head * 2)
+        filling = k.splat(k.cast("trunc", g.padding, block.kind.scalar), _VECTOR // block.kind.element_bytes)
+        padding = k.splat(k.cast("trunc", g.padding, block.kind.scalar), block.kind.lanes)
+        padding = k.cast("bitcast", padding, piece) if in_pairs else padding
 
         def load(place: Buffer, mask: Mask | None) -> Value:
             value = k.load(pixels_in, place) if mask is None else k.load_first(pixels_in, place, mask)
-            if apart == 2:
+            if apart == 2 and not in_pairs:
                 value = k.cast("trunc", k.cast("bitcast", value, vector("i16", lanes)), vector("i8", lanes))
-            return converted(block, value, g.zero_point)
+            value = converted(block, value, g.zero_point)
+            return k.cast("bitcast", value, piece) if in_pairs else value
 
-        def weave(planes: Sequence[Buffer], target: Buffer, pixel: Value, masks: tuple[Mask, Mask] | None,
-                  parts: Sequence[Mask] = ()) -> None:  # fmt: skip
-            there, read = masks or (None, None)
-            vectors = [load(plane + pixel * block.source_bytes, read) for plane in planes]
-            if there is not None:
-                vectors = [k.select(there.bits, value, padding) for value in vectors]
-            for v, merged in enumerate(_words(k, vectors)):
-                place = target + pixel * _WORD + v * _VECTOR
-                if there is None:
-                    k.store(merged, place)
-                    continue
-                with k.when(parts[v].count > 0):
-                    k.store_first(k.cast("bitcast", merged, vector("i32", _VECTOR // _WORD)), place, parts[v])
+        def weave(planes: Sequence[Buffer], line: Buffer, first: Value, end: tuple[Mask, Mask, list[Mask]] | None
+                  ) -> None:  # fmt: skip
+            """The words of some pixels; an ``end`` tells which of them and of their elements lie in the tensor."""
+            there, read, parts = end or (None, None, [])
+            values = [load(plane + first * block.source_bytes, read) for plane in planes]
+            values = [value if there is None else k.select(there.bits, value, padding) for value in values]
+            if in_pairs:
+                values = [(values[0] & 0xFFFF) | (values[1] << 16)]
+            _put(k, values if in_pairs else _words(k, values), line + first * _WORD, [] if spills else parts)
 
-        def of_words(pixel: Value) -> list[Mask]:
-            """Which words of the vectors from a pixel on there are."""
-            firsts = range(0, lanes * count * block.kind.element_bytes // _WORD, _VECTOR // _WORD)
-            return [_lanes(k, g.pixels - pixel - first, _VECTOR // _WORD) for first in firsts]
-
-        start = k.constant(INT, 0)
-        every, parts = met(g.head, g.end), of_words(start)
+        zero = k.constant(INT, 0)
+        first = zero if short else g.head // lanes * lanes
+        last = zero if short else k.maximum(g.end - 1, 0) // lanes * lanes
+        begin, end = (_end(k, g, at, lanes, apart) for at in (first, last))
+        is_filled = (first > 0) | (last + lanes < g.pixels)
+        end_row = k.select(g.head < g.end, g.end_row, g.first_row)
         with k.loop(0, g.channels, count, carry=[g.source, g.target]) as plane:
             source, target = plane.values
             rest = g.channels - plane.index
-            begin = [source + (k.select(rest > c, g.source_channel * c, 0) if c else 0) for c in range(count)]
-            with k.loop(0, g.rows, carry=[*begin, target]) as row:
+            channels = [source + (k.select(rest > c, g.source_channel * c, 0) if c else 0) for c in range(count)]
+            with k.loop(0, g.rows, carry=[*channels, target]) as row:
                 *planes, line = row.values
-                inside = (row.index >= g.first_row) & (row.index < g.end_row)
-                if short:
-                    there, read = (_only_if(k, inside, mask) for mask in every)
-                    weave(planes, line, start, (there, read), parts)
-                else:
-                    head, end = (k.select(inside, v, 0) for v in (g.head, g.end))
-                    first = (head + (lanes - 1)) // lanes * lanes  # of the pixels that need no masks
-                    last = k.maximum(end - (apart - 1) - first, 0) // lanes * lanes + first
-                    with k.loop(first, last, lanes) as p:
-                        weave(planes, line, p.index, None)
-                    with k.loop(0, 2) as side:
-                        before = side.index.equals(0)
-                        with k.loop(k.select(before, 0, last), k.select(before, first, g.pixels), lanes) as p:
-                            weave(planes, line, p.index, met(head - p.index, end - p.index), of_words(p.index))
+                outside = (row.index < g.first_row) | (row.index >= end_row)
+                with k.when(is_filled | outside), k.loop(0, g.pixels, _VECTOR // _WORD) as at:
+                    parts = [] if spills else _parts(k, g.pixels - at.index, _VECTOR // _WORD)
+                    _put(k, [filling], line + at.index * _WORD, parts)
+                with k.when(outside, otherwise=True):
+                    weave(planes, line, first, begin)
+                    with k.loop(first + lanes, last, lanes) as at:
+                        weave(planes, line, at.index, None)
+                    with k.when(last > first):
+                        weave(planes, line, last, end)
                 row.next(*(place + g.source_row for place in planes), line + g.target_row)
             plane.next(source + g.source_channel * count, target + g.target_plane)
+
+
+def _end(k: Module, g: PlanesIn, first: Value, lanes: int, apart: int) -> tuple[Mask, Mask, list[Mask]]:
+    """Of the pixels from one on those that lie in the tensor, their elements so far apart, and the words of the row."""
+    head, end = g.head - first, g.end - first
+    there = _lanes(k, end, lanes, head)
+    read = there if apart == 1 else _lanes(k, end * 2 - 1, 2 * lanes, head * 2)
+    return there, read, _parts(k, g.pixels - first, lanes)
+
+
+def _parts(k: Module, pixels: Value, lanes: int) -> list[Mask]:
+    """Of the vectors that so many lanes of words make, those that are pixels."""
+    return [_lanes(k, pixels - at, _VECTOR // _WORD) for at in range(0, lanes, _VECTOR // _WORD)]
+
+
+def _put(k: Module, values: Sequence[Value], place: Buffer, parts: Sequence[Mask]) -> None:
+    """Store vectors of words, or some lanes of each."""
+    for v, value in enumerate(values):
+        if parts:
+            with k.when(parts[v].count > 0):
+                k.store_first(k.cast("bitcast", value, vector("i32", _VECTOR // _WORD)), place + v * _VECTOR, parts[v])
+        else:
+            k.store(value, place + v * _VECTOR)
 
 
 def _words(k: Module, values: list[Value]) -> list[Value]:
@@ -177,13 +196,6 @@ def _lanes(k: Module, end: Value, lanes: int, first: Value | None = None) -> Mas
         first, bits = k.minimum(first, end), bits & (skipped ^ -1)
     whole = bits if lanes == 64 else k.cast("trunc", bits, Type(f"i{lanes}"))
     return Mask(k.cast("bitcast", whole, Type("i1", lanes)), end, first)
-
-
-def _only_if(k: Module, condition: Value, mask: Mask) -> Mask:
-    """A mask where a condition holds, else one without lanes."""
-    assert mask.first is not None
-    bits = k.select(condition, mask.bits, k.constant(mask.bits.type, 0))
-    return Mask(bits, k.select(condition, mask.count, 0), k.select(condition, mask.first, 0))
 
 
 def fill_bytes(k: Module, target: Buffer, size: Value, pattern: Value) -> None:

@@ -15,7 +15,7 @@ from polyconv.algorithms.dense.price import best_blocks, cycles_of, pack_cycles,
 from polyconv.algorithms.dense.sizes import Sizes, all_channels, blocks_of, of_box, steps_of, weight_bytes
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.lowering.boxes import boxes, thread_parts
+from polyconv.lowering.boxes import boxes, near_equal_sizes, thread_parts
 from polyconv.lowering.situation import Situation, of_one_image
 from polyconv.lowering.sweep import Sweep, anywhere, pieces, sweeps
 
@@ -63,7 +63,7 @@ def sizes_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
 @lru_cache(256)
 def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
     p, extents, steps = s.problem, tuple(axis.out for axis in sweep), steps_of(s, arith, sweep)
-    start = (*extents[:-1], min(extents[-1], _LONGEST_ROW))
+    start = (*extents[:-1], max((size for size, _ in near_equal_sizes(extents[-1], _LONGEST_ROW)), default=0))
     blocks = best_blocks(s, arith, steps, extents[-1])
     budget = s.budget(round(_PANEL * s.profile.numbers["l2.bytes"]))
     block_channels, chunk = ROW_WORDS * arith.channels, all_channels(s, arith)

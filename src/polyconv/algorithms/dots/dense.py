@@ -37,7 +37,7 @@ from polyconv.algorithms.dots.situations import (
 from polyconv.algorithms.dots.weights import block_weights
 from polyconv.algorithms.form import Forms
 from polyconv.kernels.fused import FusedTile, of_sums
-from polyconv.kernels.isa import lanes, run_tiles
+from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
@@ -49,6 +49,7 @@ from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps
 from polyconv.lowering.tiles import word_address
 from polyconv.lowering.traffic import apart_cycles, far_cycles
+from polyconv.problem.problem import Problem
 
 __all__ = ["LYING", "DenseForm", "forms"]
 
@@ -61,8 +62,8 @@ _MERGED = {"u8s8": 4, "i16": 2, "bf16": 7}
 _PHASES = 0.2
 """Of the cycles that results of several phases take more where they leave alone: slots hold many at once."""
 
-_OF_PLANES = 1.04
-"""How much longer products take whose words lie in planes, a line each: measured on Zen 5, ten layers of bf16."""
+_OF_PLANES = 1.02
+"""How much longer products take whose words lie in planes, a line each: measured on Zen 5, 13 layers of bf16."""
 
 _COLLIDING = 2048
 """Pixels so many bytes apart share few sets of a first-level cache: they are not read in place."""
@@ -87,7 +88,8 @@ class DenseForm(ChannelsForm):
         s, p, arith = self.s, self.s.problem, self.arith
         group_in, group_out, (*outer, last) = p.c // p.groups, p.m // p.groups, sweep
         count = box_count(sweep, sizes.box)
-        rows, width = math.prod(sizes.box[:-1]) * count, sizes.box[-1]
+        width = sizes.box[-1]
+        rows = math.prod(axis.out for axis in outer) * -(-last.out // max(1, width))
         met = 1.0 if arith.name == "u8s8" else share_met(sweep[:-1], bands(sweep[:-1], 1 << 10))
         words = -(-last.taps * group_in // arith.channels) if sizes.whole_lines else (
             last.taps * -(-group_in // arith.channels)
@@ -100,6 +102,8 @@ class DenseForm(ChannelsForm):
             lines = math.prod(max(1, h.count) for h in sizes.held[:-1])
             moves = sets * count * (400 + weaving_cycles(s, lines, held / lines, panel_in, sizes.step))
             products *= _OF_PLANES
+        elif _lies(p, arith, sweep, p.c * p.x_dtype.itemsize):
+            moves = sets * count * 400.0
         else:
             moves = sets * count * (400 + held * (1 + panel_in * channel_bytes(arith) / 120))
         moves += far_cycles(s, sets * count * held * panel_in * p.x_dtype.itemsize)
@@ -112,7 +116,7 @@ class DenseForm(ChannelsForm):
         group_in, group_out = p.c // p.groups, p.m // p.groups
         lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
         w = r.weights(sweep)
-        in_place = together and _lies(r, sweep)
+        in_place = together and _lies(p, arith, sweep, r.x.spatial[-1]) and not (arith.name == "i16" and r.zero_point)
         r = with_bias(r, w, padding_of(r))
         words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
         steps = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if sizes.whole_lines else last.taps)
@@ -156,12 +160,12 @@ def _leaving(s: Situation, sizes: Sizes) -> float:
     return 0.5 + 2.0 / min(4, sizes.vectors) if s.target.has_masks else 1.2
 
 
-def _lies(r: Request, sweep: Sweep) -> bool:
-    """Whether tiles can read words from the input as it lies: nothing is padded or moved, words hold whole channels."""
-    p, arith = r.problem, r.arith
-    if p.x != LYING[arith.name] or (arith.name == "i16" and r.zero_point):
-        return False
-    if p.c // p.groups % arith.channels or r.x.spatial[-1] % _COLLIDING == 0:
+def _lies(p: Problem, arith: Arithmetic, sweep: Sweep, pixel_bytes: int) -> bool:
+    """Whether tiles can read words from the input as it lies: nothing is padded or moved, words hold whole channels.
+
+    Neighbouring pixels of a line lie so many bytes apart, their channels together.
+    """
+    if p.x != LYING[arith.name] or p.c // p.groups % arith.channels or pixel_bytes % _COLLIDING == 0:
         return False
     return all(
         axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + (axis.taps - 1) * axis.dilation < axis.inp

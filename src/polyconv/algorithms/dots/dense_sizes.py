@@ -33,7 +33,8 @@ _MOST_MORE = 2
 
 def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
     """A sweep with its sizes."""
-    whole = (*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, s.near(_LINE_PIXELS)))
+    longest = max((size for size, _ in near_equal_sizes(sweep[-1].out, s.near(_LINE_PIXELS))), default=0)
+    whole = (*(axis.out for axis in sweep[:-1]), longest)
     vectors = _vectors(s, arith, sweep, whole[-1])
 
     def sizes_of(planes: bool) -> Sizes:

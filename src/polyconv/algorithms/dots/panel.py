@@ -20,7 +20,7 @@ from polyconv.kernels.words import PlanesIn, fill_bytes, planes_in
 from polyconv.lowering.moves import along_in
 from polyconv.lowering.panel import Common, Item, RunWords, axis_words, fill, line_place
 from polyconv.lowering.program import Request, address_of
-from polyconv.lowering.situation import Situation
+from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Axis, Lines
 
 __all__ = ["DotPanel", "by_planes", "pack", "panel_common", "panel_words", "weaving_cycles"]
@@ -28,9 +28,12 @@ __all__ = ["DotPanel", "by_planes", "pack", "panel_common", "panel_words", "weav
 
 _WIDTHS = (16, 32, 64)
 """Pixels that a move of planes may take at a time: those of a short row at once."""
-_LINE_CYCLES, _ROW_CYCLES, _PIXEL_CYCLES = 35.0, 3.0, 0.22
+_LINE_CYCLES, _ROW_CYCLES, _PIXEL_CYCLES = 35.0, 4.0, 0.27
 """Of a line of a plane of words, where lines come one by one: 30 to 45 in 20 layers on Zen 5; of one, and each of its
-pixels, where many come at once: 4 for 14 pixels to 14 for 58 there, more for long ones beyond the nearest cache."""
+pixels, where many come at once: 8 for 17 pixels, 18 to 25 for 58 and 36 for 98 there, in six layers of bf16 and bytes.
+"""
+_FAR, _FAR_CYCLES = 2, 0.45
+"""Of a second-level cache, images beyond which a pixel of many lines takes so much longer: 3.3 MB of bf16 there."""
 
 
 def weaving_cycles(s: Situation, lines: int, pixels: float, channels: int, stride: int) -> float:
@@ -39,7 +42,8 @@ def weaving_cycles(s: Situation, lines: int, pixels: float, channels: int, strid
     words = -(-channels // arith.channels)
     if not s.target.has_masks or stride > 2:
         return words * lines * (_LINE_CYCLES + pixels * arith.bytes * stride / 28)
-    return 200.0 + words * lines * (_ROW_CYCLES + pixels * _PIXEL_CYCLES * stride)
+    far = _FAR_CYCLES if image_bytes(s.problem)[0] > s.profile.cache("l2", _FAR) else 0.0
+    return 200.0 + words * lines * (_ROW_CYCLES + pixels * (_PIXEL_CYCLES * stride + far))
 
 
 class DotPanel(Record):
@@ -164,19 +168,20 @@ def by_planes(panel: DotPanel, r: Request, held: Sequence[Lines], last: Axis) ->
     Pixels of ``last`` are its stride apart.
     """
     along, size = along_in(r, last, "c"), channel_bytes(r.arith)
-    if not r.target.has_masks or along not in ("pc", "2c") or (along == "2c" and r.x.itemsize > 1):
+    if not r.target.has_masks or along not in ("pc", "2c"):
         return panel
     most = max(_WIDTHS) // (r.x.spatial[-1] * last.stride if along == "2c" else size)
     longest, widths = max((count for _, count, _ in held[-1].runs), default=0), [n for n in _WIDTHS if n <= most]
     wide = next((n for n in widths if n >= longest), widths[-1])
     spec, short = Move(r.problem.x, f"i{8 * size}", along, together=r.arith.channels), longest <= wide
+    spills = len(held[-1].runs) == 1  # else a run of pixels follows that is there already
 
     def make(k: Module, name: str) -> None:
-        planes_in(k, name, spec, wide, short=short)
+        planes_in(k, name, spec, wide, short=short, spills=spills)
 
     *outer, rows = held[:-1] or [Lines((0,), ((0, 1, 0),), (0,))]
     return altered(
         panel, by_planes=1, slabs=math.prod(h.count for h in outer), slab_rows=rows.count,
         row_run_count=len(rows.runs), row_runs=[RunWords(*run) for run in rows.runs],
-        planes_in=address_of(r, f"{spec} planes {wide} {short}", "planes", PlanesIn, make),
+        planes_in=address_of(r, f"{spec} planes {wide} {short} {spills}", "planes", PlanesIn, make),
     )  # fmt: skip

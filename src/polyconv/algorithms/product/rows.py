@@ -138,15 +138,15 @@ def _multiply_pixels(k: Module, row: Row, slot: Buffer | None) -> None:
     p, of_set = row.p, row.set
     assert not isinstance(row.x_entry, Buffer)
     y, y_step, size = (row.y, row.common.y_c, p.result_bytes) if slot is None else (slot, p.slot_channel, p.word_bytes)
-    with k.loop(0, row.pixels, of_set.most * p.lanes) as tile:
-        left = row.pixels - tile.index
-        vectors = k.minimum((left + p.lanes - 1) // p.lanes, of_set.most)
-        there = left - (vectors - 1) * p.lanes
+    every = (row.pixels + p.lanes - 1) // p.lanes
+    with k.loop(0, every, of_set.most) as tile:
+        vectors, first = k.minimum(every - tile.index, of_set.most), tile.index * p.lanes
+        there = row.pixels - first - (vectors - 1) * p.lanes
         family = k.select(there < p.lanes, of_set.edges, of_set.functions)
         k.call(p.functions.at_word(family + vectors * 2), PointTile(
-            row.x + tile.index * row.x_pixel, row.x_pixel,
-            row.x_entry, row.entries, row.weights, y + tile.index * size, y_step,
-            row.r + tile.index * p.result_bytes, row.common.r_c, there, *row.tables, of_set.early + row.away,
+            row.x + first * row.x_pixel, row.x_pixel,
+            row.x_entry, row.entries, row.weights, y + first * size, y_step,
+            row.r + first * p.result_bytes, row.common.r_c, there, *row.tables, of_set.early + row.away,
             of_set.early_step,
         ))  # fmt: skip
 

@@ -44,8 +44,9 @@ from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
 __all__ = [
-    "Early", "OutputSets", "Places", "Slots", "channel_cycles", "colliding_cycles", "cut_outputs", "late_weights",
-    "leaving_cycles", "most_pixels", "packed_weights", "pixel_cycles", "product_words", "slot_words", "square_cycles",
+    "Early", "OutputSets", "Places", "Slots", "channel_cycles", "colliding_cycles", "cut_outputs", "late_planes",
+    "late_weights", "leaving_cycles", "most_pixels", "packed_weights", "pixel_cycles", "product_words", "slot_words",
+    "square_cycles",
 ]  # fmt: skip
 
 Places: TypeAlias = Sequence[Sequence[tuple[int, int]]]
@@ -62,6 +63,8 @@ _SHARED_SETS = 256 << 10
 _COLLIDING_LINE = 4.5
 """Cycles of a line that comes from a second-level cache for every tile, as too many planes share the sets of a
 first-level one.  Measured on Zen 5: 4.2 to 5.6."""
+_LINE = 64
+"""Bytes of a cache line."""
 _START_CYCLES = 15
 """In which a tile is called, its sums begin and leave."""
 _MOST_COLLIDING = 10
@@ -174,24 +177,41 @@ def most_pixels(target: Target, vectors: int, pixel_bytes: int) -> int:
 # -- costs ---------------------------------------------------------------------------------------------
 
 
-def channel_cycles(s: Situation, arith: Arithmetic, vectors: int, entries: int, pixels: int, streams: float = 0.0
-                   ) -> float:  # fmt: skip
-    """Cycles of pixels for a set of so many vectors; ``streams`` are those in which a row of weights comes."""
+def channel_cycles(s: Situation, arith: Arithmetic, vectors: int, entries: int, pixels: int, streams: float = 0.0,
+                   late: float = 0.0) -> float:  # fmt: skip
+    """Cycles of pixels for a set of so many vectors.
+
+    A row of weights comes in so many as ``streams`` says, and a step takes those of ``late`` more.
+    """
     tiles, rates = near_equal_sizes(pixels, channel_tile(s.target, vectors)), s.rates(arith)
     return sum(
-        each * (max(tile_cycles(rates, n, vectors), streams) * entries + _START_CYCLES) for n, each in tiles
+        each * ((max(tile_cycles(rates, n, vectors), streams) + late) * entries + _START_CYCLES) for n, each in tiles
     )  # fmt: skip
+
+
+def late_planes(s: Situation, entries: int, most: float) -> float:
+    """Cycles that a step of tiles waits for a line of weights and one of a plane, where lanes are channels.
+
+    They are ``most`` where a first-level cache does not hold these lines, and none where they take a third of it.
+    Measured on Zen 5 with AVX2, 15 pointwise layers; steps of AVX-512 are twice as long.
+    """
+    if s.target.vector_bytes >= _LINE:
+        return 0.0
+    return most * min(1.0, max(0.0, 2 * entries * 2 * _LINE / s.cache("l1", 1) - 2 / 3))
 
 
 def pixel_cycles(s: Situation, arith: Arithmetic, outputs: int, entries: int, vectors: int, apart: int = 0) -> float:
     """Cycles of ``vectors`` of pixels for a set of outputs, lanes are pixels, those of entries so many bytes apart.
 
     Pixels of one tile that are far more than a first-level cache come late for every set, above all if their planes
-    share the sets of a cache.  Measured on Zen 5, beside inputs that are packed: 3-12 % slower, far ones 17-40 %.
+    share the sets of a cache.  Measured on Zen 5, beside inputs that are packed: 3-12 % slower, far ones 17-40 %; with
+    AVX2 up to 9 %, the more of a first-level cache a tile's pixels take, where they are read in place.
     """
     most, rates = pixel_tiles(s.target)[outputs], s.rates(arith)
     tile_bytes = most * entries * lanes(s.target, arith) * arith.bytes
     far = 1.06 if tile_bytes > s.cache("l1", 7 / 3) else 1.0
+    if apart and s.target.vector_bytes < _LINE:
+        far = 1 + 0.09 * min(1.0, tile_bytes / s.cache("l1", 1))
     if _collide(apart, entries):
         far = 1.2 if far > 1 or apart % _SHARED_SETS == 0 else 1.06
     full, rest = divmod(vectors, most)

@@ -22,13 +22,14 @@ from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.least import least
 from polyconv.algorithms.product import patches, strassen_weights
 from polyconv.algorithms.product.axes import large_boxes, results_lie_together, rows_lie_together
-from polyconv.algorithms.product.patch_panel import PatchPanel, copy_cycles, panel_of, panel_words
+from polyconv.algorithms.product.patch_panel import PatchPanel, copy_cycles, panel_of, panel_words, vector_share
 from polyconv.algorithms.product.sets import (
     Early,
     OutputSets,
     Slots,
     channel_cycles,
     cut_outputs,
+    late_planes,
     late_weights,
     product_words,
 )
@@ -72,9 +73,11 @@ _RATES = ((1 / 8, 300 / 24), (3 / 8, 200 / 24), (math.inf, 80 / 24))
 """By the bytes a cycle that a last cache gives, those of the weights, which every box reads again, by what share of
 that cache they are at most."""
 _SUM_CYCLES = 20.0
-"""Cycles of the sums of four vectors of inputs, which go to a second-level cache."""
+"""Cycles of the sums of four vectors of 64 bytes of inputs, which go to a second-level cache."""
 _RESULT_CYCLES = 36.0
-"""Cycles of the results of seven vectors of sums."""
+"""Cycles of the results of seven such vectors of sums."""
+_LATE = 1.2
+"""Cycles by which steps of long sums over planes are late.  Measured on Zen 5 with AVX2: 18 to 21 % of their time."""
 
 
 # -- choosing ------------------------------------------------------------------------------------------
@@ -143,7 +146,9 @@ def at_least(s: Situation) -> float:
     p, arith, work = s.problem, arith_of(s), least(s.problem)
     lane = lanes(s.target, arith)
     cycles = PRODUCTS / 8 * work.taken * p.c * p.m / (lane * s.rates(arith).multiply_adds)
-    cycles += work.outputs * p.m / lane * (_RESULT_CYCLES / 4 + 2.0) + work.taken * p.c / lane * _SUM_CYCLES / 4
+    wide = vector_share(s.target)
+    cycles += work.outputs * p.m / lane * (_RESULT_CYCLES / 4 * wide + 2.0)
+    cycles += work.taken * p.c / lane * _SUM_CYCLES / 4 * wide
     return cycles * (p.n or 0)
 
 
@@ -190,20 +195,21 @@ def _cost(s: Situation, sweep: Sweep, cut: Cut) -> dict[str, float]:
     p, arith, panel = s.problem, arith_of(s), cut.panel
     lane, times = lanes(s.target, arith), box_count(sweep, panel.box)
     half = math.ceil(math.prod(axis.out for axis in sweep) / times / 2)
-    weights = PRODUCTS / 4 * p.m * panel.entries * arith.bytes
+    weights, wide = PRODUCTS / 4 * p.m * panel.entries * arith.bytes, vector_share(s.target)
     products = sums = moves = 0.0
     # results of a set of outputs: squares of planes, or a line or two of every pixel, which may meet in few sets
     collide = planes_collide(p, reading=False) or (p.layout == "NHWC" and p.m * p.y_dtype.itemsize % 2048 == 0)
-    leaving = 10.0 if collide else 4.0 if p.layout == "NCHW" else 2.0
+    leaving = 10.0 if collide else 4.0 * wide if p.layout == "NCHW" else 2.0
     for outputs, alike in cut.outputs.sizes.items():
         used = -(-outputs // lane)
         stream = used * s.target.vector_bytes / s.profile.stream("l3", _STREAMED) if weights > s.cache("l2", 1) else 0.0
-        products += alike * PRODUCTS * channel_cycles(s, arith, used, cut.half_entries, half, stream)
-        sums += alike * half * used * _RESULT_CYCLES
+        late = late_planes(s, cut.half_entries, _LATE) if panel.planes else 0.0
+        products += alike * PRODUCTS * channel_cycles(s, arith, used, cut.half_entries, half, stream, late)
+        sums += alike * half * used * _RESULT_CYCLES * wide
         moves += alike * 4 * half * used * leaving
     rows, row = (cut.half_entries, half) if panel.planes else (half, cut.half_entries)
     # threads that share a box sum its inputs each: two sums, for any threads, as the choice depends on none
-    sums += rows * (6 + math.ceil(row / lane) * _SUM_CYCLES) * (2 if times == 1 else 1)
+    sums += rows * (6 + math.ceil(row / lane) * _SUM_CYCLES * wide) * (2 if times == 1 else 1)
     if PRODUCTS * cut.product_bytes > s.cache("l2", 25 / 64):
         sums += len(cut.outputs.sets) * PRODUCTS * cut.product_bytes / s.profile.stream("l1", _AGAIN)
     held = weights / s.profile.cache("l3", 1.0)
