@@ -121,11 +121,14 @@ class DenseForm(ChannelsForm):
         sets, channels, outputs = (1, p.c, p.m) if sizes.all_groups else (p.groups, group_in, group_out)
         in_registers = finished_in_registers(r, last)
         half = has_half_word(arith, group_in * (last.taps if sizes.whole_lines else 1))
-        block_outputs = sizes.vectors * lane - (windows(r) > "")
+        block_outputs = group_out if sizes.all_groups else sizes.vectors * lane - (windows(r) > "")
         last_outputs = outputs - (sizes.blocks - 1) * block_outputs
-        last_lanes = last_outputs - (sizes.last_vectors - 1) * lane
+        block_lanes, last_lanes = (
+            of_block - (vectors - 1) * lane
+            for of_block, vectors in ((block_outputs, sizes.vectors), (last_outputs, sizes.last_vectors))
+        )
         spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
-        is_cut = in_registers and windows(r) > "", in_registers and last_lanes < lane
+        is_cut = in_registers and block_lanes < lane, in_registers and last_lanes < lane
         tiles = _tiles(r, last, sizes, replace(spec, half=half, windows=windows(r)), is_cut)
         common, items = common_words(r, sweep, sizes, sets)
         move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
@@ -134,12 +137,11 @@ class DenseForm(ChannelsForm):
             common=common, panel=panel_words(r, sizes, channels, move, last, in_place=in_place),
             row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
             word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
-            source_block=words * arith.bytes if sizes.all_groups else 0,
+            source_block=group_in * channel_bytes(arith) if sizes.all_groups else 0,
             rows=row_lists(sweep[:-1], entries, 3, whole=padding_of(r) > 0),
             weights=block_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
-            w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest,
-            outputs=outputs, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits),
-            block_outputs=block_outputs, last_outputs=last_outputs, block_lanes=lane - (windows(r) > ""),
+            w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest, outputs=outputs, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits),
+            block_outputs=block_outputs, last_outputs=last_outputs, block_lanes=block_lanes,
             last_lanes=last_lanes, tiles=tiles, table_words=counted_words(DotTile, tiles),
             results=result_words(r, sweep, sizes, lane, in_registers=in_registers),
         )  # fmt: skip

@@ -36,11 +36,12 @@ def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
     whole = (*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, s.near(_LINE_PIXELS)))
     vectors = _vectors(s, arith, sweep, whole[-1])
 
-    def sizes_of(planes: bool) -> Sizes:
-        def fitted(box: tuple[int, ...]) -> Sizes:
-            return _sizes(s, arith, sweep, box, planes=planes, vectors=vectors)
+    budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
 
-        budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
+    def sizes_of(planes: bool, all_groups: bool = False) -> Sizes:
+        def fitted(box: tuple[int, ...]) -> Sizes:
+            return _sizes(s, arith, sweep, box, planes=planes, vectors=vectors, all_groups=all_groups)
+
         start = whole if planes else _of_threads(s, whole)
         box = boxes(start, lambda box: fitted(box).workspace, budget)
 
@@ -54,7 +55,10 @@ def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
 
         return in_pieces(s.threads, cut)
 
-    return Part(sweep, sizes_of(False), sizes_of(True))
+    together = sizes_of(False, all_groups=True) if _all_groups(s, arith) else None
+    if together is None or together.workspace > budget:
+        together = sizes_of(False)
+    return Part(sweep, together, sizes_of(True))
 
 
 def _of_threads(s: Situation, extents: tuple[int, ...]) -> tuple[int, ...]:
@@ -77,23 +81,24 @@ def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks:
     return total
 
 
-def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], *, planes: bool, vectors: int) -> Sizes:
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], *, planes: bool, vectors: int,
+           all_groups: bool) -> Sizes:  # fmt: skip
     """Sizes for a box and so many vectors of output channels."""
     p, last, size = s.problem, sweep[-1], channel_bytes(arith)
     group_in, group_out = p.c // p.groups, p.m // p.groups
     run, step = line_pixels(last, box[-1], _MOST_MORE)
     held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
-    all_groups = not planes and _all_groups(s, arith)
     follow = not all_groups and (last.taps <= 1 or (last.dilation == 1 and step == 1))
     planes = planes and not (follow and (group_in <= arith.channels or has_half_word(arith, group_in)))
     whole_lines = follow and not planes
-    words = -(-(p.c if all_groups else group_in) // arith.channels)
-    pixel = arith.bytes if planes else group_in * size if whole_lines else words * arith.bytes
+    words = -(-group_in // arith.channels)
+    channels_in = p.c if all_groups else group_in if whole_lines else words * arith.channels
+    pixel = arith.bytes if planes else channels_in * size
     rows_in = math.prod(max(1, h.count) for h in held[:-1])
     line = run.count * pixel
     plane = (-(-(rows_in * line) // 64) | 1) * 64 + 128  # an odd number of cache lines, and room to read and write more
     panel = plane * (words if planes else 1)
-    vectors = group_out // lanes(s.target, arith) if all_groups else vectors
+    vectors = -(-(group_out + window_outputs(s)) // lanes(s.target, arith)) if all_groups else vectors
     blocks, last_vectors = _blocks(s, arith, vectors)
     run_rows = rows_together(sweep, box, RUN_PIXELS)
     slots = run_rows * box[-1] * vectors * s.target.vector_bytes
@@ -104,15 +109,13 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
 
 
 def _all_groups(s: Situation, arith: Arithmetic) -> bool:
-    """Whether groups are whole words of inputs and few whole vectors of outputs, so that they can share a panel.
+    """Whether groups of few vectors of outputs share a panel: the last words of one may begin the next.
 
-    Measured on Zen 5: 5 % off where channels lie together, nothing where they lie in planes.
+    Measured on Zen 5: 5 % off groups of whole words where channels lie together, nothing where they lie in planes.
     """
     p = s.problem
-    vectors, rest = divmod(p.m // p.groups, lanes(s.target, arith))
-    if p.groups == 1 or window_outputs(s):
-        return False
-    return 0 < vectors <= _MOST_VECTORS and not rest and p.c // p.groups % arith.channels == 0 < p.c
+    vectors = -(-(p.m // max(1, p.groups) + window_outputs(s)) // lanes(s.target, arith))
+    return p.groups > 1 and p.c > 0 and 0 < vectors <= _MOST_VECTORS
 
 
 def _vectors(s: Situation, arith: Arithmetic, sweep: Sweep, width: int) -> int:

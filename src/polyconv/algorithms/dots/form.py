@@ -72,6 +72,11 @@ class Sizes:
     splits: int = 1
 
     @property
+    def group_blocks(self) -> int:
+        """Blocks of output channels of a group."""
+        return 1 if self.all_groups else self.blocks
+
+    @property
     def workspace(self) -> int:
         """Bytes a thread needs."""
         return self.header + self.panel + self.slots + 128

@@ -49,8 +49,8 @@ def _beside(w: NDArray[Any], more: int, sizes: Sizes, lane: int) -> NDArray[Any]
     """Weights (groups, m, c, taps) with one more output in the last lane of each block, with all weights alike."""
     groups, m, c, taps = w.shape
     width, last = sizes.vectors * lane, sizes.last_vectors * lane
-    whole = np.zeros((groups, (sizes.blocks - 1) * width + last, c, taps), w.dtype)
-    for block in range(sizes.blocks):
+    whole = np.zeros((groups, (sizes.group_blocks - 1) * width + last, c, taps), w.dtype)
+    for block in range(sizes.group_blocks):
         lanes_of, first = whole[:, block * width : (block + 1) * width], block * (width - 1)
         outputs = min(width - 1, m - first)
         lanes_of[:, :outputs] = w[:, first : first + outputs]
@@ -62,7 +62,7 @@ def _after_factors(r: Request, packed: NDArray[Any], sizes: Sizes, lane: int) ->
     """Packed weights with a row before those of each block: zero points, in the order of its lanes."""
     assert r.zero_left is not None
     factors = _beside(r.zero_left.reshape(r.problem.groups, -1, 1, 1), 0, sizes, lane)[..., 0, 0]
-    end, width = (sizes.blocks - 1) * sizes.vectors * lane, sizes.vectors * lane
+    end, width = (sizes.group_blocks - 1) * sizes.vectors * lane, sizes.vectors * lane
     whole = packed.size // factors.shape[1] * end
     blocks = (factors[:, :end].reshape(-1, width), packed[:whole]), (factors[:, end:], packed[whole:])
     return as_aligned(np.concatenate([
