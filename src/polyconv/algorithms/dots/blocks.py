@@ -151,7 +151,7 @@ class BlocksForm(ChannelsForm):
         values = DotWords(
             common=common, panel=panel_words(r, sizes, p.c // chunks, move_in_address(r, move), last),
             row_step=sizes.pixel_bytes * (last.stride // sizes.step), word_step=sizes.pixel_bytes,
-            source_block=r.target.vector_bytes, rows=block.rows,
+            source_block=r.target.vector_bytes, rows=block.rows, bias_list=0,
             weights=block.weights, w_group=of_chunk, w_block=of_block, w_last=of_chunk - of_block,
             w_last_group=of_chunk, outputs=p.m // chunks, blocks=sizes.blocks,
             split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=channels,

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from polyconv.algorithms.dots.axes import in_order, orders, sweeps_in
 from polyconv.algorithms.dots.dense_sizes import part_of, row_cycles
 from polyconv.algorithms.dots.driver import (
     DotTile,
@@ -31,6 +32,7 @@ from polyconv.algorithms.dots.situations import (
     has_half_word,
     padding_of,
     refusal,
+    row_bands,
     windows,
     with_bias,
 )
@@ -41,12 +43,12 @@ from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
-from polyconv.lowering.bands import bands, share_met
-from polyconv.lowering.boxes import near_equal, row_lists
+from polyconv.lowering.bands import share_met
+from polyconv.lowering.boxes import near_equal, row_lists, taps_of_lists
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
-from polyconv.lowering.program import Request, Step
+from polyconv.lowering.program import Program, Request, Step
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps
+from polyconv.lowering.sweep import Axis, Sweep, box_count
 from polyconv.lowering.tiles import word_address
 from polyconv.lowering.traffic import apart_cycles, far_cycles
 
@@ -64,6 +66,10 @@ _PHASES = 0.2
 _OF_PLANES = 1.04
 """How much longer products take whose words lie in planes, a line each: measured on Zen 5, ten layers of bf16."""
 
+_ALONE = 6.0
+"""Cycles of copying a pixel that does not follow the one before it, as those of a group: 5 to 7 for 6 to 17 channels
+on Zen 5."""
+
 _COLLIDING = 2048
 """Pixels so many bytes apart share few sets of a first-level cache: they are not read in place."""
 
@@ -75,12 +81,27 @@ def forms(s: Situation) -> Forms:
 
 @dataclass(frozen=True, slots=True)
 class DenseForm(ChannelsForm):
-    """Blocks of some vectors of output channels."""
+    """Blocks of some vectors of output channels; the sweeps have the problem's axes in an ``order``."""
+
+    order: tuple[int, ...]
 
     @classmethod
     def of(cls, s: Situation) -> Self:
         """That of a situation which has one."""
-        return cls(s, tuple(part_of(s, arithmetic_of(s), sweep) for sweep in sweeps(s.problem)))
+        found = [
+            cls(s, tuple(part_of(s, arithmetic_of(s), sweep) for sweep in sweeps_in(s, order)), order)
+            for order in orders(s)
+        ]
+        return min(found, key=lambda form: s.price(("order", form.order), sum(form.cost().values())))
+
+    def choices(self) -> dict[str, object]:
+        """Boxes of the first sweep, and the order of axes, if it is another."""
+        turned = {} if self.order == tuple(range(len(self.order))) else {"order of axes": self.order}
+        return {**super(DenseForm, self).choices(), **turned}
+
+    def build(self, r: Request) -> Program:
+        """Program of a request: one step per sweep."""
+        return super(DenseForm, self).build(in_order(r, self.order))
 
     def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
         """Cycles of an image's products at full tiles, and of its moves."""
@@ -88,7 +109,7 @@ class DenseForm(ChannelsForm):
         group_in, group_out, (*outer, last) = p.c // p.groups, p.m // p.groups, sweep
         count = box_count(sweep, sizes.box)
         rows, width = math.prod(sizes.box[:-1]) * count, sizes.box[-1]
-        met = 1.0 if arith.name == "u8s8" else share_met(sweep[:-1], bands(sweep[:-1], 1 << 10))
+        met = share_met(sweep[:-1], row_bands(s, sweep))
         words = -(-last.taps * group_in // arith.channels) if sizes.whole_lines else (
             last.taps * -(-group_in // arith.channels)
         )  # fmt: skip
@@ -101,7 +122,9 @@ class DenseForm(ChannelsForm):
             moves = sets * count * (400 + weaving_cycles(s, lines, held / lines, panel_in, sizes.step))
             products *= _OF_PLANES
         else:
-            moves = sets * count * (400 + held * (1 + panel_in * channel_bytes(arith) / 120))
+            follow = panel_in == p.c and sizes.pixel_bytes == panel_in * channel_bytes(arith) and sizes.step == 1
+            of_pixel = 1.0 if follow and self.order[-1] == p.rank - 1 else _ALONE
+            moves = sets * count * (400 + held * (of_pixel + panel_in * channel_bytes(arith) / 120))
         moves += far_cycles(s, sets * count * held * panel_in * p.x_dtype.itemsize)
         leaving = _leaving(s, sizes) + _PHASES * apart_cycles(s, last)
         return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * leaving
@@ -113,7 +136,10 @@ class DenseForm(ChannelsForm):
         lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
         w = r.weights(sweep)
         in_place = together and _lies(r, sweep)
-        r = with_bias(r, w, padding_of(r))
+        found = row_bands(r.situation, sweep) if padding_of(r) else None
+        lists = [] if found is None else taps_of_lists(sweep[:-1], found)
+        along = range(last.taps)
+        r = with_bias(r, w, padding_of(r), [[outer * last.taps + t for outer in some for t in along] for some in lists])
         words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
         steps = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if sizes.whole_lines else last.taps)
         steps += windows(r) == "each"  # a row of factors comes first
@@ -138,12 +164,14 @@ class DenseForm(ChannelsForm):
             row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
             word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
             source_block=group_in * channel_bytes(arith) if sizes.all_groups else 0,
-            rows=row_lists(sweep[:-1], entries, 3, whole=padding_of(r) > 0),
+            rows=row_lists(sweep[:-1], entries, 3, found), bias_list=p.m * 4 * (len(lists) > 1),
             weights=block_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
-            w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest, outputs=outputs, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits),
-            block_outputs=block_outputs, last_outputs=last_outputs, block_lanes=block_lanes,
-            last_lanes=last_lanes, tiles=tiles, table_words=counted_words(DotTile, tiles),
-            results=result_words(r, sweep, sizes, lane, in_registers=in_registers),
+            w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest, outputs=outputs, blocks=sizes.blocks,
+            split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=block_outputs, last_outputs=last_outputs,
+            block_lanes=block_lanes, last_lanes=last_lanes, tiles=tiles, table_words=counted_words(DotTile, tiles),
+            results=result_words(
+                r, sweep, sizes, lane, in_registers=in_registers, are_alike=len(lists) < 2
+            ),
         )  # fmt: skip
         return Step(driver_address(r), filled(values, keep), items)
 

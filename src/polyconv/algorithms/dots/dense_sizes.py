@@ -27,6 +27,8 @@ _LEAST_ROWS = 4
 """Of outputs of a box of one of several threads."""
 _MOST_VECTORS = 2
 """Vectors of outputs of groups that share a panel."""
+_ROW_CYCLES = 80.0
+"""Of a row of outputs in a block, before its tiles: 70 to 110 on Zen 5, in layers with rows of 2 to 10."""
 _MOST_MORE = 2
 """Pixels of a line come as they lie, if those that outputs need are not fewer by more than this factor."""
 
@@ -74,7 +76,7 @@ def _of_threads(s: Situation, extents: tuple[int, ...]) -> tuple[int, ...]:
 def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks: int, width: int, steps: float
                 ) -> float:  # fmt: skip
     """Cycles of the tiles of a row of outputs in all blocks; additions beside products of pairs use other ports."""
-    rates, total, of_vector = s.rates(arith), 0.0, 1.5 if packs_results(s) else 2.0
+    rates, total, of_vector = s.rates(arith), _ROW_CYCLES * blocks, 1.5 if packs_results(s) else 2.0
     for some, count in ((vectors, blocks - 1), (last, 1)):
         for rows, alike in near_equal_sizes(width, run_tiles(s.target)[some]):
             total += count * alike * (tile_cycles(rates, rows, some) * steps + 20 + of_vector * rows * some)
