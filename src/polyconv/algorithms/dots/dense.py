@@ -30,11 +30,10 @@ from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
     has_half_word,
-    padding_of,
     refusal,
     row_bands,
     windows,
-    with_bias,
+    with_row_biases,
 )
 from polyconv.algorithms.dots.weights import block_weights
 from polyconv.algorithms.form import Forms
@@ -44,7 +43,7 @@ from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import share_met
-from polyconv.lowering.boxes import near_equal, row_lists, taps_of_lists
+from polyconv.lowering.boxes import near_equal, row_lists
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.program import Program, Request, Step
 from polyconv.lowering.situation import Situation
@@ -52,7 +51,7 @@ from polyconv.lowering.sweep import Axis, Sweep, box_count
 from polyconv.lowering.tiles import word_address
 from polyconv.lowering.traffic import apart_cycles, far_cycles
 
-__all__ = ["LYING", "DenseForm", "forms"]
+__all__ = ["LYING", "DenseForm", "forms", "word_entries"]
 
 LYING = {"u8s8": "u8", "i16": "i16", "bf16": "bf16"}
 """The type of inputs that an arithmetic multiplies as they lie."""
@@ -136,10 +135,7 @@ class DenseForm(ChannelsForm):
         lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
         w = r.weights(sweep)
         in_place = together and _lies(r, sweep)
-        found = row_bands(r.situation, sweep) if padding_of(r) else None
-        lists = [] if found is None else taps_of_lists(sweep[:-1], found)
-        along = range(last.taps)
-        r = with_bias(r, w, padding_of(r), [[outer * last.taps + t for outer in some for t in along] for some in lists])
+        r, found, lists = with_row_biases(r, sweep, w)
         words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
         steps = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if sizes.whole_lines else last.taps)
         steps += windows(r) == "each"  # a row of factors comes first
@@ -158,20 +154,19 @@ class DenseForm(ChannelsForm):
         tiles = _tiles(r, last, sizes, replace(spec, half=half, windows=windows(r)), is_cut)
         common, items = common_words(r, sweep, sizes, sets)
         move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
-        entries = _entries(r, sweep, sizes, words, windows(r) == "each", in_place=in_place)
+        entries = word_entries(r, sweep, sizes, words, windows(r) == "each", in_place=in_place)
         values = DotWords(
             common=common, panel=panel_words(r, sizes, channels, move, last, in_place=in_place),
             row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
             word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
             source_block=group_in * channel_bytes(arith) if sizes.all_groups else 0,
-            rows=row_lists(sweep[:-1], entries, 3, found), bias_list=p.m * 4 * (len(lists) > 1),
+            rows=row_lists(sweep[:-1], entries, 3, found), bias_list=p.m * arith.bytes * (lists > 1),
             weights=block_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
-            w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest, outputs=outputs, blocks=sizes.blocks,
+            w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest, table_group=outputs * arith.bytes,
+            table_block=block_outputs * arith.bytes, blocks=sizes.blocks,
             split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=block_outputs, last_outputs=last_outputs,
             block_lanes=block_lanes, last_lanes=last_lanes, tiles=tiles, table_words=counted_words(DotTile, tiles),
-            results=result_words(
-                r, sweep, sizes, lane, in_registers=in_registers, are_alike=len(lists) < 2
-            ),
+            results=result_words(r, sweep, sizes, lane, in_registers=in_registers, are_alike=lists < 2),
         )  # fmt: skip
         return Step(driver_address(r), filled(values, keep), items)
 
@@ -199,7 +194,8 @@ def _lies(r: Request, sweep: Sweep) -> bool:
     )
 
 
-def _entries(r: Request, sweep: Sweep, sizes: Sizes, words: int, before: int, *, in_place: bool) -> list[list[int]]:
+def word_entries(r: Request, sweep: Sweep, sizes: Sizes, words: int, before: int = 0, *, in_place: bool = False
+                 ) -> list[list[int]]:  # fmt: skip
     """For every combination of taps of the outer axes the words of its entries: offset, words, weights before it.
 
     So many rows come ``before`` all weights.

@@ -7,6 +7,7 @@ without a gap; or as planes of words, where channels lie in planes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from polyconv.algorithms.dots.form import RUN_PIXELS, Part, Sizes
@@ -17,7 +18,7 @@ from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, box_count, line_pixels, lines
 from polyconv.lowering.tiles import tile_cycles
 
-__all__ = ["part_of", "row_cycles"]
+__all__ = ["ROW_CYCLES", "fitting", "part_of", "row_cycles", "sizes_of_box"]
 
 _PANEL_SHARE = 25 / 64
 """Of a second-level cache, for the workspace of a thread, beside which weights stay there."""
@@ -27,7 +28,7 @@ _LEAST_ROWS = 4
 """Of outputs of a box of one of several threads."""
 _MOST_VECTORS = 2
 """Vectors of outputs of groups that share a panel."""
-_ROW_CYCLES = 80.0
+ROW_CYCLES = 80.0
 """Of a row of outputs in a block, before its tiles: 70 to 110 on Zen 5, in layers with rows of 2 to 10."""
 _MOST_MORE = 2
 """Pixels of a line come as they lie, if those that outputs need are not fewer by more than this factor."""
@@ -35,32 +36,41 @@ _MOST_MORE = 2
 
 def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
     """A sweep with its sizes."""
-    whole = (*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, s.near(_LINE_PIXELS)))
-    vectors = _vectors(s, arith, sweep, whole[-1])
+    vectors = _vectors(s, arith, sweep, min(sweep[-1].out, s.near(_LINE_PIXELS)))
 
-    budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
+    def sizes_of(*, planes: bool = False, all_groups: bool = False) -> Sizes:
+        def sizes(box: tuple[int, ...]) -> Sizes:
+            return sizes_of_box(s, arith, sweep, box, vectors, planes=planes, all_groups=all_groups)
 
-    def sizes_of(planes: bool, all_groups: bool = False) -> Sizes:
-        def fitted(box: tuple[int, ...]) -> Sizes:
-            return _sizes(s, arith, sweep, box, planes=planes, vectors=vectors, all_groups=all_groups)
+        return fitting(s, sweep, sizes)
 
-        start = whole if planes else _of_threads(s, whole)
-        box = boxes(start, lambda box: fitted(box).workspace, budget)
+    together = sizes_of(all_groups=True) if _all_groups(s, arith) else None
+    if together is None or together.workspace > _budget(s):
+        together = sizes_of()
+    return Part(sweep, together, sizes_of(planes=True))
 
-        def cut(pieces: int) -> tuple[float, Sizes]:
-            found = fitted((-(-box[0] // pieces), *box[1:]))
-            sets, repeated = (1, 0.3) if found.all_groups else (s.problem.groups, 0.05)
-            items = (s.problem.n or 0) * box_count(sweep, found.box) * sets
-            parts = thread_parts(s.threads, items, found.blocks, repeated)
-            load = busiest(s.threads, items, found.blocks, parts, repeated) * math.prod(found.box)
-            return load, replace(found, splits=parts)
 
-        return in_pieces(s.threads, cut)
+def _budget(s: Situation) -> int:
+    """Bytes of workspace that boxes should not need more of."""
+    return s.budget(s.profile.cache("l2", _PANEL_SHARE))
 
-    together = sizes_of(False, all_groups=True) if _all_groups(s, arith) else None
-    if together is None or together.workspace > budget:
-        together = sizes_of(False)
-    return Part(sweep, together, sizes_of(True))
+
+def fitting(s: Situation, sweep: Sweep, sizes: Callable[[tuple[int, ...]], Sizes]) -> Sizes:
+    """What ``sizes`` makes of the largest box that fits, cut for threads."""
+    start = (*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, s.near(_LINE_PIXELS)))
+    if not sizes(start).planes:
+        start = _of_threads(s, start)
+    box = boxes(start, lambda box: sizes(box).workspace, _budget(s))
+
+    def cut(pieces: int) -> tuple[float, Sizes]:
+        found = sizes((-(-box[0] // pieces), *box[1:]))
+        sets, repeated = (1, 0.3) if found.all_groups else (s.problem.groups, 0.05)
+        items = (s.problem.n or 0) * box_count(sweep, found.box) * sets
+        parts = thread_parts(s.threads, items, found.blocks, repeated)
+        load = busiest(s.threads, items, found.blocks, parts, repeated) * math.prod(found.box)
+        return load, replace(found, splits=parts)
+
+    return in_pieces(s.threads, cut)
 
 
 def _of_threads(s: Situation, extents: tuple[int, ...]) -> tuple[int, ...]:
@@ -76,15 +86,15 @@ def _of_threads(s: Situation, extents: tuple[int, ...]) -> tuple[int, ...]:
 def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks: int, width: int, steps: float
                 ) -> float:  # fmt: skip
     """Cycles of the tiles of a row of outputs in all blocks; additions beside products of pairs use other ports."""
-    rates, total, of_vector = s.rates(arith), _ROW_CYCLES * blocks, 1.5 if packs_results(s) else 2.0
+    rates, total, of_vector = s.rates(arith), ROW_CYCLES * blocks, 1.5 if packs_results(s) else 2.0
     for some, count in ((vectors, blocks - 1), (last, 1)):
         for rows, alike in near_equal_sizes(width, run_tiles(s.target)[some]):
             total += count * alike * (tile_cycles(rates, rows, some) * steps + 20 + of_vector * rows * some)
     return total
 
 
-def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], *, planes: bool, vectors: int,
-           all_groups: bool) -> Sizes:  # fmt: skip
+def sizes_of_box(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], vectors: int, *,
+                 planes: bool = False, all_groups: bool = False) -> Sizes:  # fmt: skip
     """Sizes for a box and so many vectors of output channels."""
     p, last, size = s.problem, sweep[-1], channel_bytes(arith)
     group_in, group_out = p.c // p.groups, p.m // p.groups
@@ -113,11 +123,13 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
 def _all_groups(s: Situation, arith: Arithmetic) -> bool:
     """Whether groups of few vectors of outputs share a panel: the last words of one may begin the next.
 
+    Not if that is another order of sums of floats, as groups with half a word can have their own panels as well.
     Measured on Zen 5: 5 % off groups of whole words where channels lie together, nothing where they lie in planes.
     """
     p = s.problem
-    vectors = -(-(p.m // max(1, p.groups) + window_outputs(s)) // lanes(s.target, arith))
-    return p.groups > 1 and p.c > 0 and 0 < vectors <= _MOST_VECTORS
+    if p.groups == 1 or not p.c or has_half_word(arith, p.c // p.groups):
+        return False
+    return 0 < -(-(p.m // p.groups + window_outputs(s)) // lanes(s.target, arith)) <= _MOST_VECTORS
 
 
 def _vectors(s: Situation, arith: Arithmetic, sweep: Sweep, width: int) -> int:

@@ -67,8 +67,9 @@ class DotWords(Record):
 
     ``tiles`` holds four tables (last block or not, box cut short along the last axis or not).  A block of outputs reads
     the channels that the one before it does, or those ``source_block`` bytes further.  So many lanes of its last vector
-    are outputs: ``block_lanes``, of the last block ``last_lanes``.  Biases of rows with the next list of taps lie
-    ``bias_list`` bytes further.
+    are outputs: ``block_lanes``, of the last block ``last_lanes``.  Biases and scales of the next group lie
+    ``table_group`` bytes further, those of the next block ``table_block``, biases of the next list of taps
+    ``bias_list``.
     """
 
     common: Common
@@ -83,7 +84,8 @@ class DotWords(Record):
     w_block: Word
     w_last: Word
     w_last_group: Word
-    outputs: Word
+    table_group: Word
+    table_block: Word
     blocks: Word
     split_blocks: Word
     block_outputs: Word
@@ -118,10 +120,10 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
     weights = p.weights + k.select(
         is_last, p.w_last + item.g * p.w_last_group, item.g * p.w_group + block * p.w_block
     )
-    channel = item.g * p.outputs + block * p.block_outputs
+    tables_at = item.g * p.table_group + block * p.table_block
     outputs = k.select(is_last, p.last_outputs, p.block_outputs)
     lanes = k.select(is_last, p.last_lanes, p.block_lanes)
-    bias, scale, constants = tables.bias + channel * 4, tables.scale + channel * 4, tables.constants
+    bias, scale, constants = tables.bias + tables_at, tables.scale + tables_at, tables.constants
     slot_row = k.select(is_last, results.slot_row_last, results.slot_row)
     beside_y, beside_r = block * p.block_outputs * p.common.y_c, block * p.block_outputs * p.common.r_c
     fused, in_place = results.fused.equals(1), p.panel.in_place.equals(1)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.form import Refusal
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.lowering.bands import Bands, bands, share_met, whole_bands
+from polyconv.lowering.boxes import taps_of_lists
 from polyconv.lowering.program import Request
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs
 from polyconv.lowering.sweep import Sweep
@@ -29,7 +30,8 @@ from polyconv.runtime.arrays import aligned
 
 __all__ = [
     "arithmetic_of", "channel_bytes", "has_half_word", "integer_refusal", "narrow_arithmetic", "packs_results",
-    "padding_of", "refusal", "row_bands", "taken_off", "window_outputs", "windows", "with_bias", "zero_weight",
+    "padding_of", "refusal", "row_bands", "taken_off", "window_outputs", "windows", "with_bias", "with_row_biases",
+    "zero_weight",
 ]  # fmt: skip
 
 
@@ -150,3 +152,15 @@ def with_bias(r: Request, w: NDArray[Any], padding: int, lists: Sequence[Sequenc
     for biases, taps in zip(of_lists, lists or [range(w.shape[3])], strict=True):
         biases -= sums[:, taps].sum(axis=1, dtype=np.int32) * np.int32(padding)
     return replace(r, bias=bias)
+
+
+def with_row_biases(r: Request, sweep: Sweep, w: NDArray[Any]) -> tuple[Request, list[Bands] | None, int]:
+    """The request with biases for each list of taps that rows of outputs have, these, and how many lists there are.
+
+    There is one list, and no bands are known, where nothing is added to sums that padding must not add.
+    """
+    if not padding_of(r):
+        return r, None, 1
+    found, along = row_bands(r.situation, sweep), range(sweep[-1].taps)
+    lists = [[tap * len(along) + t for tap in taps for t in along] for taps in taps_of_lists(sweep[:-1], found)]
+    return with_bias(r, w, padding_of(r), lists), found, len(lists)

@@ -19,7 +19,7 @@ from polyconv.lowering.program import Request
 from polyconv.lowering.sweep import Sweep, taps_of
 from polyconv.runtime.arrays import as_aligned
 
-__all__ = ["block_weights", "run_weights"]
+__all__ = ["block_weights", "by_lines", "run_weights"]
 
 
 def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words: int) -> NDArray[Any]:
@@ -28,7 +28,7 @@ def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words
     cut = sizes.whole_lines and w.shape[2] % arith.channels > 0  # else words are the same tap by tap
 
     def make() -> NDArray[Any]:
-        of_words = _by_lines(w, taps) if cut else w
+        of_words = by_lines(w, taps) if cut else w
         if windows(r):
             of_words = _beside(of_words, zero_weight(r), sizes, lane)
         packed = packed_weights(r, of_words, sizes.vectors, sizes.last_vectors, max(1, words))
@@ -37,7 +37,7 @@ def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words
     return r.packed(("dots", arith.name, lane, sizes.vectors, cut, taps_of(sweep)), make)
 
 
-def _by_lines(w: NDArray[Any], taps: int) -> NDArray[Any]:
+def by_lines(w: NDArray[Any], taps: int) -> NDArray[Any]:
     """Weights (groups, m, c, taps) with those of a line of the kernel, tap by tap, as channels."""
     groups, m, c, all_taps = w.shape
     lines = all_taps // max(1, taps)
