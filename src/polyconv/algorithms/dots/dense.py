@@ -117,8 +117,8 @@ class DenseForm(ChannelsForm):
         products = sets * rows * row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
         held = math.prod(max(1, h.count) for h in sizes.held)
         if sizes.planes:
-            lines = math.prod(max(1, h.count) for h in sizes.held[:-1])
-            moves = sets * count * (400 + weaving_cycles(s, lines, held / lines, panel_in, sizes.step))
+            run = max(1, sizes.held[-1].count)
+            moves = sets * count * (400 + weaving_cycles(s, sizes.held, run, panel_in, sizes.step))
             products *= _OF_PLANES
         else:
             follow = panel_in == p.c and sizes.pixel_bytes == panel_in * channel_bytes(arith) and sizes.step == 1

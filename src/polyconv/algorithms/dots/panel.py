@@ -28,18 +28,20 @@ __all__ = ["DotPanel", "by_planes", "pack", "panel_common", "panel_words", "weav
 
 _WIDTHS = (16, 32, 64)
 """Pixels that a move of planes may take at a time: those of a short row at once."""
-_LINE_CYCLES, _ROW_CYCLES, _PIXEL_CYCLES = 35.0, 3.0, 0.22
+_LINE_CYCLES, _ROW_CYCLES, _PIXEL_CYCLES, _SLAB_CYCLES = 35.0, 3.0, 0.22, 90.0
 """Of a line of a plane of words, where lines come one by one: 30 to 45 in 20 layers on Zen 5; of one, and each of its
-pixels, where many come at once: 4 for 14 pixels to 14 for 58 there, more for long ones beyond the nearest cache."""
+pixels, where many come at once: 4 for 14 pixels to 14 for 58 there, more for long ones beyond the nearest cache; and of
+lines that come at once, those of the axis before the last."""
 
 
-def weaving_cycles(s: Situation, lines: int, pixels: float, channels: int, stride: int) -> float:
-    """Cycles in which lines of so many pixels, taken a stride apart, become planes of words of a box."""
-    arith = arithmetic_of(s)
-    words = -(-channels // arith.channels)
+def weaving_cycles(s: Situation, held: Sequence[Lines], pixels: float, channels: int, stride: int) -> float:
+    """Cycles in which the lines of a box become planes of words, so many pixels of each, taken a stride apart."""
+    arith, outer = arithmetic_of(s), [max(1, h.count) for h in held[:-1]]
+    words, lines = -(-channels // arith.channels), math.prod(outer)
     if not s.target.has_masks or stride > 2:
         return words * lines * (_LINE_CYCLES + pixels * arith.bytes * stride / 28)
-    return 200.0 + words * lines * (_ROW_CYCLES + pixels * _PIXEL_CYCLES * stride)
+    slabs = math.prod(outer[:-1])
+    return 100.0 + slabs * _SLAB_CYCLES + words * lines * (_ROW_CYCLES + pixels * _PIXEL_CYCLES * stride)
 
 
 class DotPanel(Record):

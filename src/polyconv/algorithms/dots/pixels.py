@@ -193,7 +193,7 @@ class PixelsForm(Form):
         outputs, stride = math.prod(axis.out for axis in self.sweep), self.sweep[-1].stride
         items = outputs / max(1, math.prod(self.box))
         runs = [count for _, count, _ in panel.held[-1].runs]
-        woven = sum(weaving_cycles(s, panel.lines, count, p.c // p.groups, stride) for count in runs)
+        woven = sum(weaving_cycles(s, panel.held, count, p.c // p.groups, stride) for count in runs)
         read = items * panel.lines * sum(runs) * p.c
         return {
             "products": _product_cycles(s, self.kind, panel, self.taps, self.vectors) * items * p.groups * (p.n or 0),
@@ -245,14 +245,16 @@ def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, mo
     else:
         of_vector = _PACKED if are_packed else _STORED
     lines_read = panel.words * len(panel.held[-1].runs) * math.prod(len(h.start) for h in panel.held[:-1])
-    for vectors, tiles in near_equal_sizes(-(-panel.span(panel.box) // lanes(s.target, kind)), most):
+    lane = lanes(s.target, kind)
+    stretches, pixels = panel.stretches(most * lane)
+    for vectors, tiles in near_equal_sizes(-(-pixels // lane), most):
         read = lines_read * vectors * crossing * s.target.vector_bytes
         slower = _AFAR if read > s.profile.cache("l1", 1) else 1.0
         for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, _rows(s, most)):
             all_rows = rows + window_outputs(s)
             loads = (all_rows + vectors * crossing + 1) / rates.loads
             of_word = max(all_rows * vectors / rates.multiply_adds, loads, rates.latency) * slower
-            total += tiles * blocks * (steps * of_word + rows * (of_vector * vectors + 2.5) + 8.0)
+            total += stretches * tiles * blocks * (steps * of_word + rows * (of_vector * vectors + 2.5) + 8.0)
     return total
 
 
