@@ -6,12 +6,14 @@ A tile walks over runs of blocks of equally many output channels.  It must not k
 from __future__ import annotations
 
 from polyconv.algorithms.dots.situations import packs_results
+from polyconv.algorithms.form import Refusal
 from polyconv.kernels.language import Buffer, Value
 from polyconv.kernels.record import Memory, Record, Word
 from polyconv.lowering.panel import Common, EpilogueTables, Item
 from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Sweep, sweeps
 
-__all__ = ["BLOCK_CYCLES", "PANEL_SHARE", "ROWS", "ChannelRun", "ChannelWords", "stored_cycles", "walked"]
+__all__ = ["BLOCK_CYCLES", "PANEL_SHARE", "ROWS", "ChannelRun", "ChannelWords", "only_sweep", "stored_cycles", "walked"]
 
 ROWS = {12: 1, 8: 2, 6: 4, 4: 6, 3: 8, 2: 12, 1: 24}
 """Output channels of a tile by its vectors of pixels: sums, pixels and a weight fit 32 registers."""
@@ -22,6 +24,19 @@ BLOCK_CYCLES = 8.0
 _STORED, _PAIRED, _PACKED, _CLOSED, _PACKED_CLOSED = 1.7, 0.5, 1.0, 4.0, 2.0
 """Cycles of what follows a vector of sums: one by one, rounded to bf16 in pairs, or packed to bytes; then with gaps to
 close, one by one or packed."""
+
+
+def only_sweep(s: Situation) -> Sweep | Refusal:
+    """The only sweep of a problem, of planes whose results follow each other; or why there is none."""
+    p = s.problem
+    if p.layout != "NCHW" or p.residual or p.y == "i16":
+        return "computes channels-first maps, without a residual, not to i16"
+    sweep, *others = sweeps(p)
+    if others or any(axis.out_step > 1 or axis.first_out for axis in sweep):
+        return "computes results in the order in which they lie, not by phases of a stride"
+    if not p.c or not all(axis.taps for axis in sweep):
+        return "needs inputs that some tap meets"
+    return sweep
 
 
 def stored_cycles(s: Situation, *, gaps: bool = False, pairs: bool = False) -> float:

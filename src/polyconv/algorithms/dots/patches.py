@@ -22,6 +22,7 @@ from polyconv.algorithms.dots.channel_blocks import (
     ROWS,
     ChannelRun,
     ChannelWords,
+    only_sweep,
     stored_cycles,
     walked,
 )
@@ -36,7 +37,7 @@ from polyconv.algorithms.dots.situations import (
     with_bias,
 )
 from polyconv.algorithms.dots.weights import run_weights
-from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.product.axes import folded_as_packed, is_inside, with_folded
 from polyconv.kernels.dots_patches import DotPatches, PatchWalk, dot_patches
 from polyconv.kernels.isa import Arithmetic, lanes
@@ -150,11 +151,8 @@ def forms(s: Situation) -> Forms:
     if (reason := refusal(s)) is not None:
         return reason
     p, kind = s.problem, narrow_arithmetic(s)
-    if p.op != "conv" or p.layout != "NCHW" or p.residual or p.y == "i16":
-        return "computes conv of channels-first maps, without a residual, not to i16"
-    (sweep,) = sweeps(p)
-    if not p.c or not all(axis.taps for axis in sweep):
-        return "needs inputs that some tap meets"
+    if isinstance(sweep := only_sweep(s), Refusal):
+        return sweep
     lies = p.x == LYING[kind.name] and (p.quantisation is None or kind.name == "u8s8")
     in_place = lies and sweep[-1].stride == 1 and all(is_inside(p, axis) for axis in sweep)
     axes = folded_as_packed(sweep) if in_place else sweep

@@ -25,6 +25,7 @@ from polyconv.algorithms.dots.channel_blocks import (
     ROWS,
     ChannelRun,
     ChannelWords,
+    only_sweep,
     stored_cycles,
     walked,
 )
@@ -42,7 +43,7 @@ from polyconv.algorithms.dots.situations import (
     with_bias,
 )
 from polyconv.algorithms.dots.weights import run_weights
-from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels, stored_together
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import INT, Module, vector
@@ -54,7 +55,7 @@ from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.panel import Driver, box_rows, decode, header_bytes, row_place
 from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, zeros
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Axis, Sweep, sweeps, taps_of
+from polyconv.lowering.sweep import Axis, Sweep, taps_of
 from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["PixelsForm", "forms"]
@@ -124,13 +125,10 @@ def forms(s: Situation) -> Forms:
     if (reason := refusal(s)) is not None:
         return reason
     p, kind = s.problem, arithmetic_of(s)
-    if p.op != "conv" or p.layout != "NCHW" or p.residual or p.y == "i16":
-        return "computes conv of channels-first maps, without a residual, not to i16"
+    if isinstance(sweep := only_sweep(s), Refusal):
+        return sweep
     if has_half_word(kind, p.c // p.groups):
         return f"multiplies whole words of channels, not {p.c // p.groups} a group"
-    (sweep,) = sweeps(p)
-    if not p.c or not all(axis.taps for axis in sweep):
-        return "needs inputs that some tap meets"
     return (_form(s, sweep),)
 
 
