@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
-from polyconv.algorithms.dots.axes import in_order, orders, sweeps_in
+from polyconv.algorithms.dots.axes import OrderedForm
 from polyconv.algorithms.dots.dense_sizes import part_of, row_cycles
 from polyconv.algorithms.dots.driver import (
     DotTile,
@@ -24,8 +24,8 @@ from polyconv.algorithms.dots.driver import (
     finished_in_registers,
     result_words,
 )
-from polyconv.algorithms.dots.form import ChannelsForm, Sizes
-from polyconv.algorithms.dots.panel import panel_words, weaving_cycles
+from polyconv.algorithms.dots.form import Part, Sizes
+from polyconv.algorithms.dots.panel import copying_cycles, panel_words, weaving_cycles
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
@@ -45,7 +45,7 @@ from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import share_met
 from polyconv.lowering.boxes import near_equal, row_lists
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
-from polyconv.lowering.program import Program, Request, Step
+from polyconv.lowering.program import Request, Step
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, box_count
 from polyconv.lowering.tiles import word_address
@@ -65,10 +65,6 @@ _PHASES = 0.2
 _OF_PLANES = 1.04
 """How much longer products take whose words lie in planes, a line each: measured on Zen 5, ten layers of bf16."""
 
-_ALONE = 6.0
-"""Cycles of copying a pixel that does not follow the one before it, as those of a group: 5 to 7 for 6 to 17 channels
-on Zen 5."""
-
 _COLLIDING = 2048
 """Pixels so many bytes apart share few sets of a first-level cache: they are not read in place."""
 
@@ -79,28 +75,13 @@ def forms(s: Situation) -> Forms:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseForm(ChannelsForm):
-    """Blocks of some vectors of output channels; the sweeps have the problem's axes in an ``order``."""
-
-    order: tuple[int, ...]
+class DenseForm(OrderedForm):
+    """Blocks of some vectors of output channels."""
 
     @classmethod
-    def of(cls, s: Situation) -> Self:
-        """That of a situation which has one."""
-        found = [
-            cls(s, tuple(part_of(s, arithmetic_of(s), sweep) for sweep in sweeps_in(s, order)), order)
-            for order in orders(s)
-        ]
-        return min(found, key=lambda form: s.price(("order", form.order), sum(form.cost().values())))
-
-    def choices(self) -> dict[str, object]:
-        """Boxes of the first sweep, and the order of axes, if it is another."""
-        turned = {} if self.order == tuple(range(len(self.order))) else {"order of axes": self.order}
-        return {**super(DenseForm, self).choices(), **turned}
-
-    def build(self, r: Request) -> Program:
-        """Program of a request: one step per sweep."""
-        return super(DenseForm, self).build(in_order(r, self.order))
+    def part(cls, s: Situation, sweep: Sweep) -> Part:
+        """A sweep with its sizes."""
+        return part_of(s, arithmetic_of(s), sweep)
 
     def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
         """Cycles of an image's products at full tiles, and of its moves."""
@@ -121,9 +102,8 @@ class DenseForm(ChannelsForm):
             moves = sets * count * (400 + weaving_cycles(s, sizes.held, run, panel_in, sizes.step))
             products *= _OF_PLANES
         else:
-            follow = panel_in == p.c and sizes.pixel_bytes == panel_in * channel_bytes(arith) and sizes.step == 1
-            of_pixel = 1.0 if follow and self.order[-1] == p.rank - 1 else _ALONE
-            moves = sets * count * (400 + held * (of_pixel + panel_in * channel_bytes(arith) / 120))
+            follow = panel_in == p.c and sizes.pixel_bytes == panel_in * channel_bytes(arith) and not self.is_turned
+            moves = sets * count * (400 + copying_cycles(s, sizes, panel_in, follow=follow))
         moves += far_cycles(s, sets * count * held * panel_in * p.x_dtype.itemsize)
         leaving = _leaving(s, sizes) + _PHASES * apart_cycles(s, last)
         return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * leaving

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.dots.axes import in_order, orders, sweeps_in
+from polyconv.algorithms.dots.axes import OrderedForm
 from polyconv.algorithms.dots.dense import word_entries
 from polyconv.algorithms.dots.dense_sizes import ROW_CYCLES, fitting, sizes_of_box
 from polyconv.algorithms.dots.driver import (
@@ -27,8 +27,8 @@ from polyconv.algorithms.dots.driver import (
     finished_in_registers,
     result_words,
 )
-from polyconv.algorithms.dots.form import ChannelsForm, Part, Sizes
-from polyconv.algorithms.dots.panel import panel_words
+from polyconv.algorithms.dots.form import Part, Sizes
+from polyconv.algorithms.dots.panel import copying_cycles, panel_words
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
@@ -51,7 +51,7 @@ from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import share_met
 from polyconv.lowering.boxes import near_equal_sizes, row_lists
 from polyconv.lowering.moves import along_in, move_in_address
-from polyconv.lowering.program import Program, Request, Step, address_of
+from polyconv.lowering.program import Request, Step, address_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, box_count, taps_of
 from polyconv.lowering.traffic import far_cycles
@@ -68,9 +68,8 @@ _ADD_CYCLES, _TILE_CYCLES, _ENTRY_CYCLES = 0.8, 6.0, 2.0
 in 20 layers."""
 _AFAR = 1.5
 """Cycles of a vector of words that the nearest cache does not hold."""
-_ALONE, _TURN, _TURN_BACK = 4.0, 90.0, 50.0
-"""Cycles of copying a pixel that does not follow the one before it, of turning 16 pixels of 64 bytes from planes (of
-16 bits twice as long), and of 16 pixels of results."""
+_TURN, _TURN_BACK = 90.0, 50.0
+"""Cycles of turning 16 pixels of 64 bytes from planes (of 16 bits twice as long), and of 16 pixels of results."""
 
 
 def forms(s: Situation) -> Forms:
@@ -91,19 +90,18 @@ def _most(s: Situation) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class InnerForm(ChannelsForm):
-    """Tiles of some pixels by all outputs of a group; the sweeps have the problem's axes in an ``order``."""
-
-    order: tuple[int, ...]
+class InnerForm(OrderedForm):
+    """Tiles of some pixels by all outputs of a group."""
 
     @classmethod
-    def of(cls, s: Situation) -> InnerForm:
-        """That of a situation which has one."""
-        found = []
-        for order in orders(s):
-            sizes = [(sweep, _sizes(s, sweep)) for sweep in sweeps_in(s, order)]
-            found.append(cls(s, tuple(Part(sweep, some, some) for sweep, some in sizes), order))
-        return min(found, key=lambda form: s.price(("order", form.order), sum(form.cost().values())))
+    def part(cls, s: Situation, sweep: Sweep) -> Part:
+        """A sweep with its sizes."""
+
+        def sizes(box: tuple[int, ...]) -> Sizes:
+            return replace(sizes_of_box(s, arithmetic_of(s), sweep, box, 1), blocks=1, last_vectors=1)
+
+        found = fitting(s, sweep, sizes)
+        return Part(sweep, found, found)
 
     @property
     def each(self) -> int:
@@ -130,17 +128,13 @@ class InnerForm(ChannelsForm):
         products = p.groups * math.prod(sizes.box[:-1]) * count * (tiles + ROW_CYCLES)
         *lines, run = (max(1, h.count) for h in sizes.held)
         if p.layout == "NHWC":
-            follow = p.groups == 1 and sizes.step == 1 and self.order[-1] == p.rank - 1 and sizes.whole_lines
-            moves = math.prod(lines) * run * ((1.0 if follow else _ALONE) + group_in / 120)
+            follow = p.groups == 1 and sizes.whole_lines and not self.is_turned
+            moves = copying_cycles(s, sizes, group_in, follow=follow)
         else:
             squares = math.prod(lines) * -(-run // 16) * -(-group_in * p.x_dtype.itemsize // 64)
             moves = squares * _TURN * p.x_dtype.itemsize + math.prod(sizes.box) / 16 * _TURN_BACK
         read = p.groups * count * math.prod(lines) * run * group_in * p.x_dtype.itemsize
         return products, p.groups * count * (400 + moves) + far_cycles(s, read)
-
-    def build(self, r: Request) -> Program:
-        """Program of a request: one step per sweep."""
-        return super(InnerForm, self).build(in_order(r, self.order))
 
     def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         """Step of a sweep."""
@@ -158,7 +152,8 @@ class InnerForm(ChannelsForm):
         common, items = common_words(r, sweep, sizes, p.groups)
         results = result_words(_by_lanes(r, lane), sweep, sizes, lane, in_registers=in_registers, are_alike=lists < 2)
         move = Move(p.x, f"i{8 * channel_bytes(arith)}", along_in(r, replace(last, stride=sizes.step), "c"))
-        tiles = [[], [], *(_tiles(r, self, spec, pixels) for pixels in (sizes.box[-1], _cut(last.out, sizes.box[-1])))]
+        edge = last.out % sizes.box[-1] or sizes.box[-1]
+        tiles = [[], [], *(_tiles(r, self, spec, pixels) for pixels in (sizes.box[-1], edge))]
         values = DotWords(
             common=common, panel=panel_words(r, sizes, group_in, move_in_address(r, move), last),
             row_step=sizes.pixel_bytes * (last.stride // sizes.step), word_step=arith.bytes, source_block=0,
@@ -170,15 +165,6 @@ class InnerForm(ChannelsForm):
             tiles=tiles, table_words=counted_words(DotTile, tiles), results=results,
         )  # fmt: skip
         return Step(driver_address(r), filled(values, keep), items)
-
-
-def _sizes(s: Situation, sweep: Sweep) -> Sizes:
-    """Sizes of boxes of all outputs of a group."""
-
-    def sizes(box: tuple[int, ...]) -> Sizes:
-        return replace(sizes_of_box(s, arithmetic_of(s), sweep, box, 1), blocks=1, last_vectors=1)
-
-    return fitting(s, sweep, sizes)
 
 
 def _vectors(s: Situation, sweep: Sweep, sizes: Sizes) -> int:
@@ -221,11 +207,6 @@ def _by_lanes(r: Request, lane: int) -> Request:
         return found
 
     return replace(r, bias=repeated(r.bias), scale=repeated(r.scale))
-
-
-def _cut(out: int, box: int) -> int:
-    """Outputs along an axis of the last box."""
-    return out % box or box
 
 
 def _tiles(r: Request, form: InnerForm, spec: FusedTile, pixels: int) -> list[DotTile]:

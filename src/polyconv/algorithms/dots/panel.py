@@ -23,7 +23,7 @@ from polyconv.lowering.program import Request, address_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Lines
 
-__all__ = ["DotPanel", "by_planes", "pack", "panel_common", "panel_words", "weaving_cycles"]
+__all__ = ["DotPanel", "by_planes", "copying_cycles", "pack", "panel_common", "panel_words", "weaving_cycles"]
 
 
 _WIDTHS = (16, 32, 64)
@@ -42,6 +42,18 @@ def weaving_cycles(s: Situation, held: Sequence[Lines], pixels: float, channels:
         return words * lines * (_LINE_CYCLES + pixels * arith.bytes * stride / 28)
     slabs = math.prod(outer[:-1])
     return 100.0 + slabs * _SLAB_CYCLES + words * lines * (_ROW_CYCLES + pixels * _PIXEL_CYCLES * stride)
+
+
+_ALONE_CYCLES, _BYTES = 5.0, 120
+"""Of copying a pixel that does not follow the one before it, as those of a group: 4 to 7 for 6 to 17 channels on Zen 5;
+and bytes that come in a cycle."""
+
+
+def copying_cycles(s: Situation, sizes: Sizes, channels: int, *, follow: bool) -> float:
+    """Cycles in which pixels of so many channels, that may ``follow`` each other as in the panel, are copied."""
+    of_pixel = 1.0 if follow and sizes.step == 1 else _ALONE_CYCLES
+    pixels = math.prod(max(1, h.count) for h in sizes.held)
+    return pixels * (of_pixel + channels * channel_bytes(arithmetic_of(s)) / _BYTES)
 
 
 class DotPanel(Record):
