@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polyconv.algorithms.dots.axes import OrderedForm
-from polyconv.algorithms.dots.dense_sizes import part_of, row_cycles
+from polyconv.algorithms.dots.dense_sizes import ROW_CYCLES, part_of, row_cycles
 from polyconv.algorithms.dots.driver import (
     DotTile,
     DotWords,
@@ -95,7 +95,8 @@ class DenseForm(OrderedForm):
         )  # fmt: skip
         steps = met * math.prod(axis.taps for axis in outer) * words
         sets, panel_in = (1, p.c) if sizes.all_groups else (p.groups, group_in)
-        products = sets * rows * row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
+        of_row = row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
+        products = sets * rows * (of_row + sizes.blocks * ROW_CYCLES)
         held = math.prod(max(1, h.count) for h in sizes.held)
         if sizes.planes:
             run = max(1, sizes.held[-1].count)

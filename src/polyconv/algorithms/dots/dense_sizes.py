@@ -28,8 +28,8 @@ _LEAST_ROWS = 4
 """Of outputs of a box of one of several threads."""
 _MOST_VECTORS = 2
 """Vectors of outputs of groups that share a panel."""
-ROW_CYCLES = 80.0
-"""Of a row of outputs in a block, before its tiles: 70 to 110 on Zen 5, in layers with rows of 2 to 10."""
+ROW_CYCLES = 40.0
+"""Of a row of outputs in a block, before its tiles: 30 to 110 on Zen 5, in layers with rows of 2 to 10."""
 _MOST_MORE = 2
 """Pixels of a line come as they lie, if those that outputs need are not fewer by more than this factor."""
 
@@ -42,7 +42,7 @@ def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
         def sizes(box: tuple[int, ...]) -> Sizes:
             return sizes_of_box(s, arith, sweep, box, vectors, planes=planes, all_groups=all_groups)
 
-        return fitting(s, sweep, sizes)
+        return fitting(s, sweep, sizes, planes=planes)
 
     together = sizes_of(all_groups=True) if _all_groups(s, arith) else None
     if together is None or together.workspace > _budget(s):
@@ -55,10 +55,10 @@ def _budget(s: Situation) -> int:
     return s.budget(s.profile.cache("l2", _PANEL_SHARE))
 
 
-def fitting(s: Situation, sweep: Sweep, sizes: Callable[[tuple[int, ...]], Sizes]) -> Sizes:
-    """What ``sizes`` makes of the largest box that fits, cut for threads."""
+def fitting(s: Situation, sweep: Sweep, sizes: Callable[[tuple[int, ...]], Sizes], *, planes: bool = False) -> Sizes:
+    """What ``sizes`` makes of the largest box that fits, cut for threads; tensors may be planes."""
     start = (*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, s.near(_LINE_PIXELS)))
-    if not sizes(start).planes:
+    if not planes:
         start = _of_threads(s, start)
     box = boxes(start, lambda box: sizes(box).workspace, _budget(s))
 
@@ -86,7 +86,7 @@ def _of_threads(s: Situation, extents: tuple[int, ...]) -> tuple[int, ...]:
 def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks: int, width: int, steps: float
                 ) -> float:  # fmt: skip
     """Cycles of the tiles of a row of outputs in all blocks; additions beside products of pairs use other ports."""
-    rates, total, of_vector = s.rates(arith), ROW_CYCLES * blocks, 1.5 if packs_results(s) else 2.0
+    rates, total, of_vector = s.rates(arith), 0.0, 1.5 if packs_results(s) else 2.0
     for some, count in ((vectors, blocks - 1), (last, 1)):
         for rows, alike in near_equal_sizes(width, run_tiles(s.target)[some]):
             total += count * alike * (tile_cycles(rates, rows, some) * steps + 20 + of_vector * rows * some)

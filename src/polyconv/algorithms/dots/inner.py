@@ -68,7 +68,7 @@ _ADD_CYCLES, _TILE_CYCLES, _ENTRY_CYCLES = 0.8, 6.0, 2.0
 in 20 layers."""
 _AFAR = 1.5
 """Cycles of a vector of words that the nearest cache does not hold."""
-_TURN, _TURN_BACK = 90.0, 50.0
+_TURN, _TURN_BACK = 110.0, 50.0
 """Cycles of turning 16 pixels of 64 bytes from planes (of 16 bits twice as long), and of 16 pixels of results."""
 
 
