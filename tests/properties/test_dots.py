@@ -283,10 +283,107 @@ def test_tiles_begin_with_a_cache_line_wherever_rows_do(geometry: str, types: st
             np.testing.assert_array_equal(got, want, f"{offset} {chance}")
 
 
+@pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("types", ["u8*i8", "i8", "i8*u8", "i16"])
+@pytest.mark.parametrize("geometry", [
+    "i1 k1", "i37 k3 p1", "i300 k4 s2", "i7x9 k3x3 p1", "i9x31 k3x2 s3x2 d2 p2:0", "i40x3 k3x3 p1", "i5x6x7 k3x2x3 p1",
+    "i3x3 k9x5 p6x3", "i1x1 k3x3 p1",
+])  # fmt: skip
+def test_few_outputs(geometry: str, types: str, layout: str) -> None:
+    """Words and outputs round a vector, in groups too; of weights with any zero points, a lane is that of windows."""
+    first, rest = geometry.split(" ", 1)
+    for number, (c, m, groups) in enumerate(((1, 1, 1), (5, 3, 1), (64, 2, 1), (65, 15, 1), (22, 14, 2), (3, 24, 3))):
+        spelled = f"{layout} n2 c{c} {first} m{m} {rest} g{groups}"
+        lines = [f"conv i16>i32 {spelled} b1"] if types == "i16" else [
+            f"conv {types}>i32 {spelled} zx=t zw=c", f"conv {types} {spelled} b1 {SCALED}",
+        ]  # fmt: skip
+        for line in lines:
+            _check(line, chance=number or None, algorithm="dots_inner")
+
+
+@pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
+def test_few_outputs_are_at_most_the_lanes_of_a_vector() -> None:
+    for m, zw, reason in ((16, "", None), (17, "", "up to 16"), (15, "zw=t", None), (16, "zw=t", "up to 15")):
+        s = Situation(Problem.parse(f"conv u8*u8>i32 NHWC n1 c4 i9 m{m} k3 {zw}"), target(None), narrow=not zw)
+        found = ALGORITHMS["dots_inner"].refusal(s)
+        assert found is None if reason is None else found is not None and reason in found
+
+
+@pytest.mark.parametrize("level", BOTH_ENDS)
+@pytest.mark.parametrize("types", ["u8*i8", "i8*u8"])
+def test_groups_of_any_width_share_a_panel(types: str, level: str | None) -> None:
+    """The last word of a group begins the next one, whose weights are not its own."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for number, (c, m) in enumerate(((1, 1), (3, 5), (6, 11), (7, 16), (9, 15), (13, 17), (4, 31), (5, 33))):
+            spelled = f"NHWC n2 c{3 * c} i5x9 m{3 * m} k3x2 p1 d1x2 g3"
+            _check(f"conv {types}>i32 {spelled} zx=t zw=c", chance=number or None)
+            _check(f"conv {types} {spelled} b1 {SCALED}")
+
+
+@pytest.mark.parametrize("level", BOTH_ENDS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("algorithm", ["dots", "dots_inner"])
+def test_rows_leave_out_padding_whatever_the_zero_point(algorithm: str, layout: str, level: str | None) -> None:
+    """Rows of a box then have biases of their own, where results leave many rows at a time as well."""
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        if algorithm == "dots_inner" and not target(level).has_masks:
+            pytest.skip("needs masks")
+        for number, geometry in enumerate((
+            "i5x7 m9 k9x3 p6x1", "i4x24 m5 k7x5 p5:3x2", "i3x4x9 m11 k5x7x1 p2x5x0", "i7x5 m13 k9x1 s2x1 p12:1x0 d2x1",
+        )):  # fmt: skip
+            first, rest = geometry.split(" ", 1)
+            for types, more in (("i8>i32", "b1 zx=t"), ("u8", f"b1 {SCALED}"), ("i8*u8>i32", "zx=t zw=c")):
+                _check(f"conv {types} {layout} n2 c6 {first} {rest} {more}", chance=number or None, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["dots", "dots_inner"])
+def test_rows_run_along_the_longest_axis(algorithm: str) -> None:
+    if not host_target().has_masks and algorithm == "dots_inner":
+        pytest.skip("needs masks")
+    for number, line in enumerate((
+        f"conv u8 NHWC n2 c9 i90x3 m13 k3x2 s1x2 p1x0:1 b1 {SCALED}",
+        "conv i8>i32 NHWC n1 c24 i5x70x2 m6 k3x3x2 p1 g2 b1",
+        "conv_transpose u8*i8>i32 NHWC n1 c5 i60x2 m7 k3x2 s2x1 p1x0 zx=t",
+        "conv i16>i32 NHWC n1 c6 i80x4 m8 k5x1 d3x1",
+    )):  # fmt: skip
+        p = Problem.parse(line)
+        form = form_of(algorithm, Situation(p, host_target()))
+        assert form.choices()["order of axes"] == ((1, 0) if p.rank == 2 else (0, 2, 1)), line
+        for chance in (None, 1 + number, 2 + number):
+            _check(line, chance=chance, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_pixels_that_no_tap_reaches_have_their_bias_alone(layout: str) -> None:
+    """Phases of a stride without taps, several in a row and between others."""
+    for rest in ("i7x9 m18 k3x1 s1x5 p1x0", "i40 m17 k2 s5", "i4x6 m9 k1x2 s2x7 d1x3 g3", "i3x4x5 m6 k1x1x1 s2x3x4"):
+        first, more = rest.split(" ", 1)
+        for chance in (None, 1):
+            _check(f"conv_transpose u8*i8>i32 {layout} n2 c6 {first} {more} b1 zx=t", chance=chance)
+            _check(f"conv_transpose i8 {layout} n1 c6 {first} {more} b1", chance=chance)
+
+
+@LANES_ARE_PIXELS
+@pytest.mark.skipif(not host_target().has_masks, reason="needs masks")
+def test_transposed_planes_without_a_stride(algorithm: str) -> None:
+    for rest in ("c5 i9x31 m7 k3x3 p1", "c12 i8x13 m6 k3x2 d2x3 p1x2 g2", "c15 i70 m13 k1", "c3 i4x5x20 m9 k2x1x3"):
+        for chance in (None, 1, 2):
+            _check(f"conv_transpose u8*i8>i32 NCHW n2 {rest} b1 zx=t", chance=chance, algorithm=algorithm)
+            _check(f"conv_transpose i8 NCHW n1 {rest} b1", chance=chance, algorithm=algorithm)
+    for rest, reason in (("k3x3 s2", "not by phases"), ("k3x3 s1x2", "not by phases"), ("k3x3", None)):
+        found = ALGORITHMS[algorithm].refusal(Situation(Problem.parse(f"conv_transpose i8 NCHW n1 c4 i9x9 m5 {rest}"),
+                                                        host_target()))  # fmt: skip
+        assert found is None if reason is None else found is not None and reason in found
+
+
 _SCALED = {
     "dots": "c8 i5x20 m33 k3x3 p1", "dots_pixels": "c5 i9x31 m7 k3x3 p1",
     "dots_patches": "c5 i9x70 m7 k3x3 p1", "dots_grouped": "c96 i5x7 m96 k3x3 p1 g24",
     "dots_depthwise": "c70 i6x8 m70 k3x3 p1 g70", "dots_lines": "c3 i9x40 m3 k3x3 p1 g3",
+    "dots_inner": "c30 i5x9 m5 k3x3 p1",
     "winograd_dots": "c9 i9x10 m21 k3x3 p1",
 }  # fmt: skip
 """A problem for every algorithm."""

@@ -91,6 +91,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("dots", _lazy("dots.dense")),
         Algorithm("dots_depthwise", _lazy("dots.depthwise")),
         Algorithm("dots_grouped", _lazy("dots.grouped")),
+        Algorithm("dots_inner", _lazy("dots.inner"), excluded=_no_masks),
         Algorithm("dots_lines", _lazy("dots.lines"), excluded=_no_masks),
         Algorithm("dots_patches", _lazy("dots.patches"), excluded=_no_masks),
         Algorithm("dots_pixels", _lazy("dots.pixels"), excluded=_no_masks),

@@ -294,6 +294,11 @@ FAULTS: dict[str, Fault] = {
             "w.reshape(count, taps, lines).swapaxes(1, 2)", "dots_depthwise", seen_in_check_mode=False,
         ),
         Fault(
+            "tables once", "biases and scales of a pixel's outputs are not repeated for the next pixel",
+            _ALGORITHMS + "dots.inner", "of_groups[:, np.arange(lane) % outputs]",
+            "of_groups[:, np.minimum(np.arange(lane), outputs - 1)]", "dots_inner", seen_in_check_mode=False,
+        ),
+        Fault(
             "line before", "where lines that taps meet have a stride, those of one residue begin a line late",
             _ALGORITHMS + "dots.lines", "k.maximum(stride - 1 - origin, 0)", "k.maximum(stride - origin, 0)",
             "dots_lines", seen_in_check_mode=False,

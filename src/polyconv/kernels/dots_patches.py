@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
+from polyconv.kernels.channel_blocks import ChannelWalk
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.kernels.language import Buffer, Mask, Module, Value, vector
 from polyconv.kernels.move import finished_sums
 from polyconv.kernels.rescale import PACKED, is_packed, packed_bytes, packed_place
-from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.signature import Int
 from polyconv.kernels.tile import multiply_add
 
 __all__ = ["DotPatches", "PatchWalk", "dot_patches"]
@@ -33,8 +34,8 @@ _VECTOR = 64
 """Bytes of a vector."""
 
 
-class PatchWalk(Signature):
-    """Some ``blocks`` of output channels of a tile's ``pixels``.
+class PatchWalk(ChannelWalk):
+    """A walk over blocks of output channels of a tile's pixels.
 
     ``places`` has, word by word, the bytes from ``source`` to where the entries of the tile's first pixel lie.  Words
     go to ``patch``, or come from there.
@@ -42,17 +43,8 @@ class PatchWalk(Signature):
 
     source: Buffer
     places: Buffer
-    words: Int
     patch: Buffer
-    weights: Buffer
-    y: Buffer
-    y_channel: Int
     y_pixel: Int
-    blocks: Int
-    pixels: Int
-    bias: Buffer
-    scale: Buffer
-    constants: Buffer
 
 
 @dataclass(frozen=True, slots=True)

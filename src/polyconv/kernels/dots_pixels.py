@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES
+from polyconv.kernels.channel_blocks import ChannelWalk
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.move import finished_sums, rounds_pairs
 from polyconv.kernels.rescale import PACKED, is_packed, packed_bytes, packed_place
-from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import multiply_add
 
 __all__ = ["GAP_WORDS", "DotPixels", "PixelWalk", "dot_pixels", "stored_together"]
@@ -26,8 +26,8 @@ GAP_WORDS = 3
 """Of vectors that are stored together, in the table of a tile with gaps."""
 
 
-class PixelWalk(Signature):
-    """Some ``blocks`` of output channels of a tile's pixels.
+class PixelWalk(ChannelWalk):
+    """A walk over blocks of output channels of a tile's pixels.
 
     Word by word and tap by tap, ``offsets`` lead from the panel's place of the tile to what its pixels meet.  The first
     ``pixels`` are stored, or those that the tile's words of ``gaps`` say, as ``DotPixels`` has it.
@@ -35,16 +35,7 @@ class PixelWalk(Signature):
 
     panel: Buffer
     offsets: Buffer
-    words: Int
     gaps: Buffer
-    weights: Buffer
-    y: Buffer
-    y_channel: Int
-    blocks: Int
-    pixels: Int
-    bias: Buffer
-    scale: Buffer
-    constants: Buffer
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from polyconv.kernels.record import words_of
-from polyconv.lowering.bands import bands, bands_table, whole_bands
+from polyconv.lowering.bands import Bands, bands, bands_table
 from polyconv.lowering.panel import Ahead, AxisWords, Common, ListWords, RowLists, RunWords
 from polyconv.lowering.program import Request, first_output, residual_of
 from polyconv.lowering.situation import image_bytes
@@ -20,7 +20,7 @@ from polyconv.lowering.sweep import Lines, Sweep
 
 __all__ = [
     "ahead_words", "asks_ahead", "boxed_words", "boxes", "busiest", "bytes_between", "in_pieces", "near_equal",
-    "near_equal_sizes", "row_lists", "rows_follow", "rows_together", "thread_parts",
+    "near_equal_sizes", "row_lists", "rows_follow", "rows_together", "taps_of_lists", "thread_parts",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -128,7 +128,19 @@ _LIST_BYTES = 4 << 20
 """Most bytes of lists of entries; where rows would need more of them, fewer axes tell rows apart."""
 
 
-def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int, *, whole: bool = False) -> RowLists:
+def taps_of_lists(axes: Sweep, found: Sequence[Bands]) -> list[list[int]]:
+    """The combinations of taps of outer axes that rows of outputs have, by the number of their list."""
+    lists: list[list[int]] = []
+    for ranges in itertools.product(*(kinds for kinds, _ in found)):
+        taps = [0]
+        for axis, some in zip(axes, ranges, strict=True):
+            taps = [tap * axis.taps + t for tap in taps for t in some]
+        lists.append(taps)
+    return lists
+
+
+def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int, found: Sequence[Bands] | None = None
+              ) -> RowLists:  # fmt: skip
     """Words with which rows of outputs leave out the taps of outer axes that meet only padding.
 
     Parameters
@@ -139,16 +151,14 @@ def row_lists(axes: Sweep, of_taps: Sequence[Sequence[int]], entry_words: int, *
         The words of the entries of every combination of their taps.
     entry_words : int
         Words of an entry.
-    whole : bool
-        Whether rows have all taps, those that meet padding as well.
+    found : sequence of Bands, optional
+        Which taps rows have, if some that meet padding may be among them.
     """
-    found = whole_bands(axes) if whole else bands(axes, _LIST_BYTES // (8 * max(1, sum(map(len, of_taps)))))
+    if found is None:
+        found = bands(axes, _LIST_BYTES // (8 * max(1, sum(map(len, of_taps)))))
     entries: list[int] = []
     lists: list[ListWords] = []
-    for ranges in itertools.product(*(kinds for kinds, _ in found)):
-        taps = [0]
-        for axis, some in zip(axes, ranges, strict=True):
-            taps = [tap * axis.taps + t for tap in taps for t in some]
+    for taps in taps_of_lists(axes, found):
         begin = len(entries)
         for tap in taps:
             entries += of_taps[tap]

@@ -151,10 +151,10 @@ class BlocksForm(ChannelsForm):
         values = DotWords(
             common=common, panel=panel_words(r, sizes, p.c // chunks, move_in_address(r, move), last),
             row_step=sizes.pixel_bytes * (last.stride // sizes.step), word_step=sizes.pixel_bytes,
-            source_block=r.target.vector_bytes, rows=block.rows,
+            source_block=r.target.vector_bytes, rows=block.rows, bias_list=0,
             weights=block.weights, w_group=of_chunk, w_block=of_block, w_last=of_chunk - of_block,
-            w_last_group=of_chunk, outputs=p.m // chunks, blocks=sizes.blocks,
-            split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=channels,
+            w_last_group=of_chunk, table_group=p.m // chunks * arith.bytes, table_block=channels * arith.bytes,
+            blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=channels,
             last_outputs=outputs, block_lanes=channels, last_lanes=outputs,
             tiles=tiles, table_words=counted_words(DotTile, tiles),
             results=result_words(r, sweep, sizes, lanes(r.target, arith), in_registers=in_registers),

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
-from polyconv.algorithms.dots.dense_sizes import part_of, row_cycles
+from polyconv.algorithms.dots.axes import OrderedForm
+from polyconv.algorithms.dots.dense_sizes import ROW_CYCLES, part_of, row_cycles
 from polyconv.algorithms.dots.driver import (
     DotTile,
     DotWords,
@@ -23,16 +24,16 @@ from polyconv.algorithms.dots.driver import (
     finished_in_registers,
     result_words,
 )
-from polyconv.algorithms.dots.form import ChannelsForm, Sizes
-from polyconv.algorithms.dots.panel import panel_words, weaving_cycles
+from polyconv.algorithms.dots.form import Part, Sizes
+from polyconv.algorithms.dots.panel import copying_cycles, panel_words, weaving_cycles
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
     has_half_word,
-    padding_of,
     refusal,
+    row_bands,
     windows,
-    with_bias,
+    with_row_biases,
 )
 from polyconv.algorithms.dots.weights import block_weights
 from polyconv.algorithms.form import Forms
@@ -41,17 +42,17 @@ from polyconv.kernels.isa import Arithmetic, lanes, run_tiles
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
-from polyconv.lowering.bands import bands, share_met
+from polyconv.lowering.bands import share_met
 from polyconv.lowering.boxes import near_equal, row_lists
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
 from polyconv.lowering.program import Request, Step
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Axis, Sweep, box_count, sweeps
+from polyconv.lowering.sweep import Axis, Sweep, box_count
 from polyconv.lowering.tiles import word_address
 from polyconv.lowering.traffic import apart_cycles, far_cycles
 from polyconv.problem.problem import Problem
 
-__all__ = ["LYING", "DenseForm", "forms"]
+__all__ = ["LYING", "DenseForm", "forms", "word_entries"]
 
 LYING = {"u8s8": "u8", "i16": "i16", "bf16": "bf16"}
 """The type of inputs that an arithmetic multiplies as they lie."""
@@ -75,13 +76,13 @@ def forms(s: Situation) -> Forms:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseForm(ChannelsForm):
+class DenseForm(OrderedForm):
     """Blocks of some vectors of output channels."""
 
     @classmethod
-    def of(cls, s: Situation) -> Self:
-        """That of a situation which has one."""
-        return cls(s, tuple(part_of(s, arithmetic_of(s), sweep) for sweep in sweeps(s.problem)))
+    def part(cls, s: Situation, sweep: Sweep) -> Part:
+        """A sweep with its sizes."""
+        return part_of(s, arithmetic_of(s), sweep)
 
     def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
         """Cycles of an image's products at full tiles, and of its moves."""
@@ -90,22 +91,24 @@ class DenseForm(ChannelsForm):
         count = box_count(sweep, sizes.box)
         width = sizes.box[-1]
         rows = math.prod(axis.out for axis in outer) * -(-last.out // max(1, width))
-        met = 1.0 if arith.name == "u8s8" else share_met(sweep[:-1], bands(sweep[:-1], 1 << 10))
+        met = share_met(sweep[:-1], row_bands(s, sweep))
         words = -(-last.taps * group_in // arith.channels) if sizes.whole_lines else (
             last.taps * -(-group_in // arith.channels)
         )  # fmt: skip
         steps = met * math.prod(axis.taps for axis in outer) * words
         sets, panel_in = (1, p.c) if sizes.all_groups else (p.groups, group_in)
-        products = sets * rows * row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
+        of_row = row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
+        products = sets * rows * (of_row + sizes.blocks * ROW_CYCLES)
         held = math.prod(max(1, h.count) for h in sizes.held)
         if sizes.planes:
-            lines = math.prod(max(1, h.count) for h in sizes.held[:-1])
-            moves = sets * count * (400 + weaving_cycles(s, lines, held / lines, panel_in, sizes.step))
+            run = max(1, sizes.held[-1].count)
+            moves = sets * count * (400 + weaving_cycles(s, sizes.held, run, panel_in, sizes.step))
             products *= _OF_PLANES
         elif _lies(p, arith, sweep, p.c * p.x_dtype.itemsize):
             moves = sets * count * 400.0
         else:
-            moves = sets * count * (400 + held * (1 + panel_in * channel_bytes(arith) / 120))
+            follow = panel_in == p.c and sizes.pixel_bytes == panel_in * channel_bytes(arith) and not self.is_turned
+            moves = sets * count * (400 + copying_cycles(s, sizes, panel_in, follow=follow))
         moves += far_cycles(s, sets * count * held * panel_in * p.x_dtype.itemsize)
         leaving = _leaving(s, sizes) + _PHASES * apart_cycles(s, last)
         return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * leaving
@@ -117,7 +120,7 @@ class DenseForm(ChannelsForm):
         lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
         w = r.weights(sweep)
         in_place = together and _lies(p, arith, sweep, r.x.spatial[-1]) and not (arith.name == "i16" and r.zero_point)
-        r = with_bias(r, w, padding_of(r))
+        r, found, lists = with_row_biases(r, sweep, w)
         words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
         steps = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if sizes.whole_lines else last.taps)
         steps += windows(r) == "each"  # a row of factors comes first
@@ -125,27 +128,30 @@ class DenseForm(ChannelsForm):
         sets, channels, outputs = (1, p.c, p.m) if sizes.all_groups else (p.groups, group_in, group_out)
         in_registers = finished_in_registers(r, last)
         half = has_half_word(arith, group_in * (last.taps if sizes.whole_lines else 1))
-        block_outputs = sizes.vectors * lane - (windows(r) > "")
+        block_outputs = group_out if sizes.all_groups else sizes.vectors * lane - (windows(r) > "")
         last_outputs = outputs - (sizes.blocks - 1) * block_outputs
-        last_lanes = last_outputs - (sizes.last_vectors - 1) * lane
+        block_lanes, last_lanes = (
+            of_block - (vectors - 1) * lane
+            for of_block, vectors in ((block_outputs, sizes.vectors), (last_outputs, sizes.last_vectors))
+        )
         spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
-        is_cut = in_registers and windows(r) > "", in_registers and last_lanes < lane
+        is_cut = in_registers and block_lanes < lane, in_registers and last_lanes < lane
         tiles = _tiles(r, last, sizes, replace(spec, half=half, windows=windows(r)), is_cut)
         common, items = common_words(r, sweep, sizes, sets)
         move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
-        entries = _entries(r, sweep, sizes, words, windows(r) == "each", in_place=in_place)
+        entries = word_entries(r, sweep, sizes, words, windows(r) == "each", in_place=in_place)
         values = DotWords(
             common=common, panel=panel_words(r, sizes, channels, move, last, in_place=in_place),
             row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
             word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
-            source_block=words * arith.bytes if sizes.all_groups else 0,
-            rows=row_lists(sweep[:-1], entries, 3, whole=padding_of(r) > 0),
+            source_block=group_in * channel_bytes(arith) if sizes.all_groups else 0,
+            rows=row_lists(sweep[:-1], entries, 3, found), bias_list=p.m * arith.bytes * (lists > 1),
             weights=block_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
-            w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest,
-            outputs=outputs, blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits),
-            block_outputs=block_outputs, last_outputs=last_outputs, block_lanes=lane - (windows(r) > ""),
-            last_lanes=last_lanes, tiles=tiles, table_words=counted_words(DotTile, tiles),
-            results=result_words(r, sweep, sizes, lane, in_registers=in_registers),
+            w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest, table_group=outputs * arith.bytes,
+            table_block=block_outputs * arith.bytes, blocks=sizes.blocks,
+            split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=block_outputs, last_outputs=last_outputs,
+            block_lanes=block_lanes, last_lanes=last_lanes, tiles=tiles, table_words=counted_words(DotTile, tiles),
+            results=result_words(r, sweep, sizes, lane, in_registers=in_registers, are_alike=lists < 2),
         )  # fmt: skip
         return Step(driver_address(r), filled(values, keep), items)
 
@@ -173,7 +179,8 @@ def _lies(p: Problem, arith: Arithmetic, sweep: Sweep, pixel_bytes: int) -> bool
     )
 
 
-def _entries(r: Request, sweep: Sweep, sizes: Sizes, words: int, before: int, *, in_place: bool) -> list[list[int]]:
+def word_entries(r: Request, sweep: Sweep, sizes: Sizes, words: int, before: int = 0, *, in_place: bool = False
+                 ) -> list[list[int]]:  # fmt: skip
     """For every combination of taps of the outer axes the words of its entries: offset, words, weights before it.
 
     So many rows come ``before`` all weights.

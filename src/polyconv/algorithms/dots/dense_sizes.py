@@ -7,6 +7,7 @@ without a gap; or as planes of words, where channels lie in planes.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from polyconv.algorithms.dots.form import RUN_PIXELS, Part, Sizes
@@ -17,7 +18,7 @@ from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, box_count, line_pixels, lines
 from polyconv.lowering.tiles import tile_cycles
 
-__all__ = ["part_of", "row_cycles"]
+__all__ = ["ROW_CYCLES", "fitting", "part_of", "row_cycles", "sizes_of_box"]
 
 _PANEL_SHARE = 25 / 64
 """Of a second-level cache, for the workspace of a thread, beside which weights stay there."""
@@ -27,35 +28,54 @@ _LEAST_ROWS = 4
 """Of outputs of a box of one of several threads."""
 _MOST_VECTORS = 2
 """Vectors of outputs of groups that share a panel."""
+ROW_CYCLES = 40.0
+"""Of a row of outputs in a block, before its tiles: 30 to 110 on Zen 5, in layers with rows of 2 to 10."""
 _MOST_MORE = 2
 """Pixels of a line come as they lie, if those that outputs need are not fewer by more than this factor."""
 
 
 def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
     """A sweep with its sizes."""
-    longest = max((size for size, _ in near_equal_sizes(sweep[-1].out, s.near(_LINE_PIXELS))), default=0)
-    whole = (*(axis.out for axis in sweep[:-1]), longest)
-    vectors = _vectors(s, arith, sweep, whole[-1])
+    vectors = _vectors(s, arith, sweep, _longest(s, sweep))
 
-    def sizes_of(planes: bool) -> Sizes:
-        def fitted(box: tuple[int, ...]) -> Sizes:
-            return _sizes(s, arith, sweep, box, planes=planes, vectors=vectors)
+    def sizes_of(*, planes: bool = False, all_groups: bool = False) -> Sizes:
+        def sizes(box: tuple[int, ...]) -> Sizes:
+            return sizes_of_box(s, arith, sweep, box, vectors, planes=planes, all_groups=all_groups)
 
-        budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
-        start = whole if planes else _of_threads(s, whole)
-        box = boxes(start, lambda box: fitted(box).workspace, budget)
+        return fitting(s, sweep, sizes, planes=planes)
 
-        def cut(pieces: int) -> tuple[float, Sizes]:
-            found = fitted((-(-box[0] // pieces), *box[1:]))
-            sets, repeated = (1, 0.3) if found.all_groups else (s.problem.groups, 0.05)
-            items = (s.problem.n or 0) * box_count(sweep, found.box) * sets
-            parts = thread_parts(s.threads, items, found.blocks, repeated)
-            load = busiest(s.threads, items, found.blocks, parts, repeated) * math.prod(found.box)
-            return load, replace(found, splits=parts)
+    together = sizes_of(all_groups=True) if _all_groups(s, arith) else None
+    if together is None or together.workspace > _budget(s):
+        together = sizes_of()
+    return Part(sweep, together, sizes_of(planes=True))
 
-        return in_pieces(s.threads, cut)
 
-    return Part(sweep, sizes_of(False), sizes_of(True))
+def _budget(s: Situation) -> int:
+    """Bytes of workspace that boxes should not need more of."""
+    return s.budget(s.profile.cache("l2", _PANEL_SHARE))
+
+
+def _longest(s: Situation, sweep: Sweep) -> int:
+    """Pixels of the longest line of a box: lines are cut into near-equal parts."""
+    return max((size for size, _ in near_equal_sizes(sweep[-1].out, s.near(_LINE_PIXELS))), default=0)
+
+
+def fitting(s: Situation, sweep: Sweep, sizes: Callable[[tuple[int, ...]], Sizes], *, planes: bool = False) -> Sizes:
+    """What ``sizes`` makes of the largest box that fits, cut for threads; tensors may be planes."""
+    start = (*(axis.out for axis in sweep[:-1]), _longest(s, sweep))
+    if not planes:
+        start = _of_threads(s, start)
+    box = boxes(start, lambda box: sizes(box).workspace, _budget(s))
+
+    def cut(pieces: int) -> tuple[float, Sizes]:
+        found = sizes((-(-box[0] // pieces), *box[1:]))
+        sets, repeated = (1, 0.3) if found.all_groups else (s.problem.groups, 0.05)
+        items = (s.problem.n or 0) * box_count(sweep, found.box) * sets
+        parts = thread_parts(s.threads, items, found.blocks, repeated)
+        load = busiest(s.threads, items, found.blocks, parts, repeated) * math.prod(found.box)
+        return load, replace(found, splits=parts)
+
+    return in_pieces(s.threads, cut)
 
 
 def _of_threads(s: Situation, extents: tuple[int, ...]) -> tuple[int, ...]:
@@ -78,23 +98,24 @@ def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks:
     return total
 
 
-def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], *, planes: bool, vectors: int) -> Sizes:
+def sizes_of_box(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], vectors: int, *,
+                 planes: bool = False, all_groups: bool = False) -> Sizes:  # fmt: skip
     """Sizes for a box and so many vectors of output channels."""
     p, last, size = s.problem, sweep[-1], channel_bytes(arith)
     group_in, group_out = p.c // p.groups, p.m // p.groups
     run, step = line_pixels(last, box[-1], _MOST_MORE)
     held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
-    all_groups = not planes and _all_groups(s, arith)
     follow = not all_groups and (last.taps <= 1 or (last.dilation == 1 and step == 1))
     planes = planes and not (follow and (group_in <= arith.channels or has_half_word(arith, group_in)))
     whole_lines = follow and not planes
-    words = -(-(p.c if all_groups else group_in) // arith.channels)
-    pixel = arith.bytes if planes else group_in * size if whole_lines else words * arith.bytes
+    words = -(-group_in // arith.channels)
+    channels_in = p.c if all_groups else group_in if whole_lines else words * arith.channels
+    pixel = arith.bytes if planes else channels_in * size
     rows_in = math.prod(max(1, h.count) for h in held[:-1])
     line = run.count * pixel
     plane = (-(-(rows_in * line) // 64) | 1) * 64 + 128  # an odd number of cache lines, and room to read and write more
     panel = plane * (words if planes else 1)
-    vectors = group_out // lanes(s.target, arith) if all_groups else vectors
+    vectors = -(-(group_out + window_outputs(s)) // lanes(s.target, arith)) if all_groups else vectors
     blocks, last_vectors = _blocks(s, arith, vectors)
     run_rows = rows_together(sweep, box, RUN_PIXELS)
     slots = run_rows * box[-1] * vectors * s.target.vector_bytes
@@ -105,15 +126,15 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
 
 
 def _all_groups(s: Situation, arith: Arithmetic) -> bool:
-    """Whether groups are whole words of inputs and few whole vectors of outputs, so that they can share a panel.
+    """Whether groups of few vectors of outputs share a panel: the last words of one may begin the next.
 
-    Measured on Zen 5: 5 % off where channels lie together, nothing where they lie in planes.
+    Not if that is another order of sums of floats, as groups with half a word can have their own panels as well.
+    Measured on Zen 5: 5 % off groups of whole words where channels lie together, nothing where they lie in planes.
     """
     p = s.problem
-    vectors, rest = divmod(p.m // p.groups, lanes(s.target, arith))
-    if p.groups == 1 or window_outputs(s):
+    if p.groups == 1 or not p.c or has_half_word(arith, p.c // p.groups):
         return False
-    return 0 < vectors <= _MOST_VECTORS and not rest and p.c // p.groups % arith.channels == 0 < p.c
+    return 0 < -(-(p.m // p.groups + window_outputs(s)) // lanes(s.target, arith)) <= _MOST_VECTORS
 
 
 def _vectors(s: Situation, arith: Arithmetic, sweep: Sweep, width: int) -> int:

@@ -23,6 +23,7 @@ from polyconv.kernels.fused import FusedTile, WordWalk
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.signature import Address
+from polyconv.lowering.bands import whole_bands
 from polyconv.lowering.boxes import row_lists
 from polyconv.lowering.program import Request, address_of
 from polyconv.lowering.situation import Situation
@@ -76,7 +77,7 @@ class DepthwiseForm(BlocksForm):
         key = ("dots_depthwise", arith.name, block_channels(r.target, arith), taps_of(sweep))
         return Block(
             weights=r.packed(key, lambda: _packed(r.weights(sweep), last.taps, np.array(channels))),
-            rows=row_lists(sweep[:-1], [entries, *[[]] * (len(of_lines) - 1)], 1, whole=True),
+            rows=row_lists(sweep[:-1], [entries, *[[]] * (len(of_lines) - 1)], 1, whole_bands(sweep[:-1])),
             channels=tuple(itertools.chain.from_iterable(channels)),
             tiles=lambda spec: _row(r, spec, last, groups), whole_rows=True,
         )  # fmt: skip

@@ -28,7 +28,7 @@ from polyconv.lowering.panel import (
     axis_words,
     box_rows,
     decode,
-    row_entries,
+    row_list,
     row_place,
     row_source,
 )
@@ -67,7 +67,9 @@ class DotWords(Record):
 
     ``tiles`` holds four tables (last block or not, box cut short along the last axis or not).  A block of outputs reads
     the channels that the one before it does, or those ``source_block`` bytes further.  So many lanes of its last vector
-    are outputs: ``block_lanes``, of the last block ``last_lanes``.
+    are outputs: ``block_lanes``, of the last block ``last_lanes``.  Biases and scales of the next group lie
+    ``table_group`` bytes further, those of the next block ``table_block``, biases of the next list of taps
+    ``bias_list``.
     """
 
     common: Common
@@ -76,12 +78,14 @@ class DotWords(Record):
     word_step: Word
     source_block: Word
     rows: RowLists
+    bias_list: Word
     weights: Memory
     w_group: Word
     w_block: Word
     w_last: Word
     w_last_group: Word
-    outputs: Word
+    table_group: Word
+    table_block: Word
     blocks: Word
     split_blocks: Word
     block_outputs: Word
@@ -116,10 +120,10 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
     weights = p.weights + k.select(
         is_last, p.w_last + item.g * p.w_last_group, item.g * p.w_group + block * p.w_block
     )
-    channel = item.g * p.outputs + block * p.block_outputs
+    tables_at = item.g * p.table_group + block * p.table_block
     outputs = k.select(is_last, p.last_outputs, p.block_outputs)
     lanes = k.select(is_last, p.last_lanes, p.block_lanes)
-    bias, scale, constants = tables.bias + channel * 4, tables.scale + channel * 4, tables.constants
+    bias, scale, constants = tables.bias + tables_at, tables.scale + tables_at, tables.constants
     slot_row = k.select(is_last, results.slot_row_last, results.slot_row)
     beside_y, beside_r = block * p.block_outputs * p.common.y_c, block * p.block_outputs * p.common.r_c
     fused, in_place = results.fused.equals(1), p.panel.in_place.equals(1)
@@ -129,7 +133,9 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
         line, y_row, r_row = row_place(k, p.common, item, row.index)
         there = frame.x + row_source(k, p.common, item, row.index)
         source = k.either(in_place, there, begin + line * p.panel.line_bytes) + block * p.source_block
-        entries, count = row_entries(k, p.common, p.rows, item, row.index)
+        which = row_list(k, p.rows.bands, item, row.index, p.common.axes - 1)
+        of_row, biases = p.rows.lists.at(which), bias + which * p.bias_list
+        entries, count = p.rows.entries + of_row.first * 8, of_row.count
         slot = results.slots + waiting * pixels * slot_row
         y = k.either(fused, frame.y + (y_row + beside_y), workspace + slot)
         y_step = k.select(fused, last.y_stride, slot_row)
@@ -140,7 +146,7 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
             first, times, function = tile.first, tile.times, tile.function
             k.call(function, WordWalk(
                 source + first * p.row_step, p.row_step, entries, count, weights, y + first * y_step, y_step,
-                r + first * r_step, r_step, times, lanes, bias, scale, constants, workspace, p.word_step,
+                r + first * r_step, r_step, times, lanes, biases, scale, constants, workspace, p.word_step,
             ))  # fmt: skip
         begins = waiting.equals(0)
         y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1
@@ -148,7 +154,7 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
         with k.when(leaves & results.fused.equals(0)):
             k.call(results.move_out, MoveOut(
                 workspace + results.slots, slot_row, results.slot_bytes, frame.y + (y_run + beside_y), last.y_stride,
-                p.common.y_c, waiting * pixels, outputs, bias, scale,
+                p.common.y_c, waiting * pixels, outputs, biases, scale,
                 frame.residual + (r_run + beside_r), last.r_stride, p.common.r_c, constants,
             ))  # fmt: skip
         row.next(k.select(leaves, 0, waiting), y_run, r_run)
@@ -169,15 +175,19 @@ def finished_in_registers(r: Request, last: Axis) -> bool:
     return along == "cc" or (along == "cp" and r.problem.y_dtype.bits == 8 and r.residual is None)
 
 
-def result_words(r: Request, sweep: Sweep, sizes: Sizes, lane: int, *, in_registers: bool) -> DotResults:
-    """Words with which results leave, of blocks of ``sizes.vectors`` times so many lanes."""
+def result_words(r: Request, sweep: Sweep, sizes: Sizes, lane: int, *, in_registers: bool, are_alike: bool = True
+                 ) -> DotResults:  # fmt: skip
+    """Words with which results leave, of blocks of ``sizes.vectors`` times so many lanes.
+
+    Rows leave together, if the biases that sums get on their way are alike.
+    """
     p, along = r.problem, along_out(r, sweep[-1], "c")
     fused, finished = in_registers and along == "cc", in_registers and along != "cc"
     size = p.y_dtype.itemsize if finished else r.arith.bytes
     return DotResults(
         tables=epilogue_tables(r), fused=int(fused), slots=sizes.header + sizes.panel, slot_bytes=size,
         slot_row=sizes.vectors * lane * size, slot_row_last=sizes.last_vectors * lane * size,
-        run_rows=sizes.run_rows if rows_follow(r, sweep) else 1,
+        run_rows=sizes.run_rows if rows_follow(r, sweep) and (finished or are_alike) else 1,
         move_out=move_out_address(
             r, Move(f"i{8 * size}", p.y, along, Epilogue()) if finished
             else Move(r.arith.accumulator, p.y, along, r.epilogue),

@@ -72,6 +72,11 @@ class Sizes:
     splits: int = 1
 
     @property
+    def group_blocks(self) -> int:
+        """Blocks of output channels of a group."""
+        return 1 if self.all_groups else self.blocks
+
+    @property
     def workspace(self) -> int:
         """Bytes a thread needs."""
         return self.header + self.panel + self.slots + 128
@@ -129,10 +134,10 @@ class ChannelsForm(Form):
         return {"products": products * (p.n or 0), "moves": moves * (p.n or 0)}
 
     def choices(self) -> dict[str, object]:
-        """Boxes of the first sweep, which lies as the layout says."""
+        """Boxes of the first sweep that has taps, which lies as the layout says."""
         if not self.parts:
             return {}
-        part = self.parts[0]
+        part = next((part for part in self.parts if all(axis.taps for axis in part.sweep)), self.parts[0])
         return {"box": (part.planes if self.s.problem.layout == "NCHW" else part.together).box}
 
     def build(self, r: Request) -> Program:

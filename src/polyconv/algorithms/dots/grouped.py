@@ -24,6 +24,7 @@ from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import Module
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address
+from polyconv.lowering.bands import whole_bands
 from polyconv.lowering.boxes import near_equal_sizes, row_lists
 from polyconv.lowering.program import Request
 from polyconv.lowering.situation import Situation
@@ -68,7 +69,7 @@ class GroupedForm(BlocksForm):
         ]
         return Block(
             weights=r.packed(key, lambda: _packed(r.weights(sweep), arith, channels)),
-            rows=row_lists(sweep[:-1], entries, 3, whole=padding_of(r) > 0),
+            rows=row_lists(sweep[:-1], entries, 3, whole_bands(sweep[:-1]) if padding_of(r) else None),
             channels=tuple(np.arange(channels).reshape(-1, arith.channels).T.reshape(-1).tolist()),
             tiles=lambda spec: _functions(r, spec),
         )

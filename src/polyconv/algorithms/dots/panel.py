@@ -23,27 +23,40 @@ from polyconv.lowering.program import Request, address_of
 from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Axis, Lines
 
-__all__ = ["DotPanel", "by_planes", "pack", "panel_common", "panel_words", "weaving_cycles"]
+__all__ = ["DotPanel", "by_planes", "copying_cycles", "pack", "panel_common", "panel_words", "weaving_cycles"]
 
 
 _WIDTHS = (16, 32, 64)
 """Pixels that a move of planes may take at a time: those of a short row at once."""
-_LINE_CYCLES, _ROW_CYCLES, _PIXEL_CYCLES = 35.0, 4.0, 0.27
+_LINE_CYCLES, _ROW_CYCLES, _PIXEL_CYCLES, _SLAB_CYCLES = 35.0, 4.0, 0.27, 90.0
 """Of a line of a plane of words, where lines come one by one: 30 to 45 in 20 layers on Zen 5; of one, and each of its
-pixels, where many come at once: 8 for 17 pixels, 18 to 25 for 58 and 36 for 98 there, in six layers of bf16 and bytes.
-"""
+pixels, where many come at once: 8 for 17 pixels, 18 to 25 for 58 and 36 for 98 there, in six layers of bf16 and bytes;
+and of lines that come at once, those of the axis before the last."""
 _FAR, _FAR_CYCLES = 2, 0.45
 """Of a second-level cache, images beyond which a pixel of many lines takes so much longer: 3.3 MB of bf16 there."""
 
 
-def weaving_cycles(s: Situation, lines: int, pixels: float, channels: int, stride: int) -> float:
-    """Cycles in which lines of so many pixels, taken a stride apart, become planes of words of a box."""
-    arith = arithmetic_of(s)
-    words = -(-channels // arith.channels)
+def weaving_cycles(s: Situation, held: Sequence[Lines], pixels: float, channels: int, stride: int) -> float:
+    """Cycles in which the lines of a box become planes of words, so many pixels of each, taken a stride apart."""
+    arith, outer = arithmetic_of(s), [max(1, h.count) for h in held[:-1]]
+    words, lines = -(-channels // arith.channels), math.prod(outer)
     if not s.target.has_masks or stride > 2:
         return words * lines * (_LINE_CYCLES + pixels * arith.bytes * stride / 28)
+    slabs = math.prod(outer[:-1])
     far = _FAR_CYCLES if image_bytes(s.problem)[0] > s.profile.cache("l2", _FAR) else 0.0
-    return 200.0 + words * lines * (_ROW_CYCLES + pixels * (_PIXEL_CYCLES * stride + far))
+    return 100.0 + slabs * _SLAB_CYCLES + words * lines * (_ROW_CYCLES + pixels * (_PIXEL_CYCLES * stride + far))
+
+
+_ALONE_CYCLES, _BYTES = 5.0, 120
+"""Of copying a pixel that does not follow the one before it, as those of a group: 4 to 7 for 6 to 17 channels on Zen 5;
+and bytes that come in a cycle."""
+
+
+def copying_cycles(s: Situation, sizes: Sizes, channels: int, *, follow: bool) -> float:
+    """Cycles in which pixels of so many channels, that may ``follow`` each other as in the panel, are copied."""
+    of_pixel = 1.0 if follow and sizes.step == 1 else _ALONE_CYCLES
+    pixels = math.prod(max(1, h.count) for h in sizes.held)
+    return pixels * (of_pixel + channels * channel_bytes(arithmetic_of(s)) / _BYTES)
 
 
 class DotPanel(Record):

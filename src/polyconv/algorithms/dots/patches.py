@@ -16,32 +16,39 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from polyconv.algorithms.dots.channel_blocks import (
+    BLOCK_CYCLES,
+    PANEL_SHARE,
+    ROWS,
+    ChannelRun,
+    ChannelWords,
+    only_sweep,
+    stored_cycles,
+    walked,
+)
 from polyconv.algorithms.dots.dense import LYING
 from polyconv.algorithms.dots.panel import DotPanel, pack, panel_common
 from polyconv.algorithms.dots.situations import (
     channel_bytes,
     has_half_word,
     narrow_arithmetic,
-    packs_results,
     padding_of,
     refusal,
     with_bias,
 )
 from polyconv.algorithms.dots.weights import run_weights
-from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.product.axes import folded_as_packed, is_inside, with_folded
 from polyconv.kernels.dots_patches import DotPatches, PatchWalk, dot_patches
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.record import Counted, Functions, Memory, Record, Word, counted_words, filled, words
+from polyconv.kernels.record import Counted, Functions, Memory, Word, counted_words, filled, words
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, near_equal, near_equal_sizes, thread_parts
 from polyconv.lowering.moves import along_in, move_in_address
 from polyconv.lowering.panel import (
-    Common,
     Driver,
-    EpilogueTables,
     Item,
     axis_words,
     box_rows,
@@ -57,19 +64,14 @@ from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["PatchesForm", "forms"]
 
-_ROWS = {4: 6, 2: 12}
-"""Output channels of a tile by its vectors of pixels: sums, pixels and a weight fit 32 registers."""
-_PANEL_SHARE = 3 / 16
-"""Of a second-level cache, for the lines of a box."""
+_VECTORS = (4, 2)
+"""Of pixels of a tile: words of four bytes or two numbers are woven from as many vectors, or twice as many."""
 _MOST_TILES, _ITEM = 16, 0.05
 """Tiles of an item that reads in place; and what an item takes besides, in tiles or rows."""
 _REPEATED = 0.05
 """Share of an item's time that every part of its outputs takes for itself."""
-_STORED, _PAIRED, _PACKED = 1.7, 0.5, 1.0
-"""Cycles of what follows a vector of sums: one by one, rounded to bf16 in pairs, or packed to bytes.
-Measured on Zen 5, as all that follows."""
-_ROW_CYCLES, _BLOCK_CYCLES = 1.0, 8.0
-"""Cycles of a row of sums besides, and of a block of them."""
+_ROW_CYCLES = 1.0
+"""Cycles of a row of sums besides.  Measured on Zen 5, as all that follows."""
 _LINE_CYCLES, _LINE_BYTES = 80.0, 28
 """Cycles of copying a line of a channel, or each residue modulo the stride of one, and bytes that then come in one."""
 _WOVEN = 1.0
@@ -82,36 +84,23 @@ _ALIGNED = 24
 """Tiles of a row from which on they begin with a line: that may take one more."""
 
 
-class PatchBlocks(Record):
-    """Blocks of as many output channels: the first channel, how many, bytes of weights before them, and their tiles.
+class PatchRun(ChannelRun):
+    """A run with its tiles: that of a whole one's pixels, and that of fewer."""
 
-    ``tiles`` are that of a whole one's pixels, and that of fewer.
-    """
-
-    channel: Word
-    blocks: Word
-    weights: Word
     tiles: Functions[PatchWalk]
 
 
-class PatchesWords(Record):
+class PatchesWords(ChannelWords):
     """The driver's words; tiles of so many ``pixels`` begin where a cache line of the input does if it ``aligns``."""
 
-    common: Common
     panel: DotPanel
     patch: Word
     pixels: Word
     aligns: Word
-    words: Word
     places: Memory
     pixel_bytes: Word
-    weights: Memory
-    w_group: Word
-    outputs: Word
-    runs: Counted[PatchBlocks]
+    runs: Counted[PatchRun]
     run_words: Word
-    tables: EpilogueTables
-    y_pixel: Word
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
@@ -140,7 +129,7 @@ def _early(k: Module, p: PatchesWords, source: Buffer) -> Value:
 
 def _row(k: Module, p: PatchesWords, item: Item, early: Value, source: Buffer, y: Buffer, patch: Buffer) -> None:
     """The tiles of a row of a box, whose pixels begin and end so much ``early``, but for those of the whole row."""
-    c, tables = p.common, p.tables
+    c = p.common
     last = c.axes - 1
     first, extent = item.first(last), item.extent(last)
     begin = k.select(first > 0, 0, early)
@@ -150,11 +139,10 @@ def _row(k: Module, p: PatchesWords, item: Item, early: Value, source: Buffer, y
         run, at = runs.at(each.index), k.maximum(tile.index, begin)
         pixels = k.minimum(tile.index + p.pixels, end) - at
         function = run.tiles.at(k.select(pixels.equals(p.pixels), k.constant(INT, 0), 1))
-        channel, pixel = item.g * p.outputs + run.channel, at - early
+        pixel = at - early
         k.call(function, PatchWalk(
-            source + pixel * p.pixel_bytes, p.places, p.words, patch, p.weights + (item.g * p.w_group + run.weights),
-            y + (run.channel * c.y_c + pixel * p.y_pixel), c.y_c, p.y_pixel, run.blocks, pixels,
-            tables.bias + channel * 4, tables.scale + channel * 4, tables.constants,
+            *walked(p, item, run, y + pixel * p.y_pixel, pixels),
+            source + pixel * p.pixel_bytes, p.places, patch, p.y_pixel,
         ))  # fmt: skip
 
 
@@ -163,15 +151,12 @@ def forms(s: Situation) -> Forms:
     if (reason := refusal(s)) is not None:
         return reason
     p, kind = s.problem, narrow_arithmetic(s)
-    if p.op != "conv" or p.layout != "NCHW" or p.residual or p.y == "i16":
-        return "computes conv of channels-first maps, without a residual, not to i16"
-    (sweep,) = sweeps(p)
-    if not p.c or not all(axis.taps for axis in sweep):
-        return "needs inputs that some tap meets"
+    if isinstance(sweep := only_sweep(s), Refusal):
+        return sweep
     lies = p.x == LYING[kind.name] and (p.quantisation is None or kind.name == "u8s8")
     in_place = lies and sweep[-1].stride == 1 and all(is_inside(p, axis) for axis in sweep)
     axes = folded_as_packed(sweep) if in_place else sweep
-    found = [_form(s, kind, axes, vectors, in_place=in_place) for vectors in _ROWS if vectors % kind.channels == 0]
+    found = [_form(s, kind, axes, vectors, in_place=in_place) for vectors in _VECTORS if vectors % kind.channels == 0]
     return (min(found, key=lambda form: s.price(("vectors", form.vectors), sum(form.cost().values()))),)
 
 
@@ -238,12 +223,12 @@ class PatchesForm(Form):
         """Cycles: the products, what follows sums, and copying lines."""
         s, p, count = self.s, self.s.problem, box_count(self.axes, self.box)
         rates, rows = s.rates(self.kind), math.prod(axis.out for axis in self.axes[:-1])
-        stored = _PACKED if packs_results(s) else _PAIRED if p.y == "bf16" else _STORED
+        stored = stored_cycles(s, pairs=True)
         of_tile = self.words * self.vectors * _WOVEN
-        for outputs, blocks in near_equal_sizes(p.m // p.groups, _ROWS[self.vectors]):
+        for outputs, blocks in near_equal_sizes(p.m // p.groups, ROWS[self.vectors]):
             loads = (outputs + self.vectors + 1) / rates.loads
             of_word = max(outputs * self.vectors / rates.multiply_adds, loads, rates.latency)
-            of_tile += blocks * (self.words * of_word + outputs * (stored * self.vectors + _ROW_CYCLES) + _BLOCK_CYCLES)
+            of_tile += blocks * (self.words * of_word + outputs * (stored * self.vectors + _ROW_CYCLES) + BLOCK_CYCLES)
         tiles = rows * -(-self.axes[-1].out // (self.vectors * lanes(s.target, self.kind)))
         read = count * math.prod(h.count for h in self.held) * p.c * p.x_dtype.itemsize
         moves = far_cycles(s, read)
@@ -256,7 +241,7 @@ class PatchesForm(Form):
     def choices(self) -> dict[str, object]:
         """Sizes of boxes and tiles, and what tiles read."""
         return {
-            "box": self.box, "tile": f"{_ROWS[self.vectors]} channels x {self.vectors} vectors of pixels",
+            "box": self.box, "tile": f"{ROWS[self.vectors]} channels x {self.vectors} vectors of pixels",
             "reads": "the input" if self.in_place else "a padded copy",
         }  # fmt: skip
 
@@ -276,7 +261,7 @@ def _form(s: Situation, kind: Arithmetic, axes: Sweep, vectors: int, *, in_place
     unit, extents = vectors * lanes(s.target, kind), [max(1, axis.out) for axis in axes]
     if in_place:
         return PatchesForm(s, axes, kind, True, _cut(s, extents, unit, s.near(_MOST_TILES)), vectors)
-    budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
+    budget = s.budget(s.profile.cache("l2", PANEL_SHARE))
     box = boxes(_cut(s, extents, unit, math.prod(extents)), lambda box: _panel(s, kind, axes, box)[2], budget)
     if box[-1] < extents[-1]:
         box = (*box[:-1], max(1, box[-1] // unit) * unit)
@@ -317,7 +302,7 @@ def _step(given: Request, r: Request, form: PatchesForm, keep: list[Any]) -> Ste
     w = given.weights(sweep)
     r = with_bias(r, w, padding)
     entries = w.reshape(*w.shape[:2], form.entries, 1)
-    parts = near_equal_sizes(group_out, _ROWS[form.vectors])
+    parts = near_equal_sizes(group_out, ROWS[form.vectors])
     line, plane, _ = _panel(r.situation, kind, form.axes, form.box)
     whole = (p.n or 0) * p.groups * box_count(form.axes, form.box)
     splits = thread_parts(r.situation.threads, whole, sum(blocks for _, blocks in parts), _REPEATED)
@@ -338,7 +323,7 @@ def _step(given: Request, r: Request, form: PatchesForm, keep: list[Any]) -> Ste
         weights=r.packed(("dots_patches", kind.name, form.vectors, taps_of(sweep)),
                          lambda: run_weights(r, entries, parts)),
         w_group=group_out * form.words * kind.bytes, outputs=group_out, runs=runs,
-        run_words=counted_words(PatchBlocks, runs), tables=epilogue_tables(r), y_pixel=r.y.spatial[-1],
+        run_words=counted_words(PatchRun, runs), tables=epilogue_tables(r), y_pixel=r.y.spatial[-1],
     )  # fmt: skip
     address = address_of(r, "dot patches", "patches", Driver, lambda k, name: driver(k, name, r.target.vector_bytes))
     return Step(address, filled(values, keep), items)
@@ -369,7 +354,7 @@ def _places(r: Request, form: PatchesForm, line: int, plane: int) -> list[int]:
     return found + found[-1:] * (form.words * form.kind.channels - len(found))
 
 
-def _runs(r: Request, form: PatchesForm, parts: list[tuple[int, int]], splits: int) -> list[list[PatchBlocks]]:
+def _runs(r: Request, form: PatchesForm, parts: list[tuple[int, int]], splits: int) -> list[list[PatchRun]]:
     """Blocks of output channels of every item of a box, with their tiles: the first block of each weaves."""
     plain = DotPatches(r.arith.name, r.problem.y, r.epilogue, weaves=False, apart=r.y.spatial[-1] != r.y.itemsize)
     weaving = replace(plain, weaves=True, half=has_half_word(form.kind, form.entries))
@@ -380,7 +365,7 @@ def _runs(r: Request, form: PatchesForm, parts: list[tuple[int, int]], splits: i
         alike = [(outputs, len(list(same))) for outputs, same in itertools.groupby(others)]
         for spec, outputs, blocks in ((weaving, woven, 1), *((plain, *some) for some in alike)):
             tiles = [_tile(r, replace(spec, edge=edge), outputs, form.vectors) for edge in (False, True)]
-            runs.append(PatchBlocks(channel, blocks, channel * form.words * form.kind.bytes, tiles))
+            runs.append(PatchRun(channel, blocks, channel * form.words * form.kind.bytes, tiles))
             channel += outputs * blocks
         found.append(runs)
     return found

@@ -19,6 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyconv.algorithms.dots.channel_blocks import (
+    BLOCK_CYCLES,
+    PANEL_SHARE,
+    ROWS,
+    ChannelRun,
+    ChannelWords,
+    only_sweep,
+    stored_cycles,
+    walked,
+)
 from polyconv.algorithms.dots.dense import DenseForm
 from polyconv.algorithms.dots.panel import DotPanel, by_planes, pack, panel_common, weaving_cycles
 from polyconv.algorithms.dots.planes import Planes
@@ -26,7 +36,6 @@ from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
     has_half_word,
-    packs_results,
     padding_of,
     refusal,
     window_outputs,
@@ -34,7 +43,7 @@ from polyconv.algorithms.dots.situations import (
     with_bias,
 )
 from polyconv.algorithms.dots.weights import run_weights
-from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.kernels.dots_pixels import DotPixels, PixelWalk, dot_pixels, stored_together
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import INT, Module, vector
@@ -43,16 +52,14 @@ from polyconv.kernels.record import Function, Memory, Record, Table, Word, fille
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, near_equal, near_equal_sizes, rows_follow
 from polyconv.lowering.moves import along_in, move_in_address, words_in_address
-from polyconv.lowering.panel import Common, Driver, EpilogueTables, box_rows, decode, header_bytes, row_place
+from polyconv.lowering.panel import Driver, box_rows, decode, header_bytes, row_place
 from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, zeros
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Axis, Sweep, sweeps, taps_of
+from polyconv.lowering.sweep import Axis, Sweep, taps_of
 from polyconv.lowering.traffic import far_cycles
 
 __all__ = ["PixelsForm", "forms"]
 
-_ROWS = {12: 1, 8: 2, 6: 4, 4: 6, 3: 8, 2: 12, 1: 24}
-"""Output channels of a tile by its vectors of pixels: sums, pixels and a weight fit 32 registers."""
 _SUMS = 24
 """Sums of a tile."""
 _MANY = 6
@@ -60,12 +67,8 @@ _MANY = 6
 second-level cache (256 channels, 14x14: twice as slow on Zen 5)."""
 _CROSSING = 1.9
 """Loads as which one counts that begins anywhere: nearly all cross a cache line."""
-_STORED, _PACKED, _CLOSED, _PACKED_CLOSED = 1.7, 1.0, 4.0, 2.0
-"""Cycles of what follows a vector of sums: one by one, or packed to bytes; the same with gaps.  Measured on Zen 5."""
 _AFAR = 1.1
 """How much longer tiles take that read more words than a first-level cache holds: 8 and 10 % in two layers on Zen 5."""
-_PANEL_SHARE = 3 / 16
-"""Of a second-level cache, for a panel: measured on Zen 5, 3 % slower with half or twice as much."""
 
 
 class PixelTile(Record):
@@ -77,42 +80,29 @@ class PixelTile(Record):
     function: Function[PixelWalk]
 
 
-class ChannelRun(Record):
-    """Blocks of as many output channels: the first channel, blocks, bytes of weights before them, and their tiles.
+class PixelRun(ChannelRun):
+    """A run with its tiles: those of a whole box come before those of the last one, which may be cut short."""
 
-    Those of a whole box come before those of the last one, which may be cut short.
-    """
-
-    channel: Word
-    blocks: Word
-    weights: Word
     tiles: Table[PixelTile]
 
 
-class PixelWords(Record):
+class PixelWords(ChannelWords):
     """The driver's words: of a whole box ``box_pixels``, in ``box_tiles``; of the last one so many in ``cut_tiles``."""
 
-    common: Common
     panel: DotPanel
     box_pixels: Word
     box_tiles: Word
     cut_tiles: Word
-    words: Word
     offsets: Memory
-    weights: Memory
-    w_group: Word
-    outputs: Word
-    runs: Table[ChannelRun]
+    runs: Table[PixelRun]
     run_count: Word
-    tables: EpilogueTables
-    y_pixel: Word
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
     """Add the driver to a module: an item is a box of pixels of a group."""
     with k.function(name, Driver) as given:
         frame, p = given.frame, PixelWords.read(k, given.words)
-        c, tables = p.common, p.tables
+        c = p.common
         item = decode(k, c, given.item, given.workspace)
         panel = given.workspace + c.panel
         pack(k, c, p.panel, item, frame.x, panel, vector_bytes)
@@ -123,12 +113,10 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         with k.loop(0, k.select(is_whole, p.box_tiles, p.cut_tiles)) as number, k.loop(0, p.run_count) as each:
             run = p.runs.at(each.index)
             tile = run.tiles.at(first_tile + number.index)
-            first, channel = tile.first, item.g * p.outputs + run.channel
+            first = tile.first
             k.call(tile.function, PixelWalk(
-                panel + tile.place, p.offsets, p.words, tile.gaps,
-                p.weights + (item.g * p.w_group + run.weights), frame.y + (y + run.channel * c.y_c + first * p.y_pixel),
-                c.y_c, run.blocks, pixels - first, tables.bias + channel * 4, tables.scale + channel * 4,
-                tables.constants,
+                *walked(p, item, run, frame.y + (y + first * p.y_pixel), pixels - first),
+                panel + tile.place, p.offsets, tile.gaps,
             ))  # fmt: skip
 
 
@@ -137,13 +125,10 @@ def forms(s: Situation) -> Forms:
     if (reason := refusal(s)) is not None:
         return reason
     p, kind = s.problem, arithmetic_of(s)
-    if p.op != "conv" or p.layout != "NCHW" or p.residual or p.y == "i16":
-        return "computes conv of channels-first maps, without a residual, not to i16"
+    if isinstance(sweep := only_sweep(s), Refusal):
+        return sweep
     if has_half_word(kind, p.c // p.groups):
         return f"multiplies whole words of channels, not {p.c // p.groups} a group"
-    (sweep,) = sweeps(p)
-    if not p.c or not all(axis.taps for axis in sweep):
-        return "needs inputs that some tap meets"
     return (_form(s, sweep),)
 
 
@@ -175,7 +160,7 @@ class PixelsForm(Form):
     @property
     def panel(self) -> Planes:
         """Where an item's inputs lie."""
-        return Planes.of(self.s, self.kind, self.sweep, self.box, max(_ROWS))
+        return Planes.of(self.s, self.kind, self.sweep, self.box, max(ROWS))
 
     @property
     def taps(self) -> int:
@@ -193,7 +178,7 @@ class PixelsForm(Form):
         outputs, stride = math.prod(axis.out for axis in self.sweep), self.sweep[-1].stride
         items = outputs / max(1, math.prod(self.box))
         runs = [count for _, count, _ in panel.held[-1].runs]
-        woven = sum(weaving_cycles(s, panel.lines, count, p.c // p.groups, stride) for count in runs)
+        woven = sum(weaving_cycles(s, panel.held, count, p.c // p.groups, stride) for count in runs)
         read = items * panel.lines * sum(runs) * p.c
         return {
             "products": _product_cycles(s, self.kind, panel, self.taps, self.vectors) * items * p.groups * (p.n or 0),
@@ -216,16 +201,16 @@ class PixelsForm(Form):
 def _form(s: Situation, sweep: Sweep) -> PixelsForm:
     kind, p = arithmetic_of(s), s.problem
     extents = tuple(max(1, axis.out) for axis in sweep)
-    budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
-    box = boxes(extents, lambda box: Planes.of(s, kind, sweep, box, max(_ROWS)).size, budget)
+    budget = s.budget(s.profile.cache("l2", PANEL_SHARE))
+    box = boxes(extents, lambda box: Planes.of(s, kind, sweep, box, max(ROWS)).size, budget)
     items = (p.n or 0) * p.groups * math.prod(-(-e // b) for e, b in zip(extents, box, strict=True))
     if s.threads > 1 and items % s.threads:
         cut = next((a for a, e in enumerate(extents) if e > 1), 0)
         part = -(-extents[cut] // (s.threads * -(-extents[cut] // box[cut])))
         box = (*box[:cut], max(1, part), *box[cut + 1 :])
-    panel = Planes.of(s, kind, sweep, box, max(_ROWS))
+    panel = Planes.of(s, kind, sweep, box, max(ROWS))
     taps = math.prod(axis.taps for axis in sweep)
-    wide = [vectors for vectors in _ROWS if _rows(s, vectors) >= min(p.m // p.groups, _MANY)]
+    wide = [vectors for vectors in ROWS if _rows(s, vectors) >= min(p.m // p.groups, _MANY)]
     vectors = min(wide, key=lambda most: s.price(("vectors", most), _product_cycles(s, kind, panel, taps, most)))
     return PixelsForm(s, sweep, kind, box, vectors)
 
@@ -233,26 +218,24 @@ def _form(s: Situation, sweep: Sweep) -> PixelsForm:
 def _rows(s: Situation, vectors: int) -> int:
     """Most output channels of a tile; sums of windows take registers of their own."""
     beside = window_outputs(s)
-    return max(1, _SUMS // vectors - beside) if beside else _ROWS[vectors]
+    return max(1, _SUMS // vectors - beside) if beside else ROWS[vectors]
 
 
 def _product_cycles(s: Situation, kind: Arithmetic, panel: Planes, taps: int, most: int) -> float:
     """Cycles of a box's tiles of at most so many vectors: products or loads, and what follows sums."""
     rates, total, steps = s.rates(kind), 0.0, taps * panel.words
-    crossing, are_packed = _CROSSING if taps > 1 else 1.0, packs_results(s)
-    if panel.has_gaps:
-        of_vector = _PACKED_CLOSED if are_packed and s.target.vbmi2 else _CLOSED
-    else:
-        of_vector = _PACKED if are_packed else _STORED
+    crossing, of_vector = _CROSSING if taps > 1 else 1.0, stored_cycles(s, gaps=panel.has_gaps)
     lines_read = panel.words * len(panel.held[-1].runs) * math.prod(len(h.start) for h in panel.held[:-1])
-    for vectors, tiles in near_equal_sizes(-(-panel.span(panel.box) // lanes(s.target, kind)), most):
+    lane = lanes(s.target, kind)
+    stretches, pixels = panel.stretches(most * lane)
+    for vectors, tiles in near_equal_sizes(-(-pixels // lane), most):
         read = lines_read * vectors * crossing * s.target.vector_bytes
         slower = _AFAR if read > s.profile.cache("l1", 1) else 1.0
         for rows, blocks in near_equal_sizes(s.problem.m // s.problem.groups, _rows(s, most)):
             all_rows = rows + window_outputs(s)
             loads = (all_rows + vectors * crossing + 1) / rates.loads
             of_word = max(all_rows * vectors / rates.multiply_adds, loads, rates.latency) * slower
-            total += tiles * blocks * (steps * of_word + rows * (of_vector * vectors + 2.5) + 8.0)
+            total += stretches * tiles * blocks * (steps * of_word + rows * (of_vector * vectors + 2.5) + BLOCK_CYCLES)
     return total
 
 
@@ -269,7 +252,7 @@ def _step(r: Request, form: PixelsForm, keep: list[Any]) -> Step:
     runs, channel, before = [], 0, 0
     beside, factors = window_outputs(r.situation), windows(r) == "each"
     for rows, blocks in parts:
-        runs.append(ChannelRun(channel, blocks, before, _tiles(r, form, rows, [*whole_tiles, *cut_tiles])))
+        runs.append(PixelRun(channel, blocks, before, _tiles(r, form, rows, [*whole_tiles, *cut_tiles])))
         channel += rows * blocks
         before += blocks * ((rows + beside) * steps + factors * rows) * kind.bytes
     size = channel_bytes(kind)

@@ -81,6 +81,20 @@ class Planes:
             last = last * size + extent - 1
         return last + 1
 
+    def stretches(self, gap: int) -> tuple[int, int]:
+        """How many stretches of pixels outputs of a box meet, between which at least such a gap lies, and of how many.
+
+        Lines of a stride's other residues lie between those of neighbouring outputs: tiles leave them out.
+        """
+        count, pixels, pitch = 1, 1, 1
+        for extent, size in zip(reversed(self.box), reversed(self._sizes), strict=True):
+            if extent > 1 and pitch - pixels >= gap:
+                count *= extent
+            else:
+                pixels += (extent - 1) * pitch
+            pitch *= size
+        return count, pixels
+
     def places(self, outputs: Sequence[Sequence[int]]) -> NDArray[np.int64]:
         """Pixels of a plane at some places of every axis, the outer axes' places first."""
         found = np.zeros(1, np.int64)

@@ -11,6 +11,7 @@ In 16 bits numbers less their zero points are multiplied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +20,18 @@ from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Refusal
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
+from polyconv.lowering.bands import Bands, bands, share_met, whole_bands
+from polyconv.lowering.boxes import taps_of_lists
 from polyconv.lowering.program import Request
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs
+from polyconv.lowering.sweep import Sweep
 from polyconv.lowering.tiles import is_fusible
 from polyconv.runtime.arrays import aligned
 
 __all__ = [
     "arithmetic_of", "channel_bytes", "has_half_word", "integer_refusal", "narrow_arithmetic", "packs_results",
-    "padding_of", "refusal", "taken_off", "window_outputs", "windows", "with_bias", "zero_weight",
+    "padding_of", "refusal", "row_bands", "taken_off", "window_outputs", "windows", "with_bias", "with_row_biases",
+    "zero_weight",
 ]  # fmt: skip
 
 
@@ -106,19 +111,56 @@ def taken_off(r: Request) -> int:
     return -128 if r.problem.x == "i8" else 0
 
 
+_LISTS, _WORTH = 64, 0.85
+"""Most lists of taps of rows that have biases of their own, and the share of the taps that must be left then."""
+
+
+def row_bands(s: Situation, sweep: Sweep) -> list[Bands]:
+    """Which taps of outer axes rows of outputs have: bytes of padding are multiplied, unless many would be."""
+    axes = sweep[:-1]
+    found = bands(axes, _LISTS)
+    is_worth = arithmetic_of(s).name != "u8s8" or share_met(axes, found) < _WORTH
+    return found if is_worth else whole_bands(axes)
+
+
 def padding_of(r: Request) -> int:
     """The byte that stands for the input's zero point where inputs are multiplied with it."""
     return r.zero_point - taken_off(r)
 
 
-def with_bias(r: Request, w: NDArray[Any], padding: int) -> Request:
-    """The request with what the input's zero point adds to sums taken off by its bias."""
+def with_bias(r: Request, w: NDArray[Any], padding: int, lists: Sequence[Sequence[int]] = ()) -> Request:
+    """The request with what the input's zero point adds to sums taken off by its bias.
+
+    Parameters
+    ----------
+    w : array
+        Weights (groups, m/groups, c/groups, taps).
+    padding : int
+        What stands for the zero point.
+    lists : sequence of sequence of int
+        The taps that some outputs have; biases for those of each list follow those of the one before it.  Without
+        lists all outputs have all taps.
+    """
     if not padding:
         return r
-    bias = aligned((r.problem.m,), np.int32)
-    bias[...] = 0 if r.bias is None else r.bias
-    sums = w.sum(axis=(2, 3), dtype=np.int32).reshape(-1)
+    sums = w.sum(axis=2, dtype=np.int32).reshape(r.problem.m, w.shape[3])
     if r.zero_left is not None:
-        sums -= r.zero_left * np.int32(w.shape[2] * w.shape[3])
-    bias -= sums * np.int32(padding)
+        sums -= (r.zero_left * np.int32(w.shape[2])).reshape(-1, 1)
+    bias = aligned((max(1, len(lists)) * r.problem.m,), np.int32)
+    of_lists = bias.reshape(-1, r.problem.m)
+    of_lists[...] = 0 if r.bias is None else r.bias
+    for biases, taps in zip(of_lists, lists or [range(w.shape[3])], strict=True):
+        biases -= sums[:, taps].sum(axis=1, dtype=np.int32) * np.int32(padding)
     return replace(r, bias=bias)
+
+
+def with_row_biases(r: Request, sweep: Sweep, w: NDArray[Any]) -> tuple[Request, list[Bands] | None, int]:
+    """The request with biases for each list of taps that rows of outputs have, these, and how many lists there are.
+
+    There is one list, and no bands are known, where nothing is added to sums that padding must not add.
+    """
+    if not padding_of(r):
+        return r, None, 1
+    found, along = row_bands(r.situation, sweep), range(sweep[-1].taps)
+    lists = [[tap * len(along) + t for tap in taps for t in along] for taps in taps_of_lists(sweep[:-1], found)]
+    return with_bias(r, w, padding_of(r), lists), found, len(lists)

@@ -19,7 +19,7 @@ from polyconv.lowering.program import Request
 from polyconv.lowering.sweep import Sweep, taps_of
 from polyconv.runtime.arrays import as_aligned
 
-__all__ = ["block_weights", "run_weights"]
+__all__ = ["block_weights", "by_lines", "run_weights"]
 
 
 def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words: int) -> NDArray[Any]:
@@ -28,7 +28,7 @@ def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words
     cut = sizes.whole_lines and w.shape[2] % arith.channels > 0  # else words are the same tap by tap
 
     def make() -> NDArray[Any]:
-        of_words = _by_lines(w, taps) if cut else w
+        of_words = by_lines(w, taps) if cut else w
         if windows(r):
             of_words = _beside(of_words, zero_weight(r), sizes, lane)
         packed = packed_weights(r, of_words, sizes.vectors, sizes.last_vectors, max(1, words))
@@ -37,7 +37,7 @@ def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words
     return r.packed(("dots", arith.name, lane, sizes.vectors, cut, taps_of(sweep)), make)
 
 
-def _by_lines(w: NDArray[Any], taps: int) -> NDArray[Any]:
+def by_lines(w: NDArray[Any], taps: int) -> NDArray[Any]:
     """Weights (groups, m, c, taps) with those of a line of the kernel, tap by tap, as channels."""
     groups, m, c, all_taps = w.shape
     lines = all_taps // max(1, taps)
@@ -49,8 +49,8 @@ def _beside(w: NDArray[Any], more: int, sizes: Sizes, lane: int) -> NDArray[Any]
     """Weights (groups, m, c, taps) with one more output in the last lane of each block, with all weights alike."""
     groups, m, c, taps = w.shape
     width, last = sizes.vectors * lane, sizes.last_vectors * lane
-    whole = np.zeros((groups, (sizes.blocks - 1) * width + last, c, taps), w.dtype)
-    for block in range(sizes.blocks):
+    whole = np.zeros((groups, (sizes.group_blocks - 1) * width + last, c, taps), w.dtype)
+    for block in range(sizes.group_blocks):
         lanes_of, first = whole[:, block * width : (block + 1) * width], block * (width - 1)
         outputs = min(width - 1, m - first)
         lanes_of[:, :outputs] = w[:, first : first + outputs]
@@ -62,7 +62,7 @@ def _after_factors(r: Request, packed: NDArray[Any], sizes: Sizes, lane: int) ->
     """Packed weights with a row before those of each block: zero points, in the order of its lanes."""
     assert r.zero_left is not None
     factors = _beside(r.zero_left.reshape(r.problem.groups, -1, 1, 1), 0, sizes, lane)[..., 0, 0]
-    end, width = (sizes.blocks - 1) * sizes.vectors * lane, sizes.vectors * lane
+    end, width = (sizes.group_blocks - 1) * sizes.vectors * lane, sizes.vectors * lane
     whole = packed.size // factors.shape[1] * end
     blocks = (factors[:, :end].reshape(-1, width), packed[:whole]), (factors[:, end:], packed[whole:])
     return as_aligned(np.concatenate([

@@ -1,0 +1,78 @@
+"""Tiles with output channels in their rows and pixels in the lanes: what ``pixels`` and ``patches`` have in common.
+
+A tile walks over runs of blocks of equally many output channels.  It must not know where pixels come from.
+"""
+
+from __future__ import annotations
+
+from polyconv.algorithms.dots.situations import packs_results
+from polyconv.algorithms.form import Refusal
+from polyconv.kernels.language import Buffer, Value
+from polyconv.kernels.record import Memory, Record, Word
+from polyconv.lowering.panel import Common, EpilogueTables, Item
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.sweep import Sweep, sweeps
+
+__all__ = ["BLOCK_CYCLES", "PANEL_SHARE", "ROWS", "ChannelRun", "ChannelWords", "only_sweep", "stored_cycles", "walked"]
+
+ROWS = {12: 1, 8: 2, 6: 4, 4: 6, 3: 8, 2: 12, 1: 24}
+"""Output channels of a tile by its vectors of pixels: sums, pixels and a weight fit 32 registers."""
+PANEL_SHARE = 3 / 16
+"""Of a second-level cache, for the inputs of a box: measured on Zen 5, 3 % slower with half or twice as much."""
+BLOCK_CYCLES = 8.0
+"""Cycles of a block of output channels, beside its products and results.  Measured on Zen 5, as what follows."""
+_STORED, _PAIRED, _PACKED, _CLOSED, _PACKED_CLOSED = 1.7, 0.5, 1.0, 4.0, 2.0
+"""Cycles of what follows a vector of sums: one by one, rounded to bf16 in pairs, or packed to bytes; then with gaps to
+close, one by one or packed."""
+
+
+def only_sweep(s: Situation) -> Sweep | Refusal:
+    """The only sweep of a problem, of planes whose results follow each other; or why there is none."""
+    p = s.problem
+    if p.layout != "NCHW" or p.residual or p.y == "i16":
+        return "computes channels-first maps, without a residual, not to i16"
+    sweep, *others = sweeps(p)
+    if others or any(axis.out_step > 1 or axis.first_out for axis in sweep):
+        return "computes results in the order in which they lie, not by phases of a stride"
+    if not p.c or not all(axis.taps for axis in sweep):
+        return "needs inputs that some tap meets"
+    return sweep
+
+
+def stored_cycles(s: Situation, *, gaps: bool = False, pairs: bool = False) -> float:
+    """Cycles of what follows a vector of sums, between which there may be gaps; bf16 may be rounded in pairs."""
+    if gaps:
+        return _PACKED_CLOSED if packs_results(s) and s.target.vbmi2 else _CLOSED
+    if packs_results(s):
+        return _PACKED
+    return _PAIRED if pairs and s.problem.y == "bf16" else _STORED
+
+
+class ChannelRun(Record):
+    """Blocks of as many output channels: the first channel, how many blocks, and bytes of weights before them."""
+
+    channel: Word
+    blocks: Word
+    weights: Word
+
+
+class ChannelWords(Record):
+    """What all runs have: words of a pixel, a group's outputs and bytes of weights, bytes between pixels of results."""
+
+    common: Common
+    words: Word
+    weights: Memory
+    w_group: Word
+    outputs: Word
+    tables: EpilogueTables
+    y_pixel: Word
+
+
+def walked(p: ChannelWords, item: Item, run: ChannelRun, y: Buffer, pixels: Value
+           ) -> tuple[Value, Buffer, Buffer, Value, Value, Value, Buffer, Buffer, Buffer]:  # fmt: skip
+    """What a ``ChannelWalk`` of a run is given, for so many pixels; results of a group's first channel are at ``y``."""
+    tables, y_channel, channel = p.tables, p.common.y_c, item.g * p.outputs + run.channel
+    return (
+        p.words, p.weights + (item.g * p.w_group + run.weights), y + run.channel * y_channel, y_channel, run.blocks,
+        pixels, tables.bias + channel * 4, tables.scale + channel * 4, tables.constants,
+    )  # fmt: skip
