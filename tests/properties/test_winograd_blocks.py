@@ -56,7 +56,7 @@ def test_weights_of_a_network_that_come_from_memory_have_a_price() -> None:
     few = Problem.parse("conv f32 NCHW n1 c512 i7x7 m512 k3x3 p1")
     here, away = (form_of("winograd", Situation(few, target(None), far=far)) for far in (False, True))
     assert sum(away.cost().values()) >= sum(here.cost().values())
-    assert sum(of.boxes.weight_bytes for of in away.parts) <= sum(of.boxes.weight_bytes for of in here.parts)
+    assert sum(of.boxes.case.weight_bytes for of in away.parts) <= sum(of.boxes.case.weight_bytes for of in here.parts)
     small = Problem.parse("conv f32 NCHW n1 c32 i56x56 m32 k3x3 p1")
     here, away = (form_of("winograd", Situation(small, target(None), far=far)) for far in (False, True))
     assert here.cost() == away.cost()

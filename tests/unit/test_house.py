@@ -24,7 +24,7 @@ LONG_FUNCTIONS = {
 """Functions above it, docstring and signature not counted."""
 
 FOLDERS = {
-    ".": 3750, "algorithms": 19400, "benchmark": 5700, "cli": 4280, "conformance": 5920, "dialects": 2250,
+    ".": 3750, "algorithms": 19300, "benchmark": 5700, "cli": 4280, "conformance": 5920, "dialects": 2250,
     "fields": 800, "gpu": 6850, "kernels": 8750, "lowering": 2450, "machine": 700, "models": 10300, "ndimage": 2000,
     "operators": 6400, "planning": 1050, "problem": 1800, "runtime": 1950,
 }  # fmt: skip
