@@ -130,8 +130,8 @@ FAULTS: dict[str, Fault] = {
         Fault(
             "residual pitch", "rows of the residual lie one element too far apart",
             _LOWERING + "boxes",
-            "r_stride=r.residual.spatial[a] * axis.out_step",
-            "r_stride=(r.residual.spatial[a] + r.residual.itemsize) * axis.out_step", "generic",
+            "r_stride=residual.spatial[a] * axis.out_step",
+            "r_stride=(residual.spatial[a] + residual.itemsize) * axis.out_step", "generic",
         ),
         Fault(
             "wrong word", "channels of the residual are taken as far apart as those of the input",
@@ -320,7 +320,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "tap offset", "a deformed sample takes its horizontal offset from the next tap",
-            _ALGORITHMS + "deformable.sampling", "tap * 2 + 1, line", "tap * 2 + 3, line", "deformable",
+            _ALGORITHMS + "deformable.driver", "tap * 2 + 1, line", "tap * 2 + 3, line", "deformable",
         ),
         # -- whole graphs
         Fault(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from polyconv.lowering.sweep import Axis, Sweep
+from polyconv.lowering.sweep import Axis, Sweep, changes
 
 __all__ = ["Bands", "Kinds", "bands", "bands_table", "share_met", "whole_bands"]
 
@@ -78,15 +78,6 @@ def _met(axis: Axis) -> Bands:
         end = max(first, min(axis.taps, (axis.inp - 1 - at) // axis.dilation + 1))
         return found.setdefault(range(first, end), len(found))
 
-    runs = tuple((kind(low), high - low) for low, high in itertools.pairwise(_cuts(axis)))
+    cuts = range(axis.out + 1) if axis.out <= 2 * axis.taps else changes(axis)
+    runs = tuple((kind(low), high - low) for low, high in itertools.pairwise(cuts))
     return tuple(found), Kinds(runs)
-
-
-def _cuts(axis: Axis) -> Sequence[int]:
-    """Outputs at which a tap begins or ceases to meet the input, the first output and the end among them."""
-    if axis.out <= 2 * axis.taps:
-        return range(axis.out + 1)
-    shifts = [axis.pad - t * axis.dilation for t in range(axis.taps)]  # output o reads o * stride - shift
-    begins = (-(-shift // axis.stride) for shift in shifts)
-    ends = ((axis.inp - 1 + shift) // axis.stride + 1 for shift in shifts)
-    return sorted({min(max(o, 0), axis.out) for o in (0, axis.out, *begins, *ends)})

@@ -14,13 +14,13 @@ from typing import TypeVar
 from polyconv.kernels.record import words_of
 from polyconv.lowering.bands import Bands, bands, bands_table
 from polyconv.lowering.panel import Ahead, AxisWords, Common, ListWords, RowLists, RunWords
-from polyconv.lowering.program import Request, first_output, residual_of
+from polyconv.lowering.program import Operand, Request, first_output, residual_of
 from polyconv.lowering.situation import image_bytes
 from polyconv.lowering.sweep import Lines, Sweep
 
 __all__ = [
     "ahead_words", "asks_ahead", "boxed_words", "boxes", "busiest", "bytes_between", "in_pieces", "near_equal",
-    "near_equal_sizes", "row_lists", "rows_follow", "rows_together", "taps_of_lists", "thread_parts",
+    "near_equal_sizes", "row_lists", "rows_follow", "rows_together", "tap_entries", "taps_of_lists", "thread_parts",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -50,17 +50,13 @@ def bytes_between(r: Request, sweep: Sweep, box: Sequence[int]) -> int:
     return max(0, next((b * axis.stride * step for b, axis, step in steps if b < axis.out), 0))
 
 
-_HELD = 1.0
-"""Share of a second-level cache that images stay in."""
-
-
 def ahead_words(r: Request, sweep: Sweep, box: Sequence[int], planes: int) -> Ahead:
     """Words with which a box asks for the inputs of the next one of a thread, where no near cache holds an image.
 
     In ``planes`` planes they lie together; 0 if they do not.
     """
     read, images = image_bytes(r.problem)[0], r.problem.n or 0
-    if not planes or read * images <= r.situation.cache("l2", _HELD):
+    if not planes or read * images <= r.situation.cache("l2", 1.0):
         return Ahead(0, 0, 0)
     ahead = bytes_between(r, sweep, box)
     if not ahead and images > 1:  # the next box is an image
@@ -88,7 +84,7 @@ def boxed_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: Sequence[L
     panel, scratch : int
         Where they begin in the workspace.
     """
-    p = r.problem
+    p, residual = r.problem, residual_of(r)
     counts = [-(-axis.out // b) if axis.out else 0 for axis, b in zip(sweep, box, strict=True)]
     positions: list[int] = []
     axes: list[AxisWords] = []
@@ -122,6 +118,34 @@ def _pitches(held: Sequence[Lines]) -> list[int]:
     for a in range(len(held) - 3, -1, -1):
         pitches[a] = pitches[a + 1] * held[a + 1].count
     return pitches
+
+
+def tap_entries(held: Sequence[Lines], line_bytes: int, pixel_bytes: int, weight_row: int, channels: int = 1,
+                channel_bytes: int = 0) -> list[list[int]]:  # fmt: skip
+    """Words of the entries of every combination of outer taps, as ``row_lists`` takes them.
+
+    An entry is a tap of a row and a channel: bytes before what it meets in a panel for the first output of a box, and
+    before its weights.
+
+    Parameters
+    ----------
+    held : sequence of Lines
+        Along each axis, those that a box needs.
+    line_bytes, pixel_bytes, channel_bytes : int
+        Between neighbours in the panel; lines are those of the outer axes combined.
+    weight_row : int
+        Bytes of the weights of a tap and a channel.
+    """
+    outer = [0]
+    for of_axis in held[:-1]:
+        outer = [line * of_axis.count + start for line in outer for start in of_axis.start]
+    row = held[-1].start
+    return [
+        [word for t, pixel in enumerate(row) for c in range(channels)
+         for word in (line * line_bytes + c * channel_bytes + pixel * pixel_bytes,
+                      ((tap * len(row) + t) * channels + c) * weight_row)]
+        for tap, line in enumerate(outer)
+    ]  # fmt: skip
 
 
 _LIST_BYTES = 4 << 20
@@ -177,26 +201,17 @@ def rows_together(sweep: Sweep, box: Sequence[int], pixels: int) -> int:
 
 def rows_follow(r: Request, sweep: Sweep) -> bool:
     """Whether in result and residual every row of pixels begins where the one before it ends."""
-    for o in (r.y, r.residual):
-        steps = () if o is None else tuple(step * a.out_step for a, step in zip(sweep, o.spatial, strict=True))
-        outs = [axis.out for axis in sweep]
-        if any(steps[a] != steps[a + 1] * outs[a + 1] for a in range(len(steps) - 1)):
-            return False
-    return True
+    def follow(o: Operand) -> bool:
+        steps = [axis.out_step * step for axis, step in zip(sweep, o.spatial, strict=True)]
+        return all(steps[a] == steps[a + 1] * sweep[a + 1].out for a in range(len(sweep) - 1))
+
+    return follow(r.y) and follow(residual_of(r))
 
 
 def near_equal(total: int, most: int) -> list[tuple[int, int]]:
     """Cut ``total`` into the fewest near-equal parts of at most ``most``: (first, size) of each."""
-    if total <= 0:
-        return []
-    parts = -(-total // most)
-    small, larger = divmod(total, parts)
-    result, first = [], 0
-    for i in range(parts):
-        size = small + (i < larger)
-        result.append((first, size))
-        first += size
-    return result
+    sizes = [size for size, count in near_equal_sizes(total, most) for _ in range(count)]
+    return list(zip(itertools.accumulate(sizes, initial=0), sizes))  # noqa: B905 - where the last ends begins none
 
 
 def near_equal_sizes(total: int, most: int) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from polyconv.kernels.move import move
 from polyconv.kernels.record import altered
 from polyconv.kernels.signature import Address
 from polyconv.kernels.turned import turn_in, turn_out
-from polyconv.kernels.unzip import ListedMoveIn, ListedMoveOut, MoveApart, move_apart, move_listed
+from polyconv.kernels.unzip import ListedMoveIn, MoveApart, move_apart, move_listed
 from polyconv.kernels.words import words_in
 from polyconv.lowering.panel import Common, RunWords
 from polyconv.lowering.program import Operand, Request, S, address_of
@@ -27,7 +27,7 @@ from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
 __all__ = [
-    "MOST_LISTED", "along_in", "along_out", "is_apart", "listed_in_address", "listed_out_address",
+    "MOST_LISTED", "along_in", "along_out", "is_apart", "listed_address",
     "move_in_address", "move_out_address", "moved_apart", "moved_by_planes", "places_of", "words_in_address",
 ]  # fmt: skip
 
@@ -77,11 +77,7 @@ def move_out_address(r: Request, spec: Move, most: int = 0) -> Address[MoveOut]:
 def words_in_address(r: Request, spec: Move) -> Address[MoveIn]:
     """Address of the move of planes of channels into planes of words of several channels."""
     count = (r.target.vector_bytes if r.target.has_masks else 16) // Type(spec.element).bytes
-
-    def make(k: Module, name: str) -> None:
-        words_in(k, name, spec, count, f16c=False)
-
-    return address_of(r, f"{spec} words", "move", MoveIn, make)
+    return address_of(r, f"{spec} words", "move", MoveIn, lambda k, name: words_in(k, name, spec, count, f16c=False))
 
 
 def _move_address(r: Request, spec: Move, signature: type[S], most: int) -> Address[S]:
@@ -180,7 +176,7 @@ def moved_by_planes(common: Common, r: Request, sweep: Sweep, held: Sequence[Lin
         return common
     spec, lines = Move(r.problem.x, r.arith.accumulator, "pc"), min(rows.count, sweep[-2].inp)
     places = places_of(lines, line_bytes, last.inp, row_bytes, count, last.pad * row_bytes)
-    return altered(common, planes=1, plane_places=places, move_planes=listed_in_address(r, spec))
+    return altered(common, planes=1, plane_places=places, move_planes=listed_address(r, spec, ListedMoveIn))
 
 
 def places_of(lines: int, line_bytes: int, pixels: int, pixel_bytes: int, more: int, first: int = 0
@@ -195,17 +191,8 @@ def places_of(lines: int, line_bytes: int, pixels: int, pixel_bytes: int, more: 
     return places
 
 
-def listed_in_address(r: Request, spec: Move) -> Address[ListedMoveIn]:
-    """Address of a move from planes into a panel that takes a list of places there."""
-    return _listed_address(r, spec, ListedMoveIn)
-
-
-def listed_out_address(r: Request, spec: Move) -> Address[ListedMoveOut]:
-    """Address of a move from a panel to planes that takes a list of places in the panel."""
-    return _listed_address(r, spec, ListedMoveOut)
-
-
-def _listed_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
+def listed_address(r: Request, spec: Move, signature: type[S]) -> Address[S]:
+    """Address of a move between planes and a panel, in or out, that takes a list of places in the panel."""
     count = lanes(r.target, r.arith)
 
     def make(k: Module, name: str) -> None:

@@ -39,7 +39,6 @@ __all__ = [
 TABLES_CYCLES = 1.0e6
 """Cycles in which a program is made: its tables of words, in Python."""
 
-_SCRATCH_BYTES = 48 << 10
 _SHARED_BYTES = 1 << 20
 """Weights from which on several threads pack them."""
 
@@ -247,7 +246,8 @@ def packed_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, si
     address = address_of(r, "pack weights", "pack", Driver, lambda k, name: driver(k, name, vector_bytes))
     row = w.shape[3] * max(s.width for s in sets) * w.itemsize
     pair, straight = r.arith.channels, r.arith.channels == 1 and 1 in (block, w.shape[3])
-    chunk = max(pair, min(-(-w.shape[2] // pair) * pair, _SCRATCH_BYTES // row // pair * pair))
+    near = r.situation.profile.cache("l1", 1.0)  # rows stay there on their way
+    chunk = max(pair, min(-(-w.shape[2] // pair) * pair, near // row // pair * pair))
     keep: list[Any] = []
     spec = Move(*_types(r.arith), "pp") if pair == 1 else Move(*_types(r.arith), "pc", together=pair)
     values = PackWords(

@@ -306,7 +306,7 @@ def row_list(k: Module, bands: Buffer, item: Item, row: Value, axes: Value) -> V
 
 
 def row_entries(k: Module, p: Common, rows: RowLists, item: Item, row: Value, inner: int = 1) -> tuple[Buffer, Value]:
-    """The entries of a row of the axes but some inner ones and their number, by the words of ``program.row_lists``."""
+    """The entries of a row of the axes but some inner ones and their number, by the words of ``boxes.row_lists``."""
     number = row_list(k, rows.bands, item, row, p.axes - inner)
     of_row = rows.lists.at(number)
     return rows.entries + of_row.first * 8, of_row.count
@@ -326,7 +326,7 @@ def row_source(k: Module, p: Common, item: Item, row: Value) -> Value:
 
 
 def ahead_place(k: Module, p: Common, ahead: Ahead, source: Buffer, call: Value, calls: Value) -> Buffer:
-    """Where one of some calls for a box asks for inputs of the next, by ``program.ahead_words``.
+    """Where one of some calls for a box asks for inputs of the next, by ``boxes.ahead_words``.
 
     Together they ask for all of them, from ``source``, the box's own first input, on.
     """

@@ -8,7 +8,7 @@ is filled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from polyconv.lowering.tiles import tile_addresses
 from polyconv.target import Target
 
 __all__ = [
-    "ZERO_BYTES", "OutputSet", "PixelSums", "add_products", "contiguous", "move_sums", "packed_weights",
+    "ZERO_BYTES", "OutputSet", "PixelSums", "add_products", "by_heights", "contiguous", "move_sums", "packed_weights",
     "panel_tiles", "pixel_sums", "tile_rows",
 ]  # fmt: skip
 
@@ -121,8 +121,13 @@ def move_sums(k: Module, p: PixelSums, c: Common, frame: Frame, sums: Buffer, gr
 
 def tile_rows(outputs: int, target: Target) -> list[tuple[int, int]]:
     """Cut a group's output channels into the tile heights there are: (first, rows)."""
+    return by_heights(outputs, pixel_tiles(target))
+
+
+def by_heights(outputs: int, heights: Iterable[int]) -> list[tuple[int, int]]:
+    """Cut a group's output channels into some tile heights, the tallest first: (first, rows)."""
     cut, first = [], 0
-    for rows in sorted(pixel_tiles(target), reverse=True):
+    for rows in sorted(heights, reverse=True):
         while outputs - first >= rows:
             cut.append((first, rows))
             first += rows

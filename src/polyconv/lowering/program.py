@@ -6,7 +6,7 @@ writes its own outputs.  Nothing here runs anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
@@ -27,8 +27,8 @@ from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [
-    "Late", "Operand", "Program", "Request", "Step", "address_of", "epilogue_tables", "first_output", "one_step",
-    "program_of", "residual_of", "zeros",
+    "Late", "Operand", "Program", "Request", "Step", "address_of", "addresses_of", "epilogue_tables", "first_output",
+    "one_step", "program_of", "residual_of", "zeros",
 ]  # fmt: skip
 
 
@@ -231,6 +231,16 @@ def address_of(r: Request, label: str, name: str, signature: type[S], make: Call
                ) -> Address[S]:  # fmt: skip
     """Address of a kernel's only function, which ``make(k, name)`` adds to a module."""
     return kernel(label, {name: signature}, lambda k: make(k, name), r.target, check=r.check)[name]
+
+
+def addresses_of(r: Request, label: str, signature: type[S], functions: Mapping[str, T],
+                 make: Callable[[Module, str, T], None]) -> dict[str, Address[S]]:  # fmt: skip
+    """Addresses of a kernel's functions by name, each of which ``make(k, name, functions[name])`` adds to a module."""
+    def build(k: Module) -> None:
+        for name, given in functions.items():
+            make(k, name, given)
+
+    return kernel(label, dict.fromkeys(functions, signature), build, r.target, check=r.check)
 
 
 def program_of(steps: Sequence[Step], workspace: int, keep: list[Any]) -> Program:

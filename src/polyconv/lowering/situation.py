@@ -109,14 +109,10 @@ def changed(s: Situation, **values: object) -> Situation:
     return s if has_all else replace(s, **values)  # type: ignore[arg-type]
 
 
+@lru_cache(1024)
 def of_one_image(s: Situation) -> Situation:
     """A situation without what no choice may depend on."""
-    return s if s.problem.n == 1 == s.threads else _alone(s)
-
-
-@lru_cache(1024)
-def _alone(s: Situation) -> Situation:
-    return replace(s, problem=s.problem if s.problem.n == 1 else replace(s.problem, n=1), threads=1)
+    return changed(s, problem=s.problem if s.problem.n == 1 else replace(s.problem, n=1), threads=1)
 
 
 def _lot(seed: int, thing: object) -> int:

@@ -22,8 +22,8 @@ from polyconv.errors import Unsupported
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "Axis", "Family", "Lines", "Sweep", "anywhere", "box_count", "families", "line_pixels", "lines", "mean_taps",
-    "pieces", "residue_lines", "sweeps", "taps_of",
+    "Axis", "Family", "Lines", "Sweep", "anywhere", "box_count", "changes", "families", "line_pixels", "lines",
+    "mean_taps", "pieces", "residue_lines", "sweeps", "taps_of",
 ]  # fmt: skip
 
 
@@ -71,13 +71,20 @@ def anywhere(axis: Axis, pad: int = 0) -> Axis:
     return Axis(axis.out, axis.inp, axis.taps, axis.stride, axis.dilation, pad, out_step=axis.out_step)
 
 
+def meeting(axis: Axis) -> list[tuple[int, int]]:
+    """Of each tap the first output where it meets the input and the end of these, were there outputs on both sides."""
+    shifts = [axis.pad - t * axis.dilation for t in range(axis.taps)]  # output o reads o * stride - shift
+    return [(-(-shift // axis.stride), (axis.inp - 1 + shift) // axis.stride + 1) for shift in shifts]
+
+
+def changes(axis: Axis) -> list[int]:
+    """Outputs at which a tap begins or ceases to meet the input, the first output and the end among them."""
+    return sorted({min(max(o, 0), axis.out) for o in (0, axis.out, *itertools.chain.from_iterable(meeting(axis)))})
+
+
 def mean_taps(axis: Axis) -> float:
     """Taps that meet the input, on average over the outputs."""
-    inside = 0
-    for t in range(axis.taps):
-        shift = axis.pad - t * axis.dilation  # output o reads o * stride - shift
-        inside += max(0, min(axis.out, (axis.inp - 1 + shift) // axis.stride + 1) - max(0, -(-shift // axis.stride)))
-    return inside / max(1, axis.out)
+    return sum([max(0, min(axis.out, end) - max(0, first)) for first, end in meeting(axis)]) / max(1, axis.out)
 
 
 def inside(axis: Axis) -> range:
@@ -90,7 +97,7 @@ def inside(axis: Axis) -> range:
 def sweeps(p: Problem) -> tuple[Sweep, ...]:
     """Sweeps of a problem with known extents; together they write every output once."""
     parts = [[_alone(axis) for axis in phases] for phases in _axes(p)]
-    return tuple(tuple(axis for axis, _ in group) for group in _each_of(parts, _wholes(p)))
+    return tuple(tuple(axis for axis, _ in group) for group in _of_problem(p, parts))
 
 
 _Part = tuple[Axis, list[tuple[Axis, int]]]
@@ -106,9 +113,8 @@ def _without_taps(first: int, out: int, step: int = 1) -> Axis:
     return Axis(out, 1, 0, 1, 1, 0, first, step)
 
 
-def _wholes(p: Problem) -> list[_Part]:
-    """Every axis as what lies beside outputs without taps of another."""
-    return [_alone(_without_taps(0, o or 0)) for o in p.out]
+def _of_problem(p: Problem, parts: Sequence[Sequence[_Part]]) -> Iterator[tuple[_Part, ...]]:
+    return _each_of(parts, [_alone(_without_taps(0, o or 0)) for o in p.out])
 
 
 def _each_of(parts: Sequence[Sequence[_Part]], wholes: Sequence[_Part]) -> Iterator[tuple[_Part, ...]]:
@@ -172,13 +178,12 @@ class Family:
 @lru_cache(256)
 def families(p: Problem) -> tuple[Family, ...]:
     """Sweeps of a problem, those with the same taps joined where that adds few outputs; together as ``sweeps``."""
-    joined = [_joined(phases) for phases in _axes(p)]
     return tuple(
         Family(
             tuple(axis for axis, _ in group),
             tuple((tuple(m for m, _ in member), tuple(shift for _, shift in member)) for member in members),
         )
-        for group in _each_of(joined, _wholes(p))
+        for group in _of_problem(p, [_joined(phases) for phases in _axes(p)])
         for members in (tuple(itertools.product(*(of_axis for _, of_axis in group))),)
     )
 
@@ -233,15 +238,12 @@ def pieces(axis: Axis) -> tuple[Axis, ...]:
 
     With a large dilation on a small map most taps of a kernel meet padding, though each meets an input somewhere.
     """
-    begins = [-(-(axis.pad - t * axis.dilation) // axis.stride) for t in range(axis.taps)]
-    ends = [(axis.inp - 1 + axis.pad - t * axis.dilation) // axis.stride + 1 for t in range(axis.taps)]
-    cuts = sorted({min(max(o, 0), axis.out) for o in (0, axis.out, *begins, *ends)})
+    cuts = changes(axis)
     if len(cuts) > _MOST_CUTS:
         return (axis,)
-    found = []
-    inside = 0
+    found, inside, met = [], 0, meeting(axis)
     for low, high in itertools.pairwise(cuts):
-        taps = [t for t in range(axis.taps) if begins[t] <= low < ends[t]]
+        taps = [t for t, (begin, end) in enumerate(met) if begin <= low < end]
         first = taps[0] if taps else 0
         inside += len(taps) * (high - low)
         found.append(replace(
@@ -270,15 +272,13 @@ def _of_one_input(out: int, k: int, d: int, begin: int) -> list[Axis]:
         parts += [_without_taps(t * d - begin + 1, d - 1) for t in range(first, end - 1)]
     else:
         parts += [_without_taps(low + residue, end - first - 1, d) for residue in range(1, d)]
-    around = _without_taps(0, low), _without_taps(behind, out - behind)
-    return parts + [axis for axis in around if axis.out]
+    return parts + [axis for axis in (_without_taps(0, low), _without_taps(behind, out - behind)) if axis.out]
 
 
 def _phases(out: int, inp: int, k: int, s: int, d: int, begin: int) -> list[Axis]:
     if inp == 1 and out > 1 and min(k, d, out) <= max(_FEW, s):  # few gaps between taps
         return _of_one_input(out, k, d, begin)
-    g = math.gcd(s, d)
-    period, step = s // g, d // g
+    period, step = s // math.gcd(s, d), d // math.gcd(s, d)
     phases = []
     for o0 in range(min(s, out)):
         count = (out - o0 + s - 1) // s

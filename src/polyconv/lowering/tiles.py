@@ -6,16 +6,14 @@ Tiles that are needed together are compiled together.  It must not know what the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import FusedTile, Walk, WordWalk, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, lanes, pixel_tiles, run_tiles
 from polyconv.kernels.isa import channel_tile as most_rows
-from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import EdgeTile, PanelTile, channel_tile, edge_tile, pixel_tile
-from polyconv.lowering.program import Request, S
+from polyconv.lowering.program import Request, S, addresses_of
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 
@@ -40,15 +38,10 @@ def _family(r: Request, orientation: str, heights: tuple[int, ...], widths: tupl
     sizes = [(n, v) for n in heights for v in widths]
     addresses: list[Address[PanelTile]] = []
     for first in range(0, len(sizes), _FAMILY):
-        names = {f"tile{n}x{v}": (n, v) for n, v in sizes[first : first + _FAMILY]}
-
-        def build(k: Any, names: dict[str, tuple[int, int]] = names) -> None:
-            for name, (n, v) in names.items():
-                make(k, name, r.arith, count, n, v)
-
-        label = f"{orientation} {r.arithmetic} {' '.join(names)}"
-        found = kernel(label, dict.fromkeys(names, PanelTile), build, r.target, check=r.check)
-        addresses += [found[name] for name in names]
+        family = {f"tile{n}x{v}": (n, v) for n, v in sizes[first : first + _FAMILY]}
+        label = f"{orientation} {r.arithmetic} {' '.join(family)}"
+        found = addresses_of(r, label, PanelTile, family, lambda k, name, size: make(k, name, r.arith, count, *size))
+        addresses += found.values()
     return addresses
 
 
@@ -63,14 +56,11 @@ def edge_address(r: Request, rows: int, vectors: int) -> Address[EdgeTile]:
 
 def _edge_address(r: Request, rows: int, vectors: int) -> Address[EdgeTile]:
     first = (rows - 1) // _EDGES * _EDGES + 1
-    names = {f"tile{n}": n for n in range(first, min(first + _EDGES, most_rows(r.target, vectors) + 1))}
-
-    def build(k: Any) -> None:
-        for name, n in names.items():
-            edge_tile(k, name, r.arith, lanes(r.target, r.arith), n, vectors)
-
-    label = f"edge {r.arithmetic} {vectors} {first}-{first + len(names) - 1}"
-    return kernel(label, dict.fromkeys(names, EdgeTile), build, r.target, check=r.check)[f"tile{rows}"]
+    family = {f"tile{n}": n for n in range(first, min(first + _EDGES, most_rows(r.target, vectors) + 1))}
+    label, count = f"edge {r.arithmetic} {vectors} {first}-{first + len(family) - 1}", lanes(r.target, r.arith)
+    return addresses_of(
+        r, label, EdgeTile, family, lambda k, name, n: edge_tile(k, name, r.arith, count, n, vectors)
+    )[f"tile{rows}"]  # fmt: skip
 
 
 def is_fusible(p: Problem) -> bool:
@@ -95,14 +85,11 @@ def _fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vec
     make = fused_channel_tile if by_rows else fused_pixel_tile
     size, most = (rows, run_tiles(r.target)[vectors]) if by_rows else (vectors, pixel_tiles(r.target)[rows])
     first = (size - 1) // _FAMILY * _FAMILY + 1
-    names = {f"tile{n}": n for n in range(first, min(first + _FAMILY, most + 1))}
-
-    def build(k: Any) -> None:
-        for name, n in names.items():
-            make(k, name, spec, count, *((n, vectors) if by_rows else (rows, n)), f16c=f16c)
-
-    label = f"{orientation} {spec} {vectors if by_rows else rows} {first}-{first + len(names) - 1}"
-    return kernel(label, dict.fromkeys(names, signature), build, r.target, check=r.check)[f"tile{size}"]
+    family = {f"tile{n}": (n, vectors) if by_rows else (rows, n) for n in range(first, min(first + _FAMILY, most + 1))}
+    label = f"{orientation} {spec} {vectors if by_rows else rows} {first}-{first + len(family) - 1}"
+    return addresses_of(
+        r, label, signature, family, lambda k, name, tile: make(k, name, spec, count, *tile, f16c=f16c)
+    )[f"tile{size}"]  # fmt: skip
 
 
 def tile_cycles(rates: Rates, rows: int, vectors: int) -> float:

@@ -18,16 +18,16 @@ __all__ = ["at_least", "cost"]
 
 _POINT, _TERM = 12.0, 2.7
 """Cycles of a product at a point, with the spectra taken apart and put together; of each term of a matrix product."""
-_NEAR, _FAR = 900 / 1024, 24 / 24
-"""Share of a second-level cache in which planes stay; of the bytes a cycle of the last one, those that come else."""
+_NEAR = 900 / 1024
+"""Share of a second-level cache: planes that stay there; others come from the last one."""
 _CACHED, _MEMORY = 0.75, 8 / 10.6
 """Share of a last cache that spectra may have; of the bytes a cycle of memory, those of tensors beyond half of it."""
 _NEAR_LINES, _LINES = 6.0, 3.5 / 24
-"""Of input and result of one axis, those beyond so many second-level caches come and go at this share of the bytes a
+"""Input and result of one axis: what exceeds so many second-level caches comes and goes at this share of the bytes a
 cycle that the last one gives."""
 _HELD, _SCATTERED = 1.5, {"NCHW": 1.2, "NHWC": 0.8}
-"""Of input and result, those beyond so many second-level caches cost so many cycles a byte: tiles of planes touch them
-line by line, far apart, which no CPU foresees."""
+"""Input and result of several axes: what exceeds so many second-level caches costs so many cycles a byte more, as tiles
+touch planes line by line, far apart, which no CPU foresees."""
 _ITEM = 1000.0
 """Cycles in which an item begins."""
 
@@ -49,7 +49,7 @@ def _transforms_cycles(s: Situation, plan: Plan) -> float:
     held = math.prod([min(tile.reach, axis.inp) / tile.length for axis, tile in outer])
     wanted = math.prod([min(1.0, tile.outputs * axis.stride / tile.length) for axis, tile in outer])
     is_near = plan.planes * plan.plane <= s.profile.cache("l2", _NEAR)
-    far = 0.0 if is_near else 2.0 * plan.plane / s.profile.stream("l3", _FAR)
+    far = 0.0 if is_near else 2.0 * plan.plane / s.profile.stream("l3", 1.0)
     columns = sum(lines[:-1]) + far * len(lines)
     return plan.times * (plan.inputs * (columns + lines[-1] * held) + plan.outputs * (columns + lines[-1] * wanted))
 

@@ -14,19 +14,11 @@ from numpy.typing import NDArray
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.driver import DirectBox
 from polyconv.algorithms.depthwise import slide
+from polyconv.algorithms.fourier import words
 from polyconv.algorithms.fourier.driver import driver
 from polyconv.algorithms.fourier.plan import Plan
 from polyconv.algorithms.fourier.spectra import pairs_of, spectra_of
 from polyconv.algorithms.fourier.tiles import radices
-from polyconv.algorithms.fourier.words import (
-    FftWords,
-    LaneWords,
-    LineWords,
-    PartWords,
-    PassWords,
-    PointFunctions,
-    TileWords,
-)
 from polyconv.kernels import fft
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
@@ -76,7 +68,7 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
     bias_words = lane if kind == "blocks" else 1  # a channel's bias stands in the table so often
     moves_in, moves_out = _moves(r, last, plan)
     runs, seen, planes = plan.places
-    values = FftWords(
+    values = words.FftWords(
         common=common, total=p.c if kind == "own" else plan.count, together=plan.together, inputs=plan.inputs,
         channels=group_in, outputs=outputs, last_outputs=group_out - (outputs - 1) * lane,
         split_outputs=-(-outputs // splits), planes=planes, plane=plan.plane,
@@ -93,13 +85,13 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
     return Step(address, filled(values, keep), items)
 
 
-def _lane_words(r: Request, last: Axis, plan: Plan) -> LaneWords:
+def _lane_words(r: Request, last: Axis, plan: Plan) -> words.LaneWords:
     residual = residual_of(r)
     if plan.kind == "blocks":
         x, y, z = (plan.box[-1] * o.spatial[-1] for o in (r.x, r.y, residual))
-        return LaneWords(last.stride * x, last.out_step * y, r.y.c, last.out_step * z, residual.c)
+        return words.LaneWords(last.stride * x, last.out_step * y, r.y.c, last.out_step * z, residual.c)
     x = 0 if plan.kind == "shared" else r.x.c
-    return LaneWords(x, r.y.c, r.y.c * plan.lane, residual.c, residual.c * plan.lane)
+    return words.LaneWords(x, r.y.c, r.y.c * plan.lane, residual.c, residual.c * plan.lane)
 
 
 def _moves(r: Request, last: Axis, plan: Plan) -> tuple[str, str]:
@@ -129,7 +121,7 @@ def _again(r: Request, plan: Plan, keep: list[Any]) -> tuple[Address[Driver | Di
     return direct.repair_address(r), filled(values, keep), blocks
 
 
-def _tile(r: Request, plan: Plan, keep: list[Any]) -> TileWords:
+def _tile(r: Request, plan: Plan, keep: list[Any]) -> words.TileWords:
     """Rows, parts, lines and passes."""
     tiles, axes = plan.tiles, len(plan.tiles)
     rows: list[int] = []
@@ -141,7 +133,7 @@ def _tile(r: Request, plan: Plan, keep: list[Any]) -> TileWords:
         rows += [place, int(any(_NOWHERE not in some for some in outputs)), *of_parts[0], *outputs[0], *outputs[1]]
     parts, from_step = _parts(plan)
     lines, passes, offsets = _lines(r, plan, keep)
-    return TileWords(
+    return words.TileWords(
         rows=math.prod(len(o) for o in outer), row_words=2 + 3 * (axes - 1), row_table=rows,
         points=tiles[-1].points, pixel_step=plan.pixel_step, reaches=[tile.reach for tile in tiles],
         parts=parts, from_step=from_step, lines=lines, passes=passes, offsets=offsets,
@@ -156,24 +148,25 @@ def _outputs(positions: Sequence[int], plan: Plan) -> list[int]:
     ]
 
 
-def _parts(plan: Plan) -> tuple[list[PartWords], int]:
+def _parts(plan: Plan) -> tuple[list[words.PartWords], int]:
     """Outputs of the real and the imaginary part along the last axis, and points from one to the next."""
     outputs, stride = plan.box[-1], plan.sweep[-1].stride
     if plan.pixel_step == 1:
-        return [PartWords(0, 1, 0, outputs)] * 2, stride
+        return [words.PartWords(0, 1, 0, outputs)] * 2, stride
     if stride % 2 == 0:
-        return [PartWords(0, 1, 0, outputs), PartWords(0, 1, 0, 0)], stride // 2
-    return [PartWords(0, 2, 0, (outputs + 1) // 2), PartWords(1, 2, (stride - 1) // 2, outputs // 2)], stride
+        return [words.PartWords(0, 1, 0, outputs), words.PartWords(0, 1, 0, 0)], stride // 2
+    even, odd = words.PartWords(0, 2, 0, (outputs + 1) // 2), words.PartWords(1, 2, (stride - 1) // 2, outputs // 2)
+    return [even, odd], stride
 
 
-def _lines(r: Request, plan: Plan, keep: list[Any]) -> tuple[list[LineWords], list[PassWords], list[int]]:
+def _lines(r: Request, plan: Plan, keep: list[Any]) -> tuple[list[words.LineWords], list[words.PassWords], list[int]]:
     """The lines of every axis, their passes both ways, and where the lines begin."""
-    lines: list[LineWords] = []
-    passes: list[PassWords] = []
+    lines: list[words.LineWords] = []
+    passes: list[words.PassWords] = []
     offsets: list[int] = []
     for a, (tile, stride) in enumerate(zip(plan.tiles, plan.strides, strict=True)):
-        forward: list[PassWords] = []
-        backward: list[PassWords] = []
+        forward: list[words.PassWords] = []
+        backward: list[words.PassWords] = []
         length = tile.points
         for radix in radices(tile.points):
             outer, outer_step, inner = tile.points // length, length * stride, length // radix
@@ -181,8 +174,8 @@ def _lines(r: Request, plan: Plan, keep: list[Any]) -> tuple[list[LineWords], li
             keep.append(twiddles)
             of_pass = inner * stride, inner, stride, outer, outer_step, Span(twiddles.ctypes.data, twiddles.nbytes)
             functions = _pass_functions(r, radix)
-            forward.append(PassWords(functions["forward" if inner > 1 else "forward_last"], *of_pass))
-            backward.insert(0, PassWords(functions["backward" if inner > 1 else "backward_first"], *of_pass))
+            forward.append(words.PassWords(functions["forward" if inner > 1 else "forward_last"], *of_pass))
+            backward.insert(0, words.PassWords(functions["backward" if inner > 1 else "backward_first"], *of_pass))
             length = inner
         others = [
             range(0, t.points * s, s) for b, (t, s) in enumerate(zip(plan.tiles, plan.strides, strict=True)) if b != a
@@ -190,7 +183,7 @@ def _lines(r: Request, plan: Plan, keep: list[Any]) -> tuple[list[LineWords], li
         places = [sum(at) for at in itertools.product(*others)]
         near = max(1, min(len(places), r.situation.cache("l1", _NEAR) // (tile.points * plan.strides[-1])))
         first = len(passes)
-        lines.append(LineWords(first, first + len(forward), len(forward), len(offsets), len(places), near))
+        lines.append(words.LineWords(first, first + len(forward), len(forward), len(offsets), len(places), near))
         offsets += places
         passes += forward + backward
     return lines, passes, offsets
@@ -214,7 +207,7 @@ def _pass_functions(r: Request, radix: int) -> dict[str, Address[fft.Pass]]:
     )  # fmt: skip
 
 
-def _functions(r: Request, plan: Plan) -> PointFunctions:
+def _functions(r: Request, plan: Plan) -> words.PointFunctions:
     """Addresses of the products of a kind, and of what serves them."""
     element, lane, kind = r.arith.accumulator, plan.lane, plan.kind
 
@@ -239,7 +232,7 @@ def _functions(r: Request, plan: Plan) -> PointFunctions:
     label = f"fft points {element}{' blocks' * (kind == 'blocks')}"
     found: dict[str, Any] = dict(kernel(label, names, points, r.target, check=r.check))
     if kind != "dense":
-        return PointFunctions(**found, products=[], apart=None, unite=None)
+        return words.PointFunctions(**found, products=[], apart=None, unite=None)
     names = dict.fromkeys(("apart", "unite"), fft.Pairs)
     found |= kernel(f"fft ends {element}", names, ends, r.target, check=r.check)
-    return PointFunctions(**found, products=[of_tiles(n + 1) for n in range(plan.together)])
+    return words.PointFunctions(**found, products=[of_tiles(n + 1) for n in range(plan.together)])

@@ -50,7 +50,7 @@ __all__ = ["forms"]
 _MOST_ENTRIES, _MOST_BOXES = 1 << 16, 1 << 12
 """Most entries of all lists, and most boxes of a sweep."""
 _LAST = 30 / 24
-"""By the bytes a cycle that a last cache gives, those of input and result that come and go, beside the products."""
+"""Input and result come and go, beside the products, at this multiple of the bytes a cycle that a last cache gives."""
 _MISSED = {1024: 0.7, 2048: 3.5, 4096: 3.5}
 """Cycles that a vector of a pixel takes to come into the first-level cache where pixels lie a multiple of so many bytes
 apart, and so share few of its sets; else 0.4.  Measured on Zen 5."""

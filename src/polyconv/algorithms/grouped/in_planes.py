@@ -41,12 +41,13 @@ __all__ = ["forms"]
 _TILES = {1: 24, 2: 12, 3: 8}
 """Vectors of neighbouring outputs -> most output channels."""
 _MOST_OUTPUTS, _MOST_SHARE = 24, 5 / 2
-"""Of one group; and of a second-level cache, its image and result.  Measured on Zen 5: ``generic``, which brings inputs
-once and writes whole rows, is up to 1.3 times as fast with 90 outputs of few products, or 5 MB, twice with 13 MB."""
+"""Where there is one group: most outputs, and most of input and result of an image as a multiple of a second-level
+cache.  Measured on Zen 5: ``generic``, which brings inputs once and writes whole rows, is up to 1.3 times as fast with
+90 outputs of few products, or 5 MB, twice with 13 MB."""
 _MOST_WORDS, _MOST_BOXES = 1 << 17, 1 << 12
 """Most words of all lists of entries, and most boxes."""
 _LAST = 45 / 24
-"""By the bytes a cycle that a last cache gives, those of input and result that come and go, beside the products."""
+"""Input and result come and go, beside the products, at this multiple of the bytes a cycle that a last cache gives."""
 
 
 class TileWords(Record):
@@ -219,12 +220,11 @@ def _entries(r: Request, sweep: Sweep, ranges: tuple[range, ...], tile: RowTile)
 def _function(r: Request, rows: int, vectors: int, stride: int) -> Address[PlaneTile]:
     """Address of a tile."""
     spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, edge=True)
-    count, f16c = lanes(r.target, r.arith), r.target.converts_f16
-
-    def make(k: Module, name: str) -> None:
-        plane_tile(k, name, spec, r.problem.x, count, rows, vectors, stride, f16c=f16c)
-
-    return address_of(r, f"plane {r.problem.x} {spec} {rows} {vectors} {stride}", "tile", PlaneTile, make)
+    x, count, f16c = r.problem.x, lanes(r.target, r.arith), r.target.converts_f16
+    return address_of(
+        r, f"plane {x} {spec} {rows} {vectors} {stride}", "tile", PlaneTile,
+        lambda k, name: plane_tile(k, name, spec, x, count, rows, vectors, stride, f16c=f16c),
+    )  # fmt: skip
 
 
 def _packed_weights(w: NDArray[Any], sets: tuple[tuple[int, int], ...]) -> NDArray[Any]:

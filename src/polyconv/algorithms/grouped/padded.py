@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
+from polyconv.algorithms.dense.direct import refusal
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.grouped import side_by_side
 from polyconv.algorithms.grouped.padded_driver import GroupedWords, driver
@@ -23,18 +24,16 @@ from polyconv.algorithms.least import least
 from polyconv.kernels.fused import FusedTile, Walk, of_sums
 from polyconv.kernels.grouped import ENTRY_WORDS, BlocksIn, blocks_in
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move, MoveIn
 from polyconv.kernels.record import altered, counted_words, filled
 from polyconv.kernels.signature import Address
-from polyconv.lowering.boxes import boxed_words, boxes, row_lists, rows_follow, rows_together
+from polyconv.lowering.boxes import boxed_words, boxes, row_lists, rows_follow, rows_together, tap_entries
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
 from polyconv.lowering.panel import Driver, header_bytes
 from polyconv.lowering.program import Program, Request, Step, address_of, epilogue_tables, program_of
 from polyconv.lowering.situation import Situation, arith_of
 from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count, line_pixels, lines, mean_taps, sweeps, taps_of
 from polyconv.lowering.tiles import is_fusible
-from polyconv.lowering.traffic import planes_collide
 
 __all__ = ["GroupedForm", "at_least", "forms"]
 
@@ -65,8 +64,6 @@ class Sizes:
         From one to the next in the panel.
     slots, run_rows : int
         Where sums wait in the workspace, and rows of them that leave together.
-    entries : tuple of tuple of int
-        Words of the entries of every tap of the outer axes: place in the panel, and in the weights.
     workspace : int
     """
 
@@ -78,19 +75,16 @@ class Sizes:
     block_bytes: int
     slots: int
     run_rows: int
-    entries: tuple[tuple[int, ...], ...]
     workspace: int
 
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
-    p = s.problem
-    if p.op not in ("conv", "conv_transpose"):
-        return f"computes conv and conv_transpose, not {p.op}"
+    p, reason = s.problem, refusal(s)
+    if reason is not None:
+        return reason
     if p.c != p.m:
         return f"needs groups with as many channels out as in, not {p.c // p.groups} and {p.m // p.groups}"
-    if not s.finite:
-        return "weights hold Inf or NaN, which would meet the zeros of the padding"
     if not 0 < p.c // p.groups <= lanes(s.target, arith_of(s)):
         return "a group is wider than a vector"
     return (GroupedForm.of(s),)
@@ -111,7 +105,7 @@ def at_least(s: Situation) -> float:
 def _sizes_of(s: Situation, sweep: Sweep) -> Sizes:
     """The largest items that fit; every thread has a few."""
     total = block_count(s, arith_of(s))
-    budget = s.budget(round(_PANEL_SHARE[s.problem.layout] * s.profile.numbers["l2.bytes"]))
+    budget = s.budget(s.profile.cache("l2", _PANEL_SHARE[s.problem.layout]))
     extents = tuple(axis.out for axis in sweep)
     start = (*extents[:-1], min(extents[-1], _MOST_PIXELS))
     batch = s.problem.n or 0
@@ -151,19 +145,10 @@ def _sized(s: Situation, sweep: Sweep, box: tuple[int, ...], blocks: int) -> Siz
     # an odd number of cache lines: lines of the panel do not share all their sets
     line_bytes = (-(-run.count * pixel // 64) | 1) * 64
     block_bytes = math.prod(max(1, h.count) for h in held[:-1]) * line_bytes + 64
-    outer = [0]
-    for h in held[:-1]:
-        outer = [o * h.count + t for o in outer for t in h.start]
-    of_tap = s.problem.c // s.problem.groups * pixel
-    entries = tuple(
-        tuple(
-            v for t, at in enumerate(run.start) for v in (o * line_bytes + at * pixel, (tap * last.taps + t) * of_tap)
-        ) for tap, o in enumerate(outer)
-    )  # fmt: skip
     run_rows = rows_together(sweep, box, _RUN_PIXELS)
     slots = header_bytes(len(sweep)) + block_bytes * blocks
     workspace = slots + run_rows * box[-1] * pixel + 128
-    return Sizes(box, blocks, held, step, line_bytes, block_bytes, slots, run_rows, entries, workspace)
+    return Sizes(box, blocks, held, step, line_bytes, block_bytes, slots, run_rows, workspace)
 
 
 def _cost(s: Situation, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
@@ -175,12 +160,9 @@ def _cost(s: Situation, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
     row = side_by_side.row_cycles(rates, box[-1], most_rows(s.target, group), group, taps)
     products = rows * (row + 60.0 + 4 * len(sweep))
     rows_in = math.prod(max(1, h.count) for h in sizes.held[:-1])
-    per_in, per_out = 5.5, 0.0
+    per_in, per_out = 5.5, 0.0 if is_fusible(p) else 2.5
     if p.layout == "NCHW":
-        per_in = 9.0 if planes_collide(p, reading=True) else 7.0
-        per_out = 9.0 if planes_collide(p, reading=False) else 5.5
-    elif not is_fusible(p):
-        per_out = 2.5
+        per_in, per_out = side_by_side.plane_cycles(p)
     moves = times * (200 / sizes.blocks + rows_in * (40 + max(1, sizes.held[-1].count) * per_in))
     return products, moves + rows * box[-1] * per_out
 
@@ -242,17 +224,17 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, address: Address[Driver], keep
         functions: Sequence[Address[Walk] | None] = tile_functions(r, spec, group) if wanted else [None] * most
         tables += [side_by_side.walks_of(functions, pixels, most) for pixels in (sizes.box[-1], edge)]
     key = ("grouped", arith.name, lane, taps_of(sweep))
-    # blocks as one group each
-    blocked = replace(r, situation=replace(r.situation, problem=side_by_side.of_blocks(p, used, blocks)))
     common, items = boxed_words(
-        blocked, sweep, sizes.box, sizes.held, block_groups=sizes.blocks, panel=header_bytes(len(sweep))
-    )
+        side_by_side.of_blocks(r), sweep, sizes.box, sizes.held, block_groups=sizes.blocks,
+        panel=header_bytes(len(sweep)),
+    )  # fmt: skip
+    entries = tap_entries(sizes.held, sizes.line_bytes, pixel, group * pixel)
     move_in, move_blocks = _moves_in(r, replace(last, stride=sizes.step), used)
     values = GroupedWords(
         common=altered(common, step=sizes.step), lanes_used=used, total_channels=p.c, total_outputs=p.m,
         total_blocks=blocks, item_blocks=sizes.blocks, pixel_bytes=pixel, line_bytes=sizes.line_bytes,
         block_bytes=sizes.block_bytes, row_step=pixel * (last.stride if sizes.step == 1 else 1),
-        rows=row_lists(sweep[:-1], sizes.entries, ENTRY_WORDS),
+        rows=row_lists(sweep[:-1], entries, ENTRY_WORDS),
         weights=r.packed(key, lambda: packed_weights(r.weights(sweep), lane)),
         w_block=math.prod(a.taps for a in sweep) * group * pixel, always_cut=int(used < lane),
         fused=int(fused), slots=sizes.slots, sum_row=pixel, run_rows=sizes.run_rows if rows_follow(r, sweep) else 1,
@@ -269,8 +251,7 @@ def _moves_in(r: Request, last: Axis, used: int) -> tuple[Address[MoveIn] | None
         return move_in_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "c"))), None
     spec = Move(r.problem.x, r.arith.accumulator, "cc")
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
-
-    def make(k: Module, name: str) -> None:
-        blocks_in(k, name, spec, count, used, f16c=f16c)
-
-    return None, address_of(r, f"grouped in {spec} {used}", "move", BlocksIn, make)
+    return None, address_of(
+        r, f"grouped in {spec} {used}", "move", BlocksIn,
+        lambda k, name: blocks_in(k, name, spec, count, used, f16c=f16c),
+    )  # fmt: skip

@@ -31,9 +31,9 @@ __all__ = [
 ]  # fmt: skip
 
 IMAGE_SHARE, PART_SHARE, _WEIGHT_SHARE, _MOST_READ = 1.0, 3 / 8, 1 / 2, 4
-"""Input and result that no second-level cache holds are cut into parts that it does, for all blocks of channels, if it
-holds the weights as well and an input is read so few times that bringing it takes longest.  Measured on Zen 5 where
-pixels lie 1 or 2 KiB apart: 3 to 20 % off; with 7 or 9 reads 5 to 10 % lost."""
+"""An image that exceeds the first share of a second-level cache is cut into parts of the second, each for all blocks of
+channels, if the weights need no more than the third, and an input is read at most so many times: then bringing it
+takes longest.  Measured on Zen 5 where pixels lie 1 or 2 KiB apart: 3 to 20 % off; with 7 or 9 reads 5 to 10 % lost."""
 
 R = TypeVar("R", bound=Record)
 

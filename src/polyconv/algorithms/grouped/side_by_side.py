@@ -17,21 +17,20 @@ from numpy.typing import NDArray
 from polyconv.kernels.fused import FusedTile, Walk
 from polyconv.kernels.grouped import grouped_tile
 from polyconv.kernels.isa import Arithmetic, lanes
-from polyconv.kernels.language import Module
-from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import Function, Record, Word
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import near_equal
-from polyconv.lowering.program import Request
+from polyconv.lowering.program import Request, addresses_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.tiles import tile_cycles
+from polyconv.lowering.traffic import planes_collide
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [
-    "WalkWords", "block_count", "lanes_used", "most_rows", "of_blocks", "packed_weights", "row_cycles",
+    "WalkWords", "block_count", "lanes_used", "most_rows", "of_blocks", "packed_weights", "plane_cycles", "row_cycles",
     "tile_functions", "walks_of",
 ]  # fmt: skip
 
@@ -58,9 +57,11 @@ def block_count(s: Situation, arith: Arithmetic) -> int:
     return -(-s.problem.c // lanes_used(s, arith))
 
 
-def of_blocks(p: Problem, used: int, blocks: int) -> Problem:
-    """The problem with the last block filled up, and blocks as groups."""
-    return replace(p, c=blocks * used, m=blocks * used, groups=blocks)
+def of_blocks(r: Request) -> Request:
+    """The request with the last block filled up, and blocks as groups."""
+    s, blocks = r.situation, block_count(r.situation, r.arith)
+    channels = blocks * lanes_used(s, r.arith)
+    return replace(r, situation=replace(s, problem=replace(s.problem, c=channels, m=channels, groups=blocks)))
 
 
 def most_rows(target: Target, group: int) -> int:
@@ -83,18 +84,20 @@ def row_cycles(rates: Rates, pixels: int, most: int, group: int, taps: float) ->
     return cycles
 
 
+def plane_cycles(p: Problem) -> tuple[float, float]:
+    """Cycles in which a vector of a pixel comes from planes, and goes to planes."""
+    per_in = 9.0 if planes_collide(p, reading=True) else 7.0
+    return per_in, 9.0 if planes_collide(p, reading=False) else 5.5
+
+
 def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = False) -> list[Address[Walk]]:
     """Addresses of the tiles of 1, 2, ... pixels, which read no lanes behind the channels if these are ``near``."""
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
-    names = {f"tile{rows}": rows for rows in range(1, most_rows(r.target, group) + 1)}
-
-    def build(k: Module) -> None:
-        for name, rows in names.items():
-            grouped_tile(k, name, spec, count, rows, group, near=near, f16c=f16c)
-
-    label = f"grouped {spec} {group}{' near' * near}"
-    found = kernel(label, dict.fromkeys(names, Walk), build, r.target, check=r.check)
-    return [found[name] for name in names]
+    tiles = {f"tile{rows}": rows for rows in range(1, most_rows(r.target, group) + 1)}
+    return list(addresses_of(
+        r, f"grouped {spec} {group}{' near' * near}", Walk, tiles,
+        lambda k, name, rows: grouped_tile(k, name, spec, count, rows, group, near=near, f16c=f16c),
+    ).values())  # fmt: skip
 
 
 def walks_of(functions: Sequence[Address[Walk] | None], pixels: int, most: int) -> list[WalkWords]:

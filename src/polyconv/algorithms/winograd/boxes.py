@@ -19,6 +19,7 @@ from polyconv.algorithms.dense.plan import again_workspace
 from polyconv.algorithms.winograd.case import Case
 from polyconv.algorithms.winograd.schemes import lines_of
 from polyconv.algorithms.winograd.tiles import UNCUT, Cut, Cuts, cuts, halves, tile_count
+from polyconv.algorithms.winograd.words import ZERO_BYTES
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.bands import Bands, bands
 from polyconv.lowering.panel import header_bytes
@@ -180,7 +181,7 @@ def sizes(case: Case, rows: Cuts, columns: Cuts, outer: tuple[int, ...], togethe
         together = _equal(blocks, max(1, min(_MOST_TOGETHER, most)))
     s_point = odd_lines(together * sums_bytes)
     out_line = (width + case.x.m) * sum_row
-    panel = header_bytes(len(case.sweep)) + 256
+    panel = header_bytes(len(case.sweep)) + ZERO_BYTES
     v = panel + chunk_blocks * block_bytes
     sums = v + points * v_point
     out = sums + points * s_point

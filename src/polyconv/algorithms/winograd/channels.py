@@ -41,10 +41,10 @@ _LEAST_CHANNELS = 8
 _MOST_OUTPUTS = 1 << 22
 """Most outputs along an axis: a program lists its tiles."""
 _WORTH_STACKING = 0.95
-"""Share of the cycles of images one by one from which on boxes hold several: of large maps that gains nothing, and
-threads lost up to a tenth by it."""
+"""Boxes hold several images where that takes less than this share of the cycles of image after image: with large maps
+nothing is gained, and two threads lost up to a tenth."""
 _LESS = 1 - 1e-9
-"""Share of the cycles of an earlier choice below which a later one takes less; else rounding would decide."""
+"""A later choice must take less than this share of an earlier one's cycles: else rounding would decide."""
 
 
 @dataclass(frozen=True, slots=True)

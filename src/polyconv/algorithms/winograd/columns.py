@@ -30,17 +30,17 @@ from polyconv.kernels.record import Function, Link, Memory, Record, Word
 from polyconv.kernels.rows import ENTRY_WORDS
 from polyconv.kernels.transform import Scheme
 from polyconv.lowering import packing, panel
-from polyconv.lowering.boxes import row_lists
+from polyconv.lowering.boxes import row_lists, tap_entries
 from polyconv.lowering.moves import move_out_address
 from polyconv.lowering.panel import Common, EpilogueTables, RowLists, axis_words, line_place, row_entries, row_place
 from polyconv.lowering.program import Request, epilogue_tables
-from polyconv.lowering.situation import Situation, scheme_of, transform_refusal
+from polyconv.lowering.situation import Situation, image_bytes, scheme_of, transform_refusal
 from polyconv.lowering.sweep import Lines, Sweep, lines, sweeps
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "SCHEME", "Box", "ColumnWords", "ColumnsForm", "Sizes", "at_points", "column_words", "entries", "held_lines",
-    "in_tiles", "is_admitted", "outputs", "refusal",
+    "HELD_SHARE", "SCHEME", "Box", "ColumnWords", "ColumnsForm", "Sizes", "at_points", "column_words", "entries",
+    "held_lines", "in_tiles", "is_admitted", "outputs", "refusal",
 ]  # fmt: skip
 
 SCHEME = Scheme(4, 3, (5 / 8, 3 / 2))
@@ -50,6 +50,8 @@ _LEAST_TERMS = 8
 multiples of that of a direct f32 sum, for 3x3 kernels of 2 / 3 / 4 / 8 / 16 channels: 2.1 / 1.9 / 1.7 / 1.5 / 1.4."""
 _MOST_CHANNELS = 64
 """Channels of a group: with more, lanes of channels are full and ``winograd`` has less products."""
+HELD_SHARE = 3 / 16
+"""Share of a last cache: input and result beyond it come and go between it and the transforms."""
 
 
 class ColumnWords(Record):
@@ -235,6 +237,12 @@ class ColumnsForm(Form):
         """Bytes a thread needs."""
         return max(sizes.workspace for _, sizes in self.parts)
 
+    def far_cycles(self, share: float) -> float:
+        """Cycles in which what the last cache should hold of all images comes and goes, at a share of its bytes."""
+        p, profile = self.s.problem, self.s.profile
+        beyond = max(0, sum(image_bytes(p)) - profile.cache("l3", HELD_SHARE))
+        return (p.n or 0) * beyond / profile.stream("l3", share)
+
     def preparing(self) -> float:
         """Cycles in which a program is made and the weights are transformed, in NumPy."""
         size = math.prod(e or 0 for e in self.s.problem.w_shape) * self.s.problem.w_dtype.itemsize
@@ -304,22 +312,11 @@ def column_words(r: Request, common: Common, sweep: Sweep, sizes: Sizes, move_ou
     )  # fmt: skip
 
 
-def entries(sweep: Sweep, sizes: Sizes, channels: int, channel_bytes: int, pixel_bytes: int, weight_row: int
+def entries(sizes: Sizes, pixel_bytes: int, weight_row: int, channels: int = 1, channel_bytes: int = 0
             ) -> list[list[int]]:  # fmt: skip
-    """Words of the entries of every combination of outer taps.
-
-    An entry is a tap of a row and a channel: where its transformed inputs lie, and what of the weights lies before its
-    own, ``weight_row`` for each.
-    """
-    outer, taps = [0], sweep[-1].taps
-    for h in sizes.held[:-2]:
-        outer = [o * h.count + t for o in outer for t in h.start]
-    return [
-        [word for t, pixel in enumerate(sizes.held[-1].start) for c in range(channels)
-         for word in (o * SCHEME.n * sizes.v_point + c * channel_bytes + pixel * pixel_bytes,
-                      ((tap * taps + t) * channels + c) * weight_row)]
-        for tap, o in enumerate(outer)
-    ]  # fmt: skip
+    """Words of the entries of every combination of outer taps, as ``tap_entries`` says, at any point."""
+    held = *sizes.held[:-2], sizes.held[-1]
+    return tap_entries(held, SCHEME.n * sizes.v_point, pixel_bytes, weight_row, channels, channel_bytes)
 
 
 def at_points(w: NDArray[Any], wide: int) -> NDArray[np.float64]:

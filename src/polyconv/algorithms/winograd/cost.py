@@ -24,7 +24,7 @@ from polyconv.lowering.moves import is_apart
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, sweeps
 from polyconv.lowering.tiles import tile_cycles
-from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide
+from polyconv.lowering.traffic import WEIGHTS_FROM_MEMORY, apart_cycles, far_cycles, planes_collide
 from polyconv.machine.profile import Profile, Rates
 from polyconv.problem.problem import Problem
 
@@ -34,23 +34,21 @@ _SLOWER = 1.15
 """Cycles of products, measured over counted."""
 _TRANSFORM = 3.6
 """Cycles in which a vector of a tile is transformed."""
-_BACK_AND_FORTH = 48 / 24
-"""By the bytes a cycle that a last cache gives, those of what leaves the second-level one and comes back."""
-_STREAMED = (("l2", 1 / 2, 32 / 61), ("l3", 1 / 8, 24 / 24), ("l3", 25 / 32, 14 / 24), ("l3", 5 / 4, 11 / 24))
-_FROM_MEMORY = 8 / 10.6
-"""Of the bytes a cycle of a cache, or of memory, those of transformed weights: if they are fewer than a share of the
-cache, and else."""
+_NEAR_WEIGHTS = 1 / 2
+"""Share of a second-level cache: transformed weights that stay there from box to box.  In a network whose weights come
+from memory larger ones pay for that in every box, though a further one may find them in the last cache: with the first
+box alone paying, ResNet-18 took 2 % longer on one thread and 7 % on two."""
+_FEW_WEIGHTS, _HELD_WEIGHTS = 1 / 8, 25 / 32
+"""Shares of a last cache: transformed weights that come as fast as it gives; those beyond which some come from memory,
+whose bytes a cycle threads share."""
+_STREAMED = (
+    ("l2", _NEAR_WEIGHTS, 32 / 61), ("l3", _FEW_WEIGHTS, 1.0), ("l3", _HELD_WEIGHTS, 14 / 24), ("l3", 5 / 4, 11 / 24),
+)  # fmt: skip
+"""Transformed weights of less than a share of a cache come with a share of the bytes a cycle that it gives; of more,
+with ``WEIGHTS_FROM_MEMORY`` of those of memory."""
 _FEW_TILES, _SOONER = 4, 1.3
-"""Where a single box has so few tiles, almost nothing but weights is read; those that no near cache holds come so much
-faster then."""
-_FROM_FAR = 1 / 8
-"""Share of the last cache from which on that was measured."""
-_SHARED = 25 / 32
-"""Share of the last cache beyond which weights come from memory, where threads share its bytes a cycle."""
-_KEPT = 1 / 2
-"""Share of the second-level cache up to which weights stay there from box to box.  In a network whose weights come from
-memory larger ones pay for that in every box, though a further one may find them in the last cache: with the first box
-alone paying, ResNet-18 took 2 % longer on one thread and 7 % on two."""
+"""Where a single box has so few tiles, almost nothing but weights is read; those beyond ``_FEW_WEIGHTS`` then come so
+much faster."""
 _ONE_AXIS, _TWO_TAPS = 0.85, 1.05
 """Cycles of the way in and out where one axis is transformed, as a share of those counted; and of all, where that axis
 has two taps at stride 1."""
@@ -95,9 +93,9 @@ def cycles(b: Boxes) -> dict[str, float]:
     case, ways = b.case, _ways(b.case)
     outer_boxes = math.prod([-(-axis.out // deep) for axis, deep in zip(case.outer, b.outer, strict=True)])
     inner_boxes, lines = len(b.rows.boxes) * len(b.columns.boxes), math.prod([h.count for h in b.held])
-    # what leaves the second-level cache is written to the third and read from there
+    # what leaves the second-level cache is written to the third, and comes back as fast as that gives
     held = b.workspace - (b.out - b.sums) // b.together * (b.together - 1)
-    far = 2 * held if held > ways.near else 0
+    far = held if held > ways.near else 0
     of_tile_in = b.outer_lines * ways.tile_in
     of_box_in = lines * ways.vectors_in * ways.vector_in + 1500.0 + far / ways.far_rate
     alone = outer_boxes * inner_boxes == 1 and math.prod(b.outer) * b.tiles <= _FEW_TILES
@@ -162,7 +160,7 @@ def _ways(case: Case) -> _Ways:
         vectors_in * case.products * transform, case.y.n * case.x.n * transform, vector_in, vector_out, segment,
         vectors_in, math.prod([axis.out for axis in case.outer]),
         p.groups * (1 if is_stacked(p, case.sweep) else p.n or 0), near_bytes(case),
-        s.profile.stream("l3", _BACK_AND_FORTH), _kinds(case), _blocks(case, alone=False),
+        s.profile.stream("l3", 1.0), _kinds(case), _blocks(case, alone=False),
     )  # fmt: skip
 
 
@@ -185,12 +183,12 @@ def _blocks(case: Case, *, alone: bool) -> list[_Block]:
     s, most, size = case.s, channel_tile(case.s.target, case.vectors), case.weight_bytes
     # weights of a group or a sweep push out those of another; further calls find those of a point nearby
     whole = size * s.problem.groups * len(sweeps(s.problem))
-    fetched = s.far and whole > s.profile.cache("l2", _KEPT)
-    rate = s.profile.stream("memory", _FROM_MEMORY) if fetched else _streamed(s.profile, whole)
-    if fetched or size > s.profile.cache("l3", _SHARED):
+    fetched = s.far and whole > s.profile.cache("l2", _NEAR_WEIGHTS)
+    rate = s.profile.stream("memory", WEIGHTS_FROM_MEMORY) if fetched else _streamed(s.profile, whole)
+    if fetched or size > s.profile.cache("l3", _HELD_WEIGHTS):
         rate /= s.threads
     near = _streamed(s.profile, size // case.blocks // case.products)
-    if alone and size > s.profile.cache("l3", _FROM_FAR):
+    if alone and size > s.profile.cache("l3", _FEW_WEIGHTS):
         rate *= _SOONER
     numbers = [(case.vectors, case.blocks - 1), (case.last_vectors, 1)]
     if case.vectors == case.last_vectors or case.blocks == 1:
@@ -211,7 +209,7 @@ def _streamed(profile: Profile, size: int) -> float:
 def _streams(profile: Profile) -> list[tuple[float, float]]:
     """Most bytes, and the bytes a cycle of so many."""
     caches = [(profile.cache(level, share), profile.stream(level, rate)) for level, share, rate in _STREAMED]
-    return [*caches, (math.inf, profile.stream("memory", _FROM_MEMORY))]
+    return [*caches, (math.inf, profile.stream("memory", WEIGHTS_FROM_MEMORY))]
 
 
 @cache

@@ -63,7 +63,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         k.call(p.bring, BoxInputs(frame, p, workspace, box, item.n, item.g))
         first = item.split * p.split_blocks
         end = k.minimum(first + p.split_blocks, p.blocks)
-        k.clear(workspace + p.common.scratch, 256)
+        k.clear(workspace + p.common.scratch, words.ZERO_BYTES)
         rows = box_rows(k, p.common, item, p.transformed)
         groups = _join_rows(here, rows)
         with k.loop(first // p.together, (end + p.together - 1) // p.together) as some:

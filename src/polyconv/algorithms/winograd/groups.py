@@ -10,7 +10,7 @@ Cost: half the products of a direct sum, with lanes filled to whole groups, and 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -35,16 +35,15 @@ from polyconv.lowering.boxes import boxed_words, boxes, near_equal
 from polyconv.lowering.moves import along_in, along_out, move_in_address
 from polyconv.lowering.panel import Driver, axis_words, box_rows, fill
 from polyconv.lowering.program import Program, Request, Step, address_of, program_of
-from polyconv.lowering.situation import Situation, arith_of, image_bytes, of_one_image
+from polyconv.lowering.situation import Situation, arith_of, of_one_image
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
 from polyconv.lowering.tiles import tile_cycles
-from polyconv.lowering.traffic import planes_collide
 
 __all__ = ["GroupsForm", "forms"]
 
 _NEAR_SHARE, _BOX_SHARE = 8 / 3, 1 / 2
-"""Workspace of a thread, of a first-level cache, half of which is in use where channels lie together; of a second-level
-one where taps of further axes hold lines."""
+"""Workspace of a thread: as a share of a first-level cache, for about half of it is in use at a time; of a second-level
+one where boxes hold lines of further axes."""
 _MOST_BLOCKS = 16
 """Blocks of an item: neighbours in memory, which come together."""
 
@@ -53,9 +52,8 @@ _COLLIDING = 8.0
 _SHARED, _TOGETHER = 1024, 4
 """Where pixels lie a multiple of so many bytes apart they share few sets of a cache, and what comes of a line for one
 block would be gone before the next; so many blocks are transformed side by side there.  Measured: 5 to 40 % off."""
-_CACHED_SHARE, _LATE = 3 / 16, 5 / 24
-"""Input and result beyond this share of the last cache come and go a vector of each pixel at a time, at this share of
-its bytes a cycle."""
+_FAR = 5 / 24
+"""Share of the last cache's bytes a cycle at which arrays come and go, a vector of each pixel at a time."""
 
 
 class GroupWords(Record):
@@ -210,8 +208,7 @@ class GroupsForm(ColumnsForm):
         terms = [_cycles(s, sweep, sizes) for sweep, sizes in self.parts]
         times = (p.n or 0) * block_count(s, arith_of(s))
         found = {name: times * sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
-        beyond = max(0, sum(image_bytes(p)) - s.profile.cache("l3", _CACHED_SHARE))
-        found["moves"] += (p.n or 0) * beyond / s.profile.stream("l3", _LATE)
+        found["moves"] += self.far_cycles(_FAR)
         return found
 
     def build(self, r: Request) -> Program:
@@ -239,8 +236,7 @@ def _cycles(s: Situation, sweep: Sweep, sizes: Sizes) -> dict[str, float]:
     transforms = 200.0 + lines * (40 + pixels_in * each) + rows * (80 + pixels_out * each)
     moves = 0.0
     if not near:
-        per_in = 9.0 if planes_collide(p, reading=True) else 7.0
-        per_out = 9.0 if planes_collide(p, reading=False) else 5.5
+        per_in, per_out = side_by_side.plane_cycles(p)
         moves = lines * SCHEME.n * (40 + pixels_in * per_in) + rows * SCHEME.m * (40 + pixels_out * per_out)
     return {"products": times * rows * SCHEME.n * products, "transforms": times * transforms, "moves": times * moves}
 
@@ -294,10 +290,10 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
     )
     item_blocks = -(-blocks // -(-blocks // _MOST_BLOCKS))
     common, items = boxed_words(
-        replace(r, situation=replace(s, problem=side_by_side.of_blocks(p, used, blocks))), columns.in_tiles(sweep),
-        sizes.box, sizes.held, block_groups=item_blocks, panel=sizes.panel,
+        side_by_side.of_blocks(r), columns.in_tiles(sweep), sizes.box, sizes.held, block_groups=item_blocks,
+        panel=sizes.panel,
     )  # fmt: skip
-    entries = columns.entries(sweep, sizes, 1, 0, pixel, of_tap)
+    entries = columns.entries(sizes, pixel, of_tap)
     way_in = move_in if near_in else Move(arith.name, arith.accumulator, "cc")
     way_out = move_out if near_out else Move(arith.accumulator, arith.name, "cc", Epilogue())
     values = GroupWords(

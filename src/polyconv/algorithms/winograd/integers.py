@@ -20,6 +20,7 @@ from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.dots.situations import integer_refusal as no_dots
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.winograd.boxes import odd_lines
+from polyconv.algorithms.winograd.words import ZERO_BYTES
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import ARITHMETIC, channel_tile, lanes
@@ -37,20 +38,18 @@ from polyconv.lowering.program import Program, Request, address_of, epilogue_tab
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Lines, Sweep, sweeps
 from polyconv.lowering.tiles import tile_addresses, tile_cycles
-from polyconv.lowering.traffic import far_cycles
+from polyconv.lowering.traffic import WEIGHTS_FROM_MEMORY, far_cycles
 
 __all__ = ["IntegersForm", "forms"]
 
-_BLOCK = 32
-"""Channels of a block: a row of 16-bit numbers, a cache line."""
 _BLOCK_BYTES = 64
+"""Bytes of a block of channels: a cache line."""
+_BLOCK = _BLOCK_BYTES // 2
+"""Channels of a block, of 16 bits."""
 _ALL = POINTS * POINTS
 """Points of a tile."""
-_HEADER = 64
-"""Bytes before the zeros, for the item's box."""
-_ZEROS = 256
-"""Bytes of zeros, which tiles of products begin their sums with."""
-_PANEL = _HEADER + _ZEROS
+_PANEL = 64 + ZERO_BYTES
+"""Where the panel begins in the workspace: behind a cache line for the item's box, and zeros."""
 _WORKSPACE_SHARE = 25 / 32
 """Of a second-level cache, workspace of a thread: less is left for weights, which stream."""
 _IN_CYCLES, _OUT_CYCLES, _ROW_CYCLES = 55.0, 65.0, 40.0
@@ -58,9 +57,6 @@ _IN_CYCLES, _OUT_CYCLES, _ROW_CYCLES = 55.0, 65.0, 40.0
 _WEIGHTS_SHARE, _FAR_STREAM, _NEAR_STREAM = 1 / 2, 20 / 24, 64 / 61
 """Of a second-level cache, transformed weights beyond which they come from the last one for every box; by the bytes a
 cycle that the last and the second-level one give, those that come.  Measured on Zen 5."""
-_FETCHED = 8 / 10.6
-"""Of the bytes a cycle that memory gives, those of weights beyond that share in a network whose weights no cache holds.
-Measured on Zen 5: ResNet-18 of 8 bits 7 % faster with small maps left to ``dots``."""
 
 
 class IntegerWords(Record):
@@ -114,7 +110,7 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
         frame, workspace = given.frame, given.workspace
         p = IntegerWords.read(k, given.words)
         item = decode(k, p.common, given.item, workspace)
-        k.clear(workspace + p.zeros, _ZEROS)
+        k.clear(workspace + p.zeros, ZERO_BYTES)
         rows, columns = (_tiles_of(item.extent(axis)) for axis in (0, 1))
         _transform_inputs(k, p, item, frame.x, workspace, rows, columns, vector_bytes)
         first = item.split * p.split_blocks
@@ -293,7 +289,9 @@ class IntegersForm(Form):
         streamed = _ALL * group_in * vectors_out * s.target.vector_bytes // 2
         near = streamed * p.groups <= s.cache("l2", _WEIGHTS_SHARE)
         products = max(products, streamed / s.profile.stream(*(("l2", _NEAR_STREAM) if near else ("l3", _FAR_STREAM))))
-        fetched = streamed * p.groups / s.profile.stream("memory", _FETCHED) if s.far and not near else 0.0
+        # in a network whose weights no cache holds; ResNet-18 of 8 bits is 7 % faster with small maps left to ``dots``
+        beyond = s.far and not near
+        fetched = streamed * p.groups / s.profile.stream("memory", WEIGHTS_FROM_MEMORY) if beyond else 0.0
         transforms = tiles * (_IN_CYCLES * 64 / s.target.vector_bytes * in_blocks + _OUT_CYCLES * vectors_out)
         held, by_channels = math.prod(sizes.held), p.layout == "NHWC"
         moves = 400 + held * in_blocks * (4.0 if by_channels else 8.0)
@@ -353,7 +351,7 @@ def _words(r: Request, form: IntegersForm, common: Common, split_blocks: int) ->
         block_outputs=sizes.vectors * lane, last_outputs=group_out - earlier * sizes.vectors * lane, lanes=lane,
         most_rows=most, products=[f for v in widths for f in tile_addresses(r, "channel", range(1, most + 1), v)],
         sums=sizes.sums, sum_point=sizes.sum_bytes,
-        sum_row=sizes.vectors * wide, sum_row_last=sizes.last_vectors * wide, zeros=_HEADER,
+        sum_row=sizes.vectors * wide, sum_row_last=sizes.last_vectors * wide, zeros=_PANEL - ZERO_BYTES,
         tiles_out=_ways_out(r, spec, group_out), tables=epilogue_tables(r), slots=sizes.slots, slot_bytes=slot,
         slot_line=sizes.box[1] * sizes.vectors * lane * slot,
         move_out=move_out_address(r, move_out, min(group_out, sizes.vectors * lane)),

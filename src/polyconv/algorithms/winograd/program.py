@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.dense.channel_panel import PanelWords
+from polyconv.algorithms.winograd import words
 from polyconv.algorithms.winograd.boxes import Boxes, outer_bands, repair_box
 from polyconv.algorithms.winograd.cost import is_stacked
 from polyconv.algorithms.winograd.driver import driver
@@ -19,18 +19,18 @@ from polyconv.algorithms.winograd.inputs import inputs, note
 from polyconv.algorithms.winograd.repair import repair
 from polyconv.algorithms.winograd.tables import entries, tile_tables
 from polyconv.algorithms.winograd.weights import packed_weights, places
-from polyconv.algorithms.winograd.words import BoxInputs, ChannelWords, NextInputs, PhaseWords, PlanesOut, RepairBlock
 from polyconv.kernels.isa import channel_tile
 from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import filled
-from polyconv.kernels.signature import Address, Signature
+from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.kernels.transform import InputTransform, OutputTransform, input_transform, output_transform
+from polyconv.kernels.unzip import ListedMoveOut
 from polyconv.lowering import moves
 from polyconv.lowering.bands import bands_table
 from polyconv.lowering.boxes import boxed_words
-from polyconv.lowering.moves import MOST_LISTED, along_in, along_out, listed_out_address, move_out_address, moved_apart
+from polyconv.lowering.moves import MOST_LISTED, along_in, along_out, listed_address, move_out_address, moved_apart
 from polyconv.lowering.panel import Common, Driver
 from polyconv.lowering.program import Operand, Request, Step, address_of, epilogue_tables
 from polyconv.lowering.situation import Situation
@@ -49,31 +49,31 @@ they lie together."""
 
 def turned(r: Request, axes: tuple[int, ...], situation: Situation) -> Request:
     """The request with its axes in the order in which they are swept, for which the situation stands."""
-    weights = r.weights
     if axes == tuple(range(len(axes))):
         return r
-
-    def turn(o: Operand) -> Operand:
-        return replace(o, spatial=tuple(o.spatial[a] for a in axes))
-
-    def of_sweep(sweep: Sweep) -> NDArray[Any]:  # a single axis with taps has moved: they lie in the same order
-        return weights(tuple(sweep[axes.index(a)] for a in range(len(axes))))
-
-    return replace(
-        r, situation=situation, x=turn(r.x), y=turn(r.y), weights=of_sweep,
-        residual=None if r.residual is None else turn(r.residual),
+    # a single axis with taps has moved: weights lie in the same order
+    return _viewed(
+        r, situation, lambda o: replace(o, spatial=tuple(o.spatial[a] for a in axes)),
+        lambda sweep: tuple(sweep[axes.index(a)] for a in range(len(axes))),
     )  # fmt: skip
 
 
 def _stacked(r: Request) -> Request:
     """The request with its batch as one more axis, the outermost."""
-    def stack(o: Operand) -> Operand:
-        return replace(o, n=0, spatial=(o.n, *o.spatial))
+    s = r.situation
+    return _viewed(
+        r, replace(s, problem=replace(s.problem, n=1)), lambda o: replace(o, n=0, spatial=(o.n, *o.spatial)),
+        lambda sweep: sweep[1:],
+    )  # fmt: skip
 
-    weights, s = r.weights, r.situation
+
+def _viewed(r: Request, situation: Situation, view: Callable[[Operand], Operand], own: Callable[[Sweep], Sweep]
+            ) -> Request:  # fmt: skip
+    """The request for a situation in which arrays have other axes; ``own`` leads from its sweeps to the problem's."""
+    weights = r.weights
     return replace(
-        r, situation=replace(s, problem=replace(s.problem, n=1)), x=stack(r.x), y=stack(r.y),
-        weights=lambda sweep: weights(sweep[1:]), residual=None if r.residual is None else stack(r.residual),
+        r, situation=situation, x=view(r.x), y=view(r.y), weights=lambda sweep: weights(own(sweep)),
+        residual=None if r.residual is None else view(r.residual),
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
         ("winograd", arith.name, case.lane, case.vectors, b.together, y, x, key), lambda: packed_weights(r, sweep, b)
     )
     largest = repair_box(case.transformed, b.rows, b.columns, b.outer)
-    values = ChannelWords(
+    values = words.ChannelWords(
         common=common, inputs=panel, transformed=case.transformed, y_lines=b.held[-2].count if both else 1,
         y_apart=b.rows.first.apart, x_apart=columns.apart, outer_lines=b.outer_lines, points=y.n * x.n,
         inner_points=x.n, end_row=(y.n - y.ends) * x.n, end_column=x.n - x.ends, boxes=tile_boxes,
@@ -112,7 +112,7 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
         sum_row=sum_row, out=b.out, out_line=b.out_line, out_pixel=columns.residues * sum_row,
         phase_count=len(case.phases),
         phases=[
-            PhaseWords(b.held[-2].start[phase.taps[0]] if both else 0, b.held[-1].start[phase.taps[1]],
+            words.PhaseWords(b.held[-2].start[phase.taps[0]] if both else 0, b.held[-1].start[phase.taps[1]],
                        number * b.v_phase, transforms[phase.full])
             for number, phase in enumerate(case.phases)
         ],
@@ -120,11 +120,12 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
         point_weights=point_weights, w_group=weight_bytes, together=b.together, outputs=group_out,
         blocks=case.blocks, split_blocks=-(-case.blocks // splits), block_outputs=block_outputs,
         last_outputs=group_out - (case.blocks - 1) * block_outputs, word_bytes=arith.bytes,
-        narrow=int(case.last_vectors < case.vectors), flags=b.flags, repair=_part(r, "again", RepairBlock, repair),
-        repair_header=b.v, direct_words=direct.again_words(r, sweep, largest, case.vectors),
+        narrow=int(case.last_vectors < case.vectors), flags=b.flags,
+        repair=address_of(r, "winograd again", "again", words.RepairBlock, repair), repair_header=b.v,
+        direct_words=direct.again_words(r, sweep, largest, case.vectors),
         direct=direct.repair_address(r), following=_following(r, sweep, b, items),
-        fetches=int(packed.nbytes > r.situation.near(r.situation.profile.cache("l2", _DRIVING))),
-        bring=_part(r, "inputs", BoxInputs, inputs),
+        fetches=int(packed.nbytes > r.situation.cache("l2", _DRIVING)),
+        bring=address_of(r, "winograd inputs", "inputs", words.BoxInputs, inputs),
         output_transforms=[_output_transform(r, b, vectors) for vectors in widths],
         tables=epilogue_tables(r), planes_out=_planes_out(r, sweep, b),
         move_out=move_out_address(r, Move(arith.accumulator, p.y, along_out(r, sweep[-1], "c"), r.epilogue)),
@@ -145,7 +146,7 @@ def _panel(r: Request, sweep: Sweep, b: Boxes, splits: int) -> tuple[Common, Pan
     outer = len(b.outer)
     counted = sweep[:outer] + tuple(replace(a, out=count) for a, count in zip(sweep[outer:], cuts, strict=True))
     common, items = boxed_words(
-        r, counted, (*b.outer, *(1 for _ in cuts)), b.held, splits, panel=b.panel, scratch=b.panel - 256,
+        r, counted, (*b.outer, *(1 for _ in cuts)), b.held, splits, panel=b.panel, scratch=b.panel - words.ZERO_BYTES,
     )  # fmt: skip
     common = moved_apart(common, r, last, b.held[-1], "c", row_bytes)
     if len(b.columns.boxes) == 1:
@@ -158,10 +159,10 @@ def _panel(r: Request, sweep: Sweep, b: Boxes, splits: int) -> tuple[Common, Pan
     ), items  # fmt: skip
 
 
-def _planes_out(r: Request, sweep: Sweep, b: Boxes) -> PlanesOut:
+def _planes_out(r: Request, sweep: Sweep, b: Boxes) -> words.PlanesOut:
     """Words with which the lines of a row of tiles leave together for planes, where they follow each other."""
     last, case = sweep[-1], b.case
-    nothing = PlanesOut(0, [0], 0, None)
+    nothing = words.PlanesOut(0, [0], 0, None)
     if case.transformed < 2 or len(b.columns.boxes) > 1 or case.lane < ROW_WORDS or last.out * case.y.m > MOST_LISTED:
         return nothing
     follow = all(o is None or o.spatial[-2] == last.out * o.spatial[-1] for o in (r.y, r.residual))
@@ -171,13 +172,13 @@ def _planes_out(r: Request, sweep: Sweep, b: Boxes) -> PlanesOut:
         moves.places_of(case.y.m, b.out_line, last.out, vectors * case.lane * r.arith.bytes, case.lane)
         for vectors in dict.fromkeys((case.vectors, case.last_vectors))
     ]
-    return PlanesOut(
+    return words.PlanesOut(
         together=1, places=tables[0] if len(tables) == 1 else np.concatenate(tables), places_bytes=tables[0].nbytes,
-        move=listed_out_address(r, Move(r.arith.accumulator, r.problem.y, "cp", r.epilogue)),
+        move=listed_address(r, Move(r.arith.accumulator, r.problem.y, "cp", r.epilogue), ListedMoveOut),
     )  # fmt: skip
 
 
-def _following(r: Request, sweep: Sweep, b: Boxes, items: int) -> NextInputs:
+def _following(r: Request, sweep: Sweep, b: Boxes, items: int) -> words.NextInputs:
     """Words that say in which runs of bytes the inputs of an item are fetched while the item before is computed."""
     p, last, s = r.problem, sweep[-1], r.situation
     row = b.held[-1].runs[0][1] * last.stride * r.x.spatial[-1]
@@ -188,19 +189,12 @@ def _following(r: Request, sweep: Sweep, b: Boxes, items: int) -> NextInputs:
         runs, step, size = -(-row // _RUN_BYTES), _RUN_BYTES, _RUN_BYTES
     rows = math.prod(h.count for h in b.held[:-1])
     calls = sum(b.case.points) * b.case.blocks * -(-b.tiles // channel_tile(r.target, b.case.vectors))
-    far = (p.n or 0) * p.c * math.prod(a.inp for a in sweep) * r.x.itemsize > s.near(s.profile.cache("l2", 1.0))
-    return NextInputs(
+    far = (p.n or 0) * p.c * math.prod(a.inp for a in sweep) * r.x.itemsize > s.cache("l2", 1.0)
+    return words.NextInputs(
         notes=b.notes, item_count=items, items_ahead=s.threads, runs_a_call=-(-rows * runs // calls) if far else 0,
-        runs_a_row=max(1, runs), run_step=step, run_bytes=size, note=_part(r, "note", Driver, note),
+        runs_a_row=max(1, runs), run_step=step, run_bytes=size,
+        note=address_of(r, "winograd note", "note", Driver, note),
     )  # fmt: skip
-
-
-S = TypeVar("S", bound=Signature)
-
-
-def _part(r: Request, name: str, signature: type[S], make: Callable[[Module, str], None]) -> Address[S]:
-    """Address of a part of the driver's work that is a kernel of its own."""
-    return address_of(r, f"winograd {name}", name, signature, make)
 
 
 def _input_transform(r: Request, b: Boxes, full: tuple[bool, bool]) -> Address[InputTransform]:

@@ -8,6 +8,7 @@ planes are brought and taken away, of so many groups that channels fill vectors.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -22,16 +23,14 @@ from polyconv.algorithms.winograd.columns import SCHEME, ColumnsForm, Sizes, col
 from polyconv.algorithms.winograd.rows_driver import RowWords, TileWords, driver
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import lanes, pixel_tiles
-from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move
-from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import filled
 from polyconv.kernels.rows import RowsApart, RowsIn, RowsMultiply, RowsOut, rows_apart, rows_in, rows_multiply, rows_out
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import boxed_words, boxes, near_equal
 from polyconv.lowering.moves import along_in, along_out
 from polyconv.lowering.panel import Driver, header_bytes
-from polyconv.lowering.program import Program, Request, Step, address_of, program_of
+from polyconv.lowering.program import Program, Request, Step, address_of, addresses_of, program_of
 from polyconv.lowering.situation import Situation, arith_of, image_bytes, of_one_image
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
 from polyconv.lowering.tiles import is_fusible
@@ -44,16 +43,16 @@ __all__ = ["RowsForm", "at_least", "forms"]
 _NEAR_SHARE, _BOX_SHARE = 2.0, 3 / 4
 """Workspace of a thread, of a first-level cache, where that takes a row of tiles at least; else, or where lines of
 further axes or planes are held as well, of a second-level cache, which also has the weights."""
-_STREAMED, _HELD_SHARE = 16 / 24, 1 / 2
-"""Of the bytes a cycle of a last cache, those of weights; and the share of a second-level one where they stay."""
+_HELD_SHARE, _STREAMED = 1 / 2, 16 / 24
+"""Share of a second-level cache: weights that stay there.  More stream from the last one, at a share of its bytes a
+cycle."""
 _SLOWER, _FAR_LINES = 1.04, 1.06
 """Measured over counted cycles of the products, and again where transformed lines of further axes are read."""
 _PASS, _FAR_PASS, _FEW_PLANES = 14.0, 24.0, 16
 """Cycles in which a vector is transformed: where a second-level cache holds input and result or a group has few planes,
 and where not."""
-_CACHED_SHARE, _LATE, _ASKED = 3 / 16, 3 / 24, 8 / 24
-"""Of input and result, those beyond this share of the last cache come and go between it and the transforms; of its
-bytes a cycle, those that come, and where they are asked for."""
+_FAR, _ASKED = 3 / 24, 8 / 24
+"""Shares of the last cache's bytes a cycle at which arrays come and go, and where they are asked for early."""
 _COLLIDING, _SET_PLANES = 20.0, 32
 """Cycles more that a vector takes where so many planes on both sides lie in the same sets of a cache."""
 _FAR_SHARE = 1 / 4
@@ -69,12 +68,15 @@ def forms(s: Situation) -> Forms:
     one, found = of_one_image(s), sweeps(s.problem)  # boxes are what is computed again
     near = s.problem.layout == "NCHW" and is_fusible(s.problem)
     parts, others = (tuple((sweep, _cut(one, sweep, lie)) for sweep in found) for lie in (near, not near))
-    return (RowsForm(s, parts, others, near),)
+    return (RowsForm(s, parts, others),)
 
 
 @dataclass(frozen=True, slots=True)
 class RowSizes(Sizes):
-    """Sizes of a sweep's boxes, of so many ``groups``: vectors of a row, bytes between planes, and places of flags."""
+    """Sizes of a sweep's boxes, of so many ``groups``: vectors of a row, bytes between planes, and places of flags.
+
+    Planes of inputs and results are held, a group or more, unless both lie as the transforms take them (``near``).
+    """
 
     groups: int
     vectors: int
@@ -83,22 +85,18 @@ class RowSizes(Sizes):
     out_channel: int
     flags: int
 
+    @property
+    def near(self) -> bool:
+        """Whether pixels lie together in input and result, so that no planes are held."""
+        return not self.channel_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class RowsForm(ColumnsForm):
-    """Boxes for every sweep.
-
-    Parameters
-    ----------
-    others : tuple
-        Boxes for arrays that lie otherwise than the layout says.
-    near : bool
-        Whether pixels of both arrays lie together, as the layout says.
-    """
+    """Boxes for every sweep; ``others`` are those for arrays that lie otherwise than the layout says."""
 
     parts: tuple[tuple[Sweep, RowSizes], ...]
     others: tuple[tuple[Sweep, RowSizes], ...]
-    near: bool
 
     @property
     def workspace(self) -> int:
@@ -107,17 +105,15 @@ class RowsForm(ColumnsForm):
 
     def cost(self) -> dict[str, float]:
         """Cycles: products, transforms and moves."""
-        s, p = self.s, self.s.problem
-        terms = [_cycles(s, sweep, sizes) for sweep, sizes in self.parts]
+        s, terms = self.s, [_cycles(self.s, sweep, sizes) for sweep, sizes in self.parts]
         found = {name: sum(of_sweep[name] for of_sweep in terms) for name in terms[0]}
-        rate = s.profile.stream("l3", _ASKED if p.layout == "NCHW" else _LATE)
-        found["moves"] += (p.n or 0) * max(0, sum(image_bytes(p)) - s.profile.cache("l3", _CACHED_SHARE)) / rate
+        found["moves"] += self.far_cycles(_ASKED if s.problem.layout == "NCHW" else _FAR)
         return found
 
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
         keep: list[Any] = []
-        steps = [_step(r, *part, self.near, keep) for part in zip(self.parts, self.others, strict=True)]
+        steps = [_step(r, ways, keep) for ways in zip(self.parts, self.others, strict=True)]
         return program_of(steps, self.workspace, keep)
 
 
@@ -129,7 +125,7 @@ def _cycles(s: Situation, sweep: Sweep, sizes: RowSizes) -> dict[str, float]:
     count = math.prod(axis.out / b for axis, b in zip(in_tiles(sweep), sizes.box, strict=True))
     times, rows, outer_lines, tall = (p.n or 0) * p.groups * count, sizes.rows, sizes.outer_lines, sizes.box[-2]
     taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
-    cycles = (_FAR_LINES if outer_lines > 1 else 1.0) * taps * group_in * (group_out / 2 + 0.6) + group_out + 4
+    cycles = _point_cycles((_FAR_LINES if outer_lines > 1 else 1.0) * taps, group_in, group_out)
     products = _SLOWER * s.rates(arith).slower * times * rows * sizes.vectors * SCHEME.n * cycles
     weights = p.c * group_out * math.prod(axis.taps for axis in sweep) * SCHEME.n // SCHEME.r * arith.bytes
     if weights > s.profile.cache("l2", _HELD_SHARE):
@@ -139,10 +135,15 @@ def _cycles(s: Situation, sweep: Sweep, sizes: RowSizes) -> dict[str, float]:
     transforms = times * tall * (vectors * _pass(s) + 60 * (outer_lines + rows))
     moves = times * 400 / sizes.groups
     if not near:
-        a_vector = 230 if image_bytes(p)[0] > s.profile.cache("l3", 2 * _CACHED_SHARE) else 110
+        a_vector = 230 if image_bytes(p)[0] > s.profile.cache("l3", 2 * columns.HELD_SHARE) else 110
         moves += times * outer_lines * (tall * SCHEME.m + 2) * across_in * group_in / lane * a_vector
         moves += times * rows * tall * SCHEME.m * across_out * group_out / lane * 140
     return {"products": products, "transforms": transforms, "moves": moves}
+
+
+def _point_cycles(taps: float, group_in: int, group_out: int) -> float:
+    """Cycles of the products of a vector at a point, with so many taps that are not transformed."""
+    return taps * group_in * (group_out / 2 + 0.6) + group_out + 4
 
 
 def _pass(s: Situation) -> float:
@@ -164,8 +165,8 @@ def at_least(s: Situation) -> float:
     total = 0.0
     for sweep in sweeps(p):
         taps = math.prod(mean_taps(axis) for axis in sweep[:-2]) * sweep[-1].taps
-        cycles = taps * group_in * (group_out / 2 + 0.6) + group_out + 4
-        cycles = _SLOWER * s.rates(arith).slower * SCHEME.n * cycles + _PASS * s.transforming(arith) * group_out
+        products = _SLOWER * s.rates(arith).slower * SCHEME.n * _point_cycles(taps, group_in, group_out)
+        cycles = products + _PASS * s.transforming(arith) * group_out
         total += math.prod(axis.out for axis in in_tiles(sweep)) * cycles
     return total / lanes(s.target, arith) * (p.n or 0) * p.groups
 
@@ -219,14 +220,13 @@ def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...], near: bool) -> RowS
     )  # fmt: skip
 
 
-def _step(r: Request, likely: tuple[Sweep, RowSizes], other: tuple[Sweep, RowSizes], near: bool, keep: list[Any]
-          ) -> Step:  # fmt: skip
-    """The step of a sweep: by its likely boxes if arrays lie as the layout says, else by the others."""
-    p, arith, last = r.problem, r.arith, likely[0][-1]
+def _step(r: Request, ways: Sequence[tuple[Sweep, RowSizes]], keep: list[Any]) -> Step:
+    """The step of a sweep, by those boxes that suit how arrays lie."""
+    p, arith, last = r.problem, r.arith, ways[0][0][-1]
     move_in = Move(p.x, arith.accumulator, along_in(r, last, "p"))
     move_out = Move(arith.accumulator, p.y, along_out(r, last, "p"), r.epilogue)
     together = move_in.along == move_out.along == "pp" and r.epilogue.is_cheap
-    sweep, sizes = likely if together == near else other
+    sweep, sizes = next((sweep, sizes) for sweep, sizes in ways if sizes.near == together)
     group_in, group_out, wide = p.c // p.groups, p.m // p.groups, r.target.vector_bytes
     heights, most = _tiles(r.target, group_out)
     of_output = math.prod(axis.taps for axis in sweep) // SCHEME.r * group_in * arith.bytes  # of weights, at a point
@@ -236,7 +236,7 @@ def _step(r: Request, likely: tuple[Sweep, RowSizes], other: tuple[Sweep, RowSiz
         ("winograd_rows", arith.name, heights, taps_of(sweep)),
         lambda: _packed_weights(r.weights(sweep), last.taps, heights),
     )
-    entries = columns.entries(sweep, sizes, group_in, sizes.v_channel, arith.bytes, 1)
+    entries = columns.entries(sizes, arith.bytes, 1, group_in, sizes.v_channel)
     common, items = boxed_words(
         r, in_tiles(sweep), sizes.box, sizes.held, block_groups=sizes.groups, panel=sizes.panel
     )
@@ -280,40 +280,31 @@ Way = TypeVar("Way", RowsIn, RowsOut)
 def _row(r: Request, spec: Move, signature: type[Way], asks: bool) -> Address[Way]:
     """Address of the transform of a row of tiles, one way or the other."""
     lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
-    names = ("row", "asking")
     transform = rows_in if spec.epilogue is None else rows_out
-
-    def build(k: Module) -> None:
-        for name in names:  # both together: a layer that sees images of many sizes compiles once
-            transform(k, name, spec, SCHEME, lane, f16c=f16c, asks=name == "asking")
-
-    functions = dict.fromkeys(names, signature)
-    return kernel(f"winograd_rows {SCHEME} {spec} {lane}", functions, build, r.target, check=r.check)[names[asks]]
+    ways = {"row": False, "asking": True}  # both together: a layer that sees images of many sizes compiles once
+    return addresses_of(
+        r, f"winograd_rows {SCHEME} {spec} {lane}", signature, ways,
+        lambda k, name, asks: transform(k, name, spec, SCHEME, lane, f16c=f16c, asks=asks),
+    )["asking" if asks else "row"]  # fmt: skip
 
 
 def _apart(r: Request, spec: Move) -> Address[RowsApart]:
     """Address of the way of a row into planes where its pixels lie apart."""
     lane, f16c = lanes(r.target, r.arith), r.target.converts_f16
     spec = replace(spec, along="cp" if spec.along == "cp" else "any")
-
-    def make(k: Module, name: str) -> None:
-        rows_apart(k, name, spec, lane, f16c=f16c)
-
-    return address_of(r, f"rows apart {spec} {lane}", "row", RowsApart, make)
+    return address_of(
+        r, f"rows apart {spec} {lane}", "row", RowsApart, lambda k, name: rows_apart(k, name, spec, lane, f16c=f16c)
+    )
 
 
 def _functions(r: Request, height: int, most: int) -> list[Address[RowsMultiply]]:
     """Addresses of the products of so many output channels by 1, 2, ... vectors."""
     element, lane = r.arith.accumulator, lanes(r.target, r.arith)
-    names = {f"multiply{vectors}": vectors for vectors in range(1, most + 1)}
-
-    def build(k: Module) -> None:
-        for name, vectors in names.items():
-            rows_multiply(k, name, element, lane, height, vectors)
-
-    label = f"winograd_rows {element} {lane} {height} {most}"
-    found = kernel(label, dict.fromkeys(names, RowsMultiply), build, r.target, check=r.check)
-    return [found[name] for name in names]
+    widths = {f"multiply{vectors}": vectors for vectors in range(1, most + 1)}
+    return list(addresses_of(
+        r, f"winograd_rows {element} {lane} {height} {most}", RowsMultiply, widths,
+        lambda k, name, vectors: rows_multiply(k, name, element, lane, height, vectors),
+    ).values())  # fmt: skip
 
 
 def _packed_weights(w: NDArray[Any], wide: int, tiles: tuple[tuple[int, int], ...]) -> NDArray[Any]:

@@ -21,9 +21,9 @@ from polyconv.lowering.situation import Situation
 __all__ = ["shared"]
 
 _WORTH_CUTTING = 0.95
-"""Share of the cycles of the busiest thread from which on boxes are cut for it."""
+"""Boxes are cut for threads where the busiest one then takes less than this share of its cycles."""
 _COUNTED_ITEMS = 64
-"""Items of a thread up to which it is counted how they fall to threads."""
+"""Of so many items a thread it is found out which thread takes which; of more, how they come out is estimated."""
 
 
 def shared(s: Situation, boxes: Boxes) -> tuple[Boxes, int]:

@@ -157,9 +157,8 @@ def packed_weights(r: Request, sweep: Sweep, boxes: Boxes) -> NDArray[Any]:
 
 def _transform(r: Request, case: Case, taps: tuple[int, int]) -> Address[WeightTransform]:
     """Address of the transform of the weights of phases with so many taps along the two axes."""
-    element, y, x = case.arith.accumulator, case.y, case.x
-
-    def make(k: Module, name: str) -> None:
-        weight_transform(k, name, y, x, element, r.target.vector_bytes // 8, taps)
-
-    return address_of(r, f"winograd weights {y} {x} {element} {taps}", "transform", WeightTransform, make)
+    element, y, x, count = case.arith.accumulator, case.y, case.x, r.target.vector_bytes // 8
+    return address_of(
+        r, f"winograd weights {y} {x} {element} {taps}", "transform", WeightTransform,
+        lambda k, name: weight_transform(k, name, y, x, element, count, taps),
+    )  # fmt: skip

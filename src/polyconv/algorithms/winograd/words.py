@@ -17,9 +17,12 @@ from polyconv.kernels.unzip import ListedMoveOut
 from polyconv.lowering.panel import Common, Driver, EpilogueTables, Frame
 
 __all__ = [
-    "BoxInputs", "ChannelWords", "EntryList", "JoinedRows", "KindTiles", "NextInputs", "PhaseWords", "PlanesOut",
-    "RepairBlock", "TileBox", "TileRow", "TileRun",
+    "ZERO_BYTES", "BoxInputs", "ChannelWords", "EntryList", "JoinedRows", "KindTiles", "NextInputs", "PhaseWords",
+    "PlanesOut", "RepairBlock", "TileBox", "TileRow", "TileRun",
 ]  # fmt: skip
+
+ZERO_BYTES = 256
+"""Zeros before a panel, which tiles of products begin their sums with."""
 
 
 class TileRow(Record):

@@ -16,6 +16,7 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.record import word_count
 from polyconv.lowering.boxes import boxes, near_equal
 from polyconv.lowering.panel import header_bytes
+from polyconv.lowering.pixels import by_heights
 from polyconv.lowering.situation import Situation, arith_of, has_pairs
 from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count, lines
 from polyconv.lowering.tiles import tile_cycles
@@ -114,14 +115,15 @@ def _sweep(p: Problem) -> Sweep:
 
 def cut(s: Situation, *, flat: bool) -> Cut:
     """The largest boxes whose panel stays in a near cache."""
-    sweep, budget = _sweep(s.problem), s.budget(round(_PANEL * s.profile.numbers["l2.bytes"]))
+    sweep, budget = _sweep(s.problem), s.budget(s.profile.cache("l2", _PANEL))
     start = (*(axis.out for axis in sweep[:-1]), min(sweep[-1].out, _LONGEST_ROW))
     return _of_box(s, sweep, boxes(start, lambda box: _of_box(s, sweep, box, flat).workspace, budget), flat)
 
 
 def _of_box(s: Situation, sweep: Sweep, box: tuple[int, ...], flat: bool) -> Cut:
     p, arith = s.problem, arithmetic_of(s)
-    lane, times, sets = lanes(s.target, arith), p.s[-1], _sets(s)
+    lane, times = lanes(s.target, arith), p.s[-1]
+    sets = tuple(by_heights(p.m // p.groups, heights(s.target, times)))
     held = tuple(lines(axis, b) for axis, b in zip(sweep, box, strict=True))
     # whole vectors of a row that tiles go along, so that none lies across two cache lines
     line = held[-1].count if flat else -(-held[-1].count // lane) * lane
@@ -136,16 +138,6 @@ def _of_box(s: Situation, sweep: Sweep, box: tuple[int, ...], flat: bool) -> Cut
         -(-(pixels - line + box[-1] if flat else box[-1]) // lane), sets, line, plane, panel, rows, slot,
         header_bytes(len(sweep)) + panel + rows + slot * tall + 128,
     )  # fmt: skip
-
-
-def _sets(s: Situation) -> tuple[tuple[int, int], ...]:
-    """The output channels of a group in sets of as many as tiles have, the tallest first."""
-    outputs, first, found = s.problem.m // s.problem.groups, 0, []
-    for rows in sorted(heights(s.target, s.problem.s[-1]), reverse=True):
-        while outputs - first >= rows:
-            found.append((first, rows))
-            first += rows
-    return tuple(found)
 
 
 def cost(s: Situation, c: Cut) -> dict[str, float]:

@@ -22,16 +22,14 @@ from polyconv.algorithms.woven.cut import Cut, arithmetic_of, cost, cut, heights
 from polyconv.algorithms.woven.driver import PhaseWords, SetWords, WovenWords, address
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.language import Module
 from polyconv.kernels.layout import Move, MoveIn
-from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import filled, words, words_of
 from polyconv.kernels.signature import Address
 from polyconv.kernels.weave import WeaveTile, weave_tile
 from polyconv.lowering.boxes import boxed_words, bytes_between, thread_parts
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address, words_in_address
 from polyconv.lowering.panel import header_bytes
-from polyconv.lowering.program import Program, Request, epilogue_tables, one_step
+from polyconv.lowering.program import Program, Request, addresses_of, epilogue_tables, one_step
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, box_count
 from polyconv.lowering.tiles import is_fusible
@@ -158,14 +156,11 @@ def _set_tables(r: Request, c: Cut) -> tuple[list[Address[WeaveTile]], list[SetW
 def _tiles(r: Request, spec: FusedTile, rows: int, most: int) -> list[Address[WeaveTile]]:
     """Functions of tiles of so many output channels, of one vector of pixels and more."""
     times, lane = r.problem.s[-1], lanes(r.target, r.arith)
-    longer, names = r.problem.k[-1] % times, {f"tile{n}": n for n in range(1, most + 1)}
-
-    def build(k: Module) -> None:
-        for name, n in names.items():
-            weave_tile(k, name, spec, lane, rows, times, longer, n, f16c=r.target.converts_f16)
-
-    label = f"weave {spec} {rows} {times} {longer}"
-    return list(kernel(label, dict.fromkeys(names, WeaveTile), build, r.target, check=r.check).values())
+    longer, widths = r.problem.k[-1] % times, {f"tile{n}": n for n in range(1, most + 1)}
+    return list(addresses_of(
+        r, f"weave {spec} {rows} {times} {longer}", WeaveTile, widths,
+        lambda k, name, n: weave_tile(k, name, spec, lane, rows, times, longer, n, f16c=r.target.converts_f16),
+    ).values())  # fmt: skip
 
 
 def _phase(r: Request, c: Cut, phase: tuple[int, ...], keep: list[Any]) -> list[int]:
