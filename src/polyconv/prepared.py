@@ -51,7 +51,7 @@ _log = logging.getLogger("polyconv")
 
 _MOST_CALLS, _MOST_PACKED = 32, 64 << 20
 """Calls, those used last, and bytes of packed weights that a layer keeps; more bytes where the weights are large."""
-_NUMPY = {"float": np.float32, "double": np.float64, "i32": np.int32, "i64": np.int64}
+_NUMPY = {"float": np.float32, "double": np.float64, "i16": np.int16, "i32": np.int32, "i64": np.int64}
 """NumPy's name of an accumulator."""
 
 

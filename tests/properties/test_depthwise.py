@@ -318,7 +318,7 @@ def test_lines_that_do_not_lie_together_get_the_same_bits(level: str | None) -> 
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_windows_over_channels_slide_along_the_axis_that_suits_short_lines(level: str | None) -> None:
+def test_windows_over_channels_slide_along_the_axis_that_costs_least(level: str | None) -> None:
     """The plan says so where it is another axis than the last: taps are summed in that order."""
     for line in (
         "conv f32 NHWC n2 c20 i58x3 m20 k5x3 p1:4x1 g20 b1 r1",
@@ -330,9 +330,32 @@ def test_windows_over_channels_slide_along_the_axis_that_suits_short_lines(level
     form = ALGORITHMS["depthwise"].form(s)
     assert not isinstance(form, str)
     assert form.scheme == "along 0"
-    wide = ALGORITHMS["depthwise"].form(replace(s, problem=replace(s.problem, i=(158, 30))))
+    other = Problem.parse("conv f32 NHWC n1 c64 i158x30 m64 k3x5 p1x2 g64")
+    wide = ALGORITHMS["depthwise"].form(replace(s, problem=other))
     assert not isinstance(wide, str)
     assert wide.scheme == ""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("types", ["i8", "u8", "i16", "u16", "i16>i8", "u8*i8>i16"])
+def test_sums_modulo_2_to_16_of_numbers_of_the_whole_range(types: str, level: str | None) -> None:
+    """In 16 bits where the result has no more and wraps around, however large a sum is; else in 32."""
+    for algorithm, shape in (
+        ("depthwise", "NHWC n1 c35 i9x20 m35 k3x5 p1x2 g35 b1 r1"), ("depthwise", "NCHW n1 c6 i9x40 m12 k5x3 s1x2 g6"),
+        ("depthwise_line", "NCHW n1 c3 i2x77 m3 k1x7 p0x3 g3"), ("depthwise_last", "NCHW n1 c37 i20x3 m37 k5x3 p2 g37"),
+        ("depthwise_plane", "NCHW n1 c4 i9x40 m4 k3x3 p1 g4"), ("depthwise_block", "NHWC n1 c40 i9x9 m40 k3x3 p1 g40"),
+    ):  # fmt: skip
+        for more, sums in (("", "i16 sums"), (" overflow=saturate", "i32")):
+            p = Problem.parse(f"conv {types} {shape}{more}")
+            made = operands(p, np.random.default_rng(3), "normal")
+            with nullcontext() if level is None else restricted(level):
+                got = result(p, made, algorithm)
+                form = ALGORITHMS[algorithm].form(Situation(p, target(level)))
+            if got is None:
+                continue
+            assert complaint(p, expected(p, made), got) is None, p
+            assert not isinstance(form, str)
+            assert form.arithmetic == sums or p.x_dtype.bits > 8
 
 
 def test_blocks_whose_channels_do_not_lie_together_get_the_same_bits() -> None:

@@ -99,6 +99,17 @@ def test_boxes_of_any_size_give_the_same_bits(line: str) -> None:
     assert len(counts) > 2
 
 
+def test_threads_and_limits_decide_no_order_of_sums() -> None:
+    line = "conv_transpose f32 NCHW n1 c13 i85x164x4 m26 k7x1x3 s1x2x2 p3x0x0:6 d1x1x6 g13 b1"  # boxes of few rows
+    schemes = {form_of(line, limit=limit, threads=threads).scheme for limit in (None, 1 << 20) for threads in (1, 2, 4)}
+    assert schemes == {"along 1+along 1+along 1"}
+
+
+def test_no_results() -> None:
+    p = Problem.parse("conv_transpose f32 NCHW n1 c5 i0x8 m5 k2x3 s2x1 g5")
+    assert ALGORITHMS[NAME].form(Situation(p, target(None))) == "computes results that have elements"
+
+
 @pytest.mark.parametrize("chance", range(12))
 def test_forms_drawn_by_chance(chance: int) -> None:
     for line in (

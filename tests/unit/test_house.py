@@ -17,15 +17,15 @@ LONG_FILES: dict[str, tuple[int, str]] = {}
 
 MOST_BODY_LINES = 60
 LONG_FUNCTIONS = {
-    "kernels/depthwise.py _reader": (61, "five ways to read an input, tied to what they share"),
+    "kernels/depthwise.py _reader": (62, "five ways to read an input, tied to what they share"),
     "kernels/depthwise.py depthwise_tile": (74, "the kernel as one text, its parts inside"),
     "kernels/depthwise_plane.py depthwise_plane": (150, "the kernel as one text, its parts inside"),
 }
 """Functions above it, docstring and signature not counted."""
 
 FOLDERS = {
-    ".": 3750, "algorithms": 20000, "benchmark": 5700, "cli": 4280, "conformance": 5950, "dialects": 2250,
-    "fields": 800, "gpu": 6850, "kernels": 8850, "lowering": 2500, "machine": 700, "models": 10300, "ndimage": 2000,
+    ".": 3750, "algorithms": 20050, "benchmark": 5700, "cli": 4280, "conformance": 5950, "dialects": 2250,
+    "fields": 800, "gpu": 6850, "kernels": 8900, "lowering": 2500, "machine": 700, "models": 10300, "ndimage": 2000,
     "operators": 6400, "planning": 1050, "problem": 1800, "runtime": 1950,
 }  # fmt: skip
 """Lines that a folder of the package may have; ``.`` are the files beside the folders."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from polyconv.benchmark.peaks import copy_bandwidth, peak
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.lowering.situation import Situation, accumulator_arithmetic
+from polyconv.lowering.situation import Situation, accumulator_arithmetic, short_sums
 from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
@@ -100,7 +100,9 @@ def fastest_arithmetic(s: Situation) -> str:
         return "bf16"
     if name == "i32" and p.x_dtype.bits == 8:
         return "u8s8" if target.vnni else "i16"
-    return "i16" if name == "i32" and p.x == "i16" else name
+    if name == "i32" and p.x == "i16":
+        return "i16"
+    return "i16 sums" if short_sums(s) else name
 
 
 def products(p: Problem) -> int:

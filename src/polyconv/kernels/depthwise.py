@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from polyconv.kernels.depthwise_tile import Tile, entry_at, neighbours, store_sums
+from polyconv.kernels.depthwise_tile import Tile, entry_at, neighbours, parted, parted_order, store_sums
 from polyconv.kernels.epilogue import EpilogueTables
 from polyconv.kernels.language import Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.record import Record, Word, at_once
@@ -89,12 +89,28 @@ class DepthwiseTile(Tile):
     repeats: int = 1
 
 
+def _in_pieces(spec: DepthwiseTile, kind: Type) -> bool:
+    """Whether every second element comes in the order of pieces of 128 bits: where vectors have two of them.
+
+    On Zen 5 shuffles between pieces are what tiles by AVX2 waited for.
+    """
+    return spec.reads == "2" and kind.bytes == 32
+
+
+def _lanes_of(spec: DepthwiseTile, memory: Type, lanes: int, channel: int) -> list[int]:
+    """Lanes of sums that are the pixels of a channel of a vector, in their order."""
+    order = parted_order(lanes, memory.element_bytes) if _in_pieces(spec, memory) else [*range(lanes)]
+    part = lanes // spec.channels
+    return [order.index(channel * part + i) for i in range(part)]
+
+
 def _reader(k: Module, spec: DepthwiseTile, kind: Type, across: int, s: SlideSettings, first: Value, end: Value,
             used: Mask | None) -> Callable[[Buffer], list[Value]]:  # fmt: skip
     """How to load the vectors of ``across`` taps side by side; in masked tiles lanes outside first..end are 0."""
-    n, size = kind.lanes, kind.element_bytes
-    lane, element = s.x_lane, s.x_element
+    n, size, lane, element = kind.lanes, kind.element_bytes, s.x_lane, s.x_element
     pixels = used is not None and spec.lanes == "p"
+    if _in_pieces(spec, kind):
+        return _reader_in_pieces(k, kind, across, first, end, pixels)
 
     def loaded(place: Buffer, mask: Mask | None, kind: Type = kind) -> Value:
         return k.load(kind, place) if mask is None else k.load_first(kind, place, mask)
@@ -153,6 +169,27 @@ def _reader(k: Module, spec: DepthwiseTile, kind: Type, across: int, s: SlideSet
         return found
 
     return streams
+
+
+def _reader_in_pieces(k: Module, kind: Type, across: int, first: Value, end: Value, masked: bool
+                      ) -> Callable[[Buffer], list[Value]]:  # fmt: skip
+    """The same for every second element, in the order of pieces; nothing behind the last that a tap needs is read."""
+    n, size = kind.lanes, kind.element_bytes
+    places = {1: (0, n - 1), 2: (0, n), 3: (0, n, 2, n + 1)}[across]
+    masks = [k.span(first - at, k.minimum(end - at, n), n) for at in places if masked]
+
+    def loaded(place: Buffer, number: int) -> Value:
+        place = place + places[number] * size
+        return k.load_first(kind, place, masks[number]) if masked else k.load(kind, place)
+
+    def read(place: Buffer) -> list[Value]:
+        a, b, *more = (loaded(place, number) for number in range(len(places)))
+        if across == 1:
+            return [parted(k, a, b, 0, 1)]
+        found = [parted(k, a, b, 0, 0), parted(k, a, b, 1, 1)]
+        return found if across == 2 else [*found, parted(k, more[0], more[1], 0, 1)]
+
+    return read
 
 
 def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: int, *, f16c: bool, edge: bool,
@@ -229,8 +266,8 @@ def depthwise_tile(k: Module, name: str, spec: DepthwiseTile, lanes: int, rows: 
             each.next(x + s.x_channel, w + s.w_channel, y + s.y_channel, other + s.r_channel)
             for total in totals:
                 for c in range(spec.channels):
-                    own = [c * part.lanes + i for i in range(part.lanes)]
-                    value = total if spec.channels == 1 else k.shuffle(total, total, own)
+                    own = _lanes_of(spec, memory, lanes, c)
+                    value = total if own == [*range(lanes)] else k.shuffle(total, total, own)
                     beside, to = other + r_next * c, y + y_next * c
                     store_sums(
                         out, s.tables, value, to, beside, given.channel + each.index + c, out_mask, r_lane=s.r_lane

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.depthwise_tile import Tile, entry_at, neighbours, store_sums
+from polyconv.kernels.depthwise_tile import Tile, entry_at, neighbours, parted, parted_order, store_sums
 from polyconv.kernels.epilogue import EpilogueTables
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
 from polyconv.kernels.record import Bits, Memory, Record, Word, at_once, word_count
@@ -144,9 +144,9 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
     memory = spec.in_memory(lanes)
     size = kind.element_bytes
     down, along = spec.stride
-    parted = along == 2
+    halved = along == 2
     of_channel = lanes // spec.channels
-    shifted = not parted and not spec.apart
+    shifted = not halved and not spec.apart
     element = f"i{8 * memory.element_bytes}" if shifted else memory.element
     part, whole = vector(spec.element, of_channel), Type(element, of_channel)
     number_of_loads = len(loads(along, spec.apart, of_channel))
@@ -202,8 +202,8 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                         if shifted:
                             here = neighbours(k, here[0], here[1], TAPS, memory)
                         here = [spec.as_factor(k, value) for value in here]
-                        if parted and len(here) == 2:
-                            here = _parted(k, *here)
+                        if halved and len(here) == 2:
+                            here = [parted(k, here[0], here[1], first, first) for first in (0, 1)]
                         for c, chain in enumerate(used):
                             for j in chain:
                                 value = here[j % len(here)]
@@ -246,7 +246,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
             for n, step in steps_of.items():
                 steps[n] = [zero, k.select(paired, step, 0)][: spec.channels]
             beyond: list[Value] = []
-            if parted:
+            if halved:
                 right = FirstStrip.read(k, s.strips)
                 with k.choice(right.lacks.equals(1), nothing) as lacking:
                     lacking.next(*summed(x, w, [span(right.load, whole)], [[2]], [])[0])
@@ -270,7 +270,7 @@ def depthwise_plane(k: Module, name: str, spec: DepthwisePlane, lanes: int, rows
                     moved = [a + step * number for a, step, number in zip(asked, ask_steps, asks, strict=False)]
                     if spec.ahead == "rows":
                         asked = [here + spans[0][1] + below[0], to + below[1]]
-                    if parted:
+                    if halved:
                         sums, further = summed(here, w, spans, [[0, 1], [2]], asked)
                         totals = _moved(k, sums, further, lacked, spec.channels)
                         following = further
@@ -297,30 +297,15 @@ Span = tuple[Type, Value, Mask]
 
 
 def _bits(k: Module, bits: Value, lanes: int) -> Value:
-    whole = bits if lanes == 16 else k.cast("trunc", bits, Type(f"i{lanes}"))
+    whole = bits if lanes == 32 else k.cast("trunc", bits, Type(f"i{lanes}"))
     return k.cast("bitcast", whole, Type("i1", lanes))
-
-
-def _order(lanes: int, size: int) -> list[int]:
-    """The elements of two vectors that a pair of shuffles within pieces of 128 bits makes even ones of, halved."""
-    piece = 16 // size
-    return [half * lanes // 2 + (first + i) // 2 for first in range(0, lanes, piece) for half in range(2)
-            for i in range(0, piece, 2)]  # fmt: skip
-
-
-def _parted(k: Module, a: Value, b: Value) -> list[Value]:
-    """Even and odd elements of two vectors, both in the order of ``_order``."""
-    lanes, piece = a.type.lanes, 16 // a.type.element_bytes
-    picks = [half * lanes + first + i for first in range(0, lanes, piece) for half in range(2)
-             for i in range(0, piece, 2)]  # fmt: skip
-    return [k.shuffle(a, b, picks), k.shuffle(a, b, [i + 1 for i in picks])]
 
 
 def _moved(k: Module, sums: list[Value], further: list[Value], beyond: list[Value], channels: int) -> list[Value]:
     """Sums in order, each with that of the last tap, which stands one output further on."""
     lanes = sums[0].type.lanes
     part = lanes // channels
-    order = _order(part, sums[0].type.element_bytes)
+    order = parted_order(part, sums[0].type.element_bytes)
     inverse = [order.index(i) for i in range(part)]
     places = [c * part + i for c in range(channels) for i in inverse]
     after = [i for c in range(channels) for i in (*places[c * part + 1 : (c + 1) * part], lanes + c * part)]

@@ -12,7 +12,7 @@ from polyconv.kernels.layout import Block, Move
 from polyconv.kernels.move import store_out
 from polyconv.kernels.record import Record, Word, word_count
 
-__all__ = ["LIST_HEADER", "Entry", "Tile", "entry_at", "neighbours", "store_sums"]
+__all__ = ["LIST_HEADER", "Entry", "Tile", "entry_at", "neighbours", "parted", "parted_order", "store_sums"]
 
 LIST_HEADER = 64
 """Bytes before the entries: a word for each kind of entry, how many there are."""
@@ -75,6 +75,22 @@ def store_sums(out: Block, tables: EpilogueTables, value: Value, y: Buffer, resi
     store = store_out(out, tables.bias, tables.scale, residual, zero if r_lane is None else r_lane, zero,
                       tables.constants)  # fmt: skip
     store(value, y, zero, channel, mask)
+
+
+def parted(k: Module, a: Value, b: Value, of_a: int, of_b: int) -> Value:
+    """Every second element of two vectors, from the first (0) or the second (1) of each, in ``parted_order``."""
+    lanes, piece = a.type.lanes, 16 // a.type.element_bytes
+    return k.shuffle(a, b, [
+        half * lanes + first + i + of for first in range(0, lanes, piece) for half, of in enumerate((of_a, of_b))
+        for i in range(0, piece, 2)
+    ])  # fmt: skip
+
+
+def parted_order(lanes: int, size: int) -> list[int]:
+    """The order in which one shuffle within pieces of 128 bits gives every second element of two vectors."""
+    piece = 16 // size
+    return [half * lanes // 2 + (first + i) // 2 for first in range(0, lanes, piece) for half in range(2)
+            for i in range(0, piece, 2)]  # fmt: skip
 
 
 def neighbours(k: Module, here: Value, rest: Value, count: int, kind: Type) -> list[Value]:

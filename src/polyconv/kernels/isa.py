@@ -59,6 +59,7 @@ ARITHMETIC: dict[str, Arithmetic] = {
         Arithmetic("bf16", "i32", "float", 4, 2),
         Arithmetic("u8s8", "i32", "i32", 4, 4, "i8", "f32"),
         Arithmetic("i16", "i32", "i32", 4, 2, rates="f32"),
+        Arithmetic("i16 sums", "i16", "i16", 2, weights="i16", rates="f32"),
     )
 }
 

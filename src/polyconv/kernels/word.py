@@ -62,7 +62,7 @@ class Word:
 
 
 class Bits:
-    """Which of up to 16 lanes count, a bit for each."""
+    """Which of up to 32 lanes count, a bit for each."""
 
     size = 1
 
@@ -72,8 +72,8 @@ class Bits:
         def __set__(self, instance: object, value: SupportsIndex) -> None: ...
 
     def read(self, k: Module, memory: Buffer, place: int) -> Value:
-        """The bits, as an integer of 16."""
-        return k.load(Type("i16"), memory + 8 * place)
+        """The bits, as an integer of 32."""
+        return k.load(Type("i32"), memory + 8 * place)
 
     def put(self, table: list[int], value: SupportsIndex, keep: list[Any]) -> None:
         """Append the word that they are the lowest bits of."""

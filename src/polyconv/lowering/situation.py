@@ -21,7 +21,7 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "Situation", "accumulator_arithmetic", "arith_of", "changed", "has_pairs", "image_bytes",
-    "of_one_image", "own_bound", "scheme_of", "transform_refusal",
+    "of_one_image", "own_bound", "scheme_of", "short_sums", "transform_refusal",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -136,6 +136,13 @@ def accumulator_arithmetic(s: Situation) -> str:
     products = (p.c // p.groups) * math.prod(p.k)
     added = (p.bias + p.residual) * max(abs(v) for v in p.y_dtype.limits)
     return "i32" if largest * products + added < 1 << 31 and p.y_dtype.bits <= 32 else "i64"
+
+
+def short_sums(s: Situation) -> bool:
+    """Whether sums modulo 2^16 are enough: integers of 8 and 16 bits that wrap around, and nothing else follows."""
+    p = s.problem
+    wraps = p.overflow == "wrap" and p.activation is None and p.quantisation is None
+    return wraps and not p.y_dtype.is_float and p.y_dtype.bits <= 16
 
 
 def has_pairs(s: Situation) -> bool:

@@ -13,22 +13,31 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.last_driver import ArrayWords, LastWords, OutputWords, StepWords, driver
 from polyconv.algorithms.depthwise.parts import ITEMS
 from polyconv.algorithms.depthwise.requests import of_every_output, turned
-from polyconv.algorithms.depthwise.situations import by_pixels, lane_of, of_one_output, rates_of, too_many_taps
+from polyconv.algorithms.depthwise.situations import (
+    arithmetic_of,
+    by_pixels,
+    lane_of,
+    of_one_output,
+    rates_of,
+    too_many_taps,
+)
 from polyconv.algorithms.depthwise.slide import slide_words
 from polyconv.algorithms.depthwise.slide_driver import SlideWords
 from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, plan_of
 from polyconv.algorithms.depthwise.taps import workspace_of
-from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.form import Forms
 from polyconv.algorithms.least import least
+from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import filled
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
 from polyconv.lowering.panel import Driver
 from polyconv.lowering.program import Operand, Program, Request, address_of, epilogue_tables, one_step, residual_of
-from polyconv.lowering.situation import FREE_BYTES, Situation, accumulator_arithmetic, image_bytes, of_one_image
+from polyconv.lowering.situation import FREE_BYTES, Situation, changed, image_bytes, of_one_image
 from polyconv.lowering.sweep import Axis, Sweep, sweeps
 from polyconv.lowering.traffic import far_cycles
 
@@ -39,6 +48,9 @@ _NEAR, _MOST = 1 / 2, 2.0
 
 _VECTORS = 8
 """Most vectors of channels of an item, which share the lists of taps."""
+
+_TOGETHER = 4
+"""Sizes of tiles that are compiled together: images of other sizes soon need the next one."""
 
 _IN, _OUT, _RUN = 3.5, 4.0, 40.0
 """Cycles of a vector of the copy, of one of results, and of a run of pixels.  Measured on Zen 5."""
@@ -53,9 +65,13 @@ def forms(s: Situation) -> Forms:
         return "copies channels-first arrays"
     if (reason := too_many_taps(p)) is not None:
         return reason
-    plans = tuple(_plan_of(of_one_image(s), sweep) for sweep in sweeps(p))
-    cut = _cut_of(s, plans)
-    return "the workspace holds no rows of a vector of channels" if cut is None else (LastForm(s, plans, cut),)
+    swept, one = sweeps(p), changed(of_one_image(s), limit=None)  # neither threads nor a limit decide what is summed
+    if not swept:
+        return "computes results that have elements"
+    cut, usual = _cut_of(s, swept), _cut_of(one, swept)
+    if cut is None or usual is None:
+        return "the workspace holds no rows of a vector of channels"
+    return (LastForm(s, tuple(_plan_of(one, sweep, usual) for sweep in swept), cut),)
 
 
 def at_least(s: Situation) -> float:
@@ -70,21 +86,13 @@ def at_least(s: Situation) -> float:
 
 def _of_one_vector(s: Situation) -> Situation:
     """The same situation for one vector of channels of a copy, whose elements have the type of sums."""
-    one, name = of_one_output(s), accumulator_arithmetic(s)
+    one, name = of_one_output(s), ARITHMETIC[arithmetic_of(s)].weight
     lane = lane_of(s)
     p = replace(
         one.problem, x=name, w=name, y=name, layout="NHWC", c=lane, m=lane, groups=lane, bias=False, residual=False,
         activation=None, quantisation=None, overflow="wrap",
     )  # fmt: skip
     return replace(one, problem=p)
-
-
-def _plan_of(s: Situation, sweep: Sweep) -> Plan:
-    """How windows slide over the copy of a sweep: along the axis where that costs least."""
-    one, axes = _of_one_vector(s), range(len(sweep))
-    orders = [(*(a for a in axes if a != slid), slid) for slid in reversed(axes)]
-    plans = [plan_of(one, sweep, False, order) for order in orders]
-    return min(plans, key=lambda plan: s.price(plan, sum(cost_of(one, plan))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +117,9 @@ class Cut:
     bytes: int
 
 
-def _cut_of(s: Situation, plans: tuple[Plan, ...]) -> Cut | None:
+def _cut_of(s: Situation, swept: tuple[Sweep, ...]) -> Cut | None:
     """The largest items that stay near; None if the workspace is too small for the smallest."""
-    p, firsts = s.problem, [plan.own_sweep[0] for plan in plans]
+    p, firsts = s.problem, [sweep[0] for sweep in swept]
     reading, (apart, stride) = [axis for axis in firsts if axis.taps], (firsts[0].out_step, firsts[0].stride)
     low = min((-axis.pad for axis in reading), default=0)
     high = max(((axis.taps - 1) * axis.dilation - axis.pad for axis in reading), default=low - 1)
@@ -147,8 +155,26 @@ def _cut_of(s: Situation, plans: tuple[Plan, ...]) -> Cut | None:
     return found if found.bytes <= far else None
 
 
+def _plan_of(s: Situation, sweep: Sweep, cut: Cut) -> Plan:
+    """How windows slide over the copy of a sweep: along the axis where that costs least."""
+    one, axes = _of_one_vector(s), range(len(sweep))
+    orders = [(*(a for a in axes if a != slid), slid) for slid in reversed(axes)]
+    plans = [plan_of(one, sweep, False, order) for order in orders]
+    return min(plans, key=lambda plan: s.price(plan.order, sum(_costs(one, plan, cut))))
+
+
+def _costs(one: Situation, plan: Plan, cut: Cut) -> tuple[float, float]:
+    """Cycles of the tiles of a sweep of one vector of channels, and of its lists: all boxes take as the middle one."""
+    axis = plan.own_sweep[0]
+    boxes = max(1, min(cut.boxes, -(-axis.out // cut.block)))
+    some = replace(axis, out=min(axis.out, cut.block), pad=axis.pad - boxes // 2 * cut.block * axis.stride)
+    box = tuple(some if a == 0 else of for a, of in zip(plan.order, plan.sweep, strict=True))
+    tiles, lists = cost_of(one, replace(plan, sweep=box))
+    return boxes * tiles, boxes * lists
+
+
 @dataclass(frozen=True, slots=True)
-class LastForm(Form):
+class LastForm(DepthwiseForm):
     """The plan of every sweep, and how all of them are cut into items."""
 
     plans: tuple[Plan, ...]
@@ -168,7 +194,7 @@ class LastForm(Form):
         """Cycles: multiply-adds or loads of tiles, starting them; lists and copies."""
         s, p, cut = self.s, self.s.problem, self.cut
         one, blocks = _of_one_vector(s), -(-p.groups // lane_of(s))
-        costs = [cost_of(one, plan) for plan in self.plans]
+        costs = [_costs(one, plan, cut) for plan in self.plans]
         pixels_in = math.prod(int(e or 0) for e in p.i[1:]) * cut.rows * cut.boxes
         pixels_out = math.prod(int(e or 0) for e in p.out)
         lists = -(-blocks // cut.vectors) * sum(lists for _, lists in costs)
@@ -224,7 +250,7 @@ def _slide_words(r: Request, plan: Plan, cut: Cut) -> SlideWords:
     box = tuple(max(1, min(cut.block, of.out) if a == 0 else of.out)
                 for a, of in zip(plan.order, plan.sweep, strict=True))  # fmt: skip
     own = replace(plan, box=box, chunk=lane_of(r.situation), ahead=False)
-    return slide_words(turned(r, plan.own_sweep, plan.order), own)[0]
+    return slide_words(turned(r, plan.own_sweep, plan.order), own, _TOGETHER)[0]
 
 
 def _copied(extents: tuple[int | None, ...], pixel: int, size: int) -> Operand:

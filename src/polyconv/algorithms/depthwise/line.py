@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polyconv.algorithms.depthwise import situations
+from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.parts import ITEMS, cut_for_threads, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, taps_by_channel
 from polyconv.algorithms.depthwise.situations import by_pixels, channel_bytes, lane_of, lies_together, of_one_output
 from polyconv.algorithms.depthwise.slide import SlideForm
-from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.form import Forms
 from polyconv.kernels.depthwise_line import AHEAD, DepthwiseLine, Line, LineSettings, depthwise_line
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.record import Functions, Link, Memory, Record, Word
@@ -222,7 +223,7 @@ def _inside(last: Axis, o: int, vectors: int, lane: int, extra: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class LineForm(Form):
+class LineForm(DepthwiseForm):
     """Lines of pixels, cut into tiles of neighbouring vectors."""
 
     sweep: Sweep

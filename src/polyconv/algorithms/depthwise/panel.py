@@ -12,17 +12,26 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.parts import ITEMS
 from polyconv.algorithms.depthwise.requests import StepOf, program_of, turned
 from polyconv.algorithms.depthwise.situations import lane_of, refusal
 from polyconv.algorithms.depthwise.slide import SlideForm, slide_words
 from polyconv.algorithms.depthwise.slide_driver import SlideWords, channels_of, tiles_of_row
-from polyconv.algorithms.depthwise.slide_plan import FAR_SHARE, Plan, cost_of, order_name, plan_of, window_share
-from polyconv.algorithms.depthwise.taps import list_bytes, row_place, workspace_of, write_list
-from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.depthwise.slide_plan import (
+    FAR_SHARE,
+    Plan,
+    cost_of,
+    order_name,
+    order_of,
+    plan_of,
+    window_share,
+)
+from polyconv.algorithms.depthwise.taps import list_bytes, list_place, row_place, workspace_of, write_list
+from polyconv.algorithms.form import Forms
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.record import Record, Word
-from polyconv.lowering.panel import Driver, Item, axis_words, decode, header_bytes
+from polyconv.lowering.panel import Driver, Item, axis_words, decode
 from polyconv.lowering.program import Operand, Program, Request, address_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps
@@ -159,13 +168,13 @@ def _list_bytes(plan: Plan) -> int:
 def _planes(plan: Plan) -> int:
     """Where planes begin in the workspace: behind an item's box and the lists of its rows."""
     rows = plan.box[0] if plan.slid else 1
-    return header_bytes(len(plan.sweep)) + -(-rows * _list_bytes(plan) // 64) * 64
+    return list_place(len(plan.sweep)) + -(-rows * _list_bytes(plan) // 64) * 64
 
 
 def _cut_of(s: Situation, sweep: Sweep) -> Cut | None:
     """The largest panels that fit; None where the workspace is too small."""
     p, lane = s.problem, lane_of(s)
-    plan = plan_of(s, sweep, False)
+    plan = plan_of(s, sweep, False, order_of(sweep, False))
     size, slid, maps = lane * p.x_dtype.itemsize, plan.sweep[-1], plan.slid > 0
 
     def extent(axis: int, outputs: int) -> int:
@@ -200,7 +209,7 @@ def _cut_of(s: Situation, sweep: Sweep) -> Cut | None:
 
 
 @dataclass(frozen=True, slots=True)
-class PanelForm(Form):
+class PanelForm(DepthwiseForm):
     """Lines or maps, cut into boxes whose input is copied."""
 
     sweep: Sweep

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from polyconv.algorithms.depthwise import situations
+from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.maps import TAPS, map_box, map_refusal, map_taps, outer_extent
 from polyconv.algorithms.depthwise.parts import near_equal_parts, number_of_parts, sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import item_words, of_every_output, program_of, taps_by_channel
 from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, lies_together, of_one_output
 from polyconv.algorithms.depthwise.slide import SlideForm
 from polyconv.algorithms.depthwise.taps import TapWords, list_words, row_place, workspace_of, write_list
-from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.form import Forms
 from polyconv.kernels.depthwise_plane import (
     DepthwisePlane,
     FirstStrip,
@@ -226,7 +227,7 @@ def _bands(axis: Axis) -> tuple[Band, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaneForm(Form):
+class PlaneForm(DepthwiseForm):
     """Maps, cut into tiles of rows."""
 
     cuts: tuple[Cut, ...]

@@ -8,13 +8,13 @@ from dataclasses import replace
 from polyconv.algorithms.form import Refusal
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.lowering.program import Request
-from polyconv.lowering.situation import Situation, accumulator_arithmetic
+from polyconv.lowering.situation import Situation, accumulator_arithmetic, short_sums
 from polyconv.lowering.sweep import Sweep
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 
 __all__ = [
-    "by_pixels", "channel_bytes", "far_bytes", "lane_of", "lies_together", "of_one_output",
+    "arithmetic_of", "by_pixels", "channel_bytes", "far_bytes", "lane_of", "lies_together", "of_one_output",
     "outputs_fit_lanes", "rates_of", "refusal", "too_many_taps",
 ]  # fmt: skip
 
@@ -66,14 +66,19 @@ def lies_together(r: Request, what: str) -> bool:
     return all((o.spatial[-1] if what == "pixels" else o.c) == o.itemsize for o in tensors)
 
 
+def arithmetic_of(s: Situation) -> str:
+    """Row of ``ARITHMETIC`` in which products are formed: vectors hold twice as many sums of 16 bits."""
+    return "i16 sums" if short_sums(s) else accumulator_arithmetic(s)
+
+
 def lane_of(s: Situation) -> int:
     """Lanes of a vector of sums."""
-    return lanes(s.target, ARITHMETIC[accumulator_arithmetic(s)])
+    return lanes(s.target, ARITHMETIC[arithmetic_of(s)])
 
 
 def rates_of(s: Situation) -> Rates:
     """What the machine does with vectors of sums."""
-    return s.rates(ARITHMETIC[accumulator_arithmetic(s)])
+    return s.rates(ARITHMETIC[arithmetic_of(s)])
 
 
 def far_bytes(s: Situation) -> int:

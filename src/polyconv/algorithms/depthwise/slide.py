@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.depthwise import requests
+from polyconv.algorithms.depthwise.form import DepthwiseForm
 from polyconv.algorithms.depthwise.parts import sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, turned
 from polyconv.algorithms.depthwise.situations import by_pixels, far_bytes, of_one_output, outputs_fit_lanes, refusal
 from polyconv.algorithms.depthwise.slide_driver import AheadWords, SlideWords, driver
 from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, plan_of
 from polyconv.algorithms.depthwise.taps import KindWords, tap_words, workspace_of
-from polyconv.algorithms.form import Form, Forms
+from polyconv.algorithms.form import Forms
 from polyconv.kernels.depthwise import DepthwiseTile, Slide, SlideSettings, depthwise_tile
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Module
@@ -51,7 +52,7 @@ def forms(s: Situation) -> Forms:
 
 
 @dataclass(frozen=True, slots=True)
-class SlideForm(Form):
+class SlideForm(DepthwiseForm):
     """A window that slides over arrays that lie as the layout says; where they do not, ``build`` plans anew."""
 
     plans: tuple[Plan, ...]
@@ -150,8 +151,11 @@ def _step_of(r: Request, plan: Plan) -> StepOf:
     return address, *slide_words(r, plan)
 
 
-def slide_words(r: Request, plan: Plan) -> tuple[SlideWords, int]:
-    """Words of a sweep, for a request whose axes are in the plan's order, and how many items there are."""
+def slide_words(r: Request, plan: Plan, together: int = 1) -> tuple[SlideWords, int]:
+    """Words of a sweep, for a request whose axes are in the plan's order, and how many items there are.
+
+    So many neighbouring sizes of tiles are compiled ``together``.
+    """
     p, arith, sweep = r.problem, r.arith, plan.sweep
     lane, slid, last = lanes(r.target, arith), sweep[plan.slid], sweep[-1]
     wide, step = (lane, plan.across(lane)) if plan.lanes == "c" else (1, lane // plan.channels)
@@ -169,8 +173,8 @@ def slide_words(r: Request, plan: Plan) -> tuple[SlideWords, int]:
         common=common, taps=taps, channels=p.m, chunk_channels=plan.chunk, lanes=step, repeats=plan.repeats,
         masked=int(lane % step > 0), lane_reach=(last.taps - 1) * last.dilation, reach=(slid.taps - 1) * slid.dilation,
         phases=plan.phases, most=plan.most, weights=weights, w_shared=min(wide, step),
-        w_vector=wide * plan.taps * arith.bytes, tiles=_tile_addresses(r, plan), settings=_settings(r, plan, lane),
-        ahead=_ahead(r, plan, lane), padded=int(plan.padded),
+        w_vector=wide * plan.taps * arith.bytes, tiles=_tile_addresses(r, plan, together),
+        settings=_settings(r, plan, lane), ahead=_ahead(r, plan, lane), padded=int(plan.padded),
     ), items  # fmt: skip
 
 
@@ -229,7 +233,7 @@ def _spec(r: Request, plan: Plan) -> DepthwiseTile:
     )  # fmt: skip
 
 
-def _tile_addresses(r: Request, plan: Plan) -> list[Address[Slide] | None]:
+def _tile_addresses(r: Request, plan: Plan, together: int) -> list[Address[Slide] | None]:
     """Addresses of the tiles that a step uses, by kind and outputs; None for the others."""
     lane, spec, there = lanes(r.target, r.arith), _spec(r, plan), _kinds_of_tiles(r, plan)
     sizes = sizes_of_parts(plan.sweep[plan.slid], plan.box[plan.slid], plan.phases, plan.most)
@@ -240,7 +244,7 @@ def _tile_addresses(r: Request, plan: Plan) -> list[Address[Slide] | None]:
             depthwise_tile(k, name, spec, lane, rows, f16c=r.target.converts_f16, edge=edge, masked=masked)
 
         mark, some = " edge" * edge + " masked" * masked, sizes if (edge, masked) in there else set()
-        table += tiles_by_size(r, f"{spec} {lane}", Slide, plan.most, some, tile, mark=mark)
+        table += tiles_by_size(r, f"{spec} {lane}", Slide, plan.most, some, tile, together=together, mark=mark)
     return table
 
 

@@ -14,13 +14,14 @@ from functools import lru_cache
 
 from polyconv.algorithms.depthwise.parts import cut_for_threads, number_of_parts
 from polyconv.algorithms.depthwise.situations import channel_bytes, far_bytes, lane_of, rates_of
+from polyconv.dtypes import Dtype
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, inside, mean_taps
 
 __all__ = ["FAR_SHARE", "Plan", "cost_of", "order_name", "order_of", "plan_of", "window_share"]
 
 _MOST = {32: 16, 16: 7}
-_HELD = {32: 26, 16: 15}
+_HELD = {32: 26, 16: 13}
 """By vector registers: outputs of the largest tile; with the taps of an entry they must fit the registers beside
 inputs."""
 
@@ -58,6 +59,9 @@ _CHANNEL_LOAD = 0.9
 """Of channels; of those that a first-level cache does not hold ``_MISSED``, and where pixels lie a multiple of 4 KiB
 apart ``_COLLIDING``.  Measured on Zen 5."""
 _MISSED, _COLLIDING = 3.5, 7.0
+_NARROW_LOAD, _NARROW_STORE = 0.4, 1.5
+"""Cycles less of a load and of a result, times the share of a vector that integers narrower than sums leave: fewer
+cross a line.  Measured on Zen 5."""
 _WIDENED, _ONE_BY_ONE = {1: 0.15, 2: 0.045}, {1: 0.5, 2: 0.19}
 """Where elements of so many bytes are widened without masks they come one by one: cycles more of each product for a
 lane at stride 1, and by how much longer a load takes for a lane beyond.  Measured on Zen 5 at AVX2: i8 takes 2 to 7
@@ -69,8 +73,11 @@ _FAR_ROW = 30.0
 _LEAST_ROWS = 6
 """Outputs of the largest tile, at least, where it has fewer so that the pixels of a line do not push each other out."""
 
-_SHORT_LINE = 12
-"""Outputs of the last axis below which a window over channels may slide along another one."""
+_UNUSUAL = 1.1
+"""By how much windows over channels must slide faster along another axis than the usual one: prices are no truer."""
+
+_LIST, _ENTRY = 100.0, {"c": 7.0, "p": 15.0}
+"""Cycles of a list and of an entry, by what lanes are.  Measured on Zen 5."""
 
 FAR_SHARE = 2.5
 """Lines of a window, by those that the first-level cache holds, from which on tiles wait for them."""
@@ -157,10 +164,7 @@ class Plan:
 
 
 def order_of(sweep: Sweep, pixels: bool) -> tuple[int, ...]:
-    """The axes, the one to slide along last: where lanes are channels it may be any, and for short lines the cheapest.
-
-    Of phases of a transposed convolution it stays the last: measured, lines written in parts cost more than they save.
-    """
+    """The axes, the one to slide along last as usual: where lanes are channels, one that has several taps."""
     axes = tuple(range(len(sweep)))
     if pixels or sweep[-1].taps != 1 or any(axis.out_step > 1 for axis in sweep):
         return axes
@@ -180,10 +184,11 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool, order: tuple[int, ...] | N
     p, lane, registers = s.problem, lane_of(s), s.target.registers
     if order is None:
         order = order_of(sweep, pixels)
-        if not pixels and 0 < sweep[-1].out < _SHORT_LINE and all(axis.out_step == 1 for axis in sweep):
+        if not pixels and len(sweep) > 1:
             others = [(*(a for a in order if a != slid), slid) for slid in sorted(order) if slid != order[-1]]
-            return min([plan_of(s, sweep, pixels, each) for each in (order, *others)],
-                       key=lambda plan: s.price(plan, sum(cost_of(s, plan))))  # fmt: skip
+            plans = [plan_of(s, sweep, pixels, each) for each in (order, *others)]
+            return min(plans, key=lambda plan: s.price(plan.order, sum(cost_of(s, plan)) * (
+                1.0 if plan is plans[0] else _UNUSUAL)))  # fmt: skip
     sweep = tuple(sweep[a] for a in order)
     if pixels and len(sweep) == 1:
         order, sweep = (-1, *order), (Axis(1, 1, 1, 1, 1, 0), *sweep)
@@ -196,7 +201,7 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool, order: tuple[int, ...] | N
     across = across if channels == 1 else 1
     most = min(_MOST[registers], _HELD[registers] - widest * across)
     if not pixels and not slid:
-        fitting = (_ways(s) * _sets(s) - axis.taps) // stride + 1
+        fitting = (_ways(s) * _sets(s, _pitch(s, None)) - axis.taps) // stride + 1
         most = min(most, fitting) if fitting >= _LEAST_ROWS else most
     kinds = _kinds_of_entries(parts, _groups(last, across) if pixels else [(1, 1)], sweep[:slid])
     plan = Plan(
@@ -283,7 +288,17 @@ def window_share(s: Situation, plan: Plan) -> float:
     outer = math.prod(min(axis.taps, axis.inp) for axis in plan.outer)
     reach = (plan.most - 1) * slid.stride + (slid.taps - 1) * slid.dilation
     held = outer * min(slid.inp, slid.inp if outer > 1 else reach + 1)
-    return held / (_ways(s) * _sets(s))
+    return held / (_ways(s) * _sets(s, _pitch(s, plan.axis)))
+
+
+def _waits(s: Situation, plan: Plan) -> bool:
+    """Whether tiles over channels wait for loads, since lines of a window push each other out of the first cache."""
+    if plan.axis == s.problem.rank - 1:
+        return window_share(s, plan) > FAR_SHARE
+    slid = plan.sweep[plan.slid]
+    reach = min(slid.inp, (plan.most - 1) * slid.stride + (slid.taps - 1) * slid.dilation + 1)
+    outer = math.prod(min(axis.taps, axis.inp) for axis in plan.outer)
+    return outer * reach > _ways(s) * _sets(s, _pitch(s, plan.axis))
 
 
 def _ways(s: Situation) -> int:
@@ -291,11 +306,17 @@ def _ways(s: Situation) -> int:
     return int(s.profile.numbers["l1.bytes"] / s.profile.numbers["page"])
 
 
-def _sets(s: Situation) -> int:
-    """Sets of the first-level cache that the same channel of different pixels meets."""
+def _sets(s: Situation, pitch: int) -> int:
+    """Sets of the first-level cache that positions so many bytes apart meet."""
     sets = int(s.profile.numbers["page"]) // _LINE
-    pixel = s.problem.c * s.problem.x_dtype.itemsize
-    return sets if pixel % _LINE else sets // math.gcd(pixel // _LINE, sets)
+    return sets if pitch % _LINE else sets // math.gcd(pitch // _LINE, sets)
+
+
+def _pitch(s: Situation, axis: int | None) -> int:
+    """Bytes from a position of an axis to the next, where channels lie together."""
+    p = s.problem
+    behind = 1 if axis is None else math.prod(int(e or 0) for e in p.i[axis + 1 :])
+    return p.c * p.x_dtype.itemsize * behind
 
 
 def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
@@ -321,8 +342,9 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     edges = 0.0 if plan.padded or inside(slid) == range(slid.out) else 0.5 * plan.entries * positions
     apart = min(_FAR_ROW, 0.75 * last.inp * p.x_dtype.itemsize / _LINE) if pixels and slid.taps == 1 < slid.out else 0.0
     scattered = _SCATTERED.get(last.out_step, _SCATTERED_PIXEL * min(lane, last.out)) if pixels else 0.0
-    each = 30 + (2.5 + apart + scattered) * rows + met * (entry + edges / max(1, tiles))
-    lists = lines * -(-p.m // plan.chunk) * (150 + min(3, strips) * met * plan.entries * 30)
+    stored = 2.5 - (0.0 if pixels else _NARROW_STORE * _narrow(s, p.y_dtype))
+    each = 30 + (stored + apart + scattered) * rows + met * (entry + edges / max(1, tiles))
+    lists = lines * -(-p.m // plan.chunk) * (_LIST + min(3, strips) * met * plan.entries * _ENTRY[plan.lanes])
     return lines * vectors * tiles * each, lists
 
 
@@ -332,6 +354,11 @@ def _load_cycles(s: Situation, plan: Plan, across: int) -> float:
     if plan.lanes == "p":
         one_by_one = 0.0 if s.target.has_masks or stride == 1 else _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0)
         return _LOAD.get((stride, across), _FAR_LOAD) * (1.0 + lane_of(s) * one_by_one)
-    if plan.padded or window_share(s, plan) <= FAR_SHARE:
-        return _CHANNEL_LOAD
-    return _MISSED if p.c * p.x_dtype.itemsize % 4096 else _COLLIDING
+    if plan.padded or not _waits(s, plan):
+        return _CHANNEL_LOAD - _NARROW_LOAD * _narrow(s, p.x_dtype)
+    return _MISSED if _pitch(s, plan.axis) % int(s.profile.numbers["page"]) else _COLLIDING
+
+
+def _narrow(s: Situation, dtype: Dtype) -> float:
+    """Share of a vector that integers leave which are narrower than their sums."""
+    return 0.0 if dtype.is_float else 1.0 - lane_of(s) * dtype.itemsize / s.target.vector_bytes

@@ -39,7 +39,7 @@ from polyconv.lowering.moves import along_in, move_in_address
 from polyconv.lowering.panel import RowLists
 from polyconv.lowering.program import Request, Step
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Sweep, box_count, line_pixels, lines, sweeps
+from polyconv.lowering.sweep import Axis, Sweep, box_count, line_pixels, lines, sweeps
 from polyconv.lowering.traffic import far_cycles
 from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
@@ -49,6 +49,9 @@ __all__ = ["Block", "BlocksForm", "block_channels", "line_offsets", "refusal"]
 _GROUPS = (1, 2, 4, 8)
 _TURN_CYCLES = 50.0
 """Of turning 16 pixels of a block from planes, or back, on a CPU with masks: measured on Zen 5."""
+_LEAVING, _LEAVING_APART = {"rescaled": 3.0, "bytes": 0.4, "turned": 1.5, "sums": 6.0}, 7.0
+"""Cycles in which a pixel's results of a block leave, for a channel of a word: rescaled, as the lowest bytes of sums,
+these turned to planes, and others by slots; and more where pixels of planes lie apart.  Measured on Zen 5."""
 _LEAST_ROWS = 8
 """Of outputs of a box of one of several threads, unless each would have none: lines that two boxes need come twice."""
 _PANEL_SHARE = 5 / 16
@@ -115,6 +118,14 @@ class BlocksForm(ChannelsForm):
     @abstractmethod
     def block(self, r: Request, sweep: Sweep, sizes: Sizes) -> Block:
         """How blocks of a request are multiplied."""
+
+    def leaving(self, last: Axis) -> float:
+        """Cycles in which the results of a pixel of a block leave."""
+        p = self.s.problem
+        kind = "sums" if p.y_dtype.bits > 8 else "bytes" if p.layout == "NHWC" else "turned"
+        each = _LEAVING["rescaled" if p.quantisation is not None and p.quantisation.rescales else kind]
+        apart = p.layout == "NCHW" and last.out_step > 1
+        return self.arith.channels * (each + _LEAVING_APART * apart)
 
     def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
         """Cycles of an image's products, with what follows sums, and of its moves."""

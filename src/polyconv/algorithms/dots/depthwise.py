@@ -66,7 +66,7 @@ class DepthwiseForm(BlocksForm):
         rows, taps = math.prod(axis.out for axis in sweep[:-1]) * sizes.blocks, groups * together * last.taps
         step = max(slow * taps / rates.multiply_adds, taps / rates.loads * (taps > _HELD))
         step += groups * together * last.stride
-        return rows * (last.out * (step + 3.0 * together) + 30 + groups * together * last.taps)
+        return rows * (last.out * (step + self.leaving(last)) + 30 + groups * together * last.taps)
 
     def block(self, r: Request, sweep: Sweep, sizes: Sizes) -> Block:
         """How blocks of a request are multiplied."""

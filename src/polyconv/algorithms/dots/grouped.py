@@ -55,7 +55,7 @@ class GroupedForm(BlocksForm):
         products = 0.0
         for pixels, alike in near_equal_sizes(sizes.box[-1], most):
             step = max(slow * pixels * count / rates.multiply_adds, (pixels + count) / rates.loads, rates.latency)
-            tile = taps * (step + 1) + 15 + pixels * (4.0 * arith.channels + count)
+            tile = taps * (step + 1) + 15 + pixels * (self.leaving(sweep[-1]) + arith.channels + count)
             products += rows * alike * sizes.blocks * tile
         return products
 
