@@ -116,11 +116,12 @@ def test_copies_assemble(like: str, tmp_path: Path) -> None:
     """Kernels that bring input and weights into order."""
     for line in (
         "conv f16 NCHW n2 c6 i9x8 m10 k3x3", "conv f32 NHWC n1 c6 i9 m10 k3", "conv i64 NCHW n1 c3 i9x9 m4 k3x3",
-        "conv u8 NCHW n1 c6 i9x9 m4 k3x3 zx=t zw=c", "conv i8 NHWC n1 c6 i9x9 m4 k3x3 zx=t zw=t",
+        "conv u8 NCHW n1 c6 i9x9 m4 k3x3 p1 zx=t zw=c", "conv i8 NHWC n1 c6 i9x9 m4 k3x3 p1 b1 zx=t zw=t",
     ):  # fmt: skip
         form = all_forms(line, "fast", like)[0]
         architecture = presets[like].architecture
-        for spec in (form.moved, *(step.weights for step in form.steps)):
+        made = [spec for step in form.steps for spec in (step.weights, step.compensation, step.padding)]
+        for spec in (form.moved, *made):
             if spec is not None:
                 assembled(ptx(spec.kernel(), architecture), architecture, tmp_path)
 

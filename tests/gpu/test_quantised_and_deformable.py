@@ -72,10 +72,43 @@ def test_every_form_of_quantised_layers(gpu: Libcuda, line: str) -> None:
     assert check_forms(line, "spread")
 
 
-def test_bytes_without_zero_points_go_through_tensor_cores(gpu: Libcuda) -> None:
-    line = "conv u8*i8 NHWC n1 c32 i7x5 m24 k3x3 p1 b1 sx=t sw=c sy=t"
-    check(line)
-    assert any("mma.sync" in text for text in gpu.launched)
+BYTES = [
+    "conv u8*i8 NHWC n1 c32 i7x5 m24 k3x3 p1 b1 sx=t sw=c sy=t", "conv u8*i8>i32 NHWC n1 c32 i5x4 m10 k3x2 p1 zx=t",
+    "conv i8*u8>i32 NCHW n2 c12 i5x4 m21 k3x2 p1 d2 b1 zx=t zw=c", "conv u8>i32 NHWC n1 c5 i9 m6 k3 p2:0 zw=t",
+    f"conv i8 NHWC n1 c64 i4x5 m20 k3x2 p1 g2 {SCALES}", f"conv u8*i8>u8 NHWC n1 c48 i6x5 m40 k1x1 b1 r1 {SCALES}",
+    "conv u8 NHWC n1 c7 i6x5 m6 k3x3 p2 overflow=saturate zx=3 zw=250",
+    "conv_transpose u8*i8>i32 NCHW n1 c20 i5x4 m6 k3x3 s2 p1 b1 zx=t zw=t",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", BYTES)
+def test_bytes_go_through_tensor_cores(gpu: Libcuda, line: str) -> None:
+    """With zero points, too: by every form, whose sums may be shared by blocks."""
+    for form in one_each(all_forms(line), "gemm"):
+        gpu.launched.clear()
+        check(line, exactly(form), kind="spread")
+        assert all("mma.sync" in text for text in gpu.launched if ".entry convolution" in text)
+
+
+@pytest.mark.parametrize(("types", "x", "w", "zx", "zw"), [
+    ("u8*i8", 255, -128, 0, 127), ("u8", 255, 255, 0, 0), ("u8", 0, 0, 255, 255), ("i8", -128, -128, 127, 127),
+])  # fmt: skip
+def test_ends_of_bytes(gpu: Libcuda, types: str, x: int, w: int, zx: int, zw: int) -> None:
+    p = Problem.parse(f"conv {types}>i32 NHWC n1 c80 i5x6 m9 k3x3 p1 zx=t zw=c")
+    full = np.full(p.x_shape, x, p.x_dtype.numpy), np.full(p.w_shape, w, p.w_dtype.numpy)
+    given = {"zx": np.array(zx, p.x_dtype.numpy), "zw": np.full(9, zw, p.w_dtype.numpy)}
+    got = compute(p, *map(to_gpu, full), quantities={name: to_gpu(a) for name, a in given.items()}).numpy()
+    np.testing.assert_array_equal(got, oracle(p, *full, quantities=given))
+
+
+def test_weights_whose_zero_points_are_all_zero_have_none(gpu: Libcuda) -> None:
+    """As models bring them: no kernel sums inputs for them, and the result is the same."""
+    p = Problem.parse("conv u8*i8>i32 NHWC n1 c16 i5x6 m9 k3x3 p1 zx=t zw=c")
+    made = operands(p, seeded("zeros"), "spread")
+    given = {"zx": made.quantities["zx"], "zw": np.zeros(9, np.int8)}
+    layer = DeviceLayer(p.with_extents, to_gpu(made.w), layout="NHWC", quantities=given)
+    np.testing.assert_array_equal(layer(to_gpu(made.x)).numpy(), oracle(p, made.x, made.w, quantities=given))
+    assert not any("u8.s8" in text and "16843009" in text for text in gpu.launched), "a product with ones"
 
 
 @pytest.mark.parametrize("line", [

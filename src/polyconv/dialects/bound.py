@@ -203,7 +203,8 @@ class Bound:
         from polyconv.gpu.layer import DeviceLayer
 
         there = [None if a is None else to_gpu(a, self.device) for a in (w, bias)]
-        given = {name: a if a.size == 1 else to_gpu(a, self.device) for name, a in quantities.items()}
+        stays = {name for name, a in quantities.items() if a.size == 1 or not a.any()}  # zeros are left out there
+        given = {name: a if name in stays else to_gpu(a, self.device) for name, a in quantities.items()}
         return DeviceLayer(
             resolve, *there, layout=layout, accuracy=setting("accuracy", options.get("accuracy")),
             limit=setting("workspace_limit", options.get("workspace_limit")), rigor=setting("rigor"),

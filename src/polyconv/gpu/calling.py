@@ -19,7 +19,7 @@ from polyconv.gpu.launches import ITSELF, Launch, Launches, Slot, launch_once
 from polyconv.gpu.work import Mapped, Work
 from polyconv.problem.problem import Problem
 
-__all__ = ["Call", "Places", "arranged", "copied", "launched", "launches_of", "work_of"]
+__all__ = ["Call", "Places", "copied", "launched", "launches_of", "work_of"]
 
 _X, _Y, _R, _OFFSET, _MASK, _MOVED, _MAP = range(7)
 """What changes from call to call: addresses of the operands, of the input's copy and of its tensor map."""
@@ -95,15 +95,15 @@ class Call:
         return all(end <= low or high <= start for start, end in (*held, *others))
 
 
-def launches_of(form: Form, device: int, packed: Mapping[move.Arrange, int], fixed: Mapping[str, int]) -> list[Launch]:
-    """Kernels of a form with what does not change: addresses of packed weights, and all else by its argument's name."""
+def launches_of(form: Form, device: int, of_steps: Sequence[Mapping[str, int]], zero: int) -> list[Launch]:
+    """Kernels of a form with what does not change: of each step, by the argument's name; and the input's zero point."""
     launches = []
     if form.moved is not None and form.moved.grid[0]:
-        launches.append(_launch(form.moved, device, {"source": _X, "target": _MOVED}, {"zero": fixed.get("zx", 0)}))
+        launches.append(_launch(form.moved, device, {"source": _X, "target": _MOVED}, {"zero": zero}))
     changing = {"x": _X if not launches else _MOVED, "y": _Y, "r": _R, "offset": _OFFSET, "mask": _MASK}
     return launches + [
-        _launch(step.kernel, device, changing, {**fixed, "w": packed.get(step.weights, 0)})
-        for step in form.steps if step.kernel.grid[0]
+        _launch(step.kernel, device, changing, fixed)
+        for step, fixed in zip(form.steps, of_steps, strict=True) if step.kernel.grid[0]
     ]  # fmt: skip
 
 
@@ -123,11 +123,6 @@ def launched(spec: Launchable, fixed: Mapping[str, int], stream: int, device: in
     launch_once(_launch(spec, device, {}, fixed), stream, device)
 
 
-def arranged(wanted: move.Arrange, source: DeviceArray, target: DeviceArray, stream: int, zero: int = 0) -> None:
-    """Write an array in another order; ``zero`` is the value or the address of what its elements are less."""
-    launched(wanted, {"source": source.address, "target": target.address, "zero": zero}, stream, source.device)
-
-
 def copied(source: DeviceArray) -> DeviceArray:
     """A copy without gaps, made before this returns."""
     guest = guest_of(source.holder)
@@ -135,7 +130,8 @@ def copied(source: DeviceArray) -> DeviceArray:
     if 0 not in source.shape:
         axes = tuple(move.Axis(extent, step, extent) for extent, step in zip(source.shape, source.strides, strict=True))
         stream = guest.stream(source.device)
-        arranged(move.Arrange(axes, source.dtype.name, source.dtype.name), source, copy, stream)
+        wanted = move.Arrange(axes, source.dtype.name, source.dtype.name)
+        launched(wanted, {"source": source.address, "target": copy.address}, stream, source.device)
         driver().synchronize(stream)
     return copy
 

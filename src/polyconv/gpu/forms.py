@@ -27,9 +27,12 @@ from polyconv.gpu.kernels.units import UNITS
 from polyconv.gpu.placing import (
     MOST_BYTES,
     arithmetic_of,
+    compensation_of,
     geometry_of,
     input_of,
     most_bytes,
+    of_bytes,
+    padding_of,
     patch_weights,
     weight_type,
     weights_of,
@@ -170,14 +173,17 @@ def _gemms(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:
     one = replace(job, problem=replace(p, n=1))
     w_type, is_moved = p.w if row.bytes == 1 else row.staged, moved is not None
     geometries = [geometry_of(job, s, padded, x, row.staged, w_type, moved=is_moved) for s in of_sweeps]
+    has_zeros = row.bytes == 1 and bool(job.quantities.zx)
+    if row.bytes == 1:
+        geometries = [of_bytes(g, job) for g in geometries]
     of_one = [geometry_of(one, s, padded, x, row.staged, w_type, moved=is_moved) for s in of_sweeps]
     for tile in _tiles(job.device, name, *max(zip(of_one, geometries, strict=True), key=lambda g: g[0].pixels)):
         steps = []
         for sweep, g in zip(of_sweeps, geometries, strict=True):
-            kernel = Gemm(g, _fitting(tile, g, row.bytes))
+            kernel = Gemm(g, _fitting(tile, g, row.bytes), has_zeros)
             halves = kernel.unit.parts > 1
             weights = weights_of(job, sweep, outer="gmtc", padded=padded, target=w_type, halves=halves)
-            steps.append(Step(kernel, weights))
+            steps.append(Step(kernel, weights, compensation_of(job, kernel), padding_of(job, kernel)))
         if any(step.kernel.shared > job.device.shared_block for step in steps):
             continue
         scalar = " scalar" * (tile.unit == "scalar")  # products of warps and of warp groups have the same bits

@@ -13,6 +13,7 @@ from polyconv.gpu.kernels.direct import Direct
 from polyconv.gpu.kernels.gemm import Gemm
 from polyconv.gpu.kernels.patch import Patch
 from polyconv.gpu.kernels.plain import Plain
+from polyconv.gpu.kernels.zeros import Compensation, Padding
 from polyconv.problem.problem import Problem
 
 __all__ = ["Form", "Job", "Step"]
@@ -57,10 +58,23 @@ Kernels = Deformable | Depthwise | Direct | Gemm | Patch | Plain
 
 @dataclass(frozen=True)
 class Step:
-    """A kernel with the weights of its sweep."""
+    """A kernel, and what makes the arrays that it reads and that are made once.
+
+    Parameters
+    ----------
+    kernel : Kernels
+    weights : Arrange
+        Of its sweep.
+    compensation : Compensation or None
+        Where zero points of inputs stand in the bias.
+    padding : Padding or None
+        Where padding is read.
+    """
 
     kernel: Kernels
     weights: move.Arrange
+    compensation: Compensation | None = None
+    padding: Padding | None = None
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,10 @@ class Kernel(Emitter):
             name = self.emit(f"getelementptr i8, {_GLOBAL} {name}, i64 {place.constant}", _GLOBAL).name
         return name
 
+    def address(self, place: Pointer) -> Value:
+        """A place as a value, of which one may be selected."""
+        return Value(self, self._at(place), _GLOBAL)
+
     def load(self, type_: Type, place: Pointer, align: int | None = None) -> Value:
         """Load what no thread of this kernel writes; ``align`` in bytes is a promise, the type's size by default."""
         return self.emit(
@@ -243,7 +247,8 @@ class Kernel(Emitter):
         kind = _SPELLED[element.element]
         return self.ptx(f"ld.shared::cluster{wide}.{kind} {braces}, [${count}];", [element] * count, [there])
 
-    def copy(self, target: Value, source: Pointer, size: Value | int, offset: int = 0, *, piece: int = 16) -> None:
+    def copy(self, target: Value, source: Pointer | Value, size: Value | int, offset: int = 0, *,
+             piece: int = 16) -> None:  # fmt: skip
         """Begin to copy a piece of 4, 8 or 16 bytes to shared memory; zeros take the place of those beyond ``size``."""
         through = "cg" if piece == 16 else "ca"
         self.ptx(

@@ -16,18 +16,17 @@ import numpy as np
 
 from polyconv.dtypes import DTYPES, Dtype
 from polyconv.errors import ArgumentError
-from polyconv.gpu.calling import Call, Places, arranged, copied, launches_of
+from polyconv.gpu.calling import Call, Places, copied, launches_of
 from polyconv.gpu.causal import causal
 from polyconv.gpu.device import device
 from polyconv.gpu.driver import driver
 from polyconv.gpu.forms import Form, Job
 from polyconv.gpu.geometry import Lie
 from polyconv.gpu.guests import DeviceArray, Guest, device_of, guest_of, read, where
-from polyconv.gpu.kernels import move
-from polyconv.gpu.kernels.finish import sum_type
 from polyconv.gpu.kernels.patch import Patch
 from polyconv.gpu.launches import Launches
 from polyconv.gpu.operands import check_operands, check_out, operand
+from polyconv.gpu.packing import Packing, Where
 from polyconv.gpu.plan import choose, described, job_of, measured
 from polyconv.gpu.quantities import Held, held
 from polyconv.gpu.remembered import Decision, key_of, recalled, remember
@@ -123,18 +122,20 @@ class DeviceLayer:
         self._resolve, self._layout, self._accuracy, self._limit = resolve, layout, accuracy, limit
         self._form, self._own, self._rigor = form, own, rigor
         given = {name: value for name, value in (quantities or {}).items() if value is not None}
+        self._without = {n: None for n in ("zx", "zw") if n in given and _is_zero(given[n])}
+        given = {name: value for name, value in given.items() if name not in self._without}
         where({"w": w, "b": bias})
         self._device = device(device_of(w) or 0)  # or why it is of no use
         of_w, of_b = read(w, "w"), None if bias is None else read(bias, "b")
         self._of_w = copied(of_w) if own else of_w
         self._of_b = copied(of_b) if own and of_b is not None else of_b
+        self._packing = Packing(self._of_w, self._of_b, is_kept=own)
         self._given = {name: _kept(value, name, own=own) for name, value in given.items()}
         there = [read(value, name) for name, value in self._given.items() if device_of(value) is not None]
         self._spans = tuple(a.span for a in (self._of_w, self._of_b, *there) if a is not None)
         self._guest, self._kind = guest_of(w), type(w)
         self._lock = threading.RLock()
         self._calls: OrderedDict[Any, Call] = OrderedDict()
-        self._packed: dict[tuple[move.Arrange, bool], DeviceArray] = {}
         self._known: dict[Key, Any] | None = None
 
     @property
@@ -145,8 +146,7 @@ class DeviceLayer:
     @property
     def packed_bytes(self) -> int:
         """Bytes of the weights this layer owns, in all their forms."""
-        whole = int(np.prod(self._of_w.shape)) * self._of_w.dtype.itemsize
-        return whole + sum(wanted.bytes for wanted, _ in self._packed)
+        return self._packing.bytes
 
     @property
     def algorithms(self) -> dict[tuple[int, ...], str]:
@@ -223,12 +223,16 @@ class DeviceLayer:
 
     def _problem(self, a: DeviceArray, beside: Mapping[str, DeviceArray | None]) -> Problem:
         """The problem of operands, which fit it."""
-        found = self._resolve(*batch_and_spatial(a.shape, self._layout))
-        p = replace(found, residual=beside["residual"] is not None)
+        p = replace(self._resolved(a.shape), residual=beside["residual"] is not None)
         check_operands(p, a, self._of_w, self._of_b, **beside)
         if self._accuracy == "tf32" and p.x != "f32":
             raise ArgumentError(f"accuracy='tf32' is for float32; x is {p.x_dtype.numpy}: leave it out")
         return p
+
+    def _resolved(self, shape: Sequence[int]) -> Problem:
+        """The problem of an input's shape, without zero points that are zero."""
+        p = self._resolve(*batch_and_spatial(shape, self._layout))
+        return replace(p, quantisation=replace(p.quantisation, **self._without)) if p.quantisation else p
 
     def _held(self, p: Problem) -> Held:
         return held(p, self._given, self._of_w.device)
@@ -249,7 +253,7 @@ class DeviceLayer:
 
     def plan(self, shape: Sequence[int], *, rigor: str | None = None) -> Plan:
         """Plan for an input without gaps of a shape; a rigor given decides now, and the layer keeps the choice."""
-        p = self._resolve(*batch_and_spatial(shape, self._layout))
+        p = self._resolved(shape)
         job = job_of(p, self._device, accuracy=self._accuracy, workspace_limit=self._limit)
         job = replace(job, w=self._of_w.strides, quantities=self._held(p)[0])
         if rigor is not None and rigor != "estimate":
@@ -323,38 +327,15 @@ class DeviceLayer:
                  quantities: Mapping[str, int]) -> Call:  # fmt: skip
         """Code loaded, weights packed on a stream, launches ready."""
         p, number = job.problem, self._of_w.device
-        keep: list[DeviceArray] = []
-        packed: dict[move.Arrange, int] = {}
-        for wanted in dict.fromkeys(step.weights for step in form.steps if step.weights.size):
-            keep.append(self._made(wanted, self._of_w, guest, stream, quantities.get("zw", 0)))
-            packed[wanted] = keep[-1].address
-        fixed = dict(quantities)
-        if self._of_b is not None:
-            axis = move.Axis(p.m, self._of_b.strides[0], p.m)
-            bias = move.Arrange((axis,), self._of_b.dtype.name, sum_type(form.steps[0].kernel.g))
-            keep.append(self._made(bias, self._of_b, guest, stream))
-            fixed["b"] = keep[-1].address
+        of_steps, keep = self._packing.of_form(form, quantities, Where(guest, stream))
         moved = None
         if form.moved is not None and form.moved.grid[0]:  # an input without elements has no copy
             moved = guest.maker(number, (form.moved.bytes,), DTYPES["u8"], None)
         spans = tuple(None if a is None else (a.span[0] - a.address, a.span[1] - a.address) for a in arrays.all)
         is_alike = arrays.residual is not None and arrays.residual.strides == arrays.y.strides
-        launches = Launches(driver(), launches_of(form, number, packed, fixed), number)
+        launches = Launches(driver(), launches_of(form, number, of_steps, quantities.get("zx", 0)), number)
         of_map = next((step.kernel.map for step in form.steps if isinstance(step.kernel, Patch)), None)
-        return Call(p, form, make, moved, launches, spans, is_alike, tuple(keep), of_map)
-
-    def _made(self, wanted: move.Arrange, source: DeviceArray, guest: Guest, stream: int, zero: int = 0) -> DeviceArray:
-        """Weights or bias as kernels read them; made on this stream if they are not there."""
-        key = wanted, source is self._of_b
-        found = self._packed.get(key)
-        if found is not None:
-            return found
-        made = guest.empty(source.device, (max(1, wanted.bytes),), DTYPES["u8"])
-        arranged(wanted, source, made, stream, zero)
-        if self._own and not driver().is_capturing(stream):
-            driver().synchronize(stream)  # once: later calls may come on other streams
-            self._packed[key] = made
-        return made
+        return Call(p, form, make, moved, launches, spans, is_alike, keep, of_map)
 
 
 def compute(problem: Problem, x: Any, w: Any, bias: Any = None, residual: Any = None, *, out: Any = None,
@@ -374,6 +355,11 @@ def compute(problem: Problem, x: Any, w: Any, bias: Any = None, residual: Any = 
         return layer(x, residual=residual, out=out, offset=offset, mask=mask)
 
     return causal(problem, x, past, out, run) if problem.op == "causal_conv" else run(problem, x, out=out)
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether zero points that lie in the CPU's memory are all 0; on a GPU they are not looked at."""
+    return device_of(value) is None and not np.any(value)
 
 
 def _kept(value: Any, name: str, *, own: bool) -> Any:

@@ -9,17 +9,20 @@ import math
 from dataclasses import replace
 
 from polyconv.dtypes import DTYPES
-from polyconv.gpu.geometry import Geometry, Lie, packed
+from polyconv.gpu.geometry import Geometry, Lie, Quantities, packed
 from polyconv.gpu.job import Job
 from polyconv.gpu.kernels import move
+from polyconv.gpu.kernels.finish import sum_type
+from polyconv.gpu.kernels.gemm import Gemm
 from polyconv.gpu.kernels.patch import Patch, PatchTile
+from polyconv.gpu.kernels.zeros import Compensation, Padding
 from polyconv.lowering.sweep import Sweep
 from polyconv.problem.problem import Problem
 from polyconv.problem.quantisation import Quantisation
 
 __all__ = [
-    "MOST_BYTES", "arithmetic_of", "geometry_of", "input_of", "most_bytes", "patch_weights", "weight_type",
-    "weights_of",
+    "MOST_BYTES", "arithmetic_of", "compensation_of", "geometry_of", "input_of", "most_bytes", "of_bytes",
+    "padding_of", "patch_weights", "weight_type", "weights_of",
 ]  # fmt: skip
 
 MOST_BYTES = 1 << 31
@@ -53,20 +56,27 @@ def geometry_of(job: Job, sweep: Sweep, c: int, x: Lie, x_type: str, w_type: str
     )  # fmt: skip
 
 
+def of_bytes(g: Geometry, job: Job) -> Geometry:
+    """A geometry whose inputs are multiplied as they lie: what their zero point takes from sums stands in the bias."""
+    q = job.quantities
+    return replace(g, bias=g.bias or bool(q.zx), quantities=q if not q.zx else replace(q, zx=""))
+
+
 def weights_of(job: Job, sweep: Sweep, *, outer: str, padded: int, target: str, halves: bool = False,
                outputs: int = 0) -> move.Arrange:  # fmt: skip
     """Weights of a sweep: axes in the order that letters name, of g group, m output, c input channel, t taps.
 
     Zeros follow the input channels of a group until there are ``padded``, its outputs until there are ``outputs``.
+    Weights come less their zero points, but bytes as bytes.
     """
-    p = job.problem
+    p, zero = job.problem, "" if DTYPES[target].bits == 8 else job.quantities.zw
     c, m = p.c // p.groups, p.m // p.groups
     first_step, second_step, *steps = job.w
     if p.op == "conv_transpose":  # (c, m / groups, taps)
         of = {"g": (p.groups, c * first_step), "c": (c, first_step), "m": (m, second_step)}
     else:
         of = {"g": (p.groups, m * first_step), "m": (m, first_step), "c": (c, second_step)}
-    of_zero = {"g": m, "m": 1} if job.quantities.zw == "each" else {}
+    of_zero = {"g": m, "m": 1} if zero == "each" else {}
     axes: list[move.Axis] = []
     for letter in outer:
         if letter == "t":
@@ -78,7 +88,22 @@ def weights_of(job: Job, sweep: Sweep, *, outer: str, padded: int, target: str, 
         whole = {"c": padded, "m": max(outputs, m)}.get(letter, extent)
         axes.append(move.Axis(whole, step, extent, of_zero.get(letter, 0)))
     first = sum(axis.first_tap * step for axis, step in zip(sweep, steps, strict=True))
-    return move.Arrange(tuple(axes), p.w, target, first, halves, zero=job.quantities.zw)
+    return move.Arrange(tuple(axes), p.w, target, first, halves, zero=zero)
+
+
+def compensation_of(job: Job, kernel: Gemm) -> Compensation | None:
+    """What makes the bias of bytes whose inputs have a zero point."""
+    p, g, q = job.problem, kernel.g, job.quantities
+    if not kernel.has_zeros:
+        return None
+    return Compensation(p.m, g.taps * g.c, g.taps * (p.c // p.groups), p.x, p.w, sum_type(g), p.bias,
+                        Quantities(zx=q.zx, zw=q.zw))  # fmt: skip
+
+
+def padding_of(job: Job, kernel: Gemm) -> Padding | None:
+    """What makes the padding that a kernel reads, if it reads some."""
+    p, zx = job.problem, job.quantities.zx
+    return Padding(p.c // p.groups, kernel.g.c, p.x, Quantities(zx=zx)) if kernel.reads_padding else None
 
 
 def weight_type(job: Job) -> str:
@@ -120,7 +145,7 @@ def arithmetic_of(p: Problem, accuracy: str) -> str:
     bits = x.bits - (x.kind == "i" and q.zx is None) + w.bits - (w.kind == "i" and q.zw is None)
     if whole and terms * 2**bits >= 2**31:
         return "i64"
-    if x.bits == 8 and q.zx is None and q.zw is None:
+    if x.bits == 8 and w.bits == 8:
         return f"{'s' if x.kind == 'i' else 'u'}8{'s' if w.kind == 'i' else 'u'}8"
     return "i32"
 
@@ -130,7 +155,7 @@ def input_of(job: Job, c: int, padded: int, staged: str) -> tuple[Lie, move.Arra
     p, x = job.problem, job.x
     size = DTYPES[staged].itemsize
     n, extents = p.n or 0, tuple(e or 0 for e in p.i)
-    zero = job.quantities.zx
+    zero = job.quantities.zx if size > 1 else ""
     if staged == p.x and c == padded and x.c == 1 and x.aligned(size) == 16 and not zero:
         return x, None
     lie = packed(n, padded * p.groups, extents)

@@ -61,9 +61,12 @@ def _tiles(device: Device, kernel: Any, rate: TileRate, *, sums: int, steps: int
 def _gemm(device: Device, kernel: Any) -> float:
     tile, unit = kernel.tile, kernel.unit
     three = unit.arithmetic.three
+    passes = 3.0 if three else 1.0
+    if kernel.g.quantities.zw:  # inputs are summed as 8 more columns of each warp
+        passes += 8 * tile.warps[1] / tile.columns
     return _tiles(
         device, kernel, RATES[device.generation].tiles[tile.unit, three], sums=tile.rows * tile.columns,
-        steps=-(-kernel.steps // tile.split), products=tile.rows * tile.columns * tile.bytes * (3 if three else 1),
+        steps=-(-kernel.steps // tile.split), products=tile.rows * tile.columns * tile.bytes * passes,
         copied=(tile.rows + tile.columns * unit.parts) * tile.bytes,
     )  # fmt: skip
 

@@ -127,7 +127,7 @@ class _Thread:
         self.n, self.channel = rest, channel * s.channels
         source = self.channel // g.m if g.m > 1 else self.channel
         self.x_base = self.n * g.x.n + source * g.x.c
-        self.zero = quantity(k, g, "zx", self.x_type, self.wide) if g.quantities.zx else None
+        self.zero = quantity(k, g.quantities, "zx", self.x_type, self.wide) if g.quantities.zx else None
         self.sums: list[list[Variable]] = [
             [k.variable(0, self.wide) for _ in range(s.channels)] for _ in range(s.outputs)
         ]

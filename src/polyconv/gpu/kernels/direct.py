@@ -131,7 +131,7 @@ class _Thread:
         self.numbers = [first + j * s.threads for j in range(s.pixels)]
         self.places = [Place.of(k, g, number) for number in self.numbers]
         self.sums = [[k.variable(0, s.sum) for _ in range(s.columns)] for _ in range(s.pixels)]
-        self.zero = quantity(k, g, "zx", DTYPES[g.x_type], s.sum) if g.quantities.zx else None
+        self.zero = quantity(k, g.quantities, "zx", DTYPES[g.x_type], s.sum) if g.quantities.zx else None
 
     def run(self) -> None:
         """Add and store."""

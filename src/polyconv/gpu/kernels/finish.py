@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polyconv.dtypes import DTYPES, Dtype
-from polyconv.gpu.geometry import Geometry
+from polyconv.gpu.geometry import Geometry, Quantities
 from polyconv.gpu.language import F32, I32, I64, Kernel, Pointer, Type, Value
 from polyconv.kernels import mathfn
 
@@ -35,9 +35,9 @@ def sum_type(g: Geometry) -> str:
     return "i64" if whole else "i32"
 
 
-def quantity(k: Kernel, g: Geometry, name: str, dtype: Dtype, wide: Type, channel: Value | None = None) -> Value:
+def quantity(k: Kernel, q: Quantities, name: str, dtype: Dtype, wide: Type, channel: Value | None = None) -> Value:
     """A zero point or scale in the type of sums, of an output channel where each has its own."""
-    how = getattr(g.quantities, name)
+    how = getattr(q, name)
     if how == "number":
         told = k.numbers[name] if wide.bytes == 8 else k.cast("trunc", k.numbers[name], I32)
         return k.cast("bitcast", told, wide) if wide.is_float else told
@@ -122,14 +122,14 @@ class Finish:
     def _rescaled(self, total: Value, channel: Value) -> Value:
         """A sum times ``sx sw / sy`` in f32, rounded to nearest even, then with its zero point saturated."""
         k, g, y = self.k, self.g, self.y
-        sx, sw, sy = (quantity(k, g, name, DTYPES["f32"], F32, channel) for name in ("sx", "sw", "sy"))
+        sx, sw, sy = (quantity(k, g.quantities, name, DTYPES["f32"], F32, channel) for name in ("sx", "sw", "sy"))
         scaled = k.cast("sitofp", total, F32) * (sx * sw / sy)
         wide, most = (I32, 2.0**24) if y.bits < 32 else (I64, 2.0**40)  # what lies beyond is saturated anyway
         scaled = k.select(scaled > -most, scaled, -most)
         scaled = k.select(scaled < most, scaled, most)
         rounded = k.cast("fptosi", k.intrinsic("rint", F32, scaled), wide)
         if g.quantities.zy:
-            rounded = rounded + quantity(k, g, "zy", y, wide)
+            rounded = rounded + quantity(k, g.quantities, "zy", y, wide)
         low, high = y.limits
         return k.cast("trunc", k.minimum(k.maximum(rounded, low), high), ELEMENTS[y.name])
 

@@ -5,23 +5,26 @@ it, so many bytes of every row and column, travel through shared memory by async
 image (zeros for padding), columns from packed weights.  Of a row of 128 bytes the 16-byte piece j lies at place
 j ^ (row % 8), so that no reader meets a bank twice.  ``units`` multiply.
 
+Bytes with zero points are multiplied as they lie; what zero points take from sums stands in ``zeros``.
+
 Blocks of a cluster may split the sum.  Each leaves its tile in its own shared memory and finishes a share of it,
 reading the others' in a fixed order: one launch, no memory beyond the result, and the same bits in every run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from polyconv.dtypes import DTYPES
 from polyconv.gpu.geometry import Geometry
-from polyconv.gpu.kernels.finish import ELEMENTS
+from polyconv.gpu.kernels.finish import ELEMENTS, quantity
 from polyconv.gpu.kernels.repair import Product
 from polyconv.gpu.kernels.results import Again, Lying, Place, store_results
 from polyconv.gpu.kernels.stages import Stages
 from polyconv.gpu.kernels.units import UNITS, Parts, Unit
-from polyconv.gpu.language import Kernel, Pointer, Value
+from polyconv.gpu.language import I32, Kernel, Pointer, Value
 
 __all__ = ["Gemm", "Tile", "gemm"]
 
@@ -76,15 +79,30 @@ class Tile:
 
 @dataclass(frozen=True)
 class Gemm:
-    """A kernel to make: a geometry whose channels fill 16-byte pieces, and a tile."""
+    """A kernel to make.
+
+    Parameters
+    ----------
+    g : Geometry
+        Its channels fill 16-byte pieces.
+    tile : Tile
+    has_zeros : bool
+        Whether inputs have a zero point, which stands in the bias and is what padding reads.
+    """
 
     g: Geometry
     tile: Tile
+    has_zeros: bool = False
 
     @cached_property
     def unit(self) -> Unit:
         """What multiplies."""
         return UNITS[self.tile.unit](self.tile)
+
+    @property
+    def reads_padding(self) -> bool:
+        """Whether padding is read, from an array of its own."""
+        return self.has_zeros and self.g.is_padded
 
     @property
     def shape(self) -> str:
@@ -94,7 +112,7 @@ class Gemm:
     @property
     def name(self) -> str:
         """All that shapes the code."""
-        return f"gemm {self.tile} {self.g}"
+        return f"gemm {self.tile}{' with zero points' * self.has_zeros} {self.g}"
 
     @property
     def threads(self) -> int:
@@ -149,7 +167,8 @@ class Gemm:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names of the pointers it takes."""
-        return self.g.arguments
+        x, *others = self.g.arguments
+        return x, *(("padding",) if self.reads_padding else ()), *others
 
     def kernel(self) -> Kernel:
         """The kernel, whose text makes its code."""
@@ -169,9 +188,13 @@ def gemm(s: Gemm) -> Kernel:
     first_row, first_column = row * tile.rows, column * tile.columns
     start, end = rank * s.steps // tile.split, (rank + 1) * s.steps // tile.split
     s.unit.begin(k)
+    if g.quantities.zw:
+        s.unit.begin_inputs(k)
     if tile.parts > tile.split:
         s.unit.begin_parts(k)
     _sum(k, s, Stages(k, s, first_row, first_column, group), start, end)
+    if g.quantities.zw:
+        s.unit.subtract_inputs(k, _zero_points(k, g, first_column, group))
     s.unit.write(k, s.pitch)
 
     def outputs(row: Value) -> tuple[Place, Value | None]:
@@ -182,6 +205,17 @@ def gemm(s: Gemm) -> Kernel:
     again = _product(k, s, group) if s.repairs else None
     store_results(k, g, lie, rank, outputs, first_column, group, again)
     return k
+
+
+def _zero_points(k: Kernel, g: Geometry, first_column: Value, group: Value) -> Callable[[Value], Value]:
+    """From a column of the block to the zero point of its weights; of those beyond the last any will do."""
+
+    def of(column: Value) -> Value:
+        channel = first_column + column
+        inside = k.pick(channel < g.m, channel, 0) + group * g.m
+        return quantity(k, g.quantities, "zw", DTYPES[g.w_type], I32, inside)
+
+    return of
 
 
 def _product(k: Kernel, s: Gemm, group: Value) -> Again:

@@ -109,6 +109,6 @@ class Plain:
             w = k.load(ELEMENTS[of_w.name], Pointer("w", at_w * of_w.itemsize))
             x, w = widened(k, x, of_x, wide), widened(k, w, of_w, wide)
             if g.quantities.zx:
-                x = x - quantity(k, g, "zx", of_x, wide)
+                x = x - quantity(k, g.quantities, "zx", of_x, wide)
             total.set(k.fma(x, w, total.get()))
         return total.get()

@@ -1,7 +1,8 @@
 """Stages: what a block copies to shared memory, so many bytes of every row of pixels and of every column of weights.
 
 Every thread copies the same 16-byte piece of some rows, and finds a pixel's place once.  What padding, the end of a
-group's channels or a row beyond the result would read becomes zeros; its address is that of the array's start.
+group's channels or a row beyond the result would read becomes zeros; its address is that of the array's start.  Where
+inputs have a zero point, padding is read from an array of its own.
 """
 
 from __future__ import annotations
@@ -118,22 +119,27 @@ class Stages:
                     ok = both(ok, _inside(axis, tap, position))
             if not g.is_padded:
                 ok = both(ok, row.inside)
-            self._copy(target, "x", row.base + shift, ok, row.guard, i)
+            source = Pointer("x", row.base + shift)
+            if self.s.reads_padding and ok is not None:
+                padding = k.select(ok, k.address(source), k.address(Pointer("padding", channel * self.size)))
+                self._copy(target, padding, valid, row.guard, i)
+            else:
+                self._copy(target, source, ok, row.guard, i)
         weights = (at * g.c + channel) * self.size
         below = self.s.tile.rows * self.s.tile.bytes
         for i, column in enumerate(self.of_w):
             ok = both(valid, column.inside)
-            self._copy(target, "w", column.base + weights, ok, column.guard, i, below)
+            self._copy(target, Pointer("w", column.base + weights), ok, column.guard, i, below)
 
-    def _copy(self, target: Value, source: str, at: Value, ok: Value | None, guard: Value | None, turn: int,
+    def _copy(self, target: Value, source: Pointer | Value, ok: Value | None, guard: Value | None, turn: int,
               below: int = 0) -> None:  # fmt: skip
+        """Copy a piece of a row, or zeros; the address is the array's own start then, or one that can be read."""
         k = self.k
         offset = below + turn * self.step * self.s.tile.bytes
         with k.only(guard):
-            if ok is None:
-                k.copy(target, Pointer(source, at), 16, offset)
-            else:
-                k.copy(target, Pointer(source, k.pick(ok, at, 0)), k.pick(ok, 16, 0), offset)
+            if ok is not None and isinstance(source, Pointer):
+                source = Pointer(source.argument, k.pick(ok, source.offset or 0, 0))
+            k.copy(target, source, 16 if ok is None else k.pick(ok, 16, 0), offset)
 
     def _where(self, step: Value) -> tuple[list[Value], Value, Value | None]:
         """Taps on every axis and first channel of this thread's piece, and whether there is such a one."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from polyconv.gpu.kernels.arithmetic import ARITHMETIC, PASSES, halves
 from polyconv.gpu.kernels.stages import swizzled
-from polyconv.gpu.language import F32, Kernel, Type, Value, Variable
+from polyconv.gpu.language import F32, I32, Kernel, Type, Value, Variable
 
 if TYPE_CHECKING:
     from polyconv.gpu.kernels.gemm import Tile
@@ -29,6 +29,7 @@ class Unit:
     def __init__(self, tile: Tile) -> None:
         self.tile, self.arithmetic = tile, ARITHMETIC[tile.arithmetic]
         self.totals: list[Variable] = []
+        self.inputs: list[list[Variable]] = []
 
     @property
     def element_bytes(self) -> int:
@@ -76,6 +77,14 @@ class Unit:
         for total, one in zip(self.totals, self.flat, strict=True):
             total.set(total.get() + one.get())
             one.set(self._zero(k))
+
+    def begin_inputs(self, k: Kernel) -> None:
+        """Make sums of the inputs that are multiplied, of a unit for integers."""
+        raise NotImplementedError
+
+    def subtract_inputs(self, k: Kernel, times: Callable[[Value], Value]) -> None:
+        """Subtract them from all sums, times what belongs to a column of the block."""
+        raise NotImplementedError
 
     def write(self, k: Kernel, pitch: int) -> None:
         """Store the sums to shared memory, rows ``pitch`` bytes apart."""
@@ -173,8 +182,15 @@ class Scalar(Unit):
                 k.store_shared(at, [total.get()], i * 4 * pitch + j * 8 * size)
 
 
+_ONES = 0x01010101
+"""Four bytes of 1."""
+
+
 class Warp(Unit):
-    """Warps share the tile; each adds blocks of 16 rows by 8 columns."""
+    """Warps share the tile; each adds blocks of 16 rows by 8 columns.
+
+    Inputs are summed as a product with ones, whose 8 columns are alike: so each thread has the sums of its own rows.
+    """
 
     @property
     def threads(self) -> int:
@@ -206,6 +222,18 @@ class Warp(Unit):
         """All sums of a thread."""
         return [one for row in self.sums for block in row for one in block]
 
+    def begin_inputs(self, k: Kernel) -> None:
+        """Make sums of inputs."""
+        self.inputs = [[k.variable(0, I32) for _ in range(4)] for _ in self.sums]
+
+    def subtract_inputs(self, k: Kernel, times: Callable[[Value], Value]) -> None:
+        """Subtract them from all sums."""
+        sums = self.totals or self.flat
+        of_columns = [[times(self.column + (j * 8 + q)) for q in (0, 1)] for j in range(len(self.sums[0]))]
+        of_sums = [(i, j, q) for i in range(len(self.sums)) for j in range(len(self.sums[0])) for q in range(4)]
+        for one, (i, j, q) in zip(sums, of_sums, strict=True):
+            one.set(one.get() - self.inputs[i][q].get() * of_columns[j][q % 2])
+
     def accumulate(self, k: Kernel, place: Value) -> None:
         """Add the products of a stage."""
         three = self.arithmetic.three
@@ -229,6 +257,10 @@ class Warp(Unit):
         if columns % 2:
             b.append(k.load_matrices(b_at, 2, (columns - 1) * 8 * size))
         shape = self.arithmetic.warp
+        for left, inputs in zip(a, self.inputs, strict=False):
+            ones = [self._zero(k) + _ONES] * 2
+            for one, total in zip(inputs, k.multiply(shape, left, ones, [v.get() for v in inputs]), strict=True):
+                one.set(total)
         if not self.arithmetic.three:
             for i, row in enumerate(sums):
                 for j in range(columns):
