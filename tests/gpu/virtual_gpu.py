@@ -33,12 +33,18 @@ _addresses = itertools.count(1 << 40, 1 << 32)
 _POISON = 0x7FFF
 """What new memory holds: NaN in every floating type."""
 
-INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, NOT_FOUND, LAUNCH_FAILED = 1, 2, 201, 500, 719
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, NOT_FOUND, LAUNCH_FAILED, NOT_WHILE_CAPTURED = 1, 2, 201, 500, 719, 900
 _NAMES = {
     INVALID_VALUE: b"CUDA_ERROR_INVALID_VALUE", OUT_OF_MEMORY: b"CUDA_ERROR_OUT_OF_MEMORY",
     INVALID_CONTEXT: b"CUDA_ERROR_INVALID_CONTEXT", NOT_FOUND: b"CUDA_ERROR_NOT_FOUND",
-    LAUNCH_FAILED: b"CUDA_ERROR_LAUNCH_FAILED",
+    LAUNCH_FAILED: b"CUDA_ERROR_LAUNCH_FAILED", NOT_WHILE_CAPTURED: b"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
 }  # fmt: skip
+
+_NOT_CAPTURED = {
+    "cuMemAlloc_v2", "cuMemFree_v2", "cuMemcpyDtoH_v2", "cuStreamSynchronize", "cuCtxSynchronize", "cuModuleLoadData",
+    "cuEventSynchronize",
+}  # fmt: skip
+"""What fails while a stream is captured ("CUDA Programming Guide", Prohibited and Unhandled Operations)."""
 
 
 @dataclass(slots=True)
@@ -50,6 +56,17 @@ class _Function:
     cluster: int
     sizes: tuple[int, ...]
     shared: int = 48 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A kernel with its arguments, as it was started."""
+
+    function: _Function
+    grid: tuple[int, int, int]
+    threads: int
+    shared: int
+    arguments: list[bytes]
 
 
 def _number(value: Any) -> int:
@@ -77,6 +94,10 @@ class Libcuda:
         self._buffers = list[Any]()
         self._current = threading.local()
         self.launched = list[str]()
+        self.called = list[str]()
+        self.streams = list[int]()
+        self._captured: tuple[int, list[Launched]] | None = None
+        self._is_relaxed = False
         self.fault: Exception | None = None
         self.cuLaunchKernel = _start
         self._known = dict[str, Any]()
@@ -86,8 +107,16 @@ class Libcuda:
         if not name.startswith("cu"):
             raise AttributeError(name)
         # a partial, because ctypes' functions take attributes such as argtypes
-        found = self._known[name] = self._known.get(name) or partial(getattr(self, f"_{name}"))
+        found = self._known[name] = self._known.get(name) or partial(self._call, name)
         return found
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        """A function of the driver by its name; what a stream that is captured does not allow is refused."""
+        function = getattr(self, f"_{name}")
+        self.called.append(name)
+        if self._captured is not None and name in _NOT_CAPTURED and not self._is_relaxed:
+            return NOT_WHILE_CAPTURED
+        return int(function(*arguments))
 
     # -- the process and its device ----------------------------------------------------------------
 
@@ -188,8 +217,9 @@ class Libcuda:
         value._obj.value = 0
         return 0
 
-    def start(self, handle: int, grid: tuple[int, int, int], threads: int, shared: int, places: int) -> int:
-        """``cuLaunchKernel``; a fault of the kernel is kept for the caller, who cannot be told through native code."""
+    def start(self, handle: int, grid: tuple[int, int, int], threads: int, shared: int, stream: int, places: int
+              ) -> int:  # fmt: skip
+        """``cuLaunchKernel``; on a captured stream it goes into the graph, with its arguments as they are now."""
         if not self._is_entered():
             return INVALID_CONTEXT
         function = self._functions[handle - 1]
@@ -197,11 +227,40 @@ class Libcuda:
             return INVALID_VALUE
         pointers = (ctypes.c_void_p * len(function.sizes)).from_address(places)
         raw = [ctypes.string_at(place, size) for place, size in zip(pointers, function.sizes, strict=True)]
+        self.streams.append(stream or 0)
+        made = Launched(function, grid, threads, shared, raw)
+        if self._captured is None:
+            return self._run(made)
+        if stream != self._captured[0]:
+            return NOT_WHILE_CAPTURED
+        self._captured[1].append(made)
+        return 0
+
+    @contextmanager
+    def capture(self, stream: int) -> Iterator[list[Launched]]:
+        """Record what is started on a stream, as ``cuStreamBeginCapture`` does; nothing runs until it is replayed."""
+        graph: list[Launched] = []
+        self._captured = stream, graph
+        try:
+            yield graph
+        finally:
+            self._captured = None
+
+    def replay(self, graph: list[Launched]) -> None:
+        """Run a graph."""
+        for one in graph:
+            if self._run(one) and self.fault is not None:
+                fault, self.fault = self.fault, None
+                raise fault
+
+    def _run(self, one: Launched) -> int:
+        """Run a kernel; its fault is kept for the caller, who cannot be told through native code."""
+        function = one.function
         self.launched.append(function.text)
         try:
             launch(
-                function.text, function.name, grid=grid, threads=threads, shared=shared, cluster=function.cluster,
-                arguments=[self._argument(value) for value in raw],
+                function.text, function.name, grid=one.grid, threads=one.threads, shared=one.shared,
+                cluster=function.cluster, arguments=[self._argument(value) for value in one.arguments],
             )  # fmt: skip
         except Exception as fault:
             self.fault = fault
@@ -282,7 +341,11 @@ class Libcuda:
         return 0 if self._is_entered() else INVALID_CONTEXT
 
     def _cuStreamIsCapturing(self, stream: Any, status: Any) -> int:
-        status._obj.value = 0
+        status._obj.value = int(self._captured is not None and self._captured[0] == _number(stream))
+        return 0
+
+    def _cuThreadExchangeStreamCaptureMode(self, mode: Any) -> int:
+        self._is_relaxed, mode._obj.value = mode._obj.value == 2, 2 if self._is_relaxed else 0
         return 0
 
     def _cuEventCreate(self, event: Any, flags: int) -> int:
@@ -314,7 +377,7 @@ _KIND = ctypes.CFUNCTYPE(
 def _dispatch(handle: int, gx: int, gy: int, gz: int, tx: int, ty: int, tz: int, shared: int, stream: int,
               places: int, extra: int) -> int:  # fmt: skip
     """``cuLaunchKernel`` for native code."""
-    return _current[-1].start(handle, (gx, gy, gz), tx * ty * tz, shared, places)
+    return _current[-1].start(handle, (gx, gy, gz), tx * ty * tz, shared, stream, places)
 
 
 _start = _KIND(_dispatch)

@@ -16,6 +16,7 @@ from polyconv.gpu.guests import DeviceArray, Guest, guest_of
 from polyconv.gpu.kernels import move
 from polyconv.gpu.kernels.patch import Patch
 from polyconv.gpu.launches import ITSELF, Launch, Launches, Slot, launch_once
+from polyconv.gpu.scratch import Scratch
 from polyconv.gpu.work import Mapped, Work
 from polyconv.problem.problem import Problem
 
@@ -38,8 +39,8 @@ class Call:
     make : callable
         Makes the result.
     launches : Launches
-    moved : callable or None
-        Makes memory for the input's copy.
+    scratch : Scratch
+        Where the input's copy lies, if there is one.
     spans : tuple
         Bytes before and behind the address of each operand, in the order of ``Places``; None for those that are absent.
     is_alike : bool
@@ -55,7 +56,7 @@ class Call:
     problem: Problem
     form: Form
     make: Callable[[], Any]
-    moved: Callable[[], Any] | None
+    scratch: Scratch
     launches: Launches
     spans: tuple[tuple[int, int] | None, ...]
     is_alike: bool
@@ -66,9 +67,11 @@ class Call:
     def start(self, guest: Guest, device: int, places: Places) -> None:
         """Launch on a library's current stream."""
         stream = guest.stream(device)
-        moved = None if self.moved is None else self.moved()  # its memory is the stream's until this is done
-        copy = 0 if moved is None else guest.address(moved)
-        self.launches((*places, copy, self._mapped(places[_X] if moved is None else copy)), stream)
+        if self.form.workspace:
+            with self.scratch.taken(guest, stream, self.form.workspace) as copy:
+                self.launches((*places, copy, self._mapped(copy)), stream)
+        else:
+            self.launches((*places, 0, self._mapped(places[_X])), stream)
         if guest.waits:
             driver().synchronize(stream)
 

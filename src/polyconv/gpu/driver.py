@@ -24,6 +24,9 @@ __all__ = ["Driver", "Event", "Function", "TensorMap", "driver", "why_absent"]
 _Handle = ctypes.c_void_p
 
 _OUT_OF_MEMORY = 2
+_CAPTURING = range(900, 909)
+"""Errors of what a captured stream does not allow."""
+_RELAXED = 2
 _LAST_PORTABLE_CLUSTER = 8
 _PLAIN_SHARED_BYTES = 48 << 10
 _ATTRIBUTES = {
@@ -85,6 +88,11 @@ class Driver:
         """
         if not code:
             return
+        if code in _CAPTURING:
+            raise Error(
+                f"the GPU's driver reports {self._name(code)}, {doing}: a stream is being captured into a graph, which "
+                f"takes launches only; make the same call once before the capture, with memory for its results"
+            )
         if code == _OUT_OF_MEMORY:
             raise OutOfMemory(f"the GPU has no memory left, {doing}: free arrays, or compute parts of the batch")
         raise Error(f"the GPU's driver reports {self._name(code)}, {doing}")
@@ -210,7 +218,15 @@ class Driver:
         self.check(self._lib.cuMemFree_v2(ctypes.c_uint64(address)), "giving memory back")
 
     def upload(self, address: int, data: memoryview | bytes, stream: int = 0) -> None:
-        """Copy bytes of the host to the device, before what is started on a stream from then on."""
+        """Copy bytes of the host to the device, before what is started on a stream from then on.
+
+        Raises
+        ------
+        Error
+            If the stream is captured: a graph would copy from memory that is gone then.
+        """
+        if self.is_capturing(stream):
+            self.check(_CAPTURING[0], "copying from the CPU's memory")
         source = (ctypes.c_char * len(data)).from_buffer_copy(data)
         copy = self._lib.cuMemcpyHtoDAsync_v2  # which takes the bytes before it returns, as they are not page-locked
         code = copy(ctypes.c_uint64(address), source, ctypes.c_size_t(len(data)), _Handle(stream))
@@ -237,6 +253,17 @@ class Driver:
         status = ctypes.c_int()
         self.check(self._lib.cuStreamIsCapturing(_Handle(stream), ctypes.byref(status)), "asking about a stream")
         return status.value != 0
+
+    @contextmanager
+    def allocating_while_captured(self) -> Iterator[None]:
+        """Let this thread take memory, which is no part of a graph, while it captures."""
+        mode = ctypes.c_int(_RELAXED)
+        exchange = self._lib.cuThreadExchangeStreamCaptureMode
+        self.check(exchange(ctypes.byref(mode)), "asking for memory while a stream is captured")
+        try:
+            yield
+        finally:
+            exchange(ctypes.byref(mode))
 
     def event(self) -> Event:
         """A mark in a stream, with its time."""

@@ -83,6 +83,8 @@ class Guest:
         Handle of the stream that is current on a device.
     waits : bool
         Whether a call waits for its result, for a library whose streams are not known.
+    has_pool : bool
+        Whether memory that is given back serves what comes later on its stream, or in the graph that is captured.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Guest:
     address: Callable[[Any], int]
     stream: Callable[[int], int]
     waits: bool = False
+    has_pool: bool = False
 
     def empty(self, device: int, shape: tuple[int, ...], dtype: Dtype) -> DeviceArray:
         """A new array without gaps."""
@@ -366,7 +369,9 @@ def _own_address(value: Any) -> int:
 _JAX = Guest("jax", _jax_read, _jax_known, _jax_maker, _jax_address, _no_stream, waits=True)
 
 _GUESTS: dict[str, Guest] = {
-    "torch": Guest("torch", _torch_read, _torch_known, _torch_maker, _torch_address, _torch_stream),
+    "torch": Guest(
+        "torch", _torch_read, _torch_known, _torch_maker, _torch_address, _torch_stream, has_pool=True
+    ),
     "cupy": Guest("cupy", _interface_read, _interface_known, _cupy_maker, _interface_address, _cupy_stream),
     "numba": Guest("numba", _interface_read, _interface_known, _numba_maker, _interface_address, _no_stream),
     "polyconv": Guest("polyconv", _own_read, _own_known, _own_maker, _own_address, _own_stream),

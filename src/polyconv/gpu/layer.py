@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from polyconv.dtypes import DTYPES, Dtype
+from polyconv.dtypes import Dtype
 from polyconv.errors import ArgumentError
 from polyconv.gpu.calling import Call, Places, copied, launches_of
 from polyconv.gpu.causal import causal
@@ -30,6 +30,7 @@ from polyconv.gpu.packing import Packing, Where
 from polyconv.gpu.plan import choose, described, job_of, measured
 from polyconv.gpu.quantities import Held, held
 from polyconv.gpu.remembered import Decision, key_of, recalled, remember
+from polyconv.gpu.scratch import Scratch
 from polyconv.planning import wisdom
 from polyconv.planning.wisdom_file import Key
 from polyconv.problem.extents import batch_and_spatial
@@ -134,7 +135,7 @@ class DeviceLayer:
         there = [read(value, name) for name, value in self._given.items() if device_of(value) is not None]
         self._spans = tuple(a.span for a in (self._of_w, self._of_b, *there) if a is not None)
         self._guest, self._kind = guest_of(w), type(w)
-        self._lock = threading.RLock()
+        self._lock, self._scratch = threading.RLock(), Scratch(self._of_w.device)
         self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._known: dict[Key, Any] | None = None
 
@@ -328,14 +329,11 @@ class DeviceLayer:
         """Code loaded, weights packed on a stream, launches ready."""
         p, number = job.problem, self._of_w.device
         of_steps, keep = self._packing.of_form(form, quantities, Where(guest, stream))
-        moved = None
-        if form.moved is not None and form.moved.grid[0]:  # an input without elements has no copy
-            moved = guest.maker(number, (form.moved.bytes,), DTYPES["u8"], None)
         spans = tuple(None if a is None else (a.span[0] - a.address, a.span[1] - a.address) for a in arrays.all)
         is_alike = arrays.residual is not None and arrays.residual.strides == arrays.y.strides
         launches = Launches(driver(), launches_of(form, number, of_steps, quantities.get("zx", 0)), number)
         of_map = next((step.kernel.map for step in form.steps if isinstance(step.kernel, Patch)), None)
-        return Call(p, form, make, moved, launches, spans, is_alike, keep, of_map)
+        return Call(p, form, make, self._scratch, launches, spans, is_alike, keep, of_map)
 
 
 def compute(problem: Problem, x: Any, w: Any, bias: Any = None, residual: Any = None, *, out: Any = None,

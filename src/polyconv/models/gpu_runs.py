@@ -22,9 +22,10 @@ from polyconv.models.graph import Value
 from polyconv.models.limits import shorten
 from polyconv.models.ort_value import OrtValue
 from polyconv.models.program import Program
+from polyconv.models.session_options import leaves_results_to_stream
 from polyconv.models.steps import Times
 
-__all__ = ["fed_there", "run_there", "stream_for"]
+__all__ = ["fed_there", "run_there", "stream_for", "wait_unless_left"]
 
 
 def fed_there(value: Value, given: Any, device: int) -> Any:
@@ -62,6 +63,13 @@ def stream_for(values: Iterable[Any], device: int | None) -> AbstractContextMana
         if type(a) is GpuArray and isinstance(a.memory, Borrowed) and a.memory.holder is not None:
             return on_stream(guest_of(a.memory.holder).stream(device))
     return on_stream(current_stream())
+
+
+def wait_unless_left(run_options: Any, device: int | None) -> None:
+    """Wait for the current stream, unless it is captured, or options leave results to it."""
+    if device is None or leaves_results_to_stream(run_options) or driver().is_capturing(current_stream()):
+        return
+    driver().synchronize(current_stream())
 
 
 def run_there(program: Program, feeds: Mapping[str, Any], results: Sequence[str], is_halted: Callable[[], bool],

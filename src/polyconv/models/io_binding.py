@@ -6,7 +6,7 @@ on a GPU stays there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,10 +100,9 @@ class IOBinding:
         """Outputs of the last run as arrays of their own."""
         return [np.array(value.numpy()) for value in self._results]
 
-    @property
-    def targets(self) -> list[Any]:
-        """Memory that is bound to outputs."""
-        return [bound._value for bound in self.outputs.values() if isinstance(bound, OrtValue)]
+    def targets(self, results: Mapping[str, str]) -> dict[str, Any]:
+        """Memory that is bound to outputs, by the names of the results that they are."""
+        return {results[name]: bound._value for name, bound in self.outputs.items() if isinstance(bound, OrtValue)}
 
     def filled(self, results: Sequence[Any]) -> None:
         """Take the results of a run: into the memory that is bound, where there is some."""
@@ -117,7 +116,7 @@ class IOBinding:
                     f"it; bind it to 'cpu'"
                 )
         for (_, bound), result in pairs:
-            if isinstance(bound, OrtValue):
+            if isinstance(bound, OrtValue) and result is not bound._tensor():  # as it is where a run wrote into it
                 fill(bound._tensor(), result)
         self._results = [
             bound if isinstance(bound, OrtValue) else OrtValue(brought_back(result) if bound is None else result)

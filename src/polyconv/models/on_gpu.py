@@ -67,7 +67,7 @@ class There:
 
         def work(arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
             lie_there = all(type(a) is GpuArray for a in arrays)  # what comes from here differs from run to run
-            return made.work(arrays) if lie_there else None
+            return made.work(arrays, results) if lie_there else None
 
         return Segment(ENGINE, outputs, run, device=f"cuda:{self.device}", work=work)
 

@@ -17,11 +17,10 @@ from time import monotonic_ns
 from typing import Any
 
 from polyconv.errors import ArgumentError
-from polyconv.gpu.arrays import current_stream
-from polyconv.gpu.driver import driver
 from polyconv.models.asked import Names
 from polyconv.models.feeding import fed
-from polyconv.models.gpu_runs import fed_there, run_there, stream_for
+from polyconv.models.gpu_replay import into
+from polyconv.models.gpu_runs import fed_there, run_there, stream_for, wait_unless_left
 from polyconv.models.graph import Array, ModelMetadata, Value
 from polyconv.models.io_binding import IOBinding
 from polyconv.models.limits import shorten
@@ -32,12 +31,7 @@ from polyconv.models.program import Program
 from polyconv.models.providers import CPU, GPU, PROVIDER, device_asked_for, provider_options_of
 from polyconv.models.reading import compiled, read_model, source_of, with_dimensions
 from polyconv.models.records import Memory, NodeRecord, StepRecord, memory_of, nodes_of, steps_of
-from polyconv.models.session_options import (
-    GraphOptimizationLevel,
-    SessionOptions,
-    leaves_results_to_stream,
-    warn_of_ignored,
-)
+from polyconv.models.session_options import GraphOptimizationLevel, SessionOptions, warn_of_ignored
 from polyconv.models.steps import Times
 from polyconv.models.trace import Trace
 from polyconv.names import checked
@@ -293,7 +287,7 @@ class InferenceSession:
         """Compute the bound outputs from the bound inputs.
 
         On a GPU this returns when they are there; the entry ``disable_synchronize_execution_providers`` of
-        ``run_options`` set to ``1`` leaves them to the stream on which they are made.
+        ``run_options`` set to ``1`` leaves them to the stream on which they are made, as does one that is captured.
 
         Raises
         ------
@@ -307,10 +301,10 @@ class InferenceSession:
             raise ArgumentError("iobinding has no output; bind one with bind_output(name)")
         feeds, device = self._fed(iobinding.inputs), self._options.device
         wanted = self._names.wanted(list(iobinding.outputs))
-        with stream_for((*feeds.values(), *iobinding.targets), device):
+        targets = iobinding.targets(self._results)
+        with stream_for((*feeds.values(), *targets.values()), device), into(targets, feeds.values(), device):
             iobinding.filled(self._run(wanted, feeds, run_options))
-            if device is not None and not leaves_results_to_stream(run_options):
-                driver().synchronize(current_stream())
+            wait_unless_left(run_options, device)
 
     def get_profiling_start_time_ns(self) -> int:
         """When profiling began, by ``time.monotonic_ns``; 0 where it did not."""

@@ -25,7 +25,7 @@ from polyconv.operators.job import Array, Conditions, Lies, Plan, Planner
 from polyconv.operators.on_gpu.launching import Launching
 from polyconv.operators.running import values_of
 
-__all__ = ["Launched", "Ready", "array_of", "launch_of", "lies_there", "there"]
+__all__ = ["Launched", "Ready", "array_of", "launch_of", "lie_alike", "lies_there", "there"]
 
 _MOST_PLANS = 32
 
@@ -96,9 +96,14 @@ class Launched:
         given = [self._there(at, a) for at, a in enumerate(arrays)]
         return self.ready(given)(given, self._device)
 
-    def work(self, arrays: Sequence[Any]) -> Work:
-        """What a run with arrays that lie so starts: of inputs, results, arrays between kernels."""
+    def work(self, arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
+        """What a run with arrays that lie so starts: of inputs, results, arrays between kernels.
+
+        None if its results do not lie so.
+        """
         ready = self.ready(arrays)
+        if not all(_lies_so(a, lie) for a, lie in zip(results, ready.plan.results, strict=True)):
+            return None
         launches = [launch_of(one, self._device) for one in ready.plan.launches if one.kernel.grid[0]]
         kernels = [one for one in ready.plan.launches if one.kernel.grid[0]]
         slots, moving = [], len(arrays) + len(ready.plan.results) + len(ready.plan.between)
@@ -148,6 +153,16 @@ class Launched:
         ]
         table = Table(driver(), [launch_of(one, self._device) for one in launches], changing, self._device)
         return Ready(plan, tuple(lie.offset for lie in given), constants, table)
+
+
+def lie_alike(one: GpuArray, other: GpuArray) -> bool:
+    """Whether the elements of arrays of one shape follow each other in the same steps."""
+    return _lies_so(one, lies_there(other))
+
+
+def _lies_so(a: GpuArray, lie: Lies) -> bool:
+    steps = zip(a.shape, lies_there(a).strides, lie.strides, strict=True)
+    return all(one == other for extent, one, other in steps if extent > 1)
 
 
 def _lies_of(a: Any) -> Lies:

@@ -6,14 +6,14 @@ An array without gaps is made first where there is no view of one with gaps.  It
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from polyconv.errors import Unsupported
 from polyconv.gpu.arrays import GpuArray, current_stream
-from polyconv.gpu.driver import driver
-from polyconv.gpu.launches import Slot, Table
+from polyconv.gpu.launches import Launch, launch_once
 from polyconv.operators.along import Along
 from polyconv.operators.job import Array, packed
 from polyconv.operators.moving import copy_of
@@ -21,7 +21,7 @@ from polyconv.operators.on_gpu.passing import passed
 from polyconv.operators.on_gpu.running import array_of, launch_of, lies_there
 from polyconv.operators.views import Look
 
-__all__ = ["copy_there", "packed_there", "seen"]
+__all__ = ["copy_there", "copying", "packed_there", "seen"]
 
 
 def seen(look: Look, arrays: Sequence[Any]) -> list[GpuArray]:
@@ -70,7 +70,11 @@ def copy_there(x: GpuArray, y: GpuArray) -> None:
     """Copy an array into another one of its shape and type on the same GPU, after all that was started before."""
     if 0 in x.shape:
         return
+    launch = copying(x, y)
+    launch_once(replace(launch, values=(x.address, y.address, *launch.values[2:])), current_stream(), x.device)
+
+
+def copying(x: GpuArray, y: GpuArray) -> Launch:
+    """The launch that copies an array that lies as one does into another; its first arguments are their addresses."""
     of_x, of_y = (Along(0, lies_there(a).strides) for a in (x, y))
-    one = passed(copy_of(x.dtype), x.shape, [of_x, of_y], (0, 1))
-    table = Table(driver(), [launch_of(one, x.device)], [Slot(0, at, at) for at in (0, 1)], x.device)
-    table([x.address, y.address], current_stream())
+    return launch_of(passed(copy_of(x.dtype), x.shape, [of_x, of_y], (0, 1)), x.device)
