@@ -35,6 +35,8 @@ class Facts:
         Of nodes of the graph's format.
     far : bool
         No cache holds all constants from run to run.
+    here : frozenset of str
+        Values in the CPU's memory, where the others lie on a GPU.
     """
 
     options: Options
@@ -42,6 +44,11 @@ class Facts:
     values: dict[str, Value]
     translation: Translation
     far: bool = False
+    here: frozenset[str] = frozenset()
+
+    def is_there(self, node: Node) -> bool:
+        """Whether a node's results lie on a GPU."""
+        return self.options.device is not None and not self.here.issuperset(node.writes)
 
     def known(self, name: str) -> Value:
         """What is known of a value."""
@@ -126,8 +133,8 @@ def who_runs(facts: Facts, nodes: Sequence[Node], epilogues: Mapping[Node, Epilo
             if isinstance(into, Node) and into.op == "MaxPool" and read.isdisjoint(into.outputs[1:]):
                 taken_for = into.stands_for or (into,)  # places of the largest are left out, as nobody reads them
                 into = replace(into, outputs=into.outputs[:1], stands_for=taken_for)
-            halves = facts.options.device is not None
-            taken = into if isinstance(into, str) else native(into, known, facts.constants, has_halves=halves)
+            there = facts.is_there(node)
+            taken = into if isinstance(into, str) else native(into, known, facts.constants, on_gpu=there)
             node = node if isinstance(into, str) or isinstance(taken, str) else into
             asked[node] = taken
             if is_open and not isinstance(taken, str):

@@ -51,18 +51,13 @@ class _Making:
     facts: Facts
     makers: Mapping[str, Node]  # of values that are the same in every run
     order: Mapping[Node, int]
-    here: frozenset[str]  # values that stay in the CPU's memory where the rest lies on a GPU
     steps: list[Step] = field(default_factory=list)
     reasons: dict[Node, str] = field(default_factory=dict)
-
-    def is_there(self, node: Node) -> bool:
-        """Whether a node's results lie on a GPU."""
-        return self.facts.options.device is not None and not self.here.issuperset(node.writes)
 
     def maker(self, node: Node) -> Maker:
         """What makes the segments of polyconv's own operators, where such a node runs."""
         device = self.facts.options.device
-        return There(device) if device is not None and self.is_there(node) else Here(self.facts.options.threads)
+        return There(device) if device is not None and self.facts.is_there(node) else Here(self.facts.options.threads)
 
 
 def compile_graph(
@@ -116,13 +111,13 @@ def compile_graph(
     fused = fuse(moving, graph.results, known, is_spelled_out=options.rewrites == "all")
     values = {value.name: value for value in graph.inputs} | dict(graph.stated)
     held = {**known, **fused.constants}
+    here = frozenset[str]() if options.device is None else kept_here(fused.nodes, graph.inputs, held)
     making = _Making(
         graph=graph,
         host=host,
-        facts=Facts(options, held, values, translation, far=_are_far(held)),
+        facts=Facts(options, held, values, translation, far=_are_far(held), here=here),
         makers={name: node for node in steady for name in node.writes},
         order={node: index for index, node in enumerate(nodes)},
-        here=frozenset() if options.device is None else kept_here(fused.nodes, graph.inputs, held),
     )
     tell_types(making.facts, fused.nodes)
     _make_all(making, fused.nodes, fused.epilogues, graph.results)
@@ -132,7 +127,7 @@ def compile_graph(
     told = _of_file(steady), graph.removed, results, values, making.reasons, unknown
     replays = Replays() if options.device is None else GpuReplays(options.device, is_off=options.is_timed)
     clock = perf_counter if options.device is None else synchronized(options.device) if options.is_timed else None
-    return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options)), here=making.here, clock=clock,
+    return Program(tuple(making.steps), *told, ahead=Ahead(_threads(options)), here=here, clock=clock,
                    replays=replays, plans=KeptPlans(graph.digest))  # fmt: skip
 
 
@@ -158,7 +153,7 @@ def _make_all(
         if isinstance(found, str):
             making.reasons.update(dict.fromkeys(node.of_file, found))
     if not facts.options.is_mixed:
-        refuse({node: found for node, found in asked.items() if isinstance(found, str) and making.is_there(node)})
+        refuse({node: found for node, found in asked.items() if isinstance(found, str) and facts.is_there(node)})
     steps = cut(
         nodes, lambda node: is_convolution(node.op) or node in own or node in fragments,
         lambda node: node.op in WIDENING,
@@ -197,7 +192,7 @@ _MOST_STEPS = 24
 
 def _is_one_pass(making: _Making, nodes: Sequence[Node], fragments: Mapping[Node, Fragment]) -> bool:
     """Whether element-wise nodes may be one pass: of one shape as far as is known, and not too long."""
-    if len({making.is_there(node) for node in nodes}) > 1:
+    if len({making.facts.is_there(node) for node in nodes}) > 1:
         return False
     dims = [making.facts.known(node.outputs[0]).dims for node in nodes]
     _, one = pass_of(nodes, fragments, nodes[-1].outputs[:1], making.facts.constants)
@@ -249,8 +244,8 @@ def _make_group(making: _Making, group: Sequence[Node], outputs: Sequence[str]) 
     inputs = tuple(making.facts.known(name) for name in outside if name not in constants)
     segment = making.host(making.graph, nodes, inputs, outputs, constants, _threads(making.facts.options))
     device = making.facts.options.device
-    if device is not None and any(making.is_there(node) for node in group):
-        segment = with_copies(segment, device, outputs, making.here)
+    if device is not None and any(making.facts.is_there(node) for node in group):
+        segment = with_copies(segment, device, outputs, making.facts.here)
     _add(making, Step(_of_file(group), tuple(value.name for value in inputs), tuple(outputs), segment))
 
 

@@ -106,16 +106,16 @@ def _extent(others: set[int | str | None]) -> int | str | None:
     return next((extent for extent in others if isinstance(extent, int)), None)
 
 
-def native(node: Node, known: Lookup, constants: Mapping[str, Array], *, has_halves: bool = False) -> Taken | str:
-    """What runs a node on polyconv's own kernels, with floats of 16 bits if so said, or why nothing does."""
+def native(node: Node, known: Lookup, constants: Mapping[str, Array], *, on_gpu: bool = False) -> Taken | str:
+    """What runs a node on polyconv's own kernels, of a GPU if so said, or why nothing does."""
     if node.domain not in ("", OWN):
         return f"operators of {node.domain} are not computed here"
     if node.captured or not all(node.outputs):
         return "it holds a subgraph, or leaves results out"
-    return taken(_operation(node, known, constants, has_halves=has_halves))
+    return taken(_operation(node, known, constants, on_gpu=on_gpu))
 
 
-def _operation(node: Node, known: Lookup, constants: Mapping[str, Array], *, has_halves: bool = False) -> Operation:
+def _operation(node: Node, known: Lookup, constants: Mapping[str, Array], *, on_gpu: bool = False) -> Operation:
     """A node, with what is known of its inputs."""
 
     def of(name: str) -> Known:
@@ -125,7 +125,7 @@ def _operation(node: Node, known: Lookup, constants: Mapping[str, Array], *, has
         return Known("" if element is None else element.numpy.name, dims, constants.get(name))
 
     inputs = tuple(of(name) if name else None for name in node.inputs)
-    return Operation(node.op, node.version, node.attributes, inputs, len(node.outputs), has_halves)
+    return Operation(node.op, node.version, node.attributes, inputs, len(node.outputs), on_gpu)
 
 
 def pass_of(nodes: Sequence[Node], fragments: Mapping[Node, Fragment], results: Sequence[str],

@@ -85,7 +85,7 @@ def fragment(operation: Operation) -> Fragment | str:
     present = [given for given in operation.inputs if given is not None]
     if operation.outputs != 1 or not present or operation.inputs[0] is None:
         return "it has more than one result, or no input"
-    dtypes = [dtype_name(given.dtype, has_halves=operation.has_halves) for given in present]
+    dtypes = [dtype_name(given.dtype, has_halves=operation.on_gpu) for given in present]
     if None in dtypes:
         return untaken(present[dtypes.index(None)].dtype)
     return _TABLE[operation.op](operation, present, [d for d in dtypes if d is not None])
@@ -234,7 +234,7 @@ _TARGETS = {1: "f32", 2: "u8", 3: "i8", 4: "u16", 5: "i16", 6: "i32", 7: "i64", 
 def _cast(operation: Operation, inputs: list[Known], dtypes: list[str]) -> Fragment | str:
     """Cast; a float that an integer type does not hold has no value of its own in ONNX."""
     to = _TARGETS.get(operation.attributes.get("to", 0))
-    is_half = to in _HALVES and (not operation.has_halves or dtypes[0] == "f64")  # which would be rounded twice
+    is_half = to in _HALVES and (not operation.on_gpu or dtypes[0] == "f64")  # which would be rounded twice
     if to is None or is_half or len(inputs) != 1 or not _is_plain(operation, ("to", "saturate")):
         return "it casts to a type that is not computed here"
     builder = _Builder((0,), dtypes)

@@ -100,8 +100,8 @@ class Operation:
         By position; None where left out.
     outputs : int
         How many it makes.
-    has_halves : bool
-        Whether what runs it computes with floats of 16 bits.
+    on_gpu : bool
+        Whether it runs on a GPU, which computes with floats of 16 bits, too.
     """
 
     op: str
@@ -109,7 +109,7 @@ class Operation:
     attributes: Mapping[str, Any]
     inputs: tuple[Known | None, ...]
     outputs: int = 1
-    has_halves: bool = False
+    on_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)

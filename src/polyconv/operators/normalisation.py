@@ -53,7 +53,7 @@ def normalisation(operation: Operation) -> Own | str:
     x = operation.inputs[0] if operation.inputs else None
     if x is None or x.dims is None or not x.dims or operation.outputs != 1:
         return "the model does not say the rank of its input, or it has more than one result"
-    dtype = dtype_name(x.dtype, has_halves=operation.has_halves)
+    dtype = dtype_name(x.dtype, has_halves=operation.on_gpu)
     if dtype is None or not DTYPES[dtype].is_float or any(given.dtype != x.dtype for given in present):
         return untaken(x.dtype) if dtype is None else "it is not done here for these types"
     allowed, read = _TABLE[operation.op]
@@ -90,7 +90,7 @@ def _softmax(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way |
 def _layers(operation: Operation, rank: int, others: Sequence[_Dims]) -> _Way | str:
     """LayerNormalization: all from an axis on is a line, to a ``last_axis`` that rewrites know, who need no scales."""
     axis, last = operation.attributes.get("axis", -1), operation.attributes.get("last_axis", rank - 1)
-    least = 0 if "last_axis" in operation.attributes and not operation.has_halves else 1  # a GPU's kernel has scales
+    least = 0 if "last_axis" in operation.attributes and not operation.on_gpu else 1  # a GPU's kernel has scales
     if not -rank <= axis < rank or not least <= len(others) <= 2 or operation.attributes.get("stash_type", 1) != 1:
         return "its axis lies outside the input, or it computes in another type"
     axes = tuple(range(axis % rank, last + 1))

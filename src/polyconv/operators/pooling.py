@@ -49,7 +49,7 @@ def pooling(operation: Operation) -> Own | str:
     x = operation.inputs[0] if operation.inputs else None
     if x is None or operation.outputs != 1 or len(operation.inputs) != 1:
         return "it has more than one result or input"
-    dtype = dtype_name(x.dtype, has_halves=operation.has_halves)
+    dtype = dtype_name(x.dtype, has_halves=operation.on_gpu)
     if dtype is None or DTYPES[dtype].kind not in kinds:
         return untaken(x.dtype)
     if set(operation.attributes).difference(allowed):

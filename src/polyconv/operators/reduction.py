@@ -63,7 +63,7 @@ def reduction(operation: Operation) -> Own | str:
     x = operation.inputs[0] if operation.inputs else None
     if x is None or (x.dims is None and not is_global) or operation.outputs != 1:
         return "the model does not say the rank of its input"
-    dtype = dtype_name(x.dtype, has_halves=operation.has_halves)
+    dtype = dtype_name(x.dtype, has_halves=operation.on_gpu)
     if dtype is None or DTYPES[dtype].kind not in ("f" if mean or is_global else "fiu"):
         return untaken(x.dtype)
     if x.dims is None:

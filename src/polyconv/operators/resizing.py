@@ -87,7 +87,7 @@ def _read(operation: Operation) -> Own | str:
     if x is None or operation.outputs != 1:
         return "it has no input"
     is_nearest = way.mode == "nearest"
-    known = carrier(x.dtype) if is_nearest else dtype_name(x.dtype, has_halves=operation.has_halves)
+    known = carrier(x.dtype) if is_nearest else dtype_name(x.dtype, has_halves=operation.on_gpu)
     if known is None or (not is_nearest and np.dtype(x.dtype).kind != "f"):
         return untaken(x.dtype) if not x.dtype else f"{x.dtype} is not interpolated here"
     return Own((0,), (x.dtype,), lambda given, c: _planned(way, given, c))

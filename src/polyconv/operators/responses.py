@@ -48,7 +48,7 @@ def response(operation: Operation) -> Own | str:
     if x is None or len(operation.inputs) != 1 or operation.outputs != 1:
         return "it has not one input and one result"
     dtype = dtype_name(x.dtype)
-    if dtype is None or not DTYPES[dtype].is_float or operation.has_halves:
+    if dtype is None or not DTYPES[dtype].is_float or operation.on_gpu:
         return untaken(x.dtype) if dtype is None else "it is not done here for this type, or on a GPU"
     if set(a).difference(("alpha", "beta", "bias", "size")) or not isinstance(a.get("size"), int) or a["size"] < 1:
         return "its attributes are not those of the specification"

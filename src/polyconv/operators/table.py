@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 
 from polyconv.operators import (
     elementwise,
+    gathering,
     moving,
     normalisation,
     padding,
     pooling,
     reduction,
     resizing,
+    responding,
     responses,
     views,
 )
@@ -39,6 +41,8 @@ _FAMILIES: Mapping[Family, tuple[str, ...]] = {
     padding.padding: padding.OPERATORS,
     normalisation.normalisation: normalisation.OPERATORS,
     responses.response: responses.OPERATORS,
+    gathering.gathering: gathering.OPERATORS,
+    responding.responding: responding.OPERATORS,
 }
 """Family -> names of the operators that it knows."""
 

@@ -166,6 +166,13 @@ def _gathered(operation: Operation, inputs: Sequence[Array | None]) -> Array:
     return found
 
 
+def _gather(operation: Operation) -> Look | str:
+    indices = operation.inputs[1] if len(operation.inputs) > 1 else None
+    if operation.on_gpu and indices is not None and indices.dims != ():
+        return "several elements are no view"
+    return _one(_gathered)(operation)
+
+
 def _expanded(operation: Operation, inputs: Sequence[Array | None]) -> Array:
     """Expand: the input is repeated along axes of one element, which takes no memory."""
     x, asked = _first(inputs), _list(inputs, 1, None)
@@ -208,7 +215,7 @@ _TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation], Look | str]]] = 
     "Expand": ((), _one(_expanded)),
     "Slice": (("axes", "starts", "ends", "steps", "taken", "new"), _one(_sliced)),
     "Split": (("axis", "split", "num_outputs"), _split),
-    "Gather": (("axis",), _one(_gathered)),
+    "Gather": (("axis",), _gather),
     "Div": ((), _whole_quotient),
     "Shape": (("start", "end"), _one(_shape)),
 }

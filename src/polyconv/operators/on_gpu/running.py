@@ -142,11 +142,18 @@ class Launched:
                     self._ready.popitem(last=False)
         return found
 
+    def _constant(self, array: Array) -> GpuArray:
+        """A constant on the device, where another plan may have it already."""
+        with self._lock:
+            known = list(self._ready.values())
+        held = (pair for ready in known for pair in zip(ready.plan.constants, ready.constants, strict=True))
+        return next((there for a, there in held if a is array), None) or to_gpu(np.asarray(array), self._device)
+
     def _made(self, arrays: Sequence[Any]) -> Ready:
         keep_where_settings_say()
         given = [_lies_of(a) for a in arrays]
         plan = self._planner(given, there())
-        constants = tuple(to_gpu(np.asarray(a), self._device) for a in plan.constants)
+        constants = tuple(self._constant(a) for a in plan.constants)
         launches = [one for one in plan.launches if one.kernel.grid[0]]
         changing = [
             Slot(i, at, number) for i, one in enumerate(launches) for at, (number, _) in enumerate(one.operands)
