@@ -48,15 +48,21 @@ def test_gather_of_constant_indices(axis: int, at: list[Any]) -> None:
         np.testing.assert_array_equal(session.run(None, {"x": given})[0], want, strict=True)
 
 
-@pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_gather_of_words(kind: type) -> None:
+TABLE = random(7, 6).astype(np.float16)
+
+
+def words(kind: type) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """An embedding: a table that is constant, indices that come with a run and lie on the GPU."""
-    table = random(7, 6).astype(np.float16)
     nodes = [node("Gather", ["table", "words"], ["e"]), node("Relu", ["e"], ["y"])]
     number = TensorProto.INT32 if kind is np.int32 else TensorProto.INT64
-    model = onnx_model(nodes, [info("words", ["n", "t"], number)], ["y"], {"table": table})
-    words = np.array([[0, 6, -1], [3, 3, -7]], kind)
-    np.testing.assert_array_equal(ran(model, {"words": words}), np.maximum(table[words], 0))
+    model = onnx_model(nodes, [info("words", ["n", "t"], number)], ["y"], {"table": TABLE})
+    return model, {"words": np.array([[0, 6, -1], [3, 3, -7]], kind)}
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_gather_of_words(kind: type) -> None:
+    model, feeds = words(kind)
+    np.testing.assert_array_equal(ran(model, feeds), np.maximum(TABLE[feeds["words"]], 0))
 
 
 def test_indices_outside() -> None:
@@ -66,10 +72,10 @@ def test_indices_outside() -> None:
     with pytest.raises(ArgumentError, match=r"Gather node 'pick'.*lie outside axis 1"):
         polyconv.InferenceSession(model, providers=CUDA).run(None, {"x": random(2, 5)})
     nodes = [node("Gather", ["table", "words"], ["y"])]
-    table, words = random(4, 3), np.array([[4, -5, 1 << 40, 2]])
+    table, given = random(4, 3), np.array([[4, -5, 1 << 40, 2]])
     model = onnx_model(nodes, [info("words", [1, 4], TensorProto.INT64)], ["y"], {"table": table})
     want = np.stack([0 * table[0], 0 * table[0], 0 * table[0], table[2]])[None]
-    np.testing.assert_array_equal(ran(model, {"words": words}), want)
+    np.testing.assert_array_equal(ran(model, {"words": given}), want)
 
 
 def test_extents_are_still_gathered_on_the_cpu() -> None:
@@ -87,15 +93,19 @@ def test_extents_are_still_gathered_on_the_cpu() -> None:
 # -- LRN ----------------------------------------------------------------------------------------------
 
 
+def response(kind: type, given: dict[str, Any]) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """LRN with attributes."""
+    number = TensorProto.FLOAT if kind is np.float32 else TensorProto.FLOAT16
+    model = onnx_model([node("LRN", ["x"], ["y"], **given)], [info("x", [2, 7, 3, 4], number)], ["y"], {})
+    return model, {"x": random(2, 7, 3, 4).astype(kind)}
+
+
 @pytest.mark.parametrize(("size", "beta"), [(5, 0.75), (4, 0.5), (1, 1.0), (3, 0.25)])
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_lrn(size: int, beta: float, kind: type) -> None:
     """Sums of ``size`` squares, then six more roundings of f32; a half rounds once more, its input is exact."""
-    given = {"size": size, "beta": beta, "alpha": 0.5, "bias": 2.0}
-    number = TensorProto.FLOAT if kind is np.float32 else TensorProto.FLOAT16
-    nodes = [node("LRN", ["x"], ["y"], **given)]
-    x = random(2, 7, 3, 4).astype(kind)
-    got = ran(onnx_model(nodes, [info("x", [2, 7, 3, 4], number)], ["y"], {}), {"x": x})
+    model, feeds = response(kind, {"size": size, "beta": beta, "alpha": 0.5, "bias": 2.0})
+    got, x = ran(model, feeds), feeds["x"]
     squares = x.astype(np.float64) ** 2
     low, high = (size - 1) // 2, size // 2  # "i from c - floor((size - 1) / 2) to c + ceil((size - 1) / 2)"
     sums = [squares[:, max(0, c - low) : c + high + 1].sum(1) for c in range(7)]
@@ -109,3 +119,66 @@ def test_lrn_of_an_unusual_power_is_refused() -> None:
     model = onnx_model([node("LRN", ["x"], ["y"], size=3, beta=0.6)], [info("x", [1, 7, 3, 4])], ["y"], {})
     with pytest.raises(polyconv.Unsupported, match="its power is not one, two, three or four quarters"):
         polyconv.InferenceSession(model, providers=CUDA)
+
+
+# -- MatMul -------------------------------------------------------------------------------------------
+
+PRODUCTS = [
+    ((6, 20), (20, 9)), ((2, 3, 6, 20), (2, 3, 20, 9)), ((2, 3, 1, 16), (3, 16, 5)), ((4, 5, 3), (3, 8)),
+    ((3, 1, 5, 4), (1, 2, 4, 6)), ((2, 7, 1), (2, 1, 3)), ((2, 4, 0), (2, 0, 3)), ((0, 4, 2), (2, 3)),
+]  # fmt: skip
+
+
+def product_bounds(a: np.ndarray, b: np.ndarray, unit: float, lost: float) -> tuple[np.ndarray, np.ndarray]:
+    """Products in f64, and how far sums of ``k`` terms in f32 and one rounding to a unit may be off."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    want, size = a @ b, np.abs(a) @ np.abs(b)
+    return want, (a.shape[-1] + 1) * 2.0**-23 * size + lost * size + unit * np.abs(want)
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), PRODUCTS)
+def test_products_of_two_that_come_with_a_run(of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+    model = onnx_model([node("MatMul", ["a", "b"], ["y"])], [info("a", of_a), info("b", of_b)], ["y"], {})
+    a, b = random(*of_a, seed=1), random(*of_b, seed=2)
+    session = polyconv.InferenceSession(model, providers=CUDA, accuracy="strict")
+    want, allowed = product_bounds(a, b, 0.0, 0.0)
+    got = session.run(None, {"a": a, "b": b})[0]
+    assert got.shape == want.shape
+    assert (np.abs(got - want) <= allowed).all()
+
+
+def attention(kind: str) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Queries times turned keys; heads lie side by side, so that a pair's rows lie apart."""
+    number = TensorProto.FLOAT if kind == "f32" else TensorProto.FLOAT16
+    q, keys = (random(1, 10, 3, 16, seed=s).astype(np.float16 if kind == "f16" else np.float32) for s in (3, 4))
+    nodes = [
+        node("Transpose", ["q"], ["a"], perm=[0, 2, 1, 3]), node("Transpose", ["k"], ["b"], perm=[0, 2, 3, 1]),
+        node("MatMul", ["a", "b"], ["y"]),
+    ]  # fmt: skip
+    model = onnx_model(nodes, [info("q", q.shape, number), info("k", keys.shape, number)], ["y"], {})
+    return model, {"q": q, "k": keys}
+
+
+@pytest.mark.parametrize(("kind", "unit", "lost"), [("f32", 0.0, 2.0**-20), ("f16", 2.0**-11, 0.0)])
+def test_attention(kind: str, unit: float, lost: float, gpu: Libcuda) -> None:
+    """On tensor cores."""
+    model, feeds = attention(kind)
+    q, keys = feeds["q"], feeds["k"]
+    want, allowed = product_bounds(q.transpose(0, 2, 1, 3), keys.transpose(0, 2, 3, 1), unit, lost)
+    assert (np.abs(ran(model, feeds) - want) <= allowed).all()
+    assert any("mma" in text for text in gpu.launched)
+
+
+def test_products_of_integers_and_of_what_does_not_fit() -> None:
+    inputs = [info("a", ["n", 3, 4], TensorProto.INT32), info("b", [4, "m"], TensorProto.INT32)]
+    model = onnx_model([node("MatMul", ["a", "b"], ["y"], name="times")], inputs, ["y"], {})
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-(2**31), 2**31, shape, np.int32) for shape in ((2, 3, 4), (4, 5)))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(ran(model, {"a": a, "b": b}), a @ b)
+    floats = [info("a", ["n", 3, "k"]), info("b", ["k", "m"])]
+    session = polyconv.InferenceSession(
+        onnx_model([node("MatMul", ["a", "b"], ["y"], name="times")], floats, ["y"], {}), providers=CUDA
+    )
+    with pytest.raises(ArgumentError, match=r"'times'.*shapes \(2, 3, 4\) and \(5, 6\) are not multiplied"):
+        session.run(None, {"a": random(2, 3, 4), "b": random(5, 6)})

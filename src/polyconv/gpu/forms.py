@@ -40,7 +40,7 @@ from polyconv.gpu.placing import (
 from polyconv.gpu.price import seconds_of
 from polyconv.lowering.sweep import Sweep, sweeps
 
-__all__ = ["Form", "Job", "Step", "forms"]
+__all__ = ["Form", "Job", "Step", "forms", "products"]
 
 def forms(job: Job) -> Iterator[Form]:
     """All forms of a job that fit into its limit; there is one at least."""
@@ -161,6 +161,11 @@ def _shares(of_sweeps: tuple[Sweep, ...], along: int, outputs: int) -> bool:
 
 
 # -- matrix products ---------------------------------------------------------------------------------
+
+
+def products(job: Job) -> Iterator[Form]:
+    """Forms of a job that are matrix products, whose groups may lie apart."""
+    return _gemms(job, sweeps(job.problem))
 
 
 def _gemms(job: Job, of_sweeps: tuple[Sweep, ...]) -> Iterator[Form]:

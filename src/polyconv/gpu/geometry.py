@@ -23,17 +23,24 @@ class Lie:
     ----------
     align : int
         The largest power of two, up to 16, that divides the address in bytes.
+    group : int or None
+        Of groups, where their channels do not follow each other.
     """
 
     n: int
     c: int
     spatial: tuple[int, ...]
     align: int = 16
+    group: int | None = None
 
     def aligned(self, itemsize: int) -> int:
         """Bytes, up to 16, to which the channels of every pixel are aligned where channels lie together."""
-        steps = [step * itemsize for step in (self.n, *self.spatial)]
+        steps = [step * itemsize for step in (self.n, *self.spatial, self.group or 0)]
         return math.gcd(self.align, *steps)
+
+    def of_group(self, channels: int) -> int:
+        """Step of groups of so many channels."""
+        return channels * self.c if self.group is None else self.group
 
 
 def packed(n: int, c: int, extents: tuple[int, ...]) -> Lie:

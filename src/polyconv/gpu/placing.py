@@ -159,10 +159,10 @@ def input_of(job: Job, c: int, padded: int, staged: str) -> tuple[Lie, move.Arra
     if staged == p.x and c == padded and x.c == 1 and x.aligned(size) == 16 and not zero:
         return x, None
     lie = packed(n, padded * p.groups, extents)
-    if x.c == 1 or math.prod(extents) == 1:
+    if x.c == 1 or math.prod(extents) == 1 or x.group is not None:
         axes = [move.Axis(n, x.n, n)]
         axes += [move.Axis(extent, step, extent) for extent, step in zip(extents, x.spatial, strict=True)]
-        axes += [move.Axis(p.groups, c * x.c, p.groups), move.Axis(padded, x.c, c)]
+        axes += [move.Axis(p.groups, x.of_group(c), p.groups), move.Axis(padded, x.c, c)]
         return lie, move.Arrange(tuple(axes), p.x, staged, zero=zero)
     spatial = x.spatial
     if all(outer == inner * extent for outer, inner, extent in zip(spatial, spatial[1:], extents[1:], strict=False)):

@@ -56,8 +56,10 @@ class _Making:
 
     def maker(self, node: Node) -> Maker:
         """What makes the segments of polyconv's own operators, where such a node runs."""
-        device = self.facts.options.device
-        return There(device) if device is not None and self.facts.is_there(node) else Here(self.facts.options.threads)
+        options = self.facts.options
+        if options.device is None or not self.facts.is_there(node):
+            return Here(options.threads)
+        return There(options.device, resolve("accuracy", options.accuracy))
 
 
 def compile_graph(

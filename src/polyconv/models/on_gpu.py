@@ -54,12 +54,13 @@ class There:
     """Makes segments for a GPU; see ``native.Maker``."""
 
     device: int
+    accuracy: str
 
     def planned(self, label: str, outputs: tuple[Value, ...], planner: Planner, numbers: Sequence[int]) -> Segment:
         """See ``native.Maker``."""
         from polyconv.operators.on_gpu.running import Launched  # here, as on a CPU no kernel of a GPU is needed
 
-        made = Launched(planner, self.device, numbers)
+        made = Launched(planner, self.device, numbers, self.accuracy)
 
         def run(arrays: Sequence[Any]) -> Sequence[Any]:
             with named(label):

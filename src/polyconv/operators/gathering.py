@@ -21,7 +21,7 @@ OPERATORS = ("Gather",)
 
 def gathering(operation: Operation) -> Own | str:
     """An operation as the copy of elements that indices name, or why not."""
-    if not operation.on_gpu or len(operation.inputs) != 2 or set(operation.attributes) - {"axis"}:
+    if len(operation.inputs) != 2 or set(operation.attributes) - {"axis"}:
         return "it has attributes that are not done here"
     x, indices = operation.inputs
     if x is None or indices is None or x.dims is None or carrier(x.dtype) is None:

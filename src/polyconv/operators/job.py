@@ -116,7 +116,8 @@ class Operation:
 class Lies:
     """How an array lies: shape, dtype, byte strides, and what ``place`` says of its first element and its bytes.
 
-    Its ``values`` are there where a plan depends on them; see ``Own``.
+    Its ``values`` are there where a plan depends on them; see ``Own``.  ``align`` is the largest power of two up to 16
+    that divides the address of the first element, of arrays on a GPU.
     """
 
     shape: tuple[int, ...]
@@ -125,6 +126,7 @@ class Lies:
     offset: int
     size: int
     values: tuple[Any, ...] | None = None
+    align: int = 16
 
 
 def lies(a: Array) -> Lies:
@@ -148,7 +150,8 @@ def packed(shape: Sequence[int], dtype: Any) -> Lies:
 class Conditions:
     """Under which plans are made: the target, most threads, and whether accesses are checked.
 
-    With ``dry`` a plan has no jobs: only how results will lie is asked.  ``on_gpu`` asks for kernels of a GPU.
+    With ``dry`` a plan has no jobs: only how results will lie is asked.  ``on_gpu`` asks for kernels of a GPU, of that
+    number, whose products of f32 are as accurate as for a convolution.
     """
 
     target: Target
@@ -156,6 +159,8 @@ class Conditions:
     check: bool
     dry: bool = False
     on_gpu: bool = False
+    device: int = 0
+    accuracy: str = "fast"
 
 
 @dataclass(frozen=True, slots=True)

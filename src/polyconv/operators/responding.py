@@ -20,8 +20,8 @@ _MOST_NEIGHBOURS = 64
 def responding(operation: Operation) -> Own | str:
     """An operation as a kernel of a GPU, or why not."""
     x = operation.inputs[0] if operation.inputs else None
-    if not operation.on_gpu or x is None or len(operation.inputs) != 1 or operation.outputs != 1:
-        return "LRN is not computed here"
+    if x is None or len(operation.inputs) != 1 or operation.outputs != 1:
+        return "it has not one input and one result"
     dtype, given = dtype_name(x.dtype, has_halves=True), operation.attributes
     if dtype is None or not DTYPES[dtype].is_float:
         return untaken(x.dtype)

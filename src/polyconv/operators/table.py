@@ -5,12 +5,13 @@ The one idea: a family answers with what runs, or with a sentence that says why 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from polyconv.operators import (
     elementwise,
     gathering,
     moving,
+    multiplying,
     normalisation,
     padding,
     pooling,
@@ -31,7 +32,7 @@ Taken = Fragment | View | Own
 
 Family = Callable[[Operation], Taken | str]
 
-_FAMILIES: Mapping[Family, tuple[str, ...]] = {
+_FAMILIES: dict[Family, tuple[str, ...]] = {
     elementwise.fragment: elementwise.OPERATORS,
     views.view: views.OPERATORS,
     pooling.pooling: pooling.OPERATORS,
@@ -41,19 +42,25 @@ _FAMILIES: Mapping[Family, tuple[str, ...]] = {
     padding.padding: padding.OPERATORS,
     normalisation.normalisation: normalisation.OPERATORS,
     responses.response: responses.OPERATORS,
-    gathering.gathering: gathering.OPERATORS,
-    responding.responding: responding.OPERATORS,
 }
 """Family -> names of the operators that it knows."""
 
+_ON_GPU: dict[Family, tuple[str, ...]] = {
+    gathering.gathering: gathering.OPERATORS,
+    responding.responding: responding.OPERATORS,
+    multiplying.multiplying: multiplying.OPERATORS,
+}
+"""Those that have kernels of a GPU only; on the CPU hosts run them."""
+
 OPERATORS = frozenset(name for names in _FAMILIES.values() for name in names)
-"""Names of all operators that some family knows."""
+"""Names of all operators that some family knows on the CPU."""
 
 
 def taken(operation: Operation) -> Taken | str:
     """What runs an operation on polyconv's own kernels, or why nothing does."""
     answer: Taken | str = f"{operation.op} is not computed here"
-    for family, names in _FAMILIES.items():
+    families = _FAMILIES | _ON_GPU if operation.on_gpu else _FAMILIES
+    for family, names in families.items():
         if operation.op in names:
             answer = family(operation)
             if not isinstance(answer, str):

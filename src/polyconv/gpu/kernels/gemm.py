@@ -231,7 +231,7 @@ def _product(k: Kernel, s: Gemm, group: Value) -> Again:
         whole = channel + group * g.m
 
         def product(positions: Sequence[Value], tap: Value, c: Value) -> tuple[Value, Value]:
-            at = place.n * g.x.n + group * (g.c * g.x.c) + c * g.x.c
+            at = place.n * g.x.n + group * g.x.of_group(g.c) + c * g.x.c
             for position, step in zip(positions, g.x.spatial, strict=True):
                 at = at + position * step
             of_w = Pointer("w", ((whole * g.taps + tap) * g.c + c) * size)

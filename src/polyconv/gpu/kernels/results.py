@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
-from polyconv.gpu.geometry import Geometry
+from polyconv.gpu.geometry import Geometry, Lie
 from polyconv.gpu.kernels.finish import Finish
 from polyconv.gpu.kernels.repair import Product, exact_sum, is_finite
 from polyconv.gpu.language import Kernel, Type, Value, Variable, both
@@ -188,14 +188,19 @@ class _Results:
             total = [a + b for a, b in zip(total, k.load_neighbour(address, rank, count, lie.sum), strict=True)]
         return total
 
+    def _channel_at(self, lie: Lie, place: Place, channel: Value) -> Value:
+        """Where a pixel's output channel of this group lies in an array, in bytes."""
+        size = self.finish.y.itemsize
+        at = place.offset(lie.n, lie.spatial, size) + channel * (lie.c * size)
+        return at + self.group * (lie.of_group(self.g.m) * size) if self.g.groups > 1 else at
+
     def _write(self, sums: list[Value], place: Place, channel: Value) -> None:
         k, g = self.k, self.g
         whole = channel + self.group * g.m if g.groups > 1 else channel
         size = self.finish.y.itemsize
-        y_at = place.offset(g.y.n, g.y.spatial, size) + whole * (g.y.c * size)
-        r_at = None
+        y_at, r_at = self._channel_at(g.y, place, channel), None
         if g.residual is not None:
-            r_at = place.offset(g.residual.n, g.residual.spatial, size) + whole * (g.residual.c * size)
+            r_at = self._channel_at(g.residual, place, channel)
         if g.m % self.lie.wide == 0 or len(sums) == 1:
             self.finish.store(sums, whole, y_at, r_at, together=self.together)
             return

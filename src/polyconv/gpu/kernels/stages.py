@@ -80,7 +80,7 @@ class Stages:
                 at, rest = rest % axis.out, rest // axis.out
             positions.append(at * axis.stride - axis.pad)
         positions.reverse()
-        base = group * (g.c * g.x.c * self.size) if g.groups > 1 else k.value(0)
+        base = group * (g.x.of_group(g.c) * self.size) if g.groups > 1 else k.value(0)
         if g.n > 1:
             base = base + rest * (g.x.n * self.size)
         for at, step in zip(positions, g.x.spatial, strict=True):

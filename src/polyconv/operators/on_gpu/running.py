@@ -5,6 +5,7 @@ The counterpart of ``operators.running``; nothing waits for the GPU.  It must no
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -30,15 +31,16 @@ __all__ = ["Launched", "Ready", "array_of", "launch_of", "lie_alike", "lies_ther
 _MOST_PLANS = 32
 
 
-def there() -> Conditions:
+def there(device: int, accuracy: str) -> Conditions:
     """Conditions of plans for a GPU."""
-    return Conditions(target_in_force(), 1, check=False, on_gpu=True)
+    return Conditions(target_in_force(), 1, check=False, on_gpu=True, device=device, accuracy=accuracy)
 
 
 def lies_there(a: GpuArray) -> Lies:
     """How an array on a GPU lies."""
     low, size = a.reach
-    return Lies(a.shape, a.dtype, tuple(step * a.kind.itemsize for step in a.strides), -low, size)
+    strides = tuple(step * a.kind.itemsize for step in a.strides)
+    return Lies(a.shape, a.dtype, strides, -low, size, align=math.gcd(a.address, 16))
 
 
 def array_of(lie: Lies, device: int) -> GpuArray:
@@ -82,12 +84,14 @@ class Launched:
     device : int
     numbers : sequence of int
         Inputs whose values plans depend on; they lie in the CPU's memory.
+    accuracy : str
+        Of products.
     """
 
-    __slots__ = ("_device", "_lock", "_numbers", "_planner", "_ready")
+    __slots__ = ("_accuracy", "_device", "_lock", "_numbers", "_planner", "_ready")
 
-    def __init__(self, planner: Planner, device: int, numbers: Sequence[int] = ()) -> None:
-        self._planner, self._device, self._numbers = planner, device, tuple(numbers)
+    def __init__(self, planner: Planner, device: int, numbers: Sequence[int] = (), accuracy: str = "fast") -> None:
+        self._planner, self._device, self._numbers, self._accuracy = planner, device, tuple(numbers), accuracy
         self._ready: OrderedDict[Any, Ready] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -99,10 +103,11 @@ class Launched:
     def work(self, arrays: Sequence[Any], results: Sequence[Any]) -> Work | None:
         """What a run with arrays that lie so starts: of inputs, results, arrays between kernels.
 
-        None if its results do not lie so.
+        None if its results do not lie so, or begin where kernels cannot store whole vectors.
         """
         ready = self.ready(arrays)
-        if not all(_lies_so(a, lie) for a, lie in zip(results, ready.plan.results, strict=True)):
+        pairs = zip(results, ready.plan.results, strict=True)
+        if not all(_lies_so(a, lie) and a.address % lie.align == 0 for a, lie in pairs):
             return None
         launches = [launch_of(one, self._device) for one in ready.plan.launches if one.kernel.grid[0]]
         kernels = [one for one in ready.plan.launches if one.kernel.grid[0]]
@@ -130,7 +135,8 @@ class Launched:
     def ready(self, arrays: Sequence[Any]) -> Ready:
         """The plan for arrays that lie so."""
         key = tuple(
-            (a.shape, a.dtype, *(values_of(a) if at in self._numbers else a.strides)) for at, a in enumerate(arrays)
+            (a.shape, a.dtype, *(values_of(a) if at in self._numbers else (*a.strides, a.address % 16)))
+            for at, a in enumerate(arrays)
         )
         with self._lock:
             found = self._ready.get(key)
@@ -152,7 +158,7 @@ class Launched:
     def _made(self, arrays: Sequence[Any]) -> Ready:
         keep_where_settings_say()
         given = [_lies_of(a) for a in arrays]
-        plan = self._planner(given, there())
+        plan = self._planner(given, there(self._device, self._accuracy))
         constants = tuple(self._constant(a) for a in plan.constants)
         launches = [one for one in plan.launches if one.kernel.grid[0]]
         changing = [
