@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 import pytest
 
-from polyconv.gpu import driver
+from polyconv.gpu import driver, layer
+from polyconv.planning import wisdom as process_wide
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from virtual_gpu import virtual_gpu
@@ -44,7 +45,7 @@ def test_the_code_of_a_gpu(polyconv: Callable[..., Any]) -> None:
     assert 'target triple = "nvptx64-nvidia-cuda"' in text
 
 
-@pytest.mark.parametrize("words", [("explain", PROBLEM), ("check",), ("bench", PROBLEM)])
+@pytest.mark.parametrize("words", [("explain", PROBLEM), ("check",), ("bench", PROBLEM), ("tune", PROBLEM)])
 def test_a_device_that_no_one_knows(polyconv: Callable[..., Any], words: tuple[str, ...]) -> None:
     done = polyconv(*words, "--device", "rocm")
     assert done.code == 2
@@ -57,6 +58,15 @@ def test_without_a_gpu_the_reason_is_said(polyconv: Callable[..., Any]) -> None:
     assert done.code != 0
     assert "no NVIDIA driver is installed: for this test" in done.err
     assert polyconv("info", "--json").json["gpus"] == {"none": "no NVIDIA driver is installed: for this test"}
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("command", [("tune",), ("bench", "--networks"), ("bench",)])
+def test_nothing_is_measured_without_a_gpu(polyconv: Callable[..., Any], model: Path, command: tuple[str, ...]) -> None:
+    done = polyconv(*command, str(model), "--device", "cuda")
+    assert done.code == 3
+    assert "no NVIDIA driver is installed: for this test" in " ".join(done.err.split())
+    assert "Traceback" not in done.err
 
 
 def test_random_problems_on_the_emulator(polyconv: Callable[..., Any]) -> None:
@@ -72,6 +82,36 @@ def test_options_that_have_no_effect(polyconv: Callable[..., Any]) -> None:
     assert done.code == 2
     assert "--device goes with --fuzz N and --seed alone" in " ".join(done.err.split())
     assert polyconv("bench", PROBLEM, "--device", "cuda", "--kinds", "f8").code == 2
+
+
+def test_forms_are_tuned(polyconv: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the CPU: what was measured is kept, and found again."""
+    times = iter(range(100, 0, -1))
+    monkeypatch.setattr(layer.DeviceLayer, "_time", lambda self, job, form: 1e-6 * next(times))
+    monkeypatch.setattr(process_wide, "_known", {})
+    problems = "conv f16 NHWC n1 c64 i9x9 m32 k3x3 p1", "causal_conv f32 NCHW n1 c8 i9 m8 k4 p3:0 g8"
+    with virtual_gpu():
+        document = polyconv("tune", *problems, "--device", "cuda", "--json").json
+        for row in document["rows"]:
+            measured = [c for c in row["candidates"] if c["measured"] is not None]
+            assert row["chosen"] == min(measured, key=lambda c: c["measured"])["algorithm"]
+            assert row["source"] == "measured"
+        assert document["rows"][0]["gain"] > 1
+        known = polyconv("tune", problems[0], "--device", "cuda").out
+        assert "emulated NVIDIA H100" in known
+        assert next(times) == 100 - sum(c["measured"] is not None for r in document["rows"] for c in r["candidates"])
+        assert polyconv("tune", problems[0], "--device", "cuda", "--threads", 2).code == 2
+
+
+def test_networks_on_a_gpu(polyconv: Callable[..., Any], model: Path) -> None:
+    with virtual_gpu():
+        words = "bench", "--networks", str(model), "--device", "cuda,cpu", "--rounds", 1
+        (row,) = polyconv(*words, "--json").json["networks"]
+        assert (row["name"], row["on_cpu"], row["peer_seconds"], row["ratio"]) == ("model", 1, None, None)
+        assert row["seconds"] > 0
+        assert row["error"] < 1e-5
+        assert "CUDA provider" in row["why"]
+        assert "no CUDA provider" in polyconv(*words).err
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ Random = Annotated[
 ]
 
 OnDevice = Annotated[
-    str | None, typer.Option("--device", metavar="cuda[:N]", help="Instead: on this GPU, against cuDNN.")
+    str | None, typer.Option("--device", metavar="cuda[:N]", help="On a GPU: layers with cuDNN, networks with ORT.")
 ]
 Kinds = Annotated[
     str, typer.Option("--kinds", metavar="KIND,...", help="With --device: f32, strict, tf32, f16, bf16.")
@@ -114,7 +114,7 @@ def command(
     kinds: Kinds = "f32,tf32,f16",
     forms: Forms = 1,
 ) -> None:
-    """Measure convolutions against PyTorch, ONNX Runtime and OpenVINO; on a GPU against cuDNN."""
+    """Measure convolutions against PyTorch, ONNX Runtime and OpenVINO; on a GPU against cuDNN or ORT."""
     if smoke_:
         smoke.show(problems, seed, _known(algorithm or "generic"), as_json=as_json)
         return
@@ -135,7 +135,7 @@ def command(
     names = None if peers is None else tuple(word.strip() for word in peers.split(",") if word.strip())
     if networks_:
         budget = Budget(seconds, rounds)
-        networks.show(targets or (), names, threads, budget, seed, inputs, dim, as_json=as_json, file=save)
+        networks.show(targets or (), names, threads, budget, seed, inputs, dim, device, as_json=as_json, file=save)
         return
     if not targets and not set_:
         raise typer.BadParameter(_NOTHING_NAMED)

@@ -1,12 +1,12 @@
-"""What the commands show of GPUs: ``check --device cuda`` and ``bench --device cuda``.
+"""What the commands show of GPUs: ``check``, ``bench`` and ``tune`` with ``--device cuda``.
 
-Figures come from ``conformance.on_gpu``, ``benchmark.cuda`` and ``benchmark.cuda_calls``; this file chooses columns and
-spells numbers.
+Figures come from ``conformance.on_gpu``, ``benchmark.cuda``, ``cuda_calls`` and ``cuda_networks``; this file chooses
+columns and spells numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,10 @@ from polyconv.problem.plan import Plan
 from polyconv.problem.problem import Problem
 from polyconv.settings import resolve
 
-__all__ = ["FEW", "bench", "check", "device_of", "explain", "facts", "kinds_of", "number_of", "planned", "providers_of"]
+__all__ = [
+    "FEW", "bench", "check", "device_of", "explain", "facts", "kinds_of", "name_of", "networks", "number_of", "planned",
+    "providers_of", "tuned",
+]  # fmt: skip
 
 def device_of(word: str) -> Device:
     """The GPU that ``cuda``, ``cuda:1`` or, of those that need not be here, ``cuda:H100`` names."""
@@ -112,13 +115,42 @@ def planned(problem: Problem, device: str) -> Plan:
     return plan(problem, device_of(device), accuracy=resolve("accuracy"))
 
 
+def tuned(problem: Problem, device: str, rigor: str) -> Plan:
+    """The plan of a problem whose forms were timed on a GPU, with random weights."""
+    import numpy as np
+
+    from polyconv.conformance.on_gpu import on_device
+    from polyconv.conformance.operands import operands
+    from polyconv.gpu.layer import DeviceLayer
+    from polyconv.gpu.plan import without_past
+
+    p = without_past(problem)
+    made = on_device(operands(p, np.random.default_rng(0), "normal"), number_of(device))
+    layer = DeviceLayer(
+        p.with_extents, made["w"], made["bias"], layout=p.layout, accuracy=resolve("accuracy"),
+        limit=resolve("workspace_limit"), quantities=made["quantities"],
+    )  # fmt: skip
+    return layer.plan([extent or 0 for extent in p.x_shape], rigor=rigor)
+
+
+def name_of(device: str) -> str:
+    """Name of a GPU of this machine.
+
+    Raises
+    ------
+    Unsupported
+        If there is none, with the reason.
+    """
+    from polyconv.gpu.device import device as facts
+
+    return facts(number_of(device)).name
+
+
 def check(device: str, count: int, seed: int, *, as_json: bool) -> bool:
     """Random problems on a GPU; whether all were right."""
     from polyconv.conformance import on_gpu
-    from polyconv.gpu.device import device as facts
 
-    number = number_of(device)
-    name = facts(number).name
+    number, name = number_of(device), name_of(device)
     with render.progress("problems") as advance:
         report = on_gpu.run(count, seed, device=number, progress=lambda done: advance(done, count))
     if as_json:
@@ -143,6 +175,42 @@ def kinds_of(words: str) -> tuple[str, ...]:
     return found
 
 
+_NETWORK_COLUMNS = (
+    "network", "polyconv ms", "onnxruntime ms", "ratio", "load s", "first s", "between MB", "on the CPU", "error",
+)  # fmt: skip
+
+
+def networks(device: str, models: Sequence[tuple[Path, Mapping[str, Any]]], rounds: int, *, as_json: bool,
+             file: Path | None) -> None:  # fmt: skip
+    """Whole models on a GPU, each with what it is fed, against ONNX Runtime's CUDA provider."""
+    from polyconv.benchmark.cuda_networks import OnGpu, measure
+
+    rows: list[OnGpu] = []
+    word, providers = device.partition(",")[0], providers_of(device)
+    card, number = name_of(word), number_of(word)
+
+    def document() -> dict[str, Any]:
+        return {"command": "bench", "device": card, "networks": [{**asdict(r), "ratio": r.ratio} for r in rows]}
+
+    with render.progress("networks") as advance:
+        for path, feeds in models:
+            rows.append(measure(path, feeds, providers, number, rounds))
+            advance(len(rows), len(models))
+            if file is not None:
+                save({"schema_version": render.SCHEMA_VERSION, **document()}, file)
+    if as_json:
+        render.document(document())
+        return
+    table = [
+        (r.name, f"{1e3 * r.seconds:.2f}", None if r.peer_seconds is None else f"{1e3 * r.peer_seconds:.2f}",
+         None if r.ratio is None else f"{r.ratio:.2f}", f"{r.load_seconds:.2f}", f"{r.first_seconds:.2f}",
+         f"{1e-6 * r.memory_bytes:.1f}", r.on_cpu, f"{r.error:.1e}") for r in rows
+    ]  # fmt: skip
+    render.table(card, _NETWORK_COLUMNS, table, " ".join(_NETWORK_COLUMNS[1:]))
+    for why in dict.fromkeys(row.why for row in rows if row.why):
+        render.note(f"onnxruntime: {why}")
+
+
 _MOST_SHOWN = 8
 _COLUMNS = ("layer", "type", "bound us", "cuDNN us", "with bias us", "polyconv us", "ratio", "planes", "error", "form")
 
@@ -150,6 +218,7 @@ _COLUMNS = ("layer", "type", "bound us", "cuDNN us", "with bias us", "polyconv u
 def bench(device: str, cases: Sequence[Case], kinds: Sequence[str], count: int, rounds: int, *, as_json: bool,
           file: Path | None) -> None:  # fmt: skip
     """Layers on a GPU against cuDNN."""
+    name_of(device)  # or why there is none
     from polyconv.benchmark import cuda, cuda_calls
 
     rows: list[cuda.Row] = []

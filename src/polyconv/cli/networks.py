@@ -15,7 +15,7 @@ import typer
 from polyconv.benchmark.networks import NETWORK_GUESTS, OURS, Measure, Network, chosen_guests, measure, summary
 from polyconv.benchmark.record import save
 from polyconv.benchmark.rounds import Budget
-from polyconv.cli import feeds, render
+from polyconv.cli import feeds, gpu, render
 from polyconv.cli.interrupts import kept_when_interrupted
 from polyconv.cli.options import subject, usage
 from polyconv.models.limits import shorten
@@ -29,7 +29,7 @@ _COLUMNS = ("network", "polyconv ms", "onnxruntime ms", "openvino ms", "ratio", 
 
 def show(
     targets: Sequence[str], peers: Sequence[str] | None, threads: int, budget: Budget, seed: int,
-    inputs: Sequence[str] | None, dim: Sequence[str] | None, *, as_json: bool, file: Path | None,
+    inputs: Sequence[str] | None, dim: Sequence[str] | None, device: str | None, *, as_json: bool, file: Path | None,
 ) -> None:  # fmt: skip
     """Measure models, and write a table or one document.
 
@@ -41,6 +41,8 @@ def show(
         Other engines; None is all that are installed.
     inputs, dim : sequence of str or None
         What models are fed, as for ``run``.
+    device : str or None
+        A GPU, on which ONNX Runtime's CUDA provider is the other engine.
     file : Path or None
         Takes the document besides, after every model, so that an interrupt leaves what was measured.
     """
@@ -48,8 +50,19 @@ def show(
     paths = [path for path in named if isinstance(path, Path)]
     if not paths or len(paths) < len(named):
         raise typer.BadParameter("--networks measures whole models: name .onnx or .xml files")
-    guests = usage(chosen_guests, peers)
     known = usage(feeds.dims, dim or ())
+
+    def fed(path: Path) -> dict[str, Any]:
+        """What a model is fed."""
+        graph = read_model(path)
+        given = [value for value in graph.inputs if value.name not in graph.defaults]
+        return {name: feed.array for name, feed in usage(feeds.feeds, given, inputs or (), known, seed).items()}
+
+    if device is not None:
+        gpu.name_of(device.partition(",")[0])  # or why there is none, before models are read
+        gpu.networks(device, [(path, fed(path)) for path in paths], budget.rounds, as_json=as_json, file=file)
+        return
+    guests = usage(chosen_guests, peers)
     rows: list[Network] = []
 
     def show_so_far() -> None:
@@ -59,12 +72,7 @@ def show(
     with render.progress("networks") as advance, kept_when_interrupted(show_so_far):
         for done, path in enumerate(paths):
             advance(done, len(paths))
-            graph = read_model(path)
-            given = [value for value in graph.inputs if value.name not in graph.defaults]
-            fed = usage(feeds.feeds, given, inputs or (), known, seed)
-            arrays = {name: feed.array for name, feed in fed.items()}
-            del graph
-            rows.append(measure(path, arrays, guests, threads, budget, seed))
+            rows.append(measure(path, fed(path), guests, threads, budget, seed))
             render.note(_line(rows[-1]))
             if file is not None:
                 save({"schema_version": render.SCHEMA_VERSION, **_document(rows, threads)}, file)

@@ -15,7 +15,7 @@ import typer
 from polyconv import wisdom
 from polyconv.benchmark import sets
 from polyconv.benchmark.runs import restricted
-from polyconv.cli import render
+from polyconv.cli import gpu, render
 from polyconv.cli.options import (
     Accuracy,
     AsJson,
@@ -31,6 +31,7 @@ from polyconv.cli.options import (
 from polyconv.cli.targets import Level, Match, Sets, Targets, cases_of
 from polyconv.layer import plan
 from polyconv.problem.plan import Candidate, Plan
+from polyconv.problem.problem import Problem
 from polyconv.settings import resolve
 
 __all__ = ["command"]
@@ -75,17 +76,23 @@ def command(
     accuracy: Accuracy = None,
     workspace_limit: WorkspaceLimit = None,
     target: Level = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="cuda[:N]", help="Tune kernels of this GPU instead.")
+    ] = None,
     inputs: Files = None,
     dim: Dim = None,
     seed: Seed = 0,
     semantics: Semantics = "onnx",
     as_json: AsJson = False,
 ) -> None:
-    """Measure all algorithms that can compute a problem and remember the fastest."""
+    """Measure all algorithms that can compute a problem and remember the fastest; on a GPU the likeliest forms."""
     if not targets and not set_:
         raise typer.BadParameter("name what to tune: problems, files of problems, models, or --set NAME")
     if resolve("check"):
         raise typer.BadParameter("POLYCONV_CHECK is on: the times of checked kernels decide nothing")
+    where = None if device is None else gpu.name_of(device)
+    if where is not None and (threads is not None or target is not None):
+        raise typer.BadParameter("--device tunes kernels of a GPU; leave out --threads and --target")
     cases = usage(sets.select, cases_of(targets or (), set_ or (), inputs, dim, semantics, seed), match)
     if layout is not None:
         wanted = ("NCHW", "NHWC") if layout == "both" else (layout,)
@@ -102,7 +109,7 @@ def command(
                 for case in cases:
                     if end is not None and time.monotonic() >= end:
                         break
-                    rows.append(_row(case, plan(case.problem, rigor=rigor)))
+                    rows.append(_row(case, _tuned(case.problem, device, rigor)))
                     advance(len(rows), len(cases))
                     render.note(_line(rows[-1]))
         finally:  # an interrupt keeps what was measured
@@ -111,26 +118,32 @@ def command(
     if as_json:
         render.document(
             {
-                "command": "tune", "rigor": rigor, "threads": used, "file": file, "problems": len(cases),
+                "command": "tune", "rigor": rigor, "threads": used, "device": where, "file": file,
+                "problems": len(cases),
                 "estimate_near": len(near), "rows": rows,
             }
         )  # fmt: skip
     else:
-        _show(rows, len(cases), len(near), used)
+        _show(rows, len(cases), len(near), f"on {where}" if where else f"with {used} thread(s)")
     if file is not None:
         render.note(f"kept in {file}")
     elif wisdom.path() is None:
         render.note("POLYCONV_WISDOM is off: nothing was kept")
 
 
+def _tuned(problem: Problem, device: str | None, rigor: str) -> Plan:
+    return plan(problem, rigor=rigor) if device is None else gpu.tuned(problem, device, rigor)
+
+
 def _row(case: sets.Case, found: Plan) -> Row:
     times = {c.algorithm: c.measured for c in found.candidates if c.measured is not None}
     estimate = min(found.candidates, key=lambda c: c.predicted).algorithm
     own = times.get(estimate)
-    measured = found.measured
+    chosen = min(times, key=times.__getitem__) if found.is_on_gpu and times else found.algorithm  # a form has a name
+    measured = times.get(chosen)
     label = f"{case.label} {case.problem.layout}" if case.set or case.name else str(case.problem)
     return Row(
-        label, str(case.problem), found.source, estimate, found.algorithm, found.seconds, measured,
+        label, str(case.problem), found.source, estimate, chosen, found.seconds, measured,
         None if own is None or measured is None else own / measured,
         None if own is None else own / min(times.values()), found.candidates,
     )  # fmt: skip
@@ -141,7 +154,7 @@ def _line(row: Row) -> str:
     return f"{row.label}: " + (", ".join(f"{name} {1e6 * t:.1f} us" for t, name in times) or "one candidate only")
 
 
-def _show(rows: list[Row], wanted: int, near: int, threads: int) -> None:
+def _show(rows: list[Row], wanted: int, near: int, where: str) -> None:
     table = [
         (
             row.label, row.estimate, row.chosen if row.chosen != row.estimate else "the same",
@@ -151,7 +164,7 @@ def _show(rows: list[Row], wanted: int, near: int, threads: int) -> None:
         for row in rows
     ]  # fmt: skip
     columns = ("problem", "estimate", "chosen", "predicted-us", "measured-us", "gain", "by")
-    render.table(f"tuned with {threads} thread(s)", columns, table, "predicted-us measured-us gain")
+    render.table(f"tuned {where}", columns, table, "predicted-us measured-us gain")
     if len(rows) < wanted:
         render.line(f"the time limit left {wanted - len(rows)} of {wanted} out")
     if not rows:

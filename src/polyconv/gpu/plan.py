@@ -16,7 +16,7 @@ from polyconv.gpu.remembered import Decision
 from polyconv.problem.plan import Candidate, Plan, spelled
 from polyconv.problem.problem import Problem
 
-__all__ = ["LOSSES", "choose", "described", "job_of", "lies_of", "measured", "plan"]
+__all__ = ["LOSSES", "choose", "described", "job_of", "lies_of", "measured", "plan", "without_past"]
 
 _MEASURED = {"measure": 6, "patient": 24}
 """Forms that are timed, those predicted fastest; with six the best of all is missed by 4 % (gpu.md)."""
@@ -81,14 +81,19 @@ def job_of(problem: Problem, device: Device, *, accuracy: str = "fast", workspac
     """What a plan is made for; see ``plan``."""
     if not problem.is_known:
         raise ArgumentError(f"'{problem}' has unknown extents; a plan needs all of them: give n and i")
-    p = problem
-    if p.op == "causal_conv":  # past and input are joined, and then convolved without pads
-        p = replace(p, op="conv", pads=((0, 0),), i=(p.k[0] - 1 + int(p.i[0] or 0),))
+    p = without_past(problem)
     x, y, w = lies_of(p)
     fields = [_field(shape) for shape in (p.offset_shape, p.mask_shape)]
     offset, mask = fields[0] if p.op == "deform_conv" else None, fields[1] if p.mask else None
     return Job(p, x, y, y if p.residual else None, w, accuracy, device, workspace_limit, described_quantities(p),
                offset, mask)  # fmt: skip
+
+
+def without_past(p: Problem) -> Problem:
+    """A problem as it is computed: past and input of a causal one are joined, and then convolved without pads."""
+    if p.op != "causal_conv":
+        return p
+    return replace(p, op="conv", pads=((0, 0),), i=(p.k[0] - 1 + int(p.i[0] or 0),))
 
 
 def _field(shape: Sequence[int | None]) -> Lie:
