@@ -15,6 +15,8 @@ from virtual_gpu import Libcuda, virtual_gpu
 import polyconv
 from polyconv.errors import ArgumentError
 from polyconv.gpu.arrays import GpuArray, to_gpu
+from polyconv.gpu.driver import driver
+from polyconv.operators.on_gpu import running
 
 
 @pytest.fixture(autouse=True)
@@ -182,3 +184,43 @@ def test_products_of_integers_and_of_what_does_not_fit() -> None:
     )
     with pytest.raises(ArgumentError, match=r"'times'.*shapes \(2, 3, 4\) and \(5, 6\) are not multiplied"):
         session.run(None, {"a": random(2, 3, 4), "b": random(5, 6)})
+
+
+# -- vectors of element-wise passes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "kind", "lanes"), [
+    ((2, 3, 4, 6), np.float32, 4), ((2, 3, 10), np.float32, 2), ((3, 5, 7), np.float32, 1), ((2, 4, 8), np.float16, 8),
+    ((5, 12), np.int32, 4), ((2, 3, 2), np.float64, 2),
+])  # fmt: skip
+def test_passes_load_vectors(
+    shape: tuple[int, ...], kind: type, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As wide as extents and types allow, beside what is repeated; numbers are small, so that no result is rounded."""
+    made: list[int] = []
+    find = running.function
+
+    def noted(spec: Any, number: int) -> Any:
+        made.append(spec.lanes)
+        return find(spec, number)
+
+    monkeypatch.setattr(running, "function", noted)
+    number = {np.float32: 1, np.float16: 10, np.int32: 6, np.float64: 11}[kind]
+    nodes = [node("Mul", ["x", "c"], ["m"]), node("Add", ["m", "x"], ["y"])]
+    c = np.arange(1, 1 + shape[0]).reshape(-1, *[1] * (len(shape) - 1)).astype(kind)
+    x = np.arange(np.prod(shape)).reshape(shape).astype(kind)
+    got = ran(onnx_model(nodes, [info("x", [*shape], number)], ["y"], {"c": c}), {"x": x})
+    np.testing.assert_array_equal(got, x * c + x, strict=True)
+    assert set(made) == {lanes}
+
+
+def test_arrays_that_are_not_aligned() -> None:
+    model = onnx_model([node("Relu", ["x"], ["y"])], [info("x", [4, 8])], ["y"], {})
+    session = polyconv.InferenceSession(model, providers=CUDA)
+    x, whole = random(4, 8), to_gpu(np.zeros(40, np.float32))
+    driver().upload(whole.address + 4, x.tobytes())
+    for offset, want in ((4, x), (0, None), (4, x)):
+        given = GpuArray((4, 8), whole.kind, memory=whole.memory, offset=offset)
+        got = session.run(None, {"x": given})[0]
+        if want is not None:
+            np.testing.assert_array_equal(got, np.maximum(want, 0))

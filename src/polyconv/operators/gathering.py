@@ -12,7 +12,6 @@ import numpy as np
 from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning, constant
 from polyconv.operators.moving import carrier
-from polyconv.operators.on_gpu.gathering import gathered
 
 __all__ = ["OPERATORS", "gathering"]
 
@@ -47,5 +46,9 @@ def _planned(held: Sequence[Array | None], axis: int, given: Sequence[Lies], c: 
         return planning.plan()
     if not extent or (known is not None and not -extent <= np.min(known) <= np.max(known) < extent):
         raise ArgumentError(f"indices lie outside axis {axis} of the input of shape {shape}")
+    if c.dry:
+        return planning.plan()
+    from polyconv.operators.on_gpu.gathering import gathered  # here, as on a CPU no kernel of a GPU is needed
+
     planning.launch(lambda: [gathered(planning.lie(x), planning.lie(indices), planning.lie(y), axis, (x, indices, y))])
     return planning.plan()

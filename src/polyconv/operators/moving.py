@@ -78,7 +78,7 @@ def copied(planning: Planning, x: int, y: int, extents: Sequence[int], source: A
         turned = turned_step(expression.inputs[0], extents, source, target, c, threads)
         return [turned or swept(expression, extents, [source, target], c, threads)]
 
-    planning.job(steps, [x, y], work, kernels=lambda: [passed(expression, extents, [source, target], [x, y])])
+    planning.job(steps, [x, y], work, kernels=lambda: [passed(planning, expression, extents, [source, target], [x, y])])
 
 
 def _is_packed(lie: Lies) -> bool:
@@ -173,7 +173,10 @@ def _joined(planning: Planning, parts: Sequence[int], axis: int, places: Collect
                     for n, (_, extents, source, target) in enumerate(some)]  # fmt: skip
 
         def kernels(some: Any = some) -> list[Launching]:
-            return [passed(expression, extents, [source, target], [part, y]) for part, extents, source, target in some]
+            return [
+                passed(planning, expression, extents, [source, target], [part, y])
+                for part, extents, source, target in some
+            ]
 
         planning.job(steps, [*(part for part, _, _, _ in some), y], work, kernels=kernels)
     is_run = math.prod(shape[:at]) == 1 and all(_is_packed(planning.lie(part)) for part in parts)

@@ -5,11 +5,15 @@ On the CPU the host computes it.  It must not know kernels.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from polyconv.dtypes import DTYPES
 from polyconv.errors import ArgumentError
 from polyconv.operators.elementwise import dtype_name, untaken
 from polyconv.operators.job import Conditions, Lies, Operation, Own, Plan, Planning
-from polyconv.operators.on_gpu.responding import Response, responded
+
+if TYPE_CHECKING:
+    from polyconv.operators.on_gpu.responding import Response
 
 __all__ = ["OPERATORS", "responding"]
 
@@ -30,6 +34,8 @@ def responding(operation: Operation) -> Own | str:
         return f"it has more than {_MOST_NEIGHBOURS} neighbours, or none"
     if quarters not in (1, 2, 3, 4):
         return "its power is not one, two, three or four quarters"
+    from polyconv.operators.on_gpu.responding import Response  # here, as on a CPU no kernel of a GPU is needed
+
     alpha, bias = float(given.get("alpha", 1e-4)), float(given.get("bias", 1.0))
     response = Response(dtype, size, int(quarters), alpha / size, bias)
     return Own((0,), (x.dtype,), lambda lies, c: _planned(response, lies[0], c))
@@ -38,6 +44,8 @@ def responding(operation: Operation) -> Own | str:
 def _planned(response: Response, x: Lies, c: Conditions) -> Plan:
     if len(x.shape) < 2:
         raise ArgumentError(f"the input of shape {x.shape} has no channels")
+    from polyconv.operators.on_gpu.responding import responded
+
     planning = Planning([x], c)
     y = planning.result(x.shape, x.dtype)
     if 0 not in x.shape:

@@ -75,12 +75,14 @@ def walk_step(driver: Address[Drive], extents: Sequence[int], operands: Sequence
     return Step(driver, words(table), -(-extents[split] // chunk))
 
 
-def passed(expression: Expression, extents: Sequence[int], along: Sequence[Along], operands: Sequence[int]
-           ) -> Launching:  # fmt: skip
-    """The pass as a kernel of a GPU."""
+def passed(planning: Planning, expression: Expression, extents: Sequence[int], along: Sequence[Along],
+           operands: Sequence[int]) -> Launching:  # fmt: skip
+    """The pass as a kernel of a GPU, told which powers of two up to 16 divide the addresses where operands begin."""
     from polyconv.operators.on_gpu.passing import passed as launched  # here, as on a CPU no kernel of a GPU is needed
 
-    return launched(expression, extents, along, operands)
+    lies = [planning.lie(number) for number in operands]
+    aligns = [math.gcd(lie.align, o.offset - lie.offset) for lie, o in zip(lies, along, strict=True)]
+    return launched(expression, extents, along, operands, aligns)
 
 
 def pass_over(planning: Planning, expression: Expression, extents: Sequence[int], operands: Sequence[int]) -> None:
@@ -92,7 +94,7 @@ def pass_over(planning: Planning, expression: Expression, extents: Sequence[int]
     work = cycles(expression, math.prod(extents), planning.c)
     planning.job(
         lambda threads: [swept(expression, extents, along, planning.c, threads)], operands, work,
-        kernels=lambda: [passed(expression, extents, along, operands)],
+        kernels=lambda: [passed(planning, expression, extents, along, operands)],
     )  # fmt: skip
 
 

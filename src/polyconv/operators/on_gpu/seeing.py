@@ -76,5 +76,6 @@ def copy_there(x: GpuArray, y: GpuArray) -> None:
 
 def copying(x: GpuArray, y: GpuArray) -> Launch:
     """The launch that copies an array that lies as one does into another; its first arguments are their addresses."""
-    of_x, of_y = (Along(0, lies_there(a).strides) for a in (x, y))
-    return launch_of(passed(copy_of(x.dtype), x.shape, [of_x, of_y], (0, 1)), x.device)
+    lies = [lies_there(a) for a in (x, y)]
+    ends = [Along(0, lie.strides) for lie in lies]
+    return launch_of(passed(copy_of(x.dtype), x.shape, ends, (0, 1), [lie.align for lie in lies]), x.device)
