@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from polyconv.lowering.sweep import Axis, Sweep
 from polyconv.problem.epilogue import Activation
 
-__all__ = ["NOTHING", "Geometry", "Lie", "Quantities", "packed"]
+__all__ = ["NOTHING", "Geometry", "Lie", "OfGeometry", "Quantities", "packed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +145,28 @@ class Geometry:
     def is_padded(self) -> bool:
         """Whether some tap of some output lies outside the input."""
         return any(reaches_out(axis) for axis in self.axes)
+
+
+class OfGeometry:
+    """What launches of kernels are told of a geometry that shapes them."""
+
+    __slots__ = ()
+    g: Geometry
+
+    @property
+    def cluster(self) -> int:
+        """Blocks that reach each other's shared memory."""
+        return 1
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Numbers, behind the pointers."""
+        return self.g.numbers
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of pointers."""
+        return self.g.arguments
 
 
 def reaches_out(axis: Axis) -> bool:

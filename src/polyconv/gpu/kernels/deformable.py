@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polyconv.dtypes import DTYPES
-from polyconv.gpu.geometry import Geometry, Lie
+from polyconv.gpu.geometry import Geometry, Lie, OfGeometry
 from polyconv.gpu.kernels.finish import ELEMENTS, Finish, sum_type
 from polyconv.gpu.kernels.move import widened
 from polyconv.gpu.language import I64, Kernel, Pointer, Type, Value
@@ -23,7 +23,7 @@ __all__ = ["Deformable"]
 
 
 @dataclass(frozen=True, slots=True)
-class Deformable:
+class Deformable(OfGeometry):
     """A kernel to make.
 
     Parameters
@@ -43,7 +43,6 @@ class Deformable:
     columns: int
     threads: ClassVar[int] = 128
     shared: ClassVar[int] = 0
-    cluster: ClassVar[int] = 1
 
     @property
     def shape(self) -> str:
@@ -74,11 +73,6 @@ class Deformable:
     def grid(self) -> tuple[int, int, int]:
         """Blocks."""
         return self.rows * self.across * self.g.groups, 1, 1
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """None: all is in the code."""
-        return {}
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polyconv.dtypes import DTYPES, Dtype
-from polyconv.gpu.geometry import Geometry, reaches_out
+from polyconv.gpu.geometry import Geometry, OfGeometry, reaches_out
 from polyconv.gpu.kernels.finish import ELEMENTS, Finish, quantity, sum_type
 from polyconv.gpu.kernels.move import widened
 from polyconv.gpu.kernels.repair import is_finite, sum_again
@@ -29,7 +29,7 @@ _MOST_UNROLLED = 96
 
 
 @dataclass(frozen=True, slots=True)
-class Depthwise:
+class Depthwise(OfGeometry):
     """A kernel to make.
 
     Parameters
@@ -83,17 +83,6 @@ class Depthwise:
         return -(-self.total // self.threads), 1, 1
 
     shared: ClassVar[int] = 0
-    cluster: ClassVar[int] = 1
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """Numbers that a launch is told."""
-        return self.g.numbers
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Names of the pointers it takes."""
-        return self.g.arguments
 
     def kernel(self) -> Kernel:
         """The kernel."""

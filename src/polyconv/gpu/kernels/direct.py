@@ -11,10 +11,9 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import ClassVar
 
 from polyconv.dtypes import DTYPES
-from polyconv.gpu.geometry import Geometry, reaches_out
+from polyconv.gpu.geometry import Geometry, OfGeometry, reaches_out
 from polyconv.gpu.kernels.finish import ELEMENTS, Finish, quantity, sum_type
 from polyconv.gpu.kernels.move import widened
 from polyconv.gpu.kernels.repair import is_finite, sum_again
@@ -28,7 +27,7 @@ _MOST_UNROLLED = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Direct:
+class Direct(OfGeometry):
     """A kernel to make.
 
     Parameters
@@ -44,7 +43,6 @@ class Direct:
     pixels: int
     columns: int
     threads: int = 128
-    cluster: ClassVar[int] = 1
 
     @property
     def shape(self) -> str:
@@ -85,16 +83,6 @@ class Direct:
     def grid(self) -> tuple[int, int, int]:
         """Blocks."""
         return self.rows * self.across * self.g.groups, 1, 1
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """Numbers that a launch is told."""
-        return self.g.numbers
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Names of the pointers it takes."""
-        return self.g.arguments
 
     def kernel(self) -> Kernel:
         """The kernel."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from polyconv.dtypes import DTYPES
-from polyconv.gpu.geometry import Geometry
+from polyconv.gpu.geometry import Geometry, OfGeometry
 from polyconv.gpu.kernels.finish import ELEMENTS, quantity
 from polyconv.gpu.kernels.repair import Product
 from polyconv.gpu.kernels.results import Again, Lying, Place, store_results
@@ -78,7 +78,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Gemm:
+class Gemm(OfGeometry):
     """A kernel to make.
 
     Parameters
@@ -123,11 +123,6 @@ class Gemm:
     def cluster(self) -> int:
         """Blocks that reach each other's shared memory."""
         return self.tile.split
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """Numbers that a launch is told."""
-        return self.g.numbers
 
     @property
     def grid(self) -> tuple[int, int, int]:

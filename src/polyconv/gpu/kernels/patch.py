@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyconv.gpu.geometry import Geometry
+from polyconv.gpu.geometry import Geometry, OfGeometry
 from polyconv.gpu.kernels.arithmetic import ARITHMETIC, Arithmetic
 from polyconv.gpu.kernels.patch_block import PATCHES, ROW, Block
 from polyconv.gpu.language import Kernel
@@ -57,7 +57,7 @@ class PatchTile:
 
 
 @dataclass(frozen=True)
-class Patch:
+class Patch(OfGeometry):
     """A kernel to make.
 
     Parameters
@@ -138,11 +138,6 @@ class Patch:
     def cluster(self) -> int:
         """Blocks that reach each other's shared memory."""
         return self.tile.split
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """None: all is in the code."""
-        return {}
 
     @property
     def grid(self) -> tuple[int, int, int]:

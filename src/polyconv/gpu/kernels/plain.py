@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from polyconv.dtypes import DTYPES
-from polyconv.gpu.geometry import Geometry, reaches_out
+from polyconv.gpu.geometry import Geometry, OfGeometry, reaches_out
 from polyconv.gpu.kernels.finish import ELEMENTS, Finish, quantity, sum_type
 from polyconv.gpu.kernels.move import widened
 from polyconv.gpu.language import I64, Kernel, Pointer, Value, both
@@ -22,7 +22,7 @@ _THREADS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(OfGeometry):
     """A kernel to make."""
 
     g: Geometry
@@ -43,19 +43,8 @@ class Plain:
         return -(-self.total // _THREADS), 1, 1
 
     shared: ClassVar[int] = 0
-    cluster: ClassVar[int] = 1
     threads: ClassVar[int] = _THREADS
     shape: ClassVar[str] = ""
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """Numbers that a launch is told."""
-        return self.g.numbers
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """Names of the pointers it takes."""
-        return self.g.arguments
 
     def kernel(self) -> Kernel:
         """The kernel."""

@@ -10,19 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import I64, Kernel, Pointer, Type
 from polyconv.operators.on_gpu.launching import Launching
-from polyconv.operators.on_gpu.walk import Walk, thread_number
+from polyconv.operators.on_gpu.walk import OfElements, Walk, thread_number
 
 __all__ = ["Gather", "gathered"]
 
-_THREADS = 256
-_CARRIERS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(OfElements):
     """A kernel to make.
 
     Parameters
@@ -36,9 +33,6 @@ class Gather:
     walk: Walk
     extent: int
     step: int
-    threads: ClassVar[int] = _THREADS
-    shared: ClassVar[int] = 0
-    cluster: ClassVar[int] = 1
     arguments: ClassVar[tuple[str, ...]] = ("input", "indices", "result")
 
     @property
@@ -47,20 +41,15 @@ class Gather:
         return f"gather {self.walk.sizes}, {self.walk}"
 
     @property
-    def grid(self) -> tuple[int, int, int]:
-        """Blocks."""
-        return -(-self.walk.size // _THREADS), 1, 1
-
-    @property
     def numbers(self) -> dict[str, int]:
         """What a launch is told."""
         return self.walk.numbers | {"extent": self.extent, "step": self.step}
 
     def kernel(self) -> Kernel:
         """The kernel."""
-        k = Kernel("gather", self.arguments, _THREADS, numbers=tuple(self.numbers))
+        k = Kernel("gather", self.arguments, self.threads, numbers=tuple(self.numbers))
         size, of_index, _ = self.walk.sizes
-        kind = ELEMENTS[_CARRIERS[size]]
+        kind = Type(f"i{8 * size}")
         number = thread_number(k, self.walk)
         with k.when(self.walk.has(k, number)):
             source, named, target = self.walk.places(k, self.walk.axes(k, number))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.kernels.finish import ELEMENTS
@@ -17,15 +16,13 @@ from polyconv.gpu.language import Kernel, Pointer, Type, Value
 from polyconv.operators.along import Along, joined
 from polyconv.operators.expression import Expression, evaluated, in_f32
 from polyconv.operators.on_gpu.launching import Launching
-from polyconv.operators.on_gpu.walk import Walk, thread_number
+from polyconv.operators.on_gpu.walk import OfElements, Walk, thread_number
 
 __all__ = ["Pass", "passed"]
 
-_THREADS = 256
-
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(OfElements):
     """A kernel to make.
 
     Parameters
@@ -40,19 +37,11 @@ class Pass:
     expression: Expression
     walk: Walk
     lanes: int = 1
-    threads: ClassVar[int] = _THREADS
-    shared: ClassVar[int] = 0
-    cluster: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
         """All that shapes the code."""
         return f"pass {self.walk} by {self.lanes} {self.expression}"
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """Blocks."""
-        return -(-self.walk.size // _THREADS), 1, 1
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -67,7 +56,7 @@ class Pass:
 
     def kernel(self) -> Kernel:
         """The kernel."""
-        k = Kernel("pass", self.arguments, _THREADS, numbers=tuple(self.numbers))
+        k = Kernel("pass", self.arguments, self.threads, numbers=tuple(self.numbers))
         number = thread_number(k, self.walk)
         with k.when(self.walk.has(k, number)):
             offsets = self.walk.places(k, self.walk.axes(k, number))

@@ -13,11 +13,9 @@ from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import Kernel, Pointer, Value
 from polyconv.operators.on_gpu.launching import Launching
 from polyconv.operators.on_gpu.teams import loaded, stored, summed_in
-from polyconv.operators.on_gpu.walk import Walk, thread_number
+from polyconv.operators.on_gpu.walk import OfElements, Walk, thread_number
 
 __all__ = ["Respond", "Response", "responded"]
-
-_THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Respond:
+class Respond(OfElements):
     """A kernel to make.
 
     Parameters
@@ -51,9 +49,6 @@ class Respond:
     axis: int
     channels: int
     step: int
-    threads: ClassVar[int] = _THREADS
-    shared: ClassVar[int] = 0
-    cluster: ClassVar[int] = 1
     arguments: ClassVar[tuple[str, ...]] = ("input", "result")
 
     @property
@@ -62,18 +57,13 @@ class Respond:
         return f"respond {self.response} {self.axis}, {self.walk}"
 
     @property
-    def grid(self) -> tuple[int, int, int]:
-        """Blocks."""
-        return -(-self.walk.size // _THREADS), 1, 1
-
-    @property
     def numbers(self) -> dict[str, int]:
         """What a launch is told."""
         return self.walk.numbers | {"channels": self.channels, "step": self.step}
 
     def kernel(self) -> Kernel:
         """The kernel."""
-        k, of = Kernel("respond", self.arguments, _THREADS, numbers=tuple(self.numbers)), self.response
+        k, of = Kernel("respond", self.arguments, self.threads, numbers=tuple(self.numbers)), self.response
         wide = ELEMENTS[summed_in(of.dtype)]
         number = thread_number(k, self.walk)
         with k.when(self.walk.has(k, number)):

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from polyconv.gpu.kernels.finish import ELEMENTS
 from polyconv.gpu.language import I32, I64, Kernel, Pointer, Value, Variable
 from polyconv.operators.on_gpu.teams import loaded, stored, summed_in
-from polyconv.operators.on_gpu.walk import Walk, thread_number
+from polyconv.operators.on_gpu.walk import OfElements, Walk, thread_number
 
 __all__ = ["Sample"]
 
-_THREADS = 256
-
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(OfElements):
     """A kernel to make.
 
     Parameters
@@ -44,20 +41,12 @@ class Sample:
     most: tuple[int, ...]
     sums: bool
     filling: float
-    threads: ClassVar[int] = _THREADS
-    shared: ClassVar[int] = 0
-    cluster: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
         """All that shapes the code."""
         which = "".join("-" if step is None else "t" for step in self.steps)
         return f"sample {self.dtype} {which}{' sums' * self.sums} {self.filling}, {self.walk}"
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """Blocks."""
-        return -(-self.walk.size // _THREADS), 1, 1
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -74,7 +63,7 @@ class Sample:
 
     def kernel(self) -> Kernel:
         """The kernel."""
-        k = Kernel("sample", self.arguments, _THREADS, numbers=tuple(self.numbers))
+        k = Kernel("sample", self.arguments, self.threads, numbers=tuple(self.numbers))
         number = thread_number(k, self.walk)
         with k.when(self.walk.has(k, number)):
             axes = self.walk.axes(k, number)

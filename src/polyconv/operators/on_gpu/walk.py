@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from polyconv.gpu.language import I32, I64, Kernel, Type, Value
 
-__all__ = ["Walk", "thread_number"]
+__all__ = ["OfElements", "Walk", "thread_number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,21 @@ class Walk:
     def counted(self, k: Kernel, value: Value) -> Value:
         """A number of 32 bits in the type in which elements are counted."""
         return value if self.index == I32 else k.cast("zext", value, I64)
+
+
+class OfElements:
+    """How kernels are launched that have a thread for each element of a space."""
+
+    __slots__ = ()
+    walk: Walk
+    threads = 256
+    shared = 0
+    cluster = 1
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks."""
+        return -(-self.walk.size // self.threads), 1, 1
 
 
 def thread_number(k: Kernel, walk: Walk) -> Value:

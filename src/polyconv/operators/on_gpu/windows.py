@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from polyconv.dtypes import DTYPES
 from polyconv.gpu.kernels.finish import ELEMENTS
@@ -18,11 +17,10 @@ from polyconv.operators.along import Along
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.on_gpu.launching import Launching
 from polyconv.operators.on_gpu.teams import loaded, stored, summed_in
-from polyconv.operators.on_gpu.walk import Walk, thread_number
+from polyconv.operators.on_gpu.walk import OfElements, Walk, thread_number
 
 __all__ = ["Slide", "Span", "slid"]
 
-_THREADS = 256
 _MOST_UNROLLED = 16
 """Elements of a window that follow each other in the code; beyond them the first axis is a loop."""
 
@@ -38,7 +36,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Slide:
+class Slide(OfElements):
     """A kernel to make.
 
     Parameters
@@ -67,19 +65,11 @@ class Slide:
     order: tuple[int, ...]
     inputs: tuple[int, ...]
     steps: tuple[int, ...]
-    threads: ClassVar[int] = _THREADS
-    shared: ClassVar[int] = 0
-    cluster: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
         """All that shapes the code."""
         return f"windows {self.function} {self.dtype} {self.neutral} {self.spans} {self.order}, {self.walk}"
-
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """Blocks."""
-        return -(-self.walk.size // _THREADS), 1, 1
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -96,7 +86,7 @@ class Slide:
 
     def kernel(self) -> Kernel:
         """The kernel."""
-        k = Kernel("windows", self.arguments, _THREADS, numbers=tuple(self.numbers))
+        k = Kernel("windows", self.arguments, self.threads, numbers=tuple(self.numbers))
         number = thread_number(k, self.walk)
         with k.when(self.walk.has(k, number)):
             found = self.walk.axes(k, number)
