@@ -191,7 +191,7 @@ def page() -> str:
             said = f"no: {words[len(MISSING) :].strip()}".removesuffix(": ") if words.startswith(MISSING) else words
             lines.append(f"| `{member}` | {said} |")
         tables.append(f"### {name}\n\n| name | here |\n|---|---|\n" + "\n".join(lines) + "\n")
-    besides = "On a [GPU](gpu.md#model-files) `LRN` and `MatMul` do besides."
+    besides = "On a [GPU](gpu.md#model-files) `MatMul` does besides."
     operators = textwrap.fill(", ".join(f"`{name}`" for name in sorted(OPERATORS)) + f". {besides}", 120)
     return TEXT.substitute(tables="\n".join(tables), operators=operators)
 

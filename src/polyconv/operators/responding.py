@@ -1,6 +1,6 @@
 """LRN, local response normalisation, on a GPU: an element is divided by a power of the mean square of its neighbours.
 
-On the CPU the host computes it.  It must not know kernels.
+On the CPU ``responses`` computes it.  It must not know kernels.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _ON_GPU: dict[Family, tuple[str, ...]] = {
     responding.responding: responding.OPERATORS,
     multiplying.multiplying: multiplying.OPERATORS,
 }
-"""Those that have kernels of a GPU only; on the CPU hosts run them."""
+"""Those whose kernels are of a GPU only."""
 
 OPERATORS = frozenset(name for names in _FAMILIES.values() for name in names)
 """Names of all operators that some family knows on the CPU."""
