@@ -153,8 +153,8 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "entry weights", "a tap of a block of channels takes its weights one row too late",
-            _ALGORITHMS + "dense.entries", "(tap * self.row_taps + t) * words)",
-            "(tap * self.row_taps + t) * words + 1)", "direct",
+            _ALGORITHMS + "dense.entries", "before + tap * words)",
+            "before + tap * words + 1)", "direct",
         ),
         Fault(
             "careful edge", "a weight of Inf meets the padding one pixel beyond the input",
