@@ -73,6 +73,9 @@ _FAR_ROW = 30.0
 _LEAST_ROWS = 6
 """Outputs of the largest tile, at least, where it has fewer so that the pixels of a line do not push each other out."""
 
+_SHORT_LINE = 12
+"""Outputs of the last axis below which phases of transposed convolutions may slide along another one: measured, longer
+lines that are written in parts cost a quarter more than prices say."""
 _UNUSUAL = 1.1
 """By how much windows over channels must slide faster along another axis than the usual one: prices are no truer."""
 
@@ -184,7 +187,8 @@ def plan_of(s: Situation, sweep: Sweep, pixels: bool, order: tuple[int, ...] | N
     p, lane, registers = s.problem, lane_of(s), s.target.registers
     if order is None:
         order = order_of(sweep, pixels)
-        if not pixels and len(sweep) > 1:
+        whole_lines = all(axis.out_step == 1 for axis in sweep)
+        if not pixels and len(sweep) > 1 and (whole_lines or sweep[-1].out < _SHORT_LINE):
             others = [(*(a for a in order if a != slid), slid) for slid in sorted(order) if slid != order[-1]]
             plans = [plan_of(s, sweep, pixels, each) for each in (order, *others)]
             return min(plans, key=lambda plan: s.price(plan.order, sum(cost_of(s, plan)) * (

@@ -160,11 +160,14 @@ def _taps_met(k: Module, c: Common, taps: TapWords, item: Item, row: Value) -> t
         q, offset, first, runs, count = back.values
         axis = taps.slid - 1 - back.index
         record, outer, extent = at_once(axis_words(c, axis)), at_once(taps.outer.at(axis)), item.extent(axis)
-        position = item.origin(axis) + q % extent * record.stride
-        left, step = record.inp - position, outer.dilation
-        low = k.select(position < 0, (step - 1 - position) // step, 0)
-        end = k.minimum(k.select(left > 0, (left + step - 1) // step, 0), outer.taps)
-        count = k.maximum(end - low, 0)
+        position, step = item.origin(axis) + q % extent * record.stride, outer.dilation
+        left = record.inp - position
+        at_edge = k.cast("zext", (position < 0) | (left <= (outer.taps - 1) * step), INT)
+        with k.loop(0, at_edge, carry=[zero, outer.taps]) as edge:  # divisions that few rows need
+            low = k.select(position < 0, (step - 1 - position) // step, 0)
+            end = k.minimum(k.select(left > 0, (left + step - 1) // step, 0), outer.taps)
+            edge.next(low, k.maximum(end - low, 0))
+        low, count = edge.results
         x_step = step * record.x_stride
         _store(k, (count, x_step, outer.behind), _met(taps, item, axis + 1))
         own = k.select(back.index.equals(0), one, count)
