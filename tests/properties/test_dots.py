@@ -564,3 +564,16 @@ def test_no_workspace_beyond_what_is_free() -> None:
     one = Situation(p, target(None), limit=0)
     assert ALGORITHMS["dots"].refusal(one) is None
     assert form_of("dots", one).workspace <= 64 << 10
+
+
+@pytest.mark.skipif(not target(None).has_masks, reason="needs masks")
+@pytest.mark.parametrize("types", ["u8*i8>i32", "bf16"])
+@pytest.mark.parametrize(
+    "rest", ["i8x4 m4 k1x4", "i8x2 m4 k2x1 d3x1", "i8x4 m5 k2x2 d3", "i5x3x2 m4 k2x3x1", "i6x4 m4 k1x1"]
+)
+def test_axes_of_several_taps_are_not_folded(types: str, rest: str) -> None:
+    """The taps of a kernel that is as wide as the map lie an element apart, and its results a line."""
+    p = Problem.parse(f"conv {types} NCHW n2 c63 {rest}")
+    made = operands(p, np.random.default_rng(0), "small")
+    got = prepared.compute(p, made.x, made.w, made.bias, algorithm="dots_patches")
+    np.testing.assert_array_equal(got, oracle(p, made.x, made.w, made.bias))

@@ -13,7 +13,7 @@ from polyconv.algorithms.least import least
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance import corpus
 from polyconv.conformance.kernel_texts import TARGETS
-from polyconv.errors import Unsupported
+from polyconv.errors import ArgumentError, Unsupported
 from polyconv.lowering.situation import Situation
 from polyconv.machine.profile import presets
 from polyconv.planning.planner import Decision, choose, take
@@ -88,3 +88,33 @@ def test_the_least_work_is_counted_as_one_counts() -> None:
         assert found.outputs == math.prod(p.out)
         assert found.met == pytest.approx(met)
         assert found.met <= found.taken <= found.outputs * math.prod(p.k)
+
+
+EMPTY = [
+    f"{op} {types} {layout} n1 c8 {rest}"
+    for op in ("conv", "conv_transpose")
+    for types in ("f32", "bf16", "f64", "i8", "u8", "u8*i8>i32", "i16", "u64")
+    for layout in ("NCHW", "NHWC")
+    for rest in (
+        "i4x0 m8 k3x3 p1", "i0x5 m3 k3x3 p0x1 g1", "i4x4 m8 k3x3 p3", "i4x4 m8 k3x3 p3 g8", "i3 m8 k3 p1:4",
+        "i4x4x4 m8 k3x3x3 s2x1x1 p3", "i4x4 m3 k3x3 s2 p3x4:5",
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", TARGETS)
+def test_every_algorithm_answers_for_an_empty_result(level: str) -> None:
+    """A result without elements has a form with a price, or a reason why not."""
+    answered = 0
+    for line in EMPTY:
+        try:
+            p = Problem.parse(line)
+        except ArgumentError:  # no such shape
+            continue
+        s = Situation(p, TARGETS[level])
+        for row in ALGORITHMS.values() if 0 in p.y_shape else ():
+            found = row.fitting(s)
+            assert row.at_least(s) >= 0
+            assert isinstance(found, str) or min(found.cost().values(), default=0.0) >= 0, (line, row.name)
+            answered += 1
+    assert answered > 1000

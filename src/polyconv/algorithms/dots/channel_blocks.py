@@ -31,9 +31,10 @@ def only_sweep(s: Situation) -> Sweep | Refusal:
     p = s.problem
     if p.layout != "NCHW" or p.residual or p.y == "i16":
         return "computes channels-first maps, without a residual, not to i16"
-    sweep, *others = sweeps(p)
-    if others or any(axis.out_step > 1 or axis.first_out for axis in sweep):
+    found = sweeps(p)
+    if len(found) != 1 or any(axis.out_step > 1 or axis.first_out for axis in found[0]):
         return "computes results in the order in which they lie, not by phases of a stride"
+    sweep = found[0]
     if not p.c or not all(axis.taps for axis in sweep):
         return "needs inputs that some tap meets"
     return sweep

@@ -155,7 +155,7 @@ def forms(s: Situation) -> Forms:
         return sweep
     lies = p.x == LYING[kind.name] and (p.quantisation is None or kind.name == "u8s8")
     in_place = lies and sweep[-1].stride == 1 and all(is_inside(p, axis) for axis in sweep)
-    axes = folded_as_packed(sweep) if in_place else sweep
+    axes = folded_as_packed(sweep) if in_place and _folds(sweep) else sweep
     found = [_form(s, kind, axes, vectors, in_place=in_place) for vectors in _VECTORS if vectors % kind.channels == 0]
     return (min(found, key=lambda form: s.price(("vectors", form.vectors), sum(form.cost().values()))),)
 
@@ -248,12 +248,17 @@ class PatchesForm(Form):
     def build(self, r: Request) -> Program:
         """Program of a request."""
         (sweep,) = sweeps(r.problem)
-        folded, axes = with_folded(r, sweep) if self.in_place else (r, sweep)
-        if self.in_place and (axes != self.axes or r.x.spatial[-1] != r.x.itemsize):
+        folded, axes = with_folded(r, sweep) if self.in_place and _folds(sweep) else (r, sweep)
+        if self.in_place and (axes != self.axes or folded.x.spatial[-1] != r.x.itemsize):
             return _form(self.s, self.kind, sweep, self.vectors, in_place=False).build(r)
         keep: list[Any] = []
         step = _step(r, folded, self, keep)
         return Program((step,) if step.items else (), self.workspace, tuple(keep))
+
+
+def _folds(sweep: Sweep) -> bool:
+    """Whether axes that lie together may be one: several taps of an axis would then not be a step of it apart."""
+    return all(axis.taps == 1 for axis in sweep)
 
 
 def _form(s: Situation, kind: Arithmetic, axes: Sweep, vectors: int, *, in_place: bool) -> PatchesForm:

@@ -148,10 +148,10 @@ def at_least(s: Situation) -> float:
     if min(p.c, p.m) // p.groups < _LEAST_CHANNELS or not p.x_dtype.is_float:
         return math.inf
     one = of_one_image(_turned(s))
-    first, *others = sweeps(one.problem)
-    if others:  # some may be the direct algorithm's
+    of_sweeps = sweeps(one.problem)
+    if len(of_sweeps) != 1:  # some may be the direct algorithm's
         return 0.0
-    found = _likeliest(one, ARITHMETIC[accumulator_arithmetic(s)], first)
+    found = _likeliest(one, ARITHMETIC[accumulator_arithmetic(s)], of_sweeps[0])
     return found[0][0] * (p.n or 0) if found else math.inf
 
 
