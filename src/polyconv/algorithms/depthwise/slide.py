@@ -22,7 +22,7 @@ from polyconv.algorithms.depthwise.parts import sizes_of_parts, tiles_by_size
 from polyconv.algorithms.depthwise.requests import StepOf, item_words, of_every_output, program_of, turned
 from polyconv.algorithms.depthwise.situations import by_pixels, far_bytes, of_one_output, outputs_fit_lanes, refusal
 from polyconv.algorithms.depthwise.slide_driver import AheadWords, SlideWords, driver
-from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, plan_of
+from polyconv.algorithms.depthwise.slide_plan import Plan, cost_of, order_name, order_of, plan_of
 from polyconv.algorithms.depthwise.taps import KindWords, tap_words, workspace_of
 from polyconv.algorithms.form import Forms
 from polyconv.kernels.depthwise import DepthwiseTile, Slide, SlideSettings, depthwise_tile
@@ -114,7 +114,7 @@ class SlideForm(DepthwiseForm):
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
         pixels = _over_pixels(r)
-        plans = self.plans if pixels == by_pixels(r.problem) else _plans(r.situation, pixels)
+        plans = self.plans if pixels == by_pixels(r.problem) else _usual_plans(r.situation, pixels)
         return program_of(self, [
             _step_of(turned(one, sweep, plan.order), plan)
             for one in (of_every_output(r) if pixels else [r])
@@ -125,6 +125,12 @@ class SlideForm(DepthwiseForm):
 def _plans(s: Situation, pixels: bool) -> tuple[Plan, ...]:
     one = of_one_output(s) if pixels else s
     return tuple(plan_of(one, sweep, pixels) for sweep in sweeps(s.problem))
+
+
+def _usual_plans(s: Situation, pixels: bool) -> tuple[Plan, ...]:
+    """Plans whose windows slide along the usual axes: bits may depend on how arrays lie, but on no price."""
+    one = of_one_output(s) if pixels else s
+    return tuple(plan_of(one, sweep, pixels, order_of(sweep, pixels)) for sweep in sweeps(s.problem))
 
 
 def _over_pixels(r: Request) -> bool:

@@ -7,7 +7,6 @@ tile multiplies.
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -20,8 +19,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.dots.form import ChannelsForm, Part
 from polyconv.lowering.program import Operand, Program, Request
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Axis, Sweep, sweeps
-from polyconv.problem.problem import Problem
+from polyconv.lowering.sweep import Sweep, sweeps
 
 __all__ = ["OrderedForm"]
 
@@ -76,25 +74,7 @@ def _orders(s: Situation) -> list[tuple[int, ...]]:
 
 def _sweeps(s: Situation, order: tuple[int, ...]) -> list[Sweep]:
     """Sweeps of a problem, one after another, with their axes in an order."""
-    return [tuple(sweep[a] for a in order) for sweep in _rows_first(s.problem)]
-
-
-def _rows_first(p: Problem) -> list[Sweep]:
-    """The sweeps, but pixels of planes that no tap reaches are written as whole rows, before those between them.
-
-    Pixels a stride apart take many times as long as neighbours: of five phases of which one has taps a layer took half
-    the time on Zen 5, of two as long.  A residual may lie where the result does, and would be read again.
-    """
-    if p.layout == "NHWC" or p.residual:
-        return list(sweeps(p))
-    found: list[Sweep] = []
-    for outer, group in itertools.groupby(sweeps(p), key=lambda sweep: sweep[:-1]):
-        phases = list(group)
-        reached = [sweep for sweep in phases if sweep[-1].taps]
-        if len(phases) - len(reached) > 1:
-            phases = [(*outer, Axis(p.out[-1] or 0, 1, 0, 1, 1, 0)), *reached]
-        found += phases
-    return found
+    return [tuple(sweep[a] for a in order) for sweep in sweeps(s.problem)]
 
 
 def _in_order(r: Request, order: tuple[int, ...]) -> Request:
