@@ -581,7 +581,7 @@ def test_axes_of_several_taps_are_not_folded(types: str, rest: str) -> None:
 
 @pytest.mark.parametrize("types", ["u8*i8>i32", "bf16"])
 def test_no_two_steps_write_the_same_result(types: str) -> None:
-    """Steps of a transposed convolution share threads without waiting for each other: also phases that no tap reaches."""
+    """Steps share threads without waiting for each other: phases that no tap reaches, and all others."""
     p = Problem.parse(f"conv_transpose {types} NCHW n3 c65 i4x3x4 m195 k2x1x2 s3x3x8 p0:2x3x2:0 d6x1x1 g65 b1")
     made = operands(p, np.random.default_rng(0), "small")
     right = oracle(p, made.x, made.w, made.bias)
