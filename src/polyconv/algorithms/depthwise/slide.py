@@ -114,7 +114,8 @@ class SlideForm(DepthwiseForm):
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
         pixels = _over_pixels(r)
-        plans = self.plans if pixels == by_pixels(r.problem) else _usual_plans(r.situation, pixels)
+        # bits may depend on how arrays lie, but on no price that the name of the arithmetic does not show
+        plans = self.plans if pixels == by_pixels(r.problem) else _plans(r.situation, pixels, usual=True)
         return program_of(self, [
             _step_of(turned(one, sweep, plan.order), plan)
             for one in (of_every_output(r) if pixels else [r])
@@ -122,15 +123,10 @@ class SlideForm(DepthwiseForm):
         ])  # fmt: skip
 
 
-def _plans(s: Situation, pixels: bool) -> tuple[Plan, ...]:
+def _plans(s: Situation, pixels: bool, *, usual: bool = False) -> tuple[Plan, ...]:
+    """Plans of all sweeps; ``usual`` ones slide along the usual axes, whatever the price of others."""
     one = of_one_output(s) if pixels else s
-    return tuple(plan_of(one, sweep, pixels) for sweep in sweeps(s.problem))
-
-
-def _usual_plans(s: Situation, pixels: bool) -> tuple[Plan, ...]:
-    """Plans whose windows slide along the usual axes: bits may depend on how arrays lie, but on no price."""
-    one = of_one_output(s) if pixels else s
-    return tuple(plan_of(one, sweep, pixels, order_of(sweep, pixels)) for sweep in sweeps(s.problem))
+    return tuple(plan_of(one, sweep, pixels, order_of(sweep, pixels) if usual else None) for sweep in sweeps(s.problem))
 
 
 def _over_pixels(r: Request) -> bool:

@@ -46,7 +46,10 @@ def padding_apart(sweep: Sweep) -> tuple[Sweep, list[Sweep]]:
 
 
 def _folded(sweep: Sweep, operands: Sequence[Operand]) -> tuple[Sweep, list[Operand]]:
-    """Neighbouring axes that lie together in all operands (the input first) as one, and none of a single result."""
+    """Neighbouring axes that lie together in all operands (the input first) as one, and none of a single result.
+
+    A joined axis counts the taps of all that it stands for; where they lie is known from the sweep as it was.
+    """
     axes, spatial = [sweep[-1]], [[o.spatial[-1]] for o in operands]
     for a in range(len(sweep) - 2, -1, -1):
         outer, inner = sweep[a], axes[0]
