@@ -20,8 +20,10 @@ from polyconv.kernels.move import store_out
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import multiply_add
 
-__all__ = ["ENTRY_WORDS", "ChannelSums", "channel_sums_tile"]
+__all__ = ["ENTRY_WORDS", "LINE", "ChannelSums", "channel_sums_tile"]
 
+LINE = 64
+"""Bytes of a cache line."""
 ENTRY_WORDS = 2
 """Words of an entry, a tap: its offset in the input, and its number, after which its weights are found."""
 
@@ -30,7 +32,8 @@ class ChannelSums(Signature):
     """Results of some pixels, which lie ``x_pixel`` bytes apart in the input and ``y_pixel`` in the result.
 
     A pixel has ``vectors`` whole parts of channels, and one more with ``last`` channels, one at least.  Biases and
-    scales are those of a vector of results, pixel by pixel.
+    scales are those of a vector of results, pixel by pixel.  Tiles that ask for
+    inputs do so ``early`` bytes behind those that they read.
     """
 
     x: Buffer
@@ -48,6 +51,7 @@ class ChannelSums(Signature):
     vectors: Int
     last: Int
     zero_point: Int
+    early: Int
     bias: Buffer
     scale: Buffer
     constants: Buffer
@@ -102,6 +106,8 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
                 if r and r % LEAPS == 0:
                     pixel = k.rebase(pixel + leap)
                 value = word(pixel + leads[r % LEAPS], there)
+                if spec.asked:
+                    k.prefetch(pixel + leads[r % LEAPS] + given.early)
                 for j, weight in enumerate(of_b):
                     total[r * vectors + j] = multiply_add(k, arithmetic, value, weight, total[r * vectors + j])
             return total

@@ -127,8 +127,14 @@ class Emitter:
         one = self.emit(f"insertelement {type_} poison, {scalar.type} {scalar.name}, i32 0", type_)
         return self.emit(f"shufflevector {type_} {one.name}, {type_} poison, <{lanes} x i32> zeroinitializer", type_)
 
+    def bits(self, value: Value) -> Value:
+        """The same, but half floats as integers: LLVM takes vectors of those apart to move them."""
+        return self.cast("bitcast", value, value.type.of("i16")) if value.type.element == "half" else value
+
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
         """Lanes picked from a (0..) and b (continuing after a's)."""
+        if a.type.element == "half":
+            return self.cast("bitcast", self.shuffle(self.bits(a), self.bits(b), lanes), Type("half", len(lanes)))
         type_ = Type(a.type.element, len(lanes))
         picks = ", ".join(f"i32 {i}" for i in lanes)
         return self.emit(f"shufflevector {a.type} {a.name}, {b.type} {b.name}, <{len(lanes)} x i32> <{picks}>", type_)

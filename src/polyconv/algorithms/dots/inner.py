@@ -49,7 +49,7 @@ from polyconv.lowering.bands import share_met
 from polyconv.lowering.boxes import row_lists
 from polyconv.lowering.moves import along_in, move_in_address
 from polyconv.lowering.program import Request, Step, address_of
-from polyconv.lowering.situation import Situation
+from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Sweep, box_count, taps_of
 from polyconv.lowering.traffic import far_cycles
 
@@ -62,6 +62,8 @@ _CROSSING = 0.9
 _ADD_CYCLES, _LEAVING, _TILE_CYCLES, _ENTRY_CYCLES = 0.8, 3.0, 6.0, 2.0
 """Cycles of adding the lanes of a vector of sums, in which a vector of results leaves, of the rest of a tile, and of an
 entry.  Measured on Zen 5, as what follows, in 20 layers."""
+_SLOWER = 1.2
+"""How much longer steps take than their products and loads."""
 _AFAR = 1.5
 """Cycles of a vector of words that the nearest cache does not hold."""
 _TURN, _TURN_BACK = 110.0, 50.0
@@ -113,7 +115,10 @@ class InnerForm(OrderedForm):
             squares = math.prod(lines) * -(-run // 16) * -(-group_in * p.x_dtype.itemsize // 64)
             moves = squares * _TURN * p.x_dtype.itemsize + math.prod(sizes.box) / 16 * _TURN_BACK
         read = p.groups * count * math.prod(lines) * run * group_in * p.x_dtype.itemsize
-        return products, p.groups * count * (400 + moves) + far_cycles(s, read)
+        far = far_cycles(s, read)
+        if (p.n or 0) * image_bytes(p)[0] > s.profile.cache("l2", 1):
+            far += read / s.profile.stream("l3", 1.0)
+        return products, p.groups * count * (400 + moves) + far
 
     def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         """Step of a sweep."""
@@ -121,7 +126,7 @@ class InnerForm(OrderedForm):
         group_in, group_out = p.c // p.groups, p.m // p.groups
         w = r.weights(sweep)
         r, found, lists = with_row_biases(r, sweep, w)
-        in_registers = finished_in_registers(r, last)
+        in_registers = p.m == 1 or finished_in_registers(r, last)
         wide = _wide(r.situation, sweep, sizes)
         steps = _steps(r.situation, sweep, sizes, wide)
         packed = r.packed(("dots_inner", arith.name, sizes.whole_lines, wide, taps_of(sweep)),
@@ -130,7 +135,8 @@ class InnerForm(OrderedForm):
         spec = replace(FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name),
                        windows=windows(r))  # fmt: skip
         common, items = common_words(r, sweep, sizes, p.groups)
-        results = result_words(by_lanes(r, lane), sweep, sizes, lane, in_registers=in_registers, are_alike=lists < 2)
+        results = result_words(by_lanes(r, lane), sweep, sizes, lane, in_registers=in_registers,
+                               are_alike=lists < 2, by_pixel=p.m == 1)  # fmt: skip
         move = Move(p.x, f"i{8 * channel_bytes(arith)}", along_in(r, replace(last, stride=sizes.step), "c"))
         edge = last.out % sizes.box[-1] or sizes.box[-1]
         tiles = [[], [], *(_tiles(r, spec, wide, pixels) for pixels in (sizes.box[-1], edge))]
@@ -187,7 +193,7 @@ def _tile_cycles(s: Situation, sweep: Sweep, sizes: Sizes, wide: int) -> float:
         loads = (rows * crossing + vectors) / rates.loads
         step = max(rows * vectors / rates.multiply_adds, loads, rates.latency, 0 if near else rows * afar)
         adding = rows * vectors * (1 - 1 / wide) * _ADD_CYCLES + -(-rows * vectors // wide) * _LEAVING
-        total += alike * (steps * step + entries * _ENTRY_CYCLES + adding + _TILE_CYCLES)
+        total += alike * (_SLOWER * steps * step + entries * _ENTRY_CYCLES + adding + _TILE_CYCLES)
     return total
 
 

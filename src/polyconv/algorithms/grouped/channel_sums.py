@@ -26,7 +26,7 @@ from polyconv.algorithms.dots.weights import by_lanes, inner_weights
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.grouped import pieces
 from polyconv.algorithms.grouped.pieces import PlaceWords, along, boxes_of, cut_lines, lines_at, place_words, tap_places
-from polyconv.kernels.channel_sums import ENTRY_WORDS, ChannelSums, channel_sums_tile
+from polyconv.kernels.channel_sums import ENTRY_WORDS, LINE, ChannelSums, channel_sums_tile
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.kernels.lane_sums import vectors_of
@@ -48,10 +48,12 @@ _MOST_TAPS, _MOST_BOXES = 1 << 16, 1 << 13
 _LAST, _NEAR, _FAR = 4.0, 5 / 4, 5 / 3
 """By the bytes a cycle that a cache gives, those that take time beside the products: of input and result that come and
 go, of lines that the second cache holds, and the last one."""
-_LINE = 64
-"""Bytes of a cache line."""
+_MOST_READ = 2
+"""Most reads of an input that comes from afar where tiles ask for it early: 3.4 and 1.3 times as fast with 3/2 and 2
+reads on Zen 5, slower with 5."""
 _CROSSING = 0.9
-"""Loads more as which one of a whole vector counts that begins anywhere: nearly all cross a cache line."""
+"""Loads more as which one of a whole vector counts that begins anywhere: nearly all cross a cache line, of halves half,
+in which others wait for nothing."""
 _ADD_CYCLES, _LEAVING, _TILE_CYCLES = 0.8, 4.0, 14.0
 """Cycles of adding the lanes of a vector of sums, in which a vector of results leaves, and of the rest of a tile."""
 
@@ -88,7 +90,7 @@ def driver(k: Module, name: str) -> None:
                 first = tile.first + number.index * tile.pixels
                 k.call(tile.function, ChannelSums(
                     *line.places(first), p.x_channel, p.y_channel, p.r_channel, p.vectors, p.last, p.zero_point,
-                    *line.tables,
+                    line.piece.early, *line.tables,
                 ))  # fmt: skip
 
         pieces.visit(k, p.shared, p.tiles, given, tiles)
@@ -217,7 +219,7 @@ def _tile_cycles(s: Situation, wide: int, pixels: int, taps: int) -> float:
     arith = ARITHMETIC[_arithmetic(s)]
     rates, lane = s.rates(arith), lanes(s.target, arith)
     vectors = vectors_of(_each(s), lane, wide)
-    loads = pixels * (1 + _CROSSING * wide / lane) + vectors
+    loads = pixels * (1 + _CROSSING * (wide / lane) ** 2) + vectors
     step = max(tile_cycles(rates, pixels, vectors), loads / rates.loads)
     adding = pixels * vectors * (1 - 1 / wide) * _ADD_CYCLES + -(-pixels * vectors // wide) * _LEAVING
     return taps * (1.15 * _steps(s, wide) * step + 0.8) + adding + _TILE_CYCLES
@@ -231,7 +233,7 @@ def _read_again(s: Situation, sweep: Sweep) -> float:
     if window <= s.profile.cache("l1", 1):
         return 0.0
     pixels = min(last.inp, (last.out - 1) * last.stride + (last.taps - 1) * last.dilation + 1)
-    read = math.prod(axis.out for axis in sweep[:-1]) * lines * pixels * max(_LINE, p.c // p.groups * size)
+    read = math.prod(axis.out for axis in sweep[:-1]) * lines * pixels * max(LINE, p.c // p.groups * size)
     near = window <= s.profile.cache("l2", 1 / 2)
     return read / (s.profile.stream("l2", _NEAR) if near else s.profile.stream("l3", _FAR))
 
@@ -282,10 +284,16 @@ def _step(r: Request, sweep: Sweep, form: ChannelSumsForm, keep: list[Any]) -> S
     return Step(address_of(r, "channel_sums", "channel_sums", Driver, driver), filled(values, keep), items)
 
 
+def _is_far(r: Request) -> bool:
+    """Whether inputs come from afar, and so few outputs read each that this is what takes time."""
+    p = r.problem
+    return image_bytes(p)[0] > r.situation.cache("l2", 1) and math.prod(p.k) <= _MOST_READ * math.prod(p.s)
+
+
 def _function(r: Request, form: ChannelSumsForm, pixels: int) -> Address[ChannelSums]:
     """Address of a tile."""
     outputs, size = r.problem.m // r.problem.groups, r.y.itemsize
-    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, windows=windows(r))
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, asked=int(_is_far(r)), windows=windows(r))
     apart, spread = r.x.c != r.x.itemsize, r.residual is not None or (outputs > 1 and r.y.c != size)
     count, f16c, wide = lanes(r.target, r.arith), r.target.converts_f16, form.wide
 
