@@ -76,7 +76,8 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
     kind, words = vector(arithmetic.accumulator, lanes), vector(arithmetic.word, lanes)
     element = {1: arithmetic.accumulator, 2: "i16", 4: "i8"}[arithmetic.channels]
     channels = vector(element, part * arithmetic.channels)
-    lying, shifts = channels.of(LLVM_NAMES[source]), dtype.bits == 8 and source != "u8" * (element == "i8")
+    lying = channels.of(LLVM_NAMES[source])
+    shifts = dtype.bits == 8 and (arithmetic.channels == 2 or (arithmetic.channels == 4 and dtype.kind == "i"))
     vectors = vectors_of(outputs + (spec.windows > ""), lanes, part)
     with k.function(name, ChannelSums) as given:
         last = k.span(k.constant(INT, 0), given.last, channels.lanes)
@@ -93,7 +94,7 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
             else:
                 value = k.load(lying, place) if there is None else k.load_first(lying, place, there)
             value = widen(k, value, dtype, element, f16c=f16c)
-            value = value if zero_point is None or arithmetic.channels == 1 else value - zero_point
+            value = value if zero_point is None else value - zero_point
             if arithmetic.channels > 1:
                 value = k.cast("bitcast", value, vector(arithmetic.word, part))
             return repeated(k, value, lanes)
@@ -123,8 +124,8 @@ def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes:
         of_vector = part // vectors
         for first in range(0, pixels, of_vector):
             count = min(of_vector, pixels - first)
-            sums = lanes_added(k, entry.results[first * vectors : (first + count) * vectors], part)
-            total = by_pixel(k, spec, given, sums, count, outputs)
+            of_pixels = lanes_added(k, entry.results[first * vectors : (first + count) * vectors], part)
+            total = by_pixel(k, spec, given, of_pixels, count, outputs)
             if spread:
                 _store_apart(k, spec, given, total, first, count, outputs, f16c)
             else:

@@ -50,6 +50,6 @@ def inner_tile(k: Module, name: str, spec: FusedTile, lanes: int, part: int, row
             for begins in range(0, rows, of_vector):
                 end = min(begins + of_vector, rows)
                 sums = lanes_added(k, entry.results[begins * vectors : end * vectors], part)
-                total = by_pixel(k, spec, g, sums, end - begins, outputs)
-                store_by_pixel(k, spec, g, total, y + g.y_row * begins, g.y_row, end - begins, outputs)
+                found = by_pixel(k, spec, g, sums, end - begins, outputs)
+                store_by_pixel(k, spec, g, found, y + g.y_row * begins, g.y_row, end - begins, outputs)
             tile.next(pixels + g.row * rows, y + g.y_row * rows)

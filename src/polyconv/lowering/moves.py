@@ -61,7 +61,8 @@ def _contiguous(o: Operand, channels: int, step: int, panel: str, most: int) -> 
         return "c"
     if o.spatial[-1] * step == o.itemsize:
         return "p"
-    return str(step) if o.spatial[-1] == o.itemsize and 1 < step <= most else ""
+    apart, rest = divmod(o.spatial[-1] * step, o.itemsize)
+    return str(apart) if not rest and 1 < apart <= most else ""
 
 
 def move_in_address(r: Request, spec: Move) -> Address[MoveIn]:

@@ -116,7 +116,7 @@ class InnerForm(OrderedForm):
             moves = squares * _TURN * p.x_dtype.itemsize + math.prod(sizes.box) / 16 * _TURN_BACK
         read = p.groups * count * math.prod(lines) * run * group_in * p.x_dtype.itemsize
         far = far_cycles(s, read)
-        if (p.n or 0) * image_bytes(p)[0] > s.profile.cache("l2", 1):
+        if p.layout == "NHWC" and (p.n or 0) * image_bytes(p)[0] > s.profile.cache("l2", 1):
             far += read / s.profile.stream("l3", 1.0)
         return products, p.groups * count * (400 + moves) + far
 
@@ -180,7 +180,7 @@ def _wide(s: Situation, sweep: Sweep, sizes: Sizes) -> int:
 
 def _tile_cycles(s: Situation, sweep: Sweep, sizes: Sizes, wide: int) -> float:
     """Cycles of the tiles of a row."""
-    arith, (*outer, last) = arithmetic_of(s), sweep
+    arith, outer, last = arithmetic_of(s), sweep[:-1], sweep[-1]
     rates, lane = s.rates(arith), lanes(s.target, arith)
     entries = share_met(outer, row_bands(s, sweep)) * math.prod(axis.taps for axis in outer)
     entries *= 1 if sizes.whole_lines else last.taps

@@ -54,8 +54,9 @@ reads on Zen 5, slower with 5."""
 _CROSSING = 0.9
 """Loads more as which one of a whole vector counts that begins anywhere: nearly all cross a cache line, of halves half,
 in which others wait for nothing."""
-_ADD_CYCLES, _LEAVING, _TILE_CYCLES = 0.8, 4.0, 14.0
-"""Cycles of adding the lanes of a vector of sums, in which a vector of results leaves, and of the rest of a tile."""
+_ADD_CYCLES, _LEAVING, _TILE_CYCLES, _APART, _STEP_CYCLES = 0.8, 4.0, 14.0, 3.0, 0.9
+"""Cycles of adding the lanes of a vector of sums, in which a vector of results leaves, of the rest of a tile, and in
+which results of a pixel leave alone, as those of a group do, and of a step beside products and loads."""
 
 
 class TileWords(Record):
@@ -147,7 +148,8 @@ def _steps(s: Situation, wide: int) -> int:
 
 def _wide(s: Situation) -> int:
     """Words of a pixel at a time: with those of a whole vector adding takes longest, with few some outputs are none."""
-    lane, taps = lanes(s.target, ARITHMETIC[_arithmetic(s)]), round(math.prod(map(mean_taps, sweeps(s.problem)[0])))
+    lane, some = lanes(s.target, ARITHMETIC[_arithmetic(s)]), next(iter(sweeps(s.problem)), ())
+    taps = round(math.prod(map(mean_taps, some)))
 
     def price(wide: int) -> float:
         most = _PIXELS[vectors_of(_each(s), lane, wide)]
@@ -220,9 +222,13 @@ def _tile_cycles(s: Situation, wide: int, pixels: int, taps: int) -> float:
     rates, lane = s.rates(arith), lanes(s.target, arith)
     vectors = vectors_of(_each(s), lane, wide)
     loads = pixels * (1 + _CROSSING * (wide / lane) ** 2) + vectors
-    step = max(tile_cycles(rates, pixels, vectors), loads / rates.loads)
+    converted = (arith.bytes // arith.channels != s.problem.x_dtype.itemsize) + (wide < lane)
+    products = 2 if arith.channels == 1 and arith.accumulator.startswith("i") else 1  # and the additions
+    instructions = pixels * (converted + products * vectors) / (2 * rates.multiply_adds)
+    step = max(tile_cycles(rates, pixels, vectors), loads / rates.loads, instructions)
     adding = pixels * vectors * (1 - 1 / wide) * _ADD_CYCLES + -(-pixels * vectors // wide) * _LEAVING
-    return taps * (1.15 * _steps(s, wide) * step + 0.8) + adding + _TILE_CYCLES
+    adding += pixels * _APART if s.problem.groups > 1 else 0.0
+    return taps * (_steps(s, wide) * (1.1 * step + _STEP_CYCLES) + 0.8) + adding + _TILE_CYCLES
 
 
 def _read_again(s: Situation, sweep: Sweep) -> float:

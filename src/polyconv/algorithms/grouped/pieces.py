@@ -266,7 +266,8 @@ def lines_at(r: Request, sweep: Sweep, box: Box, axis: int, entries: tuple[int, 
     across = _across(axis, len(sweep))
     lines = box.extents[across] if across != axis else 1
     steps = steps_along(r, sweep, across), steps_along(r, sweep, axis)
-    ahead = steps[0].x * -(-_SOON // steps[0].x) if 0 < steps[0].x <= _SOON else _SOON
+    to_next = sweep[across].stride * r.x.spatial[across]
+    ahead = to_next * -(-_SOON // to_next) if 0 < to_next <= _SOON else _SOON
     return piece_at(r, sweep, box.first, lines, *steps, entries, table, biases, ahead)
 
 
