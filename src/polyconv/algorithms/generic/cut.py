@@ -188,7 +188,7 @@ def _cut_in_order(s: Situation, arith: Arithmetic, family: Family, order: tuple[
         if cut.workspace <= budget and math.prod(less.box) <= math.prod(cut.box):
             break  # sums take the room, not channels
         cut = less
-    if p.groups == 1 and not fused:
+    if p.groups == 1 and p.layout == "NCHW" and not fused:
         cut = _of_fewer_channels(s, arith, cut, fitted)
     if cut.chunk >= group_in and p.groups > 1 and not fused:
         beside = header_bytes(len(sweep)) + ZERO_BYTES + _SPARE
