@@ -295,7 +295,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "tables once", "biases and scales of a pixel's outputs are not repeated for the next pixel",
-            _ALGORITHMS + "dots.inner", "of_groups[:, np.arange(lane) % outputs]",
+            _ALGORITHMS + "dots.weights", "of_groups[:, np.arange(lane) % outputs]",
             "of_groups[:, np.minimum(np.arange(lane), outputs - 1)]", "dots_inner", seen_in_check_mode=False,
         ),
         Fault(
