@@ -60,7 +60,7 @@ class Unit(ABC):
     def accumulate(self, k: Kernel, place: Value) -> None:
         """Add the products of a stage."""
 
-    def end(self, k: Kernel) -> None:
+    def end(self, k: Kernel) -> None:  # noqa: B027 - a unit may have nothing to wait for
         """Wait for the last products."""
 
     @property
