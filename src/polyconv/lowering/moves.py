@@ -95,8 +95,9 @@ def _found(r: Request, spec: Move, signature: type[S], most: int) -> Address[S]:
 
 def _turns_bytes(target: Target, spec: Move) -> bool:
     """Whether a move brings bytes from planes to pixels, there maybe as 16 bits, or back, on a CPU with masks."""
-    tensor, along = DTYPES[spec.source if spec.epilogue is None else spec.target], ("pc", "cp")[spec.epilogue is not None]
-    narrow = tensor.itemsize == 1 and spec.element in (("i8", "i16") if spec.epilogue is None else ("i8",))
+    tensor = DTYPES[spec.source if spec.epilogue is None else spec.target]
+    along, elements = ("pc", ("i8", "i16")) if spec.epilogue is None else ("cp", ("i8",))
+    narrow = tensor.itemsize == 1 and spec.element in elements
     return narrow and target.has_masks and spec.along == along and not spec.together
 
 
