@@ -1,7 +1,7 @@
 """``careful``: every product that meets an input and no other, so that weights of Inf or NaN never meet padding.
 
-Lanes are neighbouring pixels of a row.  Inputs are read where they lie, under masks, and weights as they were given:
-nothing is packed and no panel filled, so little is made before a call.  Algorithms whose own results are not finite
+Lanes are neighbouring pixels of a row, and weights are read as they were given: nothing is packed, so little is made
+before a call.  Algorithms whose own results are not finite
 have boxes of them computed so once more, by ``CarefulBox``.
 Cost: a load of inputs and one of a weight for few products.  Error: own bound, k eps sum|x||w|.
 """
@@ -19,11 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms
-from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.language import INT, Buffer, Module, Value, vector
-from polyconv.kernels.layout import Block, Move, MoveIn, MoveOut
-from polyconv.kernels.move import converted
+from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
+from polyconv.kernels.layout import Move, MoveIn, MoveOut
 from polyconv.kernels.objects import kernel
 from polyconv.kernels.record import Function, Memory, Record, Span, Word, filled, words
 from polyconv.kernels.signature import Address, Int, Signature
@@ -34,17 +32,20 @@ from polyconv.lowering.panel import Common, Driver, EpilogueTables, Frame, Item,
 from polyconv.lowering.panel import header_bytes as bytes_of_header
 from polyconv.lowering.program import Program, Request, Step, epilogue_tables, program_of
 from polyconv.lowering.situation import Situation, arith_of
-from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count, sweeps, taps_of
+from polyconv.lowering.sweep import Lines, Sweep, box_count, sweeps, taps_of
 
 __all__ = ["CarefulBox", "CarefulWords", "box_bytes", "box_words", "forms", "repair_address"]
 
 _TOGETHER = 8
-"""Output channels of a tile: they share what is loaded, and no sum waits for the one before it.  Others are computed
-one by one, for so many pixels that the same holds."""
+"""Output channels of a tile: they share inputs, and no sum waits for the one before it.  Others are computed one by
+one."""
 _CHUNK = 32
 """Channels whose weights, of all taps, stay in a first-level cache."""
 _PIXELS = 256
 """Most pixels of a row of a box."""
+_CHANNEL, _TAP, _ALONE = 10.5, 100.0, 5.0
+"""Cycles of a vector of pixels for a channel and a tap, and for a tap; for a channel of an output alone.  Measured on
+Zen 5."""
 
 
 class CarefulWords(Record):
@@ -89,16 +90,6 @@ class CarefulBox(Signature):
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """What shapes the code: how inputs become factors, lanes, and whether pixels lie together."""
-
-    spec: Move
-    lanes: int
-    near: bool
-    f16c: bool
-
-
-@dataclass(frozen=True, slots=True)
 class _Place:
     """A tile: its row of the box, its first pixel and first output, and how many pixels are left."""
 
@@ -110,21 +101,19 @@ class _Place:
     left: Value
 
 
-def _driver(k: Module, kind: _Kind) -> None:
-    """Add ``careful(frame, words, item, workspace)`` and ``careful_box``."""
-    alone = (1, 4 if kind.near else 1)
+def _driver(k: Module, kind: Type) -> None:
+    """Add ``careful(frame, words, item, workspace)`` and ``careful_box``, for vectors of sums of a kind."""
     with k.function("careful_box", CarefulBox) as given:
         p = given.words
         last, item = p.common.axes - 1, Item(k, given.workspace, given.n, given.g, k.constant(INT, 0))
         whole = given.first + (given.end - given.first) // _TOGETHER * _TOGETHER
-        for first, end, (rows, vectors) in ((given.first, whole, (_TOGETHER, 1)), (whole, given.end, alone)):
-            step = kind.lanes * vectors
+        for first, end, rows in ((given.first, whole, _TOGETHER), (whole, given.end, 1)):
             with k.loop(first, end, rows) as output, k.loop(0, box_rows(k, p.common, item)) as row:
                 _place_row(k, p, item, row.index)
-                with k.loop(0, item.extent(last), step) as pixel:
-                    left = k.minimum(item.extent(last) - pixel.index, step)
+                with k.loop(0, item.extent(last), kind.lanes) as pixel:
+                    left = k.minimum(item.extent(last) - pixel.index, kind.lanes)
                     here = _Place(item, given.frame, row.index, pixel.index, output.index, left)
-                    _leave(k, kind, p, here, _sums(k, kind, p, here, rows, vectors), rows)
+                    _leave(k, p, here, _sums(k, kind, p, here, rows))
     with k.function("careful", Driver) as given:
         p = CarefulWords.read(k, given.words)
         item = decode(k, p.common, given.item, given.workspace)
@@ -141,13 +130,12 @@ def _place_row(k: Module, p: CarefulWords, item: Item, row: Value) -> None:
         back.next(back.values[0] // extent)
 
 
-def _sums(k: Module, kind: _Kind, p: CarefulWords, at: _Place, rows: int, vectors: int) -> list[Value]:
-    """Sums of ``rows`` outputs of ``vectors`` vectors of pixels: [channels that stay near][outer tap][tap][channel]."""
+def _sums(k: Module, kind: Type, p: CarefulWords, at: _Place, rows: int) -> list[Value]:
+    """Sums of ``rows`` outputs of a vector of pixels: [channels that stay near][outer tap][tap][channel]."""
     c, last, item = p.common, p.common.axes - 1, at.item
     along, start = axis_words(c, last), c.x_base + item.n * c.x_n + item.g * c.x_g
     weights = p.weights + (item.g * p.w_group + at.output * p.w_output)
-    nothing = [k.constant(vector(kind.spec.element, kind.lanes), 0)] * (rows * vectors)
-    with k.loop(0, p.channels, _CHUNK, carry=nothing) as chunk:
+    with k.loop(0, p.channels, _CHUNK, carry=[k.constant(kind, 0)] * rows) as chunk:
         count = k.minimum(p.channels - chunk.index, _CHUNK)
         with k.loop(0, p.outer_taps, carry=chunk.values) as outer:
             places = p.tap_places + outer.index * (last * 8)
@@ -162,44 +150,36 @@ def _sums(k: Module, kind: _Kind, p: CarefulWords, at: _Place, rows: int, vector
             with k.loop(0, k.select(inside.equals(1), p.taps, 0), carry=begin) as tap:
                 position, w, *sums = tap.values
                 x = at.frame.x + (offset + position * along.x_stride)
-                added = _added(k, kind, p, at, position, count, x, w, sums, vectors)
-                tap.next(position + p.dilation, w + p.w_tap, *added)
+                tap.next(position + p.dilation, w + p.w_tap, *_added(k, p, at, position, count, x, w, sums))
             outer.next(*tap.results[2:])
         chunk.next(*outer.results)
     return chunk.results
 
 
-def _added(k: Module, kind: _Kind, p: CarefulWords, at: _Place, position: Value, count: Value, x: Buffer, w: Buffer,
-           sums: Sequence[Value], vectors: int) -> list[Value]:  # fmt: skip
+def _added(k: Module, p: CarefulWords, at: _Place, position: Value, count: Value, x: Buffer, w: Buffer,
+           sums: Sequence[Value]) -> list[Value]:  # fmt: skip
     """The sums with what a tap of some channels adds, where pixels from a ``position`` on are inputs."""
-    along, zero, lane, acc = axis_words(p.common, p.common.axes - 1), k.constant(INT, 0), kind.lanes, sums[0].type
+    along, kind, scratch = axis_words(p.common, p.common.axes - 1), sums[0].type, at.item.header + p.scratch
     with k.choice(along.stride > 1, [0 - position, along.inp - position]) as strided:
         strided.next(*((n + (along.stride - 1)) / along.stride for n in (0 - position, along.inp - position)))
     low, high = k.maximum(strided.results[0], 0), k.minimum(strided.results[1], at.left)
-    step, scratch = along.stride * along.x_stride, at.item.header + p.scratch
-    masks = [k.span(low - v * lane, high - v * lane, lane) for v in range(vectors)]
-    block, memory = Block(k, kind.spec, acc, kind.f16c), acc.of(LLVM_NAMES[kind.spec.source])
-    if not kind.near:
-        with k.when(low < high):
-            k.call(p.move_in, MoveIn(
-                x + low * step, step, p.common.x_c, scratch + low * p.word_bytes, p.word_bytes,
-                k.constant(INT, acc.bytes), high - low, count, zero,
-            ))  # fmt: skip
-    begin = [x if kind.near else scratch, w, *sums]
-    with k.loop(0, k.select(low < high, count, 0), carry=begin) as channel:
-        x, w, *total = channel.values
-        for v, mask in enumerate(masks):
-            value = converted(block, k.load_first(memory, x + v * memory.bytes, mask), zero) if kind.near else (
-                k.load(acc, x)
-            )  # fmt: skip
-            for number, place in enumerate(range(v, len(total), vectors)):
-                product = k.fma(k.broadcast(acc, w + p.w_output * number), value, total[place])
-                total[place] = k.select(mask.bits, product, total[place])
-        channel.next(x + (p.common.x_c if kind.near else acc.bytes), w + p.w_channel, *total)
+    mask, step = k.span(low, high, kind.lanes).bits, along.stride * along.x_stride
+    with k.when(low < high):
+        k.call(p.move_in, MoveIn(
+            x + low * step, step, p.common.x_c, scratch + low * p.word_bytes, p.word_bytes, k.constant(INT, kind.bytes),
+            high - low, count, 0,
+        ))  # fmt: skip
+    with k.loop(0, k.select(low < high, count, 0), carry=[scratch, w, *sums]) as channel:
+        inputs, w, *total = channel.values
+        value = k.load(kind, inputs)
+        for number, before in enumerate(total):
+            product = k.fma(k.broadcast(kind, w + p.w_output * number), value, before)
+            total[number] = k.select(mask, product, before)
+        channel.next(inputs + kind.bytes, w + p.w_channel, *total)
     return channel.results[2:]
 
 
-def _leave(k: Module, kind: _Kind, p: CarefulWords, at: _Place, sums: Sequence[Value], rows: int) -> None:
+def _leave(k: Module, p: CarefulWords, at: _Place, sums: Sequence[Value]) -> None:
     """The way out of a tile."""
     c, slots = p.common, at.item.header + p.slots
     along, size = axis_words(c, c.axes - 1), sums[0].type.bytes
@@ -208,8 +188,8 @@ def _leave(k: Module, kind: _Kind, p: CarefulWords, at: _Place, sums: Sequence[V
     _, y, r = row_place(k, c, at.item, at.row)
     table = (at.item.g * p.outputs + at.output) * p.word_bytes
     k.call(p.move_out, MoveOut(
-        slots, p.word_bytes, k.constant(INT, len(sums) // rows * size),
-        at.frame.y + (y + at.output * c.y_c + at.pixel * along.y_stride), along.y_stride, c.y_c, at.left, rows,
+        slots, p.word_bytes, k.constant(INT, size),
+        at.frame.y + (y + at.output * c.y_c + at.pixel * along.y_stride), along.y_stride, c.y_c, at.left, len(sums),
         p.tables.bias + table, p.tables.scale + table,
         at.frame.residual + (r + at.output * c.r_c + at.pixel * along.r_stride), along.r_stride, c.r_c,
         p.tables.constants,
@@ -235,12 +215,11 @@ class CarefulForm(Form):
     def cost(self) -> dict[str, float]:
         """Cycles: products of tiles, and their way out."""
         p, lane = self.s.problem, lanes(self.s.target, arith_of(self.s))
-        group_in, group_out, total = p.c // p.groups, p.m // p.groups, 0.0
-        of_channel = group_out // _TOGETHER * 4.5 + group_out % _TOGETHER * 4.0 + -(-group_out // 8) * lane
+        group_in, (together, alone), total = p.c // p.groups, divmod(p.m // p.groups, _TOGETHER), 0.0
+        of_tap = together * (_CHANNEL * group_in + _TAP) + alone * (_ALONE * group_in + _TAP)
         for sweep in sweeps(p):
             vectors = math.prod(axis.out for axis in sweep[:-1]) * -(-sweep[-1].out // lane)
-            taps = math.prod(axis.taps for axis in sweep)
-            total += vectors * (taps * (group_in * of_channel + 40.0) + 9.0 * group_out)
+            total += vectors * (math.prod(axis.taps for axis in sweep) * of_tap + 9.0 * p.m / p.groups)
         return {"products": total * (p.n or 0) * p.groups}
 
     def build(self, r: Request) -> Program:
@@ -252,7 +231,7 @@ class CarefulForm(Form):
 def _step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     box = (*[1] * (len(sweep) - 1), min(_PIXELS, sweep[-1].out))
     items = (r.problem.n or 0) * r.problem.groups * box_count(sweep, box) if r.problem.m else 0
-    return Step(_addresses(r, sweep)[0], filled(box_words(r, sweep, box), keep), items)
+    return Step(_addresses(r)[0], filled(box_words(r, sweep, box), keep), items)
 
 
 def box_bytes(s: Situation, axes: int) -> int:
@@ -274,9 +253,7 @@ def box_words(r: Request, sweep: Sweep, box: tuple[int, ...] | None = None) -> C
         w_channel=w.strides[2], w_tap=w.strides[3], places=header, slots=2 * header,
         scratch=2 * header + _TOGETHER * r.target.vector_bytes, word_bytes=r.arith.bytes,
         tables=epilogue_tables(r),
-        move_in=None if _is_near(r, last) else (
-            move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "p")))
-        ),
+        move_in=move_in_address(r, Move(p.x, r.arith.accumulator, along_in(r, last, "p"))),
         move_out=move_out_address(r, Move(r.arith.accumulator, p.y, along_out(r, last, "p"), r.epilogue)),
     )  # fmt: skip
 
@@ -291,22 +268,16 @@ def _tap_places(along: tuple[tuple[int, int], ...]) -> NDArray[np.int64]:
     return words(list(itertools.chain.from_iterable(places)))
 
 
-def _is_near(r: Request, last: Axis) -> bool:
-    """Whether neighbouring outputs read neighbouring inputs."""
-    return last.stride * r.x.spatial[-1] == r.x.itemsize
+def repair_address(r: Request) -> Address[CarefulBox]:
+    """Address of what computes a box, whose words are ``box_words``."""
+    return _addresses(r)[1]
 
 
-def repair_address(r: Request, sweep: Sweep) -> Address[CarefulBox]:
-    """Address of what computes a box of a sweep, whose words are ``box_words``."""
-    return _addresses(r, sweep)[1]
-
-
-def _addresses(r: Request, sweep: Sweep) -> tuple[Address[Driver], Address[CarefulBox]]:
+def _addresses(r: Request) -> tuple[Address[Driver], Address[CarefulBox]]:
     """Addresses of the driver, and of what computes a box for it and for other algorithms."""
-    spec = Move(r.problem.x, r.arith.accumulator, "pp")
-    kind = _Kind(spec, lanes(r.target, r.arith), _is_near(r, sweep[-1]), r.target.converts_f16)
+    kind = vector(r.arith.accumulator, lanes(r.target, r.arith))
     functions: dict[str, type[Signature]] = {"careful": Driver, "careful_box": CarefulBox}
-    found: dict[str, Address[Any]] = r.once(kind, lambda: kernel(
-        f"careful {spec} {kind.lanes} {kind.near}", functions, lambda k: _driver(k, kind), r.target, check=r.check
-    ))  # fmt: skip
+    found: dict[str, Address[Any]] = kernel(
+        f"careful {kind}", functions, lambda k: _driver(k, kind), r.target, check=r.check
+    )
     return found["careful"], found["careful_box"]

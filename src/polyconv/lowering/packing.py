@@ -162,11 +162,6 @@ def bring_rows(k: Module, p: SourceWords, of_set: SetWords, source: Buffer, firs
     with k.when((of_set.outputs * p.word_bytes < of_set.row) | (count < together)):
         size = together * p.taps * of_set.row
         zero_words(k, rows, size // 4, vector("i32", vector_bytes // 4))
-    _move_rows(k, p, of_set, source, first, count, rows)
-
-
-def _move_rows(k: Module, p: SourceWords, of_set: SetWords, source: Buffer, first: Value, count: Value, rows: Buffer
-               ) -> None:  # fmt: skip
     with k.loop(0, p.runs) as run:
         k.call(p.move_in, MoveIn(
             source + (first * p.w_channel + run.index * p.w_run), p.w_pixel, p.w_output,

@@ -328,7 +328,7 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
         copies=int(max(pixel_step, entry_step) % _COLLIDING == 0),
         inputs=[_input_sums(r, single=False), _input_sums(r, single=True)], results=_result_sums(r), scales=scales,
         not_finite=cut.not_finite, leaving=altered(slot_words(r, cut.slots, along, len(both), parts), sets=both),
-        again_box=cut.again, again_words=careful.box_words(r, sweep), again=careful.repair_address(r, sweep),
+        again_box=cut.again, again_words=careful.box_words(r, sweep), again=careful.repair_address(r),
     )  # fmt: skip
     return Step(address, filled(values, keep), items)
 

@@ -303,7 +303,7 @@ def column_words(r: Request, common: Common, sweep: Sweep, sizes: Sizes, move_ou
         rows=row_lists(sweep[:-2], entries, ENTRY_WORDS), weights=weights, sums=sizes.sums, s_point=sizes.s_point,
         y_row=y_row, r_row=r_row, out=sizes.out, out_line=sizes.out_line,
         move_out=None if move_out is None else move_out_address(r, move_out), tables=epilogue_tables(r),
-        again_words=careful.box_words(r, sweep), again=careful.repair_address(r, sweep),
+        again_words=careful.box_words(r, sweep), again=careful.repair_address(r),
     )  # fmt: skip
 
 

@@ -121,7 +121,7 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
         last_outputs=group_out - (case.blocks - 1) * block_outputs, word_bytes=arith.bytes,
         narrow=int(case.last_vectors < case.vectors), flags=b.flags,
         repair=address_of(r, "winograd again", "again", words.RepairBlock, repair), repair_header=b.v,
-        again_words=careful.box_words(r, sweep), again=careful.repair_address(r, sweep),
+        again_words=careful.box_words(r, sweep), again=careful.repair_address(r),
         following=_following(r, sweep, b, items),
         fetches=int(packed.nbytes > r.situation.cache("l2", _DRIVING)),
         bring=address_of(r, "winograd inputs", "inputs", words.BoxInputs, inputs),
