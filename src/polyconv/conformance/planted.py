@@ -158,8 +158,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "careful edge", "a weight of Inf meets the padding one pixel beyond the input",
-            _ALGORITHMS + "dense.driver", "position.below(of_axis.inp)", "position.below(of_axis.inp + 1)", "careful",
-            seen_in_check_mode=False,
+            _ALGORITHMS + "careful", "position.below(record.inp)", "position.below(record.inp + 1)", "careful",
         ),
         Fault(
             "outer pixels", "a pixel beyond the input counts as one inside",

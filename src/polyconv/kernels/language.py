@@ -240,14 +240,6 @@ class Module(Emitter):
         address = self._checked(target, value.type.bytes, "store")
         self._line(f"  store {value.type} {value.name}, ptr {address}, align {align}")
 
-    def flag(self, source: Buffer) -> Value:
-        """Load a 64-bit integer; what its writer stored before it can be read from then on."""
-        return self.emit(f"load atomic i64, ptr {self._checked(source, 8, 'flag')} acquire, align 8", INT)
-
-    def set_flag(self, target: Buffer) -> None:
-        """Store a 1 that ``flag`` reads, after all that was stored before it."""
-        self._line(f"  store atomic i64 1, ptr {self._checked(target, 8, 'flag')} release, align 8")
-
     def prefetch(self, place: Buffer, *, writing: bool = False, far: bool = False) -> None:
         """Ask for the cache line of a place, to read or to write it; a hint that touches nothing, wherever it is.
 

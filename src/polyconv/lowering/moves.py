@@ -6,6 +6,7 @@ Turns operands and a panel's own order into addresses of generated moves.  It mu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,6 +182,7 @@ def moved_by_planes(common: Common, r: Request, sweep: Sweep, held: Sequence[Lin
     return altered(common, planes=1, plane_places=places, move_planes=listed_address(r, spec, ListedMoveIn))
 
 
+@lru_cache(16)  # layers of a network often have the same extents
 def places_of(lines: int, line_bytes: int, pixels: int, pixel_bytes: int, more: int, first: int = 0
               ) -> NDArray[np.int64]:  # fmt: skip
     """Places of the pixels of some lines, for moves that take a list of them: the last one so often again."""
