@@ -57,7 +57,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """All that shapes the code: ``Max`` or ``Add``, the type, the windows along the last axis, and whether three slide."""
+    """All that shapes the code: ``Max`` or ``Add``, the type, the windows along the last axis, and if all are deep."""
 
     function: str
     dtype: str
@@ -178,7 +178,8 @@ def _drive(k: Module, name: str, spec: Windows) -> None:
                     out, place, upper = out % w.lower.outs, place + first * w.upper.step, (count_there, w.upper.pace)
                 first, count_there = _range(k, w.lower, out)
                 line = given.workspace + each.index * w.held + w.begin * size
-                _together(k, spec, kind, place + first * w.lower.step, upper, (count_there, w.lower.pace), line, w.width)
+                place, lower = place + first * w.lower.step, (count_there, w.lower.pace)
+                _together(k, spec, kind, place, upper, lower, line, w.width)
             with k.loop(0, count) as each:
                 done, divisors = each.index * w.rows.y_row, w.divisors + (row + each.index) * w.rows.y_row
                 _along(k, spec, kind, given.workspace + each.index * w.held, of_y + done, w.out, divisors)
@@ -249,5 +250,5 @@ def _strided(k: Module, type_: Type, place: Buffer, spec: Windows) -> list[Value
         apart = k.constant(INT, spec.stride * size)
         return [k.gather(type_, place + offset * size, apart) for offset in offsets]
     firsts = sorted({offset // 2 * 2 for offset in offsets})
-    pairs = {at: [k.load(type_, place + at * size + j * type_.bytes) for j in range(2)] for at in firsts}
+    pairs = {at: (k.load(type_, place + at * size), k.load(type_, place + at * size + type_.bytes)) for at in firsts}
     return [k.shuffle(*pairs[offset // 2 * 2], range(offset % 2, 2 * type_.lanes, 2)) for offset in offsets]
