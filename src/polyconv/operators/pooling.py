@@ -26,7 +26,7 @@ from polyconv.problem.padding import AUTO_PADS, forward_pads
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.launching import Launching
 
-__all__ = ["OPERATORS", "pooling"]
+__all__ = ["pooling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +181,3 @@ _TABLE: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "AveragePool": ("Add", "f", (*_PLACES, "count_include_pad")),
 }
 """Operator -> what its windows do, kinds of types, attributes."""
-
-OPERATORS = tuple(_TABLE)
-"""Operators of this family."""
