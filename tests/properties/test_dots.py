@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -320,6 +321,27 @@ def test_groups_of_any_width_share_a_panel(types: str, level: str | None) -> Non
             spelled = f"NHWC n2 c{3 * c} i5x9 m{3 * m} k3x2 p1 d1x2 g3"
             _check(f"conv {types}>i32 {spelled} zx=t zw=c", chance=number or None)
             _check(f"conv {types} {spelled} b1 {SCALED}")
+
+
+@pytest.mark.parametrize("types", ["u8*i8", "i8*u8", "i8>i32", "i16", "bf16"])
+@pytest.mark.parametrize("outputs", [1, 2, 3, 5, 7, 8, 11, 13, 16, 17, 24, 33])
+def test_groups_lie_side_by_side_in_vectors(outputs: int, types: str) -> None:
+    """Any number of outputs and channels of a group, with the last block of fewer groups than others."""
+    scaled = SCALED if types in ("u8*i8", "i8*u8") else ""
+    sizes = [*itertools.product((2, 3, 4, 6, 9, 12), (2, 3, 5, 17))]
+    for number, (channels, groups) in enumerate(sizes[outputs % 6 :: 6]):
+        if types == "bf16" and channels % 2:
+            continue
+        geometry = ("i5x11 k3x2 p1x0", "i29 k1 s2", "i3x7 k2x3 p1 d1x2")[number % 3].split(" ", 1)
+        line = f"conv {types} NHWC n2 c{channels * groups} {geometry[0]} m{outputs * groups} {geometry[1]} g{groups}"
+        p = Problem.parse(f"{line} b1 {scaled}".strip())
+        made = operands(p, np.random.default_rng(number), "normal") if types == "bf16" else _extreme(p, number)
+        for chance in (None, number, number + 1):
+            if types == "bf16":
+                run = partial(prepared.compute, p, made.x, made.w, made.bias, algorithm="dots")
+                np.testing.assert_array_equal(run(chance=chance), run(chance=99), str(p))
+            else:
+                _check(str(p), made, chance)
 
 
 @pytest.mark.parametrize("level", BOTH_ENDS)
