@@ -2,8 +2,9 @@
 
 Lanes are output channels.  A box of outputs gets a panel of its inputs, their padding written out; where nothing is
 padded and words lie as the instructions take them, tiles read the tensor itself.  Tiles broadcast words of several
-channels against vectors of output channels, and reduce over (tap, words) or, where taps of a kernel's line follow each
-other, over whole lines of a kernel.  Results leave from registers to their place, or by slots and a move.
+channels against vectors of output channels, or pick those of several groups lane by lane from a pixel whose channels
+lie together.  They reduce over (tap, words) or, where taps of a kernel's line follow each other, over whole lines of a
+kernel.  Results leave from registers to their place, or by slots and a move.
 Cost: the products, and one pass over input and output.
 Error: sums of integers are exact modulo 2^32; those of bf16 have an own bound, k eps sum|x||w| of f32.
 """
@@ -25,7 +26,7 @@ from polyconv.algorithms.dots.driver import (
     result_words,
 )
 from polyconv.algorithms.dots.form import Part, Sizes
-from polyconv.algorithms.dots.panel import copying_cycles, panel_words, weaving_cycles
+from polyconv.algorithms.dots.panel import copying_cycles, panel_words, turning_cycles, weaving_cycles
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
@@ -54,8 +55,8 @@ from polyconv.problem.problem import Problem
 
 __all__ = ["LYING", "DenseForm", "forms", "word_entries"]
 
-LYING = {"u8s8": "u8", "i16": "i16", "bf16": "bf16"}
-"""The type of inputs that an arithmetic multiplies as they lie."""
+LYING = {"u8s8": ("u8",), "i16": ("i16", "u16"), "bf16": ("bf16",)}
+"""Types of inputs that an arithmetic multiplies as they lie."""
 
 _MERGED = {"u8s8": 4, "i16": 2, "bf16": 7}
 """Most channels whose planes are merged pixel by pixel, by arithmetic; more are transposed."""
@@ -81,8 +82,13 @@ class DenseForm(OrderedForm):
 
     @classmethod
     def part(cls, s: Situation, sweep: Sweep) -> Part:
-        """A sweep with its sizes."""
-        return part_of(s, arithmetic_of(s), sweep)
+        """A sweep with its sizes: groups side by side are brought from planes to pixels, if that takes less."""
+        part, form = part_of(s, arithmetic_of(s), sweep), cls(s, (), tuple(range(len(sweep))))
+        if s.problem.layout == "NHWC" or part.together.beside < 2:
+            return part
+        ways = (part.planes, part.together)
+        best = min(ways, key=lambda sizes: s.price(("turned", sizes.beside), sum(form.cycles(sweep, sizes))))
+        return replace(part, planes=best)
 
     def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
         """Cycles of an image's products at full tiles, and of its moves."""
@@ -100,7 +106,9 @@ class DenseForm(OrderedForm):
         of_row = row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps, sizes.beside)
         products = sets * rows * (of_row + sizes.blocks * ROW_CYCLES)
         held = math.prod(max(1, h.count) for h in sizes.held)
-        if sizes.planes:
+        if sizes.beside and p.layout == "NCHW":
+            moves = count * (400 + turning_cycles(s, sizes, panel_in))
+        elif sizes.planes:
             run = max(1, sizes.held[-1].count)
             moves = sets * count * (400 + weaving_cycles(s, sizes.held, run, panel_in, sizes.step))
             products *= _OF_PLANES
@@ -111,7 +119,10 @@ class DenseForm(OrderedForm):
             moves = sets * count * (400 + copying_cycles(s, sizes, panel_in, follow=follow))
         moves += far_cycles(s, sets * count * held * panel_in * p.x_dtype.itemsize)
         leaving = _leaving(s, sizes) + _PHASES * apart_cycles(s, last)
-        return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * leaving
+        vectors = p.groups * -(-group_out // lanes(s.target, arith))
+        if sizes.beside > 1:
+            vectors = (sizes.blocks - 1) * sizes.vectors + sizes.last_vectors
+        return products, moves + rows * width * vectors * leaving
 
     def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         """Step of a sweep."""
@@ -173,7 +184,7 @@ def _lies(p: Problem, arith: Arithmetic, sweep: Sweep, pixel_bytes: int) -> bool
 
     Neighbouring pixels of a line lie so many bytes apart, their channels together.
     """
-    if p.x != LYING[arith.name] or p.c // p.groups % arith.channels or pixel_bytes % _COLLIDING == 0:
+    if p.x not in LYING[arith.name] or p.c // p.groups % arith.channels or pixel_bytes % _COLLIDING == 0:
         return False
     return all(
         axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + (axis.taps - 1) * axis.dilation < axis.inp
@@ -239,7 +250,7 @@ def _move_in(r: Request, last: Axis, sizes: Sizes, group_in: int, *, together: b
     along = "cc" if together else along_in(r, last, "c")
     if sizes.whole_lines and along == "pc" and 0 < group_in <= _MERGED[arith.name]:
         return move_in_address(r, Move(p.x, element, "pc", together=group_in))
-    if arith.name == "bf16" and not sizes.planes:
+    if (arith.name == "bf16" or sizes.beside) and not sizes.planes:
         return move_in_address(r, Move(p.x, element, along))
     if not sizes.planes or along in ("any", "cc"):
         return move_in_address(r, Move(p.x, element, along if together else "any"))
