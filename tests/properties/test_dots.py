@@ -61,7 +61,7 @@ def test_types_and_zero_points(types: str, layout: str, level: str | None) -> No
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("algorithm", ["dots", "dots_depthwise", "dots_grouped", "dots_inner", "dots_lines"])
+@pytest.mark.parametrize("algorithm", ["dots", "dots_depthwise", "dots_grouped", "dots_inner"])
 def test_numbers_of_u16_wrap_around(algorithm: str, level: str | None) -> None:
     within: Any = nullcontext() if level is None else restricted(level)
     tried = 0
