@@ -67,8 +67,8 @@ def test_numbers_of_u16_wrap_around(algorithm: str, level: str | None) -> None:
     tried = 0
     with within:
         for op, layout, sizes in itertools.product(("conv", "conv_transpose"), ("NHWC", "NCHW"), (
-            "c9 i6x7 m20 k3x3 p1", "c18 i9x5 m21 k2x3 s2x1 g3", "c12 i7x70 m12 k3x3 p1 d1x2 g12", "c24 i5x40 m24 k3x1 g6",
-            "c40 i6x33 m3 k3x3 p1", "c1 i8x90 m1 k5x5 p2",
+            "c9 i6x7 m20 k3x3 p1", "c18 i9x5 m21 k2x3 s2x1 g3", "c12 i7x70 m12 k3x3 p1 d1x2 g12",
+            "c24 i5x40 m24 k3x1 g6", "c40 i6x33 m3 k3x3 p1", "c1 i8x90 m1 k5x5 p2",
         )):  # fmt: skip
             p = Problem.parse(f"{op} u16 {layout} n2 {sizes} b1")
             s = Situation(p, target(level))
