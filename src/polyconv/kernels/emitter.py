@@ -139,6 +139,13 @@ class Emitter:
         picks = ", ".join(f"i32 {i}" for i in lanes)
         return self.emit(f"shufflevector {a.type} {a.name}, {b.type} {b.name}, <{len(lanes)} x i32> <{picks}>", type_)
 
+    def picked(self, value: Value, places: Value) -> Value:
+        """A vector of the bytes at ``places`` of one, both of 512 bits; on CPUs that pick bytes."""
+        of_bytes, kinds = places.type, f"{places.type}, {places.type}"
+        operands = [self.cast("bitcast", value, of_bytes), places]
+        found = self.target_intrinsic("llvm.x86.avx512.permvar.qi.512", of_bytes, kinds, operands)
+        return self.cast("bitcast", found, value.type)
+
     def joined(self, parts: Sequence[Value]) -> Value:
         """Vectors one after another in one; their number is a power of two."""
         while len(parts) > 1:

@@ -30,13 +30,43 @@ def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words
     cut = sizes.whole_lines and w.shape[2] % arith.channels > 0  # else words are the same tap by tap
 
     def make() -> NDArray[Any]:
+        if sizes.beside > 1:
+            return _side_by_side(r, w, sizes, lane, max(1, words))
         of_words = _by_lines(w, taps) if cut else w
         if windows(r):
             of_words = _beside(of_words, zero_weight(r), sizes, lane)
         packed = packed_weights(r, of_words, sizes.vectors, sizes.last_vectors, max(1, words))
         return _after_factors(r, packed, sizes, lane) if windows(r) == "each" else packed
 
-    return r.packed(("dots", arith.name, lane, sizes.vectors, cut, taps_of(sweep)), make)
+    return r.packed(("dots", arith.name, lane, sizes.vectors, sizes.beside, cut, taps_of(sweep)), make)
+
+
+def _side_by_side(r: Request, w: NDArray[Any], sizes: Sizes, lane: int, words: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) of blocks of several groups, after a row of the places of each lane's word in bytes.
+
+    Windows of groups are in the last lanes.  A row of zero points follows the places, where they differ.
+    """
+    groups, m, c, _ = w.shape
+    size, first, found = r.arith.bytes // r.arith.channels, (sizes.blocks - 1) * sizes.beside, []
+    for some, beside, vectors in (
+        (slice(first), sizes.beside, sizes.vectors), (slice(first, None), groups - first, sizes.last_vectors)
+    ):  # fmt: skip
+        width, blocks, own = vectors * lane, len(w[some]) // beside, slice(beside * m)
+        lanes_of, group = np.zeros((blocks, width, *w.shape[2:]), w.dtype), np.zeros((width, 1), np.int64)
+        lanes_of[:, own] = w[some].reshape(blocks, beside * m, *w.shape[2:])
+        group[own, 0] = np.arange(beside * m) // m
+        if windows(r):
+            lanes_of[:, width - beside :], group[width - beside :, 0] = zero_weight(r), np.arange(beside)
+        places = (group * (c * size) + np.arange(r.arith.bytes)).astype(np.uint8)
+        rows = [np.broadcast_to(places.reshape(1, -1), (blocks, places.size))]
+        if windows(r) == "each":
+            assert r.zero_left is not None
+            factors = np.zeros((blocks, width), np.int32)
+            factors[:, own] = r.zero_left.reshape(groups, m)[some].reshape(blocks, beside * m)
+            rows.append(factors.view(np.uint8))
+        packed = packed_weights(r, lanes_of, vectors, vectors, words).view(np.uint8)
+        found.append(np.hstack([*rows, packed.reshape(blocks, packed.size // max(1, blocks))]).ravel())
+    return as_aligned(np.concatenate(found))
 
 
 def _by_lines(w: NDArray[Any], taps: int) -> NDArray[Any]:
