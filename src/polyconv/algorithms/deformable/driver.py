@@ -26,8 +26,6 @@ from polyconv.lowering.pixels import ZERO_BYTES, add_products, move_sums
 __all__ = ["Sampling", "driver"]
 
 _DOUBLE = Type("double")
-_LINE = 64
-"""Bytes by which the next part of an image is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +153,6 @@ class Samples:
             begin = part.index * copy.part_rows
             with k.when(k.word(done).equals(0)):
                 k.store(k.constant(INT, 1), done, 8)
-                size = copy.part_rows * copy.row_bytes
-                with k.loop(0, p.block_channels) as channel, k.loop(size, size * 2, _LINE) as later:
-                    k.prefetch(source + (begin * copy.row_bytes + channel.index * c.x_c) + later.index, far=True)
                 with k.loop(begin, k.minimum(begin + copy.part_rows, p.height), copy.line_rows) as row:
                     rows = k.minimum(copy.line_rows, p.height - row.index)
                     k.call(copy.move_in, MoveIn(

@@ -49,8 +49,8 @@ _MAP = 1 / 8
 _BAND = 32
 _LINE = 64
 _LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3): 7.0}
-"""Cycles of a load of pixels, by their stride and by taps across the lanes that share it.  Measured on Zen 5, of vectors
-as long as a cache line.  Of shorter ones fewer cross a line: at a stride they take ``_SHORT`` of that with half of one."""
+"""Cycles of a load of pixels, by their stride and by taps across the lanes that share it.  Measured on Zen 5, of
+vectors as long as a cache line.  Of shorter ones fewer cross a line: at a stride they take ``_SHORT`` of that."""
 _SHORT = 0.75
 _FAR_LOAD = 20.0
 """Of pixels further apart."""
