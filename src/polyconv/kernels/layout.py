@@ -346,7 +346,7 @@ _LINE, _COLLIDING = 64, 1024
 def transposed(k: Module, rows: list[Value]) -> list[Value]:
     """Transpose a square of vectors: first pieces of 128 bits, between rows of which a CPU moves words fastest.
 
-    Vectors of more elements than there are rows hold several squares, if these are pieces.
+    Vectors of more elements than there are rows hold several squares.
     """
     n, lanes = len(rows), rows[0].type.lanes
     piece = min(n, 16 // rows[0].type.element_bytes)
@@ -356,7 +356,8 @@ def transposed(k: Module, rows: list[Value]) -> list[Value]:
             low = [first + word for turn in turns for first in turn for word in range(step)]
             high = [word + piece // 2 for word in low]
         else:  # every second piece, of one row and of the other
-            low = [at + word for at in range(0, 2 * n, 2 * piece) for word in range(piece)]
+            low = [side + at + word for first in range(0, lanes, n) for side in (first, first + lanes)
+                   for at in range(0, n, 2 * piece) for word in range(piece)]  # fmt: skip
             high = [word + piece for word in low]
         firsts = [i for i in range(n) if not i & step]
         pairs = {i: (rows[i], rows[i + step]) for i in firsts}

@@ -150,7 +150,7 @@ def panel_tiles(r: Request, rows: int) -> Sequence[Address[PanelTile]]:
 
 def pixel_sums(
     r: Request, weights: NDArray[Any], sets: Sequence[tuple[int, int]], places: Sequence[int], *, taps: int, chunk: int,
-    slots: int, output_bytes: int, along: str,
+    slots: int, output_bytes: int, along: str, channels: int | None = None,
     functions_of: Callable[[int], Sequence[Address[PanelTile | Walk] | None]],
 ) -> PixelSums:  # fmt: skip
     """The words of sums.
@@ -169,11 +169,14 @@ def pixel_sums(
         Where slots begin in the workspace, and bytes between the sums of neighbouring outputs.
     along : str
         Which axes lie contiguous on the way out, as a ``Move`` spells it.
+    channels : int, optional
+        Input channels of a group, where each tap of one counts as one.
     functions_of : callable
         Gives the tiles of so many rows: those of 1, 2, ... vectors come first.
     """
     p, arith, heights = r.problem, r.arith, pixel_tiles(r.target)
-    group_in, group_out, size = p.c // p.groups, sum(rows for _, rows in sets), r.arith.bytes
+    group_in = p.c // p.groups if channels is None else channels
+    group_out, size = sum(rows for _, rows in sets), r.arith.bytes
     functions: list[Address[PanelTile | Walk] | None] = []
     tables: dict[int, int] = {}
     for rows in sorted({rows for _, rows in sets}):

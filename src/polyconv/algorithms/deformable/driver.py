@@ -1,20 +1,21 @@
 """The driver of a deformable convolution: a group's image to channels last, samples to a panel, products to the result.
 
-An item is a band of pixels of a block of groups of an image; it takes a segment of a line at a time, and all channels
-of the block, or a chunk of those of its only group.  It must not know how bands and chunks are chosen.
+An item is a band of pixels of a block of groups of an image; it takes a segment of a line at a time, and all samples of
+its pixels, or a chunk of them.  It must not know how bands and chunks are chosen.
 
-To sample, first the four corners of every sample of a segment are found, in double and vectors of pixels: where each
-lies and what it weighs.  They serve all channels of an offset group.  Then the samples: lanes are channels of the
-copied image, and squares of pixels by channels are transposed on their way into the panel; without a copy, element by
-element.  A corner of weight 0 may stand for one outside the image, or lie there: it adds nothing, whatever the image
-holds.
+To sample, first the four corners of every sample of a tap are found, in vectors of pixels: where each lies and what it
+weighs.  The fraction of an offset is taken before it moves a position, so neither is rounded.  Corners serve all
+channels of an offset group.  Rows of the image that they need are copied, channels last, unless they have been.  Then
+the samples: lanes are channels of the copy, of a pixel or, where they are few, of several pixels, and squares of pixels
+by channels are transposed on their way into the panel; without a copy, element by element.  A corner of weight 0 may
+stand for one outside the image, or lie there: it adds nothing, whatever the image holds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyconv.algorithms.deformable.words import CORNERS, DeformableWords, FieldWords
+from polyconv.algorithms.deformable.words import CORNERS, FARTHEST, DeformableWords, FieldWords
 from polyconv.dtypes import Dtype
 from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
@@ -43,6 +44,10 @@ class Sampling:
         Pixels of the arrays of positions, places and weights.
     copied : bool
         Whether the image is copied, channels last.
+    copy : str
+        LLVM type of its elements.
+    masked : bool
+        Whether samples are modulated.
     together : bool
         Whether pixels of a line follow each other in offsets and masks.
     f16c : bool
@@ -54,6 +59,8 @@ class Sampling:
     lanes: int
     segment: int
     copied: bool
+    copy: str
+    masked: bool
     together: bool
     f16c: bool
 
@@ -67,22 +74,23 @@ def driver(k: Module, name: str, spec: Sampling) -> None:
         k.clear(workspace + p.common.scratch, ZERO_BYTES)
         samples = Samples(k, spec, p, item, frame, workspace)
         if spec.copied:
-            _copy(k, p, spec, item, frame, workspace)
+            samples.forget()
         panel, pixel = workspace + p.common.panel, axis_words(p.common, p.common.axes - 1)
         with k.loop(0, item.extent(0)) as line, k.loop(0, item.extent(1), p.segment) as first:
             pixels = k.minimum(item.extent(1) - first.index, p.segment)
             vectors = (pixels + (spec.lanes - 1)) // spec.lanes
-            samples.locate(line.index, first.index, pixels)
+            samples.locate(line.index, first.index, vectors)
             _, y, r = row_place(k, p.common, item, line.index)
             y, r = y + first.index * pixel.y_stride, r + first.index * pixel.r_stride
             with k.loop(0, s.chunks) as chunk:
                 low = chunk.index * s.chunk
-                end = k.minimum(low + p.chunk_channels, p.block_channels)
-                samples.fill(line.index, first.index, pixels, vectors, low, end)
+                end = k.minimum(low + s.chunk, s.channels)
+                samples.fill(line.index, first.index, pixels, vectors, low * p.block_groups, end * p.block_groups)
                 with k.loop(0, p.block_groups) as group, k.loop(0, s.set_count) as number:
-                    of_set, slot = s.sets.at(number.index), s.slots + number.index * p.slot_set
+                    of_set = s.sets.at(number.index)
+                    slot = s.slots + (group.index * s.set_count + number.index) * p.slot_set
                     add_products(
-                        k, s, of_set, panel + group.index * s.channels * p.channel_bytes,
+                        k, s, of_set, panel + group.index * p.group_channels * p.row_bytes,
                         item.g * p.block_groups + group.index, chunk.index, workspace, p.common.scratch, slot, vectors,
                     )  # fmt: skip
                     with k.when(chunk.index.equals(s.chunks - 1)):
@@ -90,21 +98,6 @@ def driver(k: Module, name: str, spec: Sampling) -> None:
                             k, s, p.common, frame, workspace + slot, item.g * p.block_groups,
                             group.index * s.outputs + of_set.first, of_set.rows, pixels, y, r,
                         )  # fmt: skip
-
-
-def _copy(k: Module, p: DeformableWords, spec: Sampling, item: Item, frame: Frame, workspace: Buffer) -> None:
-    """Copy the block's channels of the image to the workspace, channels last, behind a pixel of zeros."""
-    c, copy = p.common, p.copy
-    kind, words = vector(spec.element, spec.lanes), copy.pixel_bytes // p.sums.word_bytes
-    target = workspace + copy.place
-    zero_words(k, target, words + spec.lanes, kind)
-    source = frame.x + (c.x_base + item.n * c.x_n + item.g * c.x_g)
-    first, bytes_ = target + copy.pixel_bytes, copy.line_pixels * copy.pixel_bytes
-    with k.loop(0, copy.lines) as line:
-        k.call(copy.move_in, MoveIn(
-            source + line.index * copy.line_bytes, axis_words(c, c.axes - 1).x_stride, c.x_c,
-            first + line.index * bytes_, copy.pixel_bytes, p.sums.word_bytes, copy.line_pixels, p.block_channels, 0,
-        ))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,33 +120,67 @@ class Samples:
             found = k.load(kind, place) if mask is None else k.load_first(kind, place, mask)
         return widen(k, found, self.spec.dtype, to, f16c=self.spec.f16c)
 
-    def locate(self, line: Value, first: Value, pixels: Value) -> None:
+    def locate(self, line: Value, first: Value, vectors: Value) -> None:
         """Write where the first tap of every pixel of a segment lies without an offset: rows, then columns."""
-        k, p = self.k, self.p
-        begin = self.item.first(1) + first
-        row, column = self.item.first(0) + line + begin // p.width_out, begin % p.width_out
-        rows = self.workspace + p.positions
-        with k.loop(0, pixels, carry=[row, column]) as pixel:
-            row, column = pixel.values
-            place = rows + pixel.index * 8
-            k.store(k.cast("sitofp", row * p.stride_height - p.pad_height, _DOUBLE), place, 8)
-            k.store(k.cast("sitofp", column * p.stride_width - p.pad_width, _DOUBLE), place + self.spec.segment * 8, 8)
-            ends = (column + 1).equals(p.width_out)
-            pixel.next(k.select(ends, row + 1, row), k.select(ends, 0, column + 1))
+        k, p, lanes = self.k, self.p, self.spec.lanes
+        kind, width = vector("i32", lanes), k.cast("sitofp", p.width_out, _DOUBLE)
+        ramp = Value(k, f"<{', '.join(f'i32 {lane}' for lane in range(lanes))}>", kind)
+        with k.loop(0, vectors) as v:
+            number = ramp + self._splat(self.item.first(1) + first + v.index * lanes)
+            # exact: half a pixel more is no nearer than 1 / (2 width) to a whole row, which rounding does not reach
+            row = k.cast("fptosi", (k.cast("sitofp", number, kind.of("double")) + 0.5) / k.splat(width, lanes), kind)
+            column, row = number - row * self._splat(p.width_out), row + self._splat(self.item.first(0) + line)
+            place = self.workspace + p.positions + v.index * kind.bytes
+            k.store(row * self._splat(p.stride_height) - self._splat(p.pad_height), place)
+            column = column * self._splat(p.stride_width) - self._splat(p.pad_width)
+            k.store(column, place + self.spec.segment * 4)
+
+    def forget(self) -> None:
+        """Begin a copy of the block's channels of the image, channels last: a pixel of zeros, and no rows yet."""
+        k, copy = self.k, self.p.copy
+        kind = vector("i16", self.spec.lanes)
+        zero_words(k, self.workspace + copy.place, copy.pixel_bytes // kind.element_bytes + 4 * self.spec.lanes, kind)
+        zero_words(k, self.workspace + copy.done, copy.parts, vector("i64", self.spec.lanes))
+
+    def _copy(self, first: Value, end: Value) -> None:
+        """Copy the parts of the image that have rows ``first`` to ``end`` and have not been copied."""
+        k, p, copy = self.k, self.p, self.p.copy
+        c, first, end = p.common, k.maximum(first, 0), k.minimum(end, p.height)
+        source = self.frame.x + (c.x_base + self.item.n * c.x_n + self.item.g * c.x_g)
+        target = self.workspace + copy.place + copy.pixel_bytes
+        with k.when(first < end), k.loop(first // copy.part_rows, (end - 1) // copy.part_rows + 1) as part:
+            done = self.workspace + copy.done + part.index * 8
+            begin = part.index * copy.part_rows
+            with k.when(k.word(done).equals(0)):
+                k.store(k.constant(INT, 1), done, 8)
+                with k.loop(begin, k.minimum(begin + copy.part_rows, p.height), copy.line_rows) as row:
+                    rows = k.minimum(copy.line_rows, p.height - row.index)
+                    k.call(copy.move_in, MoveIn(
+                        source + row.index * copy.row_bytes, axis_words(c, c.axes - 1).x_stride, c.x_c,
+                        target + row.index * p.x_height, copy.pixel_bytes, Type(self.spec.copy).element_bytes,
+                        rows * p.width, p.block_channels, 0,
+                    ))  # fmt: skip
+
+    def _splat(self, value: Value, element: str = "i32") -> Value:
+        """A 64-bit integer in every lane."""
+        value = value if element == "i64" else self.k.cast("trunc", value, Type(element))
+        return self.k.splat(value, self.spec.lanes)
 
     def fill(self, line: Value, first: Value, pixels: Value, vectors: Value, low: Value, end: Value) -> None:
-        """Fill the panel with samples of the block's channels from ``low`` to ``end``, tap by tap."""
-        k, p = self.k, self.p
-        base = self.item.g * p.block_channels
-        groups = (base + low) // p.offset_channels, (base + end - 1) // p.offset_channels + 1
-        with k.loop(0, p.kernel_height) as i, k.loop(0, p.kernel_width) as j:
-            tap = i.index * p.kernel_width + j.index
-            shift = i.index * p.dilation_height, j.index * p.dilation_width
+        """Fill the panel with samples ``low`` to ``end``, which count tap by tap all channels of the block."""
+        k, p, channels = self.k, self.p, self.p.block_channels
+        base = self.item.g * channels
+        with k.loop(low // channels, (end + channels - 1) // channels) as tap:
+            begin = tap.index * channels
+            c_low, c_end = k.maximum(low - begin, 0), k.minimum(end - begin, channels)
+            i, j = tap.index // p.kernel_width, tap.index % p.kernel_width
+            shift = i * p.dilation_height, j * p.dilation_width
+            panel = self.workspace + p.common.panel + (begin - low) * p.row_bytes
+            groups = (base + c_low) // p.offset_channels, (base + c_end - 1) // p.offset_channels + 1
             with k.loop(*groups) as group:
-                self._corners(line, first, pixels, vectors, group.index, tap, shift)
-                c0 = k.maximum(group.index * p.offset_channels - base, low)
-                c1 = k.minimum((group.index + 1) * p.offset_channels - base, end)
-                panel = self.workspace + p.common.panel + (tap * p.row_bytes - low * p.channel_bytes)
+                self._corners(line, first, pixels, vectors, group.index, tap.index, shift)
+                c0 = k.maximum(group.index * p.offset_channels - base, c_low)
+                c1 = k.minimum((group.index + 1) * p.offset_channels - base, c_end)
                 if self.spec.copied:
                     self._squares(panel, c0, c1, vectors)
                 else:
@@ -169,96 +196,137 @@ class Samples:
                  shift: tuple[Value, Value]) -> None:  # fmt: skip
         """Weights and places of the corners of a tap's samples, times its modulation."""
         k, p, spec = self.k, self.p, self.spec
-        count = max(2, k.wide // 64)
-        kind = vector("double", count)
+        kind = vector(spec.element, spec.lanes)
         rows = self._field(p.offset, self.frame.offset, group, tap * 2, line, first)
         columns = self._field(p.offset, self.frame.offset, group, tap * 2 + 1, line, first)
         masks = self._field(p.mask, self.frame.mask, group, tap, line, first)
-        by = [k.splat(k.cast("sitofp", part, _DOUBLE), count) for part in shift]
-        with k.loop(0, vectors * spec.lanes, count) as pixel:
-            there = k.mask(pixels - pixel.index, count)
-            begins = k.minimum(pixel.index, pixels - 1)  # a gather reads its first lane, even where none is there
+        by = [self._splat(part) for part in shift]
+        extents = [self._splat(extent) for extent in (p.height, p.width)]
+        far = k.splat(k.constant(Type("i32"), FARTHEST), spec.lanes)
+        with k.loop(0, vectors * spec.lanes, spec.lanes, carry=[far, 0 - far]) as pixel:
+            there = k.mask(pixels - pixel.index, spec.lanes)
 
             def field(of: FieldWords, begin: Buffer, later: int) -> Value:
-                at = begin + begins * of.pixel
+                at = begin + pixel.index * of.pixel
                 k.prefetch(at + of.c * later)  # of the next tap: runs are too short to be foreseen
-                return self.read(kind, at, "double", there, None if spec.together else of.pixel)
+                return self.read(kind, at, spec.element, there, None if spec.together else of.pixel)
 
-            own = self.workspace + p.positions + pixel.index * 8
-            y = k.load(kind, own) + by[0] + field(p.offset, rows, 2)
-            x = k.load(kind, own + spec.segment * 8) + by[1] + field(p.offset, columns, 2)
-            with k.choice(p.has_mask.equals(1), [k.constant(kind, 1)]) as masked:
-                masked.next(field(p.mask, masks, 1))
-            self._weigh(pixel.index, y, x, masked.results[0], there)
+            own = self.workspace + p.positions + pixel.index * 4
+            offsets = field(p.offset, rows, 2), field(p.offset, columns, 2)
+            axes = [
+                self._axis(k.load(by[a].type, own + spec.segment * 4 * a) + by[a], offsets[a], extents[a])
+                for a in range(2)
+            ]
+            self._weigh(pixel.index, axes, field(p.mask, masks, 1) if spec.masked else None)
+            (least, most), row = pixel.values, axes[0][0]
+            pixel.next(k.intrinsic("smin", row.type, least, row), k.intrinsic("smax", row.type, most, row))
+        if spec.copied:
+            least, most = pixel.results
+            self._copy(self._reduced("smin", least), self._reduced("smax", most) + 2)  # corners of two rows
 
-    def _weigh(self, pixel: Value, y: Value, x: Value, modulation: Value, there: Mask) -> None:
-        """Store the corners of a vector of positions."""
-        k, p, spec, kind = self.k, self.p, self.spec, y.type
-        extents = [k.splat(k.cast("sitofp", v, _DOUBLE), kind.lanes) for v in (p.height, p.width)]
-        inside = there.bits  # NaN compares false: such a sample is outside, as one beyond the image
-        for position, extent in zip((y, x), extents, strict=True):
-            inside = inside & (position > -1) & (position < extent)
-        y, x = (k.select(inside, position, 0.0) for position in (y, x))
-        places = [self._floor(position) for position in (y, x)]
-        of_axes = []
-        for position, place, extent in zip((y, x), places, extents, strict=True):
-            begin = k.cast("sitofp", place, kind)
-            part = position - begin
-            low = k.select(begin >= 0, 1.0 - part, 0.0)
-            high = k.select(begin + 1.0 < extent, part, 0.0)
-            of_axes.append((low, high))
-        begin = places[0] * k.splat(p.x_height, kind.lanes) + places[1] * k.splat(p.x_width, kind.lanes)
+    def _reduced(self, by: str, of: Value) -> Value:
+        """The least or the greatest of a vector's lanes."""
+        name = f"llvm.vector.reduce.{by}.{of.type.suffix}"
+        return self.k.cast("sext", self.k.target_intrinsic(name, of.type.scalar, str(of.type), [of]), INT)
+
+    def _axis(self, position: Value, offset: Value, extent: Value) -> tuple[Value, list[Value]]:
+        """The lower corners of samples along an axis, and what both corners weigh: nothing outside the image."""
+        k, kind = self.k, offset.type
+        near = (offset > -FARTHEST) & (offset < FARTHEST)  # NaN compares false: such a sample is outside
+        offset = k.select(near, offset, 0.0)
+        whole = k.cast("fptosi", offset, position.type)
+        back = k.cast("sitofp", whole, kind)
+        above = back > offset  # whole parts are towards -inf
+        part = offset - k.select(above, back - 1.0, back)
+        at = position + whole + k.cast("sext", above, position.type)
+        weights = [k.select((at + corner).below(extent) & near, weight, 0.0)
+                   for corner, weight in enumerate((1.0 - part, part))]  # fmt: skip
+        return at, weights
+
+    def _weigh(self, pixel: Value, axes: list[tuple[Value, list[Value]]], modulation: Value | None) -> None:
+        """Store the corners of a vector of samples."""
+        k, p, spec = self.k, self.p, self.spec
+        of_places, of_weights = self._of(pixel)
+        (row, of_rows), (column, of_columns) = axes
+        if self._place.element == "i64":
+            row, column = (k.cast("sext", at, row.type.of("i64")) for at in (row, column))
+        steps = [self._splat(step, self._place.element) for step in (p.x_height, p.x_width)]
+        begin = row * steps[0] + column * steps[1]
+        if spec.copied:
+            begin = begin + self._splat(p.copy.pixel_bytes)  # the first pixel is that of zeros
         for corner in range(CORNERS):
             down, right = divmod(corner, 2)
-            weight = of_axes[0][down] * of_axes[1][right]
-            weight = k.select(weight.equals(0), 0.0, weight * modulation)
-            weight = k.select(inside, weight, 0.0)
-            if spec.element == "float":
-                weight = k.cast("fptrunc", weight, kind.of("float"))
-            step = (p.x_height if down else k.constant(INT, 0)) + (p.x_width if right else k.constant(INT, 0))
-            if spec.copied:
-                step = step + p.copy.pixel_bytes  # the first pixel is that of zeros
-            place = k.select(weight.equals(0), 0, begin + k.splat(step, kind.lanes))
-            of_places, of_weights = self._of(pixel)
-            k.store(place, of_places + corner * spec.segment * 8)
+            weight = of_rows[down] * of_columns[right]
+            if modulation is not None:
+                weight = k.select(weight.equals(0), 0.0, weight * modulation)
+            place = begin + steps[0] if down else begin
+            place = k.select(weight.equals(0), 0, place + steps[1] if right else place)
+            k.store(place, of_places + corner * spec.segment * self._place.bytes)
             k.store(weight, of_weights + corner * spec.segment * weight.type.element_bytes)
 
-    def _floor(self, position: Value) -> Value:
-        """Whole parts, towards -inf, of positions known to lie within an image."""
-        k, kind = self.k, position.type
-        whole = k.cast("fptosi", position, kind.of("i64"))
-        return whole + k.cast("sext", k.cast("sitofp", whole, kind) > position, whole.type)
+    @property
+    def _place(self) -> Type:
+        """Of places in bytes: a copy is small enough for the narrow one, strides of a tensor may not be."""
+        return Type("i32" if self.spec.copied else "i64")
 
     def _of(self, pixel: Value) -> tuple[Buffer, Buffer]:
         """Where place and weight of a pixel's first corner are kept; those of the next lie a segment further."""
-        size = Type(self.spec.element).element_bytes
-        p = self.p
-        return self.workspace + (p.places + pixel * 8), self.workspace + (p.weights + pixel * size)
+        p, size = self.p, Type(self.spec.element).element_bytes
+        return self.workspace + (p.places + pixel * self._place.bytes), self.workspace + (p.weights + pixel * size)
 
     def _squares(self, panel: Buffer, first: Value, end: Value, vectors: Value) -> None:
-        """Samples of some channels of the copy, pixel by pixel."""
-        k, p, spec = self.k, self.p, self.spec
-        kind = vector(spec.element, spec.lanes)
-        size = kind.element_bytes
+        """Samples of some channels of the copy, a vector of pixels at a time; few channels share a vector."""
+        k, lanes = self.k, self.spec.lanes
+        least = 16 // Type(self.spec.element).element_bytes
+        widths = [lanes >> halved for halved in range(lanes.bit_length()) if lanes >> halved >= least]
+        rest = (end - first) % lanes
+        whole = end - rest
         with k.loop(0, vectors) as v:
-            places, weights = (k.rebase(place) for place in self._of(v.index * spec.lanes))
-            with k.loop(first, end, spec.lanes) as c:
-                image = k.rebase(self.workspace + (p.copy.place + c.index * size))
-                samples = []
-                for pixel in range(spec.lanes):
-                    total = None
-                    for corner in range(CORNERS):
-                        number = corner * spec.segment + pixel
-                        word = k.broadcast(kind, weights + number * size)
-                        value = k.load(kind, image + k.word(places, number))
-                        total = word * value if total is None else k.fma(word, value, total)
-                    assert total is not None
-                    samples.append(total)
-                row = panel + (c.index * p.channel_bytes + v.index * kind.bytes)
-                for number, of_channel in enumerate(transposed(k, samples)):
-                    with k.when(c.index + number < end):
-                        k.store(of_channel, row)
-                    row = row + p.channel_bytes
+            with k.loop(first, k.select(rest > lanes // 2, end, whole) if len(widths) > 1 else end, lanes) as c:
+                self._square(panel, c.index, end, v.index, lanes)
+            for width in widths[1:]:
+                fewer = 0 if width == widths[-1] else width // 2
+                with k.when((rest > fewer) & (rest <= width)):
+                    self._square(panel, whole, end, v.index, width)
+
+    def _square(self, panel: Buffer, c: Value, end: Value, v: Value, width: int) -> None:
+        """Samples of up to ``width`` channels for a vector of pixels: a row for each channel.
+
+        As many pixels as fit share a vector on their way: lane ``j * width + i`` of the result is that of the piece
+        ``j`` of the ``i``-th.
+        """
+        k, p, spec = self.k, self.p, self.spec
+        kind, part = vector(spec.element, spec.lanes), vector(spec.copy, width)
+        size = kind.element_bytes
+        places, weights = (k.rebase(place) for place in self._of(v * spec.lanes))
+        image = k.rebase(self.workspace + (p.copy.place + c * part.element_bytes))
+        samples = []
+        for i in range(width):
+            total, together = None, range(i, spec.lanes, width)
+            for corner in range(CORNERS):
+                begin = corner * spec.segment
+                if len(together) == 1:
+                    word = k.broadcast(kind, weights + (begin + i) * size)
+                else:
+                    picks = [pixel for pixel in together for _ in range(width)]
+                    word = k.load(kind, weights + begin * size)
+                    word = k.shuffle(word, word, picks)
+                value = k.joined([
+                    k.load(part, image + k.cast("zext", k.load(Type("i32"), places + (begin + pixel) * 4), INT))
+                    for pixel in together
+                ])  # fmt: skip
+                value = widen(k, value, spec.dtype, spec.element, f16c=spec.f16c)
+                total = word * value if total is None else k.fma(word, value, total)
+            assert total is not None
+            samples.append(total)
+        row = panel + (c * p.row_bytes + v * kind.bytes)
+        for number, of_channel in enumerate(transposed(k, samples)):
+            if number == 0:
+                k.store(of_channel, row)
+            else:
+                with k.when(c + number < end):
+                    k.store(of_channel, row)
+            row = row + p.row_bytes
 
     def _singly(self, panel: Buffer, first: Value, end: Value, pixels: Value) -> None:
         """Samples of some channels of the image where it lies."""
@@ -274,4 +342,4 @@ class Samples:
                 weight = k.load(kind, weights + number * size)
                 value = self.read(kind, plane + k.word(places, number), kind.element)
                 total = k.select(weight.equals(0), total, k.fma(weight, value, total))
-            k.store(total, panel + (c.index * p.channel_bytes + pixel.index * size))
+            k.store(total, panel + (c.index * p.row_bytes + pixel.index * size))

@@ -1,8 +1,9 @@
 """Deformable convolution: bilinear samples of some pixels as a panel, then tiles whose lanes are pixels.
 
-Offsets move every tap of every pixel, so nothing is contiguous in planes.  Each item therefore copies its group's image
-with channels last first: a corner of a sample then is a vector of channels.  Where samples are few for such a copy, or
-there is no room for it, they are read one by one.  The panel is [channel][tap][pixel].
+Offsets move every tap of every pixel, so nothing is contiguous in planes.  Each item therefore copies the rows of its
+group's image that its samples meet, channels last: a corner of a sample then is a vector of channels.  Where samples
+are few for such a copy, or there is no room for it, they are read one by one.  The panel is [tap][channel][pixel], with
+as many taps as a first-level cache holds beside what else is read.
 Cost: the copy, four multiply-adds a sample, the corners of every tap once an offset group, and the products.
 Error: own bound, (k + 8) eps sum|sample||w|.  Source: ONNX DeformConv-22; corners outside the image count zero.
 """
@@ -15,9 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from polyconv.algorithms.deformable.driver import Sampling, driver
-from polyconv.algorithms.deformable.words import CORNERS, CopyWords, DeformableWords, FieldWords
+from polyconv.algorithms.deformable.words import CORNERS, FARTHEST, CopyWords, DeformableWords, FieldWords
 from polyconv.algorithms.form import Form, Forms
+from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
+from polyconv.kernels.language import Type
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import filled
 from polyconv.lowering.boxes import boxed_words, rows_follow, thread_parts
@@ -31,15 +34,17 @@ from polyconv.lowering.tiles import tile_cycles
 
 __all__ = ["forms"]
 
-_PANEL_SHARE = 1 / 4
-"""Of a second-level cache, for the panel."""
-_VECTORS = (6, 3)
+_PANEL_SHARE = 1 / 2
+"""Of a first-level cache, for the panel."""
+_VECTORS = (6, 3, 1)
 """Vectors of a segment, the first that leave room for the channels: tiles of eight outputs have three."""
-_COPIED, _FAR = 8.0, 8.0
+_PART = 384
+"""Pixels that are copied at a time: enough whole squares, and few that nothing needs."""
+_COPIED, _FAR = 6.0, 2.0
 """Cycles in which a cache line of the copy is made, and more where a second-level cache does not hold the copy."""
-_CORNERS, _SQUARE, _SINGLE = 5.0, 8.0, 12.0
-"""Cycles of the corners of a sample, of a sample of a vector of channels, and of a sample of one number alone; all five
-were measured on a Zen 5, in f32 and f64."""
+_CORNERS, _SQUARE, _NARROW, _SINGLE = 40.0, 7.5, 4.5, 7.0
+"""Cycles of the corners of a vector of samples; of a sample of a vector of channels, and of at most half of one; and of
+a sample of one number alone.  All six were measured on a Zen 5, in f32 and f64."""
 _SPARE = 128
 """Bytes behind the sums, so that the last vector may be whole."""
 
@@ -52,31 +57,36 @@ def forms(s: Situation) -> Forms:
     if p.rank != 2:
         return f"deform_conv is defined for 2 spatial axes, not {p.rank}"
     (sweep,) = sweeps(p)
+    farthest = max(axis.inp + abs(axis.pad) + axis.out * axis.stride + axis.taps * axis.dilation for axis in sweep)
+    if max(farthest, math.prod(axis.out for axis in sweep)) >= FARTHEST:
+        return f"its positions are numbers of 32 bits, and the image or the result has more than {FARTHEST} pixels"
     found = [_form(s, sweep, copied=copied) for copied in (True, False)]
-    room = [form for form in found if s.limit is None or form.workspace <= s.limit + FREE_BYTES]
+    limit = min(4 * FARTHEST, math.inf if s.limit is None else s.limit + FREE_BYTES)  # places in a copy have 32 bits
+    room = [form for form in found if form.workspace <= limit]
     return tuple(sorted(room or found[1:], key=lambda form: s.price(form, sum(form.cost().values()))))
 
 
 def _form(s: Situation, sweep: Sweep, *, copied: bool) -> DeformableForm:
-    """The most groups, pixels and channels at a time whose panel stays near."""
+    """The most groups, pixels and samples at a time whose panel stays near: all channels of some taps, if possible."""
     p, lane = s.problem, lanes(s.target, arith_of(s))
-    group_in = max(1, p.c // p.groups)
-    budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
+    group_in, taps = max(1, p.c // p.groups), math.prod(p.k)
+    near, limit = s.cache("l1", _PANEL_SHARE), math.inf if s.limit is None else s.limit + FREE_BYTES
     pixels = -(-math.prod(axis.out for axis in sweep) // lane) * lane
 
-    def found() -> Iterator[Sizes]:
-        blocks = [groups for groups in range(p.groups, 0, -1) if p.groups % groups == 0]
-        few = [group_in]
-        while few[-1] > 1:
-            half = -(-few[-1] // 2)
-            few.append(-(-half // lane) * lane if half > lane else half)
-        whole = [(groups, group_in, vectors) for groups in blocks for vectors in _VECTORS]
-        for groups, chunk, vectors in (*whole, *((1, chunk, v) for v in (_VECTORS[-1], 1) for chunk in few)):
-            yield _sizes(s, sweep, copied, groups, max(lane, min(vectors * lane, pixels)), chunk)
+    def found() -> Iterator[tuple[int, int, int]]:
+        for groups in (groups for groups in range(p.groups, 0, -1) if p.groups % groups == 0):
+            for vectors in _VECTORS[:-1]:
+                row = min(vectors * lane, pixels) * arith_of(s).bytes
+                yield groups, vectors, group_in * max(1, min(taps, near // max(1, groups * group_in * row)))
+        for vectors in _VECTORS[1:]:
+            chunk = group_in * taps
+            while chunk >= (lane if vectors > 1 else 1):
+                yield 1, vectors, chunk
+                chunk = chunk // 2 if chunk <= group_in else group_in
 
-    sizes = next(found())
-    for sizes in found():
-        if sizes.near_bytes <= budget:
+    for groups, vectors, chunk in found():
+        sizes = _sizes(s, sweep, copied, groups, max(lane, min(vectors * lane, pixels)), chunk)
+        if sizes.panel_bytes <= near and sizes.near_bytes <= limit:
             break
     return DeformableForm(s, sweep, sizes)
 
@@ -91,17 +101,17 @@ class Sizes:
         Whether the image is copied, channels last; a pixel of the copy has ``pixel_bytes``.
     groups, channels : int
         Groups of an item, and their input channels together.
-    segment, chunk, chunk_channels : int
-        Pixels that are sampled at a time, input channels of a group, and of all groups of the item.
+    segment, chunk : int
+        Pixels that are sampled at a time, and for each of them samples of a group: a tap and a channel each.
     array : int
         Pixels of the arrays of positions, places and weights.
     row_bytes, slot_bytes : int
         Bytes of a channel's samples of a tap; of the sums of a set of outputs, or 0 where none waits for a next chunk.
-    places, weights, panel, zeros, copy : int
+    places, weights, panel, zeros, done, copy : int
         Where places of corners begin, behind rows and columns of pixels; weights of corners; samples; what sums start
-        from; the copy, with a pixel of zeros.
-    near_bytes, workspace : int
-        Bytes that are written and read with every segment, and all.
+        from; which parts are copied; the copy, with a pixel of zeros.
+    panel_bytes, near_bytes, workspace : int
+        Bytes of the panel, all that are written and read with every segment, and all.
     """
 
     copied: bool
@@ -109,7 +119,6 @@ class Sizes:
     channels: int
     segment: int
     chunk: int
-    chunk_channels: int
     array: int
     pixel_bytes: int
     row_bytes: int
@@ -118,7 +127,9 @@ class Sizes:
     weights: int
     panel: int
     zeros: int
+    done: int
     copy: int
+    panel_bytes: int
     near_bytes: int
     workspace: int
 
@@ -126,22 +137,30 @@ class Sizes:
 def _sizes(s: Situation, sweep: Sweep, copied: bool, groups: int, segment: int, chunk: int) -> Sizes:
     p, size, lane = s.problem, arith_of(s).bytes, lanes(s.target, arith_of(s))
     group_in, array, row = p.c // p.groups, _VECTORS[0] * lane, segment * size
-    channels = groups * group_in
-    chunk_channels = channels if groups > 1 else chunk
-    slot = 8 * row if chunk < group_in else 0
+    channels, sets = groups * group_in, len(_sets(s))
+    slot = 8 * row if chunk < group_in * math.prod(p.k) else 0
     # a pixel of the copy: whole vectors, or a part of one that no cache line cuts
     pixel = -(-channels // lane) * lane if channels > lane else 1 << (max(1, channels) - 1).bit_length()
-    places = header_bytes(2) + 2 * 8 * array
-    weights = places + CORNERS * 8 * array
+    width = _copy(s).element_bytes
+    places = header_bytes(2) + 2 * 4 * array
+    weights = places + CORNERS * (4 if copied else 8) * array
     panel = -(-(weights + CORNERS * array * size) // 64) * 64
-    zeros = panel + chunk_channels * math.prod(p.k) * row
-    near = zeros + ZERO_BYTES + (slot * len(_sets(s)) or 8 * row) + _SPARE
-    copy = -(-near // 64) * 64
-    behind = copy + (1 + math.prod(axis.inp for axis in sweep)) * pixel * size + _SPARE
+    panel_bytes = groups * chunk * row
+    zeros = panel + panel_bytes
+    near = zeros + ZERO_BYTES + (slot * sets * groups or 8 * row) + _SPARE
+    parts = -(-sweep[0].inp // _part_rows(sweep))
+    copy = -(-(near + 8 * parts + _SPARE) // 64) * 64
+    behind = copy + (1 + math.prod(axis.inp for axis in sweep)) * pixel * width + _SPARE
     return Sizes(
-        copied, groups, channels, segment, chunk, chunk_channels, array, pixel * size, row, slot, places, weights,
-        panel, zeros, copy, near, behind if copied else near,
+        copied, groups, channels, segment, chunk, array, pixel * width, row, slot, places, weights, panel, zeros, near,
+        copy, panel_bytes, near, behind if copied else near,
     )  # fmt: skip
+
+
+def _copy(s: Situation) -> Type:
+    """An element of the copy: as the input has it where a CPU widens it, which halves what is moved."""
+    x = s.problem.x_dtype
+    return Type(LLVM_NAMES[x.name] if x.name == "bf16" or s.target.converts_f16 else arith_of(s).accumulator)
 
 
 def _sets(s: Situation) -> list[tuple[int, int]]:
@@ -176,15 +195,16 @@ class DeformableForm(Form):
         s, p, arith, sizes = self.s, self.s.problem, arith_of(self.s), self.sizes
         lane, rates, channels = lanes(s.target, arith), s.rates(arith), sizes.channels
         vectors = -(-math.prod(axis.out for axis in self.sweep) // lane) * math.prod(p.k)  # of pixels, tap by tap
-        run = max(1, min(p.c // p.offset_groups, sizes.chunk_channels))  # channels that corners serve
-        squares = -(-channels // run) * -(-run // lane)
+        run = max(1, min(p.c // p.offset_groups, channels))  # channels that corners serve
+        runs, few = -(-channels // run), run % lane
+        of_run = run // lane * _SQUARE + (_SQUARE if 2 * few > lane else _NARROW if few else 0.0)
         tiles = sum(tile_cycles(rates, rows, 3) / 3 for _, rows in _sets(s))
         copied = math.prod(axis.inp for axis in self.sweep) * sizes.pixel_bytes if sizes.copied else 0
         line = _COPIED + (_FAR if copied > s.cache("l2", 1.0) else 0.0)
         return {
             "copy": copied / s.profile.numbers["line"] * line,
-            "corners": _CORNERS * vectors * lane * -(-channels // run) * rates.moving,
-            "samples": vectors * lane * (_SQUARE * squares if sizes.copied else _SINGLE * channels) * rates.moving,
+            "corners": _CORNERS * vectors * runs * rates.moving,
+            "samples": vectors * lane * (runs * of_run if sizes.copied else _SINGLE * channels) * rates.moving,
             "products": vectors * channels * tiles,
         }
 
@@ -199,7 +219,7 @@ class DeformableForm(Form):
         source = "a copy with channels last" if sizes.copied else "the planes of the input"
         return {
             "samples from": source, "groups of an item": sizes.groups, "pixels at a time": sizes.segment,
-            "input channels at a time": sizes.chunk,
+            "samples of a pixel at a time": sizes.chunk,
         }  # fmt: skip
 
     def build(self, r: Request) -> Program:
@@ -209,12 +229,14 @@ class DeformableForm(Form):
         fields = [field for field in (r.offset, r.mask) if field is not None]
         whole = rows_follow(r, self.sweep) and all(_follow(field, width.out) for field in fields)
         together = all(field.spatial[1] == field.itemsize for field in fields)
-        spec = Sampling(p.x_dtype, arith.accumulator, lanes(r.target, arith), sizes.array, sizes.copied,
-                        together, r.target.converts_f16)  # fmt: skip
-        address = address_of(
-            r, f"deformable {p.x} {arith.name}{' copied' * sizes.copied}{' together' * together}", "deformable", Driver,
-            lambda k, name: driver(k, name, spec),
+        spec = Sampling(
+            p.x_dtype, arith.accumulator, lanes(r.target, arith), sizes.array, sizes.copied, _copy(self.s).element,
+            p.mask, together, r.target.converts_f16,
         )  # fmt: skip
+        kind = f"{' copied' * sizes.copied}{' mask' * p.mask}{' together' * together}"
+        address = address_of(
+            r, f"deformable {p.x} {arith.name}{kind}", "deformable", Driver, lambda k, name: driver(k, name, spec)
+        )
         extents = (1, height.out * width.out) if whole else (height.out, width.out)
         parts = self._parts
         band = -(-extents[1] // (parts * sizes.segment)) * sizes.segment
@@ -225,11 +247,12 @@ class DeformableForm(Form):
             block_groups=sizes.groups, panel=sizes.panel, scratch=sizes.zeros,
         )  # fmt: skip
         weights = r.packed(
-            ("deformable", arith.name, r.target.level), lambda: packed_weights(r, r.weights(self.sweep), sets)
+            ("deformable", arith.name, r.target.level),
+            lambda: packed_weights(r, r.weights(self.sweep).swapaxes(2, 3), sets),
         )
         sums = pixel_sums(
-            r, weights, sets, [e * sizes.row_bytes for e in range(sizes.chunk * taps)], taps=taps,
-            chunk=sizes.chunk, slots=sizes.zeros + ZERO_BYTES, output_bytes=sizes.row_bytes,
+            r, weights, sets, self._entries(), taps=1, channels=p.c // p.groups * taps, chunk=sizes.chunk,
+            slots=sizes.zeros + ZERO_BYTES, output_bytes=sizes.row_bytes,
             along=contiguous(along_out(r, width, "p"), p.m // p.groups), functions_of=lambda n: panel_tiles(r, n),
         )  # fmt: skip
         assert r.offset is not None
@@ -239,23 +262,35 @@ class DeformableForm(Form):
             dilation_height=p.d[0], dilation_width=p.d[1], stride_height=height.stride, stride_width=width.stride,
             pad_height=height.pad, pad_width=width.pad, width_out=max(1, width.out), height=height.inp, width=width.inp,
             x_height=steps[0], x_width=steps[1], offset=_field_words(r.offset, 2 * taps),
-            has_mask=int(r.mask is not None), mask=_field_words(r.mask or Operand(0, 0, (0, 0), 0, 1), taps),
+            mask=_field_words(r.mask or Operand(0, 0, (0, 0), 0, 1), taps),
             offset_channels=max(1, p.c // p.offset_groups), segment=sizes.segment, positions=header_bytes(2),
             places=sizes.places, weights=sizes.weights, block_groups=sizes.groups,
-            block_channels=sizes.channels, chunk_channels=sizes.chunk_channels, row_bytes=sizes.row_bytes,
-            channel_bytes=taps * sizes.row_bytes, slot_set=sizes.slot_bytes,
+            block_channels=max(1, sizes.channels), group_channels=p.c // p.groups, row_bytes=sizes.row_bytes,
+            slot_set=sizes.slot_bytes,
         )  # fmt: skip
         return one_step(address, filled(values, keep), items, self.workspace, keep)
 
+    def _entries(self) -> list[int]:
+        """Where in the panel the samples of a group's chunk lie: tap by tap all channels of the block."""
+        sizes, group_in = self.sizes, max(1, self.s.problem.c // self.s.problem.groups)
+        return [(e // group_in * sizes.channels + e % group_in) * sizes.row_bytes for e in range(sizes.chunk)]
+
     def _copy_words(self, r: Request) -> CopyWords:
-        """The words of the copy; planes whose rows follow each other are single lines."""
+        """The words of the copy."""
         height, width = (axis.inp for axis in self.sweep)
-        line_count, pixels = (1, height * width) if _follow(r.x, width) else (height, width)
-        move = Move(r.problem.x, r.arith.accumulator, along_in(r, Axis(width, width, 1, 1, 1, 0), "c"))
+        rows = _part_rows(self.sweep)
+        as_it_is = ("bf16", "i16") if _copy(self.s).bytes == 2 else (r.problem.x, r.arith.accumulator)
+        move = Move(*as_it_is, along_in(r, Axis(width, width, 1, 1, 1, 0), "c"))
         return CopyWords(
-            place=self.sizes.copy, lines=line_count, line_pixels=pixels, line_bytes=r.x.spatial[0],
-            pixel_bytes=self.sizes.pixel_bytes, move_in=move_in_address(r, move),
+            place=self.sizes.copy, done=self.sizes.done, parts=-(-height // rows), part_rows=rows,
+            line_rows=rows if _follow(r.x, width) else 1, row_bytes=r.x.spatial[0], pixel_bytes=self.sizes.pixel_bytes,
+            move_in=move_in_address(r, move),
         )  # fmt: skip
+
+
+def _part_rows(sweep: Sweep) -> int:
+    """Rows of the image that are copied at a time."""
+    return -(-_PART // max(1, sweep[1].inp))
 
 
 def _follow(o: Operand, width: int) -> bool:

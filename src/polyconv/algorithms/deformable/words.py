@@ -7,10 +7,12 @@ from polyconv.kernels.record import Function, Record, Word
 from polyconv.lowering.panel import Common
 from polyconv.lowering.pixels import PixelSums
 
-__all__ = ["CORNERS", "CopyWords", "DeformableWords", "FieldWords"]
+__all__ = ["CORNERS", "FARTHEST", "CopyWords", "DeformableWords", "FieldWords"]
 
 CORNERS = 4
 """Pixels that a sample is interpolated from."""
+FARTHEST = 2**30
+"""No sample is so many pixels away from where it would be without an offset: positions are numbers of 32 bits."""
 
 
 class FieldWords(Record):
@@ -25,15 +27,19 @@ class FieldWords(Record):
 
 
 class CopyWords(Record):
-    """Where a block's channels of an image are copied to, channels last, and how: so many lines of so many pixels.
+    """Where a block's channels of an image are copied to, channels last, and how.
 
     Before the first pixel, at ``place`` in the workspace, lies one of zeros, which stands for all outside the image.
+    Of ``parts`` of so many rows each has a word at ``done``: whether it was copied.  It is moved by ``line_rows`` at a
+    time: all where rows follow each other, else one.
     """
 
     place: Word
-    lines: Word
-    line_pixels: Word
-    line_bytes: Word
+    done: Word
+    parts: Word
+    part_rows: Word
+    line_rows: Word
+    row_bytes: Word
     pixel_bytes: Word
     move_in: Function[MoveIn]
 
@@ -46,10 +52,11 @@ class DeformableWords(Record):
     corners of a tap's samples, lie in the workspace.
 
     An item has ``block_groups`` groups, with ``block_channels`` channels together, so that corners serve all of them;
-    ``chunk_channels`` are sampled at a time.
+    each group has ``group_channels``.  A chunk of samples is in the panel at a time, tap by tap all channels of the
+    block.
 
     In an image neighbours lie ``x_height`` and ``x_width`` bytes apart, of a plane or of the copy.  In the panel there
-    are ``row_bytes`` from tap to tap and ``channel_bytes`` from channel to channel.  Sums of a set of outputs have a
+    are ``row_bytes`` from channel to channel.  Sums of a set of outputs have a
     slot of ``slot_set`` bytes.
     """
 
@@ -70,7 +77,6 @@ class DeformableWords(Record):
     x_height: Word
     x_width: Word
     offset: FieldWords
-    has_mask: Word
     mask: FieldWords
     offset_channels: Word
     segment: Word
@@ -79,7 +85,6 @@ class DeformableWords(Record):
     weights: Word
     block_groups: Word
     block_channels: Word
-    chunk_channels: Word
     row_bytes: Word
-    channel_bytes: Word
+    group_channels: Word
     slot_set: Word

@@ -49,7 +49,9 @@ _MAP = 1 / 8
 _BAND = 32
 _LINE = 64
 _LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3): 7.0}
-"""Cycles of a load of pixels, by their stride and by taps across the lanes that share it.  Measured on Zen 5."""
+"""Cycles of a load of pixels, by their stride and by taps across the lanes that share it.  Measured on Zen 5, of
+vectors as long as a cache line.  Of shorter ones fewer cross a line: at a stride they take ``_SHORT`` of that."""
+_SHORT = 0.75
 _FAR_LOAD = 20.0
 """Of pixels further apart."""
 _SCATTERED, _SCATTERED_PIXEL = {1: 0.0, 2: 1.5}, 0.4
@@ -357,7 +359,8 @@ def _load_cycles(s: Situation, plan: Plan, across: int) -> float:
     p, stride = s.problem, plan.sweep[-1].stride
     if plan.lanes == "p":
         one_by_one = 0.0 if s.target.has_masks or stride == 1 else _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0)
-        return _LOAD.get((stride, across), _FAR_LOAD) * (1.0 + lane_of(s) * one_by_one)
+        short = _SHORT if stride > 1 and s.target.vector_bytes < _LINE else 1.0
+        return _LOAD.get((stride, across), _FAR_LOAD) * short * (1.0 + lane_of(s) * one_by_one)
     if plan.padded or not _waits(s, plan):
         return _CHANNEL_LOAD - _NARROW_LOAD * _narrow(s, p.x_dtype)
     return _MISSED if _pitch(s, plan.axis) % int(s.profile.numbers["page"]) else _COLLIDING
