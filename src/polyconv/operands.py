@@ -81,6 +81,8 @@ def narrow_and_light(p: Problem, w: Array | None = None, zx: Any = None, zw: Any
     """What ``Situation`` says of weights of 8 bits; of weights or zero points not known yet the best is taken."""
     if p.w_dtype.bits != 8:
         return False, False
+    if p.overflow == "wrap" and p.y_dtype.bits == 8 and p.quantisation is None and p.activation is None:
+        return True, True  # modulo 2^8 all weights are numbers of i8, and what sums lose above does not count
     q = p.quantisation or Quantisation()
     known_x, known_w = (
         0 if given is None else given if not isinstance(given, str) else at_run_time

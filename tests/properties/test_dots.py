@@ -175,6 +175,28 @@ def test_depthwise(layout: str, level: str | None) -> None:
                algorithm="dots_depthwise")  # fmt: skip
 
 
+_WINDOWS = (
+    "i9x33 k3x3 d2 p2", "i9x33 k3x5 d1x6 s1x2 p0x9", "i60 k13", "i60 k13 s3", "i61 k34 d1 s2 p6:8", "i40 k7 s5 d3 p8:9",
+    "i9x9 k1x1 s2", "i11x31 k2x4 s1x3 d6x3 p6x5", "i7x6x5 k3x3x2 s1x2x1 d2x1x3 p2x1x2", "i5x30 k9x2 p4:6x1",
+)  # fmt: skip
+"""Windows that slide in phases, over every so many taps, with columns that no other output shares, and beyond lines."""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("geometry", _WINDOWS)
+def test_depthwise_windows_and_outputs(geometry: str, level: str | None) -> None:
+    first, rest = geometry.split(" ", 1)
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for (c, times), chance in itertools.product(((35, 1), (70, 2), (17, 3), (16, 4)), (None, 1)):
+            for layout in ("NCHW", "NHWC"):
+                spelled = f"{layout} n1 c{c} {first} m{times * c} {rest} g{c} b1"
+                for line in (f"conv i8*u8 {spelled} {SCALED}", f"conv u8*i8>i32 {spelled} zx=t", f"conv u8 {spelled}"):
+                    _check(line, chance=chance, algorithm="dots_depthwise")
+        _check(f"conv_transpose i8 NHWC n1 c34 {first} m68 {rest} g34 b1", algorithm="dots_depthwise")
+        _check(f"conv i16 NCHW n1 c17 {first} m51 {rest} g17 b1", algorithm="dots_depthwise")
+
+
 _LINES = (
     "i5x21 k3x3 s2 p1", "i9x9 k5x5 p2", "i8x13 k3x3 d2x1 p2", "i40x150 k7x7 s2 p3", "i3x3 k4x1 p3x0", "i1x1 k3x3 p1",
     "i9x30 k5x6 s2x4 p2", "i30x64 k3x3 p1", "i30x62 k3x3 p1", "i31x63 k3x3 s1x2 p1", "i20x14 k3x3 p1", "i20x15 k3x3 p1",

@@ -289,8 +289,8 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "woven taps", "weights of lines and columns are taken for each other",
-            _ALGORITHMS + "dots.depthwise", "w.reshape(count, lines, taps)",
-            "w.reshape(count, taps, lines).swapaxes(1, 2)", "dots_depthwise", seen_in_check_mode=False,
+            _ALGORITHMS + "dots.depthwise", "w.reshape(count, times, lines, taps)",
+            "w.reshape(count, times, taps, lines).swapaxes(2, 3)", "dots_depthwise", seen_in_check_mode=False,
         ),
         Fault(
             "tables once", "biases and scales of a pixel's outputs are not repeated for the next pixel",

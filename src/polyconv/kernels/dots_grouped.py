@@ -37,26 +37,30 @@ def grouped_dot_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: in
     order = [j * lanes + lane for lane in range(lanes) for j in range(together)]
     with k.function(name, WordWalk) as g:
         mask = k.mask(g.last, together * lanes) if spec.edge else None
-        with k.loop(0, g.count, carry=[k.constant(kind, 0)] * (rows * count)) as entry:
-            place = g.entries + entry.index * 24
-            weights = g.weights + k.word(place, 2) * (count * words.bytes)
-            pixel, total = g.panel + k.word(place), list(entry.values)
-            if count <= rows:  # what is used again is held
-                of_sums = [k.load(words, weights + j * words.bytes) for j in range(count)]
-                for r in range(rows):
-                    value = k.load(words, pixel + g.row * r)
-                    for j, weight in enumerate(of_sums):
-                        total[r * count + j] = multiply_add(k, arithmetic, value, weight, total[r * count + j])
-            else:
-                values = [k.load(words, pixel + g.row * r) for r in range(rows)]
-                for j in range(count):
-                    weight = k.load(words, weights + j * words.bytes)
-                    for r, value in enumerate(values):
-                        total[r * count + j] = multiply_add(k, arithmetic, value, weight, total[r * count + j])
-            entry.next(*total)
-        for r in range(rows):
-            sums = _added(k, entry.results[r * count : (r + 1) * count], together)
-            store_block(k, g, spec, sums, g.y + g.y_row * r, woven, order, mask)
+        step, y_step = g.row * rows, g.y_row * rows
+        with k.loop(0, g.tiles, carry=[g.panel, g.y]) as tile:
+            panel, y = tile.values
+            with k.loop(0, g.count, carry=[k.constant(kind, 0)] * (rows * count)) as entry:
+                place = g.entries + entry.index * 24
+                weights = g.weights + k.word(place, 2) * (count * words.bytes)
+                pixel, total = panel + k.word(place), list(entry.values)
+                if count <= rows:  # what is used again is held
+                    of_sums = [k.load(words, weights + j * words.bytes) for j in range(count)]
+                    for r in range(rows):
+                        value = k.load(words, pixel + g.row * r)
+                        for j, weight in enumerate(of_sums):
+                            total[r * count + j] = multiply_add(k, arithmetic, value, weight, total[r * count + j])
+                else:
+                    values = [k.load(words, pixel + g.row * r) for r in range(rows)]
+                    for j in range(count):
+                        weight = k.load(words, weights + j * words.bytes)
+                        for r, value in enumerate(values):
+                            total[r * count + j] = multiply_add(k, arithmetic, value, weight, total[r * count + j])
+                entry.next(*total)
+            for r in range(rows):
+                sums = _added(k, entry.results[r * count : (r + 1) * count], together)
+                store_block(k, g, spec, sums, y + g.y_row * r, woven, order, mask)
+            tile.next(panel + step, y + y_step)
 
 
 def store_block(
@@ -76,14 +80,22 @@ def store_block(
     """
     if spec.target == "i32":
         for j, run in enumerate(in_order(k, sums)):
-            k.store(run, y + j * run.type.bytes)
+            there = k.mask(g.last - j * run.type.lanes, run.type.lanes) if spec.edge else None
+            if spec.epilogue.bias:
+                bias = g.bias + j * run.type.bytes
+                run = run + (k.load(run.type, bias) if there is None else k.load_first(run.type, bias, there))
+            if there is None:
+                k.store(run, y + j * run.type.bytes)
+            else:
+                k.store_first(run, y + j * run.type.bytes, there)
         return
     result, places = _finished_bytes(k, spec, sums, g)
-    result = k.shuffle(result, result, [places[at] for at in bytes_order])
+    order = [places[at] for at in bytes_order]
     if mask is None:
-        k.store(result, y)
+        k.store(k.shuffle(result, result, order), y)
     else:
-        k.store_first(result, y, mask)
+        order += order[:1] * (mask.bits.type.lanes - len(order))
+        k.store_first(k.shuffle(result, result, order), y, mask)
 
 
 def _added(k: Module, sums: list[Value], together: int) -> list[Value]:
@@ -119,7 +131,8 @@ def _finished_bytes(k: Module, spec: FusedTile, sums: list[Value], g: WordWalk) 
         byte = k.cast("zext", finish(total, nothing, nothing, None), kind) << 8 * j
         word = byte if word is None else word | byte
     assert word is not None
-    if len(sums) < 4:
-        word = k.cast("trunc", word, kind.of(f"i{8 * len(sums)}"))
-    places = [lane * len(sums) + j for j in range(len(sums)) for lane in range(kind.lanes)]
-    return k.cast("bitcast", word, Type("i8", kind.lanes * len(sums))), places
+    size = 4 if len(sums) > 2 else len(sums)
+    if size < 4:
+        word = k.cast("trunc", word, kind.of(f"i{8 * size}"))
+    places = [lane * size + j for j in range(len(sums)) for lane in range(kind.lanes)]
+    return k.cast("bitcast", word, Type("i8", kind.lanes * size)), places

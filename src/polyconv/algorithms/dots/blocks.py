@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,29 +29,32 @@ from polyconv.algorithms.dots.panel import panel_words
 from polyconv.algorithms.dots.situations import channel_bytes, narrow_arithmetic, padding_of, with_bias
 from polyconv.algorithms.dots.situations import integer_refusal as no_dots
 from polyconv.algorithms.form import Refusal
+from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.fused import FusedTile, WordWalk, of_sums
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import counted_words, filled
 from polyconv.kernels.signature import Address
-from polyconv.lowering.boxes import boxes, near_equal, rows_together, thread_parts
-from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.boxes import boxes, near_equal_sizes, rows_together, thread_parts
+from polyconv.lowering.moves import along_in, along_out, move_in_address
 from polyconv.lowering.panel import RowLists
 from polyconv.lowering.program import Request, Step
 from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Axis, Sweep, box_count, line_pixels, lines, sweeps
+from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count, line_pixels, lines, sweeps
 from polyconv.lowering.traffic import far_cycles
 from polyconv.runtime.arrays import aligned
-from polyconv.target import Target
 
-__all__ = ["Block", "BlocksForm", "block_channels", "line_offsets", "refusal"]
+__all__ = ["Block", "BlocksForm", "block_channels", "line_offsets", "refusal", "row_step"]
 
-_GROUPS = (1, 2, 4, 8)
+Pixels: TypeAlias = Callable[[Situation, Sweep, int], tuple[Lines, int, int]]
+"""``BlocksForm.pixels``."""
+
 _TURN_CYCLES = 50.0
 """Of turning 16 pixels of a block from planes, or back, on a CPU with masks: measured on Zen 5."""
-_LEAVING, _LEAVING_APART = {"rescaled": 1.5, "bytes": 0.4, "turned": 1.5, "sums": 6.0}, 7.0
-"""Cycles in which a pixel's results of a block leave, for a channel of a word: rescaled, as the lowest bytes of sums,
-these turned to planes, and others by slots; and more where pixels of planes lie apart.  Measured on Zen 5."""
+_LEAVING, _LEAVING_APART = {"rescaled": 1.5, "bytes": 0.4, "results": 2.0, "turned": 1.5, "sums": 6.0}, 7.0
+"""Cycles in which a pixel's results of a block leave, for a vector of sums: rescaled, as the lowest bytes of sums, as
+sums that are results, bytes turned to planes, and others by slots; and more where pixels of planes lie apart.  Measured
+on Zen 5."""
 _LEAST_ROWS = 8
 """Of outputs of a box of one of several threads, unless each would have none: lines that two boxes need come twice."""
 _PANEL_SHARE = 5 / 16
@@ -62,13 +65,11 @@ to which chunks are better than rows."""
 
 
 def refusal(s: Situation) -> Refusal | None:
-    """Why a problem is none of small groups of small integers; None if it is one."""
+    """Why a problem is none of groups of small integers; None if it is one."""
     p = s.problem
     if (reason := no_dots(s)) is not None:
         return reason
-    if p.c != p.m or p.groups == 0 or p.c // p.groups not in _GROUPS:
-        return "needs groups of 1, 2, 4 or 8 channels, as many out as in"
-    return None
+    return None if p.groups and p.c else "needs channels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +83,40 @@ class Block:
     rows : RowLists
         Entries of rows of outputs.
     channels : tuple of int
-        For every lane of every sum the channel of a block that it is of.
-    tiles : callable
-        ``tiles(spec)``: addresses of the tiles of 1, 2, ... rows.
-    whole_rows : bool
-        Whether the only tile walks along a whole row.
+        For every lane of every sum the output of a block that it is of.
+    most : int
+        Rows of the largest tile; 0 if the only one walks along all of a row.
+    tile : callable
+        ``tile(spec, rows)``: address of a tile.
+    word : int
+        Bytes in the panel between the words that a tile takes one after the other.
+    phases : int
+        Rows of a tile are outputs so far apart.
     """
 
     weights: NDArray[Any]
     rows: RowLists
     channels: tuple[int, ...]
-    tiles: Callable[[FusedTile], Sequence[Address[WordWalk]]]
-    whole_rows: bool = False
+    most: int
+    tile: Callable[[FusedTile, int], Address[WordWalk]]
+    word: int
+    phases: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class BlocksForm(ChannelsForm):
-    """Blocks of as many output as input channels."""
+    """Blocks of the outputs of some input channels."""
 
     @classmethod
     def of(cls, s: Situation) -> Self:
         """That of a situation which has one."""
-        found = [(sweep, _fitting(s, narrow_arithmetic(s), sweep)) for sweep in sweeps(s.problem)]
+        found = [(sweep, _fitting(s, narrow_arithmetic(s), sweep, cls.pixels)) for sweep in sweeps(s.problem)]
         return cls(s, tuple(Part(sweep, sizes, sizes) for sweep, sizes in found))
+
+    @staticmethod
+    def pixels(s: Situation, sweep: Sweep, outputs: int) -> tuple[Lines, int, int]:
+        """The pixels of a line of the panel for so many outputs, the step between them, and pixels read behind."""
+        return *line_pixels(sweep[-1], outputs), 0
 
     @property
     def arith(self) -> Arithmetic:
@@ -122,35 +134,36 @@ class BlocksForm(ChannelsForm):
     def leaving(self, last: Axis) -> float:
         """Cycles in which the results of a pixel of a block leave."""
         p = self.s.problem
-        kind = "sums" if p.y_dtype.bits > 8 else "bytes" if p.layout == "NHWC" else "turned"
+        kind = "bytes" if p.layout == "NHWC" else "turned"
+        if p.y_dtype.bits > 8:
+            kind = "results" if p.layout == "NHWC" and p.y == "i32" and p.activation is None else "sums"
         each = _LEAVING["rescaled" if p.quantisation is not None and p.quantisation.rescales else kind]
         apart = p.layout == "NCHW" and last.out_step > 1
-        return self.arith.channels * (each + _LEAVING_APART * apart)
+        return _vectors(self.s, self.arith) * (each + _LEAVING_APART * apart)
 
     def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
         """Cycles of an image's products, with what follows sums, and of its moves."""
         p, count = self.s.problem, box_count(sweep, sizes.box)
         *outer, run = (max(1, h.count) for h in sizes.held)
         lines, pixels = math.prod(outer), math.prod(sizes.box) * count
-        held = lines * run
+        held, wide = lines * run, self.s.target.vector_bytes
+        brought, left = sizes.pixel_bytes / wide, sizes.blocks * sizes.vectors / self.arith.channels
         if p.layout == "NHWC":
-            moves = count * (400 + held * sizes.blocks * 3.0)
+            moves = count * (400 + held * brought * 3.0)
         elif self.s.target.has_masks:
-            moves = count * (400 + lines * -(-run // 16) * sizes.blocks * _TURN_CYCLES) + (
-                pixels / 16 * sizes.blocks * _TURN_CYCLES
-            )
+            moves = count * (400 + lines * -(-run // 16) * brought * _TURN_CYCLES) + pixels / 16 * left * _TURN_CYCLES
         else:
-            moves = count * (400 + held * sizes.blocks * 8.0) + pixels * sizes.blocks * 10.0
+            moves = count * (400 + held * brought * 8.0) + pixels * left * 10.0
         return self.products(sweep, sizes), moves + far_cycles(self.s, count * held * p.c * p.x_dtype.itemsize)
 
     def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         """Step of a sweep."""
         block = self.block(r, sweep, sizes)
-        p, arith, last, channels = r.problem, r.arith, sweep[-1], block_channels(r.target, r.arith)
-        chunks = -(-p.c // channels) // max(1, sizes.blocks)
-        in_registers = p.y_dtype.bits == 8 and finished_in_registers(r, last) and r.residual is None
+        p, arith, last, channels = r.problem, r.arith, sweep[-1], block_channels(r.situation, r.arith)
+        chunks, of_each = -(-p.c // channels) // max(1, sizes.blocks), len(block.channels)
         r = with_bias(r, r.weights(sweep), padding_of(r))
-        if in_registers:
+        in_registers = _leaves_finished(r, last)
+        if in_registers and p.y_dtype.bits == 8:
             r = _by_sums(r, sizes.blocks * chunks, block.channels)
         spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
         common, items = common_words(r, sweep, sizes, chunks)
@@ -158,25 +171,25 @@ class BlocksForm(ChannelsForm):
         tiles = _tiles(sizes, spec, edge, block, cut=in_registers and p.c % channels > 0)
         of_block = block.weights.nbytes // (sizes.blocks * chunks)
         move = Move(p.x, f"i{8 * channel_bytes(arith)}", along_in(r, replace(last, stride=sizes.step), "c"))
-        outputs, of_chunk = p.m // chunks - (sizes.blocks - 1) * channels, of_block * sizes.blocks
+        outputs, of_chunk = p.m // chunks - (sizes.blocks - 1) * of_each, of_block * sizes.blocks
         values = DotWords(
             common=common, panel=panel_words(r, sizes, p.c // chunks, move_in_address(r, move), last),
-            row_step=sizes.pixel_bytes * (last.stride // sizes.step), word_step=sizes.pixel_bytes,
-            source_block=r.target.vector_bytes, rows=block.rows, bias_list=0,
+            row_step=row_step(sweep, sizes), word_step=block.word, phases=block.phases,
+            source_block=channels * channel_bytes(arith), rows=block.rows, bias_list=0,
             weights=block.weights, w_group=of_chunk, w_block=of_block, w_last=of_chunk - of_block,
-            w_last_group=of_chunk, table_group=p.m // chunks * arith.bytes, table_block=channels * arith.bytes,
-            blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=channels,
-            last_outputs=outputs, block_lanes=channels, last_lanes=outputs,
+            w_last_group=of_chunk, table_group=p.m // chunks * arith.bytes, table_block=of_each * arith.bytes,
+            blocks=sizes.blocks, split_blocks=-(-sizes.blocks // sizes.splits), block_outputs=of_each,
+            last_outputs=outputs, block_lanes=of_each, last_lanes=outputs,
             tiles=tiles, table_words=counted_words(DotTile, tiles),
             results=result_words(r, sweep, sizes, lanes(r.target, arith), in_registers=in_registers),
         )  # fmt: skip
         return Step(driver_address(r), filled(values, keep), items)
 
 
-def _fitting(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
+def _fitting(s: Situation, arith: Arithmetic, sweep: Sweep, pixels: Pixels) -> Sizes:
     """Sizes of the largest boxes that fit, of all blocks or of a chunk of them; every thread has a few."""
     extents = tuple(axis.out for axis in sweep)
-    blocks = max(1, -(-s.problem.c // block_channels(s.target, arith)))
+    blocks = max(1, -(-s.problem.c // block_channels(s, arith)))
     chunks = _chunks(s, arith, blocks)
     images, wanted = (s.problem.n or 0) * chunks, 4 * s.threads if chunks == 1 else 1
     start = (*extents[:-1], min(extents[-1], 512))
@@ -188,7 +201,7 @@ def _fitting(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
     budget = s.budget(s.profile.cache("l2", _PANEL_SHARE))
 
     def sizes(box: tuple[int, ...]) -> Sizes:
-        return _sizes(s, arith, sweep, box, blocks // chunks)
+        return _sizes(s, arith, sweep, box, blocks // chunks, pixels)
 
     found = sizes(boxes(start, lambda box: sizes(box).workspace, budget))
     items = images * box_count(sweep, found.box)
@@ -202,7 +215,7 @@ def _chunks(s: Situation, arith: Arithmetic, blocks: int) -> int:
     less than on one thread.
     """
     batch = max(1, s.problem.n or 0)
-    if s.threads == 1 or s.problem.layout == "NHWC" or s.problem.c % block_channels(s.target, arith):
+    if s.threads == 1 or s.problem.layout == "NHWC" or s.problem.c % block_channels(s, arith):
         return 1
 
     def busiest(chunks: int) -> float:
@@ -212,22 +225,42 @@ def _chunks(s: Situation, arith: Arithmetic, blocks: int) -> int:
     return best if busiest(best) <= _EVEN / s.threads else 1
 
 
-def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], blocks: int) -> Sizes:
+def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], blocks: int, pixels: Pixels) -> Sizes:
     wide = s.target.vector_bytes
-    run, step = line_pixels(sweep[-1], box[-1])
+    run, step, behind = pixels(s, sweep, box[-1])
     held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
-    pixel = blocks * wide
+    pixel = blocks * block_channels(s, arith) * channel_bytes(arith)
     line = run.count * pixel
-    panel = math.prod(max(1, h.count) for h in held[:-1]) * line + 64
+    panel = -(-(math.prod(max(1, h.count) for h in held[:-1]) * line + behind * pixel) // wide) * wide + 64
     run_rows = rows_together(sweep, box, RUN_PIXELS)
-    vectors = arith.channels
+    vectors = _vectors(s, arith)
     slots = run_rows * box[-1] * vectors * wide
     return Sizes(box, held, step, False, False, pixel, line, panel, panel, vectors, vectors, blocks, run_rows, slots)
 
 
-def block_channels(target: Target, arith: Arithmetic) -> int:
-    """Channels of a vector of words."""
-    return lanes(target, arith) * arith.channels
+def block_channels(s: Situation, arith: Arithmetic) -> int:
+    """Input channels of a block: those of a vector, or of as many words of them as have all their outputs in sums."""
+    times, lane = max(1, s.problem.m // s.problem.c), lanes(s.target, arith)
+    return lane * max(1, arith.channels // times)
+
+
+def _vectors(s: Situation, arith: Arithmetic) -> int:
+    """Vectors of sums of a block."""
+    times = max(1, s.problem.m // s.problem.c)
+    return max(1, arith.channels // times) * times
+
+
+def _leaves_finished(r: Request, last: Axis) -> bool:
+    """Whether results are finished where their sums are: bytes, and sums that lie together and are results."""
+    if r.residual is not None or not finished_in_registers(r, last):
+        return False
+    are_results = r.problem.y == "i32" and replace(r.epilogue, bias=False) == Epilogue()
+    return r.problem.y_dtype.bits == 8 or (are_results and along_out(r, last, "c") == "cc")
+
+
+def row_step(sweep: Sweep, sizes: Sizes) -> int:
+    """Bytes in the panel between pixels of neighbouring outputs."""
+    return sizes.pixel_bytes * (sweep[-1].stride // sizes.step)
 
 
 def line_offsets(sizes: Sizes) -> list[int]:
@@ -256,11 +289,12 @@ def _tiles(sizes: Sizes, spec: FusedTile, edge: int, block: Block, *, cut: bool)
     """The tables of tiles; those of the last block mask its last channels where it is cut."""
     tables: list[list[DotTile]] = []
     for is_cut, is_there in ((False, sizes.blocks > 1), (cut, True)):
-        functions = block.tiles(replace(spec, edge=is_cut)) if is_there else []
         for pixels in (sizes.box[-1], edge):
-            if is_there and block.whole_rows:
-                tables.append([DotTile(0, pixels, functions[0])])
-            else:
-                parts = near_equal(pixels, len(functions)) if is_there else []
-                tables.append([DotTile(first, 1, functions[n - 1]) for first, n in parts])
+            table: list[DotTile] = []
+            for phase in range(min(block.phases, pixels) if is_there else 0):
+                first, count = phase, -(-(pixels - phase) // block.phases)
+                for rows, times in near_equal_sizes(count, block.most) if block.most else [(1, count)]:
+                    table.append(DotTile(first, times, block.tile(replace(spec, edge=is_cut), rows)))
+                    first += rows * times * block.phases
+            tables.append(table)
     return tables

@@ -156,7 +156,7 @@ class DenseForm(OrderedForm):
         values = DotWords(
             common=common, panel=panel_words(r, sizes, channels, move, last, in_place=in_place),
             row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
-            word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
+            word_step=sizes.plane_bytes if sizes.planes else arith.bytes, phases=1,
             source_block=sizes.beside * group_in * channel_bytes(arith),
             rows=row_lists(sweep[:-1], entries, 3, found), bias_list=p.m * arith.bytes * (lists > 1),
             weights=block_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,

@@ -65,17 +65,18 @@ class DotResults(Record):
 class DotWords(Record):
     """The driver's words.
 
-    ``tiles`` holds four tables (last block or not, box cut short along the last axis or not).  A block of outputs reads
-    the channels that the one before it does, or those ``source_block`` bytes further.  So many lanes of its last vector
-    are outputs: ``block_lanes``, of the last block ``last_lanes``.  Biases and scales of the next group lie
-    ``table_group`` bytes further, those of the next block ``table_block``, biases of the next list of taps
-    ``bias_list``.
+    ``tiles`` holds four tables (last block or not, box cut short along the last axis or not), whose rows are outputs
+    ``phases`` apart.  A block of outputs reads the channels that the one before it does, or those ``source_block``
+    bytes further.  So many lanes of its last vector are outputs: ``block_lanes``, of the last block ``last_lanes``.
+    Biases and scales of the next group lie ``table_group`` bytes further, those of the next block ``table_block``,
+    biases of the next list of taps ``bias_list``.
     """
 
     common: Common
     panel: DotPanel
     row_step: Word
     word_step: Word
+    phases: Word
     source_block: Word
     rows: RowLists
     bias_list: Word
@@ -145,8 +146,8 @@ def _block(k: Module, p: DotWords, item: Item, frame: Frame, workspace: Buffer, 
             tile = table.at(number.index)
             first, times, function = tile.first, tile.times, tile.function
             k.call(function, WordWalk(
-                source + first * p.row_step, p.row_step, entries, count, weights, y + first * y_step, y_step,
-                r + first * r_step, r_step, times, lanes, biases, scale, constants, workspace, p.word_step,
+                source + first * p.row_step, p.row_step, entries, count, weights, y + first * y_step, y_step * p.phases,
+                r + first * r_step, r_step * p.phases, times, lanes, biases, scale, constants, workspace, p.word_step,
             ))  # fmt: skip
         begins = waiting.equals(0)
         y_run, r_run, waiting = k.select(begins, y_row, y_run), k.select(begins, r_row, r_run), waiting + 1

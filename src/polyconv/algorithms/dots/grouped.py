@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,10 @@ from polyconv.kernels.dots_grouped import grouped_dot_tile, sum_count
 from polyconv.kernels.fused import FusedTile, WordWalk
 from polyconv.kernels.isa import Arithmetic, lanes
 from polyconv.kernels.language import Module
-from polyconv.kernels.objects import kernel
 from polyconv.kernels.signature import Address
 from polyconv.lowering.bands import whole_bands
 from polyconv.lowering.boxes import near_equal_sizes, row_lists
-from polyconv.lowering.program import Request
+from polyconv.lowering.program import Request, address_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Sweep, box_count, taps_of
 from polyconv.runtime.arrays import as_aligned
@@ -35,11 +35,17 @@ from polyconv.target import Target
 __all__ = ["GroupedForm", "forms"]
 
 _MOST_ROWS = 8
+_GROUPS = (1, 2, 4, 8)
 
 
 def forms(s: Situation) -> Forms:
     """The form of a situation, or why there is none."""
-    return refusal(s) or (GroupedForm.of(s),)
+    p = s.problem
+    if (reason := refusal(s)) is not None:
+        return reason
+    if p.c != p.m or p.c // p.groups not in _GROUPS:
+        return "needs groups of 1, 2, 4 or 8 channels, as many out as in"
+    return (GroupedForm.of(s),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class GroupedForm(BlocksForm):
 
     def block(self, r: Request, sweep: Sweep, sizes: Sizes) -> Block:
         """How blocks of a request are multiplied."""
-        arith, channels, taps = r.arith, block_channels(r.target, r.arith), sweep[-1].taps
+        arith, channels, taps = r.arith, block_channels(r.situation, r.arith), sweep[-1].taps
         key = ("dots_grouped", arith.name, r.target.vector_bytes, taps_of(sweep))
         entries = [
             [v for t, at in enumerate(sizes.held[-1].start) for v in (line + at * sizes.pixel_bytes, 1, tap * taps + t)]
@@ -71,7 +77,8 @@ class GroupedForm(BlocksForm):
             weights=r.packed(key, lambda: _packed(r.weights(sweep), arith, channels)),
             rows=row_lists(sweep[:-1], entries, 3, whole_bands(sweep[:-1]) if padding_of(r) else None),
             channels=tuple(np.arange(channels).reshape(-1, arith.channels).T.reshape(-1).tolist()),
-            tiles=lambda spec: _functions(r, spec),
+            most=_most_rows(r.target, arith, r.problem.c // r.problem.groups), tile=partial(_tile, r),
+            word=sizes.pixel_bytes,
         )
 
 
@@ -82,18 +89,14 @@ def _most_rows(target: Target, arith: Arithmetic, group: int) -> int:
     return max(fits, default=1)
 
 
-def _functions(r: Request, spec: FusedTile) -> list[Address[WordWalk]]:
-    """Addresses of the tiles of 1, 2, ... rows."""
+def _tile(r: Request, spec: FusedTile, rows: int) -> Address[WordWalk]:
+    """Address of the tile of so many rows."""
     group = r.problem.c // r.problem.groups
-    names = {f"tile{rows}": rows for rows in range(1, _most_rows(r.target, r.arith, group) + 1)}
 
-    def build(k: Module) -> None:
-        for name, rows in names.items():
-            grouped_dot_tile(k, name, spec, lanes(r.target, r.arith), rows, group)
+    def make(k: Module, name: str) -> None:
+        grouped_dot_tile(k, name, spec, lanes(r.target, r.arith), rows, group)
 
-    label = f"grouped dots {spec} {max(group, r.arith.channels)}"
-    found = kernel(label, dict.fromkeys(names, WordWalk), build, r.target, check=r.check)
-    return [found[name] for name in names]
+    return address_of(r, f"grouped dots {spec} {max(group, r.arith.channels)} {rows}", "tile", WordWalk, make)
 
 
 def _packed(w: NDArray[Any], arith: Arithmetic, block: int) -> NDArray[Any]:

@@ -142,7 +142,7 @@ class InnerForm(OrderedForm):
         tiles = [[], [], *(_tiles(r, spec, wide, pixels) for pixels in (sizes.box[-1], edge))]
         values = DotWords(
             common=common, panel=panel_words(r, sizes, group_in, move_in_address(r, move), last),
-            row_step=sizes.pixel_bytes * (last.stride // sizes.step), word_step=arith.bytes, source_block=0,
+            row_step=sizes.pixel_bytes * (last.stride // sizes.step), word_step=arith.bytes, phases=1, source_block=0,
             rows=row_lists(sweep[:-1], word_entries(r, sweep, sizes, steps), 3, found),
             bias_list=p.groups * lane * arith.bytes * (lists > 1),
             weights=packed, w_group=of_group, w_block=0, w_last=0, w_last_group=of_group,
