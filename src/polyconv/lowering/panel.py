@@ -268,7 +268,7 @@ def fill_planes(k: Module, c: Common, p: Planes, pixel_bytes: Value, item: Item,
             place = target + k.word(c.residue_places, residue.index)
             low, high, all_ = ((n + (c.residues - 1 - residue.index)) // c.residues for n in (head, end, count))
             for first_, end_ in ((k.constant(INT, 0), low), (high, all_)):
-                words_ = ((end_ - first_) * pixel_bytes) >> 2
+                words_ = ((end_ - first_) * pixel_bytes + 3) >> 2  # half a word more is written again
                 with k.when(words_ > 0):
                     zero_rows(k, place + first_ * pixel_bytes, p.plane_bytes, planes, words_, words_of_4)
         with k.when((end > head) & (c.residues > 1)):
