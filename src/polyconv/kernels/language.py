@@ -50,6 +50,7 @@ class Module(Emitter):
         self._function = ""
         self.functions: dict[str, type[Signature]] = {}
         self._called: list[tuple[str, type[Signature]]] = []
+        self._kept: dict[tuple[object, ...], Value] = {}
 
     # -- functions -------------------------------------------------------------------------------
 
@@ -234,6 +235,14 @@ class Module(Emitter):
         """Load a value; ``align`` in bytes is a promise about the address."""
         address = self._checked(source, type_.bytes, "load")
         return self.emit(f"load {type_}, ptr {address}, align {align}", type_)
+
+    def kept(self, type_: Type, source: Buffer) -> Value:
+        """Load what nobody writes while a function runs: LLVM would load it anew after each store of a block."""
+        offset = None if source.offset is None else source.offset.name
+        key = (self._block, type_, source.base, offset, source.constant)
+        if key not in self._kept:
+            self._kept[key] = self.load(type_, source)
+        return self._kept[key]
 
     def store(self, value: Value, target: Buffer, align: int = 1) -> None:
         """Store a value."""

@@ -120,8 +120,7 @@ def finished(
         return k.load(kind, place) if mask is None else k.load_first(kind, place, mask)
 
     def constant(index: int, kind: Type) -> Value:
-        place = constants + index * 8
-        value = k.load(kind.scalar, place)
+        value = k.kept(kind.scalar, constants + index * 8)
         return k.splat(value, kind.lanes) if kind.lanes else value
 
     def finish(value: Value, p: Value, c: Value, mask: Mask | None) -> Value:

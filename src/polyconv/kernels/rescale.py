@@ -49,7 +49,8 @@ def packed_bytes(k: Module, sums: Sequence[Value], scales: Sequence[Value], cons
     """
     kind = sums[0].type
     floats, shorts = scales[0].type, vector("i16", 2 * kind.lanes)
-    high, zero_point = k.broadcast(floats, constants + 8), k.broadcast(shorts, constants + 16)
+    high, zero_point = (k.splat(k.kept(kind.scalar, constants + at), kind.lanes)
+                        for kind, at in ((floats, 8), (shorts, 16)))  # fmt: skip
     scaled = [k.cast("sitofp", total, floats) * scale for total, scale in zip(sums, scales, strict=True)]
     if not epilogue.below_one:
         scaled = [k.select(high < value, high, value) for value in scaled]
