@@ -96,30 +96,20 @@ def _of_threads(s: Situation, extents: tuple[int, ...]) -> tuple[int, ...]:
     return extents if len(extents) == 1 or rows < _LEAST_ROWS * parts else (-(-rows // parts), *extents[1:])
 
 
-<<<<<<< HEAD
-def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks: int, width: int, steps: float
-                ) -> float:  # fmt: skip
-    """Cycles of the tiles of a row of outputs in all blocks; additions beside products of pairs use other ports.
-
-    Four vectors of a pixel's results become one that leaves in a piece, where channels lie together.  Measured on
-    Zen 5: 1-6 % off two vectors, nothing where weights of a block do not stay in a first-level cache.
-    """
-    rates, total, packs = s.rates(arith), 0.0, packs_results(s)
-    near = s.problem.layout == "NHWC" and steps * PACKED * s.target.vector_bytes <= s.cache("l1", 1 / 2)
-    for some, count in ((vectors, blocks - 1), (last, 1)):
-        of_vector = 2.0 if not packs else 1.0 if near and some == PACKED else 1.5
-        for rows, alike in near_equal_sizes(width, run_tiles(s.target)[some]):
-            total += count * alike * (tile_cycles(rates, rows, some) * steps + 20 + of_vector * rows * some)
-=======
 def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks: int, width: int, steps: float,
                beside: int = 0) -> float:  # fmt: skip
     """Cycles of the tiles of a row of outputs in all blocks, ``beside`` as in ``Sizes``.
 
-    Additions beside products of pairs use other ports.
+    Additions beside products of pairs use other ports.  Four vectors of a pixel's results become one that leaves in a
+    piece, where channels lie together.  Measured on Zen 5: 1-6 % off two vectors, nothing where weights of a block do
+    not stay in a first-level cache.
     """
-    rates, total, of_vector = s.rates(arith), 0.0, 1.5 if packs_results(s) else 2.0
+    rates, total, packs = s.rates(arith), 0.0, packs_results(s)
     words = -(-(s.problem.c // s.problem.groups) // arith.channels)
+    block_bytes = steps * PACKED * s.target.vector_bytes
+    near = not beside and s.problem.layout == "NHWC" and block_bytes <= s.cache("l1", 1 / 2)
     for some, count in ((vectors, blocks - 1), (last, 1)):
+        of_vector = 2.0 if not packs else 1.0 if near and some == PACKED else 1.5
         for rows, alike in near_equal_sizes(width, run_tiles(s.target, picking=beside > 1)[some]):
             step = tile_cycles(rates, rows, some)
             if beside == 1:
@@ -127,7 +117,6 @@ def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks:
             if beside > 1:
                 step = max(step, rows * (_APART_LOADS / rates.loads + _PICKED * some / rates.multiply_adds))
             total += count * alike * (step * steps + 20 + of_vector * rows * some)
->>>>>>> main
     return total
 
 
