@@ -161,6 +161,11 @@ class Block:
         """Bytes between neighbours along the axis that is contiguous in the source."""
         return _sizes(self.spec)[0]
 
+    @property
+    def target_bytes(self) -> int:
+        """The same in the target."""
+        return _sizes(self.spec)[1]
+
     def read(self, kind: Type, place: Buffer, mask: Mask | None, stride: Value | None) -> Value:
         """Load a vector or a scalar."""
         if stride is not None:

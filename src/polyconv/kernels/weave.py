@@ -118,7 +118,8 @@ def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, pha
                     pixels, b, *held = tap.values
                     tap.next(pixels + phases.step * arithmetic.bytes, *multiplied(k.rebase(pixels), b, held, times))
                 b, *held = tap.results[1:]
-            entry.next(*(multiplied(place + -phases.step * arithmetic.bytes, b, held, longer) if longer else (b, *held)))
+            before = place + -phases.step * arithmetic.bytes
+            entry.next(*(multiplied(before, b, held, longer) if longer else (b, *held)))
         sums = entry.results[1:]
         out = _Woven(k, spec, phases, Block(k, Move(kind.element, spec.target, "pp", spec.epilogue), kind, f16c), given)
         for r in range(rows):
@@ -164,7 +165,8 @@ class _Woven:
     def _run(self, sums: list[Value], channel: int, y: Buffer, residual: Buffer, first: int, *, masked: bool) -> None:
         """Store the results of a vector of pixels, from the ``first`` of the tile on."""
         k, kind, given = self.k, self.block.kind, self.given
-        zero, own = k.constant(INT, 0), {phase: total for (phase, _), total in zip(self.phases.places, sums, strict=True)}
+        zero, places = k.constant(INT, 0), self.phases.places
+        own = {phase: total for (phase, _), total in zip(places, sums, strict=True)}
         planes = [own.get(phase, k.constant(kind, 0)) for phase in range(self.phases.count)]
         for i, value in enumerate(woven(k, planes)):
             place = first + i * kind.lanes

@@ -16,9 +16,10 @@ from polyconv.algorithms.woven.driver import RowWords
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.record import word_count
 from polyconv.lowering.boxes import boxes, near_equal
+from polyconv.lowering.moves import are_short, row_cycles
 from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.pixels import by_heights
-from polyconv.lowering.situation import Situation, arith_of, has_pairs
+from polyconv.lowering.situation import Situation, arith_of, has_pairs, image_bytes
 from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count
 from polyconv.lowering.tiles import tile_cycles
 from polyconv.lowering.traffic import far_cycles
@@ -37,11 +38,17 @@ _LONGEST_ROW = 4096
 _MOST_PHASES = 8
 """Of the last axis: a tile's code writes out the results of all of them."""
 
-_TILE_CYCLES, _LATE_SHARE = 60.0, 0.6
-"""Cycles of a tile beside its products, and how much of what comes from memory is not there when it is needed.
-Measured on Zen 5, as the following."""
+_TILE_CYCLES, _LATE_SHARE = 20.0, 0.6
+"""Cycles of a tile beside its products and stores, and how much of what comes from memory is not there when it is
+needed.  Measured on Zen 5, as the following."""
 
-_STREAMING = {(1, False): 1.07, (1, True): 1.12, (2, False): 1.0, (2, True): 0.9}
+_STORED = {False: 2.0, True: 1.2}
+"""Cycles in which a vector of results leaves a tile, or of sums where tiles go along the box."""
+
+_FAR_LINE = 1.8
+"""Cycles that a line of results takes more which a second-level cache does not hold."""
+
+_STREAMING = {(1, False): 1.0, (1, True): 1.0, (2, False): 1.0, (2, True): 0.9}
 """How much longer products take, whose pixels come from a second-level cache: by the channels of a word, and whether
 tiles go along the box.  Pairs are half as many pixels, and ends of tiles along the box overlap with the next tile."""
 
@@ -211,25 +218,42 @@ def cost(s: Situation, c: Cut) -> dict[str, float]:
     along, rates, shares = taps_along(p)[-1], s.rates(arith), _shares(p, arith)
     times, most = len(along.phases), heights(s.target, p)
     boxes_of_image = box_count(c.sweep, c.box)
-    rows, planes = math.prod(c.box[:-1]), p.c // p.groups // arith.channels
-    width = c.sweep[-1].out / max(1, -(-c.sweep[-1].out // max(1, c.box[-1])))
+    calls, leaving = (len(shares) * c.walks if c.vectors else 0), _STORED[c.flat] * along.stride
     products = 0.0
     for _, height in c.sets:
         for _, each in near_equal(c.vectors, most[height]):
-            cycles = sum(count * _cycles(rates, height * times, each) + more * _cycles(rates, height * along.longer, each)
-                         for count, more in shares)  # fmt: skip
-            products += c.walks * (cycles + _TILE_CYCLES * len(shares))
-    turns = len(c.sets) * len(shares)
-    line_count = math.prod(h.count for h in c.held[:-1])
-    panels = line_count * (60.0 + planes * (8 + c.held[-1].count * 0.3))
-    moves = 300.0 + turns * rows * 40.0
-    if c.flat:
-        of_row = 12 + width * along.stride / lanes(s.target, arith) * _LEAVING[arith.channels]
-        moves += len(shares) * p.m / p.groups * rows * of_row
+            common, longer = (_cycles(rates, height * of, each) for of in (times, along.longer))
+            cycles = sum(count * common + more * longer for count, more in shares)
+            products += c.walks * cycles * _STREAMING[arith.channels, c.flat]
+            products += calls * (_TILE_CYCLES + leaving * height * each)
     batch = (p.n or 0) * p.groups * boxes_of_image
     far = _LATE_SHARE * far_cycles(s, batch * c.panel)
-    products *= _STREAMING[arith.channels, c.flat]
-    return {"products": products * batch, "panels": panels * batch + far, "moves": moves * batch}
+    far += _FAR_LINE / s.profile.numbers["line"] * max(0.0, image_bytes(p)[1] - s.profile.cache("l2", 1.0)) * (p.n or 0)
+    return {"products": products * batch, "panels": _panel_cycles(s, arith, c) * batch + far,
+            "moves": _moves_cycles(s, arith, c, len(shares)) * batch}  # fmt: skip
+
+
+def _panel_cycles(s: Situation, arith: Arithmetic, c: Cut) -> float:
+    """Cycles in which the panel of a box is filled."""
+    planes, lines, pixels = s.problem.c // s.problem.groups // arith.channels, 1, c.held[-1].count
+    for held in c.held[:-1]:
+        lines *= held.count
+    if arith.channels > 1 or not are_short(c.sweep, pixels):
+        return lines * (60.0 + planes * (8 + pixels * 0.3))
+    calls = lines / c.held[-2].count * len(c.held[-2].runs)
+    zeros = c.plane_bytes / s.target.vector_bytes
+    return calls * 100.0 + planes * (lines * row_cycles(pixels, lanes(s.target, arith)) + zeros)
+
+
+def _moves_cycles(s: Situation, arith: Arithmetic, c: Cut, phases: int) -> float:
+    """Cycles in which an item begins and finds its rows, and sums leave their slots."""
+    p, rows, lane = s.problem, math.prod(c.box[:-1]), lanes(s.target, arith)
+    width = p.s[-1] * c.sweep[-1].out / max(1, -(-c.sweep[-1].out // max(1, c.box[-1])))
+    together = c.flat and are_short(c.sweep, c.sweep[-1].out)
+    runs = rows / c.box[-2] if together else rows
+    moves = 300.0 + len(c.sets) * phases * runs * (100.0 if together else 40.0)
+    of_row = row_cycles(width, lane) if together else 12 + width / lane * _LEAVING[arith.channels]
+    return moves + (phases * p.m / p.groups * rows * of_row if c.flat else 0.0)
 
 
 def _shares(p: Problem, arith: Arithmetic) -> list[tuple[int, int]]:

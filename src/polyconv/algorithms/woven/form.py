@@ -23,12 +23,20 @@ from polyconv.algorithms.woven.cut import Cut, Taps, arithmetic_of, cost, cut, h
 from polyconv.algorithms.woven.driver import PhaseWords, SetWords, WovenWords, address
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.layout import Move, MoveIn
+from polyconv.kernels.layout import Move
 from polyconv.kernels.record import filled, words, words_of
 from polyconv.kernels.signature import Address
 from polyconv.kernels.weave import Phases, WeaveTile, weave_tile
 from polyconv.lowering.boxes import boxed_words, bytes_between, thread_parts
-from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address, words_in_address
+from polyconv.lowering.moves import (
+    along_in,
+    along_out,
+    move_in_address,
+    move_out_address,
+    moved_by_rows,
+    rows_out_address,
+    words_in_address,
+)
 from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.program import Program, Request, addresses_of, epilogue_tables, one_step
 from polyconv.lowering.situation import Situation
@@ -114,6 +122,10 @@ def _words(r: Request, c: Cut, along: str, keep: list[Any]) -> tuple[WovenWords,
     ahead, header, last_out = bytes_between(r, c.sweep, c.box), header_bytes(len(c.sweep)), p.out[-1]
     assert last_out is not None
     common, items = boxed_words(r, c.sweep, c.box, c.held, parts, panel=header)
+    into, out = _move_in(r, last), Move(arith.accumulator, p.y, along, r.epilogue)
+    if arith.channels == 1:
+        common = moved_by_rows(common, r, c.sweep, c.held, into)
+    rows_out = rows_out_address(r, c.sweep, out) if c.flat else None
     return WovenWords(
         common=common, channels=p.c // p.groups, planes=p.c // p.groups // arith.channels,
         plane_bytes=c.plane_bytes, line_words=c.line_words, line_bytes=c.line_words * arith.bytes,
@@ -125,17 +137,18 @@ def _words(r: Request, c: Cut, along: str, keep: list[Any]) -> tuple[WovenWords,
         split_sets=-(-turns // parts), sets=of_sets, functions=functions, flat=int(c.flat),
         row_table=header + c.panel, slots=header + c.panel + c.row_table, slot_channel=c.slot_channel,
         y_pixel=r.y.spatial[-1], r_pixel=0 if r.residual is None else r.residual.spatial[-1],
-        tables=epilogue_tables(r), move_in=_move_in(r, last),
-        move_out=move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+        tables=epilogue_tables(r), together=int(rows_out is not None), rows_out=rows_out,
+        move_in=move_in_address(r, into) if arith.channels == 1 else words_in_address(r, into),
+        move_out=move_out_address(r, out),
     ), items  # fmt: skip
 
 
-def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
+def _move_in(r: Request, last: Axis) -> Move:
     """The move of lines of all channels into the panel's planes."""
     if r.arith.channels == 1:
-        return move_in_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "p")))
+        return Move(r.problem.x, r.arith.accumulator, along_in(r, last, "p"))
     along = along_in(r, last, "c")
-    return words_in_address(r, Move(r.problem.x, "i16", along if along == "pc" else "any", together=r.arith.channels))
+    return Move(r.problem.x, "i16", along if along == "pc" else "any", together=r.arith.channels)
 
 
 def _set_tables(r: Request, c: Cut) -> tuple[list[Address[WeaveTile]], list[SetWords]]:
