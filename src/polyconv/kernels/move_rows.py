@@ -38,7 +38,7 @@ def move_rows(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> No
     with k.function(name, RowsIn if spec.epilogue is None else RowsOut) as g:
         assert isinstance(g, RowsIn | RowsOut)
         block = Block(k, spec, Type(spec.element, lanes), f16c)
-        steps: tuple[Value | int, Value | int] = block.source_bytes, block.target_bytes
+        steps: tuple[Value | int, Value | int] = block.sizes
         if spec.along == "any":
             steps = g.source_pixel, g.target_pixel
             block = replace(block, source_stride=g.source_pixel, target_stride=g.target_pixel)

@@ -17,10 +17,10 @@ from polyconv.lowering.boxes import boxes, near_equal_sizes
 from polyconv.lowering.moves import MOST_STEP, are_short, is_apart, row_cycles
 from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.pixels import ZERO_BYTES, tile_rows
-from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Family, Lines, Sweep, box_count, lines
+from polyconv.lowering.situation import Situation, image_bytes
+from polyconv.lowering.sweep import Family, Lines, Sweep, box_count, lines, sweeps
 from polyconv.lowering.tiles import is_fusible, tile_cycles
-from polyconv.lowering.traffic import far_cycles
+from polyconv.lowering.traffic import beyond_cycles, far_cycles
 from polyconv.machine.profile import Rates
 from polyconv.target import Target
 
@@ -261,6 +261,9 @@ def cost(s: Situation, arith: Arithmetic, cut: Cut) -> dict[str, float]:
     bytes_in = math.prod(max(1, h.count) for h in cut.held) * group_in * p.x_dtype.itemsize
     far = far_cycles(s, cut.boxes * p.groups * bytes_in, soon=True) * (p.n or 0)
     far *= _ASKED if cut.fused and cut.box[-1] == last.out else 1.0
+    if not cut.fused and are_short(cut.sweep, cut.line_pixels):
+        members = len(sweeps(p))  # every one reads the input, and writes its part of the result
+        far += beyond_cycles(s, image_bytes(p)[0] + image_bytes(p)[1] // members) * (p.n or 0)
     products = max(1, group_in * cut.taps) * _step_cycles(s, arith, cut)  # outputs without taps leave by tiles too
     panel, moves = _panel_cycles(s, arith, cut), _moves_cycles(s, arith, cut)
     return {"products": items * products, "panels": items * panel + far, "moves": items * moves}

@@ -22,7 +22,7 @@ from polyconv.lowering.pixels import by_heights
 from polyconv.lowering.situation import Situation, arith_of, has_pairs, image_bytes
 from polyconv.lowering.sweep import Axis, Lines, Sweep, box_count
 from polyconv.lowering.tiles import tile_cycles
-from polyconv.lowering.traffic import far_cycles
+from polyconv.lowering.traffic import beyond_cycles, far_cycles
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 from polyconv.target import Target
@@ -44,9 +44,6 @@ needed.  Measured on Zen 5, as the following."""
 
 _STORED = {False: 2.0, True: 1.2}
 """Cycles in which a vector of results leaves a tile, or of sums where tiles go along the box."""
-
-_FAR_LINE = 1.8
-"""Cycles that a line of results takes more which a second-level cache does not hold."""
 
 _STREAMING = {(1, False): 1.0, (1, True): 1.0, (2, False): 1.0, (2, True): 0.9}
 """How much longer products take, whose pixels come from a second-level cache: by the channels of a word, and whether
@@ -228,7 +225,7 @@ def cost(s: Situation, c: Cut) -> dict[str, float]:
             products += calls * (_TILE_CYCLES + leaving * height * each)
     batch = (p.n or 0) * p.groups * boxes_of_image
     far = _LATE_SHARE * far_cycles(s, batch * c.panel)
-    far += _FAR_LINE / s.profile.numbers["line"] * max(0.0, image_bytes(p)[1] - s.profile.cache("l2", 1.0)) * (p.n or 0)
+    far += beyond_cycles(s, image_bytes(p)[1]) * (p.n or 0)
     return {"products": products * batch, "panels": _panel_cycles(s, arith, c) * batch + far,
             "moves": _moves_cycles(s, arith, c, len(shares)) * batch}  # fmt: skip
 
