@@ -366,3 +366,15 @@ def test_blocks_whose_channels_do_not_lie_together_get_the_same_bits() -> None:
     if got is None:
         pytest.skip("blocks need 32 vector registers")
     assert np.array_equal(result(p, apart, "depthwise_block"), got)  # type: ignore[arg-type]
+
+
+def test_a_panel_and_a_window_in_place_sum_in_one_order() -> None:
+    """Arrays whose channels do not lie together are left to a window; the name of the arithmetic stays."""
+    p = Problem.parse("conv f64 NHWC n1 c32 i9x97 m32 k9x9 p4x4 g32")
+    made = operands(p, np.random.default_rng(0), "normal")
+    planes = np.moveaxis(np.ascontiguousarray(np.moveaxis(made.x, -1, 1)), 1, -1)
+    apart = np.concatenate([made.x, made.x], -1)[..., ::2]  # neither channels nor pixels lie together
+    for x in (planes, apart):
+        bits = {compute(p, x, made.w, algorithm="depthwise_panel", chance=chance).tobytes()
+                for chance in (None, *range(12))}  # fmt: skip
+        assert len(bits) == 1

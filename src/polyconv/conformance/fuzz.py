@@ -303,7 +303,10 @@ def _peer_outcome(trial: Trial, want: Expected, guest: Peer) -> tuple[str, str |
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; exit status 1 when polyconv was wrong, or a peer without explanation."""
-    parser = argparse.ArgumentParser(prog="python -m polyconv.conformance.fuzz", description=run.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m polyconv.conformance.fuzz",
+        description="Random problems of a seed against the oracle, and against other engines.",
+    )
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peers", default="", help="comma list of " + ", ".join(available()))

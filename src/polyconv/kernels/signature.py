@@ -17,6 +17,7 @@ how a call is spelled.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, dataclass_transform, get_type_hints
 
@@ -93,13 +94,13 @@ def altered(declared: D, **values: Any) -> D:
     return made
 
 
-class Placed:
+class Placed(ABC):
     """What lies in memory and is read there; a body gets it as ``View``, as which calls give it."""
 
     @classmethod
+    @abstractmethod
     def read(cls, k: Module, memory: Buffer) -> Self:
         """What lies at a place."""
-        raise NotImplementedError
 
 
 class View:

@@ -258,7 +258,7 @@ class LineForm(DepthwiseForm):
     def build(self, r: Request) -> Program:
         """Program of a request: one step for every output of a channel."""
         if not lies_together(r, "pixels"):
-            return SlideForm.of(self.s).build(r)
+            return SlideForm.usual(self.s).build(r)
         return program_of(self, (_step_of(one, self.sweep, self.cut) for one in of_every_output(r)))
 
 

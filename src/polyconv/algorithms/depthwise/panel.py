@@ -245,7 +245,7 @@ class PanelForm(DepthwiseForm):
     def build(self, r: Request) -> Program:
         """Program of a request."""
         if r.x.c != r.x.itemsize:
-            return SlideForm.of(self.s).build(r)
+            return SlideForm.usual(self.s).build(r)
         return program_of(self, [_step_of(turned(r, self.sweep, self.cut.plan.order), self.cut)])
 
 

@@ -257,7 +257,7 @@ class PlaneForm(DepthwiseForm):
     def build(self, r: Request) -> Program:
         """Program of a request: a step for every output of a channel and sweep."""
         if not lies_together(r, "pixels"):
-            return SlideForm.of(self.s).build(r)
+            return SlideForm.usual(self.s).build(r)
         return program_of(self, (_step_of(one, cut) for one in of_every_output(r) for cut in self.cuts))
 
 

@@ -63,6 +63,11 @@ class SlideForm(DepthwiseForm):
         return cls(s, _plans(s, by_pixels(s.problem)))
 
     @classmethod
+    def usual(cls, s: Situation) -> SlideForm:
+        """The same, sliding along the usual axes whatever the price: for algorithms whose name says nothing of axes."""
+        return cls(s, _plans(s, by_pixels(s.problem), usual=True))
+
+    @classmethod
     def in_order(cls, s: Situation) -> SlideForm:
         """The same, with taps summed in their own order."""
         order = tuple(range(s.problem.rank))

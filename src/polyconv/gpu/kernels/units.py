@@ -6,6 +6,7 @@ product takes 32 bytes of a row, so that types of 1, 2 and 4 bytes share all but
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["UNITS", "Parts", "Unit"]
 
 
-class Unit:
+class Unit(ABC):
     """What all units are asked."""
 
     reads_by_descriptor: ClassVar[bool] = False
@@ -47,25 +48,25 @@ class Unit:
         return 2 if self.arithmetic.three and self.reads_by_descriptor else 1
 
     @property
+    @abstractmethod
     def threads(self) -> int:
         """Of a block."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begin(self, k: Kernel) -> None:
         """Make sums that are zero."""
-        raise NotImplementedError
 
+    @abstractmethod
     def accumulate(self, k: Kernel, place: Value) -> None:
         """Add the products of a stage."""
-        raise NotImplementedError
 
-    def end(self, k: Kernel) -> None:
+    def end(self, k: Kernel) -> None:  # noqa: B027 - a unit may have nothing to wait for
         """Wait for the last products."""
 
     @property
+    @abstractmethod
     def flat(self) -> list[Variable]:
         """All sums of a thread."""
-        raise NotImplementedError
 
     def begin_parts(self, k: Kernel) -> None:
         """Make totals, to which sums of parts are added."""
@@ -80,11 +81,11 @@ class Unit:
 
     def begin_inputs(self, k: Kernel) -> None:
         """Make sums of the inputs that are multiplied, of a unit for integers."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} multiplies no integers")
 
     def subtract_inputs(self, k: Kernel, times: Callable[[Value], Value]) -> None:
         """Subtract them from all sums, times what belongs to a column of the block."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} multiplies no integers")
 
     def write(self, k: Kernel, pitch: int) -> None:
         """Store the sums to shared memory, rows ``pitch`` bytes apart."""
@@ -92,8 +93,8 @@ class Unit:
             one.set(total.get())
         self._write(k, pitch)
 
-    def _write(self, k: Kernel, pitch: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, k: Kernel, pitch: int) -> None: ...
 
     def _zero(self, k: Kernel) -> Value:
         """A zero that counts as computed: LLVM hands constants to inline PTX one by one, not as a register."""
