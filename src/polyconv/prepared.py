@@ -333,7 +333,7 @@ class Layer:
 
         request = Request(
             situation=s, arithmetic=arithmetic, x=x, y=y, residual=residual, check=self._check, packed=packed,
-            late=packed, weights=lambda sweep: weights.of_sweep(p, sweep, arithmetic), bias=weights.bias_in(kind),
+            weights=lambda sweep: weights.of_sweep(p, sweep, arithmetic), bias=weights.bias_in(kind),
             scale=weights.scale(p), constants=weights.constants(p, kind),
             zero_point=weights.zero_point(p), zero_left=weights.zero_left(p, arithmetic),
             run=run or partial(run_now, check=self._check), moved=lambda *told: None if run else weights.moved(*told),

@@ -75,7 +75,7 @@ class Target:
     vnni : bool
         Whether it has dot products of bytes for its vectors (AVX512_VNNI, AVX-VNNI, the I8MM of 64-bit ARM).
     vbmi2 : bool
-        Whether it moves chosen bytes of a vector to its beginning (AVX512_VBMI2).
+        Whether it picks bytes of a vector, and moves chosen ones to its beginning (AVX512_VBMI, AVX512_VBMI2).
     """
 
     level: str
@@ -161,8 +161,8 @@ def _found_by_llvm() -> Target:
     if highest != "avx512":
         return Target(highest, triple, cpu, has.flatten(), vnni=highest == "neon" and bool(has.get("i8mm")))
     if all(has.get(f) for f in ("avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c", "fma")):
-        bf16, vnni, vbmi2 = (bool(has.get(f"avx512{f}")) for f in ("bf16", "vnni", "vbmi2"))
-        return Target("avx512", triple, cpu, has.flatten(), bf16, vnni, vbmi2)
+        bf16, vnni, vbmi, vbmi2 = (bool(has.get(f"avx512{f}")) for f in ("bf16", "vnni", "vbmi", "vbmi2"))
+        return Target("avx512", triple, cpu, has.flatten(), bf16, vnni, vbmi and vbmi2)
     if all(has.get(f) for f in ("avx2", "fma", "f16c")):
         return Target("avx2", triple, cpu, has.flatten(), vnni=bool(has.get("avxvnni")))
     return Target("baseline", triple, "x86-64", "")

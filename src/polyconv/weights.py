@@ -22,7 +22,7 @@ from polyconv.dtypes import DTYPES, of_array
 from polyconv.errors import ArgumentError
 from polyconv.kernels.epilogue import ROUNDING_BITS
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.lowering.program import Late, zeros
+from polyconv.lowering.program import zeros
 from polyconv.lowering.sweep import Sweep
 from polyconv.operands import narrow_and_light
 from polyconv.problem.problem import Problem
@@ -108,8 +108,7 @@ class Weights:
         packed, back = (None, None) if self._moved is None else (self._moved[0](), self._moved[1])
         with TABLES:
             forms = list(self._forms.values())
-        memory = [form.source if isinstance(form, Late) else form for form in forms]
-        if packed is None or back is None or any(np.may_share_memory(self.w, each) for each in memory):
+        if packed is None or back is None or any(np.may_share_memory(self.w, form) for form in forms):
             return False
         self._given = partial(back, packed)
         self.w = np.broadcast_to(np.zeros((), self.w.dtype), self.w.shape)
@@ -130,9 +129,7 @@ class Weights:
         """Bytes of all forms that programs hold, beside the weights themselves."""
         with TABLES:
             forms = list(self._forms.values())
-        sources = [form.source for form in forms if isinstance(form, Late)]
-        converted = (source.nbytes for source in sources if not np.may_share_memory(source, self.w))
-        return sum((*(form.nbytes for form in forms), *converted))
+        return sum(form.nbytes for form in forms if not np.may_share_memory(form, self.w))
 
     def of_sweep(self, p: Problem, sweep: Sweep, arithmetic: str) -> Array:
         """Weights of a sweep less their zero points: (groups, m/groups, c/groups, taps), in the arithmetic's type.

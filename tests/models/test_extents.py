@@ -98,3 +98,25 @@ def test_halves_of_channels_start_no_engine(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_division_by_zero_is_named() -> None:
     with pytest.raises(ModelError, match="Div node 'divide': onnxruntime refuses"):
         InferenceSession(_halves(0))
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_halves_of_halves_are_known(is_open: bool) -> None:
+    """The second count depends on what the first one cuts; with an open batch runs count."""
+    constants = {"zero": np.array([0]), "one": np.array([1]), "two": np.array([2])}
+    nodes = []
+    for before, after in (("x", "y"), ("y", "z")):
+        nodes += [
+            helper.make_node("Shape", [before], [f"{after} s"]),
+            helper.make_node("Gather", [f"{after} s", "one"], [f"{after} c"]),
+            helper.make_node("Div", [f"{after} c", "two"], [f"{after} half"]),
+            helper.make_node("Slice", [before, "zero", f"{after} half", "one"], [f"{after} part"]),
+            helper.make_node("Relu", [f"{after} part"], [after]),
+        ]
+    x = np.random.default_rng(2).standard_normal((2, 9, 3, 3)).astype(np.float32)
+    model = onnx_model(nodes, [info("x", ["n" if is_open else 2, *x.shape[1:]])], ["z"], constants)
+    session = InferenceSession(model)
+    assert is_open or session.get_outputs()[0].shape == [2, 2, 3, 3]
+    ran = {node.op: node.engine for node in session.nodes}
+    assert is_open or (ran["Gather"], ran["Div"]) == ("constant", "constant")
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x[:, :2], 0))

@@ -293,8 +293,8 @@ WINDOWS = [
 @pytest.mark.parametrize("level", LEVELS)
 def test_windows_over_planes(level: str | None) -> None:
     x = random(2, 3, 11, 37)
-    wide = random(1, 2, 6, 150)
-    for (k, s, p, ceil), z in itertools.product(WINDOWS, (x, wide)):
+    wide, tall = random(1, 2, 6, 150), random(1, 2, 37, 9)
+    for (k, s, p, ceil), z in itertools.product(WINDOWS, (x, wide, tall)):
         attributes = {"kernel_shape": k, "strides": s, "pads": p, "ceil_mode": ceil}
         nodes = [node("MaxPool", ["x0"], ["y"], **attributes)]
         if not ceil:  # where engines differ over what a window beyond the pads divides by
@@ -314,6 +314,8 @@ def test_largest_of_windows_of_any_rank(dtype: Any, level: str | None) -> None:
         ((2, 3, 9, 8, 20), {"kernel_shape": [3, 2, 3], "strides": [2, 1, 2], "pads": [1] * 6}),
         ((1, 2, 20, 90), {"kernel_shape": [3, 3], "dilations": [2, 3], "strides": [1, 2]}),
         ((1, 2, 20, 90), {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_LOWER"}),
+        ((1, 1, 9, 2500), {"kernel_shape": [3, 4], "dilations": [1, 3], "strides": [1, 2]}),  # few lines at a time
+        ((1, 1, 12, 9000), {"kernel_shape": [2, 2], "strides": [1, 1]}),
     ):
         x = (random(*shape) * 50).astype(dtype)
         model = model_of([node("MaxPool", ["x0"], ["y"], **attributes)], [x])

@@ -218,6 +218,23 @@ def test_what_networks_have(channels_last: bool, level: str | None) -> None:
                 np.testing.assert_allclose(ours, theirs, rtol=0, atol=bound)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_rows_without_a_pattern(dtype: Any) -> None:
+    """Bits are the same where lanes are picked and where outputs are made one by one; no tap meets what it has not."""
+    x = (random(2, 3, 9, 67) * 50).astype(dtype)
+    if dtype == np.float32:
+        x[0, 1, 2, 5], x[1, 0, 4, 66], x[1, 2, :, 0] = np.nan, np.inf, -np.inf
+    modes = ("linear", "cubic", "nearest") if dtype == np.float32 else ("nearest",)
+    sizes = ((9, 134), (18, 134), (9, 131), (9, 87), (9, 50), (9, 33), (9, 20), (13, 3), (9, 1000))
+    for mode, (rows, width), exclude in itertools.product(modes, sizes, (0, 1)):
+        a = {"mode": mode, "coordinate_transformation_mode": "align_corners", "exclude_outside": exclude}
+        model = resize_model(x, sizes=[2, 3, rows, width], **a)
+        one_by_one = run(model, [x], level="avx2")[0]
+        same_bits(run(model, [x])[0], one_by_one)
+        with polyconv.settings(threads=2):
+            same_bits(run(model, [x])[0], one_by_one)
+
+
 @pytest.mark.parametrize("dtype", MOVED)
 def test_nearest_of_every_type(dtype: Any) -> None:
     x = (random(2, 3, 7, 41) * 50).astype(dtype)

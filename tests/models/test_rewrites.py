@@ -445,3 +445,49 @@ def test_layers_know_whether_a_cache_holds_the_weights_of_all(held: float, monke
     made = session(onnx_model(nodes, *values, {"w": random(5, 4, 3, 3)}))
     assert made.run(None, {"x": x})[0].shape == (1, 5, 4, 4)
     assert told == [held == 0.0]
+
+
+def cut_off(ends: Sequence[int], axes: Sequence[int], *, shape: Sequence[int | str] = (2, 3, 20), starts: int = 0,
+            **attributes: Any) -> onnx.ModelProto:  # fmt: skip
+    """A causal convolution as exporters write it: it pads both ends, and a Slice takes the last outputs away."""
+    constants = {"w": random(4, 3, *[3] * (len(shape) - 2)), "ends": np.array(ends), "axes": np.array(axes),
+                 "starts": np.full(len(ends), starts), "steps": np.ones(len(ends), np.int64)}  # fmt: skip
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], "conv", **attributes),
+        node("Slice", ["c", "starts", "ends", "axes", "steps"], ["s"], "cut"), node("Relu", ["s"], ["y"]),
+    ]  # fmt: skip
+    return onnx_model(nodes, [info("x", shape)], ["y"], constants)
+
+
+@pytest.mark.parametrize(
+    ("ends", "axes", "shape", "attributes"),
+    [
+        ([-2], [2], (2, 3, 20), {"pads": [2, 2]}), ([-8], [-1], (2, 3, "n"), {"pads": [8, 8], "dilations": [4]}),
+        ([20], [2], (2, 3, 20), {"pads": [2, 2]}), ([-1], [2], (2, 3, 20), {"pads": [2, 2], "strides": [2]}),
+        ([-1, 2**63 - 1], [3, 2], (1, 3, 9, 8), {"pads": [1, 1, 1, 1]}),
+        ([-1, -2], [2, 3], (1, 3, 9, 8), {"pads": [1, 2, 1, 2]}),
+    ],
+)  # fmt: skip
+def test_what_is_cut_off_is_not_computed(
+    ends: list[int], axes: list[int], shape: tuple[Any, ...], attributes: dict[str, Any]
+) -> None:
+    model = cut_off(ends, axes, shape=shape, **attributes)
+    fed = [7 if isinstance(extent, str) else extent for extent in shape]
+    assert ops(close(model, {"x": random(*fed)})) == ["polyconv: Conv+Slice+Relu"]
+    if "n" in shape:
+        close(model, {"x": random(2, 3, 1)})
+
+
+@pytest.mark.parametrize(
+    ("ends", "axes", "more"),
+    [
+        ([-3], [2], {"pads": [2, 2]}), ([-2], [1], {"pads": [2, 2]}), ([-2], [2], {"pads": [2, 2], "starts": 1}),
+        ([-2], [2], {"pads": [2, 2], "strides": [2]}), ([-2], [2], {"auto_pad": "SAME_UPPER"}),
+        ([-2], [2], {"pads": [0, 2], "shape": (2, 3, "n")}),
+    ],
+)  # fmt: skip
+def test_other_slices_stay(ends: list[int], axes: list[int], more: dict[str, Any]) -> None:
+    made = close(cut_off(ends, axes, **more), {"x": random(2, 3, 20)})
+    assert any(step.endswith("Slice") for step in ops(made))
+    exact = session(cut_off([-2], [2], pads=[2, 2]), rewrites="exact")
+    assert "polyconv: Slice" in ops(exact)

@@ -37,7 +37,8 @@ def test_outputs_and_channels(outputs: int) -> None:
     """Whole and part vectors of channels, lines that no tile divides, and outputs in sets."""
     for channels in (2, 15, 16, 17, 40):
         judged(f"conv f32 NHWC n2 c{channels} i7x13 m{outputs} k3x2 s1x2 p1 b1 r1")
-    judged(f"conv f64 NHWC n1 c27 i5x6 m{3 * outputs} k2 g3 act=Relu")
+    if outputs <= 8:  # lanes of f64
+        judged(f"conv f64 NHWC n1 c27 i5x6 m{3 * outputs} k2 g3 act=Relu")
 
 
 @pytest.mark.parametrize("line", [

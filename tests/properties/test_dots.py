@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,26 @@ def test_types_and_zero_points(types: str, layout: str, level: str | None) -> No
         if types != "i16":
             result = types.split("*")[0]
             _check(f"conv {types}>{result} {layout} n2 c35 i7x9 m37 k3x3 p1x2:0 b1 {SCALED}")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("algorithm", ["dots", "dots_depthwise", "dots_grouped", "dots_inner"])
+def test_numbers_of_u16_wrap_around(algorithm: str, level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    tried = 0
+    with within:
+        for op, layout, sizes in itertools.product(("conv", "conv_transpose"), ("NHWC", "NCHW"), (
+            "c9 i6x7 m20 k3x3 p1", "c18 i9x5 m21 k2x3 s2x1 g3", "c12 i7x70 m12 k3x3 p1 d1x2 g12",
+            "c24 i5x40 m24 k3x1 g6", "c40 i6x33 m3 k3x3 p1", "c1 i8x90 m1 k5x5 p2",
+        )):  # fmt: skip
+            p = Problem.parse(f"{op} u16 {layout} n2 {sizes} b1")
+            s = Situation(p, target(level))
+            row = ALGORITHMS[algorithm]
+            if (row.excluded(s.target) or row.refusal(s)) is None:
+                tried += 1
+                _check(str(p), algorithm=algorithm)
+                assert row.refusal(replace(s, problem=replace(p, overflow="saturate"))) is not None
+    assert tried or not target(level).has_masks
 
 
 _GEOMETRIES = ("i1 k1", "i1x1 k3x3 p1", "i4x33 k3x2 p2:0x1", "i9x7 k2x3 s3x2 d2x1 p0x3", "i3x4x5 k2x1x3 p1x0x2")
@@ -320,6 +341,28 @@ def test_groups_of_any_width_share_a_panel(types: str, level: str | None) -> Non
             spelled = f"NHWC n2 c{3 * c} i5x9 m{3 * m} k3x2 p1 d1x2 g3"
             _check(f"conv {types}>i32 {spelled} zx=t zw=c", chance=number or None)
             _check(f"conv {types} {spelled} b1 {SCALED}")
+
+
+@pytest.mark.parametrize("types", ["u8*i8", "i8*u8", "i8>i32", "i16", "bf16"])
+@pytest.mark.parametrize("outputs", [1, 2, 3, 5, 7, 8, 11, 13, 16, 17, 24, 33])
+def test_groups_lie_side_by_side_in_vectors(outputs: int, types: str) -> None:
+    """Any number of outputs and channels of a group, with the last block of fewer groups than others."""
+    scaled = SCALED if types in ("u8*i8", "i8*u8") else ""
+    sizes = [*itertools.product((2, 3, 4, 6, 9, 12), (2, 3, 5, 17))]
+    for number, (channels, groups) in enumerate(sizes[outputs % 6 :: 6]):
+        if types == "bf16" and channels % 2:
+            continue
+        extents, rest = ("i5x11 k3x2 p1x0", "i29 k1 s2", "i3x7 k2x3 p1 d1x2")[number % 3].split(" ", 1)
+        layout = ("NHWC", "NCHW")[(number + outputs // 6) % 2]
+        line = f"conv {types} {layout} n2 c{channels * groups} {extents} m{outputs * groups} {rest} g{groups}"
+        p = Problem.parse(f"{line} b1 {scaled}".strip())
+        made = operands(p, np.random.default_rng(number), "normal") if types == "bf16" else _extreme(p, number)
+        for chance in (None, number, number + 1):
+            if types == "bf16":
+                run = partial(prepared.compute, p, made.x, made.w, made.bias, algorithm="dots")
+                np.testing.assert_array_equal(run(chance=chance), run(chance=99), str(p))
+            else:
+                _check(str(p), made, chance)
 
 
 @pytest.mark.parametrize("level", BOTH_ENDS)

@@ -14,7 +14,6 @@ from polyconv.algorithms.winograd.channels import WinogradForm
 from polyconv.algorithms.winograd.channels import forms as winograd_forms
 from polyconv.benchmark.runs import restricted
 from polyconv.kernels.isa import ARITHMETIC, lanes
-from polyconv.lowering.program import Late
 from polyconv.prepared import Layer
 from polyconv.problem.problem import Problem
 
@@ -30,15 +29,11 @@ def _packed(line: str, algorithm: str, level: str | None, threads: int = 1) -> t
 
 
 def _input(p: Problem) -> Any:
-    """An input that needs all forms of the weights: floats with a NaN, in the middle."""
-    x = np.zeros([int(e or 0) for e in p.x_shape], p.x_dtype.numpy)
-    if p.x in ("f32", "f64"):
-        x[:, x.shape[1] // 2, ..., x.shape[-1] // 2] = np.nan
-    return x
+    return np.zeros([int(e or 0) for e in p.x_shape], p.x_dtype.numpy)
 
 
 def _forms(layer: Layer) -> dict[Any, Any]:
-    return {key: form.weights if isinstance(form, Late) else form for key, form in layer.weights._forms.items()}
+    return dict(layer.weights._forms.items())
 
 
 def _streamed(w: Any, lane: int, vectors: int, pair: int) -> list[float]:
@@ -133,32 +128,6 @@ def test_transformed_weights_are_rounded_once(line: str, level: str | None) -> N
     assert (error <= np.abs(wanted) * eps / (2 if p.x == "f32" else 0.25) + scale * outer * 2e-16).all()
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("line", "algorithm"), [
-    ("conv f32 NCHW n1 c35 i21x30 m40 k3x3 p1x1", "winograd"), ("conv f32 NHWC n1 c35 i9x9 m70 k3x3 p1", "winograd"),
-    ("conv f32 NHWC n1 c64 i9x9 m64 k3x3 p1 g16", "winograd_groups"), ("conv f64 NCHW n1 c6 i20x20 m9 k7x7", "fft"),
-    ("conv f32 NCHW n1 c40 i6x7 m72 k1x1", "strassen"), ("conv f32 NHWC n1 c10 i6x8 m66 k2x2 s2", "strassen"),
-])  # fmt: skip
-def test_weights_for_repairs_are_packed_when_a_result_is_not_finite(line: str, algorithm: str, level: str | None
-                                                                    ) -> None:  # fmt: skip
-    p = Problem.parse(line)
-    w = np.random.default_rng(0).standard_normal(p.w_shape).astype(p.w_dtype.numpy)
-    with nullcontext() if level is None else restricted(level):
-        layer = Layer(lambda n, i: p, w, None, layout=p.layout, algorithm=algorithm, threads=1)
-        x = _input(p)
-        finite = layer(np.nan_to_num(x))
-        (key, late), = ((key, form) for key, form in layer.weights._forms.items() if isinstance(form, Late))
-        before = layer.packed_bytes
-        assert late.nbytes == 0 and not late.weights.any() and not finite.any()
-        layer(x)
-        assert late.nbytes == late.weights.nbytes == layer.packed_bytes - before
-        of_groups = w.reshape(p.groups, p.m // p.groups, p.c // p.groups, -1)
-        if key[0] == "direct late":
-            assert late.weights.tolist() == _streamed(of_groups, key[2], key[3], 1)
-        else:  # an order of its own, without its zeros
-            assert sorted(late.weights[late.weights != 0]) == sorted(w.ravel())
-
-
 def test_threads_pack_alike() -> None:
     for algorithm in ("direct", "winograd"):
         line = "conv f32 NCHW n1 c300 i16x16 m300 k3x3 p1x1"
@@ -170,7 +139,7 @@ def test_threads_pack_alike() -> None:
 
 @pytest.mark.parametrize(("kind", "converted"), [("f32", 0), ("f16", 2)])
 def test_weights_that_are_kept_for_repairs_count_if_they_are_copies(kind: str, converted: int) -> None:
-    """f16 weights are kept as f32, twice as large, for packing them later; f32 ones are there already."""
+    """f16 weights are kept as f32, twice as large; f32 ones are there already."""
     p = Problem.parse(f"conv {kind} NCHW n1 c32 i20x20 m32 k3x3 p1x1")
     w = np.ones(p.w_shape, p.w_dtype.numpy)
     layer = Layer(lambda n, i: p, w, None, algorithm="winograd", threads=1)

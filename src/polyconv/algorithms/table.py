@@ -115,7 +115,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("in_planes", _lazy("grouped.in_planes"), excluded=_no_masks),
         Algorithm("stem", _lazy("dense.stem"), at_least=_lazy("dense.stem", "at_least")),
         Algorithm("woven", _lazy("woven.form")),
-        Algorithm("careful", _lazy("dense.direct", "careful_forms")),
+        Algorithm("careful", _lazy("careful")),
         Algorithm("generic", _lazy("generic.form"), at_least=_lazy("generic.form", "at_least")),
         Algorithm("deformable", _lazy("deformable.form")),
     )

@@ -30,7 +30,7 @@ __all__ = ["TARGETS", "KernelText", "kernel_texts"]
 
 TARGETS = {
     "avx512": Target(
-        "avx512", "x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512bf16,+avx512vnni,+avx512vbmi2",
+        "avx512", "x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512bf16,+avx512vnni,+avx512vbmi,+avx512vbmi2",
         bf16=True, vnni=True, vbmi2=True,
     ),
     "avx2": Target("avx2", "x86_64-unknown-linux-gnu", "x86-64-v3", ""),

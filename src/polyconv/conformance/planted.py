@@ -158,8 +158,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "careful edge", "a weight of Inf meets the padding one pixel beyond the input",
-            _ALGORITHMS + "dense.driver", "position.below(of_axis.inp)", "position.below(of_axis.inp + 1)", "careful",
-            seen_in_check_mode=False,
+            _ALGORITHMS + "careful", "position.below(record.inp)", "position.below(record.inp + 1)", "careful",
         ),
         Fault(
             "outer pixels", "a pixel beyond the input counts as one inside",
@@ -295,7 +294,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "tables once", "biases and scales of a pixel's outputs are not repeated for the next pixel",
-            _ALGORITHMS + "dots.inner", "of_groups[:, np.arange(lane) % outputs]",
+            _ALGORITHMS + "dots.weights", "of_groups[:, np.arange(lane) % outputs]",
             "of_groups[:, np.minimum(np.arange(lane), outputs - 1)]", "dots_inner", seen_in_check_mode=False,
         ),
         Fault(

@@ -1,8 +1,8 @@
 """Tiles of few output channels by pixels whose input channels lie together: lanes are input channels.
 
-A vector of a pixel's channels is read where it lies and multiplied by one of weights for each output, lane by lane.
-The lanes of a sum are added after the last tap, those of all pixels of the tile together.  A sum is the same in every
-size of a tile: halves of its lanes are added, and halves of these.
+Some of a pixel's channels are read where they lie, and multiplied by those of outputs' weights, lane by lane.  The
+lanes of a sum are added after the last tap, those of several pixels together.  A sum is the same in every size of a
+tile.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES, widen
 from polyconv.kernels.fused import LEAPS, FusedTile
 from polyconv.kernels.isa import ARITHMETIC
-from polyconv.kernels.language import INT, Buffer, Mask, Module, Type, Value, vector
+from polyconv.kernels.lane_sums import by_pixel, lanes_added, repeated, store_by_pixel, vectors_of
+from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
 from polyconv.kernels.layout import Block, Move
 from polyconv.kernels.move import store_out
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import multiply_add
 
-__all__ = ["ENTRY_WORDS", "ChannelSums", "channel_sums_tile"]
+__all__ = ["ENTRY_WORDS", "LINE", "ChannelSums", "channel_sums_tile"]
 
+LINE = 64
+"""Bytes of a cache line."""
 ENTRY_WORDS = 2
 """Words of an entry, a tap: its offset in the input, and its number, after which its weights are found."""
 
@@ -28,7 +31,9 @@ ENTRY_WORDS = 2
 class ChannelSums(Signature):
     """Results of some pixels, which lie ``x_pixel`` bytes apart in the input and ``y_pixel`` in the result.
 
-    A pixel has ``vectors`` whole vectors of channels, and one more with ``last`` channels, one at least.
+    A pixel has ``vectors`` whole parts of channels, and one more with ``last`` channels, one at least.  Biases and
+    scales are those of a vector of results, pixel by pixel.  Tiles that ask for
+    inputs do so ``early`` bytes behind those that they read.
     """
 
     x: Buffer
@@ -46,88 +51,95 @@ class ChannelSums(Signature):
     vectors: Int
     last: Int
     zero_point: Int
+    early: Int
     bias: Buffer
     scale: Buffer
     constants: Buffer
 
 
-def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes: int, pixels: int, outputs: int, *,
-                      apart: bool, f16c: bool) -> None:  # fmt: skip
+def channel_sums_tile(k: Module, name: str, spec: FusedTile, source: str, lanes: int, part: int, pixels: int,
+                      outputs: int, *, apart: bool, spread: bool, f16c: bool) -> None:  # fmt: skip
     """Add the tile of some pixels by some output channels, of an input of a dtype.
 
     Parameters
     ----------
     lanes : int
-        Words of a vector; of channels there are as many, or twice as many where words hold two.
-    pixels : int
-        A power of two, no more than lanes.
+        Words of a vector.
+    part : int
+        Words of a pixel at a time: a vector of weights has those of as many outputs as it has such parts.
     apart : bool
         Whether channels do not lie together.
+    spread : bool
+        Whether those of the result do not, or a residual is read.
     """
     arithmetic, dtype = ARITHMETIC[spec.arithmetic], DTYPES[source]
     kind, words = vector(arithmetic.accumulator, lanes), vector(arithmetic.word, lanes)
-    element = arithmetic.accumulator if arithmetic.channels == 1 else "i16"
-    channels = vector(element, lanes * arithmetic.channels)
+    element = {1: arithmetic.accumulator, 2: "i16", 4: "i8"}[arithmetic.channels]
+    channels = vector(element, part * arithmetic.channels)
     lying = channels.of(LLVM_NAMES[source])
+    shifts = dtype.bits == 8 and (arithmetic.channels == 2 or (arithmetic.channels == 4 and dtype.kind == "i"))
+    vectors = vectors_of(outputs + (spec.windows > ""), lanes, part)
     with k.function(name, ChannelSums) as given:
         last = k.span(k.constant(INT, 0), given.last, channels.lanes)
-        zero_point = k.splat(k.cast("trunc", given.zero_point, Type("i16")), channels.lanes)
+        zero_point = k.splat(k.cast("trunc", given.zero_point, channels.scalar), channels.lanes) if shifts else None
         leads, leap = [given.x_pixel * r for r in range(min(pixels, LEAPS))], given.x_pixel * LEAPS
         x_step = given.x_channel * channels.lanes if apart else lying.bytes
-        tap_bytes = (given.vectors + 1) * (outputs * kind.bytes)
+        tap_bytes = (given.vectors + 1) * (vectors * kind.bytes)
+        first_weights = given.weights + (kind.bytes if spec.windows == "each" else 0)
 
         def word(place: Buffer, there: Mask | None) -> Value:
-            """A vector of channels as words."""
+            """Channels of a pixel as words, again and again."""
             if apart:
                 value = k.gather(lying, place, given.x_channel, there)
             else:
                 value = k.load(lying, place) if there is None else k.load_first(lying, place, there)
             value = widen(k, value, dtype, element, f16c=f16c)
-            if dtype.bits == 8 and element == "i16":
-                value = value - zero_point
-            return value if arithmetic.channels == 1 else k.cast("bitcast", value, words)
+            value = value if zero_point is None else value - zero_point
+            if arithmetic.channels > 1:
+                value = k.cast("bitcast", value, vector(arithmetic.word, part))
+            return repeated(k, value, lanes)
 
         def added(place: Buffer, b: Buffer, sums: Sequence[Value], there: Mask | None = None) -> list[Value]:
-            """The sums with the products of a vector of channels of every pixel."""
-            of_b = [k.load(words, b + j * kind.bytes) for j in range(outputs)]
+            """The sums with the products of some channels of every pixel."""
+            of_b = [k.load(words, b + j * kind.bytes) for j in range(vectors)]
             pixel, total = k.opaque(place), list(sums)
             for r in range(pixels):
                 if r and r % LEAPS == 0:
                     pixel = k.rebase(pixel + leap)
                 value = word(pixel + leads[r % LEAPS], there)
+                if spec.asked:
+                    k.prefetch(pixel + leads[r % LEAPS] + given.early)
                 for j, weight in enumerate(of_b):
-                    total[r * outputs + j] = multiply_add(k, arithmetic, value, weight, total[r * outputs + j])
+                    total[r * vectors + j] = multiply_add(k, arithmetic, value, weight, total[r * vectors + j])
             return total
 
-        with k.loop(0, given.count, carry=[k.constant(kind, 0)] * (pixels * outputs)) as entry:
+        with k.loop(0, given.count, carry=[k.constant(kind, 0)] * (pixels * vectors)) as entry:
             tap = given.entries + entry.index * (8 * ENTRY_WORDS)
-            begin, weights = given.x + k.word(tap), given.weights + k.word(tap, 1) * tap_bytes
+            begin, weights = given.x + k.word(tap), first_weights + k.word(tap, 1) * tap_bytes
             with k.loop(0, given.vectors, carry=[begin, weights, *entry.values]) as step:
                 place, b, *sums = step.values
-                step.next(place + x_step, b + outputs * kind.bytes, *added(place, b, sums))
+                step.next(place + x_step, b + vectors * kind.bytes, *added(place, b, sums))
             place, b, *sums = step.results
             entry.next(*added(place, b, sums, last))
-        results = Move(arithmetic.accumulator, spec.target, "pp", spec.epilogue)
-        block = Block(k, results, vector(kind.element, pixels), f16c, None, given.y_pixel)
-        store = store_out(
-            block, given.bias, given.scale, given.residual, given.r_pixel, given.r_channel, given.constants
-        )
-        for j in range(outputs):
-            total, to = _lanes_added(k, entry.results[j::outputs]), given.y + given.y_channel * j
-            store(total, to, k.constant(INT, 0), k.constant(INT, j), None)
+        of_vector = part // vectors
+        for first in range(0, pixels, of_vector):
+            count = min(of_vector, pixels - first)
+            of_pixels = lanes_added(k, entry.results[first * vectors : (first + count) * vectors], part)
+            total = by_pixel(k, spec, given, of_pixels, count, outputs)
+            if spread:
+                _store_apart(k, spec, given, total, first, count, outputs, f16c)
+            else:
+                store_by_pixel(k, spec, given, total, given.y + given.y_pixel * first, given.y_pixel, count, outputs,
+                               f16c=f16c)  # fmt: skip
 
 
-def _lanes_added(k: Module, sums: list[Value]) -> Value:
-    """The sum of every vector's lanes, side by side; there are as many vectors as a power of two."""
-    lanes, width = sums[0].type.lanes, 1
-    half = lanes // 2
-    while len(sums) > 1:  # vectors hold the parts of ``width`` sums side by side, again and again
-        low = [side * lanes + part + at for part in range(0, half, width) for side in (0, 1) for at in range(width)]
-        high = [lane + half for lane in low]
-        sums = [k.shuffle(a, b, low) + k.shuffle(a, b, high) for a, b in zip(sums[::2], sums[1::2], strict=True)]
-        width *= 2
-    (total,) = sums
-    while total.type.lanes > width:
-        half = total.type.lanes // 2
-        total = k.shuffle(total, total, range(half)) + k.shuffle(total, total, range(half, 2 * half))
-    return total
+def _store_apart(k: Module, spec: FusedTile, given: ChannelSums, total: Value, first: int, pixels: int, outputs: int,
+                 f16c: bool) -> None:  # fmt: skip
+    """Store results output by output, wherever they lie."""
+    block = Block(k, Move(total.type.element, spec.target, "pp", spec.epilogue), vector(total.type.element, pixels),
+                  f16c, None, given.y_pixel)  # fmt: skip
+    y, residual, zero = given.y + given.y_pixel * first, given.residual + given.r_pixel * first, k.constant(INT, 0)
+    store = store_out(block, given.bias, given.scale, residual, given.r_pixel, given.r_channel, given.constants)
+    for j in range(outputs):
+        of_output = k.shuffle(total, total, range(j, pixels * outputs, outputs))
+        store(of_output, y + given.y_channel * j, zero, k.constant(INT, j), None)

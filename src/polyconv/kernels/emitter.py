@@ -127,11 +127,24 @@ class Emitter:
         one = self.emit(f"insertelement {type_} poison, {scalar.type} {scalar.name}, i32 0", type_)
         return self.emit(f"shufflevector {type_} {one.name}, {type_} poison, <{lanes} x i32> zeroinitializer", type_)
 
+    def bits(self, value: Value) -> Value:
+        """The same, but half floats as integers: LLVM takes vectors of those apart to move them."""
+        return self.cast("bitcast", value, value.type.of("i16")) if value.type.element == "half" else value
+
     def shuffle(self, a: Value, b: Value, lanes: Sequence[int]) -> Value:
         """Lanes picked from a (0..) and b (continuing after a's)."""
+        if a.type.element == "half":
+            return self.cast("bitcast", self.shuffle(self.bits(a), self.bits(b), lanes), Type("half", len(lanes)))
         type_ = Type(a.type.element, len(lanes))
         picks = ", ".join(f"i32 {i}" for i in lanes)
         return self.emit(f"shufflevector {a.type} {a.name}, {b.type} {b.name}, <{len(lanes)} x i32> <{picks}>", type_)
+
+    def picked(self, value: Value, places: Value) -> Value:
+        """A vector of the bytes at ``places`` of one, both of 512 bits; on CPUs that pick bytes."""
+        of_bytes, kinds = places.type, f"{places.type}, {places.type}"
+        operands = [self.cast("bitcast", value, of_bytes), places]
+        found = self.target_intrinsic("llvm.x86.avx512.permvar.qi.512", of_bytes, kinds, operands)
+        return self.cast("bitcast", found, value.type)
 
     def joined(self, parts: Sequence[Value]) -> Value:
         """Vectors one after another in one; their number is a power of two."""

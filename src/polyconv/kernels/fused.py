@@ -89,6 +89,12 @@ class FusedTile:
     windows : str
         ``all``: the sum in the last lane of a pixel's last vector is taken off all of its sums; ``each``: times what a
         row before the weights has for every lane; empty: that sum is one as the others.
+    beside : int
+        Groups side by side in the vectors of a row: each lane's word is picked from as many bytes of a pixel as a
+        vector has, by a row of places before all weights.  0 where all lanes have the same word.  Each has a sum of
+        ``windows`` of its own then, in the last lanes.
+    width : int
+        Outputs of each of these groups, where there are ``windows``.
     """
 
     arithmetic: str
@@ -99,13 +105,15 @@ class FusedTile:
     written: int = 0
     half: bool = False
     windows: str = ""
+    beside: int = 0
+    width: int = 0
 
 
-def of_sums(arithmetic: str, *, half: bool = False, windows: str = "") -> FusedTile:
+def of_sums(arithmetic: str) -> FusedTile:
     """The tile that stores its sums as they are."""
     accumulator = ARITHMETIC[arithmetic].accumulator
     target = {"float": "f32", "double": "f64"}.get(accumulator, accumulator)
-    return FusedTile(arithmetic, target, Epilogue(), half=half, windows=windows)
+    return FusedTile(arithmetic, target, Epilogue())
 
 
 def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, vectors: int, *,
@@ -123,7 +131,10 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
         after = spec if from_zero else replace(spec, epilogue=replace(spec.epilogue, bias=False))
         out = Out(k, after, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
         leads, leap = [given.row * r for r in range(LEAPS)], given.row * LEAPS
-        asks = spec.asked
+        asks, factors, picks = spec.asked, given.weights, list[Value]()
+        if spec.beside:
+            of_bytes, factors = vector("i8", kind.bytes), factors + vectors * kind.bytes
+            picks = [k.load(of_bytes, given.weights + j * kind.bytes) for j in range(vectors)]
         with k.loop(0, given.tiles, carry=[given.panel, given.y, given.residual, *[given.early] * asks]) as group:
             rows_in, rows_out, rows_beside, *soon = group.values
             if vectors > 1:  # with one, loads are what a tile waits for
@@ -143,11 +154,13 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                     for r in range(rows):
                         if r and r % LEAPS == 0:
                             pixel = k.rebase(pixel + leap)
-                        value = k.broadcast(words, pixel + leads[r % LEAPS], align)
+                        at = pixel + leads[r % LEAPS]
+                        value = k.load(words, at, 1) if spec.beside else k.broadcast(words, at, align)
                         value = value if keep is None else value & keep
                         for j in range(vectors):
+                            own = k.picked(value, picks[j]) if spec.beside else value
                             held = total[r * vectors + j]
-                            total[r * vectors + j] = multiply_add(k, arithmetic, value, of_b[j], held)
+                            total[r * vectors + j] = multiply_add(k, arithmetic, own, of_b[j], held)
                     return [*soon, *total]
 
                 whole = count - 1 if spec.half else count
@@ -157,7 +170,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                     word.next(a + step, b + vectors * kind.bytes, *found)
                 a, b, *carried = word.results
                 entry.next(*(multiplied(a, b, carried, _FIRST_OF_TWO) if spec.half else carried))
-            sums = _less_windows(k, spec, entry.results[asks:], vectors, given.weights)
+            sums = _less_windows(k, spec, entry.results[asks:], vectors, factors)
             group.next(
                 rows_in + given.row * rows,
                 *out.store(sums, vectors, rows_out, given.y_row, rows_beside, given.r_row),
@@ -170,11 +183,16 @@ def _less_windows(k: Module, spec: FusedTile, sums: list[Value], vectors: int, f
     if not spec.windows:
         return sums
     kind, found = sums[0].type, list[Value]()
+    last, lanes = kind.lanes - max(1, spec.beside), range(kind.lanes)  # where windows begin, of one group or several
+    of_lanes = [
+        [last + min(max(0, spec.beside - 1), (j * kind.lanes + lane) // max(1, spec.width)) for lane in lanes]
+        for j in range(vectors)
+    ]
     times = [k.load(kind, factors + j * kind.bytes) for j in range(vectors)] if spec.windows == "each" else []
     for first in range(0, len(sums), vectors):
         row = sums[first : first + vectors]
-        of_window = k.shuffle(row[-1], row[-1], [kind.lanes - 1] * kind.lanes)
-        taken = [of_window * factor for factor in times] or [of_window] * vectors
+        of_windows = [k.shuffle(row[-1], row[-1], of_vector) for of_vector in of_lanes]
+        taken = [of_window * factor for of_window, factor in zip(of_windows, times, strict=False)] or of_windows
         found += [total - less for total, less in zip(row, taken, strict=True)]
     return found
 

@@ -81,6 +81,9 @@ _RUN_TILES: dict[str, dict[int, int]] = {
     "neon": {1: 22, 2: 12, 3: 8, 4: 6},
 }
 
+# The same of tiles whose lanes each pick a word of a pixel, with a vector of places for each of the weights.
+_PICKING_TILES: dict[int, int] = {1: 26, 2: 13, 3: 8, 4: 5}
+
 # Output channels -> most pixel vectors, for the tile whose lanes are pixels.
 _PIXEL_TILES: dict[str, dict[int, int]] = {
     "avx512": {1: 8, 2: 8, 3: 7, 4: 6, 5: 5, 6: 4, 7: 3, 8: 3},
@@ -106,9 +109,12 @@ def channel_tile(target: Target, vectors: int) -> int:
     return _CHANNEL_TILES[target.level].get(vectors, 0)
 
 
-def run_tiles(target: Target) -> dict[int, int]:
-    """Vectors of output channels -> most pixels, for the tile whose pixels lie a run-time step apart."""
-    return _RUN_TILES[target.level]
+def run_tiles(target: Target, *, picking: bool = False) -> dict[int, int]:
+    """Vectors of output channels -> most pixels, for the tile whose pixels lie a run-time step apart.
+
+    Its lanes all have the same word, or each picks one.
+    """
+    return _PICKING_TILES if picking else _RUN_TILES[target.level]
 
 
 def pixel_tiles(target: Target) -> dict[int, int]:

@@ -203,6 +203,8 @@ class Module(Emitter):
 
         Lanes beyond a mask repeat lane 0; if it has a first lane it has one lane at least, and others are 0.
         """
+        if type_.element == "half":
+            return self.cast("bitcast", self.gather(type_.of("i16"), source, stride, mask), type_)
         vector_ = Value(self, "poison", type_)
         for i in range(type_.lanes):
             step = stride * i
@@ -218,6 +220,7 @@ class Module(Emitter):
 
     def scatter(self, value: Value, target: Buffer, stride: Value, mask: Mask | None = None) -> None:
         """Store a vector's elements ``stride`` bytes apart; only the lanes of a mask, if there is one."""
+        value = self.bits(value)
         for i in range(value.type.lanes):
             one = self.emit(f"extractelement {value.type} {value.name}, i32 {i}", value.type.scalar)
             place = target + stride * i if i else target
@@ -236,14 +239,6 @@ class Module(Emitter):
         """Store a value."""
         address = self._checked(target, value.type.bytes, "store")
         self._line(f"  store {value.type} {value.name}, ptr {address}, align {align}")
-
-    def flag(self, source: Buffer) -> Value:
-        """Load a 64-bit integer; what its writer stored before it can be read from then on."""
-        return self.emit(f"load atomic i64, ptr {self._checked(source, 8, 'flag')} acquire, align 8", INT)
-
-    def set_flag(self, target: Buffer) -> None:
-        """Store a 1 that ``flag`` reads, after all that was stored before it."""
-        self._line(f"  store atomic i64 1, ptr {self._checked(target, 8, 'flag')} release, align 8")
 
     def prefetch(self, place: Buffer, *, writing: bool = False, far: bool = False) -> None:
         """Ask for the cache line of a place, to read or to write it; a hint that touches nothing, wherever it is.
@@ -270,6 +265,8 @@ class Module(Emitter):
 
     def load_first(self, type_: Type, source: Buffer, mask: Mask) -> Value:
         """Load the lanes of a mask, 0 elsewhere; memory behind the other lanes is not touched."""
+        if type_.element == "half":
+            return self.cast("bitcast", self.load_first(type_.of("i16"), source, mask), type_)
         skipped = 0 if mask.first is None else mask.first * type_.element_bytes
         address = self._checked(source, mask.count * type_.element_bytes - skipped, "masked load", skipped)
         full = f"llvm.masked.load.{type_.suffix}.p0"
@@ -285,6 +282,7 @@ class Module(Emitter):
         self._store_masked(value, target, mask.bits, mask.count * value.type.element_bytes - skipped, skipped)
 
     def _store_masked(self, value: Value, target: Buffer, bits: Value, size: Value, skipped: Value | int = 0) -> None:
+        value = self.bits(value)
         type_ = value.type
         address = self._checked(target, size, "masked store", skipped)
         full = f"llvm.masked.store.{type_.suffix}.p0"

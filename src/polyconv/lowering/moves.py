@@ -6,6 +6,7 @@ Turns operands and a panel's own order into addresses of generated moves.  It mu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,8 @@ def _contiguous(o: Operand, channels: int, step: int, panel: str, most: int) -> 
         return "c"
     if o.spatial[-1] * step == o.itemsize:
         return "p"
-    return str(step) if o.spatial[-1] == o.itemsize and 1 < step <= most else ""
+    apart, rest = divmod(o.spatial[-1] * step, o.itemsize)
+    return str(apart) if not rest and 1 < apart <= most else ""
 
 
 def move_in_address(r: Request, spec: Move) -> Address[MoveIn]:
@@ -97,8 +99,9 @@ def _found(r: Request, spec: Move, signature: type[S], most: int) -> Address[S]:
 def _turns_bytes(target: Target, spec: Move) -> bool:
     """Whether a move brings bytes from planes to pixels, there maybe as 16 bits, or back, on a CPU with masks."""
     tensor = DTYPES[spec.source if spec.epilogue is None else spec.target]
-    narrow = tensor.itemsize == 1 and spec.element in (("i8", "i16") if spec.epilogue is None else ("i8",))
-    return narrow and target.has_masks and spec.along in ("pc", "cp") and not spec.together
+    along, elements = ("pc", ("i8", "i16")) if spec.epilogue is None else ("cp", ("i8",))
+    narrow = tensor.itemsize == 1 and spec.element in elements
+    return narrow and target.has_masks and spec.along == along and not spec.together
 
 
 def _elements(target: Target, spec: Move) -> int:
@@ -218,6 +221,7 @@ def moved_by_planes(common: Common, r: Request, sweep: Sweep, held: Sequence[Lin
     return altered(common, planes=1, plane_places=places, move_planes=listed_address(r, spec, ListedMoveIn))
 
 
+@lru_cache(16)  # layers of a network often have the same extents
 def places_of(lines: int, line_bytes: int, pixels: int, pixel_bytes: int, more: int, first: int = 0
               ) -> NDArray[np.int64]:  # fmt: skip
     """Places of the pixels of some lines, for moves that take a list of them: the last one so often again."""

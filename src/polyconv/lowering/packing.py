@@ -3,8 +3,8 @@
 Tiles stream rows: the weights that a channel and a tap have for neighbouring outputs.  A *set* of outputs has its
 rows as [block of channels][tap][channel], with words of two channels where products are formed in pairs.  Squares of
 outputs by channels and taps are transposed in registers, into a scratch where rows go on to other places from there:
-memory is read and written in whole lines.  Weights that only repairs stream, where results are not finite, are packed
-by the first that needs them.  It must know nothing of what streams the weights.
+memory is read and written in whole lines.  It must know nothing of
+what streams the weights.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.language import INT, Buffer, Module, Value, vector
 from polyconv.kernels.layout import Move, MoveIn, zero_words
-from polyconv.kernels.record import Function, Memory, Record, Span, Table, Word, filled, words
-from polyconv.kernels.signature import Signature
+from polyconv.kernels.record import Function, Memory, Record, Span, Table, Word, filled
 from polyconv.lowering.moves import move_in_address
 from polyconv.lowering.panel import Driver
-from polyconv.lowering.program import Late, Request, Step, address_of
+from polyconv.lowering.program import Request, Step, address_of
 from polyconv.lowering.situation import Situation
 from polyconv.runtime.arrays import unwritten
 
 __all__ = [
-    "TABLES_CYCLES", "LateWords", "Set", "SetWords", "SourceWords", "bring_rows", "cycles", "forward_strides",
-    "late_sets", "late_words", "packed_sets", "run", "set_words", "source_words", "unpack", "when_needed",
+    "TABLES_CYCLES", "Set", "SetWords", "SourceWords", "bring_rows", "cycles", "forward_strides", "packed_sets", "run",
+    "set_words", "source_words", "unpack",
 ]  # fmt: skip
 
 TABLES_CYCLES = 1.0e6
@@ -91,29 +90,6 @@ class PackWords(Record):
     place: Function[MoveIn]
 
 
-class LatePackWords(Record):
-    """Words of what packs weights when they are needed: whether it is ``done`` comes first."""
-
-    done: Word
-    weights: SourceWords
-    items: Word
-    straight: Word
-    block: Word
-
-
-class LatePacking(Signature):
-    """What packs weights when they are needed."""
-
-    words: Buffer
-
-
-class LateWords(Record):
-    """Words of who streams weights that may not be packed yet."""
-
-    late: Memory
-    pack: Function[LatePacking]
-
-
 @dataclass(frozen=True, slots=True)
 class Set:
     """Outputs of a group that tiles compute together.
@@ -147,35 +123,6 @@ def driver(k: Module, name: str, vector_bytes: int) -> None:
             count = k.minimum(p.chunk, w.channels - chunk.index)
             bring_rows(k, w, of_set, source, chunk.index, count, rows, vector_bytes)
             _place_rows(k, p, of_set, chunk.index, count, rows, target)
-
-
-def late_driver(k: Module, name: str) -> None:
-    """Add the function that packs all sets of all groups.
-
-    Threads that need them at once all do so, and write the same: none waits for another.
-    """
-    with k.function(name, LatePacking) as given:
-        p = LatePackWords.read(k, given.words)
-        w = p.weights
-        with k.loop(0, p.items) as number:
-            of_set, source, target = set_words(w, number.index)
-            with k.when(p.straight.equals(1)):
-                _move_rows(k, w, of_set, source, k.constant(INT, 0), w.channels, target)
-            with k.when(p.straight.equals(1), otherwise=True), k.loop(0, w.channels, p.block) as first:
-                count, row = k.minimum(p.block, w.channels - first.index), of_set.row
-                with k.loop(0, w.runs) as run:
-                    k.call(w.move_in, MoveIn(
-                        source + (first.index * w.w_channel + run.index * w.w_run), w.w_pixel, w.w_output,
-                        target + (first.index * w.taps + run.index * count) * row, row, w.word_bytes, count,
-                        of_set.outputs, 0,
-                    ))  # fmt: skip
-        k.set_flag(given.words)
-
-
-def when_needed(k: Module, p: LateWords) -> None:
-    """Pack weights, unless they are there."""
-    with k.when(k.flag(p.late).equals(0)):
-        k.call(p.pack, LatePacking(p.late))
 
 
 def _place_rows(k: Module, p: PackWords, of_set: SetWords, start: Value, count: Value, rows: Buffer, target: Buffer
@@ -215,11 +162,6 @@ def bring_rows(k: Module, p: SourceWords, of_set: SetWords, source: Buffer, firs
     with k.when((of_set.outputs * p.word_bytes < of_set.row) | (count < together)):
         size = together * p.taps * of_set.row
         zero_words(k, rows, size // 4, vector("i32", vector_bytes // 4))
-    _move_rows(k, p, of_set, source, first, count, rows)
-
-
-def _move_rows(k: Module, p: SourceWords, of_set: SetWords, source: Buffer, first: Value, count: Value, rows: Buffer
-               ) -> None:  # fmt: skip
     with k.loop(0, p.runs) as run:
         k.call(p.move_in, MoveIn(
             source + (first * p.w_channel + run.index * p.w_run), p.w_pixel, p.w_output,
@@ -274,25 +216,6 @@ def unpack(packed: NDArray[Any], target: NDArray[Any], *, sets: Sequence[Set], b
         target[group, s.first : s.first + s.outputs, first:end] = weights
 
 
-def late_sets(r: Request, w: NDArray[Any], sets: Sequence[Set], block: int, size: int) -> Late:
-    """As ``packed_sets``, for single channels: packed when needed."""
-    w, packed = forward_strides(w), unwritten(size, w.dtype)
-    keep: list[Any] = []
-    straight = 1 in (block, w.shape[3])
-    values = LatePackWords(
-        done=int(not w.size), weights=source_words(r, w, sets, packed, by_tap=not straight),
-        items=w.shape[0] * len(sets), straight=int(straight), block=block,
-    )  # fmt: skip
-    return Late(packed, filled(values, keep), w, tuple(keep))
-
-
-def late_words(r: Request, late: Late | None) -> LateWords:
-    """Words for weights that are packed late; None where they are there."""
-    if late is None:
-        return LateWords(words([1]), None)
-    return LateWords(late.words, address_of(r, "pack weights late", "late", LatePacking, late_driver))
-
-
 def _types(arith: Arithmetic) -> tuple[str, str]:
     """Element of weights, as moves spell it in memory and in a panel."""
     return arith.weight, LLVM_NAMES[arith.weight]
@@ -310,15 +233,11 @@ def forward_strides(w: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(w) if min(w.strides) < 0 else w
 
 
-def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArray[Any], *, by_tap: bool = False
-                 ) -> SourceWords:  # fmt: skip
-    """Where weights (groups, m, c, taps) with no negative stride lie, which must outlive their use, and go.
-
-    They are brought tap by tap if that is wanted or the only way.
-    """
+def source_words(r: Request, w: NDArray[Any], sets: Sequence[Set], packed: NDArray[Any]) -> SourceWords:
+    """Where weights (groups, m, c, taps) with no negative stride lie, which must outlive their use, and go."""
     _, _, c, taps = w.shape
     w_group, w_output, w_channel, w_tap = w.strides
-    flat = (taps == 1 or (w_tap == w.itemsize and not by_tap)) and (c == 1 or w_channel == taps * w.itemsize)
+    flat = (taps == 1 or w_tap == w.itemsize) and (c == 1 or w_channel == taps * w.itemsize)
     reach = w.itemsize + sum((extent - 1) * step for extent, step in zip(w.shape, w.strides, strict=True))
     along = "pc" if flat else "cc" if w_output == w.itemsize and r.arith.channels == 1 else "any"
     of_sets = [

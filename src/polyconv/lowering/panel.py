@@ -277,7 +277,7 @@ def fill_planes(k: Module, c: Common, p: Planes, pixel_bytes: Value, item: Item,
             place = target + k.word(c.residue_places, residue.index)
             low, high, all_ = ((n + (c.residues - 1 - residue.index)) // c.residues for n in (head, end, count))
             for first_, end_ in ((k.constant(INT, 0), low), (high, all_)):
-                words_ = ((end_ - first_) * pixel_bytes) >> 2
+                words_ = ((end_ - first_) * pixel_bytes + 3) >> 2  # half a word more is written again
                 with k.when(words_ > 0):
                     zero_rows(k, place + first_ * pixel_bytes, p.plane_bytes, planes, words_, words_of_4)
         with k.when((end > head) & (c.residues > 1)):
@@ -303,7 +303,7 @@ def _fill_rows(k: Module, c: Common, p: Planes, pixel_bytes: Value, item: Item, 
     second, last = c.axes - 2, axis_words(c, c.axes - 1)
     axis = axis_words(c, second)
     start = c.x_base + item.n * c.x_n + item.g * c.x_g + first * c.x_c
-    zero_rows(k, panel, p.plane_bytes, channels, (c.line_count * p.line_bytes) >> 2, words_of_4)
+    zero_rows(k, panel, p.plane_bytes, channels, (c.line_count * p.line_bytes + 3) >> 2, words_of_4)
     with k.loop(0, c.line_count // k.maximum(axis.lines, 1)) as outer:
         offset, inside = line_place(k, c, item, outer.index, start, inner=2)
         with k.when(inside.equals(1)), k.loop(0, c.row_run_count) as number, k.loop(0, c.run_count) as part:

@@ -27,7 +27,7 @@ from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [
-    "Late", "Operand", "Program", "Request", "Step", "address_of", "addresses_of", "epilogue_tables", "first_output",
+    "Operand", "Program", "Request", "Step", "address_of", "addresses_of", "epilogue_tables", "first_output",
     "one_step", "program_of", "residual_of", "zeros",
 ]  # fmt: skip
 
@@ -46,33 +46,6 @@ class Operand:
     itemsize: int
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class Late:
-    """Packed weights that native code makes when it first needs them, which is seldom.
-
-    Parameters
-    ----------
-    weights : array
-        Where they go: zeros that nobody has touched.
-    words : array
-        What packs them; the first says whether they are there.
-    source : array
-        What they are packed from.
-    keep : tuple
-        What else the words point to.
-    """
-
-    weights: NDArray[Any]
-    words: NDArray[np.int64]
-    source: NDArray[Any]
-    keep: tuple[Any, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the weights, once they are there."""
-        return int(self.weights.nbytes) if self.words[0] else 0
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """A convolution to be made into a program.
@@ -88,8 +61,6 @@ class Request:
         Use kernels with bounds checks.
     packed : callable
         ``packed(key, make)``: the array kept under a key, made on first use.
-    late : callable
-        As ``packed``, for weights that few calls need.
     weights : callable
         ``weights(sweep)``: weights of a sweep as (groups, m/groups, c/groups, taps), in the accumulator's
         type (bf16 for dot products of bf16 pairs).
@@ -122,7 +93,6 @@ class Request:
     residual: Operand | None
     check: bool
     packed: Callable[[Any, Callable[[], NDArray[Any]]], NDArray[Any]]
-    late: Callable[[Any, Callable[[], Late]], Late]
     weights: Callable[[Sweep], NDArray[Any]]
     bias: NDArray[Any] | None
     scale: NDArray[Any] | None

@@ -21,7 +21,7 @@ from polyconv.target import Target
 
 __all__ = [
     "FREE_BYTES", "Situation", "accumulator_arithmetic", "arith_of", "changed", "has_pairs", "image_bytes",
-    "of_one_image", "own_bound", "scheme_of", "short_sums", "transform_refusal",
+    "lane_arithmetic", "of_one_image", "own_bound", "scheme_of", "short_sums", "transform_refusal",
 ]  # fmt: skip
 
 FREE_BYTES = 64 << 10
@@ -143,6 +143,11 @@ def short_sums(s: Situation) -> bool:
     p = s.problem
     wraps = p.overflow == "wrap" and p.activation is None and p.quantisation is None
     return wraps and not p.y_dtype.is_float and p.y_dtype.bits <= 16
+
+
+def lane_arithmetic(s: Situation) -> str:
+    """Arithmetic of sums whose lanes are no channels of an input: vectors hold twice as many sums of 16 bits."""
+    return "i16 sums" if short_sums(s) else accumulator_arithmetic(s)
 
 
 def has_pairs(s: Situation) -> bool:

@@ -83,7 +83,8 @@ def _fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vec
     count, f16c = lanes(r.target, ARITHMETIC[spec.arithmetic]), r.target.converts_f16
     by_rows = orientation == "channel"
     make = fused_channel_tile if by_rows else fused_pixel_tile
-    size, most = (rows, run_tiles(r.target)[vectors]) if by_rows else (vectors, pixel_tiles(r.target)[rows])
+    tallest = run_tiles(r.target, picking=spec.beside > 0)
+    size, most = (rows, tallest[vectors]) if by_rows else (vectors, pixel_tiles(r.target)[rows])
     first = (size - 1) // _FAMILY * _FAMILY + 1
     family = {f"tile{n}": (n, vectors) if by_rows else (rows, n) for n in range(first, min(first + _FAMILY, most + 1))}
     label = f"{orientation} {spec} {vectors if by_rows else rows} {first}-{first + len(family) - 1}"

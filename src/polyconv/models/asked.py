@@ -66,7 +66,7 @@ class Names:
 
     def fed(self, input_feed: Mapping[str, Any], read: Callable[[Value, Any], Any]) -> dict[str, Any]:
         """What a run is fed, each as ``read`` reads it."""
-        if not isinstance(input_feed, Mapping):
+        if type(input_feed) is not dict and not isinstance(input_feed, Mapping):
             raise ArgumentError(
                 f"input_feed is of type {type(input_feed).__name__}; give a dict from the model's inputs, "
                 f"{shorten(list(self.inputs))}, to arrays"

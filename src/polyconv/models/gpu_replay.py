@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from polyconv.dtypes import DTYPES
@@ -197,6 +198,7 @@ class Replay:
     """
 
     is_over = False
+    held: Mapping[str, Any] = MappingProxyType({})  # what a run returns is all that may be asked for
 
     def __init__(self, told: Sequence[_Step], results: Sequence[str], feeds: Arrays, key: Any, stream: int,
                  device: int) -> None:  # fmt: skip

@@ -103,6 +103,63 @@ def padding(node: Node, view: View) -> Change | None:
     return Change((node, conv), (_made(conv, (node, conv), inputs=inputs, attributes=attributes),))
 
 
+def cut_off(node: Node, view: View) -> Change | None:
+    """``Slice(Conv(x))`` that leaves out the last outputs along spatial axes -> ``Conv``, with smaller pads at the end.
+
+    So causal convolutions are exported: they pad both ends.
+    """
+    conv = view.makers.get(node.inputs[0])
+    if node.domain or node.version < 10 or conv is None or conv.op != "Conv" or not has_row(conv):
+        return None
+    weights, value = view.constant(conv, 1), view.values.get(node.inputs[0])
+    dims = None if value is None else value.dims
+    ends = None if dims is None else _ends(node, view, dims)
+    if dims is None or ends is None or weights is None or view.only_reader(node.inputs[0]) is not node:
+        return None
+    rank = weights.ndim - 2
+    given = [conv.attributes.get(name) for name in ("pads", "strides", "dilations")]
+    pads, strides, dilations = given[0] or [0] * 2 * rank, given[1] or [1] * rank, given[2] or [1] * rank
+    is_whole = len(pads) == 2 * rank and len(strides) == len(dilations) == rank
+    if not is_whole or conv.attributes.get("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    for axis, left in ends.items():
+        a = axis - 2
+        if left and (a < 0 or pads[rank + a] < strides[a] * left):
+            return None
+        reach = (weights.shape[axis] - 1) * dilations[a] + 1
+        shortest = (pads[a] + pads[rank + a] - reach) // strides[a] + 1
+        if left and not isinstance(dims[axis], int) and shortest < left:
+            return None  # of a short input nothing might be left
+    pads = [*pads[:rank], *(pads[rank + a] - strides[a] * ends.get(a + 2, 0) for a in range(rank))]
+    made = _made(conv, (conv, node), outputs=node.outputs, attributes={**conv.attributes, "pads": pads})
+    return Change((conv, node), (made,))
+
+
+def _ends(node: Node, view: View, dims: Sequence[int | str | None]) -> dict[int, int] | None:
+    """By axis how many of the last elements a Slice leaves out; None unless it takes all others, in order."""
+    given = [view.constant(node, at) for at in range(1, len(node.inputs))]
+    arrays = [a.reshape(-1).tolist() for a in given if a is not None]
+    if len(arrays) not in (3, 4) or len(arrays) < len(given) or any(arrays[0]):
+        return None
+    found: dict[int, int] = {}
+    _, ends, axes, *steps = arrays
+    for axis, end, step in zip(axes, ends, steps[0] if steps else [1] * len(ends), strict=False):
+        at = axis + len(dims) * (axis < 0)
+        if not 0 <= at < len(dims):
+            return None
+        extent = dims[at]
+        if step != 1 or at in found or (not isinstance(extent, int) and 0 <= end < _ALL):
+            return None
+        found[at] = -end if end < 0 else max(0, extent - end) if isinstance(extent, int) else 0
+        if isinstance(extent, int) and found[at] >= extent:
+            return None
+    return found or None
+
+
+_ALL = (1 << 31) - 1
+"""An end beyond which no array reaches."""
+
+
 def _spatial_pads(node: Node, view: View) -> list[int] | None:
     """What a Pad adds to spatial axes, begins before ends; None unless it adds zeros there and nowhere else."""
     if node.attributes.get("mode", "constant") != "constant" or len(node.inputs) > 3:
@@ -234,6 +291,7 @@ RULES = (
     _rule(on_real_numbers, *ON_REAL_NUMBERS),
     _rule(real_product, "QGemm"),
     _rule(padding, "Pad"),
+    _rule(cut_off, "Slice"),
     _rule(scaled, "BatchNormalization", "Mul", "Div"),
     _rule(product, "MatMul"),
     _rule(linear, "Gemm", "MatMul"),

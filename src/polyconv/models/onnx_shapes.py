@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from polyconv.models.elements import BY_ONNX, BY_TYPE, type_of
 from polyconv.models.graph import Array, Node, Value
+from polyconv.models.onnx_extents import onnx_extents
 
 if TYPE_CHECKING:
     from onnx import ValueInfoProto
 
 __all__ = ["stated", "value_info"]
 
+_MOST_PASSES = 64
 _SMALL = 4096  # bytes: what a Reshape or Slice reads; weights are only declared
 
 
@@ -25,6 +29,8 @@ def stated(
     nodes: Sequence[Node], inputs: Iterable[Value], constants: Mapping[str, Array], opsets: Mapping[str, int]
 ) -> dict[str, Value]:
     """Every value that inference reaches; what it cannot prove is absent.
+
+    Where extents are read, counted with and cut by, as halves of channels are, what follows is proven in another pass.
 
     Parameters
     ----------
@@ -37,6 +43,40 @@ def stated(
     opsets : mapping
         Version of every domain.
     """
+    known, found, left = dict(constants), dict[str, Value](), list(nodes)
+    for _ in range(_MOST_PASSES):
+        proven = _inferred(left, inputs, known, opsets)
+        new = _extents(left, proven, known)
+        found |= proven
+        if not new:
+            break
+        found |= {name: Value(name, type_of(array.dtype), array.shape) for name, array in new.items()}
+        known |= new
+        left = [node for node in left if not new.keys() >= set(node.outputs)]
+    return found
+
+
+def _extents(nodes: Sequence[Node], values: Mapping[str, Value], known: Mapping[str, Array]) -> dict[str, Array]:
+    """Extents that are numbers, and what nodes make of a few of them."""
+    found: dict[str, Array] = {}
+    for node in nodes:
+        made = None
+        if node.op == "Shape" and not node.domain and (value := values.get(node.inputs[0])) is not None:
+            dims = (value.dims or ("",))[node.attributes.get("start", 0) : node.attributes.get("end")]
+            made = np.array(dims, np.int64) if all(isinstance(extent, int) for extent in dims) else None
+        elif node.op in onnx_extents and not node.domain and found.keys() & set(node.inputs):
+            given = [found.get(name, known.get(name)) for name in node.inputs]
+            if not any(a is None for a in given):
+                made = onnx_extents[node.op](node, [a for a in given if a is not None])
+        if made is not None:
+            found[node.outputs[0]] = made
+    return found
+
+
+def _inferred(
+    nodes: Sequence[Node], inputs: Iterable[Value], constants: Mapping[str, Array], opsets: Mapping[str, int]
+) -> dict[str, Value]:
+    """What one pass of onnx's inference proves."""
     import onnx
     from onnx import helper, numpy_helper
 

@@ -105,8 +105,11 @@ class Program:
         done = None if replay is None else replay.run(feeds, times, halt)
         if replay is not None and replay.is_over:
             self.replays.forget(replay)  # type: ignore[arg-type]  # its own
-        again = {} if done is None else done[0]
-        self._seen.update({name: _seen(name, again[name]) for names in self.open for name in names if name in again})
+        if done is not None and any(self.open):
+            assert replay is not None
+            again = {**replay.held, **done[0]}
+            names = (name for of_step in self.open for name in of_step if name in again)
+            self._seen.update({name: _seen(name, again[name]) for name in names})
         if done is None:
             with self.plans(), nullcontext() if self._schedules else collecting_later():  # the first run makes most
                 done = self._by_steps(feeds, tuple(results), times, halt)

@@ -25,9 +25,6 @@ from polyconv.models.native import ONNX, Translation
 from polyconv.models.onnx_host import onnx_host, onnx_views
 from polyconv.models.onnx_reading import read_onnx
 from polyconv.models.onnx_rules import ON_GPU, RULES
-from polyconv.models.openvino_file import read_openvino
-from polyconv.models.openvino_host import openvino_host
-from polyconv.models.openvino_layers import as_onnx, has_form
 from polyconv.models.operators import Options
 from polyconv.models.program import Program
 from polyconv.models.rewriting import rewritten
@@ -39,10 +36,15 @@ __all__ = ["Source", "compiled", "host_of", "read_model", "source_of", "with_dim
 Source = Path | bytes
 """Where a model comes from: a file, or the content of one."""
 
-_HOSTS: Mapping[str, tuple[Host, Views, Translation]] = {
-    "onnx": (onnx_host, onnx_views, ONNX),
-    "openvino": (openvino_host, {}, Translation(has_form, as_onnx)),
-}
+
+def _engines(form: str) -> tuple[Host, Views, Translation]:
+    """Who runs the other nodes of a format, and how these read."""
+    if form == "onnx":
+        return onnx_host, onnx_views, ONNX
+    from polyconv.models.openvino_host import openvino_host  # here, as most models are of ONNX
+    from polyconv.models.openvino_layers import as_onnx, has_form
+
+    return openvino_host, {}, Translation(has_form, as_onnx)
 
 
 def source_of(model: Any) -> Source:
@@ -96,6 +98,8 @@ def _named(data: bytes | FileBytes, path: Path | None, weights: bytes | None) ->
 
 def _graph(data: bytes | FileBytes, path: Path | None, weights: bytes | None) -> Graph:
     if data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        from polyconv.models.openvino_file import read_openvino
+
         return replace(read_openvino(data[:], weights, path), digest=digest_of(data[:]))
     if weights is not None:
         raise ArgumentError("weights= is the .bin of an OpenVINO IR; an ONNX model takes none")
@@ -122,13 +126,13 @@ def with_dimensions(graph: Graph, known: Mapping[str, int]) -> Graph:
 
 def host_of(graph: Graph) -> Host:
     """Who runs a graph's other nodes."""
-    return _HOSTS[graph.format][0]
+    return _engines(graph.format)[0]
 
 
 @collecting_later()
 def compiled(graph: Graph, overridden: frozenset[str], options: Options) -> Program:
     """Make a graph ready to run; ``overridden`` are the inputs with defaults that runs will feed."""
-    host, views, translation = _HOSTS[graph.format]
+    host, views, translation = _engines(graph.format)
     if graph.format == "onnx":
         rules = [rule for rule in RULES if rule.is_exact or options.rewrites == "all"]
         rules += ON_GPU if options.device is not None else ()

@@ -94,7 +94,7 @@ class Replay:
         self.is_over = False
         self._lock = threading.Lock()
         self._feeds, self._lies = dict(feeds), dict(feeds)
-        self._held: dict[str, Array] = dict(steady)
+        self.held: dict[str, Any] = dict(steady)
         self._lies.update((name, lies(a)) for name, a in steady.items())
         self._moving = set(feeds)
         self._results, self._context = frozenset(results), context()
@@ -147,7 +147,7 @@ class Replay:
 
     def run(self, feeds: Mapping[str, Array], times: Times, halt: Callable[[int], None]
             ) -> tuple[dict[str, Any], set[str]] | None:  # fmt: skip
-        """Values by name, and which of them have memory of their own.
+        """Values by name, but for those ``held`` from run to run, and which of them have memory of their own.
 
         None if somebody else runs it, or what a host made lies otherwise than it did: then it ``is_over``.
 
@@ -165,13 +165,14 @@ class Replay:
                 pool.start_workers(self._threads)
                 if self._wakes:  # meanwhile what comes before the first job is done here
                     pool.rouse()
-            values, fresh = {**self._held, **feeds}, set[str]()
+            values, fresh = dict(feeds), set[str]()
             times.nothing(self._still)
             for piece in self._pieces:
                 if isinstance(piece, Told):
                     halt(piece.index)
                     start = perf_counter()
-                    made = piece.segment.run([values[name] for name in piece.reads])[: len(piece.writes)]
+                    given = [values[name] if name in values else self.held[name] for name in piece.reads]
+                    made = piece.segment.run(given)[: len(piece.writes)]
                     times.add(piece.index, perf_counter() - start)
                     for array, lie in zip(made, piece.made, strict=True):
                         if not lies_so(array, lie):
@@ -190,7 +191,7 @@ class Replay:
                 assert piece.run is not None
                 times.add_later(piece.owners, piece.run())
             for name in self._results - fresh:  # while nobody else writes to the memory that they may lie in
-                values[name] = copied(values[name], name)
+                values[name] = copied(values[name] if name in values else self.held[name], name)
             return values, fresh | self._results
         finally:
             self._lock.release()
@@ -248,8 +249,8 @@ class Replay:
     def _look(self, step: Told) -> None:
         """Do what a step shows now, where it shows the same memory in every run, else as a piece of a run."""
         if step.looks and self._moving.isdisjoint(step.reads):
-            made = step.segment.run([self._held[name] for name in step.reads])
-            self._held.update(zip(step.writes, made, strict=False))
+            made = step.segment.run([self.held[name] for name in step.reads])
+            self.held.update(zip(step.writes, made, strict=False))
             self._still.append(step.index)
         else:
             self._pieces.append(step)
@@ -260,7 +261,7 @@ class Replay:
         new = list[str]()
         for name, lie in zip(step.writes, step.plan.results, strict=False):
             if name in begins:
-                self._held[name] = self._array(begins[name], lie)
+                self.held[name] = self._array(begins[name], lie)
             elif (name := self._inside.get(name, (name, 0))[0]) not in self._made:
                 new.append(name)
         self._made.update(new)
@@ -304,7 +305,7 @@ class Replay:
                 lie, (whole, begin) = self._lies[array], self._inside.get(array, (array, 0))
                 written.append((2 * at, whole, lie.offset - begin))
             else:
-                held = self._held[array] if isinstance(array, str) else array
+                held = self.held[array] if isinstance(array, str) else array
                 lie = lies(held)
                 frame[2 * at] = held.ctypes.data - lie.offset
             frame[2 * at + 1] = lie.size

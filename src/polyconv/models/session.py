@@ -354,6 +354,8 @@ class InferenceSession:
 
     def _brought_back(self, wanted: Sequence[str], feeds: Mapping[str, Any], run_options: Any) -> list[Array]:
         """Outputs in the CPU's memory."""
+        if self._options.device is None:
+            return self._run(wanted, feeds, run_options)
         with stream_for(feeds.values(), self._options.device):
             return [brought_back(a) for a in self._run(wanted, feeds, run_options)]
 

@@ -56,12 +56,13 @@ class Alive:
 class Times:
     """How long the steps of a run took; added up where somebody asks, since a run has better things to do."""
 
-    __slots__ = ("_added", "_count", "_later")
+    __slots__ = ("_added", "_count", "_later", "_none")
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._added: list[tuple[int, float]] = []
         self._later: list[tuple[Sequence[int], Callable[[], Sequence[float]]]] = []
+        self._none: Iterable[int] = ()
 
     def add(self, index: int, seconds: float) -> None:
         """A part of a step, or all of it."""
@@ -69,7 +70,7 @@ class Times:
 
     def nothing(self, indices: Iterable[int]) -> None:
         """Steps of which this run has nothing to do."""
-        self._added += [(index, 0.0) for index in indices]
+        self._none = indices
 
     def add_later(self, indices: Sequence[int], seconds: Callable[[], Sequence[float]]) -> None:
         """Parts of steps, whose seconds are known when they are asked for."""
@@ -78,6 +79,8 @@ class Times:
     def seconds(self) -> list[float | None]:
         """Of every step; None for one that did not run."""
         found: list[float | None] = [None] * self._count
+        for index in self._none:
+            found[index] = 0.0
         for indices, seconds in self._later:
             self._added += zip(indices, seconds(), strict=True)
         self._later = []

@@ -13,9 +13,8 @@ from polyconv.errors import ArgumentError
 from polyconv.operators.job import Array, Conditions, Lies, Operation, Own, Plan, Planning, constant
 from polyconv.operators.moving import carrier
 
-__all__ = ["OPERATORS", "gathering"]
+__all__ = ["gathering"]
 
-OPERATORS = ("Gather",)
 
 
 def gathering(operation: Operation) -> Own | str:

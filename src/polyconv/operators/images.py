@@ -6,17 +6,17 @@ of its result; the few that do not are named here.  It must not know kernels.
 
 from __future__ import annotations
 
-from polyconv.operators import moving, normalisation, pooling, reduction, resizing, responses
 from polyconv.operators.job import Operation
+from polyconv.operators.table import BY_FAMILY
 
 __all__ = ["by_image"]
 
 _LINES = {"Softmax", "LayerNormalization"}
 """Operators whose lines may run along the first axis."""
-_SHOWING = frozenset((
-    *pooling.OPERATORS, *reduction.OPERATORS, *moving.OPERATORS, *resizing.OPERATORS, *normalisation.OPERATORS,
-    *responses.OPERATORS,
-)) - _LINES  # fmt: skip
+_SHOWING = frozenset(
+    name for family, names in BY_FAMILY.items() for name in names
+    if family.partition(".")[0] in ("pooling", "reduction", "moving", "resizing", "normalisation", "responses")
+) - _LINES  # fmt: skip
 """Operators that treat images alone, if for fewer images they make a result of as many."""
 
 

@@ -37,7 +37,7 @@ from polyconv.operators.turning import turned_step
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.launching import Launching
 
-__all__ = ["OPERATORS", "as_packed", "carrier", "copied", "copy_of", "moving", "with_rows"]
+__all__ = ["as_packed", "carrier", "copied", "copy_of", "moving", "with_rows"]
 
 
 def moving(operation: Operation) -> Own | str:
@@ -285,6 +285,3 @@ _TABLE: Mapping[str, tuple[Sequence[str], Callable[[Operation], Own | str]]] = {
     "Tile": ((), _tiled),
 }
 """Operator -> the attributes that it may have, and what reads it."""
-
-OPERATORS = tuple(_TABLE)
-"""Operators of this family."""

@@ -18,9 +18,8 @@ from polyconv.operators.job import Conditions, Lies, Operation, Own, Plan, Plann
 from polyconv.operators.moving import copy_of
 from polyconv.operators.strided import pass_over
 
-__all__ = ["OPERATORS", "multiplying"]
+__all__ = ["multiplying"]
 
-OPERATORS = ("MatMul",)
 
 
 def multiplying(operation: Operation) -> Own | str:

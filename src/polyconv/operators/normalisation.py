@@ -20,7 +20,7 @@ from polyconv.operators.job import Conditions, Lies, Operation, Own, Plan, Plann
 from polyconv.operators.lines import LinesSpec, Place, Space, line_step
 from polyconv.operators.moving import as_packed
 
-__all__ = ["OPERATORS", "normalisation"]
+__all__ = ["normalisation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +261,3 @@ _TABLE: Mapping[str, tuple[Sequence[str], _Reader]] = {
     "GroupNormalization": (("epsilon", "num_groups", "stash_type"), _groups),
 }
 """Operator -> the attributes that it may have, and what reads it."""
-
-OPERATORS = tuple(_TABLE)
-"""Operators of this family."""

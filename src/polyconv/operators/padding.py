@@ -20,7 +20,7 @@ from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.picking import sampled
 from polyconv.operators.taps import Integers, Taps, picked
 
-__all__ = ["OPERATORS", "padding"]
+__all__ = ["padding"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,3 @@ _MODES: Mapping[str, Callable[[Integers, int], Integers]] = {
     "wrap": lambda positions, extent: positions % max(1, extent),
 }
 """``mode`` -> the input at a position, or -1 for the value."""
-
-OPERATORS = ("Pad",)
-"""Operators of this family."""

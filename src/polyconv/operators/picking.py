@@ -17,7 +17,7 @@ from polyconv.operators.along import Along, joined
 from polyconv.operators.elementwise import dtype_name
 from polyconv.operators.job import Planning
 from polyconv.operators.moving import as_packed, carrier, copy_of
-from polyconv.operators.sampling import Sampling, sampling_step, workspace_of
+from polyconv.operators.sampling import Sampling, sampling_step, window_of, workspace_of
 from polyconv.operators.strided import pass_over
 from polyconv.operators.taps import Taps, whole
 
@@ -117,7 +117,7 @@ def _add(planning: Planning, x: int, y: int, axes: Sequence[Taps], filling: floa
     spec = Sampling(
         dtype, sums, any(not axis.counts.all() for axis in four), last.is_whole, last.picks,
         () if pattern is None else pattern.phases, 1 if pattern is None else pattern.stride, c.target.vector_bytes,
-        c.target.has_masks,
+        c.target.has_masks, window := window_of(last, dtype, c.target), last.most * (window > 0),
     )  # fmt: skip
     value = np.array(filling).astype(lie.dtype).view(DTYPES[dtype].numpy).item()
     planning.job(
@@ -133,6 +133,8 @@ def _cycles(spec: Sampling, axes: Sequence[Taps], planes: int) -> float:
     pattern = last.pattern
     alone = last.outputs if pattern is None else last.outputs - (pattern.end - pattern.begin)
     vectors = -(-(last.outputs - alone) // spec.kind.lanes)
+    if spec.window:
+        vectors, alone = 2 * -(-last.outputs // spec.kind.lanes), 0
     return rows * (30.0 + 1.5 * summed + 2.0 * vectors * last.most + 3.0 * alone * last.most)
 
 

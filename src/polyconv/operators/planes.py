@@ -13,7 +13,7 @@ from polyconv.kernels.record import Record, Word
 from polyconv.kernels.values import Buffer
 from polyconv.operators.job import Drive
 
-__all__ = ["PlaneRows", "cut_planes", "each_row"]
+__all__ = ["PlaneRows", "cut_planes", "each_row", "some_rows"]
 
 
 class PlaneRows(Record):
@@ -59,10 +59,17 @@ def cut_planes(planes: tuple[int, int], rows: int, row_bytes: int, strides: Sequ
 
 def each_row(k: Module, given: Drive, w: PlaneRows, body: Callable[[Value, Buffer, Buffer], None]) -> None:
     """Call ``body(row, plane of the input, row of the result)`` for the rows of an item."""
+    some_rows(k, given, w, 1, lambda row, count, of_x, of_y: body(row, of_x, of_y))
+
+
+def some_rows(k: Module, given: Drive, w: PlaneRows, most: Value | int,
+              body: Callable[[Value, Value, Buffer, Buffer], None]) -> None:  # fmt: skip
+    """Call ``body(row, rows, plane of the input, row of the result)`` for rows of an item, so many at a time."""
     x, y = k.buffer(given.frame) + w.x_base, k.buffer(given.frame, 2)
     first, row = given.item // w.parts * w.planes, given.item % w.parts * w.part
     with k.loop(first, k.minimum(first + w.planes, w.total)) as plane:
         n, c = plane.index // w.channels, plane.index % w.channels
         of_x, of_y = x + n * w.x_n + c * w.x_c, y + plane.index * w.y_plane
-        with k.loop(row, k.minimum(row + w.part, w.rows)) as out:
-            body(out.index, of_x, of_y + out.index * w.y_row)
+        end = k.minimum(row + w.part, w.rows)
+        with k.loop(row, end, most) as out:
+            body(out.index, k.minimum(end - out.index, most), of_x, of_y + out.index * w.y_row)

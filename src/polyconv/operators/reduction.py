@@ -39,7 +39,7 @@ from polyconv.operators.rows import each_block, read, write
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.launching import Launching
 
-__all__ = ["OPERATORS", "across_lanes", "reduction"]
+__all__ = ["across_lanes", "reduction"]
 
 _CHAINS = 4
 """Vectors whose results take turns: one waits for the one before it."""
@@ -276,6 +276,3 @@ _TABLE: Mapping[str, tuple[str, bool, bool]] = {
     "GlobalMaxPool": ("Max", False, True),
 }
 """Operator -> what joins elements, whether sums become means, whether it takes all spatial axes."""
-
-OPERATORS = tuple(_TABLE)
-"""Operators of this family."""

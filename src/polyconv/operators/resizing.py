@@ -23,7 +23,7 @@ from polyconv.operators.numbers import COMES_WITH_THE_RUN, with_numbers
 from polyconv.operators.picking import sampled
 from polyconv.operators.taps import Floats, Taps, picked, weighted, whole
 
-__all__ = ["OPERATORS", "resizing"]
+__all__ = ["resizing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,3 @@ def _cubic(away: Floats, a: float) -> Floats:
     inner = ((a + 2) * d - (a + 3)) * d * d + 1
     outer = ((d - 5) * d + 8) * d * a - 4 * a
     return np.where(d <= 1, inner, np.where(d < 2, outer, 0.0))
-
-
-OPERATORS = ("Resize", "Upsample")
-"""Operators of this family."""

@@ -15,9 +15,8 @@ from polyconv.operators.job import Conditions, Lies, Operation, Own, Plan, Plann
 if TYPE_CHECKING:
     from polyconv.operators.on_gpu.responding import Response
 
-__all__ = ["OPERATORS", "responding"]
+__all__ = ["responding"]
 
-OPERATORS = ("LRN",)
 _MOST_NEIGHBOURS = 64
 
 

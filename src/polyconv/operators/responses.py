@@ -23,7 +23,7 @@ from polyconv.operators.job import Conditions, Drive, Lies, Operation, Own, Plan
 from polyconv.operators.moving import as_packed
 from polyconv.operators.rows import each_block, read, write
 
-__all__ = ["OPERATORS", "response"]
+__all__ = ["response"]
 
 _CHAINS = 4
 """Vectors whose results take turns: one waits for the one before it."""
@@ -143,7 +143,3 @@ def _power(k: Module, value: Value, quarters: int) -> Value:
         return root
     fourth = k.intrinsic("sqrt", value.type, root)
     return fourth if quarters == 1 else root * fourth
-
-
-OPERATORS = ("LRN",)
-"""Operators of this family."""

@@ -2,7 +2,8 @@
 
 Turns ``Taps`` of up to four axes into a step.  Rows of the last axis are read where they lie; where a row of results is
 a weighted sum of rows, these are added up first, in the workspace.  Along the row a pattern that repeats runs on
-vectors, whose results are merged in registers; its ends, and a row without a pattern, go by the table.
+vectors, whose results are merged in registers; its ends go by the table, and so does a row without a pattern, unless
+what each vector of outputs takes lies in one or two vectors of inputs, whose lanes can be picked.
 It must not know operators.
 """
 
@@ -24,10 +25,13 @@ from polyconv.kernels.values import Buffer
 from polyconv.operators.job import Conditions, Drive, Step, address_of
 from polyconv.operators.planes import PlaneRows, cut_planes, each_row
 from polyconv.operators.rows import each_block, each_vector, read, write
-from polyconv.operators.taps import Pattern, Taps
+from polyconv.operators.taps import Blocks, Pattern, Taps
+from polyconv.target import Target
 
-__all__ = ["Sampling", "sampling_step", "workspace_of"]
+__all__ = ["Sampling", "sampling_step", "window_of", "workspace_of"]
 
+_MOST_TAPS = 8
+"""Of an output along the last axis, for code that is written out."""
 _CHAINS = 4
 """Vectors of a row that are summed at once."""
 
@@ -53,6 +57,10 @@ class Sampling:
         Inputs from one repeat to the next.
     vector_bytes : int
     masks : bool
+    window : int
+        Vectors of inputs from which each vector of outputs along the last axis is picked; 0 where it is not.
+    taps : int
+        Of an output along the last axis, at most, where it is.
     """
 
     dtype: str
@@ -64,10 +72,12 @@ class Sampling:
     stride: int
     vector_bytes: int
     masks: bool
+    window: int = 0
+    taps: int = 0
 
     def __str__(self) -> str:
         flags = " ".join(name for name in ("sums", "fills", "direct", "picks") if getattr(self, name))
-        return f"{self.dtype} {flags} {self.phases}/{self.stride}".replace(", ", ",")
+        return f"{self.dtype} {flags} {self.phases}/{self.stride} w{self.window} t{self.taps}".replace(", ", ",")
 
     @property
     def kind(self) -> Type:
@@ -100,11 +110,32 @@ class _Words(Record):
     full: Word
     weights: Memory
     filling: Memory
+    bases: Memory
+    picks: Memory
+    factors: Memory
+
+
+_PICKED = {
+    "float": ("permvar.sf.512", "vpermi2var.ps.512"), "i32": ("permvar.si.512", "vpermi2var.d.512"),
+}  # fmt: skip
+"""By element the x86 instructions that pick lanes of one vector, and of two."""
+_NO_BLOCKS = Blocks(np.zeros(0, np.int64), np.zeros((0, 1, 1), np.int64), np.zeros((0, 1, 1)))
+
+
+def window_of(last: Taps, dtype: str, target: Target) -> int:
+    """Vectors of inputs in which lies what a vector of outputs takes; 0 where there are more, or no instruction."""
+    lanes = target.vector_bytes // DTYPES[dtype].itemsize
+    is_able = target.has_masks and LLVM_NAMES[dtype] in _PICKED and last.most <= _MOST_TAPS
+    if not is_able or last.pattern is not None or not last.counts.all():
+        return 0
+    vectors = -(-last.blocks(lanes).reach // lanes)
+    return vectors if vectors <= len(_PICKED[LLVM_NAMES[dtype]]) else 0
 
 
 def workspace_of(spec: Sampling, axes: Sequence[Taps]) -> int:
     """Bytes of a thread: the sum of rows."""
-    return axes[-1].extent * spec.kind.element_bytes if spec.sums and not spec.direct else 0
+    beyond = spec.window * spec.kind.bytes  # which is read and not picked
+    return axes[-1].extent * spec.kind.element_bytes + beyond if spec.sums and not spec.direct else 0
 
 
 def sampling_step(spec: Sampling, axes: Sequence[Taps], planes: tuple[int, int], strides: Sequence[int], offset: int,
@@ -134,6 +165,7 @@ def sampling_step(spec: Sampling, axes: Sequence[Taps], planes: tuple[int, int],
     read_beyond = max((o for phase in pattern.phases for o in phase), default=0) // pattern.stride * pattern.stride
     within = max(0, width - pattern.base - read_beyond) // pattern.stride
     full = min(repeats, within) // spec.kind.lanes * spec.kind.lanes
+    blocks = axes[-1].blocks(spec.kind.lanes) if spec.window else _NO_BLOCKS
     keep: list[object] = []
 
     def table(axis: Taps, step: int) -> _Axis:
@@ -145,6 +177,7 @@ def sampling_step(spec: Sampling, axes: Sequence[Taps], planes: tuple[int, int],
         rows=rows, width=width, upper=upper, middle=middle, lower=lower, last=last, begin=pattern.begin,
         end=pattern.end, base=pattern.base, repeats=repeats, full=full,
         weights=np.array([w for phase in pattern.weights for w in phase], kind), filling=np.array([filling], kind),
+        bases=blocks.bases * size, picks=blocks.picks.astype(np.int32), factors=blocks.weights.astype(kind),
     ), keep)  # fmt: skip
     driver = address_of(f"sampling {spec}", lambda k, name: _drive(k, name, spec), c)
     return Step(driver, words, items, tuple(keep))
@@ -254,6 +287,9 @@ def _summed(row: _Row, taken: Sequence[_Taken], x: Buffer, line: Buffer) -> None
 def _along(row: _Row, source: Buffer, target: Buffer) -> None:
     """Outputs along the last axis: the repeats on vectors, all others one by one."""
     k, spec, w = row.k, row.spec, row.w
+    if spec.window:
+        _picked(row, source, target)
+        return
     if not spec.phases:
         _one_by_one(row, source, target, k.constant(w.end.type, 0), w.last.outs)
         return
@@ -303,6 +339,29 @@ def _repeats(row: _Row, pixels: Buffer, results: Buffer, weights: Sequence[Value
     for number, value in enumerate(woven(k, planes)):
         mask = None if left is None else k.mask(left * count - number * kind.lanes, kind.lanes)
         write(k, value, target + number * kind.bytes, mask)
+
+
+def _picked(row: _Row, source: Buffer, target: Buffer) -> None:
+    """Outputs by vectors, whose inputs are picked from the few vectors in which they lie."""
+    k, spec, w = row.k, row.spec, row.w
+    kind, chosen, lanes = spec.kind, Type("i32", spec.kind.lanes), spec.kind.lanes
+    name = f"llvm.x86.avx512.{_PICKED[kind.element][spec.window - 1]}"
+    with k.loop(0, w.last.outs, lanes) as out:
+        block = out.index // lanes
+        base = k.word(w.bases, block)
+        place, left = k.rebase(source + base), w.width - base // kind.element_bytes
+        masks = [None if spec.sums else k.mask(left - j * lanes, lanes) for j in range(spec.window)]
+        held = [read(k, kind, place + j * kind.bytes, mask) for j, mask in enumerate(masks)]
+        picks, factors = (k.rebase(table + block * (spec.taps * kind.bytes)) for table in (w.picks, w.factors))
+        total = k.constant(kind, 0)
+        for tap in range(spec.taps):
+            lane = k.load(chosen, picks + tap * chosen.bytes)
+            operands = [held[0], lane, *held[1:]]
+            value = k.target_intrinsic(name, kind, ", ".join(str(o.type) for o in operands), operands)
+            if not spec.picks:
+                value = k.fma(k.load(kind, factors + tap * kind.bytes), value, total)
+            total = k.select(lane < 0, total, value)
+        write(k, total, target + out.index * kind.element_bytes, k.mask(w.last.outs - out.index, lanes))
 
 
 def _one_by_one(row: _Row, source: Buffer, target: Buffer, begin: Value, end: Value) -> None:

@@ -1,68 +1,65 @@
 """The table of operators: which families may take an operation, asked in turn.
 
-The one idea: a family answers with what runs, or with a sentence that says why not.  It must not know how.
+The one idea: a family answers with what runs, or with a sentence that says why not; it is imported when it is first
+asked, since a network needs few.  It must not know how.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 
-from polyconv.operators import (
-    elementwise,
-    gathering,
-    moving,
-    multiplying,
-    normalisation,
-    padding,
-    pooling,
-    reduction,
-    resizing,
-    responding,
-    responses,
-    views,
-)
+from polyconv.operators import elementwise, views
 from polyconv.operators.elementwise import Fragment
 from polyconv.operators.job import Operation, Own
 from polyconv.operators.views import View
 
-__all__ = ["OPERATORS", "Taken", "taken"]
+__all__ = ["BY_FAMILY", "OPERATORS", "Taken", "taken"]
 
 Taken = Fragment | View | Own
 """What runs an operation: as part of a pass, as a view, or as a step of its own."""
 
 Family = Callable[[Operation], Taken | str]
 
-_FAMILIES: dict[Family, tuple[str, ...]] = {
-    elementwise.fragment: elementwise.OPERATORS,
-    views.view: views.OPERATORS,
-    pooling.pooling: pooling.OPERATORS,
-    reduction.reduction: reduction.OPERATORS,
-    moving.moving: moving.OPERATORS,
-    resizing.resizing: resizing.OPERATORS,
-    padding.padding: padding.OPERATORS,
-    normalisation.normalisation: normalisation.OPERATORS,
-    responses.response: responses.OPERATORS,
-}
-"""Family -> names of the operators that it knows."""
+BY_FAMILY: dict[str, tuple[str, ...]] = {
+    "elementwise.fragment": elementwise.OPERATORS,
+    "views.view": views.OPERATORS,
+    "pooling.pooling": ("AveragePool", "MaxPool"),
+    "reduction.reduction": (
+        "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum",
+    ),
+    "moving.moving": ("Concat", "DepthToSpace", "SpaceToDepth", "Tile", "Transpose"),
+    "resizing.resizing": ("Resize", "Upsample"),
+    "padding.padding": ("Pad",),
+    "normalisation.normalisation": ("GroupNormalization", "InstanceNormalization", "LayerNormalization", "Softmax"),
+    "responses.response": ("LRN",),
+}  # fmt: skip
+"""Module and function of each family -> names of the operators that it knows."""
 
-_ON_GPU: dict[Family, tuple[str, ...]] = {
-    gathering.gathering: gathering.OPERATORS,
-    responding.responding: responding.OPERATORS,
-    multiplying.multiplying: multiplying.OPERATORS,
-}
+_ON_GPU: dict[str, tuple[str, ...]] = {
+    "gathering.gathering": ("Gather",), "responding.responding": ("LRN",), "multiplying.multiplying": ("MatMul",),
+}  # fmt: skip
 """Those whose kernels are of a GPU only."""
 
-OPERATORS = frozenset(name for names in _FAMILIES.values() for name in names)
+OPERATORS = frozenset(name for names in BY_FAMILY.values() for name in names)
 """Names of all operators that some family knows on the CPU."""
+
+
+@cache
+def _family(place: str) -> Family:
+    module, _, name = place.partition(".")
+    found: Family = getattr(import_module(f"polyconv.operators.{module}"), name)
+    return found
 
 
 def taken(operation: Operation) -> Taken | str:
     """What runs an operation on polyconv's own kernels, or why nothing does."""
     answer: Taken | str = f"{operation.op} is not computed here"
-    families = _FAMILIES | _ON_GPU if operation.on_gpu else _FAMILIES
-    for family, names in families.items():
+    families = BY_FAMILY | _ON_GPU if operation.on_gpu else BY_FAMILY
+    for place, names in families.items():
         if operation.op in names:
-            answer = family(operation)
+            answer = _family(place)(operation)
             if not isinstance(answer, str):
                 break
     return answer

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Pattern", "Taps", "picked", "weighted", "whole"]
+__all__ = ["Blocks", "Pattern", "Taps", "picked", "weighted", "whole"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -45,6 +45,29 @@ class Pattern:
     stride: int
     phases: tuple[tuple[int, ...], ...]
     weights: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Outputs by vectors of them, the last of which may be filled up.
+
+    Parameters
+    ----------
+    bases : array (blocks,)
+        The first input that a block takes.
+    picks : array (blocks, most, lanes)
+        By tap how far behind it the input of each output lies; -1 where it has no such tap.
+    weights : array (blocks, most, lanes)
+    """
+
+    bases: Integers
+    picks: Integers
+    weights: Floats
+
+    @property
+    def reach(self) -> int:
+        """Inputs from the first to the last one of a block, at most."""
+        return int(self.picks.max(initial=-1)) + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +110,16 @@ class Taps:
         """Whether outputs are the inputs."""
         same = self.picks and self.outputs == self.extent and bool(self.counts.all())
         return same and bool((self.positions[:, 0] == np.arange(self.extent)).all())
+
+    def blocks(self, lanes: int) -> Blocks:
+        """The outputs by vectors."""
+        count, rest = -(-self.outputs // lanes), -self.outputs % lanes
+        there = np.pad(np.arange(self.most) < self.counts[:, None], ((0, rest), (0, 0)))
+        places, weights = (np.pad(a, ((0, rest), (0, 0))) for a in (self.positions, self.weights))
+        bases = np.where(there, places, self.extent).reshape(count, -1).min(1)
+        picks = np.where(there, places - np.repeat(bases, lanes)[:, None], -1)
+        by_tap = (np.ascontiguousarray(a.reshape(count, lanes, -1).transpose(0, 2, 1)) for a in (picks, weights))
+        return Blocks(np.minimum(bases, self.extent - 1), *by_tap)
 
     @cached_property
     def pattern(self) -> Pattern | None:

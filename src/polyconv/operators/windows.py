@@ -2,7 +2,8 @@
 
 Turns the taps and strides of windows into a step.  The one idea: the lines of a window are taken together first, into a
 line of the workspace that has its padding at both ends; windows along that line then meet no border.  So a window of
-3 x 3 costs three loads a line, not nine.  It must not know operators.
+3 x 3 costs three loads a line, not nine.  That is done for some rows of the result at a time: what has just been stored
+cannot be read at once, since the vectors along a line begin elsewhere.  It must not know operators.
 """
 
 from __future__ import annotations
@@ -20,10 +21,17 @@ from polyconv.kernels.record import Memory, Record, Word, at_once, filled
 from polyconv.kernels.values import Buffer
 from polyconv.operators.functions import FUNCTIONS
 from polyconv.operators.job import Conditions, Drive, Step, address_of
-from polyconv.operators.planes import PlaneRows, cut_planes, each_row
-from polyconv.operators.rows import each_vector, read, write
+from polyconv.operators.planes import PlaneRows, cut_planes, some_rows
+from polyconv.operators.rows import each_block, each_vector, read, write
 
 __all__ = ["Axis", "Windows", "window_step", "workspace_of"]
+
+
+_MOST_LINES = 8
+_LINES_BYTES = 1 << 14
+"""Of the lines of some rows of results: less than half the nearest cache."""
+_CHAINS = 4
+"""Vectors that are taken together at a time: one waits for the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """All that shapes the code: ``Max`` or ``Add``, the type, and the windows along the last axis."""
+    """All that shapes the code: ``Max`` or ``Add``, the type, the windows along the last axis, and if all are deep."""
 
     function: str
     dtype: str
@@ -58,9 +66,10 @@ class Windows:
     dilation: int
     vector_bytes: int
     masks: bool
+    deep: bool = True
 
     def __str__(self) -> str:
-        return f"{self.function} {self.dtype} k{self.taps} s{self.stride} d{self.dilation}"
+        return f"{self.function} {self.dtype} k{self.taps} s{self.stride} d{self.dilation}{' deep' * self.deep}"
 
     @property
     def lanes(self) -> int:
@@ -92,6 +101,7 @@ class _Sliding(Record):
     begin: Word
     width: Word
     held: Word
+    lines: Word
     out: Word
     upper: _Lines
     lower: _Lines
@@ -99,8 +109,14 @@ class _Sliding(Record):
 
 
 def workspace_of(windows: Windows, last: Axis) -> int:
-    """Bytes of the line in a thread's workspace."""
-    return _held(windows, last) * DTYPES[windows.dtype].itemsize
+    """Bytes of the lines in a thread's workspace."""
+    size = _held(windows, last) * DTYPES[windows.dtype].itemsize
+    return size * _lines(size)
+
+
+def _lines(size: int) -> int:
+    """How many lines of so many bytes there are."""
+    return max(1, min(_MOST_LINES, _LINES_BYTES // size))
 
 
 def _held(windows: Windows, last: Axis) -> int:
@@ -135,7 +151,8 @@ def window_step(windows: Windows, axes: Sequence[Axis], planes: tuple[int, int],
         return _Lines(outs=axis.out, step=stride, pace=axis.dilation * stride, ranges=table)
 
     words = filled(_Sliding(
-        rows=rows, begin=last.begin, width=last.inp, held=_held(windows, last), out=last.out,
+        rows=rows, begin=last.begin, width=last.inp, held=(held := _held(windows, last)) * size,
+        lines=_lines(held * size), out=last.out,
         upper=lines(upper, strides[2]), lower=lines(lower, strides[3]),
         divisors=np.ones(1) if divisors is None else divisors.astype(DTYPES[windows.dtype].numpy),
     ), keep)  # fmt: skip
@@ -150,17 +167,24 @@ def _drive(k: Module, name: str, spec: Windows) -> None:
     with k.function(name, Drive) as given:
         w = at_once(_Sliding.read(k, given.words))
         neutral = k.constant(kind, spec.neutral)
-        with k.loop(0, w.held, spec.lanes) as each:
-            k.store(neutral, given.workspace + each.index * size)
-        line = given.workspace + w.begin * size
+        with k.loop(0, w.held * w.lines, kind.bytes) as each:
+            k.store(neutral, given.workspace + each.index)
 
-        def row(out: Value, of_x: Buffer, of_y: Buffer) -> None:
-            upper, lower = _range(k, w.upper, out // w.lower.outs), _range(k, w.lower, out % w.lower.outs)
-            place = of_x + upper[0] * w.upper.step + lower[0] * w.lower.step
-            _together(k, spec, kind, place, (upper[1], w.upper.pace), (lower[1], w.lower.pace), line, w.width)
-            _along(k, spec, kind, given.workspace, of_y, w.out, w.divisors + out * w.rows.y_row)
+        def rows(row: Value, count: Value, of_x: Buffer, of_y: Buffer) -> None:
+            with k.loop(0, count) as each:
+                out, place, upper = row + each.index, of_x, None
+                if spec.deep:
+                    first, count_there = _range(k, w.upper, out // w.lower.outs)
+                    out, place, upper = out % w.lower.outs, place + first * w.upper.step, (count_there, w.upper.pace)
+                first, count_there = _range(k, w.lower, out)
+                line = given.workspace + each.index * w.held + w.begin * size
+                place, lower = place + first * w.lower.step, (count_there, w.lower.pace)
+                _together(k, spec, kind, place, upper, lower, line, w.width)
+            with k.loop(0, count) as each:
+                done, divisors = each.index * w.rows.y_row, w.divisors + (row + each.index) * w.rows.y_row
+                _along(k, spec, kind, given.workspace + each.index * w.held, of_y + done, w.out, divisors)
 
-        each_row(k, given, w.rows, row)
+        some_rows(k, given, w.rows, w.lines, rows)
 
 
 def _range(k: Module, lines: _Lines, index: Value) -> tuple[Value, Value]:
@@ -176,20 +200,29 @@ _Lined = tuple[Value, Value]
 """How many lines, and bytes from one to the next."""
 
 
-def _together(k: Module, spec: Windows, kind: Type, place: Buffer, upper: _Lined, lower: _Lined, line: Buffer,
+def _together(k: Module, spec: Windows, kind: Type, place: Buffer, upper: _Lined | None, lower: _Lined, line: Buffer,
               width: Value) -> None:  # fmt: skip
     """Take the lines of a window together, into the workspace."""
 
-    def some(at: Value, type_: Type, mask: Mask | None) -> None:
-        here = at * type_.element_bytes
-        with k.loop(0, upper[0], carry=[k.constant(type_, spec.neutral)]) as far:
-            with k.loop(0, lower[0], carry=far.values) as near:
-                source = place + far.index * upper[1] + near.index * lower[1] + here
-                near.next(_joined(k, spec, near.values[0], read(k, type_, source, mask)))
-            far.next(*near.results)
-        write(k, far.results[0], line + here, mask)
+    def near(source: Buffer, type_: Type, mask: Mask | None, held: Sequence[Value]) -> Sequence[Value]:
+        with k.loop(0, lower[0], carry=held) as each:
+            there = k.rebase(source + each.index * lower[1])
+            loaded = [read(k, type_, there + j * type_.bytes, mask) for j in range(len(held))]
+            each.next(*(_joined(k, spec, *pair) for pair in zip(each.values, loaded, strict=True)))
+        return each.results
 
-    each_vector(k, kind, 0, width, spec.masks, some)
+    def some(at: Value, type_: Type, count: int, mask: Mask | None) -> None:
+        here, held = at * type_.element_bytes, [k.constant(type_, spec.neutral)] * count
+        if upper is None:
+            found = near(place + here, type_, mask, held)
+        else:
+            with k.loop(0, upper[0], carry=held) as far:
+                far.next(*near(place + far.index * upper[1] + here, type_, mask, far.values))
+            found = far.results
+        for j, value in enumerate(found):
+            write(k, value, line + here + j * type_.bytes, mask)
+
+    each_block(k, kind, 0, width, spec.masks, _CHAINS, some)
 
 
 def _along(k: Module, spec: Windows, kind: Type, line: Buffer, y: Buffer, out: Value, divisors: Buffer) -> None:
@@ -197,11 +230,10 @@ def _along(k: Module, spec: Windows, kind: Type, line: Buffer, y: Buffer, out: V
     size = kind.element_bytes
 
     def some(at: Value, type_: Type, mask: Mask | None) -> None:
-        total = None
-        for tap in range(spec.taps):
-            value = _strided(k, type_, line + at * (spec.stride * size) + tap * spec.dilation * size, spec.stride)
-            total = value if total is None else _joined(k, spec, total, value)
-        assert total is not None
+        values = _strided(k, type_, k.rebase(line + at * (spec.stride * size)), spec)
+        total = values[0]
+        for value in values[1:]:
+            total = _joined(k, spec, total, value)
         if spec.function == "Add":
             total = total / read(k, type_, divisors + at * size, mask)
         write(k, total, y + at * size, mask)
@@ -209,11 +241,14 @@ def _along(k: Module, spec: Windows, kind: Type, line: Buffer, y: Buffer, out: V
     each_vector(k, kind, 0, out, spec.masks, some)
 
 
-def _strided(k: Module, type_: Type, place: Buffer, stride: int) -> Value:
-    """Elements that lie a stride apart."""
-    if not type_.lanes or stride == 1:
-        return k.load(type_, place)
-    if stride == 2:
-        pair = k.load(type_, place), k.load(type_, place + type_.bytes)
-        return k.shuffle(*pair, range(0, 2 * type_.lanes, 2))
-    return k.gather(type_, place, k.constant(INT, stride * type_.element_bytes))
+def _strided(k: Module, type_: Type, place: Buffer, spec: Windows) -> list[Value]:
+    """For each tap elements that lie a stride apart; of two vectors with stride 2 there are even and odd ones."""
+    size, offsets = type_.element_bytes, range(0, spec.taps * spec.dilation, spec.dilation)
+    if not type_.lanes or spec.stride == 1:
+        return [k.load(type_, place + offset * size) for offset in offsets]
+    if spec.stride > 2:
+        apart = k.constant(INT, spec.stride * size)
+        return [k.gather(type_, place + offset * size, apart) for offset in offsets]
+    firsts = sorted({offset // 2 * 2 for offset in offsets})
+    pairs = {at: (k.load(type_, place + at * size), k.load(type_, place + at * size + type_.bytes)) for at in firsts}
+    return [k.shuffle(*pairs[offset // 2 * 2], range(offset % 2, 2 * type_.lanes, 2)) for offset in offsets]

@@ -248,11 +248,12 @@ class Chain:
         For all of them: 2 wakes threads that sleep before the first one.
     """
 
-    __slots__ = ("_addresses", "_jobs", "_level", "_words")
+    __slots__ = ("_addresses", "_has_lanes", "_jobs", "_level", "_words")
 
     def __init__(self, jobs: Sequence[Ready], wake: int = 1) -> None:
         self._jobs = tuple(jobs)
         self._level = min(2, wake) if any(job._pool for job in jobs) else 0
+        self._has_lanes = any(job.notes for job in jobs)
         self._words = words([job._address for job in jobs])
         self._addresses = self._words.ctypes.data
 
@@ -267,15 +268,23 @@ class Chain:
         finally:
             if pool:
                 _release()
+        if not self._has_lanes:
+            return partial(_between, times)
         return partial(_passed, times, [[note.copy() for note in job.notes] for job in self._jobs])
 
 
+def _between(times: Iterable[int]) -> list[float]:
+    """Seconds between times that the cycle counter told."""
+    rate = 1e9 * _cycles_per_nanosecond()
+    return [(after - before) / rate for before, after in pairwise(times)]
+
+
 def _passed(times: Iterable[int], notes: Iterable[Sequence[Words]]) -> list[float]:
-    """Seconds between times that the cycle counter told; each job of lanes has its part of those of them all."""
-    rate, found = 1e9 * _cycles_per_nanosecond(), list[float]()
-    for (before, after), lanes in zip(pairwise(times), notes, strict=True):
+    """As ``_between``; each job of lanes has its part of the time of them all."""
+    found = list[float]()
+    for passed, lanes in zip(_between(times), notes, strict=True):
         parts = np.concatenate([np.diff(note) for note in lanes]) if lanes else np.ones(1)
-        found += ((after - before) / rate / max(1, parts.sum()) * parts).tolist()
+        found += (passed / max(1, parts.sum()) * parts).tolist()
     return found
 
 

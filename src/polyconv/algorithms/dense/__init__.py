@@ -1,1 +1,1 @@
-"""Convolutions whose tiles have several output channels of a group in the lanes: ``direct``, ``careful``, ``stem``."""
+"""Convolutions whose tiles have several output channels of a group in the lanes: ``direct`` and ``stem``."""

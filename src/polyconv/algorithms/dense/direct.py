@@ -1,8 +1,7 @@
 """Direct convolution with output channels in the lanes: dense, any rank, stride, dilation, group, pads, layout.
 
 A box of outputs gets a zero-padded panel of its inputs, and a tile reduces it, entry by entry, against packed weights.
-``direct`` leaves out taps that lie in the padding of outer axes for a whole row of outputs, which would add zeros;
-``careful``, for weights with Inf or NaN, each product with padding.
+Taps that lie in the padding of outer axes for a whole row of outputs are left out: they would add zeros.
 Cost: the products, with lanes filled to m/groups of a multiple of the vector, plus one pass over input and output.
 Error: own bound, k eps sum|x||w|.
 """
@@ -10,13 +9,13 @@ Error: own bound, k eps sum|x||w|.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from polyconv.algorithms.dense.channel_panel import PanelWords
-from polyconv.algorithms.dense.driver import DirectBox, DirectWords, TileWords, addresses
+from polyconv.algorithms.dense.driver import DirectWords, TileWords, address
 from polyconv.algorithms.dense.entries import Entries, Places, entries_of, in_panel
-from polyconv.algorithms.dense.plan import again_sizes, pieces_of, sizes_of
+from polyconv.algorithms.dense.plan import pieces_of, sizes_of
 from polyconv.algorithms.dense.price import (
     cycles_at_least,
     cycles_of,
@@ -25,28 +24,32 @@ from polyconv.algorithms.dense.price import (
     row_bands,
     weights_are_far,
 )
-from polyconv.algorithms.dense.sizes import ZEROS_BYTES, Sizes, channel_words, weight_bytes
-from polyconv.algorithms.dense.tiles import NOT_CAREFUL, careful_words, edge_tables, walk_tables
+from polyconv.algorithms.dense.sizes import (
+    ZEROS_BYTES,
+    Sizes,
+    all_channels,
+    blocks_of,
+    channel_words,
+    of_box,
+    weight_bytes,
+)
+from polyconv.algorithms.dense.tiles import edge_tables, walk_tables
 from polyconv.algorithms.dense.weights import block_words
 from polyconv.algorithms.form import Form, Forms
 from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import counted_words, filled
-from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.lowering.bands import bands_table, whole_bands
+from polyconv.lowering.bands import bands_table
 from polyconv.lowering.boxes import ahead_words, boxed_words, near_equal
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address, moved_apart, moved_by_planes
 from polyconv.lowering.panel import Common, header_bytes
 from polyconv.lowering.program import Program, Request, Step, epilogue_tables, program_of
-from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs, image_bytes
+from polyconv.lowering.situation import Situation, accumulator_arithmetic, arith_of, has_pairs, image_bytes
 from polyconv.lowering.sweep import Sweep
 
-__all__ = [
-    "DirectForm", "again_words", "at_least", "careful_forms", "forms", "plain_words", "refusal",
-    "repair_address", "sweep_step",
-]  # fmt: skip
+__all__ = ["DirectForm", "at_least", "box_sizes", "box_step", "forms", "refusal", "sweep_step"]
 
 _BLOCK_WEIGHTS = 0.5
 """Share of a second-level cache: weights of a block of outputs up to this are asked for before they are needed."""
@@ -67,13 +70,6 @@ def forms(s: Situation) -> Forms:
     return refusal(s) or (DirectForm.of(s),)
 
 
-def careful_forms(s: Situation) -> Forms:
-    """The form that leaves out each product with padding, or why there is none."""
-    if s.problem.op not in ("conv", "conv_transpose"):
-        return f"computes conv and conv_transpose, not {s.problem.op}"
-    return "only needed for weights with Inf or NaN: all are finite" if s.finite else (DirectForm.of(s, careful=True),)
-
-
 def at_least(s: Situation) -> float:
     """Cycles that ``direct`` takes whatever its boxes and tiles."""
     return cycles_at_least(s, ARITHMETIC[_arithmetic(s)])
@@ -87,19 +83,15 @@ def _arithmetic(s: Situation) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DirectForm(Form):
-    """Sweeps of outputs, each with the sizes of its boxes, blocks and chunks.
-
-    A ``careful`` one computes rows output by output and tap by tap.
-    """
+    """Sweeps of outputs, each with the sizes of its boxes, blocks and chunks."""
 
     parts: tuple[tuple[Sweep, Sizes], ...]
-    careful: bool
 
     @classmethod
-    def of(cls, s: Situation, *, careful: bool = False) -> Self:
+    def of(cls, s: Situation) -> Self:
         """That of a situation which has one."""
         arith = ARITHMETIC[_arithmetic(s)]
-        return cls(s, tuple((sweep, sizes_of(s, arith, sweep)) for sweep in pieces_of(s, arith)), careful)
+        return cls(s, tuple((sweep, sizes_of(s, arith, sweep)) for sweep in pieces_of(s, arith)))
 
     @property
     def arithmetic(self) -> str:
@@ -113,11 +105,6 @@ class DirectForm(Form):
 
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds at full tiles or at the loads that short rows need, and the moves."""
-        if self.careful:  # a call of a one-row tile per output, tap and block of channels
-            p = self.s.problem
-            outputs = (p.n or 0) * math.prod(o or 0 for o in p.out)
-            blocks = -(-(p.c // p.groups) // ROW_WORDS) * -(-(p.m // p.groups) // 8) * p.groups
-            return {"products": 60.0 * outputs * math.prod(p.k) * blocks}
         terms = [cycles_of(self.s, ARITHMETIC[self.arithmetic], *part) for part in self.parts]
         return {name: sum(t[name] for t in terms) for name in ("products", "moves")}
 
@@ -129,88 +116,68 @@ class DirectForm(Form):
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""
         keep: list[Any] = []
-        return program_of([_step(r, *part, keep, self.careful) for part in self.parts], self.workspace, keep)
+        return program_of([_step(r, *part, keep) for part in self.parts], self.workspace, keep)
 
 
 def sweep_step(r: Request, sweep: Sweep, keep: list[Any]) -> Step:
     """Step of one sweep, for an algorithm that computes others itself."""
-    return _step(r, sweep, sizes_of(r.situation, r.arith, sweep), keep, False)
+    return _step(r, sweep, sizes_of(r.situation, r.arith, sweep), keep)
 
 
-def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any], careful: bool) -> Step:
-    values, items = _words(r, sweep, sizes, careful, planes=r.arith.channels == 1)
-    return Step(addresses(r)[0], filled(values, keep), items)
+def box_sizes(s: Situation, sweep: Sweep, box: tuple[int, ...], splits: int = 1) -> Sizes:
+    """Sizes of boxes that another algorithm has computed again, by blocks of a vector."""
+    arith = arith_of(s)
+    return replace(of_box(s, arith, sweep, box, all_channels(s, arith), blocks_of(s, arith, 1)), splits=splits)
 
 
-# -- boxes of other algorithms -------------------------------------------------------------------------
+def box_step(r: Request, sweep: Sweep, box: tuple[int, ...], splits: int, keep: list[Any]) -> Step:
+    """Step whose items are such boxes, each cut into so many items by output channels."""
+    return _step(r, sweep, box_sizes(r.situation, sweep, box, splits), keep)
 
 
-def repair_address(r: Request) -> Address[DirectBox]:
-    """Address of the ``DirectBox`` that computes boxes for an algorithm whose own results are not finite.
-
-    Its words are ``again_words`` or ``plain_words``.
-    """
-    return addresses(r)[1]
-
-
-def again_words(r: Request, sweep: Sweep, box: tuple[int, ...], vectors: int) -> DirectWords:
-    """Words with which ``repair_address`` computes boxes of at most this size, skipping padded taps."""
-    return _words(r, sweep, again_sizes(r.situation, r.arith, sweep, box, vectors), True, late=True)[0]
-
-
-def plain_words(r: Request, sweep: Sweep, box: tuple[int, ...]) -> tuple[DirectWords, int]:
-    """Words with which ``repair_address`` computes boxes of this size, or the last ones; blocks of outputs."""
-    sizes = again_sizes(r.situation, r.arith, sweep, box, 1)
-    return _words(r, sweep, sizes, False, late=True)[0], sizes.blocks.count
+def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
+    values, items = _words(r, sweep, sizes)
+    return Step(address(r), filled(values, keep), items)
 
 
 # -- words ---------------------------------------------------------------------------------------------
 
 
-def _words(r: Request, sweep: Sweep, sizes: Sizes, careful: bool, *, late: bool = False, planes: bool = False
-           ) -> tuple[DirectWords, int]:  # fmt: skip
-    """Words of a sweep, and how many items there are; weights that few calls need are packed ``late``.
-
-    Boxes of whole lines may bring ``planes`` into the panel at once.
-    """
+def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
+    """Words of a sweep, and how many items there are."""
     s, p, arith, last = r.situation, r.problem, r.arith, sweep[-1]
     vectors, channels = sizes.blocks.vectors, p.c // p.groups
     lies = along_out(r, last, "c")
-    fused = not careful and is_fused(s, arith, sweep, sizes) and lies == "cc"
+    fused = is_fused(s, arith, sweep, sizes) and lies == "cc"
     if fused:
         tiles = walk_tables(r, last, sizes, lambda n: most_rows(r.target, n), fused=True)
     else:
-        tiles = [[]] * 4 if careful else edge_tables(r, last, sizes)
-    entries = _entries(s, arith, sweep, sizes, careful=careful, fused=fused)
-    blocks, when = block_words(r, sweep, sizes, late=late)
-    common, items, inputs = _panel(r, sweep, sizes, planes=planes)
+        tiles = edge_tables(r, last, sizes)
+    entries = _entries(s, arith, sweep, sizes, fused=fused)
+    common, items, inputs = _panel(r, sweep, sizes)
     chunk_steps = sizes.chunk_steps(p, arith, sweep)
     of_block = chunk_steps * sizes.blocks.outputs * arith.bytes
     far = sizes.blocks.count * sizes.chunks > 1 and weights_are_far(s, weight_bytes(s, arith, sweep, sizes.blocks))
     asked = of_block if far and of_block <= s.cache("l2", _BLOCK_WEIGHTS) else 0
     x_planes = 1 if r.x.c == r.x.itemsize else channels if r.x.spatial[-1] == r.x.itemsize else 0
     return DirectWords(
-        common=common, inputs=inputs, careful=careful_words(r, sweep, sizes, entries) if careful else NOT_CAREFUL,
-        chunks=sizes.chunks, entries=entries.words, x_entries=0,
-        bands=bands_table(entries.bands), lists=entries.lists, blocks=blocks, total_outputs=r.y_channels,
-        ahead=ahead_words(r, sweep, sizes.box, x_planes), ahead_weights=asked, ahead_tile=0,
+        common=common, inputs=inputs, chunks=sizes.chunks, entries=entries.words, x_entries=0,
+        bands=bands_table(entries.bands), lists=entries.lists, blocks=block_words(r, sweep, sizes),
+        total_outputs=r.y_channels, ahead=ahead_words(r, sweep, sizes.box, x_planes), ahead_weights=asked, ahead_tile=0,
         chunk_steps=max(1, chunk_steps), row_tiles=len(near_equal(sizes.box[-1], most_rows(r.target, vectors))),
         ask_results=int(lies == "cp" and image_bytes(p)[1] * (p.n or 0) > s.cache("l2", _RESULT_BYTES)),
         slots=header_bytes(len(sweep)) + sizes.panel + ZEROS_BYTES, slot_block=sizes.slot_block,
         slot_row=sizes.slot_row, panel_step=sizes.row_bytes, x_step=0, tiles=tiles,
         table_words=counted_words(TileWords, tiles), walk=int(fused), fused=int(fused), word_bytes=arith.bytes,
         tables=epilogue_tables(r), move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)),
-        late=when,
     ), items  # fmt: skip
 
 
-def _entries(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes, *, careful: bool, fused: bool) -> Entries:
+def _entries(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes, *, fused: bool) -> Entries:
     """Entries of a sweep: a tap of a block of channels each; offsets and rows of weights start anew in each chunk.
 
     Parameters
     ----------
-    careful : bool
-        Whether products with padding are left out one by one, so that all rows have one list.
     fused : bool
         Whether tiles multiply the padding at the ends of a row; others are told which taps miss which end.
     """
@@ -223,10 +190,10 @@ def _entries(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes, *, car
          b % per_chunk * ROW_WORDS * taps) for b in range(-(-channels // per_block))
     ]  # fmt: skip
     places = Places(in_panel(sizes.held, sizes.line_bytes), row, last.taps, blocks, per_chunk)
-    return entries_of(places, whole_bands(sweep[:-1]) if careful else row_bands(sweep, len(blocks) * taps))
+    return entries_of(places, row_bands(sweep, len(blocks) * taps))
 
 
-def _panel(r: Request, sweep: Sweep, sizes: Sizes, *, planes: bool) -> tuple[Common, int, PanelWords]:
+def _panel(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[Common, int, PanelWords]:
     """Words of the boxes, how many items there are, and words of the panel."""
     p, arith, last = r.problem, r.arith, sweep[-1]
     element = "i16" if arith.name == "bf16" else arith.accumulator
@@ -235,7 +202,7 @@ def _panel(r: Request, sweep: Sweep, sizes: Sizes, *, planes: bool) -> tuple[Com
         r, sweep, sizes.box, sizes.held, sizes.splits, panel=header, scratch=header + sizes.panel
     )
     common = moved_apart(common, r, last, sizes.held[-1], "c", sizes.row_bytes, element)
-    if planes and sizes.box[-1] == last.out:
+    if arith.channels == 1 and sizes.box[-1] == last.out:
         common = moved_by_planes(common, r, sweep, sizes.held, sizes.line_bytes, sizes.row_bytes)
     return common, items, PanelWords(
         total_channels=r.x_channels, channels=p.c // p.groups, block_channels=ROW_WORDS * arith.channels,

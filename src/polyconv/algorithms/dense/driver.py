@@ -8,17 +8,14 @@ and calls moves and tiles through tables.  It must not know how boxes, blocks an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from polyconv.algorithms.dense.channel_panel import PanelWords, pack_panel
 from polyconv.kernels.fused import Walk
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import MoveOut
-from polyconv.kernels.objects import kernel
-from polyconv.kernels.record import Counted, CountedRows, Function, Functions, Memory, Record, Table, Word
-from polyconv.kernels.signature import Address, Int, Signature
+from polyconv.kernels.record import Counted, CountedRows, Function, Memory, Record, Table, Word
+from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import FIRST, LAST, EdgeTile
-from polyconv.lowering.packing import LateWords, when_needed
 from polyconv.lowering.panel import (
     Ahead,
     Common,
@@ -34,11 +31,9 @@ from polyconv.lowering.panel import (
     row_place,
     row_source,
 )
-from polyconv.lowering.program import Request
+from polyconv.lowering.program import Request, address_of
 
-__all__ = [
-    "BlockWords", "CarefulWords", "ChunkList", "DirectBox", "DirectWords", "TileWords", "addresses",
-]  # fmt: skip
+__all__ = ["BlockWords", "ChunkList", "DirectWords", "TileWords", "address"]
 
 
 class ChunkList(Record):
@@ -72,20 +67,6 @@ class BlockWords(Record):
     sum_row_last: Word
 
 
-class CarefulWords(Record):
-    """Rows computed output by output, if ``used``: positions of all taps, all entries, and tiles of one row.
-
-    These are of other blocks and of the last one.
-    """
-
-    used: Word
-    taps: Word
-    offsets: Memory
-    chunk_entries: Word
-    entry_count: Word
-    one_rows: Functions[EdgeTile]
-
-
 class TileWords(Record):
     """So many equal tiles of a row: their first pixel, whether they read the input in place, and their function."""
 
@@ -108,7 +89,6 @@ class DirectWords(Record):
 
     common: Common
     inputs: PanelWords
-    careful: CarefulWords
     chunks: Word
     entries: Memory
     x_entries: Word
@@ -134,49 +114,22 @@ class DirectWords(Record):
     word_bytes: Word
     tables: EpilogueTables
     move_out: Function[MoveOut]
-    late: LateWords
 
 
-class DirectBox(Signature):
-    """Blocks first..end of outputs of a box, which stands in the workspace's header as ``decode`` leaves it."""
-
-    frame: Frame
-    words: DirectWords
-    workspace: Buffer
-    n: Int
-    g: Int
-    first: Int
-    end: Int
-
-
-def addresses(r: Request) -> tuple[Address[Driver], Address[DirectBox]]:
-    """Addresses of the driver, and of the function that computes a box for it and for other algorithms."""
-    functions: dict[str, type[Signature]] = {"direct": Driver, "direct_box": DirectBox}
-    found: dict[str, Address[Any]] = kernel(
-        "direct", functions, lambda k: _driver(k, "direct"), r.target, check=r.check
-    )
-    return found["direct"], found["direct_box"]
+def address(r: Request) -> Address[Driver]:
+    """Address of the driver."""
+    return address_of(r, "direct", "direct", Driver, _driver)
 
 
 def _driver(k: Module, name: str) -> None:
     """Add the driver ``name(frame, words, item, workspace)`` to a module."""
-    _box(k, f"{name}_box")
     with k.function(name, Driver) as given:
-        p, workspace = DirectWords.read(k, given.words), given.workspace
+        frame, workspace = given.frame, given.workspace
+        p = DirectWords.read(k, given.words)
         item = decode(k, p.common, given.item, workspace)
-        first = item.split * p.blocks.split
-        end = k.minimum(first + p.blocks.split, p.blocks.count)
-        k.call(f"{name}_box", DirectBox(given.frame, p, workspace, item.n, item.g, first, end))
-
-
-def _box(k: Module, name: str) -> None:
-    """Add the function that computes blocks of outputs of a box."""
-    with k.function(name, DirectBox) as given:
-        frame, workspace, first_block, end_block = given.frame, given.workspace, given.first, given.end
-        p = given.words
-        item = Item(k, workspace, given.n, given.g, k.constant(INT, 0))
+        first_block = item.split * p.blocks.split
+        end_block = k.minimum(first_block + p.blocks.split, p.blocks.count)
         rows = box_rows(k, p.common, item)
-        when_needed(k, p.late)
         with k.when(p.walk.equals(0)):
             k.clear(workspace + p.common.scratch, 256)  # sums start from these zeros
         x = frame.x
@@ -274,8 +227,6 @@ def _row(k: Module, p: DirectWords, item: Item, frame: Frame, workspace: Buffer,
         _weights(k, b, item, block, chunk), workspace + slot, k.select(is_last, b.sum_row_last, b.sum_row), outputs,
         frame.y + (y_offset + channel * c.y_c), frame.residual + (r_offset + channel * c.r_c), bias, scale,
     )  # fmt: skip
-    with k.when(p.careful.used.equals(1)):
-        _careful_row(k, p, item, here, workspace + c.scratch, chunk, is_last)
     with k.when(p.walk.equals(1)):
         _walks(k, p, here, early)
     with k.when(p.walk.equals(0)):
@@ -324,31 +275,3 @@ def _edge_tiles(k: Module, p: DirectWords, item: Item, row: _Row, zeros: Buffer,
             row.panel + first * p.panel_step, row.entries, row.list, row.weights, start + first * start_row, start_row,
             row.sums + first * row.sum_row, row.sum_row, met, at, pace,
         ))  # fmt: skip
-
-
-def _careful_row(k: Module, p: DirectWords, item: Item, row: _Row, zeros: Buffer, chunk: Value, is_last: Value) -> None:
-    """A row output by output and entry by entry, leaving out the entries whose tap lies in the padding."""
-    of_all, axes = p.careful, p.common.axes
-    one_row = of_all.one_rows.at(k.cast("zext", is_last, INT))
-    entries = k.minimum(of_all.chunk_entries, of_all.entry_count - chunk * of_all.chunk_entries)
-    with k.loop(0, item.extent(axes - 1)) as pixel:
-        sums = row.sums + pixel.index * row.sum_row
-        with k.when(chunk.equals(0)):
-            k.call(one_row, EdgeTile(row.panel, 0, p.entries, row.weights, zeros, 0, sums, 0, 0, row.panel, 0))
-        with k.loop(0, entries) as entry:
-            record = p.entries + (chunk * of_all.chunk_entries + entry.index) * 24
-            offsets = of_all.offsets + (entry.index % of_all.taps) * axes * 8
-            with k.loop(0, axes, carry=[row.number, k.constant(INT, 1)]) as back:
-                q, inside = back.values
-                axis = axes - 1 - back.index
-                of_row = back.index.equals(0)
-                b = k.select(of_row, pixel.index, q % item.extent(axis))
-                of_axis = axis_words(p.common, axis)
-                position = item.origin(axis) + b * of_axis.stride + k.word(offsets, axis)
-                within = k.cast("zext", position.below(of_axis.inp), INT)
-                back.next(k.select(of_row, q, q // item.extent(axis)), inside & within)
-            with k.when(back.results[1].equals(1)):
-                k.call(one_row, EdgeTile(
-                    row.panel + pixel.index * p.panel_step, 1, record, row.weights, sums, row.sum_row, sums,
-                    row.sum_row, 0, row.panel, 0,
-                ))  # fmt: skip

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from polyconv.algorithms.dense.driver import ChunkList
 from polyconv.lowering.bands import Bands
-from polyconv.lowering.sweep import Lines, Sweep
+from polyconv.lowering.sweep import Lines
 
-__all__ = ["Entries", "Places", "entries_of", "in_panel", "tap_offsets"]
+__all__ = ["Entries", "Places", "entries_of", "in_panel"]
 
 _WORDS = 3
 
@@ -106,11 +106,3 @@ def in_panel(held: Sequence[Lines], line_bytes: int) -> list[list[int]]:
         offsets.insert(0, [line * line_bytes for line in lines.start])
         line_bytes *= lines.count
     return offsets
-
-
-def tap_offsets(sweep: Sweep) -> list[int]:
-    """Input positions of every tap along every axis, in the order of a channel block's entries."""
-    taps: list[list[int]] = [[]]
-    for axis in sweep:
-        taps = [[*t, u * axis.dilation] for t in taps for u in range(axis.taps)]
-    return [offset for t in taps for offset in t]

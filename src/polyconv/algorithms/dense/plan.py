@@ -12,14 +12,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from polyconv.algorithms.dense.price import best_blocks, cycles_of, pack_cycles, traffic, weights_are_far
-from polyconv.algorithms.dense.sizes import Sizes, all_channels, blocks_of, of_box, steps_of, weight_bytes
+from polyconv.algorithms.dense.sizes import Sizes, all_channels, of_box, steps_of, weight_bytes
 from polyconv.kernels.isa import Arithmetic
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.boxes import boxes, near_equal_sizes, thread_parts
 from polyconv.lowering.situation import Situation, of_one_image
 from polyconv.lowering.sweep import Sweep, anywhere, pieces, sweeps
 
-__all__ = ["again_sizes", "again_workspace", "pieces_of", "sizes_of", "sweep_cost", "sweep_workspace"]
+__all__ = ["pieces_of", "sizes_of", "sweep_cost", "sweep_workspace"]
 
 _PANEL, _LARGEST_PANEL = 400 / 1024, 4.0
 """Shares of a second-level cache: workspace of a thread that stays there beside streaming weights; how far one box may
@@ -87,20 +87,3 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep) -> Sizes:
     products = math.prod(found.box) * steps * blocks.count * blocks.vectors / s.rates(arith).multiply_adds
     repeated = pack_cycles(s, arith, sweep, found) / max(1.0, products)
     return replace(found, splits=thread_parts(s.threads, items, blocks.count, repeated))
-
-
-@lru_cache(1024)
-def again_sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], vectors: int | None = None
-                ) -> Sizes:  # fmt: skip
-    """Sizes of boxes that another algorithm has computed again, in blocks of so many vectors."""
-    blocks = (
-        best_blocks(s, arith, steps_of(s, arith, sweep), sweep[-1].out) if vectors is None
-        else blocks_of(s, arith, vectors)
-    )  # fmt: skip
-    return of_box(s, arith, sweep, box, all_channels(s, arith), blocks)
-
-
-def again_workspace(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...],
-                    vectors: int | None = None) -> int:  # fmt: skip
-    """Bytes that computing such a box again takes."""
-    return again_sizes(s, arith, sweep, box, vectors).workspace

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from polyconv.algorithms.dense.channel_panel import PanelWords
-from polyconv.algorithms.dense.driver import DirectWords, TileWords, addresses
+from polyconv.algorithms.dense.driver import DirectWords, TileWords, address
 from polyconv.algorithms.dense.price import SHORT_CYCLES, SHORT_STEP
 from polyconv.algorithms.dense.runs import by_planes, copied, is_same, is_whole, runs, runs_of
 from polyconv.algorithms.dense.sizes import Sizes, blocks_of
-from polyconv.algorithms.dense.tiles import NOT_CAREFUL, walk_tables
+from polyconv.algorithms.dense.tiles import walk_tables
 from polyconv.algorithms.dense.weights import block_words
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.least import least
@@ -169,7 +169,7 @@ class StemForm(Form):
         """Program of a request: one step."""
         keep: list[Any] = []
         values, items = _words(r, self.sweep, self.sizes)
-        return one_step(addresses(r)[0], filled(values, keep), items, self.workspace, keep)
+        return one_step(address(r), filled(values, keep), items, self.workspace, keep)
 
 
 def _largest(s: Situation, sweep: Sweep) -> tuple[int, ...]:
@@ -215,7 +215,7 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
     ahead = ahead_words(r, sweep, sizes.box, 1 if gapless else group_in if r.x.spatial[-1] == r.x.itemsize else 0)
     tiles = walk_tables(r, last, sizes, run_tiles(r.target).__getitem__, fused=fused, asked=int(asks_ahead(ahead)),
                         in_place=in_place)  # fmt: skip
-    blocks, late = block_words(r, sweep, sizes, 1 if by_planes(r.situation) else max(ROW_WORDS, group_in))
+    blocks = block_words(r, sweep, sizes, 1 if by_planes(r.situation) else max(ROW_WORDS, group_in))
     common, items = boxed_words(r, sweep, sizes.box, held, panel=header)
     common = altered(common, step=1) if held[-1].runs else altered(common, step=1, line_count=0)
     steps = sizes.chunk_steps(p, arith, sweep)
@@ -226,14 +226,13 @@ def _words(r: Request, sweep: Sweep, sizes: Sizes) -> tuple[DirectWords, int]:
             channel_bytes=arith.bytes, row_bytes=sizes.row_bytes, block_bytes=0, line_bytes=sizes.line_bytes,
             chunk=group_in, gapless=int(gapless), move_in=move_in_address(r, _way_in(r, gapless)),
         ),
-        careful=NOT_CAREFUL, chunks=1, entries=words(entries.words), x_entries=x_entries,
+        chunks=1, entries=words(entries.words), x_entries=x_entries,
         bands=words(bands_table(entries.bands)), lists=entries.lists, blocks=blocks, total_outputs=r.y_channels,
         ahead=ahead, ahead_weights=0, ahead_tile=64 * steps, chunk_steps=max(1, steps), row_tiles=1, ask_results=0,
         slots=header + sizes.panel, slot_block=0, slot_row=0, panel_step=last.stride * sizes.row_bytes,
         x_step=last.stride * r.x.spatial[-1] if in_place else 0, tiles=tiles,
         table_words=counted_words(TileWords, tiles), walk=1, fused=int(fused), word_bytes=arith.bytes,
         tables=epilogue_tables(r), move_out=move_out_address(r, Move(arith.accumulator, p.y, lies, r.epilogue)),
-        late=late,
     ), items  # fmt: skip
 
 

@@ -9,29 +9,16 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from polyconv.algorithms.dense.driver import CarefulWords, TileWords
-from polyconv.algorithms.dense.entries import Entries, tap_offsets
+from polyconv.algorithms.dense.driver import TileWords
 from polyconv.algorithms.dense.sizes import Sizes
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import channel_tile as most_rows
-from polyconv.kernels.record import words
 from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.program import Request
-from polyconv.lowering.sweep import Axis, Sweep
+from polyconv.lowering.sweep import Axis
 from polyconv.lowering.tiles import edge_address, fused_address
 
-__all__ = ["NOT_CAREFUL", "careful_words", "edge_tables", "walk_tables"]
-
-NOT_CAREFUL = CarefulWords(0, 0, words([0]), 0, 0, [None, None])
-"""Words of rows that are computed tile by tile."""
-
-
-def careful_words(r: Request, sweep: Sweep, sizes: Sizes, entries: Entries) -> CarefulWords:
-    """Words of rows that are computed output by output."""
-    offsets = tap_offsets(sweep)
-    one_rows = [edge_address(r, 1, n) for n in (sizes.blocks.vectors, sizes.blocks.last_vectors)]
-    return CarefulWords(1, len(offsets) // len(sweep), words(offsets), entries.chunk_count, entries.count, one_rows)
-
+__all__ = ["edge_tables", "walk_tables"]
 
 def walk_tables(r: Request, last: Axis, sizes: Sizes, most: Callable[[int], int], *, fused: bool, asked: int = 0,
                 in_place: range = range(0)) -> list[list[TileWords]]:  # fmt: skip

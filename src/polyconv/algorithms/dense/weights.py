@@ -14,31 +14,22 @@ from polyconv.algorithms.dense.driver import BlockWords
 from polyconv.algorithms.dense.sizes import Sizes, channel_words, steps_of
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.tile import ROW_WORDS
-from polyconv.lowering.packing import LateWords, Set, late_sets, late_words, packed_sets
-from polyconv.lowering.program import Late, Request
+from polyconv.lowering.packing import Set, packed_sets
+from polyconv.lowering.program import Request
 from polyconv.lowering.sweep import Sweep, taps_of
 
 __all__ = ["block_words", "packed_weights"]
 
 
-def block_words(r: Request, sweep: Sweep, sizes: Sizes, together: int = ROW_WORDS, *, late: bool = False
-                ) -> tuple[BlockWords, LateWords]:  # fmt: skip
-    """Words of a sweep's blocks of output channels, with packed weights, and what packs them if that is ``late``.
+def block_words(r: Request, sweep: Sweep, sizes: Sizes, together: int = ROW_WORDS) -> BlockWords:
+    """Words of a sweep's blocks of output channels, with packed weights.
 
     So many words of input channels ``together`` follow each other before the next tap.
     """
     blocks, widths = sizes.blocks, (sizes.blocks.vectors, sizes.blocks.last_vectors)
     order = [] if together == ROW_WORDS else [together]
     key = (r.arith.name, blocks.lanes, blocks.vectors, taps_of(sweep), *order)
-
-    def make() -> Late:
-        w = r.weights(sweep)
-        return late_sets(r, w, *_sets(r, w.shape, *widths, together))
-
-    found = r.late(("direct late", *key), make) if late else None
-    packed = found.weights if found else r.packed(
-        ("direct", *key), lambda: packed_weights(r, r.weights(sweep), *widths, together)
-    )  # fmt: skip
+    packed = r.packed(("direct", *key), lambda: packed_weights(r, r.weights(sweep), *widths, together))
     row, last_row = blocks.outputs * r.arith.bytes, blocks.last_vectors * blocks.lanes * r.arith.bytes
     steps, chunk_steps = steps_of(r.situation, r.arith, sweep), sizes.chunk_steps(r.problem, r.arith, sweep)
     return BlockWords(
@@ -47,7 +38,7 @@ def block_words(r: Request, sweep: Sweep, sizes: Sizes, together: int = ROW_WORD
         w_last_chunk=chunk_steps * last_row, of_group=r.problem.m // r.problem.groups, count=blocks.count,
         split=-(-blocks.count // sizes.splits), outputs=blocks.outputs, last_outputs=blocks.last_outputs,
         last_lanes=blocks.last_lanes, sum_row=row, sum_row_last=last_row,
-    ), late_words(r, found)  # fmt: skip
+    )  # fmt: skip
 
 
 def packed_weights(r: Request, w: NDArray[Any], vectors: int, last_vectors: int, together: int = ROW_WORDS

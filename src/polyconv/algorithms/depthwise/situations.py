@@ -8,7 +8,8 @@ from dataclasses import replace
 from polyconv.algorithms.form import Refusal
 from polyconv.kernels.isa import ARITHMETIC, lanes
 from polyconv.lowering.program import Request
-from polyconv.lowering.situation import Situation, accumulator_arithmetic, short_sums
+from polyconv.lowering.situation import Situation
+from polyconv.lowering.situation import lane_arithmetic as arithmetic_of
 from polyconv.lowering.sweep import Sweep
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
@@ -64,11 +65,6 @@ def lies_together(r: Request, what: str) -> bool:
     """Whether neighbouring channels, or else ``pixels``, of all tensors lie side by side."""
     tensors = [o for o in (r.x, r.y, r.residual) if o is not None]
     return all((o.spatial[-1] if what == "pixels" else o.c) == o.itemsize for o in tensors)
-
-
-def arithmetic_of(s: Situation) -> str:
-    """Row of ``ARITHMETIC`` in which products are formed: vectors hold twice as many sums of 16 bits."""
-    return "i16 sums" if short_sums(s) else accumulator_arithmetic(s)
 
 
 def lane_of(s: Situation) -> int:

@@ -49,7 +49,7 @@ __all__ = ["Block", "BlocksForm", "block_channels", "line_offsets", "refusal"]
 _GROUPS = (1, 2, 4, 8)
 _TURN_CYCLES = 50.0
 """Of turning 16 pixels of a block from planes, or back, on a CPU with masks: measured on Zen 5."""
-_LEAVING, _LEAVING_APART = {"rescaled": 3.0, "bytes": 0.4, "turned": 1.5, "sums": 6.0}, 7.0
+_LEAVING, _LEAVING_APART = {"rescaled": 1.5, "bytes": 0.4, "turned": 1.5, "sums": 6.0}, 7.0
 """Cycles in which a pixel's results of a block leave, for a channel of a word: rescaled, as the lowest bytes of sums,
 these turned to planes, and others by slots; and more where pixels of planes lie apart.  Measured on Zen 5."""
 _LEAST_ROWS = 8

@@ -29,8 +29,8 @@ close, one by one or packed."""
 def only_sweep(s: Situation) -> Sweep | Refusal:
     """The only sweep of a problem, of planes whose results follow each other; or why there is none."""
     p = s.problem
-    if p.layout != "NCHW" or p.residual or p.y == "i16":
-        return "computes channels-first maps, without a residual, not to i16"
+    if p.layout != "NCHW" or p.residual or p.y in ("i16", "u16"):
+        return "computes channels-first maps, without a residual, not to i16 or u16"
     found = sweeps(p)
     if len(found) != 1 or any(axis.out_step > 1 or axis.first_out for axis in found[0]):
         return "computes results in the order in which they lie, not by phases of a stride"

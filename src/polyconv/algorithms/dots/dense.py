@@ -2,8 +2,9 @@
 
 Lanes are output channels.  A box of outputs gets a panel of its inputs, their padding written out; where nothing is
 padded and words lie as the instructions take them, tiles read the tensor itself.  Tiles broadcast words of several
-channels against vectors of output channels, and reduce over (tap, words) or, where taps of a kernel's line follow each
-other, over whole lines of a kernel.  Results leave from registers to their place, or by slots and a move.
+channels against vectors of output channels, or pick those of several groups lane by lane from a pixel whose channels
+lie together.  They reduce over (tap, words) or, where taps of a kernel's line follow each other, over whole lines of a
+kernel.  Results leave from registers to their place, or by slots and a move.
 Cost: the products, and one pass over input and output.
 Error: sums of integers are exact modulo 2^32; those of bf16 have an own bound, k eps sum|x||w| of f32.
 """
@@ -25,7 +26,7 @@ from polyconv.algorithms.dots.driver import (
     result_words,
 )
 from polyconv.algorithms.dots.form import Part, Sizes
-from polyconv.algorithms.dots.panel import copying_cycles, panel_words, weaving_cycles
+from polyconv.algorithms.dots.panel import copying_cycles, panel_words, turning_cycles, weaving_cycles
 from polyconv.algorithms.dots.situations import (
     arithmetic_of,
     channel_bytes,
@@ -54,8 +55,8 @@ from polyconv.problem.problem import Problem
 
 __all__ = ["LYING", "DenseForm", "forms", "word_entries"]
 
-LYING = {"u8s8": "u8", "i16": "i16", "bf16": "bf16"}
-"""The type of inputs that an arithmetic multiplies as they lie."""
+LYING = {"u8s8": ("u8",), "i16": ("i16", "u16"), "bf16": ("bf16",)}
+"""Types of inputs that an arithmetic multiplies as they lie."""
 
 _MERGED = {"u8s8": 4, "i16": 2, "bf16": 7}
 """Most channels whose planes are merged pixel by pixel, by arithmetic; more are transposed."""
@@ -81,8 +82,13 @@ class DenseForm(OrderedForm):
 
     @classmethod
     def part(cls, s: Situation, sweep: Sweep) -> Part:
-        """A sweep with its sizes."""
-        return part_of(s, arithmetic_of(s), sweep)
+        """A sweep with its sizes: groups side by side are brought from planes to pixels, if that takes less."""
+        part, form = part_of(s, arithmetic_of(s), sweep), cls(s, (), tuple(range(len(sweep))))
+        if s.problem.layout == "NHWC" or part.together.beside < 2:
+            return part
+        ways = (part.planes, part.together)
+        best = min(ways, key=lambda sizes: s.price(("turned", sizes.beside), sum(form.cycles(sweep, sizes))))
+        return replace(part, planes=best)
 
     def cycles(self, sweep: Sweep, sizes: Sizes) -> tuple[float, float]:
         """Cycles of an image's products at full tiles, and of its moves."""
@@ -97,21 +103,26 @@ class DenseForm(OrderedForm):
         )  # fmt: skip
         steps = met * math.prod(axis.taps for axis in outer) * words
         sets, panel_in = (1, p.c) if sizes.all_groups else (p.groups, group_in)
-        of_row = row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps)
+        of_row = row_cycles(s, arith, sizes.vectors, sizes.last_vectors, sizes.blocks, width, steps, sizes.beside)
         products = sets * rows * (of_row + sizes.blocks * ROW_CYCLES)
         held = math.prod(max(1, h.count) for h in sizes.held)
-        if sizes.planes:
+        if sizes.beside and p.layout == "NCHW":
+            moves = count * (400 + turning_cycles(s, sizes, panel_in))
+        elif sizes.planes:
             run = max(1, sizes.held[-1].count)
             moves = sets * count * (400 + weaving_cycles(s, sizes.held, run, panel_in, sizes.step))
             products *= _OF_PLANES
-        elif _lies(p, arith, sweep, p.c * p.x_dtype.itemsize):
+        elif sizes.beside < 2 and _lies(p, arith, sweep, p.c * p.x_dtype.itemsize):
             moves = sets * count * 400.0
         else:
             follow = panel_in == p.c and sizes.pixel_bytes == panel_in * channel_bytes(arith) and not self.is_turned
             moves = sets * count * (400 + copying_cycles(s, sizes, panel_in, follow=follow))
         moves += far_cycles(s, sets * count * held * panel_in * p.x_dtype.itemsize)
         leaving = _leaving(s, sizes) + _PHASES * apart_cycles(s, last)
-        return products, moves + p.groups * rows * width * -(-group_out // lanes(s.target, arith)) * leaving
+        vectors = p.groups * -(-group_out // lanes(s.target, arith))
+        if sizes.beside > 1:
+            vectors = (sizes.blocks - 1) * sizes.vectors + sizes.last_vectors
+        return products, moves + rows * width * vectors * leaving
 
     def step(self, r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
         """Step of a sweep."""
@@ -119,16 +130,18 @@ class DenseForm(OrderedForm):
         group_in, group_out = p.c // p.groups, p.m // p.groups
         lane, of_vector = lanes(r.target, arith), r.target.vector_bytes
         w = r.weights(sweep)
-        in_place = together and _lies(p, arith, sweep, r.x.spatial[-1]) and not (arith.name == "i16" and r.zero_point)
+        in_place = together and sizes.beside < 2 and _lies(p, arith, sweep, r.x.spatial[-1])
+        in_place = in_place and not (arith.name == "i16" and r.zero_point)
         r, found, lists = with_row_biases(r, sweep, w)
         words = -(-group_in * (last.taps if sizes.whole_lines else 1) // arith.channels)
         steps = math.prod(axis.taps for axis in sweep[:-1]) * words * (1 if sizes.whole_lines else last.taps)
-        steps += windows(r) == "each"  # a row of factors comes first
+        before = (windows(r) == "each") + (sizes.beside > 1)  # rows of factors and places come first
+        steps += before
         main, rest = steps * sizes.vectors * of_vector, steps * sizes.last_vectors * of_vector
         sets, channels, outputs = (1, p.c, p.m) if sizes.all_groups else (p.groups, group_in, group_out)
         in_registers = finished_in_registers(r, last)
         half = has_half_word(arith, group_in * (last.taps if sizes.whole_lines else 1))
-        block_outputs = group_out if sizes.all_groups else sizes.vectors * lane - (windows(r) > "")
+        block_outputs = group_out * sizes.beside if sizes.beside else sizes.vectors * lane - (windows(r) > "")
         last_outputs = outputs - (sizes.blocks - 1) * block_outputs
         block_lanes, last_lanes = (
             of_block - (vectors - 1) * lane
@@ -136,15 +149,15 @@ class DenseForm(OrderedForm):
         )
         spec = FusedTile(arith.name, p.y, r.epilogue) if in_registers else of_sums(arith.name)
         is_cut = in_registers and block_lanes < lane, in_registers and last_lanes < lane
-        tiles = _tiles(r, last, sizes, replace(spec, half=half, windows=windows(r)), is_cut)
+        tiles = _tiles(r, last, sizes, replace(spec, half=half, windows=windows(r)), is_cut, last_outputs // group_out)
         common, items = common_words(r, sweep, sizes, sets)
         move = _move_in(r, replace(last, stride=sizes.step), sizes, group_in, together=together)
-        entries = word_entries(r, sweep, sizes, words, windows(r) == "each", in_place=in_place)
+        entries = word_entries(r, sweep, sizes, words, before, in_place=in_place)
         values = DotWords(
             common=common, panel=panel_words(r, sizes, channels, move, last, in_place=in_place),
             row_step=last.stride * r.x.spatial[-1] if in_place else sizes.pixel_bytes * (last.stride // sizes.step),
             word_step=sizes.plane_bytes if sizes.planes else arith.bytes,
-            source_block=group_in * channel_bytes(arith) if sizes.all_groups else 0,
+            source_block=sizes.beside * group_in * channel_bytes(arith),
             rows=row_lists(sweep[:-1], entries, 3, found), bias_list=p.m * arith.bytes * (lists > 1),
             weights=block_weights(r, sweep, sizes, w, words), w_group=main * (sizes.blocks - 1), w_block=main,
             w_last=main * (sizes.blocks - 1) * sets, w_last_group=rest, table_group=outputs * arith.bytes,
@@ -171,7 +184,7 @@ def _lies(p: Problem, arith: Arithmetic, sweep: Sweep, pixel_bytes: int) -> bool
 
     Neighbouring pixels of a line lie so many bytes apart, their channels together.
     """
-    if p.x != LYING[arith.name] or p.c // p.groups % arith.channels or pixel_bytes % _COLLIDING == 0:
+    if p.x not in LYING[arith.name] or p.c // p.groups % arith.channels or pixel_bytes % _COLLIDING == 0:
         return False
     return all(
         axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + (axis.taps - 1) * axis.dilation < axis.inp
@@ -210,16 +223,21 @@ def word_entries(r: Request, sweep: Sweep, sizes: Sizes, words: int, before: int
     ]
 
 
-def _tiles(r: Request, last: Axis, sizes: Sizes, spec: FusedTile, cut: tuple[bool, bool]) -> list[list[DotTile]]:
+def _tiles(r: Request, last: Axis, sizes: Sizes, spec: FusedTile, cut: tuple[bool, bool], last_groups: int
+           ) -> list[list[DotTile]]:  # fmt: skip
     """The tables of tiles; those of all blocks but the last, and of that, mask their last vector where it is cut."""
-    edge = last.out % sizes.box[-1] or sizes.box[-1]
+    edge, picking = last.out % sizes.box[-1] or sizes.box[-1], sizes.beside > 1
+    most = run_tiles(r.target, picking=picking)
     tables: list[list[DotTile]] = []
-    for vectors, is_cut, is_there in zip(
-        (sizes.vectors, sizes.last_vectors), cut, (sizes.blocks > 1, True), strict=True
+    for vectors, is_cut, groups, is_there in zip(
+        (sizes.vectors, sizes.last_vectors), cut, (sizes.beside, last_groups), (sizes.blocks > 1, True), strict=True
     ):
         of_block = replace(spec, edge=is_cut)
+        if picking:
+            width = r.problem.m // r.problem.groups if spec.windows else 0
+            of_block = replace(of_block, beside=groups if width else 1, width=width)
         for pixels in (sizes.box[-1], edge):
-            parts = near_equal(pixels, run_tiles(r.target)[vectors]) if is_there else []
+            parts = near_equal(pixels, most[vectors]) if is_there else []
             functions = {n: word_address(r, of_block, n, vectors) for n in sorted({n for _, n in parts})}
             tables.append([DotTile(first, 1, functions[n]) for first, n in parts])
     return tables
@@ -232,7 +250,7 @@ def _move_in(r: Request, last: Axis, sizes: Sizes, group_in: int, *, together: b
     along = "cc" if together else along_in(r, last, "c")
     if sizes.whole_lines and along == "pc" and 0 < group_in <= _MERGED[arith.name]:
         return move_in_address(r, Move(p.x, element, "pc", together=group_in))
-    if arith.name == "bf16" and not sizes.planes:
+    if (arith.name == "bf16" or sizes.beside) and not sizes.planes:
         return move_in_address(r, Move(p.x, element, along))
     if not sizes.planes or along in ("any", "cc"):
         return move_in_address(r, Move(p.x, element, along if together else "any"))

@@ -30,21 +30,28 @@ _MOST_VECTORS = 2
 """Vectors of outputs of groups that share a panel."""
 ROW_CYCLES = 40.0
 """Of a row of outputs in a block, before its tiles: 30 to 110 on Zen 5, in layers with rows of 2 to 10."""
+_APART_LOADS, _PICKED = 1.6, 1.3
+"""Where lanes pick their words: loads that a vector of a pixel counts as, which most often lies in two cache lines, and
+products that one with its picking does.  Measured on Zen 5 as the following: 40 layers of bytes and pairs."""
+_NARROW, _ENTRY = 1.1, 4.0
+"""How much longer a tile of a vector takes that needs few bytes of each line of a panel of all groups, as many as one
+has; and cycles of an entry, which has few words then."""
 _MOST_MORE = 2
 """Pixels of a line come as they lie, if those that outputs need are not fewer by more than this factor."""
 
 
 def part_of(s: Situation, arith: Arithmetic, sweep: Sweep) -> Part:
     """A sweep with its sizes."""
-    vectors = _vectors(s, arith, sweep, _longest(s, sweep))
+    width = _longest(s, sweep)
+    vectors, (beside, wide) = _vectors(s, arith, sweep, width), _side_by_side(s, arith, sweep, width)
 
-    def sizes_of(*, planes: bool = False, all_groups: bool = False) -> Sizes:
+    def sizes_of(*, planes: bool = False, beside: int = 0) -> Sizes:
         def sizes(box: tuple[int, ...]) -> Sizes:
-            return sizes_of_box(s, arith, sweep, box, vectors, planes=planes, all_groups=all_groups)
+            return sizes_of_box(s, arith, sweep, box, wide if beside else vectors, planes=planes, beside=beside)
 
         return fitting(s, sweep, sizes, planes=planes)
 
-    together = sizes_of(all_groups=True) if _all_groups(s, arith) else None
+    together = sizes_of(beside=beside) if beside else None
     if together is None or together.workspace > _budget(s):
         together = sizes_of()
     return Part(sweep, together, sizes_of(planes=True))
@@ -88,53 +95,92 @@ def _of_threads(s: Situation, extents: tuple[int, ...]) -> tuple[int, ...]:
     return extents if len(extents) == 1 or rows < _LEAST_ROWS * parts else (-(-rows // parts), *extents[1:])
 
 
-def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks: int, width: int, steps: float
-                ) -> float:  # fmt: skip
-    """Cycles of the tiles of a row of outputs in all blocks; additions beside products of pairs use other ports."""
+def row_cycles(s: Situation, arith: Arithmetic, vectors: int, last: int, blocks: int, width: int, steps: float,
+               beside: int = 0) -> float:  # fmt: skip
+    """Cycles of the tiles of a row of outputs in all blocks, ``beside`` as in ``Sizes``.
+
+    Additions beside products of pairs use other ports.
+    """
     rates, total, of_vector = s.rates(arith), 0.0, 1.5 if packs_results(s) else 2.0
+    words = -(-(s.problem.c // s.problem.groups) // arith.channels)
     for some, count in ((vectors, blocks - 1), (last, 1)):
-        for rows, alike in near_equal_sizes(width, run_tiles(s.target)[some]):
-            total += count * alike * (tile_cycles(rates, rows, some) * steps + 20 + of_vector * rows * some)
+        for rows, alike in near_equal_sizes(width, run_tiles(s.target, picking=beside > 1)[some]):
+            step = tile_cycles(rates, rows, some)
+            if beside == 1:
+                step = step * (_NARROW if some == 1 else 1.0) + _ENTRY / words
+            if beside > 1:
+                step = max(step, rows * (_APART_LOADS / rates.loads + _PICKED * some / rates.multiply_adds))
+            total += count * alike * (step * steps + 20 + of_vector * rows * some)
     return total
 
 
 def sizes_of_box(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], vectors: int, *,
-                 planes: bool = False, all_groups: bool = False) -> Sizes:  # fmt: skip
+                 planes: bool = False, beside: int = 0) -> Sizes:  # fmt: skip
     """Sizes for a box and so many vectors of output channels."""
     p, last, size = s.problem, sweep[-1], channel_bytes(arith)
-    group_in, group_out = p.c // p.groups, p.m // p.groups
+    group_in = p.c // p.groups
     run, step = line_pixels(last, box[-1], _MOST_MORE)
     held = (*(lines(axis, b) for axis, b in zip(sweep[:-1], box[:-1], strict=True)), run)
-    follow = not all_groups and (last.taps <= 1 or (last.dilation == 1 and step == 1))
+    follow = not beside and (last.taps <= 1 or (last.dilation == 1 and step == 1))
     planes = planes and not (follow and (group_in <= arith.channels or has_half_word(arith, group_in)))
     whole_lines = follow and not planes
     words = -(-group_in // arith.channels)
-    channels_in = p.c if all_groups else group_in if whole_lines else words * arith.channels
+    channels_in = p.c if beside else group_in if whole_lines else words * arith.channels
     pixel = arith.bytes if planes else channels_in * size
     rows_in = math.prod(max(1, h.count) for h in held[:-1])
     line = run.count * pixel
     plane = (-(-(rows_in * line) // 64) | 1) * 64 + 128  # an odd number of cache lines, and room to read and write more
     panel = plane * (words if planes else 1)
-    vectors = -(-(group_out + window_outputs(s)) // lanes(s.target, arith)) if all_groups else vectors
-    blocks, last_vectors = _blocks(s, arith, vectors)
+    if beside:
+        blocks = -(-p.groups // beside)
+        last_vectors = _vectors_of(s, arith, p.groups - (blocks - 1) * beside)
+    else:
+        blocks, last_vectors = _blocks(s, arith, vectors)
     run_rows = rows_together(sweep, box, RUN_PIXELS)
     slots = run_rows * box[-1] * vectors * s.target.vector_bytes
     return Sizes(
         box, held, step, planes, whole_lines, pixel, line, plane, panel, vectors, last_vectors,
-        p.groups if all_groups else blocks, run_rows, slots, all_groups,
+        blocks, run_rows, slots, beside,
     )  # fmt: skip
 
 
-def _all_groups(s: Situation, arith: Arithmetic) -> bool:
-    """Whether groups of few vectors of outputs share a panel: the last words of one may begin the next.
+def _side_by_side(s: Situation, arith: Arithmetic, sweep: Sweep, width: int) -> tuple[int, int]:
+    """Groups of a block of outputs, where groups share a panel, and vectors of it; or 0.
 
-    Not if that is another order of sums of floats, as groups with half a word can have their own panels as well.
-    Measured on Zen 5: 5 % off groups of whole words where channels lie together, nothing where they lie in planes.
+    The last words of a group may begin the next, but not if that is another order of sums of floats, as groups with
+    half a word can have their own panels as well.  Measured on Zen 5: groups of few vectors, a block each, take 5 %
+    less where channels lie together, and nothing less where they lie in planes.
     """
-    p = s.problem
-    if p.groups == 1 or not p.c or has_half_word(arith, p.c // p.groups):
-        return False
-    return 0 < -(-(p.m // p.groups + window_outputs(s)) // lanes(s.target, arith)) <= _MOST_VECTORS
+    p, wide = s.problem, s.target.vector_bytes
+    if p.groups == 1 or not p.c or not p.m or has_half_word(arith, p.c // p.groups):
+        return 0, 0
+    group, outputs, lane = p.c // p.groups, p.m // p.groups + window_outputs(s), lanes(s.target, arith)
+    steps = math.prod(axis.taps for axis in sweep) * -(-group // arith.channels)
+    found = [(1, vectors) for vectors in [-(-outputs // lane)] if vectors <= _MOST_VECTORS]
+    if s.target.vbmi2:
+        ways = {min(p.groups, lane * vectors // outputs) for vectors in run_tiles(s.target, picking=True)}
+        near = 1 + (wide - arith.bytes) // (group * channel_bytes(arith))  # groups whose words are near each other
+        ways = {n for n in ways if 1 < n <= min(near, lane) and all(_is_full(s, arith, m) for m in (n, p.groups % n))}
+        found += [(n, _vectors_of(s, arith, n)) for n in sorted(ways)]
+
+    def price(way: tuple[int, int]) -> float:
+        beside, vectors = way
+        blocks = -(-p.groups // beside)
+        last = _vectors_of(s, arith, p.groups - (blocks - 1) * beside)
+        cycles = row_cycles(s, arith, vectors, last, blocks, max(1, width), steps, beside)
+        return s.price(("beside", beside), cycles + blocks * ROW_CYCLES)
+
+    return min(found, key=price, default=(0, 0))
+
+
+def _is_full(s: Situation, arith: Arithmetic, groups: int) -> bool:
+    """Whether no vector but the last has lanes beyond the outputs of so many groups: there are their windows."""
+    return groups * (s.problem.m // s.problem.groups) >= (_vectors_of(s, arith, groups) - 1) * lanes(s.target, arith)
+
+
+def _vectors_of(s: Situation, arith: Arithmetic, groups: int) -> int:
+    """Vectors that outputs of so many groups fill, with their windows."""
+    return -(-groups * (s.problem.m // s.problem.groups + window_outputs(s)) // lanes(s.target, arith))
 
 
 def _vectors(s: Situation, arith: Arithmetic, sweep: Sweep, width: int) -> int:

@@ -175,9 +175,11 @@ def finished_in_registers(r: Request, last: Axis) -> bool:
     return along == "cc" or (along == "cp" and r.problem.y_dtype.bits == 8 and r.residual is None)
 
 
-def result_words(r: Request, sweep: Sweep, sizes: Sizes, lane: int, *, in_registers: bool, are_alike: bool = True
-                 ) -> DotResults:  # fmt: skip
+def result_words(r: Request, sweep: Sweep, sizes: Sizes, lane: int, *, in_registers: bool, are_alike: bool = True,
+                 by_pixel: bool = False) -> DotResults:  # fmt: skip
     """Words with which results leave, of blocks of ``sizes.vectors`` times so many lanes.
+
+    Tiles may store single channels ``by_pixel``, wherever pixels lie.
 
     Rows leave together, if the biases that sums get on their way are alike.
     """

@@ -48,8 +48,9 @@ class Sizes:
         Rows of outputs that leave together, where they leave through slots.
     slots : int
         Bytes of these.
-    all_groups : bool
-        Whether a box is of all groups, each of them a block of outputs.
+    beside : int
+        Groups of a block of outputs, where a box is of all groups: of one, or of several whose outputs lie side by side
+        in its vectors.  0 where a box is of a group.
     splits : int
         Parts into which the blocks of a box are cut, for threads.
     """
@@ -68,8 +69,13 @@ class Sizes:
     blocks: int
     run_rows: int
     slots: int
-    all_groups: bool = False
+    beside: int = 0
     splits: int = 1
+
+    @property
+    def all_groups(self) -> bool:
+        """Whether a box is of all groups."""
+        return self.beside > 0
 
     @property
     def group_blocks(self) -> int:
@@ -138,7 +144,9 @@ class ChannelsForm(Form):
         if not self.parts:
             return {}
         part = next((part for part in self.parts if all(axis.taps for axis in part.sweep)), self.parts[0])
-        return {"box": (part.planes if self.s.problem.layout == "NCHW" else part.together).box}
+        sizes = part.planes if self.s.problem.layout == "NCHW" else part.together
+        beside = {"groups side by side": sizes.beside} if sizes.beside > 1 else {}
+        return {"box": sizes.box, **beside}
 
     def build(self, r: Request) -> Program:
         """Program of a request: one step per sweep."""

@@ -6,7 +6,8 @@ point; what that adds to a sum is the same for all outputs of a channel, since p
 is taken off by the bias.  Weights that less their zero points are no numbers of i8 are multiplied with these: one more
 output has the zero point for all its weights, and its sums are taken off those of the same pixel.  Where zero points
 differ between channels it has ones, and its sums are multiplied by each.
-In 16 bits numbers less their zero points are multiplied.
+In 16 bits numbers less their zero points are multiplied, and numbers of u16 as the numbers of i16 with the same bits:
+their sums are the same modulo 2^16.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from polyconv.kernels.isa import ARITHMETIC, Arithmetic
 from polyconv.lowering.bands import Bands, bands, share_met, whole_bands
 from polyconv.lowering.boxes import taps_of_lists
 from polyconv.lowering.program import Request
-from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs
+from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs, short_sums
 from polyconv.lowering.sweep import Sweep
 from polyconv.lowering.tiles import is_fusible
 from polyconv.runtime.arrays import aligned
@@ -50,8 +51,8 @@ def integer_refusal(s: Situation) -> Refusal | None:
     p = s.problem
     if p.op not in ("conv", "conv_transpose"):
         return f"computes conv and conv_transpose, not {p.op}"
-    if p.x not in ("u8", "i8", "i16"):
-        return f"multiplies numbers of u8, i8 and i16, not {p.x}"
+    if p.x not in ("u8", "i8", "i16") and not (p.x == "u16" and short_sums(s)):
+        return f"multiplies numbers of u8, i8 and i16, and of u16 modulo 2^16, not {p.x}"
     if accumulator_arithmetic(s) != "i32":
         return "sums modulo 2^32, which this result does not allow"
     if not is_fusible(p):
@@ -63,7 +64,7 @@ def arithmetic_of(s: Situation) -> Arithmetic:
     """Dot products of bytes where the CPU has them; else of pairs of 16 bits."""
     if s.problem.x_dtype.is_float:
         return ARITHMETIC["bf16"]
-    return ARITHMETIC["u8s8" if s.target.vnni and s.problem.x != "i16" else "i16"]
+    return ARITHMETIC["u8s8" if s.target.vnni and s.problem.x_dtype.bits == 8 else "i16"]
 
 
 def narrow_arithmetic(s: Situation) -> Arithmetic:

@@ -6,6 +6,7 @@ inputs lie.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ from polyconv.algorithms.dense.weights import packed_weights
 from polyconv.algorithms.dots.form import Sizes
 from polyconv.algorithms.dots.situations import windows, zero_weight
 from polyconv.kernels.isa import lanes
+from polyconv.kernels.lane_sums import vectors_of
 from polyconv.lowering.program import Request
 from polyconv.lowering.sweep import Sweep, taps_of
-from polyconv.runtime.arrays import as_aligned
+from polyconv.runtime.arrays import aligned, as_aligned
 
-__all__ = ["block_weights", "by_lines", "run_weights"]
+__all__ = ["block_weights", "by_lanes", "inner_weights", "run_weights"]
 
 
 def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words: int) -> NDArray[Any]:
@@ -28,16 +30,46 @@ def block_weights(r: Request, sweep: Sweep, sizes: Sizes, w: NDArray[Any], words
     cut = sizes.whole_lines and w.shape[2] % arith.channels > 0  # else words are the same tap by tap
 
     def make() -> NDArray[Any]:
-        of_words = by_lines(w, taps) if cut else w
+        if sizes.beside > 1:
+            return _side_by_side(r, w, sizes, lane, max(1, words))
+        of_words = _by_lines(w, taps) if cut else w
         if windows(r):
             of_words = _beside(of_words, zero_weight(r), sizes, lane)
         packed = packed_weights(r, of_words, sizes.vectors, sizes.last_vectors, max(1, words))
         return _after_factors(r, packed, sizes, lane) if windows(r) == "each" else packed
 
-    return r.packed(("dots", arith.name, lane, sizes.vectors, cut, taps_of(sweep)), make)
+    return r.packed(("dots", arith.name, lane, sizes.vectors, sizes.beside, cut, taps_of(sweep)), make)
 
 
-def by_lines(w: NDArray[Any], taps: int) -> NDArray[Any]:
+def _side_by_side(r: Request, w: NDArray[Any], sizes: Sizes, lane: int, words: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) of blocks of several groups, after a row of the places of each lane's word in bytes.
+
+    Windows of groups are in the last lanes.  A row of zero points follows the places, where they differ.
+    """
+    groups, m, c, _ = w.shape
+    size, first, found = r.arith.bytes // r.arith.channels, (sizes.blocks - 1) * sizes.beside, []
+    for some, beside, vectors in (
+        (slice(first), sizes.beside, sizes.vectors), (slice(first, None), groups - first, sizes.last_vectors)
+    ):  # fmt: skip
+        width, blocks, own = vectors * lane, len(w[some]) // beside, slice(beside * m)
+        lanes_of, group = np.zeros((blocks, width, *w.shape[2:]), w.dtype), np.zeros((width, 1), np.int64)
+        lanes_of[:, own] = w[some].reshape(blocks, beside * m, *w.shape[2:])
+        group[own, 0] = np.arange(beside * m) // m
+        if windows(r):
+            lanes_of[:, width - beside :], group[width - beside :, 0] = zero_weight(r), np.arange(beside)
+        places = (group * (c * size) + np.arange(r.arith.bytes)).astype(np.uint8)
+        rows = [np.broadcast_to(places.reshape(1, -1), (blocks, places.size))]
+        if windows(r) == "each":
+            assert r.zero_left is not None
+            factors = np.zeros((blocks, width), np.int32)
+            factors[:, own] = r.zero_left.reshape(groups, m)[some].reshape(blocks, beside * m)
+            rows.append(factors.view(np.uint8))
+        packed = packed_weights(r, lanes_of, vectors, vectors, words).view(np.uint8)
+        found.append(np.hstack([*rows, packed.reshape(blocks, packed.size // max(1, blocks))]).ravel())
+    return as_aligned(np.concatenate(found))
+
+
+def _by_lines(w: NDArray[Any], taps: int) -> NDArray[Any]:
     """Weights (groups, m, c, taps) with those of a line of the kernel, tap by tap, as channels."""
     groups, m, c, all_taps = w.shape
     lines = all_taps // max(1, taps)
@@ -96,3 +128,39 @@ def run_weights(r: Request, w: NDArray[Any], runs: list[tuple[int, int]]) -> NDA
         packed.append(some.reshape(groups, -1))
         first += rows * blocks
     return np.ascontiguousarray(np.concatenate(packed, axis=1))
+
+
+def inner_weights(r: Request, w: NDArray[Any], taps: int, steps: int, wide: int) -> NDArray[Any]:
+    """Weights (groups, m, c, taps) as [group][entry][step][output][channel]; so many ``taps`` are one entry.
+
+    Weights of windows are a group's last output; its zero points come before them all where they differ.
+    """
+    w = _by_lines(w, taps)
+    groups, m, channels, entries = w.shape
+    lane, of_step = lanes(r.target, r.arith), wide * r.arith.channels
+    each = vectors_of(m + (windows(r) > ""), lane, wide) * (lane // wide)
+    whole = np.zeros((groups, each, steps * of_step, entries), w.dtype)
+    whole[:, :m, :channels] = w
+    if windows(r):
+        whole[:, m, :channels] = zero_weight(r)
+    found = whole.reshape(groups, each, steps, of_step, entries).transpose(0, 4, 2, 1, 3).reshape(groups, -1)
+    if windows(r) == "each":
+        assert r.zero_left is not None
+        factors = r.zero_left.reshape(groups, m)[:, np.arange(lane) % m]
+        found = np.concatenate([np.ascontiguousarray(factors).view(w.dtype), found], axis=1)
+    return as_aligned(found)
+
+
+def by_lanes(r: Request, lane: int) -> Request:
+    """The request with the biases and scales of each group in as many lanes as results of some pixels have."""
+    outputs = r.problem.m // r.problem.groups
+
+    def repeated(table: NDArray[Any] | None) -> NDArray[Any] | None:
+        if table is None:
+            return None
+        of_groups = table.reshape(-1, outputs)
+        found = aligned((len(of_groups) * lane,), table.dtype)
+        found[...] = of_groups[:, np.arange(lane) % outputs].reshape(-1)
+        return found
+
+    return replace(r, bias=repeated(r.bias), scale=repeated(r.scale))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyconv.algorithms.dense.driver import DirectBox, DirectWords
 from polyconv.algorithms.fourier.words import FftWords
 from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan, Spread
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
@@ -72,7 +71,7 @@ def driver(k: Module, name: str, kind: str, element: str, lanes: int) -> None:
         first = item.split * p.split_outputs
         outputs = first, k.minimum(first + p.split_outputs, p.outputs)
         (_matrices if kind == "dense" else _lane_by_lane)(work, outputs)
-        _repair(work, given.item, outputs)
+        _repair(work, given.item)
 
 
 def _write(k: Module, place: Buffer, *values: Value | int) -> None:
@@ -278,10 +277,9 @@ def _put(work: _Work, record: Buffer, part: Value, line: Buffer, block: Value, s
             ))  # fmt: skip
 
 
-def _repair(work: _Work, number: Value, outputs: tuple[Value, Value]) -> None:
+def _repair(work: _Work, number: Value) -> None:
     """Compute again, without transforms, what is not finite."""
-    k, p, item, free = work.k, work.p, work.item, work.workspace + work.p.planes
-    blocks = (k.constant(INT, 0), p.again_blocks) if work.kind == "blocks" else outputs
+    k, p, free = work.k, work.p, work.workspace + work.p.planes
     with k.loop(0, work.used if work.kind in ("blocks", "dense") else 1) as tile:
         if work.kind == "blocks":
             lane = work.workspace + (p.seen + tile.index * work.of_lane.element_bytes)
@@ -289,10 +287,8 @@ def _repair(work: _Work, number: Value, outputs: tuple[Value, Value]) -> None:
         else:
             found = k.any(k.load(work.of_lane, work.saw(tile.index)).is_nan()) > 0
         with k.when(found):
-            if work.kind == "own":
-                k.call(p.again, Driver(work.frame, p.again_words, number, free))
-            else:
-                with k.loop(0, p.common.axes * 3) as word:
-                    k.store(k.word(work.box(tile.index).header, word.index), free + word.index * 8, 8)
-                words = DirectWords.read(k, p.again_words)
-                k.call(p.again, DirectBox(work.frame, words, free, item.n, item.g, *blocks))
+            again = number
+            if work.kind in ("blocks", "dense"):  # an item there is a single tile
+                first = number % p.common.boxes * p.together
+                again = number // p.common.boxes * p.total + first + tile.index
+            k.call(p.again, Driver(work.frame, p.again_words, again, free))

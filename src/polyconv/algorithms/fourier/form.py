@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from polyconv.algorithms.dense.plan import again_workspace
+from polyconv.algorithms.dense.direct import box_sizes
 from polyconv.algorithms.depthwise.taps import workspace_of
 from polyconv.algorithms.form import Form, Forms
 from polyconv.algorithms.fourier.plan import Plan, kinds, sized
@@ -25,7 +25,7 @@ from polyconv.algorithms.fourier.program import step
 from polyconv.algorithms.fourier.spectra import FEW_TAPS
 from polyconv.algorithms.fourier.tiles import LEAST_TAPS, radices, tiles_of
 from polyconv.dtypes import DTYPES
-from polyconv.lowering import packing, situation
+from polyconv.lowering import packing
 from polyconv.lowering.program import Program, Request, program_of
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, of_one_image, scheme_of, transform_refusal
 from polyconv.lowering.sweep import Sweep, sweeps
@@ -84,8 +84,7 @@ def _plan(s: Situation, sweep: Sweep) -> Plan | None:
         plans += [plan for plan in found if plan.count * plan.points <= _MOST_POINTS * fewest]
     for plan in sorted(plans, key=lambda plan: s.price(plan, sum(cost(s, plan).values()))):
         # room for the algorithm that computes again, where the planes were
-        own = plan.kind == "own"
-        again = workspace_of(s) if own else again_workspace(s, situation.arith_of(s), sweep, plan.box, 1)
+        again = workspace_of(s) if plan.kind == "own" else box_sizes(s, sweep, plan.box).workspace
         whole = replace(plan, again=again)
         if whole.workspace <= budget:
             return whole

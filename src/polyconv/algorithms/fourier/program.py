@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.dense import direct
-from polyconv.algorithms.dense.driver import DirectBox
 from polyconv.algorithms.depthwise import slide
 from polyconv.algorithms.fourier import words
 from polyconv.algorithms.fourier.driver import driver
@@ -64,7 +63,9 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
         ("fft", arith.name, kind, lane, *key), lambda: spectra_of(r.weights(plan.sweep), plan, spectrum)
     )
     block_bytes = weights.nbytes // max(1, outputs * (-(-p.groups // lane) if kind == "own" else p.groups))
-    again, again_words, again_blocks = _again(r, plan, keep)
+    again = slide.box_step(r, plan.sweep, plan.box, lane, keep) if kind == "own" else (
+        direct.box_step(r, plan.sweep, plan.box, splits, keep)
+    )  # fmt: skip
     bias_words = lane if kind == "blocks" else 1  # a channel's bias stands in the table so often
     moves_in, moves_out = _moves(r, last, plan)
     runs, seen, planes = plan.places
@@ -80,7 +81,7 @@ def step(r: Request, plan: Plan, keep: list[Any]) -> Step:
         bias=zeros() if r.bias is None else r.bias.repeat(bias_words), constants=r.constants,
         move_in=move_in_address(r, Move(p.x, arith.accumulator, moves_in)),
         move_out=move_out_address(r, Move(arith.accumulator, p.y, moves_out, r.epilogue)),
-        again=again, again_words=again_words, again_blocks=again_blocks,
+        again=again.driver, again_words=again.words,
     )  # fmt: skip
     return Step(address, filled(values, keep), items)
 
@@ -110,15 +111,6 @@ def _pixels(o: Operand, step: int) -> str:
     if o.spatial[-1] * step == o.itemsize:
         return "p"
     return "2" if o.spatial[-1] == o.itemsize and step == 2 else ""
-
-
-def _again(r: Request, plan: Plan, keep: list[Any]) -> tuple[Address[Driver | DirectBox], NDArray[np.int64], int]:
-    """Driver, words and blocks of outputs of the algorithm that computes again what is not finite."""
-    if plan.kind == "own":
-        step = slide.box_step(r, plan.sweep, plan.box, plan.lane, keep)
-        return step.driver, step.words, 0
-    values, blocks = direct.plain_words(r, plan.sweep, plan.box)
-    return direct.repair_address(r), filled(values, keep), blocks
 
 
 def _tile(r: Request, plan: Plan, keep: list[Any]) -> words.TileWords:

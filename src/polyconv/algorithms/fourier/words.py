@@ -6,7 +6,6 @@ every second pixel of the only axis.
 
 from __future__ import annotations
 
-from polyconv.algorithms.dense.driver import DirectBox
 from polyconv.kernels.fft import ChannelProduct, PairProduct, Pairs, Pass, Scan, Spread
 from polyconv.kernels.layout import MoveIn, MoveOut
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
@@ -125,6 +124,5 @@ class FftWords(Record):
     constants: Memory
     move_in: Function[MoveIn]
     move_out: Function[MoveOut]
-    again: Function[Driver | DirectBox]
+    again: Function[Driver]
     again_words: Memory
-    again_blocks: Word

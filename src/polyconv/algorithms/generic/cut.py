@@ -30,7 +30,7 @@ _PANEL_SHARE = 1 / 4
 """Of a second-level cache, for the panel of a box: it stays there while it is read m/groups times."""
 _MOST_GROUPS = 64
 """Groups of an item."""
-_LONGEST_ROW = 4096
+_LONGEST_ROW = 32768
 """Outputs of a row of a box."""
 
 _NEAR_SHARE = 1 / 3
@@ -41,6 +41,9 @@ FUSED_CYCLES = 1.2
 
 _ASKED = 0.2
 """Share of the cycles of inputs from memory that is left where whole rows are asked for a box early."""
+
+_STREAMS, _FORESEEN = 16, 0.7
+"""Planes of which the hardware asks for lines early where whole rows of so few are read at a time, and what is left."""
 
 _SHORT_STEP = 8.0
 """Where sums go through slots a step takes a cycle more, but for whole boxes of so many cycles a step."""
@@ -188,6 +191,8 @@ def _cut_in_order(s: Situation, arith: Arithmetic, family: Family, order: tuple[
         if cut.workspace <= budget and math.prod(less.box) <= math.prod(cut.box):
             break  # sums take the room, not channels
         cut = less
+    if p.groups == 1 and p.layout == "NCHW" and not fused:
+        cut = _of_fewer_channels(s, arith, cut, fitted)
     if cut.chunk >= group_in and p.groups > 1 and not fused:
         beside = header_bytes(len(sweep)) + ZERO_BYTES + _SPARE
         most = (budget - beside) // max(1, cut.workspace - beside)
@@ -196,6 +201,17 @@ def _cut_in_order(s: Situation, arith: Arithmetic, family: Family, order: tuple[
             block_groups = -(-block_groups // 2)
         cut = sizes(cut.box, block_groups, cut.chunk)
     return _shared(s, arith, cut, sets, lambda box: sizes(box, cut.block_groups, cut.chunk))
+
+
+def _of_fewer_channels(s: Situation, arith: Arithmetic, cut: Cut, fitted: Callable[[int], Cut]) -> Cut:
+    """With fewer channels in the panel at a time, as long as that is cheaper: larger boxes share more lines."""
+    least = math.inf
+    while (price := s.price(("chunk", cut.chunk), sum(cost(s, arith, cut).values()))) < least:
+        best, least = cut, price
+        if cut.chunk == 1 or cut.box == tuple(axis.out for axis in cut.sweep):
+            break
+        cut = fitted(-(-cut.chunk // 2))
+    return best
 
 
 def _sizes(s: Situation, arith: Arithmetic, family: Family, order: tuple[int, ...], fused: bool, box: tuple[int, ...],
@@ -260,7 +276,8 @@ def cost(s: Situation, arith: Arithmetic, cut: Cut) -> dict[str, float]:
     group_in, items = p.c // p.groups, cut.boxes * p.groups * (p.n or 0)
     bytes_in = math.prod(max(1, h.count) for h in cut.held) * group_in * p.x_dtype.itemsize
     far = far_cycles(s, cut.boxes * p.groups * bytes_in, soon=True) * (p.n or 0)
-    far *= _ASKED if cut.fused and cut.box[-1] == last.out else 1.0
+    if cut.box[-1] == last.out:
+        far *= _ASKED if cut.fused else _FORESEEN if cut.chunk <= _STREAMS else 1.0
     if not cut.fused and are_short(cut.sweep, cut.line_pixels):
         members = len(sweeps(p))  # every one reads the input, and writes its part of the result
         far += beyond_cycles(s, image_bytes(p)[0] + image_bytes(p)[1] // members) * (p.n or 0)

@@ -21,7 +21,7 @@ from polyconv.algorithms.generic.driver import GenericWords, driver
 from polyconv.algorithms.generic.parts import in_pieces
 from polyconv.algorithms.least import least
 from polyconv.kernels.fused import FusedTile, Walk
-from polyconv.kernels.isa import lanes, pixel_tiles
+from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes, pixel_tiles
 from polyconv.kernels.layout import Move
 from polyconv.kernels.record import filled, words
 from polyconv.kernels.signature import Address
@@ -40,7 +40,7 @@ from polyconv.lowering.moves import (
 from polyconv.lowering.panel import Ahead, Driver, header_bytes
 from polyconv.lowering.pixels import ZERO_BYTES, contiguous, packed_weights, panel_tiles, pixel_sums, tile_rows
 from polyconv.lowering.program import Operand, Program, Request, Step, address_of, program_of
-from polyconv.lowering.situation import Situation, arith_of, of_one_image
+from polyconv.lowering.situation import Situation, lane_arithmetic, of_one_image
 from polyconv.lowering.sweep import Family, families, sweeps, taps_of
 from polyconv.lowering.tiles import fused_address, is_fusible
 from polyconv.problem.problem import Problem
@@ -55,7 +55,11 @@ def forms(s: Situation) -> Forms:
     if not s.finite:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
     cuts = _cheapest_cuts(s)
-    return (GenericForm(s, cuts, tuple(cut_with_slots(s, arith_of(s), cut) for cut in cuts)),)
+    return (GenericForm(s, cuts, tuple(cut_with_slots(s, _arith_of(s), cut) for cut in cuts)),)
+
+
+def _arith_of(s: Situation) -> Arithmetic:
+    return ARITHMETIC[lane_arithmetic(s)]
 
 
 _MOST_PIECES, _WORTH, _GAIN = 128, 0.8, 0.9
@@ -67,7 +71,7 @@ _STEP_CYCLES = 3000.0
 
 def _cheapest_cuts(s: Situation) -> tuple[Cut, ...]:
     """Cuts of families, whole or in pieces whose taps meet no padding: those left out would add zeros."""
-    whole, arith = _families(s.problem), arith_of(s)
+    whole, arith = _families(s.problem), _arith_of(s)
     ways = [whole]
     for joined in sorted({False, s.problem.groups == 1}):
         cut = in_pieces(whole, joined=joined)
@@ -82,7 +86,7 @@ def _cheapest_cuts(s: Situation) -> tuple[Cut, ...]:
 
 
 def _cycles(s: Situation, way: Sequence[Family]) -> float:
-    arith = arith_of(s)
+    arith = _arith_of(s)
     cuts = [cut_of(s, arith, family) for family in way]
     return sum(_STEP_CYCLES + sum(cost(s, arith, cut).values()) for cut in cuts)
 
@@ -101,7 +105,7 @@ def _families(p: Problem) -> tuple[Family, ...]:
 
 def at_least(s: Situation) -> float:
     """Cycles that products, and the ways in and out take, whatever the boxes, the order of axes and the tiles."""
-    p, arith, work = s.problem, arith_of(s), least(s.problem)
+    p, arith, work = s.problem, _arith_of(s), least(s.problem)
     group_in, group_out = p.c // p.groups, p.m // p.groups
     lane, planes = lanes(s.target, arith), p.layout == "NCHW"
     if not work.taken or not group_in:
@@ -125,6 +129,11 @@ class GenericForm(Form):
     with_slots: tuple[Cut, ...]
 
     @property
+    def arithmetic(self) -> str:
+        """Of 16 bits where these are enough; else the accumulator's."""
+        return lane_arithmetic(self.s)
+
+    @property
     def workspace(self) -> int:
         """Bytes a thread needs, wherever results lie."""
         return max((cut.workspace for cut in self.cuts + self.with_slots), default=0)
@@ -143,7 +152,7 @@ class GenericForm(Form):
 
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds with the lanes that rows or boxes fill, and the moves."""
-        terms = [cost(self.s, arith_of(self.s), cut) for cut in self.cuts]
+        terms = [cost(self.s, _arith_of(self.s), cut) for cut in self.cuts]
         return {name: sum(t[name] for t in terms) for name in terms[0]} if terms else {"products": 0.0}
 
     def choices(self) -> dict[str, object]:

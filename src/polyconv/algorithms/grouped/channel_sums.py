@@ -1,8 +1,8 @@
 """Few outputs of several channels, where channels lie together: any rank, stride, dilation and element type.
 
 Lanes are input channels, read where they lie, and the lanes of a sum are added at its end, so that nothing is padded,
-turned or copied: outputs with the same taps inside the input are a box of their own.  bf16 numbers and small integers
-are multiplied in pairs.
+turned or copied: outputs with the same taps inside the input are a box of their own.  Words are those of ``dots``:
+bytes are multiplied four at a time, bf16 numbers and 16 bits in pairs.
 Cost: the products over lane use, and adding lanes.  Error: own bound, k eps sum|x||w|.
 """
 
@@ -10,43 +10,53 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from polyconv.algorithms.dots.situations import (
+    arithmetic_of,
+    padding_of,
+    taken_off,
+    window_outputs,
+    windows,
+    with_bias,
+)
+from polyconv.algorithms.dots.weights import by_lanes, inner_weights
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.grouped import pieces
 from polyconv.algorithms.grouped.pieces import PlaceWords, along, boxes_of, cut_lines, lines_at, place_words, tap_places
-from polyconv.kernels.channel_sums import ENTRY_WORDS, ChannelSums, channel_sums_tile
+from polyconv.kernels.channel_sums import ENTRY_WORDS, LINE, ChannelSums, channel_sums_tile
 from polyconv.kernels.fused import FusedTile
-from polyconv.kernels.isa import ARITHMETIC, Arithmetic, lanes
+from polyconv.kernels.isa import ARITHMETIC, lanes
+from polyconv.kernels.lane_sums import vectors_of
 from polyconv.kernels.language import Module
 from polyconv.kernels.record import Counted, Function, Record, Word, counted_words, filled
 from polyconv.kernels.signature import Address
-from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.panel import Driver
 from polyconv.lowering.program import Program, Request, Step, address_of, program_of, residual_of
 from polyconv.lowering.situation import Situation, accumulator_arithmetic, has_pairs, image_bytes
-from polyconv.lowering.sweep import Sweep, sweeps, taps_of
+from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
 from polyconv.lowering.tiles import is_fusible, tile_cycles
-from polyconv.runtime.arrays import aligned
 
 __all__ = ["forms"]
 
-_PIXELS = {1: 8, 2: 8, 3: 8, 4: 4, 5: 4, 6: 4}
-"""Output channels -> most pixels of a tile: sums, weights and a pixel fill 32 registers."""
-_MOST_OUTPUTS = 16
-"""Of a group: with more, lanes that are outputs need no sums of lanes."""
+_PIXELS = {1: 16, 2: 8, 3: 8, 4: 4, 5: 4, 6: 4, 7: 2, 8: 2}
+"""Vectors of sums of a pixel -> most pixels of a tile: sums, weights and a pixel fill 32 registers."""
 _MOST_TAPS, _MOST_BOXES = 1 << 16, 1 << 13
 """Most taps of all lists, and most boxes of a sweep."""
 _LAST, _NEAR, _FAR = 4.0, 5 / 4, 5 / 3
 """By the bytes a cycle that a cache gives, those that take time beside the products: of input and result that come and
 go, of lines that the second cache holds, and the last one."""
-_LINE = 64
-"""Bytes of a cache line."""
+_MOST_READ = 2
+"""Most reads of an input that comes from afar where tiles ask for it early: 3.4 and 1.3 times as fast with 3/2 and 2
+reads on Zen 5, slower with 5."""
+_CROSSING = 0.9
+"""Loads more as which one of a whole vector counts that begins anywhere: nearly all cross a cache line, of halves half,
+in which others wait for nothing."""
+_ADD_CYCLES, _LEAVING, _TILE_CYCLES, _APART, _STEP_CYCLES = 0.8, 4.0, 14.0, 3.0, 0.9
+"""Cycles of adding the lanes of a vector of sums, in which a vector of results leaves, of the rest of a tile, and in
+which results of a pixel leave alone, as those of a group do, and of a step beside products and loads."""
 
 
 class TileWords(Record):
@@ -81,7 +91,7 @@ def driver(k: Module, name: str) -> None:
                 first = tile.first + number.index * tile.pixels
                 k.call(tile.function, ChannelSums(
                     *line.places(first), p.x_channel, p.y_channel, p.r_channel, p.vectors, p.last, p.zero_point,
-                    *line.tables,
+                    line.piece.early, *line.tables,
                 ))  # fmt: skip
 
         pieces.visit(k, p.shared, p.tiles, given, tiles)
@@ -92,7 +102,7 @@ def forms(s: Situation) -> Forms:
     reason = _refusal(s)
     if reason is not None:
         return reason
-    return (ChannelSumsForm(s, tuple(near_equal(s.problem.m // s.problem.groups, max(_PIXELS)))),)
+    return (ChannelSumsForm(s, _wide(s)),)
 
 
 def _refusal(s: Situation) -> Refusal | None:
@@ -100,8 +110,9 @@ def _refusal(s: Situation) -> Refusal | None:
     if p.op not in ("conv", "conv_transpose"):
         return f"computes conv and conv_transpose, not {p.op}"
     group_in, group_out = p.c // p.groups, p.m // p.groups
-    if p.layout != "NHWC" or group_in < 2 or not 0 < group_out <= _MOST_OUTPUTS:
-        return f"computes up to {_MOST_OUTPUTS} outputs of several channels that lie together"
+    most = lanes(s.target, ARITHMETIC[_arithmetic(s)]) - (_each(s) - group_out)
+    if p.layout != "NHWC" or group_in < 2 or not 0 < group_out <= most:
+        return f"computes up to {most} outputs of several channels that lie together"
     if not s.finite:
         return "weights hold Inf or NaN, which would meet lanes of zeros"
     if not is_fusible(p):
@@ -118,66 +129,106 @@ _EACH = 1 << 62
 
 
 def _arithmetic(s: Situation) -> str:
-    """In pairs where the CPU multiplies them; else the accumulator's."""
+    """In words of bytes or pairs where the CPU multiplies them; else the accumulator's."""
     if has_pairs(s):
         return "bf16"
     name = accumulator_arithmetic(s)
-    return "i16" if name == "i32" and s.problem.x in ("i8", "u8", "i16") else name
+    return arithmetic_of(s).name if name == "i32" and s.problem.x in ("i8", "u8", "i16") else name
 
 
-def _vectors(s: Situation, arith: Arithmetic) -> int:
-    """Vectors of the channels of a group."""
-    return -(-(s.problem.c // s.problem.groups) // (lanes(s.target, arith) * arith.channels))
+def _each(s: Situation) -> int:
+    """Sums of a pixel."""
+    return s.problem.m // s.problem.groups + (window_outputs(s) if _arithmetic(s) == "u8s8" else 0)
+
+
+def _steps(s: Situation, wide: int) -> int:
+    """Of the channels of a group, each of so many words."""
+    return -(-(s.problem.c // s.problem.groups) // (wide * ARITHMETIC[_arithmetic(s)].channels))
+
+
+def _wide(s: Situation) -> int:
+    """Words of a pixel at a time: with those of a whole vector adding takes longest, with few some outputs are none."""
+    lane, some = lanes(s.target, ARITHMETIC[_arithmetic(s)]), next(iter(sweeps(s.problem)), ())
+    taps = round(math.prod(map(mean_taps, some)))
+
+    def price(wide: int) -> float:
+        most = _PIXELS[vectors_of(_each(s), lane, wide)]
+        return s.price(("wide", wide), _tile_cycles(s, wide, most, taps) / most)
+
+    found = [lane >> halved for halved in range(lane.bit_length() - 1)]
+    return min((wide for wide in found if vectors_of(_each(s), lane, wide) <= max(_PIXELS)), key=price)
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelSumsForm(Form):
-    """Sets of a group's output channels: first and number."""
+    """Lanes are ``wide`` words of a pixel, again and again, for as many outputs."""
 
-    sets: tuple[tuple[int, int], ...]
+    wide: int
 
     @property
     def arithmetic(self) -> str:
-        """In pairs where the CPU multiplies them; else the accumulator's."""
+        """In words of bytes or pairs where the CPU multiplies them; else the accumulator's."""
         return _arithmetic(self.s)
+
+    @property
+    def scheme(self) -> str:
+        """Sums of floats are formed of as many parts as a pixel has words at a time."""
+        return f"{self.wide} lanes" if self.s.problem.x_dtype.is_float else ""
 
     @property
     def workspace(self) -> int:
         """None: a box is read and written in place."""
         return 0
 
+    @property
+    def _most(self) -> int:
+        """Most pixels of a tile."""
+        return _PIXELS[vectors_of(_each(self.s), lanes(self.s.target, ARITHMETIC[self.arithmetic]), self.wide)]
+
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds, loads or the latency of sums, adding lanes, and inputs that no near cache holds."""
-        s, p = self.s, self.s.problem
-        cycles = 0.0
+        s, p, cycles = self.s, self.s.problem, 0.0
         for sweep in sweeps(p):
-            cycles += len(self.sets) * _read_again(s, sweep)
-            for box, (_, outputs) in itertools.product(boxes_of(sweep, 2, _EACH), self.sets):
-                length = box.extents[along(box.extents, _PIXELS[outputs])]
-                tiles = sum(n * _tile_cycles(s, outputs, pixels, box.taps) for _, n, pixels in _cut(length, outputs))
+            cycles += _read_again(s, sweep)
+            for box in boxes_of(sweep, 2, _EACH):
+                length = box.extents[along(box.extents, self._most)]
+                tiles = sum(n * _tile_cycles(s, self.wide, pixels, box.taps) for _, n, pixels in self.cut(length))
                 cycles += math.prod(box.extents) // max(1, length) * tiles
         moved = sum(image_bytes(p)) / s.profile.stream("l3", _LAST)
         return {"products": (p.n or 0) * p.groups * cycles, "moves": (p.n or 0) * moved}
 
     def choices(self) -> Mapping[str, object]:
         """The largest tile."""
-        outputs = max(n for _, n in self.sets)
-        return {"tile": f"{outputs} outputs by {_PIXELS[outputs]} pixels"}
+        return {"tile": f"{self._most} pixels, {self.wide} words of each at a time"}
 
     def build(self, r: Request) -> Program:
         """One step per sweep."""
         keep: list[Any] = []
-        return program_of([_step(r, sweep, self.sets, keep) for sweep in sweeps(r.problem)], 0, keep)
+        return program_of([_step(r, sweep, self, keep) for sweep in sweeps(r.problem)], 0, keep)
+
+    def cut(self, length: int) -> Iterator[tuple[int, int, int]]:
+        """Tiles of a line: first output, how many tiles, and pixels of each, fewer and fewer."""
+        first, pixels = 0, self._most
+        while first < length:
+            times = (length - first) // pixels
+            if times:
+                yield first, times, pixels
+            first, pixels = first + times * pixels, pixels // 2
 
 
-def _tile_cycles(s: Situation, outputs: int, pixels: int, taps: int) -> float:
-    """Cycles of a tile of a box with so many taps: measured on Zen 5, 61 problems of all types within a third."""
-    p, arith = s.problem, ARITHMETIC[_arithmetic(s)]
-    rates, size = s.rates(arith), p.x_dtype.itemsize
-    width = lanes(s.target, arith) * arith.channels * size  # bytes of a vector of channels
-    lines = 2.0 if width == s.target.vector_bytes and (p.c * size) % width else 1.0  # of a cache, that a load meets
-    step = max(tile_cycles(rates, pixels, outputs), (lines * pixels + outputs) / rates.loads)
-    return taps * (1.15 * _vectors(s, arith) * step + 0.8) + 24.0 + 1.2 * outputs * pixels
+def _tile_cycles(s: Situation, wide: int, pixels: int, taps: int) -> float:
+    """Cycles of a tile of a box with so many taps: measured on Zen 5."""
+    arith = ARITHMETIC[_arithmetic(s)]
+    rates, lane = s.rates(arith), lanes(s.target, arith)
+    vectors = vectors_of(_each(s), lane, wide)
+    loads = pixels * (1 + _CROSSING * (wide / lane) ** 2) + vectors
+    converted = (arith.bytes // arith.channels != s.problem.x_dtype.itemsize) + (wide < lane)
+    products = 2 if arith.channels == 1 and arith.accumulator.startswith("i") else 1  # and the additions
+    instructions = pixels * (converted + products * vectors) / (2 * rates.multiply_adds)
+    step = max(tile_cycles(rates, pixels, vectors), loads / rates.loads, instructions)
+    adding = pixels * vectors * (1 - 1 / wide) * _ADD_CYCLES + -(-pixels * vectors // wide) * _LEAVING
+    adding += pixels * _APART if s.problem.groups > 1 else 0.0
+    return taps * (_steps(s, wide) * (1.1 * step + _STEP_CYCLES) + 0.8) + adding + _TILE_CYCLES
 
 
 def _read_again(s: Situation, sweep: Sweep) -> float:
@@ -188,84 +239,74 @@ def _read_again(s: Situation, sweep: Sweep) -> float:
     if window <= s.profile.cache("l1", 1):
         return 0.0
     pixels = min(last.inp, (last.out - 1) * last.stride + (last.taps - 1) * last.dilation + 1)
-    read = math.prod(axis.out for axis in sweep[:-1]) * lines * pixels * max(_LINE, p.c // p.groups * size)
+    read = math.prod(axis.out for axis in sweep[:-1]) * lines * pixels * max(LINE, p.c // p.groups * size)
     near = window <= s.profile.cache("l2", 1 / 2)
     return read / (s.profile.stream("l2", _NEAR) if near else s.profile.stream("l3", _FAR))
 
 
-def _cut(length: int, outputs: int) -> Iterator[tuple[int, int, int]]:
-    """Tiles of a line: first output, how many tiles, and pixels of each, fewer and fewer."""
-    first, pixels = 0, _PIXELS[outputs]
-    while first < length:
-        times = (length - first) // pixels
-        if times:
-            yield first, times, pixels
-        first, pixels = first + times * pixels, pixels // 2
-
-
-def _step(r: Request, sweep: Sweep, sets: tuple[tuple[int, int], ...], keep: list[Any]) -> Step:
-    p, arith, residual = r.problem, r.arith, residual_of(r)
-    group_in, group_out, taps = p.c // p.groups, p.m // p.groups, math.prod(axis.taps for axis in sweep)
-    vectors, heights = _vectors(r.situation, arith), sorted({outputs for _, outputs in sets})
-    width = lanes(r.target, arith) * arith.channels
-    packed = r.packed(
-        ("channel_sums", arith.name, width, taps_of(sweep)), lambda: _packed_weights(r.weights(sweep), sets, width)
-    )
-    of_output = taps * vectors * r.target.vector_bytes
-    blocks = [
-        pieces.Block(
-            g * group_in * r.x.c, m * r.y.c, m * residual.c, heights.index(outputs), m * of_output, m * arith.bytes, 0
-        )
-        for g in range(p.groups) for first, outputs in sets for m in (g * group_out + first,)
-    ]  # fmt: skip
-    boxes, most = boxes_of(sweep, 2, _EACH), _PIXELS[heights[-1]]
-    cut = [lines for box in boxes for lines in cut_lines(box, most, pieces.parts_of(r, len(blocks)))]
+def _step(r: Request, sweep: Sweep, form: ChannelSumsForm, keep: list[Any]) -> Step:
+    p, arith, residual, wide = r.problem, r.arith, residual_of(r), form.wide
+    lane, group_in, w = lanes(r.target, arith), p.c // p.groups, r.weights(sweep)
+    steps, table = _steps(r.situation, wide), lane * arith.bytes
+    key = ("channel_sums", arith.name, wide, taps_of(sweep))
+    packed = r.packed(key, lambda: inner_weights(r, w, 1, steps, wide))
+    boxes = boxes_of(sweep, 2, _EACH)
     entries: list[int] = []
     lists: dict[tuple[range, ...], tuple[int, int]] = {}
+    taps: list[list[int]] = []
     for box in boxes:
         if box.ranges not in lists:
-            lists[box.ranges] = len(entries), box.taps
-            entries += itertools.chain.from_iterable(tap_places(r, sweep, box.ranges))
+            places = tap_places(r, sweep, box.ranges)
+            lists[box.ranges] = len(entries), len(places)
+            taps.append([tap for _, tap in places])
+            entries += itertools.chain.from_iterable(places)
     assert len(entries) == ENTRY_WORDS * sum(count for _, count in lists.values())
+    biases = p.groups * table if padding_of(r) and len(lists) > 1 else 0  # between those of one list and of the next
+    number_of = {ranges: number for number, ranges in enumerate(lists)}
+    r = by_lanes(with_bias(r, w, padding_of(r), taps), lane)
+    blocks = [
+        pieces.Block(
+            g * group_in * r.x.c, m * r.y.c, m * residual.c, 0, g * (packed.nbytes // p.groups), g * table, 0
+        )
+        for g in range(p.groups) for m in (g * (p.m // p.groups),)
+    ]  # fmt: skip
+    cut = [lines for box in boxes for lines in cut_lines(box, form._most, pieces.parts_of(r, len(blocks)))]
     lengths = sorted({box.extents[axis] for box, axis in cut})
-    functions = {(n, pixels): _function(r, n, pixels) for n in heights for length in lengths
-                 for _, _, pixels in _cut(length, n)}  # fmt: skip
+    functions = {n: _function(r, form, n) for length in lengths for _, _, n in form.cut(length)}
     tables = [
-        [TileWords(first, times, pixels, functions[n, pixels]) for first, times, pixels in _cut(length, n)]
-        for length in lengths for n in heights
+        [TileWords(first, times, pixels, functions[pixels]) for first, times, pixels in form.cut(length)]
+        for length in lengths
     ]  # fmt: skip
     visited = [
-        lines_at(r, sweep, box, axis, lists[box.ranges], lengths.index(box.extents[axis]) * len(heights))
+        lines_at(r, sweep, box, axis, lists[box.ranges], lengths.index(box.extents[axis]),
+                 biases * number_of[box.ranges])
         for box, axis in cut
-    ]
+    ]  # fmt: skip
     shared, items = place_words(r, sweep, visited, blocks, entries, counted_words(TileWords, tables), packed)
     values = ChannelSumsWords(
-        shared, tables, x_channel=r.x.c, y_channel=r.y.c, r_channel=residual.c, vectors=vectors - 1,
-        last=group_in - (vectors - 1) * width, zero_point=r.zero_point,
+        shared, tables, x_channel=r.x.c, y_channel=r.y.c, r_channel=residual.c, vectors=steps - 1,
+        last=group_in - (steps - 1) * wide * arith.channels, zero_point=taken_off(r),
     )  # fmt: skip
     return Step(address_of(r, "channel_sums", "channel_sums", Driver, driver), filled(values, keep), items)
 
 
-def _function(r: Request, outputs: int, pixels: int) -> Address[ChannelSums]:
+def _is_far(r: Request) -> bool:
+    """Whether inputs come from afar, and so few outputs read each that this is what takes time."""
+    p = r.problem
+    return image_bytes(p)[0] > r.situation.cache("l2", 1) and math.prod(p.k) <= _MOST_READ * math.prod(p.s)
+
+
+def _function(r: Request, form: ChannelSumsForm, pixels: int) -> Address[ChannelSums]:
     """Address of a tile."""
-    spec, apart = FusedTile(r.arith.name, r.problem.y, r.epilogue), r.x.c != r.x.itemsize
-    count, f16c = lanes(r.target, r.arith), r.target.converts_f16
+    outputs, size = r.problem.m // r.problem.groups, r.y.itemsize
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, asked=int(_is_far(r)), windows=windows(r))
+    apart, spread = r.x.c != r.x.itemsize, r.residual is not None or (outputs > 1 and r.y.c != size)
+    count, f16c, wide = lanes(r.target, r.arith), r.target.converts_f16, form.wide
 
     def make(k: Module, name: str) -> None:
-        channel_sums_tile(k, name, spec, r.problem.x, count, pixels, outputs, apart=apart, f16c=f16c)
+        channel_sums_tile(
+            k, name, spec, r.problem.x, count, wide, pixels, outputs, apart=apart, spread=spread, f16c=f16c
+        )
 
-    label = f"channel sums {r.problem.x} {spec} {pixels} {outputs}{' apart' * apart}"
+    label = f"channel sums {r.problem.x} {spec} {wide} {pixels} {outputs}{' apart' * apart}{' spread' * spread}"
     return address_of(r, label, "tile", ChannelSums, make)
-
-
-def _packed_weights(w: NDArray[Any], sets: Sequence[tuple[int, int]], width: int) -> NDArray[Any]:
-    """Weights (groups, m, c, taps) as they stream: [group][set][tap][vector of channels][output][channel]."""
-    groups, m, c, taps = w.shape
-    vectors = -(-c // width)
-    packed = aligned((groups, m, vectors * width * taps), w.dtype)
-    for first, outputs in sets:
-        whole = np.zeros((groups, outputs, vectors * width, taps), w.dtype)
-        whole[:, :, :c] = w[:, first : first + outputs]
-        by_tap = whole.reshape(groups, outputs, vectors, width, taps).transpose(0, 4, 2, 1, 3)
-        packed[:, first : first + outputs] = by_tap.reshape(groups, outputs, -1)
-    return packed

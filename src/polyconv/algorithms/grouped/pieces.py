@@ -49,7 +49,8 @@ class Steps(Record):
 class Piece(Record):
     """A box of outputs with the same taps: where it begins, its list of entries, its lines and the steps in them.
 
-    ``table`` is the number of the table of tiles for lines of its length.
+    ``table`` is the number of the table of tiles for lines of its length; so many bytes come before its biases.  Inputs
+    ``early`` bytes behind what an output meets are those to ask for.
     """
 
     x: Word
@@ -61,6 +62,8 @@ class Piece(Record):
     line: Steps
     step: Steps
     table: Word
+    biases: Word
+    early: Word
 
 
 class Block(Record):
@@ -144,7 +147,8 @@ def visit(k: Module, p: PlaceWords, tables: CountedRows[R], given: Driver, tile:
         entries = p.entries + piece.entries * 8
         tiles = tables + (piece.table + block.table) * p.table_words * 8
         with k.loop(0, piece.lines) as line, k.loop(0, tiles.count) as one:
-            here = PieceLine(line.index, piece, block, x, y, r, entries, weights, (bias, scale, constants))
+            epilogue = bias + piece.biases, scale, constants
+            here = PieceLine(line.index, piece, block, x, y, r, entries, weights, epilogue)
             tile(here, tiles.at(one.index))
 
 
@@ -239,22 +243,32 @@ def steps_along(r: Request, sweep: Sweep, axis: int) -> Steps:
 
 
 def piece_at(r: Request, sweep: Sweep, first: Sequence[int], lines: int, line: Steps, step: Steps,
-             entries: tuple[int, int], table: int) -> Piece:  # fmt: skip
+             entries: tuple[int, int], table: int, biases: int = 0, early: int = 0) -> Piece:  # fmt: skip
     """Words of a box that begins with an output."""
     x = sum((o * a.stride - a.pad) * step for o, a, step in zip(first, sweep, r.x.spatial, strict=True))
     y, other = (
         sum(o * a.out_step * step for o, a, step in zip(first, sweep, of.spatial, strict=True))
         for of in (r.y, residual_of(r))
     )
-    return Piece(x, y, other, *entries, lines, line, step, table)
+    return Piece(x, y, other, *entries, lines, line, step, table, biases, early)
 
 
-def lines_at(r: Request, sweep: Sweep, box: Box, axis: int, entries: tuple[int, int], table: int) -> Piece:
-    """Words of a box whose lines lie along an axis."""
+_SOON = 8 << 10
+"""Bytes of inputs that come from afar between those that are asked for and those that are read."""
+
+
+def lines_at(r: Request, sweep: Sweep, box: Box, axis: int, entries: tuple[int, int], table: int, biases: int = 0
+             ) -> Piece:  # fmt: skip
+    """Words of a box whose lines lie along an axis.
+
+    What is asked for early lies in lines to come, where these are short.
+    """
     across = _across(axis, len(sweep))
     lines = box.extents[across] if across != axis else 1
     steps = steps_along(r, sweep, across), steps_along(r, sweep, axis)
-    return piece_at(r, sweep, box.first, lines, *steps, entries, table)
+    to_next = sweep[across].stride * r.x.spatial[across]
+    ahead = to_next * -(-_SOON // to_next) if 0 < to_next <= _SOON else _SOON
+    return piece_at(r, sweep, box.first, lines, *steps, entries, table, biases, ahead)
 
 
 def parts_of(r: Request, blocks: int) -> int:

@@ -191,6 +191,10 @@ def panel_of(s: Situation, sweep: Sweep, box: tuple[int, ...], *, planes: bool) 
     return PatchPanel(planes, box, held, entries, *steps, rows * row)
 
 
+_WHOLE = range(1, 6)
+"""Strides at which a move takes whole vectors of a line."""
+
+
 def _is_run(p: Problem, panel: PatchPanel, last: Axis) -> bool:
     """Whether a window's inputs along the last axis, channels of all taps, follow each other and are there."""
     return not panel.planes and p.groups == last.dilation == 1 and is_inside(p, last)
@@ -213,9 +217,10 @@ def copy_cycles(s: Situation, panel: PatchPanel, sweep: Sweep) -> float:
     if not panel.planes:
         return calls * (40 + panel.box[-1] * (4 + math.ceil(channels / lane) * 5.0))
     vectors = math.ceil(panel.box[-1] / lane)
-    if last.stride in STEPS and last.dilation == 1:
+    if last.stride in STEPS and last.dilation == 1 and is_inside(p, last):
         return channels * (20 + calls * (6 + vectors * 4.0 * vector_share(s.target)))
-    return calls * (40 + channels * (4 + vectors * 1.5 * lane))
+    of_pixel = 0.3 * last.stride if last.stride in _WHOLE and s.target.has_masks else 1.5  # the move, tap by tap
+    return calls * (40 + channels * (4 + vectors * of_pixel * lane))
 
 
 def panel_words(r: Request, sweep: Sweep, panel: PatchPanel, parts: int) -> tuple[Common, PanelWords, int]:

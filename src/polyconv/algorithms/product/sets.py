@@ -35,9 +35,9 @@ from polyconv.kernels.record import altered
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import near_equal, near_equal_sizes
 from polyconv.lowering.moves import move_out_address
-from polyconv.lowering.packing import Set, late_sets, packed_sets
+from polyconv.lowering.packing import Set, packed_sets
 from polyconv.lowering.pixels import tile_rows
-from polyconv.lowering.program import Late, Request, epilogue_tables, zeros
+from polyconv.lowering.program import Request, epilogue_tables, zeros
 from polyconv.lowering.situation import Situation, arith_of, image_bytes
 from polyconv.lowering.tiles import is_fusible, tile_cycles
 from polyconv.problem.problem import Problem
@@ -45,7 +45,7 @@ from polyconv.target import Target
 
 __all__ = [
     "Early", "OutputSets", "Places", "Slots", "channel_cycles", "colliding_cycles", "cut_outputs", "late_planes",
-    "late_weights", "leaving_cycles", "most_pixels", "packed_weights", "pixel_cycles", "product_words", "slot_words",
+    "leaving_cycles", "most_pixels", "packed_weights", "pixel_cycles", "product_words", "slot_words",
     "square_cycles",
 ]  # fmt: skip
 
@@ -369,11 +369,6 @@ def packed_weights(r: Request, key: tuple[object, ...], weights: Callable[[], ND
         return packed_sets(r, w, *_order(w.shape, outputs.sets, 1 if outputs.pixels else lane, places))
 
     return r.packed((r.arith.name, r.target.level, outputs.kind, outputs.sets, *key), pack)
-
-
-def late_weights(r: Request, w: NDArray[Any], sets: Sequence[tuple[int, int]]) -> Late:
-    """Weights (groups, m, entries) for channel tiles, as ``packed_weights`` has them, packed when needed."""
-    return late_sets(r, w[..., None], *_order((*w.shape, 1), sets, lanes(r.target, r.arith), (1, 1)))
 
 
 def _order(shape: tuple[int, ...], sets: Sequence[tuple[int, int]], step: int, places: tuple[int, int]

@@ -6,8 +6,8 @@ panels are those of ``patches``.
 Cost: 7/8 of the products, two passes over the inputs of a box, and a pass over seven sums for every four results.
 Error: window bound, k eps max|x| sum|w| over a pair of pixels; admitted in accuracy "fast" only.  The weights of every
 output are first scaled by a power of two, so that those of the output it is paired with are about as large: none is
-disturbed by another whose weights are larger.  Pairs of pixels with a result that is not finite are done again by
-plain products.  Source: Strassen 1969.
+disturbed by another whose weights are larger.  Boxes with a result that is not finite are done again by ``careful``.
+Source: Strassen 1969.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
+from polyconv.algorithms import careful
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.least import least
 from polyconv.algorithms.product import patches, strassen_weights
 from polyconv.algorithms.product.axes import large_boxes, results_lie_together, rows_lie_together
 from polyconv.algorithms.product.patch_panel import PatchPanel, copy_cycles, panel_of, panel_words, vector_share
+from polyconv.algorithms.product.rows import OutputSet
 from polyconv.algorithms.product.sets import (
     Early,
     OutputSets,
@@ -30,8 +32,8 @@ from polyconv.algorithms.product.sets import (
     channel_cycles,
     cut_outputs,
     late_planes,
-    late_weights,
     product_words,
+    slot_words,
 )
 from polyconv.algorithms.product.strassen_driver import BoxWords, StrassenWords, driver
 from polyconv.dtypes import DTYPES
@@ -43,7 +45,6 @@ from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, i
 from polyconv.lowering import packing
 from polyconv.lowering.boxes import thread_parts
 from polyconv.lowering.moves import along_out
-from polyconv.lowering.packing import late_words
 from polyconv.lowering.panel import Driver, header_bytes
 from polyconv.lowering.program import Program, Request, Step, address_of, program_of
 from polyconv.lowering.situation import (
@@ -99,8 +100,9 @@ class Cut:
         For the sums of products.
     slot_product : int
         From one product to the next.
-    sums, not_finite, missing : int
-        Where the sums of inputs begin, the words on pairs that are done again, and the inputs of a missing pixel.
+    sums, not_finite, missing, again : int
+        Where the sums of inputs begin, the words on what is not finite, the inputs of a missing pixel, and the box that
+        is done again.
     workspace : int
     """
 
@@ -115,6 +117,7 @@ class Cut:
     sums: int
     not_finite: int
     missing: int
+    again: int
     workspace: int
 
 
@@ -184,9 +187,10 @@ def _cut(s: Situation, box: tuple[int, ...]) -> Cut:
     slot_product = (-(-half * slots.pixel // 64) | 1) * 64
     not_finite = slots.begin + PRODUCTS * slot_product + 64  # behind where inputs are
     missing = not_finite + -(-(half + 1) * 8 // 64) * 64
+    again = missing + (0 if panel.planes else 64)
     return Cut(
         panel, outputs, half_entries, pixel_bytes, entry_bytes, product_bytes, slots, slot_product, sums, not_finite,
-        missing, missing + (0 if panel.planes else 64),
+        missing, again, again + careful.box_bytes(s, len(box)),
     )  # fmt: skip
 
 
@@ -300,25 +304,31 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
     weights = cache(lambda: patches.weights_by_tap(r, sweep))  # may be a copy: made once, and only if needed
     key = (arith.name, lane, outputs.sets)
     scales = r.packed(("strassen scales", arith.name), lambda: strassen_weights.scales(weights()[0]))
-    both = replace(outputs, sets=tuple((first + low, n) for first, n in outputs.sets for low in (0, p.m // 2)))
-    late = r.late(("strassen late", *key), lambda: late_weights(r, weights(), both.sets))
-    of_plain = product_words(r, both, panel.entries, late.weights, cut.slots, along, parts=parts)
-    plain = BoxWords(
-        common=common, panel=inputs, products=of_plain, folded=int(folded), in_place=int(in_place),
-        source_pixel=pixel_step, source_entry=entry_step, half_entries=cut.half_entries, source=cut.not_finite - 64,
-        sums=cut.sums, sums_product=cut.product_bytes, sums_pixel=cut.pixel_bytes, sums_entry=cut.entry_bytes,
-        missing=cut.missing, slot_product=cut.slot_product,
-    )  # fmt: skip
+    r_c = 0 if r.residual is None else r.residual.c
+    both = [
+        OutputSet(
+            first + low, n, weights=0, most=0, functions=0, edges=0, there=0, early=0, early_step=0,
+            y=(first + low) * r.y.c, r=(first + low) * r_c,
+        )
+        for first, n in outputs.sets for low in (0, p.m // 2)
+    ]  # fmt: skip
     packed = r.packed(("strassen", *key), lambda: strassen_weights.packed(r, weights()[0], scales, outputs.sets))
     of_scheme = product_words(
         r, outputs, cut.half_entries, packed, cut.slots, along, parts=parts, places=(((0, 0),) * PRODUCTS,),
         early=Early(of_records=_asks(r, sweep, cut) if parts == 1 else ()),
     )  # fmt: skip
     values = StrassenWords(
-        scheme=altered(plain, products=of_scheme), scale_lower=p.m // 2 * arith.bytes,
+        scheme=BoxWords(
+            common=common, panel=inputs, products=of_scheme, folded=int(folded), in_place=int(in_place),
+            source_pixel=pixel_step, source_entry=entry_step, half_entries=cut.half_entries,
+            source=cut.not_finite - 64, sums=cut.sums, sums_product=cut.product_bytes, sums_pixel=cut.pixel_bytes,
+            sums_entry=cut.entry_bytes, missing=cut.missing, slot_product=cut.slot_product,
+        ),
+        scale_lower=p.m // 2 * arith.bytes,
         copies=int(max(pixel_step, entry_step) % _COLLIDING == 0),
         inputs=[_input_sums(r, single=False), _input_sums(r, single=True)], results=_result_sums(r), scales=scales,
-        not_finite=cut.not_finite, plain=plain, late=late_words(r, late),
+        not_finite=cut.not_finite, leaving=altered(slot_words(r, cut.slots, along, len(both), parts), sets=both),
+        again_box=cut.again, again_words=careful.box_words(r, sweep), again=careful.repair_address(r),
     )  # fmt: skip
     return Step(address, filled(values, keep), items)
 

@@ -1,19 +1,19 @@
 """Native code of ``strassen``: sums of a box's inputs, seven products for each set of outputs, results from their sums.
 
-Pairs of pixels with a result that is not finite are done again by plain products.
+Boxes with a result that is not finite are done again, for the outputs that have one, by ``careful``.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from polyconv.algorithms.careful import CarefulBox, CarefulWords
 from polyconv.algorithms.product.patch_panel import PatchWords, copy_patches
-from polyconv.algorithms.product.rows import Row, move_row, multiply
+from polyconv.algorithms.product.rows import ProductWords, Row, move_row, multiply
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Callees, Function, Functions, Link, Memory, Record, Word
 from polyconv.kernels.signature import memory_of
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums
-from polyconv.lowering.packing import LateWords, when_needed
 from polyconv.lowering.panel import Driver, Frame, Item, axis_words, box_rows, decode, row_place
 
 __all__ = ["BoxWords", "StrassenWords", "driver"]
@@ -41,11 +41,11 @@ class BoxWords(PatchWords):
 
 
 class StrassenWords(Record):
-    """The driver's words: those of the seven products, and of ``plain`` ones, of whole sets with all entries.
+    """The driver's words: those of the seven products, and of the sets whose results are ``leaving``.
 
     ``inputs`` are the sums of inputs with and without copies of those that a product takes as they are; where
-    ``copies`` is not 0 tiles read them.  At ``not_finite`` in the workspace it says which pairs of pixels are done
-    again.
+    ``copies`` is not 0 tiles read them.  At ``not_finite`` in the workspace it says whether results are not finite, at
+    ``again_box`` the box stands that is done again then.
     """
 
     scheme: BoxWords
@@ -55,8 +55,10 @@ class StrassenWords(Record):
     results: Function[ResultSums]
     scales: Memory
     not_finite: Word
-    plain: Link[BoxWords]
-    late: LateWords
+    leaving: Link[ProductWords]
+    again_box: Word
+    again_words: CarefulWords
+    again: Function[CarefulBox]
 
 
 def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
@@ -74,7 +76,6 @@ def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
         first = item.split * products.split_sets
         slot, not_finite = workspace + products.slots, workspace + w.not_finite
         inputs = k.word(workspace + p.source, 2)
-        plain = w.plain
         with k.loop(first, k.minimum(first + products.split_sets, products.set_count)) as of_set:
             with k.loop(0, PRODUCTS) as product:
                 number, sums = of_set.index * PRODUCTS + product.index, slot + product.index * p.slot_product
@@ -95,11 +96,15 @@ def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
             k.call(w.results, ResultSums(
                 slot, p.slot_product, products.slot_step, half, outputs.outputs, scales, w.scale_lower, not_finite,
             ))  # fmt: skip
+            _leave(k, p, w.leaving, item, frame, of_set.index, slot, half, count)
             with k.when(k.word(not_finite) > 0):
-                when_needed(k, w.late)
-                with k.loop(0, half) as pair, k.when(k.word(not_finite, pair.index + 1) > 0):
-                    _again(k, plain, item, frame, of_set.index, source, slot, pair.index, half, count)
-            _leave(k, plain, item, frame, of_set.index, slot, half, count)
+                header, at = workspace + w.again_box, outputs.first
+                with k.loop(0, p.common.axes * 3) as word:
+                    k.store(k.word(workspace, word.index), header + word.index * 8, 8)
+                for first in (at, at + w.again_words.outputs // 2):
+                    k.call(w.again, CarefulBox(
+                        frame, w.again_words, header, item.n, item.g, first, first + outputs.outputs
+                    ))  # fmt: skip
 
 
 def _source(k: Module, p: BoxWords, item: Item, frame: Frame, workspace: Buffer, vector_bytes: int,
@@ -153,24 +158,10 @@ def _row(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, x: Buf
     )  # fmt: skip
 
 
-def _again(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, source: Buffer, slot: Buffer,
-           pair: Value, half: Value, count: Value) -> None:  # fmt: skip
-    """Results of a pair of pixels for a pair of sets of outputs, by plain products."""
-    with k.loop(0, 4) as quarter:
-        pixel = pair + (quarter.index & 1) * half
-        with k.when(pixel < count):
-            row = _row(
-                k, p, item, frame, number * 2 + (quarter.index >> 1), source + pixel * p.source_pixel, p.source_pixel,
-                p.source_entry, p.panel.entries, k.constant(INT, 1),
-            )  # fmt: skip
-            place = slot + (quarter.index * p.slot_product + pair * p.products.slot_step)
-            multiply(k, row, place, pixels=False)
-
-
-def _leave(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, slot: Buffer, half: Value,
-           count: Value) -> None:  # fmt: skip
+def _leave(k: Module, p: BoxWords, products: ProductWords, item: Item, frame: Frame, number: Value, slot: Buffer,
+           half: Value, count: Value) -> None:  # fmt: skip
     """Results of a pair of sets of outputs, to their places."""
-    c, products = p.common, p.products
+    c = p.common
     last = axis_words(c, c.axes - 1)
     folded = p.folded.equals(1)
     width = k.select(folded, count, item.extent(c.axes - 1))

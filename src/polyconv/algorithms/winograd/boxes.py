@@ -12,10 +12,9 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-from polyconv.algorithms.dense.plan import again_workspace
+from polyconv.algorithms.careful import box_bytes
 from polyconv.algorithms.winograd.case import Case
 from polyconv.algorithms.winograd.schemes import lines_of
 from polyconv.algorithms.winograd.tiles import UNCUT, Cut, Cuts, cuts, halves, tile_count
@@ -26,7 +25,7 @@ from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.sweep import Lines, lines
 from polyconv.problem.hashed import Hashed
 
-__all__ = ["LIST_BYTES", "Boxes", "candidates", "near_bytes", "odd_lines", "outer_bands", "repair_box", "sizes"]
+__all__ = ["LIST_BYTES", "Boxes", "candidates", "near_bytes", "odd_lines", "outer_bands", "sizes"]
 
 _ROOM, _MOST_ROOM = 4.0, 16.0
 """Most workspace of a box, as shares of a second-level cache; and where no box fits into that.  Beyond that cache
@@ -185,8 +184,7 @@ def sizes(case: Case, rows: Cuts, columns: Cuts, outer: tuple[int, ...], togethe
     v = panel + chunk_blocks * block_bytes
     sums = v + points * v_point
     out = sums + points * s_point
-    repair = _repair_bytes(case, repair_box(case.transformed, rows, columns, outer))
-    flags = max(out + case.y.m * out_line, v + repair)
+    flags = max(out + case.y.m * out_line, v + box_bytes(s, len(case.sweep)))
     row_notes = flags + 8 * (1 + blocks * (1 + tiles * outputs))
     notes = row_notes + 56 * outputs
     workspace = notes + 24 * len(case.sweep) + 8 * (all_lines + 2) + 64
@@ -208,17 +206,6 @@ def _held(case: Case, rows: Cut, columns: Cut, outer: tuple[int, ...]) -> tuple[
         held.append(lines_of(case.sweep[-2], case.y, rows.residues, len(rows.sizes) * case.y.m))
     held.append(lines_of(case.sweep[-1], case.x, columns.residues, len(columns.sizes) * case.x.m))
     return tuple(held), columns.residues * len(columns.sizes) * case.x.m
-
-
-def repair_box(transformed: int, rows: Cuts, columns: Cuts, outer: tuple[int, ...]) -> tuple[int, ...]:
-    """Most outputs that are computed again at a time, where results are not finite: neighbouring tiles of a row."""
-    tall = (rows.first.sizes[0],) if transformed == 2 else ()  # full tiles come first
-    return (*[1 for _ in outer], *tall, max([max(cut.segments[1:]) for cut, _ in columns.alike]))
-
-
-@lru_cache(256)
-def _repair_bytes(case: Case, box: tuple[int, ...]) -> int:
-    return again_workspace(case.s, case.arith, case.sweep, box, case.vectors)
 
 
 def outer_bands(case: Case) -> list[Bands]:

@@ -3,7 +3,7 @@
 A box of tiles is transformed, every point is a small matrix product by the channel tile of the direct algorithm, and
 sums are transformed back tile by tile.  Cost: the products of the schemes, (m + r - 1)^2 for m^2 outputs; the
 transforms; the transformed weights, which stream once per box.  Error: window bound, k eps max|x| sum|w| over a tile's
-inputs, so accuracy "fast" only.  Tiles with a result that is not finite are computed again by the direct algorithm, so
+inputs, so accuracy "fast" only.  Tiles with a result that is not finite are computed again by ``careful``, so
 that Inf and NaN spread no further than they belong.
 Sources: Winograd 1980; Lavin and Gray 2015; points after Barabasz et al. 2020.
 """

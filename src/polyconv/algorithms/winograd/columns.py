@@ -6,7 +6,7 @@ of boxes and of what is computed again, and the geometry of a box are here; the 
 
 Cost: half the products of a direct sum, and a few additions for each input and output.  Error: window bound, k eps
 max|x| sum|w| over a tile's inputs, so accuracy "fast" only.  Groups of a box with an output that is not finite are
-computed again by the direct algorithm.  Sources: as ``channels``.
+computed again by ``careful``.  Sources: as ``channels``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.algorithms.dense import direct
-from polyconv.algorithms.dense.driver import DirectBox, DirectWords
+from polyconv.algorithms import careful
+from polyconv.algorithms.careful import CarefulBox, CarefulWords
 from polyconv.algorithms.form import Form
 from polyconv.algorithms.winograd.schemes import factor
-from polyconv.kernels.isa import lanes
 from polyconv.kernels.language import Buffer, Module, Value
 from polyconv.kernels.layout import Move, MoveOut
-from polyconv.kernels.record import Function, Link, Memory, Record, Word
+from polyconv.kernels.record import Function, Memory, Record, Word
 from polyconv.kernels.rows import ENTRY_WORDS
 from polyconv.kernels.transform import Scheme
 from polyconv.lowering import packing, panel
@@ -80,9 +79,8 @@ class ColumnWords(Record):
     out_line: Word
     move_out: Function[MoveOut]
     tables: EpilogueTables
-    direct_words: Link[DirectWords]
-    direct_blocks: Word
-    direct: Function[DirectBox]
+    again_words: CarefulWords
+    again: Function[CarefulBox]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +171,7 @@ class Box:
             ))  # fmt: skip
 
     def compute_again(self, first: Value, end: Value) -> None:
-        """The outputs of some groups, once more by the direct algorithm: for it the box counts outputs, not tiles."""
+        """The outputs of some groups, once more by ``careful``: for it the box counts outputs, not tiles."""
         k, c, item, workspace = self.k, self.c, self.item, self.workspace
         header, y = workspace + c.common.panel, c.common.axes - 2
         with k.loop(0, c.common.axes * 3) as word:
@@ -182,8 +180,8 @@ class Box:
         k.store(k.minimum(self.tall * SCHEME.m, c.down - begins), header + (y * 24 + 8), 8)
         k.store(begins, header + (y * 24 + 16), 8)
         with k.loop(first, end) as group:
-            k.call(c.direct, DirectBox(
-                self.frame, c.direct_words, header, item.n, group.index, 0, c.direct_blocks
+            k.call(c.again, CarefulBox(
+                self.frame, c.again_words, header, item.n, group.index, 0, c.again_words.outputs
             ))  # fmt: skip
 
 
@@ -299,16 +297,13 @@ def column_words(r: Request, common: Common, sweep: Sweep, sizes: Sizes, move_ou
                  entries: Sequence[Sequence[int]]) -> ColumnWords:  # fmt: skip
     """The words of both drivers; ``move_out`` is None where results are written as they are made."""
     y_row, r_row = (0 if o is None else o.spatial[-2] * sweep[-2].out_step for o in (r.y, r.residual))
-    vectors = -(-(r.problem.m // r.problem.groups) // lanes(r.target, r.arith))
-    block = min(vectors, 2)
     return ColumnWords(
         common=common, word_bytes=r.arith.bytes, down=sweep[-2].out, reach=sizes.held[-1].count - sizes.box[-1],
         outer_lines=sizes.outer_lines, v=sizes.v, v_point=sizes.v_point, v_line=SCHEME.n * sizes.v_point,
         rows=row_lists(sweep[:-2], entries, ENTRY_WORDS), weights=weights, sums=sizes.sums, s_point=sizes.s_point,
         y_row=y_row, r_row=r_row, out=sizes.out, out_line=sizes.out_line,
         move_out=None if move_out is None else move_out_address(r, move_out), tables=epilogue_tables(r),
-        direct_words=direct.again_words(r, sweep, outputs(sizes.box), block), direct_blocks=-(-vectors // block),
-        direct=direct.repair_address(r),
+        again_words=careful.box_words(r, sweep), again=careful.repair_address(r),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.dense.plan import again_workspace
+from polyconv.algorithms.careful import box_bytes
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.grouped import side_by_side
 from polyconv.algorithms.grouped.side_by_side import WalkWords, block_count, lanes_used, most_rows, packed_weights
@@ -261,7 +261,7 @@ def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Sizes:
     sums = v + together * lines * SCHEME.n * v_point
     s_point = odd_lines(box[-1] * pixel)
     out = sums + together * SCHEME.n * s_point
-    end = max(out + SCHEME.m * box[-1] * pixel, panel + again_workspace(s, arith_of(s), sweep, columns.outputs(box)))
+    end = max(out + SCHEME.m * box[-1] * pixel, panel + box_bytes(s, len(sweep)))
     return Sizes(box, held, panel, v, v_point, sums, s_point, out, box[-1] * pixel, end)
 
 

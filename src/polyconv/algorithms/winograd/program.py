@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from polyconv.algorithms.dense import direct
+from polyconv.algorithms import careful
 from polyconv.algorithms.dense.channel_panel import PanelWords
 from polyconv.algorithms.winograd import words
-from polyconv.algorithms.winograd.boxes import Boxes, outer_bands, repair_box
+from polyconv.algorithms.winograd.boxes import Boxes, outer_bands
 from polyconv.algorithms.winograd.cost import is_stacked
 from polyconv.algorithms.winograd.driver import driver
 from polyconv.algorithms.winograd.inputs import inputs, note
@@ -98,7 +98,6 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
     packed = r.packed(
         ("winograd", arith.name, case.lane, case.vectors, b.together, y, x, key), lambda: packed_weights(r, sweep, b)
     )
-    largest = repair_box(case.transformed, b.rows, b.columns, b.outer)
     values = words.ChannelWords(
         common=common, inputs=panel, transformed=case.transformed, y_lines=b.held[-2].count if both else 1,
         y_apart=b.rows.first.apart, x_apart=columns.apart, outer_lines=b.outer_lines, points=y.n * x.n,
@@ -122,8 +121,8 @@ def step(r: Request, sweep: Sweep, b: Boxes, splits: int, keep: list[Any]) -> St
         last_outputs=group_out - (case.blocks - 1) * block_outputs, word_bytes=arith.bytes,
         narrow=int(case.last_vectors < case.vectors), flags=b.flags,
         repair=address_of(r, "winograd again", "again", words.RepairBlock, repair), repair_header=b.v,
-        direct_words=direct.again_words(r, sweep, largest, case.vectors),
-        direct=direct.repair_address(r), following=_following(r, sweep, b, items),
+        again_words=careful.box_words(r, sweep), again=careful.repair_address(r),
+        following=_following(r, sweep, b, items),
         fetches=int(packed.nbytes > r.situation.cache("l2", _DRIVING)),
         bring=address_of(r, "winograd inputs", "inputs", words.BoxInputs, inputs),
         output_transforms=[_output_transform(r, b, vectors) for vectors in widths],

@@ -1,11 +1,11 @@
-"""Tiles of a box with results that are not finite, once more by the direct algorithm: few convolutions ever enter here.
+"""Tiles of a box with results that are not finite, once more by ``careful``: few convolutions ever enter here.
 
 Boxes depend on the number of threads and images, tiles do not: so neither do bits, whatever the inputs.
 """
 
 from __future__ import annotations
 
-from polyconv.algorithms.dense.driver import DirectBox
+from polyconv.algorithms.careful import CarefulBox
 from polyconv.algorithms.winograd.driver import Here, each_run, flags_of
 from polyconv.algorithms.winograd.words import RepairBlock, TileRun
 from polyconv.kernels.language import INT, Buffer, Module, Value
@@ -60,8 +60,10 @@ def _row(here: Here, block: Value, row: Value, flags: Buffer) -> None:
                 lines = k.select(whole & p.transformed.equals(2), tiles.lines, 1)
                 header = here.workspace + p.repair_header
                 _write_box(here, header, line, lines, column, length)
-                k.call(p.direct, DirectBox(
-                    here.frame, p.direct_words, header, here.item.n, here.item.g, block, block + 1
+                outputs = block * p.block_outputs
+                k.call(p.again, CarefulBox(
+                    here.frame, p.again_words, header, here.item.n, here.item.g, outputs,
+                    k.minimum(outputs + p.block_outputs, p.outputs),
                 ))  # fmt: skip
 
         each_run(here, tiles, of_run)

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from polyconv.algorithms.dense.plan import again_workspace
+from polyconv.algorithms.careful import box_bytes
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
-from polyconv.algorithms.winograd.columns import SCHEME, ColumnsForm, Sizes, column_words, held_lines, in_tiles, outputs
+from polyconv.algorithms.winograd.columns import SCHEME, ColumnsForm, Sizes, column_words, held_lines, in_tiles
 from polyconv.algorithms.winograd.rows_driver import RowWords, TileWords, driver
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import lanes, pixel_tiles
@@ -213,7 +213,7 @@ def _sizes(s: Situation, sweep: Sweep, box: tuple[int, ...], near: bool) -> RowS
     v = panel + channels * channel_bytes
     sums = v + lines // held[-2].count * SCHEME.n * v_point
     out = sums + SCHEME.n * s_point
-    flags = max(out + groups * group_out * out_channel, panel + again_workspace(s, arith, sweep, outputs(box)))
+    flags = max(out + groups * group_out * out_channel, panel + box_bytes(s, len(sweep)))
     return RowSizes(
         box, held, panel, v, v_point, sums, s_point, out, out_line, flags + 8 * groups, groups, vectors, channel_bytes,
         v_channel, out_channel, flags,

@@ -5,11 +5,11 @@ Names as in ``boxes``: ``v`` are transformed inputs, ``sums`` products at the po
 
 from __future__ import annotations
 
+from polyconv.algorithms.careful import CarefulBox, CarefulWords
 from polyconv.algorithms.dense.channel_panel import PanelWords
-from polyconv.algorithms.dense.driver import DirectBox, DirectWords
 from polyconv.kernels.language import Buffer
 from polyconv.kernels.layout import MoveOut
-from polyconv.kernels.record import Function, Functions, Link, Memory, Record, Table, Word
+from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import PanelTile
 from polyconv.kernels.transform import InputTransform, OutputTransform
@@ -205,8 +205,8 @@ class ChannelWords(Record):
     flags: Word
     repair: Function[RepairBlock]
     repair_header: Word
-    direct_words: Link[DirectWords]
-    direct: Function[DirectBox]
+    again_words: CarefulWords
+    again: Function[CarefulBox]
     following: NextInputs
     fetches: Word
     bring: Function[BoxInputs]
