@@ -82,3 +82,23 @@ def test_arrays_that_lie_otherwise() -> None:
 @pytest.mark.parametrize("types", ["f16", "bf16", "u8*i8>i32", "f32>f64"])
 def test_types(types: str) -> None:
     _agrees(f"conv_transpose {types} NCHW n1 c6 i5x19 m5 k3x3 s2x2 p1x1 b1")
+
+
+def test_dilations() -> None:
+    for stride, dilation in ((2, 2), (2, 3), (2, 6), (3, 2), (4, 6), (5, 3), (6, 4), (1, 3)):
+        for k in (1, 2, 3, 7):
+            pads = f"{k // 2}x0:{min((k - 1) * dilation, 9)}"
+            _agrees(f"conv_transpose f32 NCHW n1 c3 i4x19 m5 k2x{k} s2x{stride} d1x{dilation} p0x{k // 2} b1")
+            _agrees(f"conv_transpose f32 NCHW n1 c3 i6x9 m5 k{k} s{stride}x2 d{dilation}x{stride} p{pads} b1 r1")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_kernels_shorter_than_their_stride(level: str | None) -> None:
+    within: Any = nullcontext() if level is None else restricted(level)
+    with within:
+        for pixels in (1, 3, 15, 16, 17, 70):
+            _agrees(f"conv_transpose f32 NCHW n2 c5 i{pixels} m9 k1 s5 p0 b1")
+            _agrees(f"conv_transpose i32 NCHW n1 c4 i5x{pixels} m9 k1x2 s3x5 d1x2 b1")
+            _agrees(f"conv_transpose f64 NCHW n1 c4 i3x2x{pixels} m4 k2x1x1 s3x2x1 d2x1x1 p1x0x0 op1x0x0 g2 b1")
+    _agrees("conv_transpose u8 NCHW n1 c4 i5x9 m4 k1x2 s3x5 act=Relu")
+    _agrees("conv_transpose f32 NCHW n1 c4 i5x9 m4 k1x2 s3x5 b1 r1 act=Gelu")

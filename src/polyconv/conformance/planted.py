@@ -100,11 +100,11 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "end edge", "one pixel beyond the end of a line is read instead of padding",
-            _LOWERING + "panel", ", last.inp - at", ", last.inp - at + 1", "generic",
+            _LOWERING + "panel", ", extent - first", ", extent - first + 1", "generic",
         ),
         Fault(
             "begin edge", "one pixel before the begin of a line is read instead of padding",
-            _LOWERING + "panel", "until = 0 - at", "until = -1 - at", "generic",
+            _LOWERING + "panel", "until = 0 - first", "until = -1 - first", "generic",
         ),
         Fault(
             "outer edge", "one line beyond the end of an outer axis is read instead of padding",

@@ -157,9 +157,9 @@ class Block:
     target_stride: Value | None = None
 
     @property
-    def source_bytes(self) -> int:
-        """Bytes between neighbours along the axis that is contiguous in the source."""
-        return _sizes(self.spec)[0]
+    def sizes(self) -> tuple[int, int]:
+        """Bytes between neighbours in source and target, along the axes that are contiguous there."""
+        return _sizes(self.spec)
 
     def read(self, kind: Type, place: Buffer, mask: Mask | None, stride: Value | None) -> Value:
         """Load a vector or a scalar."""

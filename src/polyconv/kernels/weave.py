@@ -2,15 +2,15 @@
 
 Outputs a stride apart read the same inputs through other taps.  A tile has those of all phases of the last axis for
 some output channels and vectors of pixels; its results are merged in registers and leave as whole lines, each once.
-Where the kernel's length is no multiple of the stride the first phases have one tap more.
+The first phases may have one tap more; phases without taps are zeros, and with a dilation each reads other pixels.
 The chain of additions of a sum is the order of the entries, then that of their taps.  It must not know sizes of a
 problem.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from polyconv.dtypes import DTYPES
@@ -22,7 +22,7 @@ from polyconv.kernels.move import store_out
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import multiply_add
 
-__all__ = ["WeaveTile", "weave_tile"]
+__all__ = ["Phases", "WeaveTile", "weave_tile"]
 
 
 class WeaveTile(Signature):
@@ -50,61 +50,127 @@ class WeaveTile(Signature):
     constants: Buffer
 
 
-def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, phases: int, longer: int, vectors: int,
-               *, f16c: bool) -> None:  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Phases of a stride.
+
+    Parameters
+    ----------
+    count : int
+        The stride.
+    places : tuple of (int, int)
+        Phases that have taps, and how many pixels before the entry's each reads, of which none is less than the last.
+    common : bool
+        Whether there are taps that all of them have.
+    longer : int
+        How many of them, the first ones, have one tap more, of the pixels before.
+    step : int
+        Pixels between taps.
+    """
+
+    count: int
+    places: tuple[tuple[int, int], ...]
+    common: bool
+    longer: int
+    step: int
+
+
+def weave_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, phases: Phases, vectors: int, *,
+               f16c: bool) -> None:  # fmt: skip
     """Add the tile of ``rows`` output channels by ``vectors`` vectors of pixels.
 
     An entry is the offset of a plane's pixels in the panel, for the first of the taps that all phases have, and that
     of a line of inputs which a later panel needs.
-
-    Parameters
-    ----------
-    phases : int
-        The stride.
-    longer : int
-        How many phases have one tap more, of the pixels before.
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind, words = (vector(element, lanes) for element in (arithmetic.accumulator, arithmetic.word))
     with k.function(name, WeaveTile) as given:
-        y, residual, head, end = given.y, given.residual, given.head, given.end
+        y, residual = given.y, given.residual
         result_bytes = DTYPES[spec.target].itemsize
-        masks = []
-        if spec.edge:
-            masks = [k.span(head - first, end - first, lanes) for first in range(0, phases * vectors * lanes, lanes)]
 
         for r in range(rows):  # else stores wait for memory
-            for line in range(0, phases * vectors * lanes * result_bytes, 64):
+            for line in range(0, phases.count * vectors * lanes * result_bytes, 64):
                 k.prefetch(y + (given.y_channel * r if r else 0) + line, writing=True)
+
+        times, longer = len(phases.places), phases.longer
 
         def multiplied(pixels: Buffer, b: Buffer, held: Sequence[Value], of: int) -> list[Any]:
             """The weights that follow, and sums with a tap's products for the first phases."""
-            total = list(held)
-            of_pixels = [k.load(words, pixels + j * kind.bytes) for j in range(vectors)]
-            for row, (r, phase) in enumerate(itertools.product(range(rows), range(of))):
-                weight = k.broadcast(words, b + row * arithmetic.bytes)
-                for j, value in enumerate(of_pixels, (r * phases + phase) * vectors):
-                    total[j] = multiply_add(k, arithmetic, weight, value, total[j])
+            total, of_pixels, shift = list(held), list[Value](), -1
+            for own, (_, further) in enumerate(phases.places[:of]):
+                if further != shift:
+                    shift, begin = further, pixels + -further * arithmetic.bytes
+                    of_pixels = [k.load(words, begin + j * kind.bytes) for j in range(vectors)]
+                for r in range(rows):
+                    weight = k.broadcast(words, b + (r * of + own) * arithmetic.bytes)
+                    for j, value in enumerate(of_pixels, (r * times + own) * vectors):
+                        total[j] = multiply_add(k, arithmetic, weight, value, total[j])
             return [b + rows * of * arithmetic.bytes, *total]
 
-        start = [given.weights, *[k.constant(kind, 0)] * (rows * phases * vectors)]
-        with k.loop(0, given.count, carry=start, runs=True) as entry:
+        start = [given.weights, *[k.constant(kind, 0)] * (rows * times * vectors)]
+        with k.loop(0, given.count, carry=start) as entry:
             here = given.entries + entry.index * 16
             place = k.rebase(given.panel + k.word(here))
             k.prefetch(given.ahead + (k.word(here, 1) & given.asks))
-            with k.loop(0, given.taps, carry=[place, *entry.values], runs=True) as tap:
-                pixels, b, *held = tap.values
-                tap.next(pixels + arithmetic.bytes, *multiplied(k.rebase(pixels), b, held, phases))
-            b, *held = tap.results[1:]
-            entry.next(*(multiplied(place + -arithmetic.bytes, b, held, longer) if longer else (b, *held)))
+            b, *held = entry.values
+            if phases.common:
+                with k.loop(0, given.taps, carry=[place, b, *held], runs=True) as tap:
+                    pixels, b, *held = tap.values
+                    tap.next(pixels + phases.step * arithmetic.bytes, *multiplied(k.rebase(pixels), b, held, times))
+                b, *held = tap.results[1:]
+            before = place + -phases.step * arithmetic.bytes
+            entry.next(*(multiplied(before, b, held, longer) if longer else (b, *held)))
         sums = entry.results[1:]
-        block = Block(k, Move(kind.element, spec.target, "pp", spec.epilogue), kind, f16c)
-        zero = k.constant(INT, 0)
+        out = _Woven(k, spec, phases, Block(k, Move(kind.element, spec.target, "pp", spec.epilogue), kind, f16c), given)
         for r in range(rows):
-            runs = [woven(k, sums[r * phases * vectors + j : (r + 1) * phases * vectors : vectors])
-                    for j in range(vectors)]  # fmt: skip
-            for i, value in enumerate(value for run in runs for value in run):
-                at = i * lanes * result_bytes
-                store = store_out(block, given.bias, given.scale, residual + at, zero, zero, given.constants)
-                store(value, y + at, zero, k.constant(INT, r), masks[i] if masks else None)
+            of_row = sums[r * times * vectors : (r + 1) * times * vectors]
+            out.store([of_row[j::vectors] for j in range(vectors)], r, y, residual)
             y, residual = y + given.y_channel, residual + given.r_channel
+
+
+@dataclass(frozen=True, slots=True)
+class _Woven:
+    """Stores of a tile."""
+
+    k: Module
+    spec: FusedTile
+    phases: Phases
+    block: Block
+    given: WeaveTile
+
+    def store(self, parts: list[list[Value]], channel: int, y: Buffer, residual: Buffer) -> None:
+        """Store sums of a channel: of each vector of pixels those of the phases that have taps."""
+        k, (head, end) = self.k, (self.given.head, self.given.end)
+        along = self.phases.count * self.block.kind.lanes
+        if not self.spec.edge and len(self.phases.places) == self.phases.count:
+            for j, sums in enumerate(parts):
+                self._run(sums, channel, y, residual, j * along, masked=False)
+        elif not self.spec.edge:
+            with k.when(end > head):  # always: LLVM weaves all channels before it stores one, if it can
+                for j, sums in enumerate(parts):
+                    self._run(sums, channel, y, residual, j * along, masked=False)
+        else:
+            for j, sums in enumerate(parts):
+                begin, behind = j * along, (j + 1) * along
+                assert self.spec.epilogue is not None
+                if not self.spec.epilogue.is_cheap:  # too long to be written twice
+                    self._run(sums, channel, y, residual, begin, masked=True)
+                    continue
+                whole = (head <= begin) & (end >= behind)
+                with k.when(whole):
+                    self._run(sums, channel, y, residual, begin, masked=False)
+                with k.when((end > begin) & (head < behind) & whole.equals(0)):
+                    self._run(sums, channel, y, residual, begin, masked=True)
+
+    def _run(self, sums: list[Value], channel: int, y: Buffer, residual: Buffer, first: int, *, masked: bool) -> None:
+        """Store the results of a vector of pixels, from the ``first`` of the tile on."""
+        k, kind, given = self.k, self.block.kind, self.given
+        zero, places = k.constant(INT, 0), self.phases.places
+        own = {phase: total for (phase, _), total in zip(places, sums, strict=True)}
+        planes = [own.get(phase, k.constant(kind, 0)) for phase in range(self.phases.count)]
+        for i, value in enumerate(woven(k, planes)):
+            place = first + i * kind.lanes
+            at = place * DTYPES[self.spec.target].itemsize
+            mask = k.span(given.head - place, given.end - place, kind.lanes) if masked else None
+            store = store_out(self.block, given.bias, given.scale, residual + at, zero, zero, given.constants)
+            store(value, y + at, zero, k.constant(INT, channel), mask)

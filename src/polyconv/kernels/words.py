@@ -55,7 +55,7 @@ def words_in(k: Module, name: str, spec: Move, lanes: int, *, f16c: bool) -> Non
         apart = g.source_pixel if spec.along == "any" else None
         block = Block(k, spec, Type(spec.element, lanes), f16c, apart)
         load, size = load_in(block, g.zero_point), Type(spec.element).bytes
-        step = block.source_bytes if apart is None else apart
+        step = block.sizes[0] if apart is None else apart
 
         def weave(planes: list[Buffer], target: Buffer, pixel: Value, whole: bool) -> None:
             mask = None if whole else k.mask(g.pixels - pixel, lanes)
@@ -115,7 +115,7 @@ def planes_in(k: Module, name: str, spec: Move, lanes: int, *, short: bool, spil
                   ) -> None:  # fmt: skip
             """The words of some pixels; an ``end`` tells which of them and of their elements lie in the tensor."""
             there, read, parts = end or (None, None, [])
-            values = [load(plane + first * block.source_bytes, read) for plane in planes]
+            values = [load(plane + first * block.sizes[0], read) for plane in planes]
             values = [value if there is None else k.select(there.bits, value, padding) for value in values]
             if in_pairs:
                 values = [(values[0] & 0xFFFF) | (values[1] << 16)]

@@ -108,6 +108,7 @@ def boxed_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: Sequence[L
         r_base=first_output(residual, sweep), r_n=residual.n, r_g=residual.c * group_out, r_c=residual.c,
         step=sweep[-1].stride, zero_point=r.zero_point, panel=panel, scratch=scratch,
         residues=1, residue_places=[0], move_apart=None, planes=0, plane_places=[0], move_planes=None,
+        row_run_count=0, row_runs=[], rows_in=None,
     )  # fmt: skip
     return common, (p.n or 0) * blocks * splits * total if p.m else 0
 

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from polyconv.kernels.epilogue import EpilogueTables
-from polyconv.kernels.language import INT, Buffer, Module, Value, vector
+from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
 from polyconv.kernels.layout import MoveIn, zero_rows
+from polyconv.kernels.move_rows import RowsIn
 from polyconv.kernels.record import Function, Memory, Record, Table, Word
 from polyconv.kernels.signature import Callee, Int, Signature
 from polyconv.kernels.unzip import ListedMoveIn, MoveApart
@@ -68,7 +69,7 @@ class Common(BoxWords):
     """Words of every blocked driver: its boxes, how tensors lie, and the lines of its panel.
 
     Pixels whose residues modulo the stride lie apart in the panel are moved by ``move_apart``, whole planes by
-    ``move_planes``.
+    ``move_planes``, short lines by ``rows_in``, for which those of the last axis but one are in ``row_runs``.
     """
 
     line_count: Word
@@ -96,6 +97,9 @@ class Common(BoxWords):
     planes: Word
     plane_places: Memory
     move_planes: Function[ListedMoveIn]
+    row_run_count: Word
+    row_runs: Table[RunWords]
+    rows_in: Function[RowsIn]
 
 
 class ListWords(Record):
@@ -218,6 +222,16 @@ def line_place(k: Module, p: Common, item: Item, line: Value, start: Value, inne
     return offset, inside
 
 
+def _there(k: Module, first: Value, step: Value, extent: Value, count: Value) -> tuple[Value, Value]:
+    """Of ``count`` positions, ``step`` apart, the first that lies in 0..extent and the end of these."""
+    before, until = 0 - first, extent - first
+    with k.choice(step > 1, [before, until]) as strided:
+        strided.next((before + (step - 1)) / step, (until + (step - 1)) / step)
+    before, until = strided.results
+    head = k.minimum(k.maximum(before, 0), count)
+    return head, k.maximum(k.minimum(until, count), head)
+
+
 def fill(k: Module, p: Common, item: Item, x: Buffer, channel: Value, put: Callable[..., None]) -> None:
     """Visit every run of every line of a box.
 
@@ -233,12 +247,7 @@ def fill(k: Module, p: Common, item: Item, x: Buffer, channel: Value, put: Calla
             run = p.runs.at(number.index)
             first_line, count = run.first, run.count
             at, step = item.origin(p.axes - 1) + run.position, p.step
-            before, until = 0 - at, last.inp - at
-            with k.choice(step > 1, [before, until]) as strided:
-                strided.next((before + (step - 1)) / step, (until + (step - 1)) / step)
-            before, until = strided.results
-            head = k.minimum(k.maximum(before, 0), count)
-            end = k.maximum(k.minimum(until, count), head)
+            head, end = _there(k, at, step, last.inp, count)
             end = k.select(inside.equals(0), head, end)
             source = x + (offset + (at + head * step) * last.x_stride)
             put(source, line.index, first_line, count, head, end)
@@ -282,7 +291,34 @@ def fill_planes(k: Module, c: Common, p: Planes, pixel_bytes: Value, item: Item,
                 p.plane_bytes, end - head, channels, c.zero_point,
             ))  # fmt: skip
 
-    fill(k, c, item, x, first, put)
+    with k.when(c.row_run_count > 0):
+        _fill_rows(k, c, p, pixel_bytes, item, x, panel, first, channels, words_of_4)
+    with k.when(c.row_run_count.equals(0)):
+        fill(k, c, item, x, first, put)
+
+
+def _fill_rows(k: Module, c: Common, p: Planes, pixel_bytes: Value, item: Item, x: Buffer, panel: Buffer, first: Value,
+               channels: Value, words_of_4: Type) -> None:  # fmt: skip
+    """Fill a panel of planes with short lines: with zeros, then with all lines along the last axis but one at once."""
+    second, last = c.axes - 2, axis_words(c, c.axes - 1)
+    axis = axis_words(c, second)
+    start = c.x_base + item.n * c.x_n + item.g * c.x_g + first * c.x_c
+    zero_rows(k, panel, p.plane_bytes, channels, (c.line_count * p.line_bytes + 3) >> 2, words_of_4)
+    with k.loop(0, c.line_count // k.maximum(axis.lines, 1)) as outer:
+        offset, inside = line_place(k, c, item, outer.index, start, inner=2)
+        with k.when(inside.equals(1)), k.loop(0, c.row_run_count) as number, k.loop(0, c.run_count) as part:
+            lines, run = c.row_runs.at(number.index), c.runs.at(part.index)
+            line, pixel = item.origin(second) + lines.position, item.origin(c.axes - 1) + run.position
+            low, high = _there(k, line, axis.stride, axis.inp, lines.count)
+            head, end = _there(k, pixel, c.step, last.inp, run.count)
+            source = offset + (line + low * axis.stride) * axis.x_stride + (pixel + head * c.step) * last.x_stride
+            place = outer.index * axis.lines + lines.first + low
+            with k.when((high > low) & (end > head)):
+                k.call(c.rows_in, RowsIn(
+                    x + source, c.step * last.x_stride, c.x_c,
+                    panel + (place * p.line_bytes + (run.first + head) * pixel_bytes), pixel_bytes, p.plane_bytes,
+                    end - head, channels, c.zero_point, high - low, axis.stride * axis.x_stride, p.line_bytes,
+                ))  # fmt: skip
 
 
 def box_rows(k: Module, p: Common, item: Item, inner: Value | int = 1) -> Value:

@@ -12,7 +12,7 @@ from polyconv.lowering.situation import Situation, image_bytes
 from polyconv.lowering.sweep import Axis
 from polyconv.problem.problem import Problem
 
-__all__ = ["WEIGHTS_FROM_MEMORY", "apart_cycles", "far_cycles", "planes_collide"]
+__all__ = ["WEIGHTS_FROM_MEMORY", "apart_cycles", "beyond_cycles", "far_cycles", "planes_collide"]
 
 WEIGHTS_FROM_MEMORY = 8 / 10.6
 """Of the bytes a cycle that memory gives, those of weights that stream past tiles.  Measured on a Zen 5."""
@@ -56,6 +56,15 @@ def _far(s: Situation, soon: bool) -> tuple[float, int, float]:
     beyond = held + written - leaving
     share = beyond / (cached - leaving) if soon else float(held + written > cached)
     return min(1.0, max(0.0, share)), held, s.profile.stream("memory", _LINES)
+
+
+_BEYOND = 1.8
+"""Cycles that a line takes more which a second-level cache does not hold, where whole rows are moved: Zen 5."""
+
+
+def beyond_cycles(s: Situation, size: int) -> float:
+    """Cycles that so many bytes of an image take more because a second-level cache does not hold them all."""
+    return _BEYOND / s.profile.numbers["line"] * max(0.0, size - s.profile.numbers["l2.bytes"])
 
 
 def apart_cycles(s: Situation, axis: Axis) -> float:

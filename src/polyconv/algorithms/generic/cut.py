@@ -14,13 +14,13 @@ from functools import lru_cache
 
 from polyconv.kernels.isa import Arithmetic, lanes, pixel_tiles
 from polyconv.lowering.boxes import boxes, near_equal_sizes
-from polyconv.lowering.moves import is_apart
+from polyconv.lowering.moves import MOST_STEP, are_short, is_apart, row_cycles
 from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.pixels import ZERO_BYTES, tile_rows
-from polyconv.lowering.situation import Situation
-from polyconv.lowering.sweep import Family, Lines, Sweep, box_count, lines
+from polyconv.lowering.situation import Situation, image_bytes
+from polyconv.lowering.sweep import Family, Lines, Sweep, box_count, lines, sweeps
 from polyconv.lowering.tiles import is_fusible, tile_cycles
-from polyconv.lowering.traffic import far_cycles
+from polyconv.lowering.traffic import beyond_cycles, far_cycles
 from polyconv.machine.profile import Rates
 from polyconv.target import Target
 
@@ -53,6 +53,9 @@ _FAR_LINES = 1.07
 
 _SPARE = 128
 """Bytes behind the sums, so that the last vector may be whole."""
+
+_CALL = 60.0
+"""Cycles in which a call for many rows begins."""
 
 _LATE = 0.1
 """Share of an item by which one thread is done later than another."""
@@ -275,8 +278,11 @@ def cost(s: Situation, arith: Arithmetic, cut: Cut) -> dict[str, float]:
     far = far_cycles(s, cut.boxes * p.groups * bytes_in, soon=True) * (p.n or 0)
     if cut.box[-1] == last.out:
         far *= _ASKED if cut.fused else _FORESEEN if cut.chunk <= _STREAMS else 1.0
-    products = group_in * cut.taps * _step_cycles(s, arith, cut)
-    panel, moves = _panel_cycles(s, arith, cut), _moves_cycles(s, cut)
+    if not cut.fused and are_short(cut.sweep, cut.line_pixels):
+        members = len(sweeps(p))  # every one reads the input, and writes its part of the result
+        far += beyond_cycles(s, image_bytes(p)[0] + image_bytes(p)[1] // members) * (p.n or 0)
+    products = max(1, group_in * cut.taps) * _step_cycles(s, arith, cut)  # outputs without taps leave by tiles too
+    panel, moves = _panel_cycles(s, arith, cut), _moves_cycles(s, arith, cut)
     return {"products": items * products, "panels": items * panel + far, "moves": items * moves}
 
 
@@ -331,28 +337,37 @@ def _panel_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
     apart = planes and is_apart(p, last, lanes(s.target, arith), "p")  # a line is found and moved once, not run by run
     if apart:
         pixel = 0.4
-    elif planes and last.stride <= 5:
+    elif planes and last.stride <= MOST_STEP:
         pixel = 0.3 * last.stride
     else:
         pixel = 0.35 if p.layout == "NHWC" and cut.block_groups * group_in >= 8 else 0.9
     pixel *= 1.7 if arith.bytes == 8 else 1.0  # measured on Zen 5: 1.5 to 2 times as long
     runs = 1 if apart else max(1, len(cut.held[-1].runs))
-    rows = math.prod(max(1, h.count) for h in cut.held[:-1]) * runs
-    return rows * (30.0 * len(cut.sweep) / cut.block_groups + group_in * (8 + cut.line_pixels / runs * pixel))
+    lines = math.prod(max(1, h.count) for h in cut.held[:-1]) * runs
+    if planes and not apart and last.stride <= MOST_STEP and are_short(cut.sweep, cut.line_pixels):
+        calls, lane = lines / max(1, cut.held[-2].count) * max(1, len(cut.held[-2].runs)), lanes(s.target, arith)
+        of_line = row_cycles(cut.line_pixels / runs, lane, last.stride)
+        zeros = cut.plane_bytes / s.target.vector_bytes
+        return calls * (30.0 * len(cut.sweep) + _CALL) / cut.block_groups + group_in * (lines * of_line + zeros)
+    return lines * (30.0 * len(cut.sweep) / cut.block_groups + group_in * (8 + cut.line_pixels / runs * pixel))
 
 
-def _moves_cycles(s: Situation, cut: Cut) -> float:
+def _moves_cycles(s: Situation, arith: Arithmetic, cut: Cut) -> float:
     """Cycles in which an item begins, and sums of a box of a group go to the result."""
     p, last = s.problem, cut.sweep[-1]
     begin = 300.0 / cut.block_groups
     if cut.fused:
         return begin
-    innermost, group_out = cut.order[-1] == len(cut.order) - 1, cut.outputs
+    innermost, group_out, near = cut.order[-1] == len(cut.order) - 1, cut.outputs, last.out_step <= MOST_STEP
+    rows, width = math.prod(cut.box[:-1]), cut.box[-1]
+    if p.layout == "NCHW" and innermost and near and are_short(cut.sweep, last.out):
+        calls = rows / cut.box[-2] * cut.members
+        of_row = row_cycles(width, lanes(s.target, arith), last.out_step)
+        return begin + calls * (40.0 * len(cut.sweep) + _CALL) / cut.block_groups + group_out * rows * of_row
     if (p.layout == "NCHW" or p.m == 1) and last.out_step == 1 and innermost:
         pixel = 0.4
-    elif p.layout == "NCHW" and innermost and last.out_step <= (5 if s.target.has_masks else 2):
+    elif p.layout == "NCHW" and innermost and last.out_step <= (MOST_STEP if s.target.has_masks else 2):
         pixel = 0.3 * last.out_step
     else:
         pixel = 0.6 if p.layout == "NHWC" and cut.block_groups * group_out >= 8 else 1.5
-    rows, width = math.prod(cut.box[:-1]), cut.box[-1]
     return begin + rows * (40.0 * len(cut.sweep) / cut.block_groups + group_out * (8 + width * pixel))

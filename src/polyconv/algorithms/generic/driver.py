@@ -9,6 +9,7 @@ from __future__ import annotations
 from polyconv.kernels.fused import Walk
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import MoveIn
+from polyconv.kernels.move_rows import RowsOut
 from polyconv.kernels.record import Function, Memory, Record, Word
 from polyconv.lowering.panel import (
     Ahead,
@@ -36,6 +37,7 @@ class GenericWords(Record):
     is one group, the phases of a transposed convolution may be members of one sweep, each a set of rows of its tiles.
     A member's words: shifts of result and residual in bytes, then for every axis the outputs of the sweep, low and end,
     that are the member's.  Neighbouring outputs have slots ``slot_bytes`` apart, rows in them ``row_bytes``.
+    Short rows leave ``together`` with their neighbours.
     """
 
     common: Common
@@ -53,6 +55,8 @@ class GenericWords(Record):
     row_bytes: Word
     member_count: Word
     members: Memory
+    together: Word
+    rows_out: Function[RowsOut]
 
 
 def driver(k: Module, name: str, vector_bytes: int) -> None:
@@ -150,16 +154,31 @@ def _move_rows(k: Module, p: GenericWords, item: Item, frame: Frame, sums: Buffe
     low, end = bounds(c.axes - 1)
     begin = item.first(c.axes - 1)
     low, end = k.maximum(low - begin, 0), k.minimum(end - begin, item.extent(c.axes - 1))
-    with k.loop(0, rows) as row:
-        with k.loop(1, c.axes, carry=[row.index, end - low]) as back:
+    second = k.maximum(c.axes - 2, 0)
+    inner, lines = axis_words(c, second), p.together.equals(1)  # rows of the last axis but one follow each other
+    from_, to = bounds(second)
+    run, before = k.select(lines, item.extent(second), 1), item.first(second)
+    top = k.select(lines, k.maximum(from_ - before, 0), 0)
+    many = k.select(lines, k.minimum(to - before, run) - top, 1)
+    flat = p.flat.equals(1)
+    with k.loop(0, rows // run) as number:
+        with k.loop(k.select(lines, 2, 1), c.axes, carry=[number.index, end - low]) as back:
             q, pixels = back.values
             axis = c.axes - 1 - back.index
             from_, to = bounds(axis)
             place = item.first(axis) + q % item.extent(axis)
             back.next(q // item.extent(axis), k.select((place - from_).below(to - from_), pixels, 0))
-        pixels = back.results[1]
-        line, y, r = row_place(k, c, item, row.index)
-        place = k.select(p.flat.equals(1), line, row.index) * p.row_bytes + low * s.word_bytes
+        pixels, row = back.results[1], number.index * run + top
+        line, y, r = row_place(k, c, item, row)
+        place = k.select(flat, line, row) * p.row_bytes + low * s.word_bytes
         y, r = y + k.word(member) + low * last.y_stride, r + k.word(member, 1) + low * last.r_stride
-        with k.when(pixels > 0):
+        with k.when((pixels > 0) & (p.together.equals(0))):
             move_sums(k, s, c, frame, sums + place, item.g * p.block_groups, first, count, pixels, y, r)
+        with k.when((pixels > 0) & (many > 0) & lines):
+            channel = (item.g * p.block_groups * s.outputs + first) * s.word_bytes
+            k.call(p.rows_out, RowsOut(
+                sums + place, s.word_bytes, s.output_bytes, frame.y + (y + first * c.y_c), last.y_stride, c.y_c,
+                pixels, count, s.tables.bias + channel, s.tables.scale + channel,
+                frame.residual + (r + first * c.r_c), last.r_stride, c.r_c, s.tables.constants,
+                many, k.select(flat, inner.pitch, 1) * p.row_bytes, inner.y_stride, inner.r_stride,
+            ))  # fmt: skip

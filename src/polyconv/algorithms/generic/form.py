@@ -27,7 +27,16 @@ from polyconv.kernels.record import filled, words
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import PanelTile
 from polyconv.lowering.boxes import ahead_words, asks_ahead, boxed_words, near_equal
-from polyconv.lowering.moves import along_in, along_out, move_in_address, moved_apart
+from polyconv.lowering.moves import (
+    SHORT,
+    along_in,
+    along_out,
+    move_in_address,
+    moved_apart,
+    moved_by_rows,
+    row_cycles,
+    rows_out_address,
+)
 from polyconv.lowering.panel import Ahead, Driver, header_bytes
 from polyconv.lowering.pixels import ZERO_BYTES, contiguous, packed_weights, panel_tiles, pixel_sums, tile_rows
 from polyconv.lowering.program import Operand, Program, Request, Step, address_of, program_of
@@ -102,9 +111,13 @@ def at_least(s: Situation) -> float:
     if not work.taken or not group_in:
         return 0.0
     leaving = FUSED_CYCLES / lane if planes and is_fusible(p) else 0.4 if planes or p.m == 1 else 0.6
+    coming = 0.3 if planes else 0.35
+    if planes and p.rank > 1:  # short rows, the longest of them
+        least_of_row = row_cycles(SHORT, lane) / SHORT
+        leaving, coming = min(leaving, least_of_row), min(coming, least_of_row)
     pairs = work.met if work.met <= _WORTH * work.taken else work.taken  # pieces may leave out products with padding
     cycles = pairs * group_in * group_out / (lane * s.rates(arith).multiply_adds)
-    cycles += work.outputs * group_out * leaving + work.brought * group_in * (0.3 if planes else 0.35)
+    cycles += work.outputs * group_out * leaving + work.brought * group_in * coming
     return cycles * (p.n or 0) * p.groups
 
 
@@ -191,19 +204,23 @@ def _step(given: Request, cut: Cut, keep: list[Any]) -> Step:
     def functions_of(rows: int) -> Sequence[Address[PanelTile | Walk] | None]:
         return _fused_tiles(r, cut, rows, ahead) if cut.fused else panel_tiles(r, rows)
 
+    along = contiguous(along_out(r, last, "p"), p.m // p.groups * cut.block_groups)
+    out = Move(arith.accumulator, p.y, along, r.epilogue)
     sums = pixel_sums(
         r, _packed(r, cut, sets), sets, _places(cut, arith.bytes), taps=cut.taps, chunk=cut.chunk,
         slots=zeros + ZERO_BYTES, output_bytes=cut.output_bytes, functions_of=functions_of,
-        along=contiguous(along_out(r, last, "p"), p.m // p.groups * cut.block_groups),
+        along=out.along,
     )  # fmt: skip
-    along = contiguous(along_in(r, last, "p"), p.c // p.groups * cut.block_groups)
+    into = Move(p.x, arith.accumulator, contiguous(along_in(r, last, "p"), p.c // p.groups * cut.block_groups))
+    common = moved_by_rows(common, r, cut.sweep, cut.held, into)
+    rows_out = None if cut.fused else rows_out_address(r, cut.sweep, out)
     address = address_of(
         r, "generic", "generic", Driver, lambda k, name: driver(k, name, r.target.vector_bytes)
     )
     values = GenericWords(
         common=moved_apart(common, r, last, cut.held[-1], "p", arith.bytes), sums=sums, block_groups=cut.block_groups,
         group_total=p.groups, plane_bytes=cut.plane_bytes, line_bytes=cut.line_pixels * arith.bytes,
-        move_in=move_in_address(r, Move(p.x, arith.accumulator, along)), ahead=ahead,
+        move_in=move_in_address(r, into), ahead=ahead, together=int(rows_out is not None), rows_out=rows_out,
         split_sets=-(-len(sets) // cut.splits), flat=int(cut.flat), fused=int(cut.fused), slot_bytes=cut.slot_bytes,
         row_bytes=cut.row_bytes, member_count=cut.members, members=words(_members(r, cut)),
     )  # fmt: skip

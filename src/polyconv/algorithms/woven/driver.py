@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.layout import MoveIn, MoveOut
+from polyconv.kernels.move_rows import RowsOut
 from polyconv.kernels.record import Function, Functions, Memory, Record, Table, Word, word_count
 from polyconv.kernels.signature import Address
 from polyconv.kernels.weave import WeaveTile
@@ -75,6 +76,7 @@ class WovenWords(Record):
     Every one of the ``phases`` of the outer axes takes ``phase_words`` in their table.  Results of the last axis from
     ``first_out`` to ``last_out`` are there.  Tiles ask for ``ahead_bytes`` of each channel, from ``ahead`` on, a tile
     for ``ahead_step`` / 256 of them.  Rows of the box are found once: the ``row_table`` in the workspace says where.
+    Short rows leave ``together`` with their neighbours.
     """
 
     common: Common
@@ -108,6 +110,8 @@ class WovenWords(Record):
     y_pixel: Word
     r_pixel: Word
     tables: EpilogueTables
+    together: Word
+    rows_out: Function[RowsOut]
     move_in: Function[MoveIn]
     move_out: Function[MoveOut]
 
@@ -163,41 +167,72 @@ def _driver(k: Module, name: str, vector_bytes: int) -> None:
             with k.when(flat):
                 to = _Place(slots, p.slot_channel, p.word_bytes, slots, zero, zero, vectors * p.lanes * p.times)
                 _tiles(k, p, turn, panel, to, done)
-            with k.loop(0, rows) as row:
-                here = RowWords.at(k, of_rows, row.index)
+            low, run = _neighbours(k, p, item, p.phase + number.index % p.phases * p.phase_words * 8)
+            with k.loop(0, rows // run[0]) as part:
+                row = part.index * run[0] + low
+                here = RowWords.at(k, of_rows, row)
                 at = here.line * p.word_bytes
                 y = frame.y + (here.y + of_set.first * c.y_c)
                 r = frame.residual + (here.r + of_set.first * c.r_c)
                 with k.when((here.line >= 0) & p.flat.equals(0)):
-                    _tiles(k, p, turn, panel + at, _Place(y, c.y_c, p.result_bytes, r, c.r_c, head, end),
-                           done + row.index)  # fmt: skip
-                with k.when((here.line >= 0) & flat):
-                    bias, scale, constants = _tables(p, turn)
-                    k.call(p.move_out, MoveOut(
-                        slots + (at * p.times + head * p.word_bytes), p.word_bytes,
-                        p.slot_channel, y + head * p.y_pixel, p.y_pixel, c.y_c, end - head, of_set.rows, bias, scale,
-                        r + head * p.r_pixel, p.r_pixel, c.r_c, constants,
+                    _tiles(k, p, turn, panel + at, _Place(y, c.y_c, p.result_bytes, r, c.r_c, head, end), done + row)
+                bias, scale, constants = _tables(p, turn)
+                block = (
+                    slots + (at * p.times + head * p.word_bytes), p.word_bytes,
+                    p.slot_channel, y + head * p.y_pixel, p.y_pixel, c.y_c, end - head, of_set.rows, bias, scale,
+                    r + head * p.r_pixel, p.r_pixel, c.r_c, constants,
+                )  # fmt: skip
+                with k.when((here.line >= 0) & flat & p.together.equals(0)):
+                    k.call(p.move_out, MoveOut(*block))
+                with k.when((run[1] > 0) & p.together.equals(1)), k.when(here.line >= 0):  # else nobody wrote it
+                    inner = axis_words(c, c.axes - 2)
+                    k.call(p.rows_out, RowsOut(
+                        *block, run[1], inner.pitch * p.line_bytes * p.times, inner.y_stride,
+                        inner.r_stride,
                     ))  # fmt: skip
 
 
+def _neighbours(k: Module, p: WovenWords, item: Item, phase: Buffer) -> tuple[Value, tuple[Value, Value]]:
+    """The first row of a run along the last axis but one that a phase has, how many rows a run is and how many it has.
+
+    Rows that leave one by one are runs of one.
+    """
+    second, lines = k.maximum(p.common.axes - 2, 0), p.together.equals(1)
+    bounds = phase + (second * 2 + word_count(PhaseWords)) * 8
+    run = k.select(lines, item.extent(second), 1)
+    with k.choice(lines, [k.constant(INT, 0), k.constant(INT, 1)]) as found:
+        low = k.maximum(k.word(bounds) - item.first(second), 0)
+        many = k.minimum(k.word(bounds, 1) - item.first(second), run) - low
+        found.next(k.minimum(low, run - 1), many)
+    low, many = found.results
+    return low, (run, many)
+
+
 def _find_rows(k: Module, p: WovenWords, item: Item, rows: Value, table: Buffer) -> None:
-    """Write the ``RowWords`` of all rows of the box, phase by phase."""
-    c = p.common
-    with k.loop(0, p.phases) as number, k.loop(0, rows) as row:
+    """Write the ``RowWords`` of all rows of the box, or of the first of every run, phase by phase."""
+    with k.loop(0, p.phases) as number:
         place_of_phase = p.phase + number.index * p.phase_words * 8
         phase = PhaseWords.read(k, place_of_phase)
-        line, y, r = row_place(k, c, item, row.index)
-        with k.loop(1, c.axes, carry=[row.index, line * p.line_words]) as back:
-            q, there = back.values
-            axis = c.axes - 1 - back.index
-            bounds = place_of_phase + (axis * 2 + word_count(PhaseWords)) * 8
-            low, high = k.word(bounds), k.word(bounds, 1)
-            place = item.first(axis) + q % item.extent(axis)
-            back.next(q // item.extent(axis), k.select((place - low).below(high - low), there, -1))
-        here = table + (number.index * rows + row.index) * (word_count(RowWords) * 8)
-        k.store(back.results[1], here, 8)
-        k.store(y + phase.y, here + 8, 8)
-        k.store(r + phase.r, here + 16, 8)
+        low, (run, many) = _neighbours(k, p, item, place_of_phase)
+        with k.loop(0, rows // run) as part, k.when(many > 0):
+            _find_row(k, p, item, part.index * run + low, number.index * rows, place_of_phase, phase, table)
+
+
+def _find_row(k: Module, p: WovenWords, item: Item, row: Value, before: Value, place_of_phase: Buffer,
+              phase: PhaseWords, table: Buffer) -> None:  # fmt: skip
+    c = p.common
+    line, y, r = row_place(k, c, item, row)
+    with k.loop(1, c.axes, carry=[row, line * p.line_words]) as back:
+        q, there = back.values
+        axis = c.axes - 1 - back.index
+        bounds = place_of_phase + (axis * 2 + word_count(PhaseWords)) * 8
+        low, high = k.word(bounds), k.word(bounds, 1)
+        place = item.first(axis) + q % item.extent(axis)
+        back.next(q // item.extent(axis), k.select((place - low).below(high - low), there, -1))
+    here = table + (before + row) * (word_count(RowWords) * 8)
+    k.store(back.results[1], here, 8)
+    k.store(y + phase.y, here + 8, 8)
+    k.store(r + phase.r, here + 16, 8)
 
 
 def _tables(p: WovenWords, turn: _Turn) -> tuple[Buffer, Buffer, Buffer]:

@@ -10,7 +10,8 @@ Cost: the products over lane use.  Error: own bound; sums run over the channels,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,16 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms
-from polyconv.algorithms.woven.cut import Cut, arithmetic_of, cost, cut, heights, taps_of_phase
+from polyconv.algorithms.woven.cut import Cut, Taps, arithmetic_of, cost, cut, heights, taps_along
 from polyconv.algorithms.woven.driver import PhaseWords, SetWords, WovenWords, address
 from polyconv.kernels.fused import FusedTile, of_sums
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.layout import Move, MoveIn
+from polyconv.kernels.layout import Move
 from polyconv.kernels.record import filled, words, words_of
 from polyconv.kernels.signature import Address
-from polyconv.kernels.weave import WeaveTile, weave_tile
+from polyconv.kernels.weave import Phases, WeaveTile, weave_tile
 from polyconv.lowering.boxes import boxed_words, bytes_between, thread_parts
-from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address, words_in_address
+from polyconv.lowering.moves import (
+    along_in,
+    along_out,
+    move_in_address,
+    move_out_address,
+    moved_by_rows,
+    rows_out_address,
+    words_in_address,
+)
 from polyconv.lowering.panel import header_bytes
 from polyconv.lowering.program import Program, Request, addresses_of, epilogue_tables, one_step
 from polyconv.lowering.situation import Situation
@@ -46,13 +55,11 @@ def forms(s: Situation) -> Forms:
         return "weights hold Inf or NaN, which would meet the zeros of the padding"
     if p.layout != "NCHW":
         return "weaves pixels that lie together, in NCHW"
-    if any(d > 1 and k > 1 for k, d in zip(p.k, p.d, strict=True)):
-        return "needs a kernel without dilation"
     if not p.c or not p.m:
         return "there are no channels"
-    if any(k < s for k, s in zip(p.k, p.s, strict=True)):
-        return "needs a tap for every phase"
-    if p.s[-1] < 2 or not heights(s.target, p.s[-1]):
+    if max(p.s) == 1:
+        return "there is one phase: nothing to weave"
+    if not heights(s.target, p):
         return f"has no tiles for a stride of {p.s[-1]} along the last axis"
     return (WovenForm.of(s),)
 
@@ -89,7 +96,7 @@ class WovenForm(Form):
         """Tiles and boxes for a packed result."""
         c, times = self.packed, self.s.problem.s[-1]
         rows = max(rows for _, rows in c.sets)
-        most = min(c.vectors, heights(self.s.target, times)[rows])
+        most = min(c.vectors, heights(self.s.target, self.s.problem)[rows])
         tile = f"{rows} channels by {most} vectors of pixels by {times} phases"
         return {"tile": tile, "box": c.box, "along": "box" if c.flat else "rows"}
 
@@ -111,38 +118,43 @@ def _words(r: Request, c: Cut, along: str, keep: list[Any]) -> tuple[WovenWords,
     cycles = cost(s, c)
     parts = thread_parts(s.threads, (p.n or 0) * p.groups * box_count(c.sweep, c.box), turns,
                          cycles["panels"] / max(1.0, cycles["products"]))  # fmt: skip
-    tiles = -(-turns // parts) * c.walks * -(-c.vectors // max(heights(r.target, times).values()))
+    tiles = -(-turns // parts) * c.walks * -(-c.vectors // max(heights(r.target, p).values()))
     ahead, header, last_out = bytes_between(r, c.sweep, c.box), header_bytes(len(c.sweep)), p.out[-1]
     assert last_out is not None
     common, items = boxed_words(r, c.sweep, c.box, c.held, parts, panel=header)
+    into, out = _move_in(r, last), Move(arith.accumulator, p.y, along, r.epilogue)
+    if arith.channels == 1:
+        common = moved_by_rows(common, r, c.sweep, c.held, into)
+    rows_out = rows_out_address(r, c.sweep, out) if c.flat else None
     return WovenWords(
         common=common, channels=p.c // p.groups, planes=p.c // p.groups // arith.channels,
         plane_bytes=c.plane_bytes, line_words=c.line_words, line_bytes=c.line_words * arith.bytes,
         word_bytes=arith.bytes, result_bytes=r.y.itemsize, lanes=lanes(r.target, arith), times=times,
-        taps=p.k[-1] // times, ahead=s.threads * ahead, ahead_bytes=ahead,
+        taps=taps_along(p)[-1].common, ahead=s.threads * ahead, ahead_bytes=ahead,
         ahead_step=min(64 << 8, (ahead << 8) // tiles), first_out=last.first_out, last_out=last_out,
         outputs=p.m // p.groups, phases=len(phases), phase_words=len(phases[0]),
         phase=words(list(itertools.chain.from_iterable(phases))), set_count=len(c.sets),
         split_sets=-(-turns // parts), sets=of_sets, functions=functions, flat=int(c.flat),
         row_table=header + c.panel, slots=header + c.panel + c.row_table, slot_channel=c.slot_channel,
         y_pixel=r.y.spatial[-1], r_pixel=0 if r.residual is None else r.residual.spatial[-1],
-        tables=epilogue_tables(r), move_in=_move_in(r, last),
-        move_out=move_out_address(r, Move(arith.accumulator, p.y, along, r.epilogue)),
+        tables=epilogue_tables(r), together=int(rows_out is not None), rows_out=rows_out,
+        move_in=move_in_address(r, into) if arith.channels == 1 else words_in_address(r, into),
+        move_out=move_out_address(r, out),
     ), items  # fmt: skip
 
 
-def _move_in(r: Request, last: Axis) -> Address[MoveIn]:
+def _move_in(r: Request, last: Axis) -> Move:
     """The move of lines of all channels into the panel's planes."""
     if r.arith.channels == 1:
-        return move_in_address(r, Move(r.problem.x, r.arith.accumulator, along_in(r, last, "p")))
+        return Move(r.problem.x, r.arith.accumulator, along_in(r, last, "p"))
     along = along_in(r, last, "c")
-    return words_in_address(r, Move(r.problem.x, "i16", along if along == "pc" else "any", together=r.arith.channels))
+    return Move(r.problem.x, "i16", along if along == "pc" else "any", together=r.arith.channels)
 
 
 def _set_tables(r: Request, c: Cut) -> tuple[list[Address[WeaveTile]], list[SetWords]]:
     """Functions of tiles, and the words of every set of output channels."""
     spec = of_sums(r.arith.name) if c.flat else FusedTile(r.arith.name, r.problem.y, r.epilogue)
-    most = heights(r.target, r.problem.s[-1])
+    most = heights(r.target, r.problem)
     functions: list[Address[WeaveTile]] = []
     places: dict[int, list[int]] = {}
     for rows in dict.fromkeys(rows for _, rows in c.sets):
@@ -155,11 +167,12 @@ def _set_tables(r: Request, c: Cut) -> tuple[list[Address[WeaveTile]], list[SetW
 
 def _tiles(r: Request, spec: FusedTile, rows: int, most: int) -> list[Address[WeaveTile]]:
     """Functions of tiles of so many output channels, of one vector of pixels and more."""
-    times, lane = r.problem.s[-1], lanes(r.target, r.arith)
-    longer, widths = r.problem.k[-1] % times, {f"tile{n}": n for n in range(1, most + 1)}
+    taps, lane = taps_along(r.problem)[-1], lanes(r.target, r.arith)
+    phases = Phases(taps.stride, taps.phases, taps.common > 0, taps.longer, taps.step)
+    widths = {f"tile{n}": n for n in range(1, most + 1)}
     return list(addresses_of(
-        r, f"weave {spec} {rows} {times} {longer}", WeaveTile, widths,
-        lambda k, name, n: weave_tile(k, name, spec, lane, rows, times, longer, n, f16c=r.target.converts_f16),
+        r, f"weave {spec} {rows} {phases}", WeaveTile, widths,
+        lambda k, name, n: weave_tile(k, name, spec, lane, rows, phases, n, f16c=r.target.converts_f16),
     ).values())  # fmt: skip
 
 
@@ -173,10 +186,10 @@ def _phase(r: Request, c: Cut, phase: tuple[int, ...], keep: list[Any]) -> list[
         first = axis.first_out + at
         bounds += (max(0, -(first // axis.out_step)), -((first - int(o or 0)) // axis.out_step))
     places = [0]
-    for axis, at, k, held in zip(outer, phase, p.k, c.held, strict=False):
-        of_axis = held.start[len(held.start) - taps_of_phase(k, axis.out_step, at) :]
-        places = [place * held.count + line for place in places for line in of_axis]
-    first_tap, planes = -(-p.k[-1] // p.s[-1]) - p.k[-1] // p.s[-1], p.c // p.groups // r.arith.channels
+    *others, last = taps_along(p)
+    for taps, at, held in zip(others, phase, c.held, strict=False):
+        places = [place * held.count + held.start[t] for place in places for t in taps.of_phase(at)]
+    first_tap, planes = last.span - last.step * (last.common - 1), p.c // p.groups // r.arith.channels
     entries = words([
         word for plane in range(planes) for number, at in enumerate(places) for word in (
             plane * c.plane_bytes + (at * c.line_words + first_tap) * r.arith.bytes,
@@ -198,21 +211,27 @@ def _weights(r: Request, c: Cut, phase: tuple[int, ...]) -> NDArray[Any]:
     Each is a word, of as many input channels as those of a plane have.  The first phases' tap more follows those that
     all have, in every entry.
     """
-    *outer, last = c.sweep
-    groups, step, k, together = r.problem.groups, last.out_step, r.problem.k, r.arith.channels
+    *others, last = taps_along(r.problem)
+    groups, together = r.problem.groups, r.arith.channels
 
-    def taps(axis: Axis, first: int, count: int) -> Axis:
-        return replace(axis, taps=count, first_tap=first + (count - 1) * axis.out_step, tap_step=-axis.out_step)
+    def taken(taps: Taps, axis: Axis, some: Sequence[int]) -> Axis:
+        return replace(axis, taps=len(some), first_tap=some[0] if some else 0, tap_step=-taps.period)
 
-    others = [taps(axis, at, taps_of_phase(n, axis.out_step, at))
-              for axis, at, n in zip(outer, phase, k, strict=False)]  # fmt: skip
+    outer = [taken(taps, axis, taps.of_phase(at)) for taps, axis, at in zip(others, c.sweep, phase, strict=False)]
+    common = [[t + u * last.period for u in reversed(range(last.common))] for t in range(len(last.phases))]
+    longer = [[t + last.common * last.period] for t in range(last.longer)]
     streams = []
-    for phases, first, count in ((step, 0, k[-1] // step), (k[-1] % step, k[-1] // step * step, 1)):
+    for phases in (common if last.common else [], longer):
         if phases:
-            w = np.stack([r.weights((*others, taps(last, first + at, count))) for at in range(phases)], axis=-1)
+            w = np.stack([r.weights((*outer, taken(last, c.sweep[-1], some))) for some in phases], axis=-1)
             m, channels = w.shape[1:3]
-            w = w.reshape(groups, m, channels // together, together, -1, count, phases).transpose(0, 2, 4, 5, 1, 6, 3)
-            streams.append(w.reshape(groups, -1, count, m, phases * together))  # (groups, entries, taps, m, ...)
-    of_sets = [np.concatenate([w[:, :, :, first : first + rows].reshape(*w.shape[:2], -1) for w in streams], axis=-1)
-               for first, rows in c.sets]  # fmt: skip
-    return np.concatenate([w.reshape(groups, -1) for w in of_sets], axis=1).reshape(-1)
+            entries = math.prod(axis.taps for axis in outer)
+            w = w.reshape(groups, m, channels // together, together, entries, len(phases[0]), len(phases))
+            w = w.transpose(0, 2, 4, 5, 1, 6, 3)
+            streams.append(w.reshape(groups, channels // together * entries, len(phases[0]), m, len(phases) * together))
+    of_sets = []
+    for first, rows in c.sets:
+        parts = [w[:, :, :, first : first + rows] for w in streams]
+        of_set = np.concatenate([w.reshape(*w.shape[:2], math.prod(w.shape[2:])) for w in parts], axis=-1)
+        of_sets.append(of_set.reshape(groups, math.prod(of_set.shape[1:])))
+    return np.concatenate(of_sets, axis=1).reshape(-1)
