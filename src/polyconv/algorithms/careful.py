@@ -1,8 +1,7 @@
 """``careful``: every product that meets an input and no other, so that weights of Inf or NaN never meet padding.
 
 Lanes are neighbouring pixels of a row, and weights are read as they were given: nothing is packed, so little is made
-before a call.  Algorithms whose own results are not finite
-have boxes of them computed so once more, by ``CarefulBox``.
+before a call.  Algorithms whose own results are not finite have boxes of them computed so once more, by ``CarefulBox``.
 Cost: a load of inputs and one of a weight for few products.  Error: own bound, k eps sum|x||w|.
 """
 
@@ -28,7 +27,18 @@ from polyconv.kernels.signature import Address, Int, Signature
 from polyconv.lowering.boxes import boxed_words
 from polyconv.lowering.moves import along_in, along_out, move_in_address, move_out_address
 from polyconv.lowering.packing import forward_strides
-from polyconv.lowering.panel import Common, Driver, EpilogueTables, Frame, Item, axis_words, box_rows, decode, row_place
+from polyconv.lowering.panel import (
+    Common,
+    Driver,
+    EpilogueTables,
+    Frame,
+    Item,
+    axis_words,
+    box_rows,
+    decode,
+    positions_within,
+    row_place,
+)
 from polyconv.lowering.panel import header_bytes as bytes_of_header
 from polyconv.lowering.program import Program, Request, Step, epilogue_tables, program_of
 from polyconv.lowering.situation import Situation, arith_of
@@ -160,9 +170,7 @@ def _added(k: Module, p: CarefulWords, at: _Place, position: Value, count: Value
            sums: Sequence[Value]) -> list[Value]:  # fmt: skip
     """The sums with what a tap of some channels adds, where pixels from a ``position`` on are inputs."""
     along, kind, scratch = axis_words(p.common, p.common.axes - 1), sums[0].type, at.item.header + p.scratch
-    with k.choice(along.stride > 1, [0 - position, along.inp - position]) as strided:
-        strided.next(*((n + (along.stride - 1)) / along.stride for n in (0 - position, along.inp - position)))
-    low, high = k.maximum(strided.results[0], 0), k.minimum(strided.results[1], at.left)
+    low, high = positions_within(k, position, along.stride, along.inp, at.left)
     mask, step = k.span(low, high, kind.lanes).bits, along.stride * along.x_stride
     with k.when(low < high):
         k.call(p.move_in, MoveIn(

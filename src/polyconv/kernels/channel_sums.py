@@ -32,8 +32,8 @@ class ChannelSums(Signature):
     """Results of some pixels, which lie ``x_pixel`` bytes apart in the input and ``y_pixel`` in the result.
 
     A pixel has ``vectors`` whole parts of channels, and one more with ``last`` channels, one at least.  Biases and
-    scales are those of a vector of results, pixel by pixel.  Tiles that ask for
-    inputs do so ``early`` bytes behind those that they read.
+    scales are those of a vector of results, pixel by pixel.  Tiles that ask for inputs do so ``early`` bytes behind
+    those that they read.
     """
 
     x: Buffer

@@ -10,6 +10,7 @@ problem.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,11 +143,10 @@ class _Woven:
         """Store sums of a channel: of each vector of pixels those of the phases that have taps."""
         k, (head, end) = self.k, (self.given.head, self.given.end)
         along = self.phases.count * self.block.kind.lanes
-        if not self.spec.edge and len(self.phases.places) == self.phases.count:
-            for j, sums in enumerate(parts):
-                self._run(sums, channel, y, residual, j * along, masked=False)
-        elif not self.spec.edge:
-            with k.when(end > head):  # always: LLVM weaves all channels before it stores one, if it can
+        if not self.spec.edge:
+            # a branch that is always taken: LLVM weaves all channels before it stores one, if it can
+            has_zeros = len(self.phases.places) < self.phases.count
+            with k.when(end > head) if has_zeros else nullcontext():
                 for j, sums in enumerate(parts):
                     self._run(sums, channel, y, residual, j * along, masked=False)
         else:

@@ -3,8 +3,7 @@
 Tiles stream rows: the weights that a channel and a tap have for neighbouring outputs.  A *set* of outputs has its
 rows as [block of channels][tap][channel], with words of two channels where products are formed in pairs.  Squares of
 outputs by channels and taps are transposed in registers, into a scratch where rows go on to other places from there:
-memory is read and written in whole lines.  It must know nothing of
-what streams the weights.
+memory is read and written in whole lines.  It must know nothing of what streams the weights.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from polyconv.kernels.unzip import ListedMoveIn, MoveApart
 __all__ = [
     "Ahead", "AxisWords", "BoxWords", "Common", "Driver", "EpilogueTables", "Frame", "Item", "ListWords", "RowLists",
     "RunWords", "ahead_place", "axis_words", "box_rows", "decode", "fill", "fill_planes", "header_bytes", "line_place",
-    "row_entries", "row_list", "row_place", "row_source", "write_box",
+    "positions_within", "row_entries", "row_list", "row_place", "row_source", "write_box",
 ]  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def line_place(k: Module, p: Common, item: Item, line: Value, start: Value, inne
     return offset, inside
 
 
-def _there(k: Module, first: Value, step: Value, extent: Value, count: Value) -> tuple[Value, Value]:
+def positions_within(k: Module, first: Value, step: Value, extent: Value, count: Value) -> tuple[Value, Value]:
     """Of ``count`` positions, ``step`` apart, the first that lies in 0..extent and the end of these."""
     before, until = 0 - first, extent - first
     with k.choice(step > 1, [before, until]) as strided:
@@ -247,7 +247,7 @@ def fill(k: Module, p: Common, item: Item, x: Buffer, channel: Value, put: Calla
             run = p.runs.at(number.index)
             first_line, count = run.first, run.count
             at, step = item.origin(p.axes - 1) + run.position, p.step
-            head, end = _there(k, at, step, last.inp, count)
+            head, end = positions_within(k, at, step, last.inp, count)
             end = k.select(inside.equals(0), head, end)
             source = x + (offset + (at + head * step) * last.x_stride)
             put(source, line.index, first_line, count, head, end)
@@ -309,8 +309,8 @@ def _fill_rows(k: Module, c: Common, p: Planes, pixel_bytes: Value, item: Item, 
         with k.when(inside.equals(1)), k.loop(0, c.row_run_count) as number, k.loop(0, c.run_count) as part:
             lines, run = c.row_runs.at(number.index), c.runs.at(part.index)
             line, pixel = item.origin(second) + lines.position, item.origin(c.axes - 1) + run.position
-            low, high = _there(k, line, axis.stride, axis.inp, lines.count)
-            head, end = _there(k, pixel, c.step, last.inp, run.count)
+            low, high = positions_within(k, line, axis.stride, axis.inp, lines.count)
+            head, end = positions_within(k, pixel, c.step, last.inp, run.count)
             source = offset + (line + low * axis.stride) * axis.x_stride + (pixel + head * c.step) * last.x_stride
             place = outer.index * axis.lines + lines.first + low
             with k.when((high > low) & (end > head)):

@@ -20,6 +20,7 @@ from polyconv.lowering.tiles import edge_address, fused_address
 
 __all__ = ["edge_tables", "walk_tables"]
 
+
 def walk_tables(r: Request, last: Axis, sizes: Sizes, most: Callable[[int], int], *, fused: bool, asked: int = 0,
                 in_place: range = range(0)) -> list[list[TileWords]]:  # fmt: skip
     """Tables of tiles that multiply all there is, of at ``most`` so many rows for so many vectors.

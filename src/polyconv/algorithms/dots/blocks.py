@@ -240,14 +240,17 @@ def _sizes(s: Situation, arith: Arithmetic, sweep: Sweep, box: tuple[int, ...], 
 
 def block_channels(s: Situation, arith: Arithmetic) -> int:
     """Input channels of a block: those of a vector, or of as many words of them as have all their outputs in sums."""
-    times, lane = max(1, s.problem.m // s.problem.c), lanes(s.target, arith)
-    return lane * max(1, arith.channels // times)
+    return lanes(s.target, arith) * max(1, arith.channels // _times(s))
 
 
 def _vectors(s: Situation, arith: Arithmetic) -> int:
     """Vectors of sums of a block."""
-    times = max(1, s.problem.m // s.problem.c)
-    return max(1, arith.channels // times) * times
+    return max(1, arith.channels // _times(s)) * _times(s)
+
+
+def _times(s: Situation) -> int:
+    """Outputs of an input channel."""
+    return max(1, s.problem.m // s.problem.c)
 
 
 def _leaves_finished(r: Request, last: Axis) -> bool:

@@ -192,8 +192,7 @@ class DepthwiseForm(BlocksForm):
         """Boxes, and windows of the first sweep that has taps."""
         if not self.parts:
             return {}
-        part = next((part for part in self.parts if all(axis.taps for axis in part.sweep)), self.parts[0])
-        cut = _cut_of(self.s, part.sweep)
+        cut = _cut_of(self.s, self.shown.sweep)
         window = f"{cut.taps} taps, {cut.apart} apart, {'walks along rows' if cut.walks else 'tiles'}"
         return {**BlocksForm.choices(self), "window": window}
 

@@ -139,11 +139,16 @@ class ChannelsForm(Form):
             products, moves = products + some, moves + more
         return {"products": products * (p.n or 0), "moves": moves * (p.n or 0)}
 
+    @property
+    def shown(self) -> Part:
+        """What stands for all parts: the first that has taps, or the first."""
+        return next((part for part in self.parts if all(axis.taps for axis in part.sweep)), self.parts[0])
+
     def choices(self) -> dict[str, object]:
-        """Boxes of the first sweep that has taps, which lies as the layout says."""
+        """Boxes of a sweep, which lies as the layout says."""
         if not self.parts:
             return {}
-        part = next((part for part in self.parts if all(axis.taps for axis in part.sweep)), self.parts[0])
+        part = self.shown
         sizes = part.planes if self.s.problem.layout == "NCHW" else part.together
         beside = {"groups side by side": sizes.beside} if sizes.beside > 1 else {}
         return {"box": sizes.box, **beside}

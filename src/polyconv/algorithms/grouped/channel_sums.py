@@ -181,7 +181,7 @@ class ChannelSumsForm(Form):
         return 0
 
     @property
-    def _most(self) -> int:
+    def most(self) -> int:
         """Most pixels of a tile."""
         return _PIXELS[vectors_of(_each(self.s), lanes(self.s.target, ARITHMETIC[self.arithmetic]), self.wide)]
 
@@ -191,7 +191,7 @@ class ChannelSumsForm(Form):
         for sweep in sweeps(p):
             cycles += _read_again(s, sweep)
             for box in boxes_of(sweep, 2, _EACH):
-                length = box.extents[along(box.extents, self._most)]
+                length = box.extents[along(box.extents, self.most)]
                 tiles = sum(n * _tile_cycles(s, self.wide, pixels, box.taps) for _, n, pixels in self.cut(length))
                 cycles += math.prod(box.extents) // max(1, length) * tiles
         moved = sum(image_bytes(p)) / s.profile.stream("l3", _LAST)
@@ -199,7 +199,7 @@ class ChannelSumsForm(Form):
 
     def choices(self) -> Mapping[str, object]:
         """The largest tile."""
-        return {"tile": f"{self._most} pixels, {self.wide} words of each at a time"}
+        return {"tile": f"{self.most} pixels, {self.wide} words of each at a time"}
 
     def build(self, r: Request) -> Program:
         """One step per sweep."""
@@ -208,7 +208,7 @@ class ChannelSumsForm(Form):
 
     def cut(self, length: int) -> Iterator[tuple[int, int, int]]:
         """Tiles of a line: first output, how many tiles, and pixels of each, fewer and fewer."""
-        first, pixels = 0, self._most
+        first, pixels = 0, self.most
         while first < length:
             times = (length - first) // pixels
             if times:
@@ -270,7 +270,7 @@ def _step(r: Request, sweep: Sweep, form: ChannelSumsForm, keep: list[Any]) -> S
         )
         for g in range(p.groups) for m in (g * (p.m // p.groups),)
     ]  # fmt: skip
-    cut = [lines for box in boxes for lines in cut_lines(box, form._most, pieces.parts_of(r, len(blocks)))]
+    cut = [lines for box in boxes for lines in cut_lines(box, form.most, pieces.parts_of(r, len(blocks)))]
     lengths = sorted({box.extents[axis] for box, axis in cut})
     functions = {n: _function(r, form, n) for length in lengths for _, _, n in form.cut(length)}
     tables = [

@@ -19,7 +19,7 @@ from polyconv.kernels.record import Function, Memory, Record, Word, altered, wor
 from polyconv.kernels.signature import Address
 from polyconv.kernels.unzip import STEPS, Unzip, unzip
 from polyconv.lowering.boxes import boxed_words
-from polyconv.lowering.moves import along_in, move_in_address
+from polyconv.lowering.moves import MOST_STEP, along_in, move_in_address
 from polyconv.lowering.panel import Common, Item, axis_words, fill, header_bytes
 from polyconv.lowering.program import Request, address_of
 from polyconv.lowering.situation import Situation, arith_of
@@ -191,10 +191,6 @@ def panel_of(s: Situation, sweep: Sweep, box: tuple[int, ...], *, planes: bool) 
     return PatchPanel(planes, box, held, entries, *steps, rows * row)
 
 
-_WHOLE = range(1, 6)
-"""Strides at which a move takes whole vectors of a line."""
-
-
 def _is_run(p: Problem, panel: PatchPanel, last: Axis) -> bool:
     """Whether a window's inputs along the last axis, channels of all taps, follow each other and are there."""
     return not panel.planes and p.groups == last.dilation == 1 and is_inside(p, last)
@@ -219,7 +215,7 @@ def copy_cycles(s: Situation, panel: PatchPanel, sweep: Sweep) -> float:
     vectors = math.ceil(panel.box[-1] / lane)
     if last.stride in STEPS and last.dilation == 1 and is_inside(p, last):
         return channels * (20 + calls * (6 + vectors * 4.0 * vector_share(s.target)))
-    of_pixel = 0.3 * last.stride if last.stride in _WHOLE and s.target.has_masks else 1.5  # the move, tap by tap
+    of_pixel = 0.3 * last.stride if last.stride <= MOST_STEP and s.target.has_masks else 1.5  # the move, tap by tap
     return calls * (40 + channels * (4 + vectors * of_pixel * lane))
 
 
