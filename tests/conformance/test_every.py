@@ -7,14 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import polyconv
-from polyconv.algorithms.product import patches
+from polyconv.algorithms.product import strassen
 from polyconv.algorithms.table import ALGORITHMS
 from polyconv.conformance import fuzz
 from polyconv.conformance.every import by_every_algorithm
@@ -84,15 +83,6 @@ def test_former_defects(line: str) -> None:
         assert not found, found
 
 
-def test_a_box_cut_short_reads_no_lines_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a last box with fewer planes than the others all planes were brought, those beyond the input too."""
-    monkeypatch.setenv("POLYCONV_CHECK", "1")
-    line = "conv f64 NCHW n1 c1 i9x9x1 m3 k1x1x1 s1x3x2 p1:3x2x0 d2x1x1"
-    for index in range(247, 251):
-        _, found = by_every_algorithm(replace(trial(line), seed=33, index=index), "patches")
-        assert not found, found
-
-
 def test_results_without_elements_have_a_plan() -> None:
     for line in DEFECTS[-4:]:
         assert polyconv.plan(Problem.parse(line), workspace_limit=0).algorithm in ALGORITHMS
@@ -114,7 +104,7 @@ def test_chance_gives_a_small_problem_several_boxes() -> None:
     p = Problem.parse("conv f32 NCHW n1 c32 i24x24 m32 k2x2 s2")
     boxes = set()
     for chance in (None, *range(20)):
-        (form,) = patches.forms(Situation(p, target(None), chance=chance))
+        (form,) = strassen.forms(Situation(p, target(None), chance=chance))
         boxes.add(form.choices()["box"])
     assert (12, 12) in boxes
     assert len(boxes) > 3

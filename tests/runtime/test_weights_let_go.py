@@ -13,7 +13,7 @@ import polyconv
 from polyconv.layer import Layer
 from polyconv.problem.problem import Problem
 
-WHOLE = ("pointwise", "direct", "patches", "generic")
+WHOLE = ("pointwise", "direct", "generic")
 """Algorithms whose packed weights are those that were given, in another order."""
 
 
@@ -35,8 +35,7 @@ def layer_of(p: Problem, w: np.ndarray, algorithm: str) -> Layer:
 def test_packed_weights_are_put_together_bit_by_bit(
     algorithm: str, layout: str, m: int, c: int, k: tuple[int, int], groups: int, seed: int
 ) -> None:
-    stride = k[0] if algorithm == "patches" else 1
-    text = f"conv f32 {layout} n1 c{c * groups} i9x9 m{m * groups} k{k[0]}x{k[1]} s{stride} g{groups}"
+    text = f"conv f32 {layout} n1 c{c * groups} i9x9 m{m * groups} k{k[0]}x{k[1]} g{groups}"
     p = Problem.parse(text)
     w = odd_weights(p.w_shape, seed)
     layer = layer_of(p, w, algorithm)
@@ -54,7 +53,7 @@ def test_packed_weights_are_put_together_bit_by_bit(
     ("conv f32 NCHW n1 c40 i14x14 m70 k1x1", "pointwise", True),
     ("conv f32 NHWC n1 c40 i14x14 m70 k1x1", "pointwise", True),
     ("conv f32 NCHW n1 c40 i14x14 m70 k3x3 p1", "direct", True),
-    ("conv f32 NCHW n1 c40 i16x16 m70 k4x4 s4", "patches", True),
+    ("conv f32 NCHW n1 c40 i16x16 m70 k4x4 s4", "pointwise", True),
     ("conv f32 NCHW n1 c3 i32x32 m32 k3x3 p1 s2", "generic", True),
     ("conv f32 NCHW n1 c40 i28x28 m70 k3x3 p1", "winograd", False),  # repairs of non-finite results need them
     ("conv f32 NCHW n1 c256 i28x28 m256 k1x1", "strassen", False),

@@ -96,7 +96,6 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("dots_patches", _lazy("dots.patches"), excluded=_no_masks),
         Algorithm("dots_pixels", _lazy("dots.pixels"), excluded=_no_masks),
         Algorithm("pointwise", _lazy("product.pointwise")),
-        Algorithm("patches", _lazy("product.patches"), at_least=_lazy("product.patches", "at_least")),
         Algorithm("strassen", _lazy("product.strassen"), at_least=_lazy("product.strassen", "at_least")),
         Algorithm("winograd", _lazy("winograd.channels"), at_least=_lazy("winograd.channels", "at_least")),
         Algorithm("winograd_dots", _lazy("winograd.integers")),

@@ -166,19 +166,14 @@ FAULTS: dict[str, Fault] = {
             "(axis.inp + axis.pad) // axis.stride + 1))\n        for first", "pointwise",
         ),
         Fault(
-            "padded window", "windows that end one pixel beyond the input are read as if they lay inside",
-            _ALGORITHMS + "product.patch_panel", "(first + end < record.inp)", "(first + end <= record.inp)", "patches",
-        ),
-        Fault(
-            "folded rows", "rows of results are taken to follow each other past an axis with a single output",
-            _ALGORITHMS + "product.axes", "taken = [*(axis for axis in steps[:-1] if axis[0] > 1), steps[-1]]",
-            "taken = steps[-2:]", "patches",
-            seen_in_check_mode=False,
+            "window rows", "rows of windows in a panel begin one pixel late",
+            _ALGORITHMS + "product.strassen_panel", "panel + row.index * width * p.pixel_bytes",
+            "panel + row.index * (width + 1) * p.pixel_bytes", "strassen", seen_in_check_mode=False,
         ),
         Fault(
             "lost set", "a part of the sets of output channels is rounded down, and the last set never computed",
             _ALGORITHMS + "product.sets", "split_sets=-(-set_count // parts)", "split_sets=max(1, set_count // parts)",
-            "patches",
+            "pointwise",
         ),
         Fault(
             "second half", "results of the second half of a box leave one pixel early",

@@ -1,7 +1,7 @@
-"""Copy rows of planes to a panel, every residue of their pixels modulo a stride to a place of its own.
+"""Move rows of planes to a panel, every residue of their pixels modulo a stride to a place of its own.
 
-One pass over contiguous pixels serves all taps of a kernel: whole vectors are read once and taken apart in registers,
-and a channel's lines are read one after the other.  Converts like a move in.  It must know nothing of problems.
+One pass over contiguous pixels serves all taps of a kernel: whole vectors are read once and taken apart in registers.
+It must know nothing of problems.
 """
 
 from __future__ import annotations
@@ -9,88 +9,10 @@ from __future__ import annotations
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value
 from polyconv.kernels.layout import Apart, Block, Listed, Move, MoveIn, MoveOut
-from polyconv.kernels.move import converted, ends, load_in, store_in
-from polyconv.kernels.signature import Int, Signature
+from polyconv.kernels.move import ends, load_in, store_in
+from polyconv.kernels.signature import Int
 
-__all__ = [
-    "STEPS", "ListedMoveIn", "ListedMoveOut", "MoveApart", "Unzip", "move_apart", "move_listed", "residues", "unzip",
-]  # fmt: skip
-
-STEPS = (1, 2, 3, 4, 8, 16)
-"""Strides there are kernels for."""
-
-
-class Unzip(Signature):
-    """Rows of planes, and lines of a row, to taps of a panel."""
-
-    source: Buffer
-    source_channel: Int
-    source_row: Int
-    source_line: Int
-    target: Buffer
-    target_channel: Int
-    target_row: Int
-    target_line: Int
-    target_tap: Int
-    channels: Int
-    rows: Int
-    lines: Int
-    pixels: Int
-    zero_point: Int
-
-
-def unzip(k: Module, name: str, spec: Move, lanes: int, step: int, taps: int, *, f16c: bool) -> None:
-    """Add the copy that stores element ``i * step + t`` of a row as pixel ``i`` of tap ``t``, for the first taps."""
-    block = Block(k, spec, Type(spec.target, lanes), f16c)
-    source_type = block.kind.of(LLVM_NAMES[spec.source])
-    with k.function(name, Unzip) as given:
-        left = given.pixels % lanes
-        full = given.pixels - left
-        stored = k.mask(left, lanes)
-        needed = [k.mask((left - 1) * step + taps - number * lanes, lanes) for number in range(step)]
-
-        def ask_early(here: Buffer) -> None:
-            """Ask for the same of the next channel: the hardware foresees no rows of which some are left out."""
-            for number in range(step):
-                k.prefetch(here + (given.source_channel + number * source_type.bytes))
-
-        def part(here: Buffer, number: int) -> Value:
-            """A vector of whole pixels; nothing behind the last tap of the last one is touched."""
-            place, there = here + number * source_type.bytes, lanes * (step - number) - (step - taps)
-            if there >= lanes:
-                return k.load(source_type, place)
-            if there <= 0:
-                return k.constant(source_type, 0)
-            return k.load_first(source_type, place, k.mask(k.constant(INT, there), lanes))
-
-        with k.loop(0, given.channels) as c, k.loop(0, given.rows) as row, k.loop(0, given.lines) as line:
-            source = given.source + (
-                c.index * given.source_channel + row.index * given.source_row + line.index * given.source_line
-            )
-            target = given.target + (
-                c.index * given.target_channel + row.index * given.target_row + line.index * given.target_line
-            )
-
-            def put(parts: list[Value], first: Value, masked: bool, target: Buffer = target) -> None:
-                for t, value in enumerate(residues(k, parts)[:taps]):
-                    place = target + (first * block.kind.element_bytes + given.target_tap * t)
-                    value = converted(block, value, given.zero_point)
-                    if masked:
-                        k.store_first(value, place, stored)
-                    else:
-                        k.store(value, place)
-
-            with k.loop(0, full, lanes) as i:
-                here = source + i.index * (step * source_type.element_bytes)
-                ask_early(here)
-                put([part(here, n) for n in range(step)], i.index, masked=False)
-            with k.when(left > 0):
-                here = source + full * (step * source_type.element_bytes)
-                ask_early(here)
-                put([
-                    k.load_first(source_type, here + number * source_type.bytes, needed[number])
-                    for number in range(step)
-                ], full, masked=True)  # fmt: skip
+__all__ = ["ListedMoveIn", "ListedMoveOut", "MoveApart", "move_apart", "move_listed", "residues"]
 
 
 class MoveApart(MoveIn):

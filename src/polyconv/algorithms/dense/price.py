@@ -31,8 +31,8 @@ from polyconv.lowering.traffic import apart_cycles, far_cycles, planes_collide
 from polyconv.target import Target
 
 __all__ = [
-    "SHORT_CYCLES", "SHORT_STEP", "best_blocks", "cycles_at_least", "cycles_of", "is_fused", "missed_ends",
-    "pack_cycles", "row_bands", "traffic", "weights_are_far",
+    "ROW_CYCLES", "SHORT_CYCLES", "SHORT_STEP", "best_blocks", "cycles_at_least", "cycles_of", "is_fused",
+    "missed_ends", "pack_cycles", "row_bands", "traffic", "weights_are_far",
 ]  # fmt: skip
 
 _LIST_BYTES = 512 << 10
@@ -56,6 +56,9 @@ _FUSED_CYCLES = 6.0
 
 SHORT_STEP, SHORT_CYCLES = 6.0, 0.35
 """A step of a tile that takes fewer cycles takes so much longer.  Measured on Zen 5, AVX-512 and AVX2."""
+
+ROW_CYCLES = 40.0
+"""In which the driver comes to a row of outputs of a block.  Measured on Zen 5: 40 to 80 for rows of 3 outputs."""
 
 _NARROW = 2 / 3
 """Of the cycles in which a vector of results is transposed, those of a shorter one.  Measured on Zen 5 with AVX2, 15
@@ -138,7 +141,7 @@ def cycles_of(s: Situation, arith: Arithmetic, sweep: Sweep, sizes: Sizes) -> di
     entries = panel_blocks(group_in, arith) * math.prod(axis.taps for axis in sweep)
     met, fused = share_met(sweep, row_bands(sweep, entries)), is_fused(s, arith, sweep, sizes)
     met *= 1.0 if fused else 1 - _share_missed(sweep[-1])
-    products = rows * met * (row * steps + tiles * (20 + 4.0 * entries))
+    products = rows * (met * (row * steps + tiles * (20 + 4.0 * entries)) + sizes.blocks.count * ROW_CYCLES)
     weights, of_all = weight_bytes(s, arith, sweep, sizes.blocks), math.prod(p.w_shape) * arith.bytes
     profile = s.profile
     if weights > profile.cache("l2", _STREAM_WEIGHTS):  # the first row of a box waits, others find them near

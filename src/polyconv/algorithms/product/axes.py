@@ -122,17 +122,16 @@ def results_lie_together(r: Request, sweep: Sweep) -> bool:
     return rows_lie_together(sweep, r.y) and (r.residual is None or rows_lie_together(sweep, r.residual))
 
 
-def large_boxes(sweep: Sweep, most: int, ways: int, step: int = 1) -> Iterator[tuple[int, tuple[int, ...]]]:
+def large_boxes(sweep: Sweep, most: int, ways: int) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Boxes of at most so many outputs, the largest first: one axis cut, those after it whole, those before it single.
 
-    At most so many ``ways`` into how many parts the axis is cut, nearly equal ones, with the boxes.  If the last axis
-    is cut, its parts are multiples of ``step``.
+    At most so many ``ways`` into how many parts the axis is cut, nearly equal ones, with the boxes.
     """
     extents = [axis.out for axis in sweep]
     cut = next((a for a in range(len(extents)) if math.prod(extents[a + 1 :]) <= most), len(extents) - 1)
     inner = math.prod(extents[cut + 1 :])
-    block, step = min(extents[cut], max(1, most // inner)) + 1, step if inner == 1 else 1
+    block = min(extents[cut], max(1, most // inner)) + 1
     for _ in range(min(ways, block - 1)):
         parts = -(-extents[cut] // max(1, block - 1))
-        block = max(1, -(-extents[cut] // parts) // step * step)
+        block = -(-extents[cut] // parts)
         yield parts, (*[1] * cut, block, *extents[cut + 1 :])

@@ -1,8 +1,8 @@
 """One level of Strassen's product for windows that do not overlap: seven products of halves in place of eight.
 
 Outputs, entries and the pixels of a box are cut into halves; weights of the seven products are summed once, inputs as
-a box comes in, and the products become results before these leave (``kernels.strassen`` has the scheme).  Tiles and
-panels are those of ``patches``.
+a box comes in, and the products become results before these leave (``kernels.strassen`` has the scheme).  Tiles are
+those of ``pointwise``, which read inputs where they lie together, else from a panel.
 Cost: 7/8 of the products, two passes over the inputs of a box, and a pass over seven sums for every four results.
 Error: window bound, k eps max|x| sum|w| over a pair of pixels; admitted in accuracy "fast" only.  The weights of every
 output are first scaled by a power of two, so that those of the output it is paired with are about as large: none is
@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from polyconv.algorithms import careful
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.least import least
-from polyconv.algorithms.product import patches, strassen_weights
+from polyconv.algorithms.product import strassen_weights
 from polyconv.algorithms.product.axes import large_boxes, results_lie_together, rows_lie_together
-from polyconv.algorithms.product.patch_panel import PatchPanel, copy_cycles, panel_of, panel_words, vector_share
 from polyconv.algorithms.product.rows import OutputSet
 from polyconv.algorithms.product.sets import (
     Early,
@@ -36,6 +38,14 @@ from polyconv.algorithms.product.sets import (
     slot_words,
 )
 from polyconv.algorithms.product.strassen_driver import BoxWords, StrassenWords, driver
+from polyconv.algorithms.product.strassen_panel import (
+    Panel,
+    copy_cycles,
+    is_apart,
+    panel_of,
+    panel_words,
+    vector_share,
+)
 from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
@@ -43,7 +53,7 @@ from polyconv.kernels.record import altered, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
 from polyconv.lowering import packing
-from polyconv.lowering.boxes import thread_parts
+from polyconv.lowering.boxes import boxed_words, thread_parts
 from polyconv.lowering.moves import along_out
 from polyconv.lowering.panel import Driver, header_bytes
 from polyconv.lowering.program import Program, Request, Step, address_of, program_of
@@ -55,7 +65,7 @@ from polyconv.lowering.situation import (
     of_one_image,
     transform_refusal,
 )
-from polyconv.lowering.sweep import Sweep, box_count, sweeps
+from polyconv.lowering.sweep import Sweep, box_count, lines, sweeps
 from polyconv.lowering.traffic import far_cycles, planes_collide
 
 __all__ = ["at_least", "forms"]
@@ -90,7 +100,7 @@ class Cut:
 
     Parameters
     ----------
-    panel : PatchPanel
+    panel : Panel
     outputs : OutputSets
         Of the first half of the outputs.
     half_entries : int
@@ -106,7 +116,7 @@ class Cut:
     workspace : int
     """
 
-    panel: PatchPanel
+    panel: Panel
     outputs: OutputSets
     half_entries: int
     pixel_bytes: int
@@ -127,7 +137,7 @@ def forms(s: Situation) -> Forms:
 
 
 def _refusal(s: Situation) -> Refusal | None:
-    p, reason = s.problem, transform_refusal(s) or patches.refusal(s)
+    p, reason = s.problem, transform_refusal(s)
     if reason is not None:
         return reason
     if p.op != "conv" or p.groups != 1:
@@ -139,8 +149,8 @@ def _refusal(s: Situation) -> Refusal | None:
         return f"halves even numbers of entries and outputs, this has {entries} and {p.m}"
     if entries < _LEAST_ENTRIES:
         return f"needs {_LEAST_ENTRIES} entries for its error, this has {entries}"
-    if any(axis.taps == 1 and axis.pad for axis in sweeps(p)[0]):
-        return "needs taps that meet inputs"
+    if not all(is_apart(p, axis) for axis in sweeps(p)[0]):
+        return "needs windows that do not overlap and meet no padding"
     return None
 
 
@@ -177,7 +187,7 @@ def _cheapest(s: Situation) -> Cut:
 def _cut(s: Situation, box: tuple[int, ...]) -> Cut:
     """The cut into boxes, for a situation with half of the outputs.  No two rows of sums share all sets of a cache."""
     arith, outputs = arith_of(s), cut_outputs(s, "channel")
-    panel = panel_of(s, sweeps(s.problem)[0], box, planes=s.problem.layout == "NCHW")
+    panel = panel_of(s, sweeps(s.problem)[0], box)
     half, half_entries = -(-math.prod(box) // 2), panel.entries // 2
     row = (-(-(half if panel.planes else half_entries) * arith.bytes // 64) | 1) * 64
     pixel_bytes, entry_bytes = (arith.bytes, row) if panel.planes else (row, arith.bytes)
@@ -289,19 +299,20 @@ class StrassenForm(Form):
 def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
     s, p, arith, sweep, cut = r.situation, r.problem, r.arith, form.sweep, form.cut
     panel, outputs, lane, last = cut.panel, cut.outputs, lanes(r.target, r.arith), sweep[-1]
-    name, size = f"strassen {'planes' if panel.planes else 'rows'}", r.target.vector_bytes
-    address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, size, planes=panel.planes))
+    name = f"strassen {'planes' if panel.planes else 'rows'}"
+    address = address_of(r, name, "driver", Driver, lambda k, name: driver(k, name, planes=panel.planes))
     along = along_out(r, last, "c")
     cycles = form.cost()
     items = (p.n or 0) * box_count(sweep, panel.box)
     parts = thread_parts(s.threads, items, len(outputs.sets), sum(cycles.values()) / cycles["products"] - 1)
     folded = results_lie_together(r, sweep)
     in_place = _lies_together(r, sweep, planes=panel.planes)
-    common, inputs, items = panel_words(r, sweep, panel, parts)
+    held = [lines(axis, b) for axis, b in zip(sweep, panel.box, strict=True)]
+    common, items = boxed_words(r, sweep, panel.box, held, parts, panel=header_bytes(len(sweep)))
     pixel_step, entry_step = (
         (last.stride * r.x.spatial[-1], r.x.c) if in_place else (panel.pixel_bytes, panel.entry_bytes)
     )
-    weights = cache(lambda: patches.weights_by_tap(r, sweep))  # may be a copy: made once, and only if needed
+    weights = cache(lambda: _weights_by_tap(r, sweep))  # may be a copy: made once, and only if needed
     key = (arith.name, lane, outputs.sets)
     scales = r.packed(("strassen scales", arith.name), lambda: strassen_weights.scales(weights()[0]))
     r_c = 0 if r.residual is None else r.residual.c
@@ -319,8 +330,8 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
     )  # fmt: skip
     values = StrassenWords(
         scheme=BoxWords(
-            common=common, panel=inputs, products=of_scheme, folded=int(folded), in_place=int(in_place),
-            source_pixel=pixel_step, source_entry=entry_step, half_entries=cut.half_entries,
+            common=common, panel=panel_words(r, sweep, panel), products=of_scheme, folded=int(folded),
+            in_place=int(in_place), source_pixel=pixel_step, source_entry=entry_step, half_entries=cut.half_entries,
             source=cut.not_finite - 64, sums=cut.sums, sums_product=cut.product_bytes, sums_pixel=cut.pixel_bytes,
             sums_entry=cut.entry_bytes, missing=cut.missing, slot_product=cut.slot_product,
         ),
@@ -331,6 +342,12 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
         again_box=cut.again, again_words=careful.box_words(r, sweep), again=careful.repair_address(r),
     )  # fmt: skip
     return Step(address, filled(values, keep), items)
+
+
+def _weights_by_tap(r: Request, sweep: Sweep) -> NDArray[Any]:
+    """Weights (groups, m, entries): for every tap all channels."""
+    w = r.weights(sweep)
+    return np.ascontiguousarray(w.transpose(0, 1, 3, 2)).reshape(*w.shape[:2], -1)
 
 
 def _asks(r: Request, sweep: Sweep, cut: Cut) -> Sequence[tuple[int, int]]:

@@ -8,25 +8,29 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyconv.algorithms.careful import CarefulBox, CarefulWords
-from polyconv.algorithms.product.patch_panel import PatchWords, copy_patches
 from polyconv.algorithms.product.rows import ProductWords, Row, move_row, multiply
+from polyconv.algorithms.product.strassen_panel import PanelWords, copy_windows
 from polyconv.kernels.language import INT, Buffer, Module, Value
 from polyconv.kernels.record import Callees, Function, Functions, Link, Memory, Record, Word
 from polyconv.kernels.signature import memory_of
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums
-from polyconv.lowering.panel import Driver, Frame, Item, axis_words, box_rows, decode, row_place
+from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, row_place
 
 __all__ = ["BoxWords", "StrassenWords", "driver"]
 
 
-class BoxWords(PatchWords):
-    """Words of the products of a box.
+class BoxWords(Record):
+    """Words of the products of a box.  ``folded``: rows of results follow each other as the panel's do.
 
     Its inputs lie in the tensor (``in_place``) or in the panel, with steps between pixels and between entries.  In the
     workspace ``source`` is where they are, then come their ``sums`` for the seven products.  ``missing`` stands for
     the partner of the last of an odd number of pixels.
     """
 
+    common: Common
+    panel: PanelWords
+    products: ProductWords
+    folded: Word
     in_place: Word
     source_pixel: Word
     source_entry: Word
@@ -61,7 +65,7 @@ class StrassenWords(Record):
     again: Function[CarefulBox]
 
 
-def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
+def driver(k: Module, name: str, *, planes: bool) -> None:
     """Add the driver ``name(frame, words, item, workspace)``: pixels of a box lie together, or channels."""
     with k.function(name, Driver) as given:
         frame, workspace = given.frame, given.workspace
@@ -70,7 +74,7 @@ def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
         item = decode(k, p.common, given.item, workspace)
         count = box_rows(k, p.common, item, 0)
         half = (count + 1) // 2
-        source = _source(k, p, item, frame, workspace, vector_bytes, planes=planes)
+        source = _source(k, p, item, frame, workspace)
         copies = k.select(half * 2 > count, 1, w.copies)  # the last of an odd number of pixels has no partner to read
         _sum_inputs(k, p, w.inputs, source, workspace, count, half, copies, planes=planes)
         first = item.split * products.split_sets
@@ -107,8 +111,7 @@ def driver(k: Module, name: str, vector_bytes: int, *, planes: bool) -> None:
                     ))  # fmt: skip
 
 
-def _source(k: Module, p: BoxWords, item: Item, frame: Frame, workspace: Buffer, vector_bytes: int,
-            *, planes: bool) -> Buffer:  # fmt: skip
+def _source(k: Module, p: BoxWords, item: Item, frame: Frame, workspace: Buffer) -> Buffer:
     """The inputs of a box, where they are: in the tensor, for kernels of one tap, or brought into the panel."""
     c, arrays = p.common, memory_of(frame)
     start = c.x_base + item.n * c.x_n
@@ -116,7 +119,7 @@ def _source(k: Module, p: BoxWords, item: Item, frame: Frame, workspace: Buffer,
         axis.next(axis.values[0] + item.origin(axis.index) * axis_words(c, axis.index).x_stride)
     place, panel, in_place = axis.results[0], workspace + c.panel, p.in_place.equals(1)
     with k.when(in_place, otherwise=True):
-        copy_patches(k, p, item, frame.x, panel, vector_bytes, planes=planes)
+        copy_windows(k, c, p.panel, item, frame.x, panel)
     found = workspace + p.source
     k.store(k.select(in_place, k.word(arrays) + place, k.address(panel)), found, 8)
     k.store(k.select(in_place, k.word(arrays, 1) - place, p.sums - c.panel), found + 8, 8)
