@@ -161,11 +161,6 @@ FAULTS: dict[str, Fault] = {
             _ALGORITHMS + "careful", "position.below(record.inp)", "position.below(record.inp + 1)", "careful",
         ),
         Fault(
-            "outer pixels", "a pixel beyond the input counts as one inside",
-            _ALGORITHMS + "product.axes", "(axis.inp - 1 + axis.pad) // axis.stride + 1))\n        for first",
-            "(axis.inp + axis.pad) // axis.stride + 1))\n        for first", "pointwise",
-        ),
-        Fault(
             "window rows", "rows of windows in a panel begin one pixel late",
             _ALGORITHMS + "product.strassen_panel", "panel + row.index * width * p.pixel_bytes",
             "panel + row.index * (width + 1) * p.pixel_bytes", "strassen", seen_in_check_mode=False,

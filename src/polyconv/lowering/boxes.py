@@ -19,8 +19,9 @@ from polyconv.lowering.situation import image_bytes
 from polyconv.lowering.sweep import Lines, Sweep
 
 __all__ = [
-    "ahead_words", "asks_ahead", "boxed_words", "boxes", "busiest", "bytes_between", "in_pieces", "near_equal",
-    "near_equal_sizes", "row_lists", "rows_follow", "rows_together", "tap_entries", "taps_of_lists", "thread_parts",
+    "ahead_words", "asks_ahead", "boxed_words", "boxes", "busiest", "bytes_between", "in_pieces", "lie_together",
+    "near_equal", "near_equal_sizes", "row_lists", "rows_follow", "rows_together", "tap_entries", "taps_of_lists",
+    "thread_parts",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -202,11 +203,17 @@ def rows_together(sweep: Sweep, box: Sequence[int], pixels: int) -> int:
 
 def rows_follow(r: Request, sweep: Sweep) -> bool:
     """Whether in result and residual every row of pixels begins where the one before it ends."""
-    def follow(o: Operand) -> bool:
-        steps = [axis.out_step * step for axis, step in zip(sweep, o.spatial, strict=True)]
-        return all(steps[a] == steps[a + 1] * sweep[a + 1].out for a in range(len(sweep) - 1))
+    return lie_together(sweep, r.y) and lie_together(sweep, residual_of(r))
 
-    return follow(r.y) and follow(residual_of(r))
+
+def lie_together(sweep: Sweep, o: Operand) -> bool:
+    """Whether all results lie one step of the last axis apart in an operand, row after row.
+
+    An axis with a single output takes no step, so it must not stand between its neighbours.
+    """
+    steps = [(axis.out, stride * axis.out_step) for axis, stride in zip(sweep, o.spatial, strict=True)]
+    taken = [*(axis for axis in steps[:-1] if axis[0] > 1), steps[-1]]
+    return all(outer == count * inner for (_, outer), (count, inner) in itertools.pairwise(taken))
 
 
 def near_equal(total: int, most: int) -> list[tuple[int, int]]:

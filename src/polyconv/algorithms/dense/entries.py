@@ -72,15 +72,11 @@ class Entries:
     lists : list of ChunkList
     words : list of int
         Of all entries; those of all taps are the first.
-    count, chunk_count : int
-        Entries of all taps, and how many of them are a chunk's.
     """
 
     bands: list[Bands]
     lists: list[ChunkList]
     words: list[int]
-    count: int
-    chunk_count: int
 
 
 def entries_of(places: Places, bands: list[Bands]) -> Entries:
@@ -96,7 +92,7 @@ def entries_of(places: Places, bands: list[Bands]) -> Entries:
             some, of_chunk = places.entries(ranges)
             lists.append(ChunkList(len(words) // _WORDS, len(some) // _WORDS, of_chunk))
             words += some
-    return Entries(bands, lists, words, count, chunk_count)
+    return Entries(bands, lists, words)
 
 
 def in_panel(held: Sequence[Lines], line_bytes: int) -> list[list[int]]:

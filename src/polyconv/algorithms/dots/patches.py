@@ -154,7 +154,7 @@ def forms(s: Situation) -> Forms:
     if isinstance(sweep := only_sweep(s), Refusal):
         return sweep
     lies = p.x in LYING[kind.name] and (p.quantisation is None or kind.name == "u8s8")
-    in_place = lies and sweep[-1].stride == 1 and all(is_inside(p, axis) for axis in sweep)
+    in_place = lies and p.op == "conv" and sweep[-1].stride == 1 and all(is_inside(axis) for axis in sweep)
     axes = folded_as_packed(sweep) if in_place and _folds(sweep) else sweep
     found = [_form(s, kind, axes, vectors, in_place=in_place) for vectors in _VECTORS if vectors % kind.channels == 0]
     return (min(found, key=lambda form: s.price(("vectors", form.vectors), sum(form.cost().values()))),)

@@ -1,4 +1,4 @@
-"""Sweeps as products take them: outputs that meet only padding apart, and axes that lie together in memory as one.
+"""Sweeps as products take them: axes that lie together in memory as one.
 
 Then rows of pixels are long.  The batch may be an axis too.  Only how arrays lie decides; no bits of a result depend
 on it.
@@ -14,35 +14,15 @@ from dataclasses import replace
 from polyconv.lowering.program import Operand, Request
 from polyconv.lowering.situation import image_bytes
 from polyconv.lowering.sweep import Axis, Sweep
-from polyconv.problem.problem import Problem
 
-__all__ = [
-    "folded_as_packed", "is_inside", "large_boxes", "padding_apart", "results_lie_together", "rows_lie_together",
-    "stacked", "with_folded",
-]  # fmt: skip
+__all__ = ["folded_as_packed", "is_inside", "large_boxes", "stacked", "with_folded"]
 
 
-def is_inside(p: Problem, axis: Axis) -> bool:
-    """Whether the windows of a convolution meet no padding."""
+def is_inside(axis: Axis) -> bool:
+    """Whether there are windows, with taps, and they meet no padding."""
     span = (axis.taps - 1) * axis.dilation
     whole = axis.pad <= 0 and (axis.out - 1) * axis.stride - axis.pad + span < axis.inp
-    return p.op == "conv" and axis.out > 0 and axis.taps > 0 and whole
-
-
-def padding_apart(sweep: Sweep) -> tuple[Sweep, list[Sweep]]:
-    """The box of outputs whose tap lies inside the input, and the boxes around it."""
-    inner: list[Axis] = []
-    around: list[Sweep] = []
-    for a, axis in enumerate(sweep):
-        low = min(axis.out, max(0, -(-axis.pad // axis.stride)))
-        high = max(low, min(axis.out, (axis.inp - 1 + axis.pad) // axis.stride + 1))
-        for first, end in ((0, low), (high, axis.out)):
-            if end > first:
-                here = Axis(end - first, 1, 0, 1, 1, 0, axis.first_out + first * axis.out_step, axis.out_step)
-                around.append((*inner, here, *sweep[a + 1 :]))
-        inner.append(replace(axis, out=high - low, pad=axis.pad - low * axis.stride,
-                             first_out=axis.first_out + low * axis.out_step))  # fmt: skip
-    return tuple(inner), around
+    return axis.out > 0 and axis.taps > 0 and whole
 
 
 def _folded(sweep: Sweep, operands: Sequence[Operand]) -> tuple[Sweep, list[Operand]]:
@@ -105,21 +85,6 @@ def stacked(r: Request, sweep: Sweep) -> tuple[Request, Sweep]:
     residual = None if r.residual is None else stack(r.residual)
     return (replace(r, situation=situation, x=stack(r.x), y=stack(r.y), residual=residual),
             (Axis(images, images, 1, 1, 1, 0), *sweep))  # fmt: skip
-
-
-def rows_lie_together(sweep: Sweep, o: Operand) -> bool:
-    """Whether all results lie one step of the last axis apart in an operand, row after row.
-
-    An axis with a single output takes no step, so it must not stand between its neighbours.
-    """
-    steps = [(axis.out, stride * axis.out_step) for axis, stride in zip(sweep, o.spatial, strict=True)]
-    taken = [*(axis for axis in steps[:-1] if axis[0] > 1), steps[-1]]
-    return all(outer == count * inner for (_, outer), (count, inner) in itertools.pairwise(taken))
-
-
-def results_lie_together(r: Request, sweep: Sweep) -> bool:
-    """The same for result and residual."""
-    return rows_lie_together(sweep, r.y) and (r.residual is None or rows_lie_together(sweep, r.residual))
 
 
 def large_boxes(sweep: Sweep, most: int, ways: int) -> Iterator[tuple[int, tuple[int, ...]]]:

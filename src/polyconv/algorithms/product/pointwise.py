@@ -1,4 +1,4 @@
-"""Pointwise convolution in place: one tap an axis, or windows that meet no padding; any stride, group and layout.
+"""Pointwise convolution in place: one tap an axis, or windows; no padding; any stride, group and layout.
 
 Every output is a product of weights with the channels of one pixel, or with those of a window, by a list of where its
 entries lie: nothing is packed.  There are three kinds of tiles, the first also for windows: lanes are output channels,
@@ -6,7 +6,7 @@ with words of the input broadcast from wherever they lie; where pixels lie toget
 and so they are where channels lie together and outputs are few, or few remain beside whole vectors of them, by squares
 of pixels and channels that are transposed in registers.  Axes that lie together are one.  Results go from registers to
 their place where lanes lie together in it, else through a move; those of the phases of a transposed convolution leave
-together.  Outputs that meet only padding are filled by moves alone.
+together.
 Cost: the products over lane use.  Error: own bound; sums run over the channels in order.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyconv.algorithms.form import Form, Forms, Refusal
-from polyconv.algorithms.product.axes import is_inside, padding_apart, stacked, with_folded
+from polyconv.algorithms.product.axes import is_inside, stacked, with_folded
 from polyconv.algorithms.product.pointwise_cut import (
     SLOT_BYTES,
     Cut,
@@ -32,7 +32,7 @@ from polyconv.algorithms.product.pointwise_cut import (
     is_far,
     is_listed,
 )
-from polyconv.algorithms.product.pointwise_driver import driver, fill_step, pointwise_words
+from polyconv.algorithms.product.pointwise_driver import driver, pointwise_words
 from polyconv.algorithms.product.sets import Early, most_pixels, packed_weights, product_words
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import channel_tile, lanes
@@ -64,9 +64,7 @@ def forms(s: Situation) -> Forms:
     reason = _refusal(s)
     if reason is not None:
         return reason
-    found = [padding_apart(sweep) for sweep in sweeps(s.problem)]
-    families = tuple((alike, cuts_of(s, alike)) for alike in _alike(inner for inner, _ in found))
-    return (PointwiseForm(s, families, tuple(piece for _, pieces in found for piece in pieces)),)
+    return (PointwiseForm(s, tuple((alike, cuts_of(s, alike)) for alike in _alike(sweeps(s.problem)))),)
 
 
 def _refusal(s: Situation) -> Refusal | None:
@@ -79,17 +77,16 @@ def _refusal(s: Situation) -> Refusal | None:
         return "inputs with a zero point are converted in a panel"
     if p.c == 0:
         return "there are no channels to add up"
-    if not all(axis.taps == 1 or is_inside(p, axis) for sweep in sweeps(p) for axis in sweep):
-        return "needs a kernel of one tap, or windows that meet no padding"
+    if not all(is_inside(axis) and (axis.taps == 1 or p.op == "conv") for sweep in sweeps(p) for axis in sweep):
+        return "needs windows that meet no padding, of one tap in transposed convolutions"
     return None
 
 
-def _alike(inner: Iterable[Sweep]) -> list[_Alike]:
-    """Sweeps that have outputs, those together that read the same pixels."""
+def _alike(every: Iterable[Sweep]) -> list[_Alike]:
+    """Sweeps, those together that read the same pixels."""
     found: dict[Sweep, list[Sweep]] = {}
-    for sweep in inner:
-        if all(axis.out for axis in sweep):
-            found.setdefault(tuple(replace(axis, first_out=0, first_tap=0) for axis in sweep), []).append(sweep)
+    for sweep in every:
+        found.setdefault(tuple(replace(axis, first_out=0, first_tap=0) for axis in sweep), []).append(sweep)
     return [tuple(alike) for alike in found.values()]
 
 
@@ -98,10 +95,9 @@ def _alike(inner: Iterable[Sweep]) -> list[_Alike]:
 
 @dataclass(frozen=True, slots=True)
 class PointwiseForm(Form):
-    """Sweeps that read the same pixels and their cuts where tensors are packed; boxes that meet only padding."""
+    """Sweeps that read the same pixels and their cuts where tensors are packed."""
 
     families: tuple[tuple[_Alike, tuple[Cut, ...]], ...]
-    padding: tuple[Sweep, ...]
 
     @property
     def workspace(self) -> int:
@@ -110,23 +106,18 @@ class PointwiseForm(Form):
 
     def cost(self) -> dict[str, float]:
         """Cycles of products, and of the ways in and out."""
-        p = self.s.problem
-        only_padding = sum(math.prod(axis.out for axis in piece) for piece in self.padding)
         costs = [cost_of(self.s, cut) for _, cuts in self.families for cut in cuts]
-        moves = only_padding * p.m * (p.n or 0) * 0.5 + sum(moves for _, moves in costs)
-        return {"products": sum(products for products, _ in costs), "moves": moves}
+        return {"products": sum(products for products, _ in costs), "moves": sum(moves for _, moves in costs)}
 
     def choices(self) -> Mapping[str, object]:
         """Tiles and boxes; of a transposed convolution those of the first phase."""
-        cuts = self.families[0][1] if self.families else ()
-        tiles = " and ".join(cut.outputs.tile(self.s.target) for cut in cuts)
-        return {"tile": tiles, "box": cuts[0].box} if cuts else {}
+        cuts = self.families[0][1]
+        return {"tile": " and ".join(cut.outputs.tile(self.s.target) for cut in cuts), "box": cuts[0].box}
 
     def build(self, r: Request) -> Program:
-        """One step for every cut, and one for every box of outputs that meet only padding."""
+        """One step for every cut."""
         keep: list[Any] = []
-        steps = [fill_step(r, piece, keep) for piece in self.padding]
-        steps += [_step(r, alike, cut, keep) for alike, cuts in self.families for cut in cuts]
+        steps = [_step(r, alike, cut, keep) for alike, cuts in self.families for cut in cuts]
         return program_of(steps, self.workspace, keep)
 
 

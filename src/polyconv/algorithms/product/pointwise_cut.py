@@ -77,8 +77,8 @@ def is_listed(sweep: Sweep) -> bool:
 
 
 def entries_of(p: Problem, sweep: Sweep) -> int:
-    """Entries of an output's sum; of one that meets only padding as if it had one."""
-    return p.c // p.groups * math.prod(max(1, axis.taps) for axis in sweep)
+    """Entries of an output's sum."""
+    return p.c // p.groups * math.prod(axis.taps for axis in sweep)
 
 
 def cuts_of(s: Situation, alike: Sequence[Sweep]) -> tuple[Cut, ...]:

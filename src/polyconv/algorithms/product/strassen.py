@@ -25,7 +25,7 @@ from polyconv.algorithms import careful
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.least import least
 from polyconv.algorithms.product import strassen_weights
-from polyconv.algorithms.product.axes import large_boxes, results_lie_together, rows_lie_together
+from polyconv.algorithms.product.axes import large_boxes
 from polyconv.algorithms.product.rows import OutputSet
 from polyconv.algorithms.product.sets import (
     Early,
@@ -53,7 +53,7 @@ from polyconv.kernels.record import altered, filled
 from polyconv.kernels.signature import Address
 from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
 from polyconv.lowering import packing
-from polyconv.lowering.boxes import boxed_words, thread_parts
+from polyconv.lowering.boxes import boxed_words, lie_together, rows_follow, thread_parts
 from polyconv.lowering.moves import along_out
 from polyconv.lowering.panel import Driver, header_bytes
 from polyconv.lowering.program import Program, Request, Step, address_of, program_of
@@ -149,7 +149,7 @@ def _refusal(s: Situation) -> Refusal | None:
         return f"halves even numbers of entries and outputs, this has {entries} and {p.m}"
     if entries < _LEAST_ENTRIES:
         return f"needs {_LEAST_ENTRIES} entries for its error, this has {entries}"
-    if not all(is_apart(p, axis) for axis in sweeps(p)[0]):
+    if not all(is_apart(axis) for axis in sweeps(p)[0]):
         return "needs windows that do not overlap and meet no padding"
     return None
 
@@ -305,7 +305,7 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
     cycles = form.cost()
     items = (p.n or 0) * box_count(sweep, panel.box)
     parts = thread_parts(s.threads, items, len(outputs.sets), sum(cycles.values()) / cycles["products"] - 1)
-    folded = results_lie_together(r, sweep)
+    folded = rows_follow(r, sweep)
     in_place = _lies_together(r, sweep, planes=panel.planes)
     held = [lines(axis, b) for axis, b in zip(sweep, panel.box, strict=True)]
     common, items = boxed_words(r, sweep, panel.box, held, parts, panel=header_bytes(len(sweep)))
@@ -392,5 +392,5 @@ def _lies_together(r: Request, sweep: Sweep, *, planes: bool) -> bool:
     read = tuple(replace(axis, out_step=axis.stride) for axis in sweep)  # from input to input, as if to results
     element = sweep[-1].stride * r.x.spatial[-1] if planes else r.x.c
     forward = min(*r.x.spatial, r.x.c) > 0
-    together = forward and element == r.x.itemsize and rows_lie_together(read, r.x)
+    together = forward and element == r.x.itemsize and lie_together(read, r.x)
     return together and _is_readable(r.situation, sweep)

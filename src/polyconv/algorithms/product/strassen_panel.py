@@ -20,7 +20,6 @@ from polyconv.lowering.panel import Common, Item, axis_words, box_rows, row_sour
 from polyconv.lowering.program import Request
 from polyconv.lowering.situation import Situation, arith_of
 from polyconv.lowering.sweep import Axis, Sweep
-from polyconv.problem.problem import Problem
 from polyconv.target import Target
 
 __all__ = ["Panel", "PanelWords", "copy_cycles", "copy_windows", "is_apart", "panel_of", "panel_words", "vector_share"]
@@ -78,9 +77,9 @@ class Panel:
     size: int
 
 
-def is_apart(p: Problem, axis: Axis) -> bool:
+def is_apart(axis: Axis) -> bool:
     """Whether no input along an axis meets two taps, and no tap the padding."""
-    return is_inside(p, axis) and (axis.taps - 1) * axis.dilation < axis.stride
+    return is_inside(axis) and (axis.taps - 1) * axis.dilation < axis.stride
 
 
 def panel_of(s: Situation, sweep: Sweep, box: tuple[int, ...]) -> Panel:
