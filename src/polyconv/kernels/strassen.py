@@ -18,7 +18,7 @@ from polyconv.kernels.language import Buffer, Mask, Module, Value, vector
 from polyconv.kernels.signature import Int, Signature
 
 __all__ = [
-    "PRODUCTS", "SINGLE", "InputSums", "ResultSums", "WeightSums", "input_sums", "result_sums", "weight_sums",
+    "PRODUCTS", "InputSums", "ResultSums", "WeightSums", "input_sums", "result_sums", "weight_sums",
 ]  # fmt: skip
 
 PRODUCTS = 7
@@ -68,10 +68,6 @@ def _of_products(p: Sequence[Value]) -> list[Value]:
     return [p[0] + p[3] - p[4] + p[6], p[2] + p[4], p[1] + p[3], p[0] - p[1] + p[2] + p[5]]
 
 
-SINGLE = (1, 4)
-"""Products that take a quarter of the inputs as it is: the first channels of the first pixels, the last of the last."""
-
-
 class InputSums(Signature):
     """Inputs of the seven products.
 
@@ -93,8 +89,8 @@ class InputSums(Signature):
     target_step: Int
 
 
-def input_sums(k: Module, name: str, element: str, lanes: int, *, single: bool) -> None:
-    """Add the sums of inputs, those of ``SINGLE`` only if wanted."""
+def input_sums(k: Module, name: str, element: str, lanes: int) -> None:
+    """Add the sums of inputs; two of the seven are a quarter of the inputs as it is."""
     kind = vector(element, lanes)
     with k.function(name, InputSums) as given:
         second_width = given.second_width
@@ -104,9 +100,8 @@ def input_sums(k: Module, name: str, element: str, lanes: int, *, single: bool) 
             lower = given.lower
             for source, mask in zip((a, b, a + lower, b + lower), (masks or (None, None)) * 2, strict=True):
                 loaded.append(k.load(kind, source) if mask is None else k.load_first(kind, source, mask))
-            for number, value in enumerate(_of_inputs(*loaded)):
-                if single or number not in SINGLE:
-                    k.store(value, place)
+            for value in _of_inputs(*loaded):
+                k.store(value, place)
                 place = place + given.product
 
         full = second_width - second_width % lanes

@@ -69,7 +69,7 @@ class ProductWords(Record):
 class Row:
     """A row of pixels for a set of outputs: its entries and where they begin in input, result and residual.
 
-    Entries lie so far apart, or have a list.  What is asked for early lies so many bytes ``away`` from them.
+    Entries lie so far apart, or have a list.
     """
 
     common: Common
@@ -85,7 +85,6 @@ class Row:
     y_pixel: Value
     r: Buffer
     r_pixel: Value
-    away: Value | int = 0
 
     @property
     def weights(self) -> Buffer:
@@ -124,7 +123,7 @@ def _multiply_channels(k: Module, row: Row, slot: Buffer | None) -> None:
         x = row.x + first * row.x_pixel
         rest = (
             row.entries, row.weights, y + first * y_step, y_step, row.r + first * row.r_pixel, row.r_pixel,
-            of_set.there, *row.tables, of_set.early + row.away, of_set.early_step,
+            of_set.there, *row.tables, of_set.early, of_set.early_step,
         )  # fmt: skip
         if isinstance(row.x_entry, Buffer):
             k.call(function, ListedPointTile(x, row.x_pixel, row.x_entry, *rest))
@@ -146,7 +145,7 @@ def _multiply_pixels(k: Module, row: Row, slot: Buffer | None) -> None:
         k.call(p.functions.at_word(family + vectors * 2), PointTile(
             row.x + first * row.x_pixel, row.x_pixel,
             row.x_entry, row.entries, row.weights, y + first * size, y_step,
-            row.r + first * p.result_bytes, row.common.r_c, there, *row.tables, of_set.early + row.away,
+            row.r + first * p.result_bytes, row.common.r_c, there, *row.tables, of_set.early,
             of_set.early_step,
         ))  # fmt: skip
 

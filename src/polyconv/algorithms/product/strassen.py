@@ -13,7 +13,7 @@ Source: Strassen 1969.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -28,7 +28,6 @@ from polyconv.algorithms.product import strassen_weights
 from polyconv.algorithms.product.axes import large_boxes
 from polyconv.algorithms.product.rows import OutputSet
 from polyconv.algorithms.product.sets import (
-    Early,
     OutputSets,
     Slots,
     channel_cycles,
@@ -50,8 +49,7 @@ from polyconv.dtypes import DTYPES
 from polyconv.kernels.convert import LLVM_NAMES
 from polyconv.kernels.isa import lanes
 from polyconv.kernels.record import altered, filled
-from polyconv.kernels.signature import Address
-from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums, input_sums, result_sums
+from polyconv.kernels.strassen import PRODUCTS, InputSums, ResultSums, input_sums, result_sums
 from polyconv.lowering import packing
 from polyconv.lowering.boxes import boxed_words, lie_together, rows_follow, thread_parts
 from polyconv.lowering.moves import along_out
@@ -70,8 +68,6 @@ from polyconv.lowering.traffic import far_cycles, planes_collide
 
 __all__ = ["at_least", "forms"]
 
-_COLLIDING = 4096
-"""Where pixels or entries lie a multiple of these bytes apart they meet in one set of a cache: tiles read copies."""
 _LEAST_ENTRIES = 16
 """With fewer the error comes to more than twice that of a direct sum.  Measured: 2.3 times at 8 entries, 1.8 at 16, 1.5
 at 64, 1.4 from 512 on."""
@@ -195,7 +191,7 @@ def _cut(s: Situation, box: tuple[int, ...]) -> Cut:
     sums = header_bytes(len(box)) + panel.size
     slots = outputs.slots(arith, lanes(s.target, arith), sums + PRODUCTS * product_bytes, half)
     slot_product = (-(-half * slots.pixel // 64) | 1) * 64
-    not_finite = slots.begin + PRODUCTS * slot_product + 64  # behind where inputs are
+    not_finite = slots.begin + PRODUCTS * slot_product
     missing = not_finite + -(-(half + 1) * 8 // 64) * 64
     again = missing + (0 if panel.planes else 64)
     return Cut(
@@ -313,7 +309,7 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
         (last.stride * r.x.spatial[-1], r.x.c) if in_place else (panel.pixel_bytes, panel.entry_bytes)
     )
     weights = cache(lambda: _weights_by_tap(r, sweep))  # may be a copy: made once, and only if needed
-    key = (arith.name, lane, outputs.sets)
+    key, kind = (arith.name, lane, outputs.sets), f"{arith.accumulator} {lane}"
     scales = r.packed(("strassen scales", arith.name), lambda: strassen_weights.scales(weights()[0]))
     r_c = 0 if r.residual is None else r.residual.c
     both = [
@@ -326,18 +322,20 @@ def _step(r: Request, form: StrassenForm, keep: list[Any]) -> Step:
     packed = r.packed(("strassen", *key), lambda: strassen_weights.packed(r, weights()[0], scales, outputs.sets))
     of_scheme = product_words(
         r, outputs, cut.half_entries, packed, cut.slots, along, parts=parts, places=(((0, 0),) * PRODUCTS,),
-        early=Early(of_records=_asks(r, sweep, cut) if parts == 1 else ()),
     )  # fmt: skip
     values = StrassenWords(
         scheme=BoxWords(
             common=common, panel=panel_words(r, sweep, panel), products=of_scheme, folded=int(folded),
             in_place=int(in_place), source_pixel=pixel_step, source_entry=entry_step, half_entries=cut.half_entries,
-            source=cut.not_finite - 64, sums=cut.sums, sums_product=cut.product_bytes, sums_pixel=cut.pixel_bytes,
+            sums=cut.sums, sums_product=cut.product_bytes, sums_pixel=cut.pixel_bytes,
             sums_entry=cut.entry_bytes, missing=cut.missing, slot_product=cut.slot_product,
         ),
         scale_lower=p.m // 2 * arith.bytes,
-        copies=int(max(pixel_step, entry_step) % _COLLIDING == 0),
-        inputs=[_input_sums(r, single=False), _input_sums(r, single=True)], results=_result_sums(r), scales=scales,
+        inputs=address_of(r, f"strassen inputs {kind}", "sums", InputSums,
+                          lambda k, name: input_sums(k, name, arith.accumulator, lane)),
+        results=address_of(r, f"strassen results {kind}", "sums", ResultSums,
+                           lambda k, name: result_sums(k, name, arith.accumulator, lane)),
+        scales=scales,
         not_finite=cut.not_finite, leaving=altered(slot_words(r, cut.slots, along, len(both), parts), sets=both),
         again_box=cut.again, again_words=careful.box_words(r, sweep), again=careful.repair_address(r),
     )  # fmt: skip
@@ -348,43 +346,6 @@ def _weights_by_tap(r: Request, sweep: Sweep) -> NDArray[Any]:
     """Weights (groups, m, entries): for every tap all channels."""
     w = r.weights(sweep)
     return np.ascontiguousarray(w.transpose(0, 1, 3, 2)).reshape(*w.shape[:2], -1)
-
-
-def _asks(r: Request, sweep: Sweep, cut: Cut) -> Sequence[tuple[int, int]]:
-    """What the products of every set of outputs ask for, bytes from the inputs of a box and bytes between entries.
-
-    Together the last ones ask for the inputs of a thread's next box, a line of each plane or one line after another;
-    those that read inputs as they are, whose steps differ, ask for none.  Only where no second-level cache holds the
-    inputs.  Measured on Zen 5: 0-6 % off.
-    """
-    p, panel, x = r.problem, cut.panel, r.x
-    whole = all(axis.taps == (1 if panel.planes else axis.stride) for axis in sweep)
-    if not whole or (p.n or 0) * image_bytes(p)[0] <= r.situation.cache("l2", 3):
-        return ()
-    axis = next((a for a, (axis, b) in enumerate(zip(sweep, panel.box, strict=True)) if b < axis.out), None)
-    size = x.spatial[0] * sweep[0].inp if axis is None else panel.box[axis] * sweep[axis].stride * x.spatial[axis]
-    ahead = r.situation.threads * (x.n if axis is None else size)
-    halves = (0, cut.half_entries * x.c) if panel.planes else (0,)
-    turns = [at + half for at in range(0, size, -(-math.prod(panel.box) // 2) * cut.pixel_bytes) for half in halves]
-    found = [(0, 0)] * (len(cut.outputs.sets) * PRODUCTS)
-    places = [i for i in range(len(found)) if i % PRODUCTS not in SINGLE][-len(turns) :]
-    for place, at in zip(places, turns, strict=False):
-        found[place] = ahead + at, x.c if panel.planes else 64
-    return found
-
-
-def _input_sums(r: Request, *, single: bool) -> Address[InputSums]:
-    """Address of the sums of inputs, with or without copies of those that products take as they are."""
-    element, lane, what = r.arith.accumulator, lanes(r.target, r.arith), "" if single else " without copies"
-    label = f"strassen inputs{what} {element} {lane}"
-    return address_of(r, label, "sums", InputSums, lambda k, name: input_sums(k, name, element, lane, single=single))
-
-
-def _result_sums(r: Request) -> Address[ResultSums]:
-    """Address of the sums of products."""
-    element, lane = r.arith.accumulator, lanes(r.target, r.arith)
-    label = f"strassen results {element} {lane}"
-    return address_of(r, label, "sums", ResultSums, lambda k, name: result_sums(k, name, element, lane))
 
 
 def _lies_together(r: Request, sweep: Sweep, *, planes: bool) -> bool:

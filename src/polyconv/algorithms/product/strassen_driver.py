@@ -5,16 +5,14 @@ Boxes with a result that is not finite are done again, for the outputs that have
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from polyconv.algorithms.careful import CarefulBox, CarefulWords
 from polyconv.algorithms.product.rows import ProductWords, Row, move_row, multiply
 from polyconv.algorithms.product.strassen_panel import PanelWords, copy_windows
 from polyconv.kernels.language import INT, Buffer, Module, Value
-from polyconv.kernels.record import Callees, Function, Functions, Link, Memory, Record, Word
-from polyconv.kernels.signature import memory_of
-from polyconv.kernels.strassen import PRODUCTS, SINGLE, InputSums, ResultSums
-from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, row_place
+from polyconv.kernels.record import Function, Link, Memory, Record, Word
+from polyconv.kernels.signature import Callee
+from polyconv.kernels.strassen import PRODUCTS, InputSums, ResultSums
+from polyconv.lowering.panel import Common, Driver, Frame, Item, axis_words, box_rows, decode, row_place, row_source
 
 __all__ = ["BoxWords", "StrassenWords", "driver"]
 
@@ -22,9 +20,9 @@ __all__ = ["BoxWords", "StrassenWords", "driver"]
 class BoxWords(Record):
     """Words of the products of a box.  ``folded``: rows of results follow each other as the panel's do.
 
-    Its inputs lie in the tensor (``in_place``) or in the panel, with steps between pixels and between entries.  In the
-    workspace ``source`` is where they are, then come their ``sums`` for the seven products.  ``missing`` stands for
-    the partner of the last of an odd number of pixels.
+    Its inputs lie in the tensor (``in_place``) or in the panel, with steps between pixels and between entries.  Their
+    ``sums`` for the seven products lie in the workspace.  ``missing`` stands for the partner of the last of an odd
+    number of pixels.
     """
 
     common: Common
@@ -35,7 +33,6 @@ class BoxWords(Record):
     source_pixel: Word
     source_entry: Word
     half_entries: Word
-    source: Word
     sums: Word
     sums_product: Word
     sums_pixel: Word
@@ -47,15 +44,13 @@ class BoxWords(Record):
 class StrassenWords(Record):
     """The driver's words: those of the seven products, and of the sets whose results are ``leaving``.
 
-    ``inputs`` are the sums of inputs with and without copies of those that a product takes as they are; where
-    ``copies`` is not 0 tiles read them.  At ``not_finite`` in the workspace it says whether results are not finite, at
-    ``again_box`` the box stands that is done again then.
+    At ``not_finite`` in the workspace it says whether results are not finite, at ``again_box`` the box stands that is
+    done again then.
     """
 
     scheme: BoxWords
     scale_lower: Word
-    copies: Word
-    inputs: Functions[InputSums]
+    inputs: Function[InputSums]
     results: Function[ResultSums]
     scales: Memory
     not_finite: Word
@@ -74,27 +69,14 @@ def driver(k: Module, name: str, *, planes: bool) -> None:
         item = decode(k, p.common, given.item, workspace)
         count = box_rows(k, p.common, item, 0)
         half = (count + 1) // 2
-        source = _source(k, p, item, frame, workspace)
-        copies = k.select(half * 2 > count, 1, w.copies)  # the last of an odd number of pixels has no partner to read
-        _sum_inputs(k, p, w.inputs, source, workspace, count, half, copies, planes=planes)
+        _sum_inputs(k, p, w.inputs, _source(k, p, item, frame, workspace), workspace, count, half, planes=planes)
         first = item.split * products.split_sets
         slot, not_finite = workspace + products.slots, workspace + w.not_finite
-        inputs = k.word(workspace + p.source, 2)
         with k.loop(first, k.minimum(first + products.split_sets, products.set_count)) as of_set:
             with k.loop(0, PRODUCTS) as product:
-                number, sums = of_set.index * PRODUCTS + product.index, slot + product.index * p.slot_product
-                last = product.index.equals(SINGLE[1])
-                is_copy = copies.equals(1) | (product.index.equals(SINGLE[0]) | last).equals(0)
-
-                def product_of(at: Buffer, pixel: Value, entry: Value) -> None:
-                    row = _row(k, p, item, frame, number, at, pixel, entry, p.half_entries, half)
-                    multiply(k, replace(row, away=inputs - k.address(at)), sums, pixels=False)
-
-                with k.when(is_copy):
-                    product_of(workspace + (p.sums + product.index * p.sums_product), p.sums_pixel, p.sums_entry)
-                with k.when(is_copy, otherwise=True):
-                    behind = k.select(last, half * p.source_pixel + p.half_entries * p.source_entry, 0)
-                    product_of(source + behind, p.source_pixel, p.source_entry)
+                inputs = workspace + (p.sums + product.index * p.sums_product)
+                row = _row(k, p, item, frame, of_set.index * PRODUCTS + product.index, inputs, half)
+                multiply(k, row, slot + product.index * p.slot_product, pixels=False)
             outputs = products.sets.at(of_set.index * PRODUCTS)
             scales = w.scales + outputs.first * products.word_bytes
             k.call(w.results, ResultSums(
@@ -113,24 +95,15 @@ def driver(k: Module, name: str, *, planes: bool) -> None:
 
 def _source(k: Module, p: BoxWords, item: Item, frame: Frame, workspace: Buffer) -> Buffer:
     """The inputs of a box, where they are: in the tensor, for kernels of one tap, or brought into the panel."""
-    c, arrays = p.common, memory_of(frame)
-    start = c.x_base + item.n * c.x_n
-    with k.loop(0, c.axes, carry=[start]) as axis:
-        axis.next(axis.values[0] + item.origin(axis.index) * axis_words(c, axis.index).x_stride)
-    place, panel, in_place = axis.results[0], workspace + c.panel, p.in_place.equals(1)
+    panel, in_place = workspace + p.common.panel, p.in_place.equals(1)
     with k.when(in_place, otherwise=True):
-        copy_windows(k, c, p.panel, item, frame.x, panel)
-    found = workspace + p.source
-    k.store(k.select(in_place, k.word(arrays) + place, k.address(panel)), found, 8)
-    k.store(k.select(in_place, k.word(arrays, 1) - place, p.sums - c.panel), found + 8, 8)
-    k.store(k.word(arrays) + place, found + 16, 8)
-    return k.buffer(found)
+        copy_windows(k, p.common, p.panel, item, frame.x, panel)
+    return k.either(in_place, frame.x + row_source(k, p.common, item, k.constant(INT, 0)), panel)
 
 
-def _sum_inputs(k: Module, p: BoxWords, sums: Callees[InputSums], source: Buffer, workspace: Buffer, count: Value,
-                half: Value, copies: Value, *, planes: bool) -> None:  # fmt: skip
+def _sum_inputs(k: Module, p: BoxWords, function: Callee[InputSums], source: Buffer, workspace: Buffer, count: Value,
+                half: Value, *, planes: bool) -> None:  # fmt: skip
     """Inputs of the products, from those of a box."""
-    function = sums.at_word(copies * 2)
     lower, target = p.half_entries * p.source_entry, workspace + p.sums
     second = source + half * p.source_pixel
     if planes:
@@ -151,13 +124,12 @@ def _sum_inputs(k: Module, p: BoxWords, sums: Callees[InputSums], source: Buffer
         ))  # fmt: skip
 
 
-def _row(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, x: Buffer, x_pixel: Value,
-         x_entry: Value, entries: Value, pixels: Value) -> Row:  # fmt: skip
+def _row(k: Module, p: BoxWords, item: Item, frame: Frame, number: Value, inputs: Buffer, pixels: Value) -> Row:
     """A row of pixels for a set of outputs, whose sums go to a slot."""
     of_set, nothing = p.products.sets.at(number), k.constant(INT, 0)
     return Row(
-        p.common, p.products, item.g, of_set, x, x_pixel, x_entry, entries, pixels, frame.y, nothing, frame.residual,
-        nothing,
+        p.common, p.products, item.g, of_set, inputs, p.sums_pixel, p.sums_entry, p.half_entries, pixels, frame.y,
+        nothing, frame.residual, nothing,
     )  # fmt: skip
 
 
