@@ -90,7 +90,6 @@ def boxed_words(r: Request, sweep: Sweep, box: tuple[int, ...], held: Sequence[L
     positions: list[int] = []
     axes: list[AxisWords] = []
     pitches = _pitches(held)
-    residual = residual_of(r)
     for a, (axis, b) in enumerate(zip(sweep, box, strict=True)):
         axes.append(AxisWords(
             inp=axis.inp, x_stride=r.x.spatial[a], block=b, out=axis.out, stride=axis.stride, pad=axis.pad,
