@@ -25,7 +25,16 @@ from polyconv.algorithms.dots.situations import (
 from polyconv.algorithms.dots.weights import by_lanes, inner_weights
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.grouped import pieces
-from polyconv.algorithms.grouped.pieces import PlaceWords, along, boxes_of, cut_lines, lines_at, place_words, tap_places
+from polyconv.algorithms.grouped.pieces import (
+    PlaceWords,
+    along,
+    boxes_of,
+    channel_steps,
+    cut_lines,
+    lines_at,
+    place_words,
+    tap_places,
+)
 from polyconv.kernels.channel_sums import ENTRY_WORDS, LINE, ChannelSums, channel_sums_tile
 from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.isa import ARITHMETIC, lanes
@@ -73,9 +82,6 @@ class ChannelSumsWords(Record):
 
     shared: PlaceWords
     tiles: Counted[TileWords]
-    x_channel: Word
-    y_channel: Word
-    r_channel: Word
     vectors: Word
     last: Word
     zero_point: Word
@@ -85,13 +91,14 @@ def driver(k: Module, name: str) -> None:
     """Add the driver to a module: a part of the boxes of a block, by tiles along lines."""
     with k.function(name, Driver) as given:
         p = ChannelSumsWords.read(k, given.words)
+        lane = p.shared.lane
 
         def tiles(line: pieces.PieceLine, tile: TileWords) -> None:
             with k.loop(0, tile.times) as number:
                 first = tile.first + number.index * tile.pixels
                 k.call(tile.function, ChannelSums(
-                    *line.places(first), p.x_channel, p.y_channel, p.r_channel, p.vectors, p.last, p.zero_point,
-                    line.piece.early, *line.tables,
+                    *line.places(first), lane.x, lane.y, lane.r, p.vectors, p.last, p.zero_point, line.piece.early,
+                    *line.tables,
                 ))  # fmt: skip
 
         pieces.visit(k, p.shared, p.tiles, given, tiles)
@@ -265,9 +272,7 @@ def _step(r: Request, sweep: Sweep, form: ChannelSumsForm, keep: list[Any]) -> S
     number_of = {ranges: number for number, ranges in enumerate(lists)}
     r = by_lanes(with_bias(r, w, padding_of(r), taps), lane)
     blocks = [
-        pieces.Block(
-            g * group_in * r.x.c, m * r.y.c, m * residual.c, 0, g * (packed.nbytes // p.groups), g * table, 0
-        )
+        pieces.Block(g * group_in * r.x.c, m * r.y.c, m * residual.c, 0, g * (packed.nbytes // p.groups), g * table)
         for g in range(p.groups) for m in (g * (p.m // p.groups),)
     ]  # fmt: skip
     cut = [lines for box in boxes for lines in cut_lines(box, form.most, pieces.parts_of(r, len(blocks)))]
@@ -282,10 +287,12 @@ def _step(r: Request, sweep: Sweep, form: ChannelSumsForm, keep: list[Any]) -> S
                  biases * number_of[box.ranges])
         for box, axis in cut
     ]  # fmt: skip
-    shared, items = place_words(r, sweep, visited, blocks, entries, counted_words(TileWords, tables), packed)
+    shared, items = place_words(
+        r, sweep, visited, blocks, entries, counted_words(TileWords, tables), packed, channel_steps(r)
+    )
     values = ChannelSumsWords(
-        shared, tables, x_channel=r.x.c, y_channel=r.y.c, r_channel=residual.c, vectors=steps - 1,
-        last=group_in - (steps - 1) * wide * arith.channels, zero_point=taken_off(r),
+        shared, tables, vectors=steps - 1, last=group_in - (steps - 1) * wide * arith.channels,
+        zero_point=taken_off(r),
     )  # fmt: skip
     return Step(address_of(r, "channel_sums", "channel_sums", Driver, driver), filled(values, keep), items)
 
