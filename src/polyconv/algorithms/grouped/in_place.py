@@ -30,6 +30,7 @@ from polyconv.algorithms.grouped.pieces import (
     walked_step,
 )
 from polyconv.algorithms.grouped.side_by_side import packed_weights, row_cycles, tile_functions, walks_of
+from polyconv.algorithms.least import least
 from polyconv.kernels.fused import FusedTile, PlaceWalk
 from polyconv.kernels.isa import lanes, run_tiles
 from polyconv.kernels.signature import Address
@@ -49,6 +50,8 @@ _LAST = 30 / 24
 _MISSED = {1024: 0.7, 2048: 3.5, 4096: 3.5}
 """Cycles that a vector of a pixel takes to come into the first-level cache where pixels lie a multiple of so many bytes
 apart, and so share few of its sets; else 0.4.  Measured on Zen 5."""
+_CONVERTED = {"f16": 2.0}
+"""Cycles in which a single number that has fewer bits than its sum comes into all lanes, else 1.  Measured on Zen 5."""
 
 
 # -- choosing ------------------------------------------------------------------------------------------
@@ -119,7 +122,8 @@ def _by_channel(s: Situation) -> Filling:
 def _products(s: Situation, filling: Filling) -> float:
     """Cycles of the tiles of an image."""
     p, rates, group = s.problem, s.rates(arith_of(s)), s.problem.c // s.problem.groups
-    missed = _MISSED.get(math.gcd(p.c * arith_of(s).bytes, 4096), 0.4)
+    missed = _MISSED.get(math.gcd(p.c * p.x_dtype.itemsize, 4096), 0.4)
+    converted = _CONVERTED.get(p.x, 1.0) if p.x_dtype.itemsize < arith_of(s).bytes else 0.0
     cycles = 0.0
     for box in (box for sweep in sweeps(p) for box in boxes_of(sweep, 2, _MOST_ENTRIES)):
         outputs = box.extents[along(box.extents, filling.most)]
@@ -131,7 +135,10 @@ def _products(s: Situation, filling: Filling) -> float:
         for vectors, count in ((filling.vectors, filling.blocks - 1), (filling.last_vectors, 1)):
             tiles = near_equal(outputs, run_tiles(s.target)[vectors])
             steps, per_tile = group * box.taps, 25 + 8.0 * box.taps
-            row = sum(tile_cycles(rates, n, vectors) * steps + per_tile + 1.2 * n * vectors for _, n in tiles)
+            row = sum(
+                max(tile_cycles(rates, n, vectors), n * converted) * steps + per_tile + 1.2 * n * vectors
+                for _, n in tiles
+            )
             cycles += lines * count * p.groups * (row + 25.0)
     return cycles
 
@@ -154,7 +161,8 @@ class InPlaceForm(Form):
         """Cycles: multiply-adds or loads, starting tiles, and what comes from the last cache."""
         p = self.s.problem
         batch = p.n or 0
-        moved = sum(image_bytes(p)) / self.s.profile.stream("l3", _LAST)
+        read = least(p).brought * p.c * p.x_dtype.itemsize if p.op == "conv" else image_bytes(p)[0]
+        moved = (read + image_bytes(p)[1]) / self.s.profile.stream("l3", _LAST)
         return {"products": batch * _products(self.s, self.filling), "moves": batch * moved}
 
     def choices(self) -> Mapping[str, object]:
