@@ -45,7 +45,7 @@ __all__ = ["forms"]
 
 _MOST_ENTRIES, _MOST_BOXES = 1 << 16, 1 << 12
 """Most entries of all lists, and most boxes of a sweep."""
-_LAST = 30 / 24
+_LAST = 45 / 24
 """Input and result come and go, beside the products, at this multiple of the bytes a cycle that a last cache gives."""
 _MISSED = {1024: 0.7, 2048: 3.5, 4096: 3.5}
 """Cycles that a vector of a pixel takes to come into the first-level cache where pixels lie a multiple of so many bytes
