@@ -17,9 +17,8 @@ from polyconv.lowering.program import Request, S, addresses_of
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 
-__all__ = [
-    "edge_address", "fused_address", "is_fusible", "place_address", "tile_addresses", "tile_cycles", "word_address",
-]  # fmt: skip
+__all__ = ["edge_address", "fused_address", "is_fusible", "place_address", "tile_addresses", "tile_cycles",
+           "word_address"]  # fmt: skip
 
 _FAMILY = 7
 """Sizes of tiles that share a kernel: few enough to compile in 50 ms, enough that new extents rarely compile."""
