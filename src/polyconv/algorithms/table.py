@@ -108,7 +108,6 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("depthwise_line", _lazy("depthwise.line")),
         Algorithm("depthwise_panel", _lazy("depthwise.panel")),
         Algorithm("depthwise_plane", _lazy("depthwise.plane"), excluded=_no_masks),
-        Algorithm("grouped", _lazy("grouped.padded"), at_least=_lazy("grouped.padded", "at_least")),
         Algorithm("channel_sums", _lazy("grouped.channel_sums"), excluded=_no_masks),
         Algorithm("in_place", _lazy("grouped.in_place")),
         Algorithm("in_planes", _lazy("grouped.in_planes"), excluded=_no_masks),

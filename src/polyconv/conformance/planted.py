@@ -230,8 +230,7 @@ FAULTS: dict[str, Fault] = {
         ),
         Fault(
             "block tail", "the last block of groups stores all lanes",
-            _ALGORITHMS + "grouped.padded_driver", "outputs = k.minimum(p.lanes_used, p.total_outputs - channel)",
-            "outputs = k.minimum(p.lanes_used, p.lanes_used + channel)", "grouped",
+            _ALGORITHMS + "grouped.in_place", "(min(used, p.c), (p.c - 1) % used + 1)", "(min(used, p.c),)", "in_place",
         ),
         Fault(
             "edge taps", "a tap that lies one pixel beyond the input counts as one inside",

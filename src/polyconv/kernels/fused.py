@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.convert import rounded_pair
+from polyconv.kernels.convert import LLVM_NAMES, rounded_pair, widen
 from polyconv.kernels.epilogue import Epilogue
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Module, Type, Value, vector
@@ -24,8 +24,8 @@ from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.tile import ask_early, multiply_add
 
 __all__ = [
-    "LEAPS", "FusedTile", "Out", "Walk", "WordWalk", "ask_for_results", "fused_channel_tile", "fused_pixel_tile",
-    "of_sums",
+    "LEAPS", "FusedTile", "Out", "PlaceWalk", "Walk", "WordWalk", "ask_for_results", "fused_channel_tile",
+    "fused_pixel_tile", "lanes_apart", "of_sums",
 ]  # fmt: skip
 
 
@@ -57,6 +57,13 @@ class WordWalk(Walk):
     """A walk over pixels whose words, of several channels each, lie ``word`` bytes apart."""
 
     word: Int
+
+
+class PlaceWalk(WordWalk):
+    """A walk over pixels in place: lanes of results and residuals lie so many bytes apart, if a tile has them apart."""
+
+    y_word: Int
+    r_word: Int
 
 
 _FIRST_OF_TWO = 0xFFFF
@@ -95,6 +102,10 @@ class FusedTile:
         ``windows`` of its own then, in the last lanes.
     width : int
         Outputs of each of these groups, where there are ``windows``.
+    source : str
+        dtype of pixels that are read in place, and converted as they are; empty where words are those of a panel.
+    apart : bool
+        Of such a tile, whether lanes lie apart where they are read or written, as arrays need not be contiguous.
     """
 
     arithmetic: str
@@ -107,6 +118,8 @@ class FusedTile:
     windows: str = ""
     beside: int = 0
     width: int = 0
+    source: str = ""
+    apart: bool = False
 
 
 def of_sums(arithmetic: str) -> FusedTile:
@@ -121,15 +134,16 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
     """Add the tile of ``rows`` pixels by ``vectors`` vectors of output channels.
 
     An entry is (offset, words, rows of weights before it), so that a list may leave some out.  Words of one channel
-    follow each other; of several they lie as a ``WordWalk`` says.
+    follow each other in a panel; others lie as a ``WordWalk`` says.
     """
     arithmetic = ARITHMETIC[spec.arithmetic]
     kind, words = (vector(element, lanes) for element in (arithmetic.accumulator, arithmetic.word))
-    with k.function(name, Walk if arithmetic.channels == 1 else WordWalk) as given:
+    with k.function(name, PlaceWalk if spec.source else Walk if arithmetic.channels == 1 else WordWalk) as given:
         step, align = (given.word, 1) if isinstance(given, WordWalk) else (arithmetic.bytes, None)
         from_zero = kind.is_float or not spec.epilogue.bias
         after = spec if from_zero else replace(spec, epilogue=replace(spec.epilogue, bias=False))
-        out = Out(k, after, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
+        out = Out(k, after, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc",
+                  lanes_apart(spec, given))  # fmt: skip
         leads, leap = [given.row * r for r in range(LEAPS)], given.row * LEAPS
         asks, factors, picks = spec.asked, given.weights, list[Value]()
         if spec.beside:
@@ -137,7 +151,7 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
             picks = [k.load(of_bytes, given.weights + j * kind.bytes) for j in range(vectors)]
         with k.loop(0, given.tiles, carry=[given.panel, given.y, given.residual, *[given.early] * asks]) as group:
             rows_in, rows_out, rows_beside, *soon = group.values
-            if vectors > 1:  # with one, loads are what a tile waits for
+            if vectors > 1 and not spec.apart:  # with one, loads are what a tile waits for
                 ask_for_results(k, rows_out + given.y_row * rows, given.y_row, rows, vectors, out.bytes)
             begin = [k.constant(kind, 0)] * vectors if from_zero else out.of_channels(given.bias, kind, vectors)
             with k.loop(0, given.count, carry=[*soon, *begin * rows]) as entry:
@@ -155,7 +169,10 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                         if r and r % LEAPS == 0:
                             pixel = k.rebase(pixel + leap)
                         at = pixel + leads[r % LEAPS]
-                        value = k.load(words, at, 1) if spec.beside else k.broadcast(words, at, align)
+                        if spec.source:
+                            value = _spread(k, spec, words, at, f16c)
+                        else:
+                            value = k.load(words, at, 1) if spec.beside else k.broadcast(words, at, align)
                         value = value if keep is None else value & keep
                         for j in range(vectors):
                             own = k.picked(value, picks[j]) if spec.beside else value
@@ -176,6 +193,12 @@ def fused_channel_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: 
                 *out.store(sums, vectors, rows_out, given.y_row, rows_beside, given.r_row),
                 *entry.results[:asks],
             )
+
+
+def _spread(k: Module, spec: FusedTile, kind: Type, place: Buffer, f16c: bool) -> Value:
+    """An element of the source in every lane."""
+    lying = kind.scalar.of(LLVM_NAMES[spec.source])
+    return k.splat(widen(k, k.load(lying, place), DTYPES[spec.source], kind.element, f16c=f16c), kind.lanes)
 
 
 def _less_windows(k: Module, spec: FusedTile, sums: list[Value], vectors: int, factors: Buffer) -> list[Value]:
@@ -246,14 +269,24 @@ def ask_for_results(k: Module, y: Buffer, y_step: Value, rows: int, vectors: int
         y = y + y_step
 
 
+def lanes_apart(spec: FusedTile, given: Walk) -> tuple[Value, Value] | None:
+    """Bytes between lanes of results and of residuals, if they lie apart."""
+    return (given.y_word, given.r_word) if spec.apart and isinstance(given, PlaceWalk) else None
+
+
 class Out:
-    """Stores of one tile: epilogue, conversion, and a mask for its last vector."""
+    """Stores of one tile: epilogue, conversion, and a mask for its last vector.
+
+    Lanes of results and residuals follow each other, or lie so many bytes ``apart``.
+    """
 
     def __init__(self, k: Module, spec: FusedTile, kind: Type, f16c: bool, bias: Buffer, scale: Buffer,
-                 constants: Buffer, last: Value, along: str) -> None:  # fmt: skip
+                 constants: Buffer, last: Value, along: str, apart: tuple[Value, Value] | None = None
+                 ) -> None:  # fmt: skip
         self.k, self.tables, self.zero = k, (bias, scale), k.constant(INT, 0)
-        self.constants, self.last = constants, last
-        self.block = Block(k, Move(kind.element, spec.target, along, spec.epilogue), kind, f16c)
+        self.constants, self.last, self.apart = constants, last, apart
+        move = Move(kind.element, spec.target, along, spec.epilogue)
+        self.block = Block(k, move, kind, f16c, None, None if apart is None else apart[0])
         self.mask = k.mask(last, kind.lanes) if spec.edge else None
         self.bytes = kind.lanes * DTYPES[spec.target].itemsize
 
@@ -272,17 +305,20 @@ class Out:
         """
         k, spec, by_channel = self.k, self.block.spec, self.block.spec.along == "cc"
         assert spec.epilogue is not None
-        if by_channel and vectors <= PACKED and is_packed(self.block.kind, spec.target, spec.epilogue):
+        together, lanes = self.apart is None, self.block.kind.lanes
+        if together and by_channel and vectors <= PACKED and is_packed(self.block.kind, spec.target, spec.epilogue):
             return self._store_packed(sums, vectors, y, y_step), residual
-        if vectors % 2 == 0 and rounds_pairs(self.block.kind, spec.target, spec.epilogue):
+        if together and vectors % 2 == 0 and rounds_pairs(self.block.kind, spec.target, spec.epilogue):
             return self._store_pairs(sums, vectors, y, y_step), residual
+        y_vector, r_vector = (self.bytes,) * 2 if self.apart is None else (step * lanes for step in self.apart)
+        r_lane = self.zero if self.apart is None else self.apart[1]
         for first in range(0, len(sums), vectors):
             for j in range(vectors):
-                channel = k.constant(INT, j * self.block.kind.lanes if by_channel else first // vectors)
-                beside = residual + j * self.bytes
-                store = store_out(self.block, *self.tables, beside, self.zero, self.zero, self.constants)
+                channel = k.constant(INT, j * lanes if by_channel else first // vectors)
+                beside = residual + r_vector * j
+                store = store_out(self.block, *self.tables, beside, r_lane, self.zero, self.constants)
                 mask = self.mask if j == vectors - 1 else None
-                store(sums[first + j], y + j * self.bytes, self.zero, channel, mask)
+                store(sums[first + j], y + y_vector * j, self.zero, channel, mask)
             y, residual = y + y_step, residual + r_step
         return y, residual
 

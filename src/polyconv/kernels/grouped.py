@@ -10,38 +10,41 @@ multiply-adds.
 from __future__ import annotations
 
 from polyconv.dtypes import DTYPES
-from polyconv.kernels.convert import LLVM_NAMES
-from polyconv.kernels.fused import FusedTile, Out, Walk
+from polyconv.kernels.convert import LLVM_NAMES, widen
+from polyconv.kernels.fused import FusedTile, Out, PlaceWalk, Walk, lanes_apart
 from polyconv.kernels.isa import ARITHMETIC
 from polyconv.kernels.language import INT, Buffer, Mask, Module, Value, vector
 from polyconv.kernels.layout import Block, Move
-from polyconv.kernels.move import converted, load_in, store_out
+from polyconv.kernels.move import converted, store_out
 from polyconv.kernels.signature import Int, Signature
 from polyconv.kernels.transform import Scheme
 
-__all__ = ["ENTRY_WORDS", "BlocksIn", "ColumnsIn", "ColumnsOut", "blocks_in", "columns_in", "columns_out",
-           "grouped_tile"]  # fmt: skip
+__all__ = ["ENTRY_WORDS", "ColumnsIn", "ColumnsOut", "columns_in", "columns_out", "grouped_tile"]
 
 ENTRY_WORDS = 2
 """Words of an entry, a tap: its offset in the panel, and bytes of weights before its own."""
 
 
-def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, group: int, *, near: bool = False,
-                 f16c: bool) -> None:  # fmt: skip
+def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, group: int, *, f16c: bool) -> None:
     """Add the tile of ``rows`` pixels by one vector of groups of ``group`` channels.
 
     The contract is the fused channel tile's but for the entries.  Weights of a tap are a vector for every distance,
-    whose lane is the input channel's.  A tile that reads pixels ``near``, as they lie in memory, may not touch what is
-    behind the channels that count.
+    whose lane is the input channel's.  A tile that reads pixels in place may not touch what is behind the channels that
+    count.
     """
     kind = vector(ARITHMETIC[spec.arithmetic].accumulator, lanes)
-    used = lanes // group * group
-    with k.function(name, Walk) as given:
-        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc")
-        there = out.mask if near else None
+    lying, used = kind.of(LLVM_NAMES[spec.source]) if spec.source else kind, lanes // group * group
+    with k.function(name, PlaceWalk if spec.source else Walk) as given:
+        out = Out(k, spec, kind, f16c, given.bias, given.scale, given.constants, given.last, "cc",
+                  lanes_apart(spec, given))  # fmt: skip
+        there = out.mask if spec.source else None
 
         def load(pixel: Buffer) -> Value:
-            return k.load(kind, pixel) if there is None else k.load_first(kind, pixel, there)
+            if spec.apart and isinstance(given, PlaceWalk):
+                value = k.gather(lying, pixel, given.word, there)
+            else:
+                value = k.load(lying, pixel) if there is None else k.load_first(lying, pixel, there)
+            return widen(k, value, DTYPES[spec.source], kind.element, f16c=f16c) if spec.source else value
 
         with k.loop(0, given.tiles, carry=[given.panel, given.y, given.residual]) as walk:
             rows_in, rows_out, rows_beside = walk.values
@@ -83,42 +86,6 @@ def grouped_tile(k: Module, name: str, spec: FusedTile, lanes: int, rows: int, g
             walk.next(
                 rows_in + given.row * rows, *out.store(sums, 1, rows_out, given.y_row, rows_beside, given.r_row)
             )
-
-
-class BlocksIn(Signature):
-    """A move into the panel, blocks of channels ``target_block`` bytes apart."""
-
-    source: Buffer
-    source_pixel: Int
-    target: Buffer
-    target_pixel: Int
-    target_block: Int
-    pixels: Int
-    channels: Int
-    zero_point: Int
-
-
-def blocks_in(k: Module, name: str, spec: Move, lanes: int, used: int, *, f16c: bool) -> None:
-    """Add the move into the panel of pixels whose channels lie together, a vector for every ``used`` channels.
-
-    All channels of a pixel come before the next pixel: memory is read as it lies, which is twice as fast as block by
-    block.
-    """
-    with k.function(name, BlocksIn) as given:
-        block = Block(k, spec, vector(spec.element, lanes), f16c)
-        load, channels = load_in(block, given.zero_point), given.channels
-        size = DTYPES[spec.source].itemsize
-        whole = channels // lanes * lanes if used == lanes else k.constant(INT, 0)
-        with k.loop(0, given.pixels) as pixel:
-            start = given.source + pixel.index * given.source_pixel
-            place = given.target + pixel.index * given.target_pixel
-            with k.loop(0, whole, used, carry=[place]) as each:
-                k.store(load(start + each.index * size, None), each.values[0])
-                each.next(each.values[0] + given.target_block)
-            with k.loop(whole, channels, used, carry=each.results) as each:
-                there = k.mask(k.minimum(channels - each.index, used), lanes)
-                k.store(load(start + each.index * size, there), each.values[0])
-                each.next(each.values[0] + given.target_block)
 
 
 class ColumnsIn(Signature):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polyconv.kernels.epilogue import Epilogue
-from polyconv.kernels.fused import FusedTile, Walk, WordWalk, fused_channel_tile, fused_pixel_tile
+from polyconv.kernels.fused import FusedTile, PlaceWalk, Walk, WordWalk, fused_channel_tile, fused_pixel_tile
 from polyconv.kernels.isa import ARITHMETIC, lanes, pixel_tiles, run_tiles
 from polyconv.kernels.isa import channel_tile as most_rows
 from polyconv.kernels.signature import Address
@@ -17,7 +17,8 @@ from polyconv.lowering.program import Request, S, addresses_of
 from polyconv.machine.profile import Rates
 from polyconv.problem.problem import Problem
 
-__all__ = ["edge_address", "fused_address", "is_fusible", "tile_addresses", "tile_cycles", "word_address"]
+__all__ = ["edge_address", "fused_address", "is_fusible", "place_address", "tile_addresses", "tile_cycles",
+           "word_address"]  # fmt: skip
 
 _FAMILY = 7
 """Sizes of tiles that share a kernel: few enough to compile in 50 ms, enough that new extents rarely compile."""
@@ -76,6 +77,11 @@ def fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vect
 def word_address(r: Request, spec: FusedTile, rows: int, vectors: int) -> Address[WordWalk]:
     """Address of a fused tile of output channels for words of several channels."""
     return r.once((spec, "word", rows, vectors), lambda: _fused_address(r, "channel", spec, rows, vectors, WordWalk))
+
+
+def place_address(r: Request, spec: FusedTile, rows: int, vectors: int) -> Address[PlaceWalk]:
+    """Address of a fused tile of output channels whose pixels are read in place."""
+    return r.once((spec, "place", rows, vectors), lambda: _fused_address(r, "channel", spec, rows, vectors, PlaceWalk))
 
 
 def _fused_address(r: Request, orientation: str, spec: FusedTile, rows: int, vectors: int, signature: type[S]

@@ -1,1 +1,1 @@
-"""Convolutions in groups, or of few outputs: ``channel_sums``, ``grouped``, ``in_place`` and ``in_planes``."""
+"""Convolutions in groups, or of few outputs: ``channel_sums``, ``in_place`` and ``in_planes``."""

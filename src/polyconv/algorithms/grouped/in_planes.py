@@ -1,8 +1,7 @@
 """Groups, and few outputs, in place, where pixels lie together: any rank and dilation, a stride of 1 or 2 along rows.
 
 Lanes are pixels of a row, read where they lie; those in the padding are masked by tables, and rows leave out the taps
-of outer axes that meet only padding, so nothing is copied.  Arrays whose pixels do not lie together are left to
-``direct``, which adds in the same order.
+of outer axes that meet only padding, so nothing is copied.
 Cost: the products over lane use, and loads across lines.  Error: own bound, k eps sum|x||w|.
 """
 
@@ -19,17 +18,21 @@ from numpy.typing import NDArray
 from polyconv.algorithms.dense import direct
 from polyconv.algorithms.form import Form, Forms, Refusal
 from polyconv.algorithms.grouped import pieces
-from polyconv.algorithms.grouped.pieces import PlaceWords, Steps, boxes_of, place_words, steps_along, tap_places
-from polyconv.kernels.fused import FusedTile
+from polyconv.algorithms.grouped.pieces import (
+    Steps,
+    TileWords,
+    boxes_of,
+    channel_steps,
+    steps_along,
+    tap_places,
+    walked_step,
+)
+from polyconv.kernels.fused import FusedTile, PlaceWalk
 from polyconv.kernels.isa import lanes
-from polyconv.kernels.language import Module
-from polyconv.kernels.plane import PlaneTile, entry_words, plane_tile
-from polyconv.kernels.record import Counted, Function, Record, Word, counted_words, filled
+from polyconv.kernels.plane import entry_words, plane_tile
 from polyconv.kernels.signature import Address
 from polyconv.kernels.tile import ROW_WORDS
 from polyconv.lowering.boxes import near_equal
-from polyconv.lowering.moves import along_out
-from polyconv.lowering.panel import Driver
 from polyconv.lowering.program import Program, Request, Step, address_of, program_of, residual_of
 from polyconv.lowering.situation import Situation, arith_of, has_pairs, image_bytes
 from polyconv.lowering.sweep import Sweep, mean_taps, sweeps, taps_of
@@ -48,33 +51,6 @@ _MOST_WORDS, _MOST_BOXES = 1 << 17, 1 << 12
 """Most words of all lists of entries, and most boxes."""
 _LAST = 45 / 24
 """Input and result come and go, beside the products, at this multiple of the bytes a cycle that a last cache gives."""
-
-
-class TileWords(Record):
-    """A tile of a line: its first output, the lanes of its last vector, and its function."""
-
-    first: Word
-    lanes: Word
-    function: Function[PlaneTile]
-
-
-class InPlanesWords(Record):
-    """The driver's words."""
-
-    shared: PlaceWords
-    tiles: Counted[TileWords]
-
-
-def driver(k: Module, name: str) -> None:
-    """Add the driver to a module: as that of ``in_place``, with tiles of planes."""
-    with k.function(name, Driver) as given:
-        p = InPlanesWords.read(k, given.words)
-
-        def tiles(line: pieces.PieceLine, tile: TileWords) -> None:
-            first, function, last = tile.first, tile.function, tile.lanes
-            k.call(function, PlaneTile(*line.places(first), last, *line.tables))
-
-        pieces.visit(k, p.shared, p.tiles, given, tiles)
 
 
 def forms(s: Situation) -> Forms:
@@ -132,8 +108,8 @@ class InPlanesForm(Form):
 
     @property
     def workspace(self) -> int:
-        """Bytes a thread needs where arrays lie otherwise."""
-        return direct.DirectForm.of(self.s).workspace
+        """None: rows are read and written in place."""
+        return 0
 
     def cost(self) -> dict[str, float]:
         """Cycles: multiply-adds, loads or the latency of sums, the most of them, and what comes from the last cache."""
@@ -154,8 +130,6 @@ class InPlanesForm(Form):
 
     def build(self, r: Request) -> Program:
         """One step."""
-        if r.x.spatial[-1] != r.x.itemsize or along_out(r, self.sweep[-1], "p") != "pp":
-            return direct.DirectForm.of(self.s).build(r)
         keep: list[Any] = []
         return program_of([_step(r, self, keep)], 0, keep)
 
@@ -169,12 +143,11 @@ def _step(r: Request, form: InPlanesForm, keep: list[Any]) -> Step:
     packed = r.packed(key, lambda: _packed_weights(r.weights(sweep), sets))
     blocks = [
         pieces.Block(
-            g * group_in * r.x.c, m * r.y.c, m * residual.c, heights.index(rows), m * group_in * taps * size, m * size,
-            0,
+            g * group_in * r.x.c, m * r.y.c, m * residual.c, heights.index(rows), m * group_in * taps * size, m * size
         )
         for g in range(p.groups) for first, rows in sets for m in (g * group_out + first,)
     ]  # fmt: skip
-    tables = [[TileWords(0, t.last, _function(r, rows, t.vectors, stride))] for t in form.tiles for rows in heights]
+    tables = [[TileWords(0, 1, t.last, _function(r, rows, t.vectors, stride))] for t in form.tiles for rows in heights]
     entries: list[int] = []
     visited = []
     parts = -(-pieces.parts_of(r, len(blocks)) // max(1, len(form.tiles)))
@@ -191,12 +164,12 @@ def _step(r: Request, form: InPlanesForm, keep: list[Any]) -> Step:
                 begins = [*box.first, tile.first]
                 if box.first:
                     begins[-2] += first
-                channel = Steps(r.x.c, r.y.c, residual.c)
                 table = number * len(heights)
-                visited.append(pieces.piece_at(r, sweep, begins, count, down, channel, lists[box.ranges], table))
-    address = address_of(r, "in_planes", "in_planes", Driver, driver)
-    shared, items = place_words(r, sweep, visited, blocks, entries, counted_words(TileWords, tables), packed)
-    return Step(address, filled(InPlanesWords(shared, tables), keep), items)
+                visited.append(
+                    pieces.piece_at(r, sweep, begins, count, down, channel_steps(r), lists[box.ranges], table)
+                )
+    pixel = Steps(r.x.spatial[-1], r.y.spatial[-1], residual.spatial[-1])
+    return walked_step(r, sweep, visited, blocks, entries, tables, packed, pixel, keep)
 
 
 def _entries(r: Request, sweep: Sweep, ranges: tuple[range, ...], tile: RowTile) -> Iterator[int]:
@@ -211,19 +184,20 @@ def _entries(r: Request, sweep: Sweep, ranges: tuple[range, ...], tile: RowTile)
             low = [min(max(0, -of_load), lane) for of_load in firsts]
             spans = [(a, max(a, min(lane, last.inp - of_load))) for a, of_load in zip(low, firsts, strict=True)]
             if any(a < b for a, b in spans):
-                yield at + t * last.dilation * r.x.itemsize + first * r.x.c
+                yield at + t * last.dilation * r.x.spatial[-1] + first * r.x.c
                 yield first * taps + (tap * last.taps + t) * count
                 yield count
                 yield from ((1 << b) - (1 << a) | a << 32 | b << 48 for a, b in spans)
 
 
-def _function(r: Request, rows: int, vectors: int, stride: int) -> Address[PlaneTile]:
+def _function(r: Request, rows: int, vectors: int, stride: int) -> Address[PlaceWalk]:
     """Address of a tile."""
-    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, edge=True)
-    x, count, f16c = r.problem.x, lanes(r.target, r.arith), r.target.converts_f16
+    apart = any(o.spatial[-1] != o.itemsize for o in (r.x, r.y, r.residual) if o is not None)
+    spec = FusedTile(r.arith.name, r.problem.y, r.epilogue, edge=True, source=r.problem.x, apart=apart)
+    count, f16c = lanes(r.target, r.arith), r.target.converts_f16
     return address_of(
-        r, f"plane {x} {spec} {rows} {vectors} {stride}", "tile", PlaneTile,
-        lambda k, name: plane_tile(k, name, spec, x, count, rows, vectors, stride, f16c=f16c),
+        r, f"plane {spec} {rows} {vectors} {stride}", "tile", PlaceWalk,
+        lambda k, name: plane_tile(k, name, spec, count, rows, vectors, stride, f16c=f16c),
     )  # fmt: skip
 
 

@@ -16,18 +16,20 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from polyconv.kernels.fused import PlaceWalk
 from polyconv.kernels.language import Buffer, Module, Value
-from polyconv.kernels.record import CountedRows, Memory, Record, Table, Word
+from polyconv.kernels.record import Counted, CountedRows, Function, Memory, Record, Table, Word, counted_words, filled
 from polyconv.lowering.bands import Kinds, bands
 from polyconv.lowering.boxes import near_equal
 from polyconv.lowering.panel import Driver, EpilogueTables
-from polyconv.lowering.program import Request, epilogue_tables, first_output, residual_of
+from polyconv.lowering.program import Request, Step, address_of, epilogue_tables, first_output, residual_of
 from polyconv.lowering.situation import image_bytes
 from polyconv.lowering.sweep import Sweep
 
 __all__ = [
-    "Block", "Box", "Piece", "PieceLine", "PlaceWords", "Steps", "along", "boxes_of", "counts_of", "cut_lines",
-    "lines_at", "parts_of", "piece_at", "place_words", "steps_along", "tap_places", "visit",
+    "Block", "Box", "Piece", "PieceLine", "PlaceWords", "Steps", "TileWords", "along", "boxes_of", "channel_steps",
+    "counts_of", "cut_lines", "lines_at", "parts_of", "piece_at", "place_words", "steps_along", "tap_places", "visit",
+    "walked_step",
 ]  # fmt: skip
 
 IMAGE_SHARE, PART_SHARE, _WEIGHT_SHARE, _MOST_READ = 1.0, 3 / 8, 1 / 2, 4
@@ -69,8 +71,7 @@ class Piece(Record):
 class Block(Record):
     """A block of output channels.
 
-    Bytes before its channels, which tables it takes, bytes before its weights and before its biases, and the lanes of
-    its last vector.
+    Bytes before its channels, which tables it takes, and bytes before its weights and before its biases.
     """
 
     x: Word
@@ -79,13 +80,12 @@ class Block(Record):
     table: Word
     weights: Word
     words: Word
-    lanes: Word
 
 
 class PlaceWords(Record):
     """Words of a driver whatever its tiles are: there is a table of these for every length of a line and kind of block.
 
-    The boxes of a block are cut into ``parts``, which threads share.
+    The boxes of a block are cut into ``parts``, which threads share; lanes lie a ``lane`` apart.
     """
 
     x_base: Word
@@ -104,6 +104,23 @@ class PlaceWords(Record):
     weights: Memory
     tables: EpilogueTables
     table_words: Word
+    lane: Steps
+
+
+class TileWords(Record):
+    """Tiles along a line: the first output, how many, the lanes of their last vector, and their function."""
+
+    first: Word
+    times: Word
+    lanes: Word
+    function: Function[PlaceWalk]
+
+
+class WalkedWords(Record):
+    """Words of the driver of tiles that walk."""
+
+    shared: PlaceWords
+    tiles: Counted[TileWords]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +167,31 @@ def visit(k: Module, p: PlaceWords, tables: CountedRows[R], given: Driver, tile:
             epilogue = bias + piece.biases, scale, constants
             here = PieceLine(line.index, piece, block, x, y, r, entries, weights, epilogue)
             tile(here, tiles.at(one.index))
+
+
+def driver(k: Module, name: str) -> None:
+    """Add the driver of tiles that walk to a module: a part of the boxes of a block."""
+    with k.function(name, Driver) as given:
+        p = WalkedWords.read(k, given.words)
+
+        def walks(line: PieceLine, tile: TileWords) -> None:
+            first, function, times, last, lane = tile.first, tile.function, tile.times, tile.lanes, p.shared.lane
+            k.call(function, PlaceWalk(
+                *line.places(first), times, last, *line.tables, line.x, lane.x, lane.y, lane.r
+            ))  # fmt: skip
+
+        visit(k, p.shared, p.tiles, given, walks)
+
+
+def walked_step(r: Request, sweep: Sweep, visited: Sequence[Piece], blocks: Sequence[Block], entries: list[int],
+                tables: list[list[TileWords]], packed: NDArray[Any], lane: Steps, keep: list[Any]
+                ) -> Step:  # fmt: skip
+    """The step of a sweep whose tiles walk."""
+    shared, items = place_words(
+        r, sweep, visited, blocks, entries, counted_words(TileWords, tables), packed, lane
+    )
+    address = address_of(r, "in_place", "in_place", Driver, driver)
+    return Step(address, filled(WalkedWords(shared, tables), keep), items)
 
 
 # -- boxes and their words -----------------------------------------------------------------------------
@@ -236,6 +278,11 @@ def tap_places(r: Request, axes: Sweep, ranges: tuple[range, ...]) -> list[tuple
     return places
 
 
+def channel_steps(r: Request) -> Steps:
+    """Bytes between channels."""
+    return Steps(r.x.c, r.y.c, residual_of(r).c)
+
+
 def steps_along(r: Request, sweep: Sweep, axis: int) -> Steps:
     """Bytes between neighbours along an axis."""
     a, y_step, r_step = sweep[axis], r.y.spatial[axis], residual_of(r).spatial[axis]
@@ -284,7 +331,7 @@ def parts_of(r: Request, blocks: int) -> int:
 
 
 def place_words(r: Request, sweep: Sweep, pieces: Sequence[Piece], blocks: Sequence[Block], entries: list[int],
-                table_words: int, packed: NDArray[Any]) -> tuple[PlaceWords, int]:  # fmt: skip
+                table_words: int, packed: NDArray[Any], lane: Steps) -> tuple[PlaceWords, int]:  # fmt: skip
     """Words of a sweep whatever its tiles, and how many items there are."""
     residual = residual_of(r)
     part_pieces = -(-len(pieces) // parts_of(r, len(blocks)))
@@ -294,5 +341,6 @@ def place_words(r: Request, sweep: Sweep, pieces: Sequence[Piece], blocks: Seque
         r_base=first_output(residual, sweep), r_n=residual.n,
         pieces=len(pieces), piece=pieces, parts=parts, part_pieces=part_pieces, blocks=len(blocks), block=blocks,
         entries=entries, weights=packed, tables=epilogue_tables(r), table_words=table_words,
+        lane=lane,
     )  # fmt: skip
     return shared, (r.problem.n or 0) * parts * len(blocks)

@@ -7,20 +7,19 @@ pixels.  It must not know where pixels lie.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyconv.kernels.fused import FusedTile, Walk
+from polyconv.kernels.fused import FusedTile
 from polyconv.kernels.grouped import grouped_tile
 from polyconv.kernels.isa import Arithmetic, lanes
-from polyconv.kernels.record import Function, Record, Word
 from polyconv.kernels.signature import Address
 from polyconv.lowering.boxes import near_equal
-from polyconv.lowering.program import Request, addresses_of
+from polyconv.lowering.program import Request, S, addresses_of
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.tiles import tile_cycles
 from polyconv.lowering.traffic import planes_collide
@@ -30,20 +29,12 @@ from polyconv.runtime.arrays import aligned
 from polyconv.target import Target
 
 __all__ = [
-    "WalkWords", "block_count", "lanes_used", "most_rows", "of_blocks", "packed_weights", "plane_cycles", "row_cycles",
+    "block_count", "lanes_used", "most_rows", "of_blocks", "packed_weights", "plane_cycles", "row_cycles",
     "tile_functions", "walks_of",
 ]  # fmt: skip
 
 _MOST_ROWS = 8
 """Most pixels of a tile."""
-
-
-class WalkWords(Record):
-    """A walk along a row: its first pixel, how many tiles, and their function."""
-
-    first: Word
-    times: Word
-    function: Function[Walk]
 
 
 def lanes_used(s: Situation, arith: Arithmetic) -> int:
@@ -90,23 +81,22 @@ def plane_cycles(p: Problem) -> tuple[float, float]:
     return per_in, 9.0 if planes_collide(p, reading=False) else 5.5
 
 
-def tile_functions(r: Request, spec: FusedTile, group: int, *, near: bool = False) -> list[Address[Walk]]:
-    """Addresses of the tiles of 1, 2, ... pixels, which read no lanes behind the channels if these are ``near``."""
+def tile_functions(r: Request, spec: FusedTile, group: int, signature: type[S]) -> list[Address[S]]:
+    """Addresses of the tiles of 1, 2, ... pixels."""
     count, f16c = lanes(r.target, r.arith), r.target.converts_f16
     tiles = {f"tile{rows}": rows for rows in range(1, most_rows(r.target, group) + 1)}
     return list(addresses_of(
-        r, f"grouped {spec} {group}{' near' * near}", Walk, tiles,
-        lambda k, name, rows: grouped_tile(k, name, spec, count, rows, group, near=near, f16c=f16c),
+        r, f"grouped {spec} {group}", signature, tiles,
+        lambda k, name, rows: grouped_tile(k, name, spec, count, rows, group, f16c=f16c),
     ).values())  # fmt: skip
 
 
-def walks_of(functions: Sequence[Address[Walk] | None], pixels: int, most: int) -> list[WalkWords]:
-    """Tiles of a row of pixels, equal ones together."""
-    walks = []
+def walks_of(functions: Sequence[Address[S] | None], pixels: int, most: int
+             ) -> Iterator[tuple[int, int, Address[S] | None]]:  # fmt: skip
+    """Tiles of a row of pixels, equal ones together: the first pixel, how many there are, and their function."""
     for function, alike in itertools.groupby(near_equal(pixels, most), lambda tile: functions[tile[1] - 1]):
         (first, _), *more = alike
-        walks.append(WalkWords(first, 1 + len(more), function))
-    return walks
+        yield first, 1 + len(more), function
 
 
 def packed_weights(w: NDArray[Any], lane: int) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from polyconv.algorithms.careful import box_bytes
 from polyconv.algorithms.form import Forms
 from polyconv.algorithms.grouped import side_by_side
-from polyconv.algorithms.grouped.side_by_side import WalkWords, block_count, lanes_used, most_rows, packed_weights
+from polyconv.algorithms.grouped.side_by_side import block_count, lanes_used, most_rows, packed_weights
 from polyconv.algorithms.winograd import columns
 from polyconv.algorithms.winograd.boxes import odd_lines
 from polyconv.algorithms.winograd.columns import SCHEME, Box, ColumnsForm, ColumnWords, Sizes, column_words, held_lines
@@ -54,6 +54,14 @@ _SHARED, _TOGETHER = 1024, 4
 block would be gone before the next; so many blocks are transformed side by side there.  Measured: 5 to 40 % off."""
 _FAR = 5 / 24
 """Share of the last cache's bytes a cycle at which arrays come and go, a vector of each pixel at a time."""
+
+
+class WalkWords(Record):
+    """A walk along a row: its first pixel, how many tiles, and their function."""
+
+    first: Word
+    times: Word
+    function: Function[Walk]
 
 
 class GroupWords(Record):
@@ -282,8 +290,11 @@ def _step(r: Request, sweep: Sweep, sizes: Sizes, keep: list[Any]) -> Step:
     beside = together if near_in and near_out else 1
     of_tap = group * pixel
     w_point = math.prod(axis.taps for axis in sweep) // SCHEME.r * of_tap
-    functions, most = side_by_side.tile_functions(r, of_sums(arith.name), group), most_rows(r.target, group)
-    tables = [side_by_side.walks_of(functions, pixels, most) for pixels in (sizes.box[-1], last.out % sizes.box[-1])]
+    functions, most = side_by_side.tile_functions(r, of_sums(arith.name), group, Walk), most_rows(r.target, group)
+    tables = [
+        [WalkWords(*walk) for walk in side_by_side.walks_of(functions, pixels, most)]
+        for pixels in (sizes.box[-1], last.out % sizes.box[-1])
+    ]
     packed = r.packed(
         ("winograd_groups", arith.name, lane, taps_of(sweep)),
         lambda: _packed_weights(r.weights(sweep), last.taps, lane),
