@@ -169,7 +169,7 @@ _PLACE = 32
 
 def _phase(k: Module, p: LastWords, of: PhaseWords, item: Item, arrays: Place, first: Value, vectors: Value,
            taken: bool) -> None:  # fmt: skip
-    """The outputs of a sweep in a box, from the copy to sums or results: all vectors share the lists of taps of rows."""
+    """The outputs of a sweep in a box, from the copy to sums or results: all vectors share rows' lists of taps."""
     s, c, lists = of.slide, of.slide.common, item.header + of.slide.taps.place
     with k.loop(0, s.taps.slid, carry=[k.constant(INT, 1)]) as axis:
         axis.next(axis.values[0] * item.extent(axis.index))

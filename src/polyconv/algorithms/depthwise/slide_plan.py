@@ -18,7 +18,7 @@ from polyconv.dtypes import Dtype
 from polyconv.lowering.situation import Situation
 from polyconv.lowering.sweep import Axis, Sweep, inside, mean_taps
 
-__all__ = ["FAR_SHARE", "Plan", "cost_of", "order_name", "order_of", "plan_of", "window_share"]
+__all__ = ["Plan", "cost_of", "order_name", "order_of", "plan_of"]
 
 _MOST = {32: 16, 16: 7}
 _HELD = {32: 26, 16: 13}
@@ -84,7 +84,7 @@ _UNUSUAL = 1.1
 _LIST, _ENTRY = 100.0, {"c": 7.0, "p": 15.0}
 """Cycles of a list and of an entry, by what lanes are.  Measured on Zen 5."""
 
-FAR_SHARE = 2.5
+_FAR_SHARE = 2.5
 """Lines of a window, by those that the first-level cache holds, from which on tiles wait for them."""
 
 
@@ -118,8 +118,6 @@ class Plan:
         Outputs of an item along every axis.
     ahead : bool
         Whether items are bands of a map, or planes, and ask for what the next one needs.
-    padded : bool
-        Whether positions outside the input along the sliding axis hold zeros.
     """
 
     lanes: str
@@ -136,7 +134,6 @@ class Plan:
     chunk: int = 0
     box: tuple[int, ...] = ()
     ahead: bool = False
-    padded: bool = False
 
     @property
     def taps(self) -> int:
@@ -285,26 +282,16 @@ def _items_of_channels(s: Situation, plan: Plan) -> Plan:
     return replace(plan, chunk=chunk, box=(*(1 for _ in outer), max(1, before.out), line))
 
 
-def window_share(s: Situation, plan: Plan) -> float:
-    """Lines of the window of a row of outputs by those that the first-level cache holds, where lanes are channels.
+def _waits(s: Situation, plan: Plan) -> bool:
+    """Whether tiles over channels wait for loads, since lines of a window push each other out of the first cache.
 
     Pixels that lie some lines apart meet only some of its sets.
     """
-    slid = plan.sweep[plan.slid]
+    slid, last = plan.sweep[plan.slid], plan.axis == s.problem.rank - 1
     outer = math.prod(min(axis.taps, axis.inp) for axis in plan.outer)
-    reach = (plan.most - 1) * slid.stride + (slid.taps - 1) * slid.dilation
-    held = outer * min(slid.inp, slid.inp if outer > 1 else reach + 1)
-    return held / (_ways(s) * _sets(s, _pitch(s, plan.axis)))
-
-
-def _waits(s: Situation, plan: Plan) -> bool:
-    """Whether tiles over channels wait for loads, since lines of a window push each other out of the first cache."""
-    if plan.axis == s.problem.rank - 1:
-        return window_share(s, plan) > FAR_SHARE
-    slid = plan.sweep[plan.slid]
     reach = min(slid.inp, (plan.most - 1) * slid.stride + (slid.taps - 1) * slid.dilation + 1)
-    outer = math.prod(min(axis.taps, axis.inp) for axis in plan.outer)
-    return outer * reach > _ways(s) * _sets(s, _pitch(s, plan.axis))
+    held = outer * (slid.inp if last and outer > 1 else reach)
+    return held > (_FAR_SHARE if last else 1.0) * _ways(s) * _sets(s, _pitch(s, plan.axis))
 
 
 def _ways(s: Situation) -> int:
@@ -335,7 +322,7 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     tiles = number_of_parts(slid.out, plan.phases, plan.most)
     rows = slid.out / max(1, tiles)
     met = math.prod(mean_taps(axis) for axis in plan.outer)  # rows of the window that meet the input
-    share = 1.0 if plan.padded else mean_taps(slid) / max(1, slid.taps)
+    share = mean_taps(slid) / max(1, slid.taps)
     widened = 0.0 if s.target.has_masks or not pixels or last.stride > 1 else _WIDENED.get(p.x_dtype.itemsize, 0.0)
     entry = 0.0
     for number, taps, _, groups, across, *_ in plan.kinds:
@@ -345,7 +332,7 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
         waited = rates.latency / 2 * taps * across
         entry += number * groups * (max(products, share * loads, waited) + 3)
     positions = plan.stride * min(rows, slid.out) + slid.taps
-    edges = 0.0 if plan.padded or inside(slid) == range(slid.out) else 0.5 * plan.entries * positions
+    edges = 0.0 if inside(slid) == range(slid.out) else 0.5 * plan.entries * positions
     apart = min(_FAR_ROW, 0.75 * last.inp * p.x_dtype.itemsize / _LINE) if pixels and slid.taps == 1 < slid.out else 0.0
     scattered = _SCATTERED.get(last.out_step, _SCATTERED_PIXEL * min(lane, last.out)) if pixels else 0.0
     stored = 2.5 - (0.0 if pixels else _NARROW_STORE * _narrow(s, p.y_dtype))
@@ -361,7 +348,7 @@ def _load_cycles(s: Situation, plan: Plan, across: int) -> float:
         one_by_one = 0.0 if s.target.has_masks or stride == 1 else _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0)
         short = _SHORT if stride > 1 and s.target.vector_bytes < _LINE else 1.0
         return _LOAD.get((stride, across), _FAR_LOAD) * short * (1.0 + lane_of(s) * one_by_one)
-    if plan.padded or not _waits(s, plan):
+    if not _waits(s, plan):
         return _CHANNEL_LOAD - _NARROW_LOAD * _narrow(s, p.x_dtype)
     return _MISSED if _pitch(s, plan.axis) % int(s.profile.numbers["page"]) else _COLLIDING
 
