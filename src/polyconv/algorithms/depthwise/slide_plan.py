@@ -52,15 +52,21 @@ _LOAD = {(1, 1): 0.9, (1, 2): 1.1, (1, 3): 1.1, (2, 1): 5.4, (2, 2): 4.6, (2, 3)
 """Cycles of a load of pixels, by their stride and by taps across the lanes that share it.  Measured on Zen 5, of
 vectors as long as a cache line.  Of shorter ones fewer cross a line: at a stride they take ``_SHORT`` of that."""
 _SHORT = 0.75
+_START, _STORE, _ENTRY_STARTS, _EDGE = 30.0, 2.5, 3.0, 0.5
+_SHORTER = 0.5
+"""Cycles of starting a tile, of a result, of starting an entry, and of a position that may lie outside.  Measured on Zen
+5, of vectors as long as a cache line; those of shorter ones, whose tiles are smaller, overlap by half."""
 _FAR_LOAD = 20.0
 """Of pixels further apart."""
 _SCATTERED, _SCATTERED_PIXEL = {1: 0.0, 2: 1.5}, 0.4
 """More cycles in which a vector of results leaves whose pixels lie so far apart, and of each pixel that lies further.
 Measured on Zen 5."""
 _CHANNEL_LOAD = 0.9
-"""Of channels; of those that a first-level cache does not hold ``_MISSED``, and where pixels lie a multiple of 4 KiB
-apart ``_COLLIDING``.  Measured on Zen 5."""
-_MISSED, _COLLIDING = 3.5, 7.0
+"""Of channels that a first-level cache holds.  Measured on Zen 5."""
+_MISSED, _COLLIDING = 2.2, 13.0
+"""Cycles of a line that the first-level cache does not hold: of any, and, by the sets that pixels meet which lie some
+lines apart, where these also push each other out of the second one.  Measured on Zen 5, by vectors of a line and of
+half a one, in strided windows and in pixels 1, 2 and 4 KiB apart."""
 _NARROW_LOAD, _NARROW_STORE = 0.4, 1.5
 """Cycles less of a load and of a result, times the share of a vector that integers narrower than sums leave: fewer
 cross a line.  Measured on Zen 5."""
@@ -324,33 +330,33 @@ def cost_of(s: Situation, plan: Plan) -> tuple[float, float]:
     met = math.prod(mean_taps(axis) for axis in plan.outer)  # rows of the window that meet the input
     share = mean_taps(slid) / max(1, slid.taps)
     widened = 0.0 if s.target.has_masks or not pixels or last.stride > 1 else _WIDENED.get(p.x_dtype.itemsize, 0.0)
-    entry = 0.0
+    entry, overlap = 0.0, _SHORTER if s.target.vector_bytes < _LINE else 1.0
     for number, taps, _, groups, across, *_ in plan.kinds:
         load = _load_cycles(s, plan, across) * 2.0 / rates.loads
         loads = ((rows - 1) * plan.stride + taps) * load + taps * across / 2
         products = share * rows * taps * across * (1 / rates.multiply_adds + lane * widened)
         waited = rates.latency / 2 * taps * across
-        entry += number * groups * (max(products, share * loads, waited) + 3)
+        entry += number * groups * (max(products, share * loads, waited) + _ENTRY_STARTS * overlap)
     positions = plan.stride * min(rows, slid.out) + slid.taps
-    edges = 0.0 if inside(slid) == range(slid.out) else 0.5 * plan.entries * positions
+    edges = 0.0 if inside(slid) == range(slid.out) else _EDGE * overlap * plan.entries * positions
     apart = min(_FAR_ROW, 0.75 * last.inp * p.x_dtype.itemsize / _LINE) if pixels and slid.taps == 1 < slid.out else 0.0
     scattered = _SCATTERED.get(last.out_step, _SCATTERED_PIXEL * min(lane, last.out)) if pixels else 0.0
-    stored = 2.5 - (0.0 if pixels else _NARROW_STORE * _narrow(s, p.y_dtype))
-    each = 30 + (stored + apart + scattered) * rows + met * (entry + edges / max(1, tiles))
+    stored = overlap * (_STORE - (0.0 if pixels else _NARROW_STORE * _narrow(s, p.y_dtype)))
+    each = _START * overlap + (stored + apart + scattered) * rows + met * (entry + edges / max(1, tiles))
     lists = lines * -(-p.m // plan.chunk) * (_LIST + min(3, strips) * met * plan.entries * _ENTRY[plan.lanes])
     return lines * vectors * tiles * each, lists
 
 
 def _load_cycles(s: Situation, plan: Plan, across: int) -> float:
     """Cycles of a load that so many taps across the lanes share."""
-    p, stride = s.problem, plan.sweep[-1].stride
+    p, stride, short = s.problem, plan.sweep[-1].stride, _SHORT if s.target.vector_bytes < _LINE else 1.0
     if plan.lanes == "p":
         one_by_one = 0.0 if s.target.has_masks or stride == 1 else _ONE_BY_ONE.get(p.x_dtype.itemsize, 0.0)
-        short = _SHORT if stride > 1 and s.target.vector_bytes < _LINE else 1.0
-        return _LOAD.get((stride, across), _FAR_LOAD) * short * (1.0 + lane_of(s) * one_by_one)
+        each = _LOAD.get((stride, across), _FAR_LOAD) * (short if stride > 1 else 1.0)
+        return each * (1.0 + lane_of(s) * one_by_one)
     if not _waits(s, plan):
-        return _CHANNEL_LOAD - _NARROW_LOAD * _narrow(s, p.x_dtype)
-    return _MISSED if _pitch(s, plan.axis) % int(s.profile.numbers["page"]) else _COLLIDING
+        return short * _CHANNEL_LOAD - _NARROW_LOAD * _narrow(s, p.x_dtype)
+    return max(_MISSED, _COLLIDING / _sets(s, _pitch(s, plan.axis))) * s.target.vector_bytes / _LINE
 
 
 def _narrow(s: Situation, dtype: Dtype) -> float:
